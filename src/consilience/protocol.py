@@ -33,7 +33,7 @@ from consilience.domain.topology import Topology, complete, hierarchy, independe
 from consilience.engine.conditions import StopCondition
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.protocol import PanelSeats, Protocol, register
-from consilience.engine.quorum import Quorum
+from consilience.engine.quorum import Claims, Quorum
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Pending, Procedure, Reply, Work, drawn_on, exhaustion
 
@@ -49,6 +49,7 @@ __all__ = [
     "Caps",
     "Check",
     "Claim",
+    "Claims",
     "Confidence",
     "Details",
     "Dissent",

@@ -158,6 +158,22 @@ async def test_reader_that_is_missing_leaves_its_part_unread(partial: Any, asked
     assert not report.complete
 
 
+async def test_reader_that_missed_one_of_its_parts_is_named_with_that_part() -> None:
+    sources = [Source(CODE, f"file_{n}.py") for n in range(4)]
+    protocol = Review(review_type="documentation", reviewers=2, part_tokens=100)
+    by = {"R1": lambda request: Rejected("busy") if "/part-3/" in request.key else review()(request)}
+    report, _ = await go(protocol, script(by), sources=sources)
+    assert report.unmet == ("no review by R1 of part 3 (part 3: rejected: busy)", "nobody reviewed part 3")
+    assert report.answer == "No findings in 4 files. No review by R1 of part 3: this covers the rest only."
+
+
+async def test_side_that_leaves_after_the_first_iteration_is_not_said_to_have_given_no_review() -> None:
+    by = {"red@1": review(read=[], findings=[finding()]), "red": lambda request: Rejected("busy")}
+    report, model = await go(Review(max_iterations=2), script(by))
+    assert "There is no review by red after iteration 1" in request_of(model, "closing").text
+    assert [reason.partition(" (")[0] for reason in report.unmet] == ["no review by red after iteration 1"]
+
+
 async def test_side_that_comes_back_in_the_second_iteration_converges() -> None:
     by = {"blue@1": lambda request: Rejected("busy"), "blue@2": review()}
     report, model = await go(Review(), script(by))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from consilience.coordination import ClaimLost, Ticket, Workspace, submit
-from consilience.domain.errors import SessionWaiting
+from consilience.domain.errors import SessionWaiting, SettingsError
 from consilience.domain.outcome import StopReason
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
@@ -114,3 +114,70 @@ async def test_at_the_quorum_of_readers_late_tickets_are_withdrawn(store: Sqlite
     assert report.unmet == ()
     with pytest.raises(ClaimLost, match="withdrawn: quorum"):
         submit(workspace, late, "{}")
+
+
+def ttls(workspace: Workspace) -> dict[str, float]:
+    """Return how long a claim of each ticket lasts, by the key of its call."""
+    return {str(ticket.data["key"]): ticket.ttl_seconds for ticket in workspace.tickets()}
+
+
+async def test_claims_last_120_seconds_and_a_late_side_is_offered_its_ticket_again(
+    store: SqliteStore, workspace: Workspace
+) -> None:
+    await Reviewing(store, workspace, Review(), outside=("red",)).start()
+    (ticket,) = workspace.tickets()
+    assert (ticket.ttl_seconds, ticket.max_requeues) == (120, 1)
+
+
+async def test_readers_have_300_seconds_together(store: SqliteStore, workspace: Workspace) -> None:
+    protocol = Review(review_type="documentation", reviewers=2)
+    await Reviewing(store, workspace, protocol, outside=("R1", "R2")).start()
+    assert set(ttls(workspace).values()) == {300}
+    assert protocol.waiting == (300, "total")
+
+
+async def test_failed_iteration_is_requeued_with_longer_claims(store: SqliteStore, workspace: Workspace) -> None:
+    run = Reviewing(store, workspace, Review(partial="fail", max_iterations=1, max_requeues=2), outside=("red",))
+    await run.start()
+    for _ in range(2):
+        work_off(workspace, "red", leave)
+        expire(workspace)
+        with pytest.raises(SessionWaiting):
+            await run.go_on()
+    assert ttls(workspace) == {
+        "review-1/part-1/red": 120,
+        "review-1/again-1/part-1/red": 180,
+        "review-1/again-2/part-1/red": 270,
+    }
+    work_off(workspace, "red", reporting(**finding()))
+    assert (await run.go_on()).stop_reason is StopReason.CONVERGED
+
+
+async def test_under_time_pressure_a_late_side_is_not_asked_again(store: SqliteStore, workspace: Workspace) -> None:
+    run = Reviewing(store, workspace, Review(partial="use"), outside=("red",))
+    await run.start()
+    work_off(workspace, "red", leave)
+    expire(workspace)
+    report = await run.go_on()
+    assert report.evaluations[-1].outcome == "partial"
+    assert list(ttls(workspace)) == ["review-1/part-1/red"]
+
+
+@pytest.mark.parametrize(("strategy", "seconds"), [("per_agent", 60), ("adaptive", 90)])
+async def test_adaptive_timeout_grows_after_an_agent_was_late(
+    strategy: Any, seconds: float, store: SqliteStore, workspace: Workspace
+) -> None:
+    run = Reviewing(store, workspace, Review(timeout=60, timeout_strategy=strategy, max_iterations=2), outside=("red",))
+    await run.start()
+    for _ in range(2):
+        work_off(workspace, "red", leave)
+        expire(workspace)
+    with pytest.raises(SessionWaiting):
+        await run.go_on()
+    assert ttls(workspace) == {"review-1/part-1/red": 60, "review-2/part-1/red": seconds}
+
+
+def test_red_and_blue_have_no_timeout_in_common() -> None:
+    with pytest.raises(SettingsError, match="needs a quorum"):
+        Review(timeout_strategy="total")
+    Review(timeout_strategy="total", review_type="architecture")

@@ -18,10 +18,11 @@ from typing import Any, TypeVar
 from consilience.coordination import Ticket, Workspace, WorkspaceError, post, result, sweep, withdraw
 from consilience.coordination.configuration import read_protocol
 from consilience.coordination.files import check_id
+from consilience.coordination.records import MAX_TTL_SECONDS
 from consilience.coordination.waiting import MAX_POLL_SECONDS, MIN_POLL_SECONDS, SWEEP_SECONDS
 from consilience.domain.errors import ProviderError, Refused, Rejected, SettingsError, Timeout, Unreachable
 from consilience.engine.ports import PendingAnswer
-from consilience.engine.quorum import QuorumReached, current_replies
+from consilience.engine.quorum import Claims, QuorumReached, current_claims, current_replies
 from consilience.engine.timing import TIME_LIMIT_DETAIL
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.program import with_schema
@@ -30,7 +31,7 @@ from consilience.models.registry import WORKSPACE_PREFIX, alternatives, check_ch
 T = TypeVar("T")
 
 TTL_SECONDS = 300.0
-"""Time from the claim of a ticket to its expiry, unless `protocol.json` has a `timeout_multiplier`."""
+"""Time from the claim of a ticket to its expiry, unless its phase declares another. `timeout_multiplier` multiplies either."""
 MAX_UNREADABLE_SECONDS = 10.0
 """How long a workspace may be unreadable before its seats fail; a network file system may pause."""
 MAX_REPLY_BYTES = 4_000_000
@@ -59,17 +60,17 @@ def open_seat(name: str) -> WorkspacePort:
     if "#" in str(path.resolve()):  # the recorded name would be read as another directory
         raise SettingsError(f"the path {str(path.resolve())!r} has a # in it", do="Move the workspace to one without.")
     workspace = Workspace.open(path)
-    return WorkspacePort(workspace, agent, TTL_SECONDS * read_protocol(workspace).extensions.timeout_multiplier)
+    return WorkspacePort(workspace, agent, read_protocol(workspace).extensions.timeout_multiplier)
 
 
 class WorkspacePort:
     """An agent of another process, the one of that name if there is one, which answers tickets of a workspace."""
 
-    def __init__(self, workspace: Workspace, agent: str = "", ttl_seconds: float = TTL_SECONDS) -> None:
+    def __init__(self, workspace: Workspace, agent: str = "", timeout_multiplier: float = 1.0) -> None:
         self.workspace = workspace
         self.agent = agent
         self.name = f"{WORKSPACE_PREFIX}{workspace.path}{f'#{agent}' if agent else ''}"
-        self._ttl_seconds = ttl_seconds
+        self._timeout_multiplier = timeout_multiplier
         self._swept_at = 0.0
 
     async def send(self, request: ModelRequest) -> PendingAnswer:
@@ -128,13 +129,15 @@ class WorkspacePort:
 
     def _ticket(self, request: ModelRequest) -> Ticket:
         id = ticket_id_of(request.key, request.digest)
+        claims = current_claims.get() or Claims({})
         return Ticket(
             id=id,
             iteration=request.attempt,
             assigned_to=self.agent,
             assigned_by=f"consilience session {request.session}",
             topic=f"{request.agent}: {request.key}",
-            ttl_seconds=self._ttl_seconds,
+            ttl_seconds=min(claims.seconds.get(request.agent, TTL_SECONDS) * self._timeout_multiplier, MAX_TTL_SECONDS),
+            max_requeues=claims.max_requeues,
             instructions=f"{with_schema(request.text, request.schema)}\n\n{self._how_to_answer(id)}",
             data={
                 "session": request.session,

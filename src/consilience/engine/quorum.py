@@ -1,14 +1,14 @@
-"""The quorum of a phase: how many agents must reply before its outstanding tickets are withdrawn.
+"""What a phase declares for outside agents: how long their claims last, and how many replies are enough.
 
-Only tickets are withdrawn: agents in this process and people are always awaited. Which ones depends on who replies first, so each
-withdrawal is recorded as a `Failure(quorum)`.
+At the quorum the outstanding tickets are withdrawn. Only tickets are withdrawn: agents in this process and people are always
+awaited. Which ones depends on who replies first, so each withdrawal is recorded as a `Failure(quorum)`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -51,6 +51,16 @@ class Quorum:
             raise SettingsError(
                 f"invalid quorum: {self.agents} agents, timeout {self.timeout:g} s", do="Give positive numbers."
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """How long outside agents are waited for in a phase. Without it, their tickets have the defaults of the workspace."""
+
+    seconds: Mapping[str, float]
+    """Time from a claim to its expiry, by agent, before the `timeout_multiplier` of the workspace."""
+    max_requeues: int = 1
+    """How often a ticket is offered again after its claim has expired."""
 
 
 class QuorumReached(ProviderError):
@@ -108,6 +118,9 @@ class PhaseReplies:
 current_replies: ContextVar[PhaseReplies | None] = ContextVar("current_replies", default=None)
 """Replies of the current phase, if it has a quorum."""
 
+current_claims: ContextVar[Claims | None] = ContextVar("current_claims", default=None)
+"""How long claims of tickets of the current phase last, if it declares that."""
+
 
 def count_reply(result: Reply[T] | Failure) -> Reply[T] | Failure:
     """Count the result of a call toward the quorum of its phase, if it has one; return the result."""
@@ -117,12 +130,20 @@ def count_reply(result: Reply[T] | Failure) -> Reply[T] | Failure:
 
 
 @contextmanager
-def in_phase(phase: Phase, quorum: Quorum | None, timeouts: Counter[str], flush: Flush | None = None) -> Iterator[None]:
-    """Label the calls made inside, and count their replies toward the quorum."""
+def in_phase(
+    phase: Phase,
+    quorum: Quorum | None,
+    timeouts: Counter[str],
+    flush: Flush | None = None,
+    *,
+    claims: Claims | None = None,
+) -> Iterator[None]:
+    """Label the calls made inside, count their replies toward the quorum, and set the duration of claims."""
     replies = PhaseReplies(quorum, timeouts, flush) if quorum else None
-    tokens = current_phase.set(phase), current_replies.set(replies)
+    tokens = current_phase.set(phase), current_replies.set(replies), current_claims.set(claims)
     try:
         yield
     finally:
         current_phase.reset(tokens[0])
         current_replies.reset(tokens[1])
+        current_claims.reset(tokens[2])

@@ -43,7 +43,7 @@ from consilience.engine.embedding import EmbeddingFailed, Embeddings
 from consilience.engine.header import call_usage, quorum_of, quotations_in, report_header
 from consilience.engine.ledger import BranchBudget
 from consilience.engine.prompt import Prompt, Quote
-from consilience.engine.quorum import Quorum, count_reply, in_phase
+from consilience.engine.quorum import Claims, Quorum, count_reply, in_phase
 from consilience.engine.schedule import Clock
 from consilience.engine.similarity import cosine, cosines, jaccard
 from consilience.engine.sizes import UNLIMITED
@@ -299,12 +299,12 @@ class Session:
         return pending
 
     @asynccontextmanager
-    async def phase(self, name: str, index: int, *, quorum: Quorum | None = None) -> AsyncIterator[None]:
-        """Label the calls made inside; no barrier and no event. At the `quorum` outstanding tickets are withdrawn."""
-        with (
-            in_phase((name, index), quorum, self._state.timeouts, self._state.recorder.flush),
-            span(f"{name} {index}", session=self._state.id, phase=name, index=index),
-        ):
+    async def phase(
+        self, name: str, index: int, *, quorum: Quorum | None = None, claims: Claims | None = None
+    ) -> AsyncIterator[None]:
+        """Label the calls made inside; no barrier and no event. `quorum` and `claims`: how long outside agents are waited for."""
+        labelled = in_phase((name, index), quorum, self._state.timeouts, self._state.recorder.flush, claims=claims)
+        with labelled, span(f"{name} {index}", session=self._state.id, phase=name, index=index):
             yield
 
     # messages, notes and reports

@@ -22,7 +22,7 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
     findings, over = listed(run.findings, run.settings.max_findings)
     dropped = (*run.dropped, *over)
     withdrawn = {agent for agent, _ in run.withdrawn}
-    missing = {agent: f"no review by {agent} ({reason})" for agent, reason in run.missing_by_agent.items()}
+    missing = {agent: f"no review by {run.absent[agent]} ({reason})" for agent, reason in run.missing_by_agent.items()}
     for agent in sorted(withdrawn & missing.keys()):
         session.warn(missing.pop(agent))
     parts = _parts_read(run)
@@ -94,8 +94,9 @@ def _answer(run: ReviewRun, findings: tuple[Finding, ...], dropped: tuple[Droppe
         reasons = Counter(one.reason for one in dropped)
         words = ", ".join(f"{n} {reason}" for reason, n in reasons.items())
         sentences.append(f"{_count(len(dropped), 'finding')} not listed ({words}).")
-    if missing := run.missing_by_agent:
-        sentences.append(f"No review by {', '.join(missing)}: this covers the others only.")
+    if absent := run.absent:
+        covered = "the others" if all(name == agent for agent, name in absent.items()) else "the rest"
+        sentences.append(f"No review by {', '.join(absent.values())}: this covers {covered} only.")
     return " ".join(sentences)
 
 

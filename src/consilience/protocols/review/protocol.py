@@ -62,4 +62,4 @@ class Review(ReviewSettings):
 
     def _quorum(self, places: list[Place]) -> Quorum:
         needed = self.quorum_of_reviewers or len(self.plan.reviewers)
-        return Quorum(min(needed, len(places)), self.timeout, "total")
+        return Quorum(min(needed, len(places)), *self.waiting)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from consilience.coordination.convergence import (
+    RETRY_TTL_FACTOR,
     Evaluation,
     Outcome,
     evaluate_partial,
@@ -14,9 +15,10 @@ from consilience.coordination.convergence import (
     refinement,
     threshold_at,
 )
+from consilience.coordination.waiting import ADAPTIVE_FACTOR
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Check, FailureKind
-from consilience.engine.quorum import Quorum
+from consilience.engine.quorum import Claims, Quorum
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, exhaustion
 from consilience.protocols._common.conclusion import publish_from
@@ -27,6 +29,7 @@ from consilience.protocols.review.replies import ClosingReply
 from consilience.protocols.review.requests import Requests
 from consilience.protocols.review.settings import ReviewSettings
 from consilience.protocols.review.strategies import LEAD, ROLES
+from consilience.protocols.review.verdict import name_parts
 from consilience.protocols.review.vetting import Submitted, judged, merged, ranked, vet
 
 Place = tuple[str, int]
@@ -109,10 +112,20 @@ class ReviewRun:
             )
             for agent, part in places
         ]
-        async with self.session.phase("review", iteration, quorum=quorum):
+        async with self.session.phase("review", iteration, quorum=quorum, claims=self._claims(again)):
             results = await self.session.gather(asks)
         for place, result in zip(places, results, strict=True):
             self._receive(iteration, place, result)
+
+    def _claims(self, again: int = 0) -> Claims:
+        """Return how long claims of outside agents last: longer each time that missing agents are asked again."""
+        timeout, strategy = self.settings.waiting
+        late = Counter(failure.agent for failure in self.failures if failure.kind is FailureKind.DEADLINE)
+        seconds = {
+            agent: timeout * RETRY_TTL_FACTOR**again * (ADAPTIVE_FACTOR ** late[agent] if strategy == "adaptive" else 1)
+            for agent in self.settings.topology().agents
+        }
+        return Claims(seconds, max_requeues=1 if self.settings.partial == "accept" else 0)
 
     async def review_from_reserve(self) -> None:
         """If a limit refused every review, let the reserve pay for one: there is nothing else to close with."""
@@ -182,6 +195,22 @@ class ReviewRun:
         return {agent: "; ".join(said) for agent, said in reasons.items()}
 
     @property
+    def absent(self) -> dict[str, str]:
+        """The missing agents, each as it follows `no review by`: with the parts, or the iteration, if it has replied before."""
+        by_agent: dict[str, list[int]] = defaultdict(list)
+        for agent, part in self.missing:
+            by_agent[agent].append(part)
+        return {agent: f"{agent}{self._extent(agent, parts)}" for agent, parts in by_agent.items()}
+
+    def _extent(self, agent: str, parts: Sequence[int]) -> str:
+        """Return what is missing of an agent that lacks a reply on these parts; "" for all that it was asked for."""
+        before = [one.iteration for (of, _), one in self.submitted.items() if of == agent]
+        if not before:
+            return ""
+        unread = [part for part in parts if (agent, part) not in self.replies]
+        return f" of {name_parts(unread)}" if unread else f" after iteration {max(before)}"
+
+    @property
     def due(self) -> list[Place]:
         """The places to ask again. A written review is deepened by everyone; else only who missed a gate is asked."""
         if self.settings.review_gates.are_written:
@@ -238,7 +267,7 @@ class ReviewRun:
     async def _judge(self, due: dict[Place, dict[str, Message]]) -> None:
         calls = [self.requests.judging(judge, part, findings) for (judge, part), findings in sorted(due.items())]
         self.unjudged = sum(map(len, due.values())) - sum(fitting for _, fitting in calls)
-        async with self.session.phase("judge", 1):
+        async with self.session.phase("judge", 1, claims=self._claims()):
             results = await self.session.gather([ask for ask, _ in calls])
         said: dict[str, dict[str, Judgement]] = defaultdict(dict)
         by_message = {message.id: id for id, message in self.messages.items()}
@@ -262,7 +291,7 @@ class ReviewRun:
         if not self.findings:
             return
         shown = {f.id: [self.messages[f.id], *self.said_of[f.id]] for f in ranked(self.findings)}
-        ask, fitting = self.requests.closing(shown, list(self.missing_by_agent))
+        ask, fitting = self.requests.closing(shown, list(self.absent.values()))
         self.untold = len(shown) - fitting
         async with self.session.phase("closing", 1):
             result = await ask

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from consilience.coordination.convergence import Partial
+from consilience.coordination.waiting import AGENT_TIMEOUT_SECONDS, TimeoutStrategy
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError
@@ -28,6 +29,8 @@ MIN_PART_TOKENS = 200
 """However small the window is."""
 PROMPT_TOKENS = 2_000
 """Room in a window for instructions, task and request."""
+READERS_TIMEOUT_SECONDS = 300.0
+"""For all readers of `parallel_decomposition` together."""
 QUOTED_REPLIES = 2
 """Max size of the findings that one prompt quotes, in replies of full length."""
 
@@ -81,8 +84,18 @@ class ReviewSettings(Protocol):
         int | None, Field(ge=1, description="reviewers whose replies suffice; default: all of them")
     ] = None
     timeout: Annotated[
-        float, Field(gt=0, description="seconds after which 80 % of the quorum suffice, if outside agents are late")
-    ] = 300.0
+        float | None,
+        Field(
+            gt=0, description="seconds that outside agents are waited for; default: 120, 300 for all readers together"
+        ),
+    ] = None
+    timeout_strategy: Annotated[
+        TimeoutStrategy | None,
+        Field(
+            description="what the timeout counts from: per_agent from each claim, total from the first ticket, adaptive as "
+            "per_agent and half as long again after each timeout; default: total for readers, else per_agent"
+        ),
+    ] = None
     partial: Annotated[
         Partial,
         Field(
@@ -128,6 +141,12 @@ class ReviewSettings(Protocol):
         parse_baseline(text)
         return text
 
+    @model_validator(mode="after")
+    def _red_and_blue_have_times_of_their_own(self) -> Self:
+        if self.plan.is_iterative and self.timeout_strategy == "total":
+            raise ValueError("timeout_strategy total needs a quorum, which red and blue do not have")
+        return self
+
     def with_detail(self, detail: Detail) -> Self:
         sized = super().with_detail(detail)
         return sized if self.part_tokens else sized.model_copy(update={"part_tokens": PART_TOKENS[detail]})
@@ -148,6 +167,13 @@ class ReviewSettings(Protocol):
     def plan(self) -> Strategy:
         name = STRATEGY_OF[self.review_type] if self.strategy == "auto" else self.strategy
         return make_strategy(name, self.reviewers)
+
+    @property
+    def waiting(self) -> tuple[float, TimeoutStrategy]:
+        """How long outside agents are waited for, in seconds, and from when that counts."""
+        is_shared = self.plan.name == "parallel_decomposition"
+        seconds = READERS_TIMEOUT_SECONDS if is_shared else AGENT_TIMEOUT_SECONDS
+        return self.timeout or seconds, self.timeout_strategy or ("total" if is_shared else "per_agent")
 
     @cached_property
     def review_gates(self) -> ReviewGates:

@@ -49,7 +49,7 @@ def verdict(report: ReviewData) -> str:
     each = [f"{agent} {vote}{_extent(report, agent, vote)}" for agent, vote in votes.items()]
     head = worst.upper()
     if split := split_parts(report.ballots):
-        where = f" on {_parts(split)}" if len(report.parts) > 1 else ""
+        where = f" on {name_parts(split)}" if len(report.parts) > 1 else ""
         text = f"{head}: {', '.join(each)}. The reviewers are split{where}."
     elif len(set(votes.values())) > 1:
         text = f"{head}: {', '.join(each)}. They voted on different parts."
@@ -99,14 +99,14 @@ def reading_gaps(report: ReviewData) -> Iterator[str]:
         yield "no part of the target was reviewed"
         return
     if unread:
-        yield f"no agent reviewed {_parts(unread)}"
+        yield f"no agent reviewed {name_parts(unread)}"
     absent: dict[str, list[int]] = {}
     for part in report.parts:
         for agent in part.unread_by if part.readers else ():
             absent.setdefault(agent, []).append(part.index)
     for agent, parts in absent.items():
         due = sum(agent in part.assigned for part in report.parts)
-        yield f"{agent} did not review {_parts(parts) if len(parts) < due else 'anything'}"
+        yield f"{agent} did not review {name_parts(parts) if len(parts) < due else 'anything'}"
 
 
 def join_names(names: Sequence[str] | Mapping[str, object]) -> str:
@@ -146,10 +146,11 @@ def _extent(report: ReviewData, agent: str, vote: Vote) -> str:
     same = [part for part, its in cast.items() if its == vote]
     if len(same) < len(cast):
         return f" (in {len(same)} of {plural(len(cast), 'part')})"
-    return f" ({_parts(sorted(cast))})" if len(cast) < len(report.parts) else ""
+    return f" ({name_parts(sorted(cast))})" if len(cast) < len(report.parts) else ""
 
 
-def _parts(numbers: Sequence[int]) -> str:
+def name_parts(numbers: Sequence[int]) -> str:
+    """Return `part 2`, or `parts 2 and 3`."""
     if len(numbers) > MAX_NAMED:
         return f"{len(numbers)} parts"
     return f"part{'s' if len(numbers) > 1 else ''} {join_names([str(number) for number in numbers])}"
