@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from consilience.domain.messages import Quotation
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Claim, Dissent
 from consilience.engine.prompt import estimate_tokens
@@ -48,6 +49,7 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         answer_cut=run.closing is not None and run.closing.cut,
         closing=drawn_on(run.closing, run.failures),
         claims=claims,
+        quotations=_quotations(findings, dropped),
         facts=None,  # a finding is listed beside the answer, which is not to repeat it
         dissent=tuple(
             Dissent(agent=said.agent, text=f"{finding.file}:{finding.first_line} is no defect: {said.reason}")
@@ -69,6 +71,19 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         files=_files_read(run),
         left_out=run.settings.left_out,
         hunks=run.changes.hunks if run.changes else (),
+    )
+
+
+def _quotations(findings: tuple[Finding, ...], dropped: tuple[DroppedFinding, ...]) -> tuple[Quotation, ...]:
+    """Return the quotations of the findings listed and the false ones; those in the prose of a reply are not evidence here."""
+    true = [
+        Quotation(words=f.quotation, source=f.source, line=f.source_line, verified=True, agent=f.by[0])
+        for f in findings
+    ]
+    false = [one for one in dropped if one.reason == "false quotation"]
+    return (
+        *true,
+        *(Quotation(words=d.quotation, source=d.file, line=d.line, verified=False, agent=d.by) for d in false),
     )
 
 

@@ -128,8 +128,8 @@ class Requests:
             for label, (finding, *judgements) in findings.items()
         ]
         values = {"missing": tuple(missing), "judged": any(len(group) > 1 for group in groups)}
-        n = self._fitting(LEAD, "closing", groups, (), **values)
-        prompt = self._with_findings(LEAD, "closing", groups[:n], (), **values)
+        n = self._fitting(LEAD, "closing", groups, (), **values, untold=len(groups))
+        prompt = self._with_findings(LEAD, "closing", groups[:n], (), **values, untold=len(groups) - n)
         return self.session.ask(LEAD, prompt, key="closing", returns=ClosingReply, kind="closing", closing=True), n
 
     def _with_findings(

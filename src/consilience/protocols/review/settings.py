@@ -31,7 +31,7 @@ PROMPT_TOKENS = 2_000
 """Room in a window for instructions, task and request."""
 READERS_TIMEOUT_SECONDS = 300.0
 """For all readers of `parallel_decomposition` together."""
-QUOTED_REPLIES = 2
+QUOTED_REPLIES = 6
 """Max size of the findings that one prompt quotes, in replies of full length."""
 
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -94,7 +94,7 @@ def judged(findings: Sequence[Finding], judgements: Mapping[str, Sequence[Judgem
 
 
 def merged(findings: Sequence[Finding], groups: Sequence[Sequence[str]]) -> tuple[Finding, ...]:
-    """Return the findings with each group of ids merged into one, which keeps the id and place of the group's worst finding.
+    """Return the findings with each group of ids merged into one, which keeps the id, place and words of the first id named.
 
     Unknown ids are skipped. Merged are only findings of one file. Findings by different agents are then found by two agents apart.
     """
@@ -106,7 +106,8 @@ def merged(findings: Sequence[Finding], groups: Sequence[Sequence[str]]) -> tupl
         for other in group[1:]
         if other.file == group[0].file
     ]
-    sets = _components([finding.id for finding in findings], links)
+    named = {id: n for n, id in reversed(list(enumerate(id for ids in groups for id in ids)))}
+    sets = [sorted(ids, key=lambda id: named.get(id, -1)) for ids in _components(list(by_id), links)]
     kept = {one.id: one for ids in sets for one in [_combined([by_id[id] for id in ids], same_defect=True)]}
     return tuple(kept[finding.id] for finding in findings if finding.id in kept)
 
@@ -285,11 +286,12 @@ def _components(items: Iterable[T], links: Iterable[tuple[T, T]]) -> list[list[T
 
 
 def _combined(findings: Sequence[Finding], *, same_defect: bool = False) -> Finding:
-    """Return one finding for several: the worst, with the authors, claims, judgements and calls of all.
+    """Return one finding for several: the worst or, with `same_defect`, the first, made as severe as the worst; with the authors,
+    claims, judgements and calls of all.
 
     It counts as found apart if two agents without an author in common have the same category, or with `same_defect`.
     """
-    first, *rest = sorted(findings, key=lambda f: (_severity(f), *_place(f)))
+    first, *rest = findings if same_defect else sorted(findings, key=lambda f: (_severity(f), *_place(f)))
     if not rest:
         return first
     authors = tuple(sorted({author for finding in findings for author in finding.by}))
@@ -306,6 +308,7 @@ def _combined(findings: Sequence[Finding], *, same_defect: bool = False) -> Find
     whole = first.model_copy(
         update={
             "by": authors,
+            "severity": min((finding.severity for finding in findings), key=SEVERITIES.index),
             "changed": any(finding.changed for finding in findings),
             "fix": first.fix or next((finding.fix for finding in rest if _lines(finding) == _lines(first)), ""),
             "duplicates": (*first.duplicates, *(claim for f in rest for claim in (f.claim, *f.duplicates))),
