@@ -89,6 +89,14 @@ def test_nothing_to_review_is_a_success_without_a_call(
     assert recorded() == []
 
 
+def test_warning_names_a_file_as_it_is_called(cli: Cli, town: Town, repository: Repository) -> None:
+    repository.commit({"a.py": CHANGED.replace("\n    ", "\n    # consilience: ignore\n    ")})
+    reviewing(town, finding("return items[len(items)]", 3, "S2"))
+    text = cli("review", *RUN).stdout
+    assert "- a.py:2: " in text
+    assert "first drafts" not in text
+
+
 def test_what_was_not_read_of_an_empty_target_is_reported(cli: Cli, town: Town, repository: Repository) -> None:
     repository.write({"uv.lock": "3\n", "new.py": "x\n"})
     result = cli("review", "--model", MODEL)

@@ -71,6 +71,14 @@ def test_finding_outside_the_diff_is_in_the_body(given: dict[str, Any]) -> None:
     assert "Every page after the first repeats an item." in body_of(report)
 
 
+def test_file_whose_name_cannot_be_printed_takes_no_comment() -> None:
+    """GitHub refuses the whole review if a comment names a file that the diff does not have."""
+    name = "a\ufffdb.py"
+    report = review(finding(file=name), hunks=(DiffHunk(file=name, old=(8, 13), new=(8, 14)),))
+    assert comments_of(report) == []
+    assert f"`{name}:11`" in body_of(report)
+
+
 def test_comment_on_lines_that_leave_the_hunk_is_cut_to_it_without_a_suggestion() -> None:
     (comment,) = comments_of(review(finding(first_line=11, last_line=30)))
     assert (comment["start_line"], comment["line"]) == (11, 14)

@@ -16,7 +16,7 @@ from consilience.protocols.review import ReviewReport
 from consilience.protocols.review.baseline import Baseline
 from consilience.protocols.review.findings import BallotCast, DroppedFinding, FileRead, Finding, Judgement, PartRead
 from consilience.protocols.review.presenting import decided_by, place_of
-from consilience.protocols.review.verdict import verdict
+from consilience.protocols.review.verdict import dropped_line, verdict
 from consilience.protocols.review.vetting import judged, listed, vet
 from consilience.reporting.export import report_files
 from consilience.reporting.html import report_page
@@ -237,6 +237,13 @@ def test_every_drop_is_counted_and_listed_on_demand() -> None:
     assert section.folded
     assert section.blocks[0].kind == "table"
     assert len(section.blocks[0].rows) == len(report.dropped) == 5
+
+
+def test_what_two_agents_say_of_the_same_words_is_counted_once() -> None:
+    same = [reports.dropped(by=agent, reason=reason) for reason in ("baseline", "ignored") for agent in ("red", "blue")]
+    other = reports.dropped(line=30)
+    report = report_of(dropped=(*same, other))
+    assert dropped_line(report) == "1 ignored by a comment in the text, 2 known from the baseline"
 
 
 def test_text_of_reviewers_cannot_break_out() -> None:

@@ -256,6 +256,9 @@ def test_line_numbers_are_those_of_editors() -> None:
         ("// Consilience: Ignore: not ours */", "not ours"),
         ("<!-- consilience: ignore an example -->", "an example"),
         ("/* consilience:ignore generated */", "generated"),
+        ("(* consilience: ignore checked by the caller *)", "checked by the caller"),
+        ("<# consilience: ignore known #>", "known"),
+        ("{{-- consilience: ignore known --}}", "known"),
     ],
 )
 def test_a_comment_with_a_reason_drops_a_finding(comment: str, reason: str) -> None:
@@ -269,7 +272,16 @@ def test_a_comment_with_a_reason_drops_a_finding(comment: str, reason: str) -> N
 
 
 @pytest.mark.parametrize(
-    "comment", ["# consilience: ignore", "<!-- consilience: ignore -->", "# consilience: ignore :"]
+    "comment",
+    [
+        "# consilience: ignore",
+        "<!-- consilience: ignore -->",
+        "# consilience: ignore :",
+        "(* consilience: ignore *)",
+        "<# consilience: ignore #>",
+        "{{-- consilience: ignore --}}",
+        "// consilience: ignore ...",
+    ],
 )
 def test_a_comment_without_a_reason_drops_nothing_and_is_warned_about(comment: str) -> None:
     documents = (Document("S1", "x.py", f"{comment}\nb = 2 + a\n"),)

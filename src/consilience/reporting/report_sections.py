@@ -351,7 +351,13 @@ def _trust(report: Report, names: Names) -> Iterator[Item]:
     if report.facts is not None and report.facts.total:
         kept = f"{report.facts.kept} of {report.facts.total}"
         yield Item(text=f"Figures, names and quotations of the first drafts kept in the answer: {kept}.")
-    yield from (Item(text=f"{warning[:1].upper()}{warning[1:]}.") for warning in report.warnings)
+    yield from (Item(text=f"{_capitalised(warning)}.") for warning in report.warnings)
+
+
+def _capitalised(warning: str) -> str:
+    """Return a warning as a sentence. A name at its beginning, such as that of a file, stays as it is."""
+    first, *_ = warning.split(maxsplit=1) or [""]
+    return warning[:1].upper() + warning[1:] if first.isalpha() else warning
 
 
 def _quotations(report: Report, names: Names) -> Iterator[Item]:

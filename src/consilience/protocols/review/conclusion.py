@@ -15,6 +15,7 @@ from consilience.protocols.review.findings import SEVERITIES, BallotCast, Droppe
 from consilience.protocols.review.parts import unshown_documents
 from consilience.protocols.review.report import ReviewReport
 from consilience.protocols.review.rounds import ReviewRun
+from consilience.protocols.review.verdict import count_dropped
 from consilience.protocols.review.vetting import listed
 
 
@@ -106,9 +107,9 @@ def _answer(run: ReviewRun, findings: tuple[Finding, ...], dropped: tuple[Droppe
         f"{_count(len(findings), 'finding')} in {files}: {of_each}." if findings else f"No findings in {files}."
     ]
     if dropped:
-        reasons = Counter(one.reason for one in dropped)
+        reasons = count_dropped(dropped)
         words = ", ".join(f"{n} {reason}" for reason, n in reasons.items())
-        sentences.append(f"{_count(len(dropped), 'finding')} not listed ({words}).")
+        sentences.append(f"{_count(reasons.total(), 'finding')} not listed ({words}).")
     if absent := run.absent:
         covered = "the others" if all(name == agent for agent, name in absent.items()) else "the rest"
         sentences.append(f"No review by {', '.join(absent.values())}: this covers {covered} only.")

@@ -22,6 +22,8 @@ MAX_BODY_CHARS = 60_000
 """GitHub accepts 65,536."""
 MAX_FIX_CHARS = 8_000
 MAX_CHECK_CHARS = 2_000
+UNPRINTABLE = "\ufffd"
+"""What names of documents have in place of a character that cannot be printed."""
 MAX_NOTES = 20
 """Missing agents and files left out that the body names."""
 
@@ -43,7 +45,12 @@ def github_comments(report: ReviewData) -> Json:
 
 
 def _place(finding: Finding, hunks: Sequence[DiffHunk]) -> tuple[int, int] | None:
-    """Return the finding's lines that a hunk shows, on its side; None if the diff shows none of them."""
+    """Return the finding's lines that a hunk shows, on its side; None if the diff shows none of them.
+
+    None too if the name of the file has characters that cannot be printed: GitHub knows no file by the name in the report.
+    """
+    if UNPRINTABLE in finding.file:
+        return None
     for hunk in hunks:
         shown = hunk.new if finding.side == "new" else hunk.old
         first, last = max(finding.first_line, shown[0]), min(finding.last_line, shown[1])
@@ -114,7 +121,7 @@ def _body(report: ReviewData, others: Sequence[Finding]) -> str:
     if report.answer and (report.findings or report.is_without_target):
         parts += [f"> {prose(paragraph)}" for paragraph in report.answer.split("\n\n") if paragraph.strip()]
     if others and report.hunks:
-        parts.append("Findings on lines that the diff does not show:")
+        parts.append("Findings that cannot be comments on lines of the diff:")
     end = _ending(report)
     room = MAX_BODY_CHARS - sum(len(part) + 2 for part in (*parts, *end))
     for number, finding in enumerate(others):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from consilience.domain.sections import Block, Paragraph
 from consilience.protocols._common.presenting import plural
-from consilience.protocols.review.findings import SEVERITIES, BallotCast, DroppedReason, Status, Vote
+from consilience.protocols.review.findings import SEVERITIES, BallotCast, DroppedFinding, DroppedReason, Status, Vote
 from consilience.protocols.review.report_data import ReviewData
 
 VOTES: tuple[Vote, ...] = ("reject", "changes", "approve")
 """Worst first."""
 STATUSES: Mapping[Status, str] = {
     "confirmed": "confirmed",
-    "unjudged": "judged by no agent but the author",
+    "unjudged": "decided by no agent but the author",
     "disputed": "disputed",
 }
 DROPPED: Mapping[DroppedReason, tuple[str, str]] = {
@@ -86,10 +86,16 @@ def reviewers(report: ReviewData) -> list[str]:
 
 
 def dropped_line(report: ReviewData) -> str:
-    counts = Counter(finding.reason for finding in report.dropped)
+    counts = count_dropped(report.dropped)
     return ", ".join(
         f"{counts[reason]} {words[counts[reason] > 1]}" for reason, words in DROPPED.items() if counts[reason]
     )
+
+
+def count_dropped(dropped: Iterable[DroppedFinding]) -> Counter[DroppedReason]:
+    """Return the number of findings dropped for each reason. What several agents say of the same words of a file is one finding."""
+    distinct = {(one.reason, one.line, one.fingerprint or n): one.reason for n, one in enumerate(dropped)}
+    return Counter(distinct.values())
 
 
 def reading_gaps(report: ReviewData) -> Iterator[str]:

@@ -25,7 +25,7 @@ from consilience.protocols.review.locating import Location, Locator, locator_of
 
 T = TypeVar("T")
 _IGNORE = re.compile(r"(?:#|//|/\*|\*|--|<!--|;|%|\{#)\s*consilience:\s*ignore\b[:\s]*(.*)", re.IGNORECASE)
-_COMMENT_ENDS = re.compile(r"\s*(?:\*/|-->|#\})\s*$")
+_COMMENT_ENDS = re.compile(r"\s*(?:\*/|-->|#\}|\*\)|#>|%>|\*@|-\}|\]\]|--%?>|--\}\})\s*$")
 _STATUS_RANK: Mapping[Status, int] = {"confirmed": 0, "unjudged": 1, "disputed": 2}
 
 
@@ -220,7 +220,8 @@ class _Vetting:
         lines = self.locator.known_lines(location).lines
         for number in range(finding.first_line - 1, finding.last_line + 1):
             if comment := _IGNORE.search(lines.get(number, "")):
-                if reason := _COMMENT_ENDS.sub("", comment[1]).strip():
+                reason = _COMMENT_ENDS.sub("", comment[1]).strip()
+                if any(map(str.isalnum, reason)):  # what is left without one is the end of a comment in some language
                     return reason
                 self.warnings.append(
                     f"{finding.file}:{number}: `consilience: ignore` has no reason, so it ignores no finding"
