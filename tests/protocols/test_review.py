@@ -297,3 +297,17 @@ async def test_large_changed_file_is_shown_around_its_changes() -> None:
     (part,) = report.parts
     assert part.documents == ("S1", "S2:257-343")
     assert part.tokens < 1_000
+
+
+async def test_sub_lead_judges_a_finding_on_the_part_of_its_own_worker() -> None:
+    """Line 88 is shown in the diff of part 1 and in the new text of part 2; R1 and R2 have different sub-leads."""
+    before = [f"line_{n} = {n}\n" for n in range(1, 200)]
+    after = [line.replace("= ", "= -") if n in (60, 70, 90, 100) else line for n, line in enumerate(before, 1)]
+    diff = "".join(difflib.unified_diff(before, after, "a/big.py", "b/big.py"))
+    sources = (Source(diff, "diff main..HEAD"), Source("".join(after), "big.py"))
+    found = review([finding("line_88 = 88", 88, "S2")])
+    protocol = Review(review_type="architecture", reviewers=5, part_tokens=350, changed_lines_only=False)
+    report, model = await go(protocol, script({"R1": found, "R2": found}), sources=sources)
+    assert [part.documents for part in report.parts] == [("S1:1-24",), ("S1:25-38", "S2:85-108")]
+    assert [entry.by for entry in report.findings] == [("R1", "R2")]
+    assert [key for key in keys(model) if key.startswith("judge")] == ["judge/part-1/S1", "judge/part-2/S2"]
