@@ -167,13 +167,6 @@ async def test_reader_that_missed_one_of_its_parts_is_named_with_that_part() -> 
     assert report.answer == "No findings in 4 files. No review by R1 of part 3: this covers the rest only."
 
 
-async def test_side_that_leaves_after_the_first_iteration_is_not_said_to_have_given_no_review() -> None:
-    by = {"red@1": review(read=[], findings=[finding()]), "red": lambda request: Rejected("busy")}
-    report, model = await go(Review(max_iterations=2), script(by))
-    assert "There is no review by red after iteration 1" in request_of(model, "closing").text
-    assert [reason.partition(" (")[0] for reason in report.unmet] == ["no review by red after iteration 1"]
-
-
 async def test_side_that_comes_back_in_the_second_iteration_converges() -> None:
     by = {"blue@1": lambda request: Rejected("busy"), "blue@2": review()}
     report, model = await go(Review(), script(by))

@@ -203,7 +203,7 @@ class ReviewRun:
 
     @property
     def absent(self) -> dict[str, str]:
-        """The missing agents, each as it follows `no review by`: with the parts, or the iteration, if it has replied before."""
+        """The missing agents, each as it follows `no review by`: with the parts if it reviewed others."""
         by_agent: dict[str, list[int]] = defaultdict(list)
         for agent, part in self.missing:
             by_agent[agent].append(part)
@@ -211,11 +211,9 @@ class ReviewRun:
 
     def _extent(self, agent: str, parts: Sequence[int]) -> str:
         """Return what is missing of an agent that lacks a reply on these parts; "" for all that it was asked for."""
-        before = [one.iteration for (of, _), one in self.submitted.items() if of == agent]
-        if not before:
-            return ""
+        has_reviewed = any(of == agent for of, _ in self.replies)
         unread = [part for part in parts if (agent, part) not in self.replies]
-        return f" of {name_parts(unread)}" if unread else f" after iteration {max(before)}"
+        return f" of {name_parts(unread)}" if has_reviewed and unread else ""
 
     @property
     def due(self) -> list[Place]:
