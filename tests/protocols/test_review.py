@@ -167,13 +167,6 @@ async def test_reader_that_missed_one_of_its_parts_is_named_with_that_part() -> 
     assert report.answer == "No findings in 4 files. No review by R1 of part 3: this covers the rest only."
 
 
-async def test_side_that_leaves_after_the_first_iteration_is_not_said_to_have_given_no_review() -> None:
-    by = {"red@1": review(read=[], findings=[finding()]), "red": lambda request: Rejected("busy")}
-    report, model = await go(Review(max_iterations=2), script(by))
-    assert "There is no review by red after iteration 1" in request_of(model, "closing").text
-    assert [reason.partition(" (")[0] for reason in report.unmet] == ["no review by red after iteration 1"]
-
-
 async def test_side_that_comes_back_in_the_second_iteration_converges() -> None:
     by = {"blue@1": lambda request: Rejected("busy"), "blue@2": review()}
     report, model = await go(Review(), script(by))
@@ -297,3 +290,17 @@ async def test_large_changed_file_is_shown_around_its_changes() -> None:
     (part,) = report.parts
     assert part.documents == ("S1", "S2:257-343")
     assert part.tokens < 1_000
+
+
+async def test_sub_lead_judges_a_finding_on_the_part_of_its_own_worker() -> None:
+    """Line 88 is shown in the diff of part 1 and in the new text of part 2; R1 and R2 have different sub-leads."""
+    before = [f"line_{n} = {n}\n" for n in range(1, 200)]
+    after = [line.replace("= ", "= -") if n in (60, 70, 90, 100) else line for n, line in enumerate(before, 1)]
+    diff = "".join(difflib.unified_diff(before, after, "a/big.py", "b/big.py"))
+    sources = (Source(diff, "diff main..HEAD"), Source("".join(after), "big.py"))
+    found = review([finding("line_88 = 88", 88, "S2")])
+    protocol = Review(review_type="architecture", reviewers=5, part_tokens=350, changed_lines_only=False)
+    report, model = await go(protocol, script({"R1": found, "R2": found}), sources=sources)
+    assert [part.documents for part in report.parts] == [("S1:1-24",), ("S1:25-38", "S2:85-108")]
+    assert [entry.by for entry in report.findings] == [("R1", "R2")]
+    assert [key for key in keys(model) if key.startswith("judge")] == ["judge/part-1/S1", "judge/part-2/S2"]

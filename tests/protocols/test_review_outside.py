@@ -181,3 +181,19 @@ def test_red_and_blue_have_no_timeout_in_common() -> None:
     with pytest.raises(SettingsError, match="needs a quorum"):
         Review(timeout_strategy="total")
     Review(timeout_strategy="total", review_type="architecture")
+
+
+async def test_readers_asked_again_count_with_those_that_replied(store: SqliteStore, workspace: Workspace) -> None:
+    """Two of four have replied and three are enough, so of two that are asked again one is."""
+    protocol = Review(review_type="documentation", reviewers=4, quorum_of_reviewers=3, partial="fail")
+    run = Reviewing(store, workspace, protocol, outside=("R3", "R4"))
+    await run.start()
+    for agent in ("R3", "R4"):
+        work_off(workspace, agent, leave)
+    expire(workspace)
+    with pytest.raises(SessionWaiting):
+        await run.go_on()
+    work_off(workspace, "R3", reporting(**UNCLOSED))
+    report = await run.go_on()
+    assert report.stop_reason is StopReason.SETTLED
+    assert any(text.startswith("no review by R4 (quorum: the quorum of 1 agents") for text in report.warnings)

@@ -46,6 +46,11 @@ class FileChange:
     ends_without_newline: bool = False
     """Whether the diff shows that the last line of the new file has no line end."""
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the diff adds the file, so that the new text says all that the diff does."""
+        return not self.old_path
+
     def place(self, diff_line: int) -> Place | None:
         """Return where a line of the diff is in the file; None for a line in no hunk. Unchanged lines are on the side `new`."""
         return self.places.get(diff_line)

@@ -114,17 +114,12 @@ def _changed(documents: Sequence[Document], changes: Changes, tokens: int) -> It
             yield from (diff.unit(*lines) for lines in diff.cut(*file.diff_lines, tokens))
             continue
         whole = text.unit(1, len(text.texts))
-        if _is_new(file, text):
+        if file.is_new:
             yield from _cut(text.document, tokens)
         elif hunks.tokens + whole.tokens <= tokens:
             yield Unit((*hunks.references, *whole.references), hunks.tokens + whole.tokens)
         else:
             yield from _around_hunks(file, diff, text, tokens)
-
-
-def _is_new(file: FileChange, text: _Lines) -> bool:
-    """Whether the diff adds the file, so that the new text says all that the diff does."""
-    return file.old_path in ("", "/dev/null")
 
 
 def _around_hunks(file: FileChange, diff: _Lines, text: _Lines, tokens: int) -> Iterator[Unit]:

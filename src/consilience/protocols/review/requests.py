@@ -202,7 +202,7 @@ def finding_text(finding: Finding) -> str:
 def _changed_words(file: FileChange | None, document: Document) -> str:
     if file is None:
         return ""
-    if file.old_path in ("", "/dev/null"):
+    if file.is_new:
         return ", a new file"
     first, last = document.lines or (1, document.line_count)
     ranges = [(a, b) for a, b in file.added if a <= last and b >= first]

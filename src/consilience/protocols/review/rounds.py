@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from consilience.coordination.convergence import (
     RETRY_TTL_FACTOR,
@@ -98,7 +98,7 @@ class ReviewRun:
             late = [place for place in places if place in self.missing and place not in self.withdrawn]
             if not late or exhaustion(self.failures):
                 break
-            await self._ask(iteration, late, quorum, again)
+            await self._ask(iteration, late, self._rest_of(quorum, places), again)
 
     async def _ask(self, iteration: int, places: Sequence[Place], quorum: Quorum | None, again: int = 0) -> None:
         once_more = f"again-{again}/" if again else ""
@@ -116,6 +116,13 @@ class ReviewRun:
             results = await self.session.gather(asks)
         for place, result in zip(places, results, strict=True):
             self._receive(iteration, place, result)
+
+    def _rest_of(self, quorum: Quorum | None, places: Sequence[Place]) -> Quorum | None:
+        """Return how many of the agents asked again are enough, after the replies that are there."""
+        if quorum is None:
+            return None
+        replied = sum(place not in self.missing for place in places)
+        return replace(quorum, agents=max(quorum.agents - replied, 1))
 
     def _claims(self, again: int = 0) -> Claims:
         """Return how long claims of outside agents last: longer each time that missing agents are asked again."""
@@ -196,7 +203,7 @@ class ReviewRun:
 
     @property
     def absent(self) -> dict[str, str]:
-        """The missing agents, each as it follows `no review by`: with the parts, or the iteration, if it has replied before."""
+        """The missing agents, each as it follows `no review by`: with the parts if it reviewed others."""
         by_agent: dict[str, list[int]] = defaultdict(list)
         for agent, part in self.missing:
             by_agent[agent].append(part)
@@ -204,11 +211,9 @@ class ReviewRun:
 
     def _extent(self, agent: str, parts: Sequence[int]) -> str:
         """Return what is missing of an agent that lacks a reply on these parts; "" for all that it was asked for."""
-        before = [one.iteration for (of, _), one in self.submitted.items() if of == agent]
-        if not before:
-            return ""
+        has_reviewed = any(of == agent for of, _ in self.replies)
         unread = [part for part in parts if (agent, part) not in self.replies]
-        return f" of {name_parts(unread)}" if unread else f" after iteration {max(before)}"
+        return f" of {name_parts(unread)}" if has_reviewed and unread else ""
 
     @property
     def due(self) -> list[Place]:
@@ -256,10 +261,11 @@ class ReviewRun:
         due: dict[Place, dict[str, Message]] = defaultdict(dict)
         for finding in self.findings:
             judges = self.settings.plan.judges_of(finding.by)
-            message = self.requests.publish(finding, places[finding.refs[0]][0], judges)
+            authors = [places[ref] for ref in finding.refs]
+            message = self.requests.publish(finding, authors[0][0], judges)
             self.messages[finding.id] = message
             for judge in judges:
-                part = places[finding.refs[0]][1]
+                part = next(part for author, part in authors if author in self.settings.plan.judges[judge])
                 if self.requests.references(judge, part):
                     due[judge, part][finding.id] = message
         await self._judge(due)
