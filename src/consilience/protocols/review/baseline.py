@@ -68,7 +68,7 @@ def parse_baseline(text: str) -> Baseline:
 def baseline_of(findings: Iterable[Finding | DroppedFinding]) -> str:
     """Return a baseline with these findings as JSON, sorted by file and quotation. Those without a fingerprint are left out.
 
-    A finding that several were merged into has an entry for each quotation, so that a later run knows every one of them.
+    A finding that several were merged into has an entry for each quotation by which a later run would not know it otherwise.
     """
     entries = {
         (finding.file, known): {
@@ -83,7 +83,7 @@ def baseline_of(findings: Iterable[Finding | DroppedFinding]) -> str:
         if finding.fingerprint
         for words, known in [
             (finding.quotation, finding.fingerprint),
-            *((words, fingerprint(finding.file, words)) for words in finding.also_quoted),
+            *((w, fingerprint(finding.file, w)) for w in finding.also_quoted if not overlap(w, finding.quotation)),
         ]
     }
     ordered = sorted(entries.values(), key=lambda entry: (entry["file"], entry["quotation"], entry["claim"]))
