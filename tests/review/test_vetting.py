@@ -317,6 +317,20 @@ def test_a_baseline_drops_what_it_knows() -> None:
 # --- duplicates and status
 
 
+def test_a_baseline_knows_the_findings_that_were_merged() -> None:
+    calls = (handed_in(reply("last = n", 3)), handed_in(reply("* size + 1\n", 3), agent="blue"))
+    first = vetted(*calls)
+    by_lead = merged(vetted(handed_in(reply("last = n", 3), reply("return range", 8))).findings, [["F1", "F2"]])
+    for findings, again in (
+        (first.findings, calls),
+        (by_lead, [handed_in(reply("last = n", 3), reply("return range", 8))]),
+    ):
+        assert len(findings) == 1
+        for known in (findings, listed(findings, 0)[1]):
+            result = vetted(*again, baseline=parse_baseline(baseline_of(known)))
+            assert result.findings == ()
+
+
 def test_two_agents_apart_confirm_a_finding() -> None:
     red = handed_in(reply("last = n * size + 1", 3, claim="One too far.", severity="minor"))
     blue = handed_in(reply("last = n * size + 1\nreturn", 3, claim="Repeats an item.", category="Bounds"), agent="blue")

@@ -66,18 +66,25 @@ def parse_baseline(text: str) -> Baseline:
 
 
 def baseline_of(findings: Iterable[Finding | DroppedFinding]) -> str:
-    """Return a baseline with these findings as JSON, sorted by file and quotation. Those without a fingerprint are left out."""
+    """Return a baseline with these findings as JSON, sorted by file and quotation. Those without a fingerprint are left out.
+
+    A finding that several were merged into has an entry for each quotation by which a later run would not know it otherwise.
+    """
     entries = {
-        (finding.file, finding.fingerprint): {
+        (finding.file, known): {
             "file": finding.file,
-            "quotation": finding.quotation,
+            "quotation": words,
             "claim": finding.claim,
             "severity": finding.severity,
             "category": finding.category,
-            "fingerprint": finding.fingerprint,
+            "fingerprint": known,
         }
         for finding in findings
         if finding.fingerprint
+        for words, known in [
+            (finding.quotation, finding.fingerprint),
+            *((w, fingerprint(finding.file, w)) for w in finding.also_quoted if not overlap(w, finding.quotation)),
+        ]
     }
     ordered = sorted(entries.values(), key=lambda entry: (entry["file"], entry["quotation"], entry["claim"]))
     return json.dumps({"version": BASELINE_VERSION, "findings": ordered}, indent=2, ensure_ascii=False) + "\n"

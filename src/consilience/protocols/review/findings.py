@@ -156,6 +156,8 @@ class Finding(Frozen):
     status: Status = "unjudged"
     duplicates: tuple[str, ...] = ()
     """The claims that were merged into it."""
+    also_quoted: tuple[str, ...] = ()
+    """Other quotations of the findings that were merged into it."""
     fingerprint: str = ""
     """Tells the finding again after lines have moved: of the file and the normalised quotation."""
     refs: tuple[str, ...] = ()
@@ -181,6 +183,8 @@ class DroppedFinding(Frozen):
     """The reason of an inline comment, or why the quotation is false."""
     fingerprint: str = ""
     """As of a finding; "" where the quotation is false."""
+    also_quoted: tuple[str, ...] = ()
+    """As of a finding."""
 
 
 class BallotCast(Frozen):

@@ -241,6 +241,7 @@ def _dropped_finding(finding: Finding, reason: DroppedReason, detail: str = "") 
         category=finding.category,
         detail=detail,
         fingerprint=finding.fingerprint,
+        also_quoted=finding.also_quoted,
     )
 
 
@@ -312,6 +313,11 @@ def _combined(findings: Sequence[Finding], *, same_defect: bool = False) -> Find
             "severity": min((finding.severity for finding in findings), key=SEVERITIES.index),
             "changed": any(finding.changed for finding in findings),
             "fix": first.fix or next((finding.fix for finding in rest if _lines(finding) == _lines(first)), ""),
+            "also_quoted": tuple(
+                dict.fromkeys(
+                    words for f in findings for words in (f.quotation, *f.also_quoted) if words != first.quotation
+                )
+            ),
             "duplicates": (*first.duplicates, *(claim for f in rest for claim in (f.claim, *f.duplicates))),
             "refs": tuple(dict.fromkeys([*first.refs, *sorted(ref for finding in rest for ref in finding.refs)])),
         }
