@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -367,3 +368,14 @@ def test_damaged_text_is_left_out(repository: Repository) -> None:
     target = read_target(diff="HEAD~1..HEAD", directory=repository.path)
     assert list(texts(target)) == ["diff HEAD~1..HEAD", "b.py"]
     assert target.left_out == ("missing in this clone: a.py",)
+
+
+def test_a_git_that_ignores_the_protective_settings_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = Repository(tmp_path / "top")
+    real, old = shutil.which("git"), tmp_path / "bin" / "git"
+    old.parent.mkdir()
+    old.write_text(f'#!/bin/sh\nunset GIT_CONFIG_COUNT\nexec {real} "$@"\n')
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{old.parent}:{os.environ['PATH']}")
+    with pytest.raises(SourceError, match="Git 2.31"):
+        read_target((), directory=repository.path)

@@ -124,6 +124,35 @@ def test_ignore_files_count_from_the_repository_down_to_the_file(tmp_path: Path)
     assert names(read(repository.path, "src/build")) == ["src/build/out.py"]  # it was named
 
 
+def test_an_ignore_file_has_no_say_about_its_own_directory(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "top")
+    files = {".gitignore": "secret.txt\n", "web/.gitignore": "/*\n.*\n!/src/\n"}
+    write(repository.path, {**files, "web/src/a.py": "a\n", "web/src/secret.txt": "s\n"})
+    assert names(read(repository.path, "web/src")) == ["web/src/a.py"]
+
+
+def test_an_entry_that_cannot_be_read_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {"a.py": "a\n", "gone.py": "b\n"})
+    listed = os.scandir
+
+    def scandir(path: str) -> object:
+        entries = listed(path)
+        (tmp_path / "gone.py").unlink(missing_ok=True)
+        return entries
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    target = read(tmp_path)
+    assert names(target) == ["a.py"]
+
+
+def test_a_directory_after_the_limit_is_left_out_and_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_FILES", 2)
+    write(tmp_path, {"a/1.py": "1\n", "a/2.py": "2\n", "b/3.py": "3\n"})
+    target = read(tmp_path, "a", "b")
+    assert names(target) == ["a/1.py", "a/2.py"]
+    assert "b/3.py" in " ".join(target.left_out)
+
+
 def test_linked_work_tree_has_the_exclusions_of_its_repository(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "top")
     repository.commit({"a.py": "a\n"})

@@ -75,6 +75,11 @@ class Collection:
     def leave_out(self, name: str, reason: str) -> None:
         self.left.setdefault(reason, {})[name] = None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether files were left out because enough had been taken."""
+        return any(reason.startswith("after the first") for reason in self.left)
+
     def is_asked_for(self, name: str) -> bool:
         return self.include.covers(name)
 

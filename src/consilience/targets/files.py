@@ -30,8 +30,12 @@ class IgnoreFile:
     patterns: Patterns
 
     def verdict(self, path: str, is_directory: bool) -> bool | None:
-        """Return whether the file at a real path is ignored; None if no pattern matches. The last match decides."""
-        return self.patterns.verdict(os.path.relpath(path, self.directory), is_directory=is_directory)
+        """Return whether the file at a real path is ignored; None if no pattern matches or it is not below the directory. The last
+        match decides."""
+        relative = os.path.relpath(path, self.directory)
+        if relative == os.curdir or relative.split(os.sep, 1)[0] == os.pardir:
+            return None
+        return self.patterns.verdict(relative, is_directory=is_directory)
 
 
 def read_regular(path: Path, limit: int = MAX_SOURCE_BYTES) -> bytes | None:
@@ -94,7 +98,11 @@ def add_directory(directory: Path, shown: str, into: Collection) -> None:
 
 
 def _add_file(entry: os.DirEntry[str], name: str, into: Collection) -> None:
-    size = entry.stat(follow_symlinks=False).st_size
+    try:
+        size = entry.stat(follow_symlinks=False).st_size
+    except OSError:  # it vanished, or its directory may be listed and not entered
+        into.leave_out(name, "not readable")
+        return
     text = into.take(name, size, lambda: read_regular(Path(entry.path)))
     if text is not None and text.strip():
         into.sources.append(Source(text=text, name=name))

@@ -138,6 +138,14 @@ class Git:
         if not self.directory.is_dir():
             raise SourceError("the directory does not exist", where=str(self.directory), do="Check the path.")
         self.run("rev-parse", "--git-dir")
+        if (
+            self.line("config", "core.hooksPath") != os.devnull
+        ):  # Git before 2.31 reads no settings from the environment
+            raise SourceError(
+                "this Git takes no settings from the environment, so the repository could have it run commands",
+                where="git",
+                do="Install Git 2.31 or newer, or pipe a diff in: git diff | consilience review -",
+            )
 
     def _without_filters(self) -> Mapping[str, str]:
         """Return settings that switch off the filters that the repository itself defines. Those of the user stay, such as LFS."""

@@ -51,9 +51,9 @@ def read_target(
     with the last commit, or with `staged` the index. `paths` then select changed files.
 
     A file that is named is read whatever its name. Below a directory and in changes, lock files, generated and minified files,
-    patches and files of more than 1 MB are left out unless `include`, in `.gitignore` syntax, names them. At most 1,000 files and
-    10 MB are read. `directory`, default: the current one, is where relative paths and Git begin. `standard_input` returns the text
-    for `-`. Raises `SourceError`.
+    patches and files of more than 1 MB are left out unless `include`, in `.gitignore` syntax, names them; at most 1,000 files and
+    10 MB are read there. `directory`, default: the current one, is where relative paths and Git begin. `standard_input` returns
+    the text for `-`. Raises `SourceError`.
     """
     names = [os.fspath(path) for path in paths]
     for name in names:
@@ -86,7 +86,7 @@ def _add_named(names: Sequence[str], directory: Path, into: Collection, standard
         elif path.is_dir():
             before = len(into.sources)
             add_directory(path, _prefix(name), into)
-            if len(into.sources) == before:
+            if len(into.sources) == before and not into.is_full:
                 reasons = "; ".join(into.left_out) or "it has no files"
                 raise SourceError(f"the directory contains no text to read ({reasons})", where=name, do="Name files.")
         else:
