@@ -93,6 +93,13 @@ async def test_each_side_judges_what_the_other_found_and_nobody_what_both_found(
     assert [entry.agent for entry in report.dissent] == ["red"]
 
 
+async def test_a_reply_with_no_room_for_more_findings_is_named() -> None:
+    report, _ = await go(Review(), script({"red": review([finding()] * 12), "blue": review([finding()] * 11)}))
+    assert [w for w in report.warnings if "may be more" in w] == [
+        "red reported as many findings on part 1 as a reply holds; there may be more"
+    ]
+
+
 async def test_closing_text_cites_only_findings_that_it_was_shown() -> None:
     report, _ = await go(Review(), script({"red": review([finding()])}))
     (claim,) = report.claims

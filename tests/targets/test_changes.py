@@ -377,5 +377,5 @@ def test_a_git_that_ignores_the_protective_settings_is_refused(tmp_path: Path, m
     old.write_text(f'#!/bin/sh\nunset GIT_CONFIG_COUNT\nexec {real} "$@"\n')
     old.chmod(0o755)
     monkeypatch.setenv("PATH", f"{old.parent}:{os.environ['PATH']}")
-    with pytest.raises(SourceError, match="Git 2.31"):
+    with pytest.raises(SourceError, match=r"Git 2\.31"):
         read_target((), directory=repository.path)

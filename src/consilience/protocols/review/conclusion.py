@@ -11,7 +11,15 @@ from consilience.engine.prompt import estimate_tokens
 from consilience.engine.sources import Document, parse_reference
 from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
 from consilience.protocols._common.conclusion import warn_dropped_labels
-from consilience.protocols.review.findings import SEVERITIES, BallotCast, DroppedFinding, FileRead, Finding, PartRead
+from consilience.protocols.review.findings import (
+    MAX_FINDINGS_OF_REPLY,
+    SEVERITIES,
+    BallotCast,
+    DroppedFinding,
+    FileRead,
+    Finding,
+    PartRead,
+)
 from consilience.protocols.review.parts import unshown_documents
 from consilience.protocols.review.report import ReviewReport
 from consilience.protocols.review.rounds import ReviewRun
@@ -33,6 +41,11 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         session.warn(f"findings that did not fit into the prompt of a judge, and were not judged: {run.unjudged}")
     if run.untold:
         session.warn(f"findings that did not fit into the prompt of the lead, which wrote without them: {run.untold}")
+    for one in run.submitted.values():
+        if len(one.reply.findings) >= MAX_FINDINGS_OF_REPLY:
+            session.warn(
+                f"{one.agent} reported as many findings on part {one.part} as a reply holds; there may be more"
+            )
     for name in unshown_documents(session.sources, run.settings.parts, run.changes):
         session.warn(f"{name} is in no part and was not reviewed")
     claims = _claims(run)

@@ -55,7 +55,8 @@ class FindingReply(BaseModel):
     """The text that takes the place of the quoted lines, whole; None where the fix is not small."""
 
 
-Findings = Annotated[list[FindingReply], Field(json_schema_extra={"maxItems": 12})]
+MAX_FINDINGS_OF_REPLY = 12
+Findings = Annotated[list[FindingReply], Field(json_schema_extra={"maxItems": MAX_FINDINGS_OF_REPLY})]
 
 
 class ReadReply(BaseModel):
