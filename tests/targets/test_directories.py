@@ -135,14 +135,16 @@ def test_an_entry_that_cannot_be_read_ends_nothing(tmp_path: Path, monkeypatch: 
     write(tmp_path, {"a.py": "a\n", "gone.py": "b\n"})
     listed = os.scandir
 
-    def scandir(path: str) -> object:
-        entries = listed(path)
+    def scandir(path: str) -> list[os.DirEntry[str]]:
+        with listed(path) as entries:
+            found = list(entries)
         (tmp_path / "gone.py").unlink(missing_ok=True)
-        return entries
+        return found
 
     monkeypatch.setattr(os, "scandir", scandir)
     target = read(tmp_path)
     assert names(target) == ["a.py"]
+    assert "gone.py" in " ".join(target.left_out)
 
 
 def test_a_directory_after_the_limit_is_left_out_and_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
