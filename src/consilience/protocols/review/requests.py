@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from consilience.domain.messages import Message
 from consilience.engine.prompt import Prompt, Quote, estimate_tokens
@@ -114,7 +115,8 @@ class Requests:
         n = self._fitting(judge, "judge", groups, self.references(judge, part))
         prompt = self._with_findings(judge, "judge", groups[:n], self.references(judge, part))
         key = f"judge/part-{part}/{judge}"
-        return self.session.ask(judge, prompt, key=key, returns=CrossReply, kind="verdicts"), n
+        accept = partial(_require_verdict, frozenset(group[0].label for group in groups[:n]))
+        return self.session.ask(judge, prompt, key=key, returns=CrossReply, kind="verdicts", accept=accept), n
 
     def closing(
         self, findings: Mapping[str, Sequence[Message]], missing: Sequence[str]
@@ -182,6 +184,11 @@ class Requests:
         )
         self.session.publish(message)
         return message
+
+
+def _require_verdict(labels: frozenset[str], reply: CrossReply) -> None:
+    if not any(verdict.finding.strip().strip("[]") in labels for verdict in reply.verdicts):
+        raise ValueError(f"there is no verdict on any of {', '.join(sorted(labels))}")
 
 
 def finding_text(finding: Finding) -> str:
