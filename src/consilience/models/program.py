@@ -22,7 +22,7 @@ from typing import Any
 from consilience.domain.errors import ProviderError, Rejected, ServerError, SettingsError, UnavailableModel, UnknownName
 from consilience.models.child_process import ChildProcess
 from consilience.models.port import Completion, JsonSchema, Model, ModelRequest
-from consilience.models.redaction import command_holds_secret, scrub
+from consilience.models.redaction import holds_secret, scrub
 
 PREFIX = "exec:"
 DEADLINE_SECONDS = 900.0
@@ -94,7 +94,7 @@ def parse_command(name: str) -> list[str]:
         raise UnknownName(f"invalid command: {error}", where="exec:…", do="Close the quotation.") from None
     if not words:
         raise UnknownName("exec: names no command", do='Write exec:COMMAND, for example "exec:claude -p".')
-    if command_holds_secret(command):
+    if holds_secret(command):
         raise SettingsError(
             f"the command of {without_secret(name)} holds what looks like a secret, and the command is recorded",
             do=f"Put it into a file that the program reads, or into a variable named in {ENVIRONMENT_VARIABLE}. A shell puts a "
@@ -116,7 +116,7 @@ def without_secret(name: str) -> str:
     if not name.strip().startswith(PREFIX) and "|" in name:
         return "|".join(map(without_secret, name.split("|")))
     command = name.strip().removeprefix(PREFIX)
-    if command == name.strip() or not command_holds_secret(command):
+    if command == name.strip() or not holds_secret(command):
         return name
     program = Path((command.split() or [""])[0]).name
     return f"{PREFIX}{program if program.replace('-', '').isalnum() else '…'} …"
