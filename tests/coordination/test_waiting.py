@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from consilience.coordination import (
     Result,
     Ticket,
     Workspace,
+    claim,
     fail,
     post,
     renew,
     select_convergence_strategy,
     submit,
 )
+from consilience.coordination.files import MAX_RECORD_BYTES, Folder
 from consilience.coordination.waiting import (
     Timeouts,
     Waited,
@@ -179,6 +182,44 @@ def test_wait_for_agent_result_polls_seldom_and_sees_soon(workspace: Workspace, 
     assert pauses[0] <= 0.05
 
 
+def histories_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that grows by the id of a ticket whenever a record of it is read."""
+    read: list[str] = []
+    real = Folder.read
+
+    def counted(folder: Folder, name: str, limit: int = MAX_RECORD_BYTES) -> bytes | None:
+        if "~" in name:
+            read.append(name.partition("~")[0])
+        return real(folder, name, limit)
+
+    monkeypatch.setattr(Folder, "read", counted)
+    return read
+
+
+def test_wait_for_agent_result_reads_no_other_ticket(
+    workspace: Workspace, time: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(workspace, "red", *(f"reader{n}" for n in range(30)))
+    read = histories_read(monkeypatch)
+    assert wait(workspace, time, iteration=1) is None
+    assert time.now >= 120
+    assert set(read) == {"red_1"}
+
+
+def test_wait_for_agent_result_without_a_ticket_reads_every_other_one_once(
+    workspace: Workspace, time: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(workspace, *(f"reader{n}" for n in range(30)))
+    read = histories_read(monkeypatch)
+    time.at(90, lambda: post(workspace, Ticket(id="any"), now=BEGIN))
+    time.at(100, lambda: claim(workspace, "any", "red", now=time.wall()))
+    time.at(110, lambda: submit(workspace, workspace.ticket("any"), "Found.", now=time.wall()))
+    found = wait(workspace, time)
+    assert found is not None
+    assert found.text == "Found."
+    assert max(Counter(id for id in read if id != "any").values()) == 1
+
+
 # --- several agents
 
 
@@ -219,6 +260,12 @@ def test_wait_for_results_adaptive_gives_an_agent_more_time_after_it_was_late(
     assert timeouts.limit("blue") == 100
 
 
+def test_timeouts_total_is_one_limit_for_all_agents() -> None:
+    assert Timeouts(60, "total").shared(["red", "blue"]) == 120
+    assert Timeouts(60, "total", shared=90).shared(["red", "blue"]) == 90
+    assert Timeouts(60, "per_agent", shared=90).shared(["red", "blue"]) is None
+
+
 @pytest.mark.parametrize("strategy", ["per_agent", "total"])
 def test_timeouts_that_are_not_adaptive_do_not_grow(strategy: Any) -> None:
     timeouts = Timeouts(100, strategy)
@@ -241,7 +288,7 @@ def test_wait_for_results_80_percent_of_the_quorum_is_enough_after_the_timeout(
     offer(workspace, *agents)
     for agent in agents[:handed_in]:
         work(workspace, agent, agent)
-    waited = wait_all(workspace, time, *agents, quorum=10, timeouts=Timeouts(300, "total", total=300))
+    waited = wait_all(workspace, time, *agents, quorum=10, timeouts=Timeouts(300, "total", shared=300))
     assert (waited.is_quorum, list(waited.missing)) == (is_quorum, agents[handed_in:])
     assert 300 <= time.now <= 301
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -443,6 +444,68 @@ async def test_a_limit_on_time_ends_a_ticket_and_withdraws_it(store: SqliteStore
     assert (await runner.replay("s", store=store)).digest() == report.digest()
 
 
+async def test_a_limit_on_time_during_the_posting_of_a_ticket_withdraws_it(
+    store: SqliteStore, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that posts cannot be ended, and nothing else knows of the ticket."""
+    over, withdrawn = threading.Event(), threading.Event()
+    post, withdraw_ticket = external.post, external.withdraw
+
+    def slow_post(*arguments: Any) -> Any:
+        assert over.wait(30)
+        return post(*arguments)
+
+    def watched_withdraw(*arguments: Any) -> Any:
+        ended = withdraw_ticket(*arguments)
+        withdrawn.set()
+        return ended
+
+    monkeypatch.setattr(external, "post", slow_post)
+    monkeypatch.setattr(external, "withdraw", watched_withdraw)
+    report = await runner.start(
+        TASK,
+        OutsideAgent(),
+        models=seats(workspace),
+        store=store,
+        session="s",
+        limits=Limits(seconds=1),
+        options=Options(patience=None),
+    )
+    assert [(key, kind) for key, kind, _ in failures(store)] == [("say/A2", FailureKind.TIME)]
+    assert (workspace.tickets(), report.stop_reason) == ([], StopReason.EXHAUSTED_TIME)
+    over.set()  # the session has ended: only the thread is left
+    assert await asyncio.to_thread(withdrawn.wait, 30)
+    (ticket,) = workspace.tickets()
+    assert (ticket.state, ticket.withdrawn) == ("permanently_failed", "ended by the time limit")
+
+
+async def test_a_run_that_is_cancelled_during_the_posting_of_a_ticket_keeps_it(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session can be resumed, and then it finds the ticket."""
+    loop, begun = asyncio.get_running_loop(), asyncio.Event()
+    over, posted = threading.Event(), threading.Event()
+    post = external.post
+
+    def slow_post(*arguments: Any) -> Any:
+        loop.call_soon_threadsafe(begun.set)
+        assert over.wait(30)
+        ticket = post(*arguments)
+        posted.set()
+        return ticket
+
+    monkeypatch.setattr(external, "post", slow_post)
+    request = ModelRequest(agent="A2", key="say/A2", system="", user="Say.", digest="d", session="s")
+    sending = asyncio.create_task(external.WorkspacePort(workspace, "red").send(request))
+    await begun.wait()
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    over.set()
+    assert await asyncio.to_thread(posted.wait, 30)
+    assert workspace.ticket("say-A2-d").state == "pending"
+
+
 async def test_an_answer_handed_in_just_before_the_limit_on_time_counts(
     store: SqliteStore, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -580,6 +643,17 @@ async def test_a_wrong_name_is_refused_before_the_session_begins(
     models = {**seats(workspace), "A2": name.format(path=workspace.path)}
     with pytest.raises(error, match=said):
         await runner.start(TASK, OutsideAgent(), models=models, store=store)
+    assert store.sessions() == []
+
+
+@pytest.mark.parametrize("extension", [{"quorum_percentage": 50}, {"priority_agents": ["red"]}])
+async def test_a_workspace_whose_extensions_a_seat_cannot_keep_is_refused(
+    extension: dict[str, Any], store: SqliteStore, tmp_path: Path
+) -> None:
+    workspace = Workspace.create(tmp_path / "s", protocol={"extensions": {**extension, "timeout_multiplier": 2}})
+    with pytest.raises(SettingsError, match=rf"{next(iter(extension))} has no effect.*protocol\.json") as refused:
+        await runner.start(TASK, OutsideAgent(), models=seats(workspace), store=store)
+    assert "Remove" in refused.value.do
     assert store.sessions() == []
 
 

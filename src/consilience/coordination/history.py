@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from pydantic import ValidationError
@@ -39,10 +39,12 @@ def last_record(folder: Folder, ticket_id: str, session_id: str) -> tuple[int, T
     return last, _last_readable(folder, ticket_id, session_id, last)
 
 
-def all_records(folder: Folder, session_id: str) -> tuple[list[Ticket], list[str]]:
-    """Return every ticket, oldest first, and the ids of tickets without any readable record."""
+def all_records(folder: Folder, session_id: str, skip: Collection[str] = ()) -> tuple[list[Ticket], list[str]]:
+    """Return every ticket but those to `skip`, oldest first, and the ids of tickets without any readable record."""
     tickets, damaged = [], []
     for ticket_id, last in _last_numbers(folder.names()).items():
+        if ticket_id in skip:
+            continue
         ticket = None
         with suppress(WorkspaceError):  # of a file that another user owns
             ticket = _last_readable(folder, ticket_id, session_id, last)

@@ -194,7 +194,7 @@ class ParallelDecomposition(TicketStrategy):
 
     def new_timeouts(self, multiplier: float) -> Timeouts:
         timeout = self.settings.timeout * multiplier
-        return Timeouts(timeout, self.settings.timeout_strategy, total=timeout)
+        return Timeouts(timeout, self.settings.timeout_strategy, shared=timeout)
 
     def quorum_to_wait_for(self, workspace: Workspace, agents: Sequence[str]) -> int | None:
         return quorum_of(len(agents), read_protocol(workspace).extensions, self.settings.quorum)

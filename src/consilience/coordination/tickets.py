@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
@@ -250,6 +251,13 @@ def result(workspace: Workspace, ticket_id: str, iteration: int | None = None) -
     return Result(ticket, read_artifact(workspace, ticket.result.artifact_path, ticket.result.sha256))
 
 
+def look(workspace: Workspace, ticket_id: str, *, now: float | None = None) -> Ticket:
+    """Return a ticket as it is now, swept, so that waiting for it needs no other sweep. Raises `WorkspaceError`."""
+    ticket = workspace.ticket(ticket_id)
+    swept = _sweep(workspace, [ticket], _time(now))
+    return workspace.ticket(ticket_id) if swept.expired or swept.requeued else ticket
+
+
 def sweep(workspace: Workspace, *, now: float | None = None) -> SweepResult:
     """End expired claims, offer their tickets again or fail them for good, free locks, and finish what others left half done."""
     at = _time(now)
@@ -258,7 +266,16 @@ def sweep(workspace: Workspace, *, now: float | None = None) -> SweepResult:
         for ticket in misplaced(root, tickets):
             refresh_links(root, history, ticket)
     _remove_drafts(workspace, at - DRAFT_SECONDS)
-    expired, requeued, ended, freed = [], [], [], []
+    swept = _sweep(workspace, tickets, at)
+    freed: list[str] = []
+    with suppress(WorkspaceError):
+        freed = free_locks(workspace, now=at)
+    return swept.model_copy(update={"freed_locks": (*swept.freed_locks, *freed), "damaged": (*damaged, *swept.damaged)})
+
+
+def _sweep(workspace: Workspace, tickets: Iterable[Ticket], at: float) -> SweepResult:
+    """Sweep these tickets, given as they are now."""
+    expired, requeued, ended, freed, damaged = [], [], [], [], []
     for ticket in tickets:
         try:
             swept = _swept(workspace, ticket, at) if ticket.state == "active" else ticket
@@ -272,8 +289,6 @@ def sweep(workspace: Workspace, *, now: float | None = None) -> SweepResult:
                 requeued.append(ticket.id)
         except RecordTooLarge:  # no record can follow its last one; the others are swept all the same
             damaged.append(ticket.id)
-    with suppress(WorkspaceError):
-        freed += free_locks(workspace, now=at)
     return SweepResult(
         expired=tuple(expired),
         requeued=tuple(requeued),

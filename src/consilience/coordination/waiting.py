@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Literal
 
-from consilience.coordination.records import Ticket, is_human
-from consilience.coordination.tickets import Result, fail, result, sweep, withdraw
+from consilience.coordination.records import Ticket, assigned_agent, is_human
+from consilience.coordination.tickets import Result, fail, look, result, withdraw
 from consilience.coordination.workspace import Workspace
 from consilience.domain.errors import ClaimLost, WorkspaceError
 
 TimeoutStrategy = Literal["per_agent", "total", "adaptive"]
-"""`per_agent`: each agent has the whole timeout, from its claim. `total`: all agents share the sum of their timeouts. `adaptive`:
+"""`per_agent`: each agent has the whole timeout, from its claim. `total`: all agents share one limit, from the start. `adaptive`:
 as `per_agent`, and an agent's timeout grows after each timeout."""
 OnTimeout = Literal["leave", "requeue", "withdraw"]
 """What a waiter does with the ticket of an agent that is late. `leave`: nothing. `requeue`: end the claim, so that the ticket is
@@ -27,7 +27,6 @@ offered again while its `max_requeues` allows, then fails for good. `withdraw`: 
 
 AGENT_TIMEOUT_SECONDS = 120.0
 ADAPTIVE_FACTOR = 1.5
-SWEEP_SECONDS = 30.0
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 1.0
 
 
@@ -44,23 +43,23 @@ class Timeouts:
         timeout: float = AGENT_TIMEOUT_SECONDS,
         strategy: TimeoutStrategy = "per_agent",
         *,
-        total: float | None = None,
+        shared: float | None = None,
     ) -> None:
-        """`total`: limit of `strategy="total"` instead of the sum of the agents' timeouts."""
+        """`shared`: limit of the strategy `total`; default: the sum of the agents' timeouts."""
         self.strategy = strategy
         self._timeout = timeout
-        self._total = total
+        self._shared = shared
         self._factors: dict[str, float] = {}
 
     def limit(self, agent: str) -> float:
         """Return how long an agent is waited for from its claim or, without a claim, from the start."""
         return self._timeout * self._factors.get(agent, 1.0)
 
-    def total(self, agents: Sequence[str]) -> float | None:
-        """Return how long all agents are waited for together; None without such a limit."""
+    def shared(self, agents: Sequence[str]) -> float | None:
+        """Return how long all agents are waited for together; None unless the strategy is `total`."""
         if self.strategy != "total":
             return None
-        return self._timeout * len(agents) if self._total is None else self._total
+        return self._timeout * len(agents) if self._shared is None else self._shared
 
     def record_timeout(self, agent: str) -> None:
         if self.strategy == "adaptive":
@@ -113,10 +112,13 @@ def ticket_id(agent: str, iteration: int) -> str:
     return f"{agent}_{iteration}"
 
 
-def find_tickets(workspace: Workspace, agents: Sequence[str], iteration: int | None = None) -> dict[str, Ticket]:
+def find_tickets(
+    workspace: Workspace, agents: Sequence[str], iteration: int | None = None, *, others: set[str] | None = None
+) -> dict[str, Ticket]:
     """Return the tickets of agents in an iteration, by default the last one that each has a ticket of; the newest of several.
 
-    A ticket is an agent's if it is assigned to it or claimed by it. Agents without one are left out.
+    A ticket is an agent's if it is assigned to it or claimed by it. Agents without one are left out. `others`: ids of tickets that
+    are not read; those that can never become one of these agents' are added.
     """
     found: dict[str, Ticket] = {}
     if iteration is not None:
@@ -126,14 +128,25 @@ def find_tickets(workspace: Workspace, agents: Sequence[str], iteration: int | N
                 if ticket.iteration == iteration and _is_of(ticket, agent):
                     found[agent] = ticket
     if rest := [agent for agent in agents if agent not in found]:
-        for ticket in sorted(workspace.tickets(), key=lambda ticket: (ticket.iteration, ticket.created_at)):
+        tickets = workspace.tickets(skip=others or ())
+        for ticket in sorted(tickets, key=lambda ticket: (ticket.iteration, ticket.created_at)):
             if iteration in (None, ticket.iteration):
                 found |= {agent: ticket for agent in rest if _is_of(ticket, agent)}
+        if others is not None:
+            others |= {ticket.id for ticket in tickets if not _may_become(ticket, rest, iteration)}
     return found
 
 
 def _is_of(ticket: Ticket, agent: str) -> bool:
     return ticket.assigned_to in (agent, f"human:{agent}") or ticket.claimed_by == agent
+
+
+def _may_become(ticket: Ticket, agents: Sequence[str], iteration: int | None) -> bool:
+    """Whether one of these agents may claim a ticket of this iteration, or has."""
+    if iteration not in (None, ticket.iteration):
+        return False
+    can_be_claimed = not ticket.is_final and not assigned_agent(ticket.assigned_to)
+    return can_be_claimed or any(_is_of(ticket, agent) for agent in agents)
 
 
 def seats_of(workspace: Workspace, agents: Sequence[str], iteration: int | None = None) -> dict[str, Seat]:
@@ -165,7 +178,7 @@ def wait_for_agent_result(
     waiter: Waiter | None = None,
 ) -> Result | None:
     """Return an agent's result of an iteration, by default of the last one it has a ticket of; None if there will be none or it
-    took longer than `timeout` seconds from its claim. Expired claims are swept meanwhile; nothing else is changed.
+    took longer than `timeout` seconds from its claim. Its claim is swept meanwhile; nothing else is changed.
     """
     waited = wait_for_results(
         Workspace.open(session_dir), [agent], iteration=iteration, timeouts=Timeouts(timeout), waiter=waiter
@@ -222,18 +235,17 @@ class _Wait:
         """Agents that are waited for, each with the last change of its ticket that was observed, and when."""
         self._workspace, self._iteration, self._timeouts = workspace, iteration, timeouts
         self._on_timeout, self._waiter = on_timeout, waiter
-        self._began = self._swept = waiter.clock()
-        self._total = timeouts.total(agents)
+        self._began = waiter.clock()
+        self._shared = timeouts.shared(agents)
         self._poll = MIN_POLL_SECONDS
         self._tickets: dict[str, str] = {}
         """Ids of tickets, once found."""
+        self._others: set[str] = set()
+        """Ids of tickets that need not be read again."""
 
     def look(self) -> None:
         """Take the results that are there, and give up agents that failed or are late."""
         now = self._waiter.clock()
-        if now - self._swept >= SWEEP_SECONDS:
-            sweep(self._workspace, now=self._waiter.wall())
-            self._swept = now
         for agent, seat in self._seats(list(self.open)).items():
             change, since = self.open[agent]
             if seat.result is not None:
@@ -248,11 +260,11 @@ class _Wait:
                 self._end(agent, seat.ticket)
 
     def pause(self) -> None:
-        """Wait for a moment, which grows while nothing happens, but not beyond the next limit or sweep."""
+        """Wait for a moment, which grows while nothing happens, but not beyond the next limit."""
         now = self._waiter.clock()
-        ends = [self._swept + SWEEP_SECONDS]
-        ends += [since + self._timeouts.limit(agent) for agent, (_, since) in self.open.items() if self._total is None]
-        ends += [self._began + self._total] if self._total is not None else []
+        ends = [since + self._timeouts.limit(agent) for agent, (_, since) in self.open.items()]
+        if self._shared is not None:
+            ends = [self._began + self._shared]
         self._waiter.pause(max(min(self._poll, min(ends) - now), MIN_POLL_SECONDS / 10))
         self._poll = min(self._poll * 1.5, MAX_POLL_SECONDS)
 
@@ -265,20 +277,20 @@ class _Wait:
             self._give_up(agent, f"not waited for: {reason}")
 
     def _is_late(self, agent: str, since: float, now: float) -> bool:
-        if self._total is not None:
-            return now - self._began >= self._total
+        if self._shared is not None:
+            return now - self._began >= self._shared
         return now - since >= self._timeouts.limit(agent)
 
     def _end(self, agent: str, ticket: Ticket | None) -> None:
         """Deal with an agent that is late."""
-        limit = self._timeouts.limit(agent) if self._total is None else self._total
+        limit = self._timeouts.limit(agent) if self._shared is None else self._shared
         is_claimed = ticket is not None and ticket.state == "active"
-        reason = f"no result within {limit:g} s" + (" of its claim" if is_claimed and self._total is None else "")
+        reason = f"no result within {limit:g} s" + (" of its claim" if is_claimed and self._shared is None else "")
         self.waited.timed_out = tuple(dict.fromkeys((*self.waited.timed_out, agent)))
         self._timeouts.record_timeout(agent)
         if ticket is None or self._on_timeout == "leave" or is_human(ticket.assigned_to):
             self._give_up(agent, reason)
-        elif self._on_timeout == "requeue" and is_claimed and self._total is None:
+        elif self._on_timeout == "requeue" and is_claimed and self._shared is None:
             with suppress(ClaimLost):  # it was handed in, or swept, at this moment; the next look sees which
                 fail(self._workspace, ticket, reason)
         else:
@@ -296,9 +308,11 @@ class _Wait:
         del self.open[agent]
 
     def _seats(self, agents: Sequence[str]) -> dict[str, Seat]:
-        new = find_tickets(self._workspace, [agent for agent in agents if agent not in self._tickets], self._iteration)
-        tickets = new | {agent: self._workspace.ticket(id) for agent, id in self._tickets.items() if agent in agents}
+        unknown = [agent for agent in agents if agent not in self._tickets]
+        new = find_tickets(self._workspace, unknown, self._iteration, others=self._others)
         self._tickets |= {agent: ticket.id for agent, ticket in new.items()}
+        now = self._waiter.wall()
+        tickets = {a: look(self._workspace, id, now=now) for a, id in self._tickets.items() if a in agents}
         return {agent: _seat(self._workspace, tickets.get(agent)) for agent in agents}
 
     def _give_up(self, agent: str, reason: str) -> None:

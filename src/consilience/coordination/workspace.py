@@ -9,7 +9,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self, TypeVar
@@ -197,10 +197,13 @@ class Workspace:
             raise WorkspaceError(what, where=str(self.path), do="`consilience workspace show` lists the tickets.")
         return ticket
 
-    def tickets(self, state: TicketState | None = None) -> list[Ticket]:
-        """Return all tickets, or those in one state, oldest first. Unreadable ones are left out; a sweep reports them."""
+    def tickets(self, state: TicketState | None = None, *, skip: Collection[str] = ()) -> list[Ticket]:
+        """Return all tickets, or those in one state, oldest first. Unreadable ones are left out; a sweep reports them.
+
+        `skip`: ids of tickets that are not read.
+        """
         with self.folder(HISTORY) as history:
-            tickets, _ = all_records(history, self.session_id)
+            tickets, _ = all_records(history, self.session_id, skip)
         return [ticket for ticket in tickets if state in (None, ticket.state)]
 
     def unreadable_tickets(self) -> list[str]:

@@ -12,14 +12,15 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from consilience.coordination import Ticket, Workspace, WorkspaceError, post, result, sweep, withdraw
+from consilience.coordination import Ticket, Workspace, WorkspaceError, look, post, result, withdraw
 from consilience.coordination.configuration import read_protocol
 from consilience.coordination.files import check_id
 from consilience.coordination.records import MAX_TTL_SECONDS
-from consilience.coordination.waiting import MAX_POLL_SECONDS, MIN_POLL_SECONDS, SWEEP_SECONDS
+from consilience.coordination.waiting import MAX_POLL_SECONDS, MIN_POLL_SECONDS
 from consilience.domain.errors import ProviderError, Refused, Rejected, SettingsError, Timeout, Unreachable
 from consilience.engine.ports import PendingAnswer
 from consilience.engine.quorum import Claims, QuorumReached, current_claims, current_replies
@@ -60,7 +61,15 @@ def open_seat(name: str) -> WorkspacePort:
     if "#" in str(path.resolve()):  # the recorded name would be read as another directory
         raise SettingsError(f"the path {str(path.resolve())!r} has a # in it", do="Move the workspace to one without.")
     workspace = Workspace.open(path)
-    return WorkspacePort(workspace, agent, read_protocol(workspace).extensions.timeout_multiplier)
+    extensions = read_protocol(workspace).extensions
+    for extension in ("quorum_percentage", "priority_agents"):
+        if getattr(extensions, extension):
+            raise SettingsError(
+                f"{extension} has no effect on seats of a deliberation, and protocol.json sets it",
+                where=str(workspace.path),
+                do="Remove it there, or take a workspace without it. A protocol has a quorum of its own.",
+            )
+    return WorkspacePort(workspace, agent, extensions.timeout_multiplier)
 
 
 class WorkspacePort:
@@ -71,14 +80,35 @@ class WorkspacePort:
         self.agent = agent
         self.name = f"{WORKSPACE_PREFIX}{workspace.path}{f'#{agent}' if agent else ''}"
         self._timeout_multiplier = timeout_multiplier
-        self._swept_at = 0.0
 
     async def send(self, request: ModelRequest) -> PendingAnswer:
         """Post the ticket. Raises `ProviderError`s."""
         now = time.time()
         if (replies := current_replies.get()) and (reason := replies.reason_to_withdraw(request.agent, now, now)):
             raise QuorumReached(reason)
-        return self._pending(await in_thread(lambda: post(self.workspace, self._ticket(request))))
+        return self._pending(await self._post(self._ticket(request)))
+
+    async def _post(self, ticket: Ticket) -> Ticket:
+        """Post a ticket; withdraw it if a time limit ends the call meanwhile, since the thread that posts cannot be ended.
+
+        A run that is cancelled keeps the ticket, which it finds when it is resumed.
+        """
+        limit: list[str] = []
+
+        def post_in_time() -> Ticket:
+            posted = post(self.workspace, ticket)
+            return withdraw(self.workspace, posted.id, limit[0]) if limit else posted
+
+        posting = asyncio.ensure_future(in_thread(post_in_time))
+        try:
+            return await asyncio.shield(posting)
+        except asyncio.CancelledError as cancelled:
+            limit += cancelled.args
+            if limit:
+                with suppress(ProviderError):
+                    posted = await posting  # the thread may have looked at the limit before
+                    await in_thread(lambda: withdraw(self.workspace, posted.id, limit[0]))
+            raise
 
     async def collect(self, key: str, digest: str) -> Completion | PendingAnswer | None:
         ticket_id = ticket_id_of(key, digest)
@@ -95,14 +125,8 @@ class WorkspacePort:
         return None
 
     def look(self, ticket_id: str) -> Ticket:
-        """Return the ticket as it is now, after a sweep if its claim has expired or a sweep is due. Blocks on the disk."""
-        ticket = self.workspace.ticket(ticket_id)
-        now = time.time()
-        if (ticket.expires_at or now) >= now and abs(now - self._swept_at) < SWEEP_SECONDS:
-            return ticket
-        self._swept_at = now
-        sweep(self.workspace)
-        return self.workspace.ticket(ticket_id)
+        """Return the ticket as it is now; its claim is ended if it has expired. Blocks on the disk."""
+        return look(self.workspace, ticket_id)
 
     async def completion(self, ticket: Ticket) -> Completion:
         """Return the answer of a ticket that has ended. Raises the `ProviderError` that it ended in otherwise."""

@@ -45,9 +45,10 @@ class CancelledTasks:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def add(self, task: asyncio.Task[Any]) -> None:
+        """Cancel a task at its time limit. Its `CancelledError` has an argument; that of a run that is cancelled has none."""
         self._tasks.add(task)
         task.add_done_callback(self._remove)
-        task.cancel()
+        task.cancel(TIME_LIMIT_DETAIL)
 
     async def wait(self) -> None:
         """Return when all have ended, after at most `CLEANUP_SECONDS`: a tool that blocks a thread cannot be ended."""
