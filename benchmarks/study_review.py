@@ -153,7 +153,7 @@ class Study:
         """Run a review, then its rival with the tokens that the review wrote."""
         review = Review(**{"review_type": self.key.review_type, "max_findings": MAX_FINDINGS, **self.settings})
         report = await self._deliberate(review, seed)
-        return [("review", report), ("one call", await self._deliberate(rival_of(review, report, self.detail), seed))]
+        return [("review", report), ("one call", await self._deliberate(rival_of(review, report), seed))]
 
     async def _deliberate(self, protocol: Review | SingleReading, seed: int) -> ReviewReport:
         store = SqliteStore(":memory:")

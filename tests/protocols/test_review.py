@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import json
+import re
 from typing import Any
 
 import pytest
 
 from consilience.deliberation import Deliberation
+from consilience.domain.detail import Detail
 from consilience.domain.errors import Rejected, SettingsError, UnknownName
 from consilience.domain.messages import Source
 from consilience.domain.outcome import StopReason
@@ -15,6 +18,7 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.review import Review, ReviewReport
+from consilience.reporting.markdown import markdown
 from kit import runner
 from kit.reviewing import CODE, DIFF, SOURCES, UNCLOSED, Script, finding, judgement, review, script
 
@@ -93,11 +97,91 @@ async def test_each_side_judges_what_the_other_found_and_nobody_what_both_found(
     assert [entry.agent for entry in report.dissent] == ["red"]
 
 
+MANY = Source("".join(f"value_{n} = {n} / 0\n" for n in range(1, 41)), "many.py")
+
+
+def forty(request: ModelRequest) -> str:
+    return review([finding(f"value_{n} = {n} / 0", n, category=f"division {n}") for n in range(1, 41)])(request)
+
+
+async def test_forty_findings_of_one_reply_are_judged_told_to_the_lead_and_listed() -> None:
+    report, model = await go(Review(), script({"red": forty}), sources=[MANY])
+    assert len(report.findings) == 40
+    assert {finding.status for finding in report.findings} == {"confirmed"}
+    assert len(re.findall(r" from F\d+>", request_of(model, "closing").text)) == 40
+    assert report.dropped == ()
+    assert not any("may be more" in warning or "did not fit" in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize(
+    ("detail", "settings", "room"),
+    [
+        ("full", {}, 45),
+        ("full", {"part_tokens": 24_000}, 88),
+        ("full", {"reply_tokens": 4_096}, 22),
+        ("brief", {}, 3),
+    ],
+)
+async def test_room_for_findings_follows_from_the_reply_and_the_part(
+    detail: Detail, settings: dict[str, Any], room: int
+) -> None:
+    _, model = await go(Review(**settings).with_detail(detail), script({}), detail=detail)
+    request = request_of(model, "review-1/part-1/red")
+    assert request.schema is not None
+    assert request.schema["properties"]["findings"]["maxItems"] == room
+    assert f" {room}" in request.text.partition("findings:")[2].partition("\n")[0]
+
+
+async def test_small_window_leaves_room_for_document_and_findings() -> None:
+    _, model = await go(Review(), script({}), sources=[Source(CODE * 400, "long.py")], window=16_384)
+    request = request_of(model, "review-1/part-1/red")
+    assert request.max_tokens == 4_096
+    assert 5_000 < len(request.text) / 3.5 < 16_384 - 2 * 4_096
+
+
 async def test_a_reply_with_no_room_for_more_findings_is_named() -> None:
-    report, _ = await go(Review(), script({"red": review([finding()] * 12), "blue": review([finding()] * 11)}))
-    assert [w for w in report.warnings if "may be more" in w] == [
-        "red reported as many findings on part 1 as a reply holds; there may be more"
+    by = {"red": review([finding()] * 5), "blue": review([finding()] * 4)}
+    report, _ = await go(Review(reply_tokens=900), script(by))
+    assert [w.partition(",")[0] for w in report.warnings if "may be more" in w] == [
+        "red reported as many findings on part 1 as its reply has room for"
     ]
+
+
+async def test_findings_before_the_cut_of_a_reply_are_kept_without_a_ballot() -> None:
+    def cut(request: ModelRequest) -> str:
+        whole = review([finding(), UNCLOSED, finding("values", 1, category="names")])(request)
+        return whole[: whole.index("'values' is")]
+
+    report, model = await go(Review(max_iterations=1), script({"red": cut}))
+    assert [(f.by, f.category) for f in report.findings] == [(("red",), "bounds"), (("red",), "resources")]
+    assert [ballot.agent for ballot in report.ballots] == ["blue"]
+    assert [request.attempt for request in model.requests if request.key == "review-1/part-1/red"] == [1]
+    assert any("there may be more" in warning for warning in report.warnings)
+
+
+async def test_whole_reply_without_a_vote_is_asked_for_again() -> None:
+    def forgetful(request: ModelRequest) -> str:
+        whole = json.loads(review([finding(), UNCLOSED])(request))
+        return json.dumps({name: value for name, value in whole.items() if name != "vote" or request.attempt > 1})
+
+    report, _ = await go(Review(max_iterations=1), script({"red": forgetful}))
+    assert {ballot.agent for ballot in report.ballots} == {"red", "blue"}
+
+
+async def test_judge_may_confirm_a_defect_with_another_consequence() -> None:
+    report, _ = await go(Review(), script({"red": review([finding()])}, judgement("amend")))
+    (found,) = report.findings
+    assert (found.status, report.dissent) == ("confirmed", ())
+    said = "Another consequence according to blue"
+    assert f"- **blue confirms with another consequence:** {found.judgements[0].reason}" in markdown(report)
+    assert said in json.dumps(report.sarif())
+    assert said in json.dumps(report.github_comments())
+
+
+async def test_prompts_name_one_form_of_quotation() -> None:
+    _, model = await go(Review(), script({"red": review([finding()])}))
+    assert {key.partition("/")[0] for key in keys(model)} == {"review-1", "judge", "closing"}
+    assert not [request.key for request in model.requests if "[S1:2]" in request.text]
 
 
 async def test_closing_text_cites_only_findings_that_it_was_shown() -> None:

@@ -218,6 +218,9 @@ def test_who_decided_on_a_finding() -> None:
     assert status() == "found by red, not judged"
     assert status(judgements=(unsure,)) == "found by red, blue unsure"
     assert status(judgements=(confirm,), status="confirmed") == "found by red, confirmed by blue"
+    amend = Judgement(agent="blue", verdict="amend", reason="Only the log is affected.")
+    decided = "found by red, confirmed with another consequence by blue"
+    assert status(judgements=(amend,), status="confirmed") == decided
     assert status(judgements=(refute,), status="disputed") == "found by red, refuted by blue"
     assert status(by=("blue", "red"), found_apart=True, status="confirmed") == "found by blue and red apart"
     assert status(by=("blue", "red")) == "the same words quoted by blue and red, not as the same defect, not judged"

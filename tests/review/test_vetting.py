@@ -452,6 +452,8 @@ def says(agent: str, verdict: str, reason: str = "why") -> Judgement:
     [
         ((), "unjudged"),
         ((says("blue", "confirm"),), "confirmed"),
+        ((says("blue", "amend"),), "confirmed"),
+        ((says("blue", "amend"), says("R3", "refute")), "disputed"),
         ((says("blue", "unsure"),), "unjudged"),
         ((says("blue", "refute"),), "disputed"),
         ((says("blue", "confirm"), says("R3", "unsure")), "confirmed"),

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from consilience.domain.agents import Agent, in_dealing_order
-from consilience.domain.detail import REPLY_TOKENS, Detail, DetailChoice
+from consilience.domain.detail import Detail, DetailChoice
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import (
     AnswerReceived,
@@ -348,9 +348,10 @@ def _assign_models(
 
 def _resized(protocol: Protocol, before: Detail, now: Detail) -> Protocol:
     """Return the protocol with another size of replies, if the recorded one was the default of its detail."""
-    if protocol.reply_tokens != REPLY_TOKENS[before]:
+    unsized = protocol.model_copy(update={"reply_tokens": None})
+    if protocol.reply_tokens != unsized.with_detail(before).reply_tokens:
         return protocol
-    return protocol.model_copy(update={"reply_tokens": REPLY_TOKENS[now]})
+    return protocol.model_copy(update={"reply_tokens": unsized.with_detail(now).reply_tokens})
 
 
 def _templates(

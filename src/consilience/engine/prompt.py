@@ -30,11 +30,12 @@ BYTES_PER_TOKEN = 3.5
 """Bytes of UTF-8 per token. Low for English text, so that estimates are rather too high."""
 
 
+NUMBERED = "Below are documents with numbered lines."
 HOW_TO_QUOTE = (
-    "Below are documents with numbered lines. Where you rest on one, quote its exact words, the document and the line, "
+    f"{NUMBERED} Where you rest on one, quote its exact words, the document and the line, "
     'like this: "exact words" [S1:2].'
 )
-"""What the engine can verify, and so what is asked for wherever documents are shown."""
+"""What the engine can verify, and so what is asked for where documents are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class Prompt:
     """Documents, or lines of them, to show: `("S3", "S4:120-380")`, `()` for none. None: all that are open to the agent."""
     preface: tuple[str, ...] = ()
     """Texts between documents and quotations that open the prompts of several agents alike."""
+    asks_for_quotations: bool = True
+    """Whether documents come with the engine's words on how to quote them. Not where fields of the reply are for quotations."""
 
 
 @dataclass(frozen=True)
@@ -181,9 +184,10 @@ def render(
     digested = list(opening.refs)
     blocks: list[Block] = [f"# Task\n{opening.task}"]
     visible = opening.shown(agent, prompt.documents)
+    above = HOW_TO_QUOTE if prompt.asks_for_quotations else NUMBERED
     if visible:
-        digested.append(f"t:{text_id(HOW_TO_QUOTE)}")
-        blocks.append(HOW_TO_QUOTE)
+        digested.append(f"t:{text_id(above)}")
+        blocks.append(above)
     for document in visible:
         digested.append(f"s:{document.reference}:{document.part_id}")
         blocks.append((document.numbered, f"document {document.reference}"))
@@ -215,7 +219,7 @@ def render(
         digested=tuple(digested),
         opening=shared,
         shown=tuple([quote.id for quote in quotes]),
-        texts=(opening.instructions, *prompt.preface, *own, *((HOW_TO_QUOTE,) if visible else ())),
+        texts=(opening.instructions, *prompt.preface, *own, *((above,) if visible else ())),
         labels=labels,
         kinds=tuple(kinds),
         common=common,

@@ -12,7 +12,6 @@ from consilience.engine.sources import Document, parse_reference
 from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
 from consilience.protocols._common.conclusion import warn_dropped_labels
 from consilience.protocols.review.findings import (
-    MAX_FINDINGS_OF_REPLY,
     SEVERITIES,
     BallotCast,
     DroppedFinding,
@@ -42,9 +41,10 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
     if run.untold:
         session.warn(f"findings that did not fit into the prompt of the lead, which wrote without them: {run.untold}")
     for one in run.submitted.values():
-        if len(one.reply.findings) >= MAX_FINDINGS_OF_REPLY:
+        if one.reply.vote is None or len(one.reply.findings) >= run.requests.room:
             session.warn(
-                f"{one.agent} reported as many findings on part {one.part} as a reply holds; there may be more"
+                f"{one.agent} reported as many findings on part {one.part} as its reply has room for, so there may be more; "
+                "use smaller parts (--part-tokens) or longer replies (--reply-tokens)"
             )
     for name in unshown_documents(session.sources, run.settings.parts, run.changes):
         session.warn(f"{name} is in no part and was not reviewed")
@@ -156,6 +156,7 @@ def _ballots(run: ReviewRun) -> tuple[BallotCast, ...]:
             reason=one.reply.reason,
         )
         for one in run.submitted.values()
+        if one.reply.vote is not None
     )
 
 

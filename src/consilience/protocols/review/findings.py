@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, Field, WithJsonSchema
+from pydantic import BaseModel, Field, WithJsonSchema, model_validator
 
 from consilience.domain.messages import FreeText
 from consilience.domain.report import Frozen
@@ -14,7 +14,8 @@ SEVERITIES: tuple[Severity, ...] = ("critical", "major", "minor")
 """Worst first."""
 CheckKind = Literal["run", "read", "discuss"]
 Vote = Literal["approve", "changes", "reject"]
-VerdictKind = Literal["confirm", "refute", "unsure"]
+VerdictKind = Literal["confirm", "amend", "refute", "unsure"]
+"""`amend`: the defect is real, and what the finding says follows from it is wrong."""
 Status = Literal["confirmed", "disputed", "unjudged"]
 """`confirmed`: found by two agents apart, or confirmed by every agent that decided on it. `disputed`: an agent refuted it.
 `unjudged`: no agent but its author decided."""
@@ -55,10 +56,6 @@ class FindingReply(BaseModel):
     """The text that takes the place of the quoted lines, whole; None where the fix is not small."""
 
 
-MAX_FINDINGS_OF_REPLY = 12
-Findings = Annotated[list[FindingReply], Field(json_schema_extra={"maxItems": MAX_FINDINGS_OF_REPLY})]
-
-
 class ReadReply(BaseModel):
     """A document that was read, or why it was not reviewed."""
 
@@ -71,17 +68,28 @@ class ReviewReply(BaseModel):
     """One reviewer's reply on one part of the target."""
 
     read: list[ReadReply] = Field(default_factory=list)
-    findings: Findings = Field(default_factory=list)
-    vote: Vote
-    """The sealed ballot. Other agents never see it."""
+    findings: list[FindingReply] = Field(default_factory=list)
+    vote: Annotated[Vote | None, WithJsonSchema({"type": "string", "enum": list(get_args(Vote))})] = None
+    """The sealed ballot. Other agents never see it. None in a reply that was cut before it."""
     confidence: Confidence = 0.5
     reason: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_half_a_finding(cls, data: object) -> object:
+        """A reply that ends among its findings was cut at the token limit: half of the last one may be missing."""
+        if not isinstance(data, dict) or "vote" in data:
+            return data
+        found = data.get("findings")
+        if not isinstance(found, list) or len(found) < 2 or {"confidence", "reason", "text"} & data.keys():
+            raise ValueError("the vote is missing")
+        return {**data, "findings": found[:-1]}
 
 
 class WrittenReviewReply(ReviewReply):
     """The same, with a written review, where gates judge texts."""
 
-    text: FreeText
+    text: FreeText = ""
 
 
 FINDING = "finding"

@@ -12,7 +12,7 @@ from consilience.domain.sections import Paragraph
 from consilience.protocols.review.findings import Check, DiffHunk, Finding
 from consilience.protocols.review.github_text import code_block, code_span, prose, visible
 from consilience.protocols.review.patches import parse_patch
-from consilience.protocols.review.presenting import decided_by, place_of
+from consilience.protocols.review.presenting import OBJECTIONS, decided_by, place_of
 from consilience.protocols.review.report_data import ReviewData
 from consilience.protocols.review.verdict import above_answer
 
@@ -100,9 +100,9 @@ def _details(finding: Finding, suggestion: str) -> list[str]:
     elif finding.fix and len(finding.fix) <= MAX_FIX_CHARS:
         parts.append(code_block(finding.fix.rstrip("\n"), "diff"))
     parts += [
-        f"**Disputed by {prose(judgement.agent, 60)}:** {prose(judgement.reason, 1_000)}"
+        f"**{OBJECTIONS[judgement.verdict]} {prose(judgement.agent, 60)}:** {prose(judgement.reason, 1_000)}"
         for judgement in finding.judgements
-        if judgement.verdict == "refute"
+        if judgement.verdict in OBJECTIONS
     ]
     parts.append(f"<sub>{finding.id} · {prose(decided_by(finding), 400)}</sub>")
     return parts

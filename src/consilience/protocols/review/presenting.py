@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import get_args
 
 from consilience.coordination.convergence import Evaluation
 from consilience.domain.sections import (
@@ -23,12 +24,19 @@ from consilience.domain.sections import (
     View,
 )
 from consilience.protocols._common.presenting import bullets, format_score, plural
-from consilience.protocols.review.findings import SEVERITIES, Finding, PartRead
+from consilience.protocols.review.findings import SEVERITIES, Finding, PartRead, VerdictKind
 from consilience.protocols.review.report_data import ReviewData
 from consilience.protocols.review.verdict import MAX_NAMED, join_names, reviewers, split_parts
 
 PROSE = (".md", ".markdown", ".rst", ".txt", ".adoc", ".tex", ".html")
 """Endings of files whose quotations are set as sentences; others are code."""
+VERBS: Mapping[VerdictKind, str] = {
+    "confirm": "confirms",
+    "amend": "confirms with another consequence",
+    "refute": "refutes",
+    "unsure": "is unsure",
+}
+OBJECTIONS: Mapping[VerdictKind, str] = {"refute": "Disputed by", "amend": "Another consequence according to"}
 GATES = "Gates by iteration"
 
 
@@ -69,13 +77,13 @@ def decided_by(finding: Finding) -> str:
             f"found by {by} apart" if finding.found_apart else f"the same words quoted by {by}, not as the same defect"
         )
     verdicts = {
-        verdict: [j.agent for j in finding.judgements if j.verdict == verdict] for verdict in ("confirm", "refute")
+        verdict: [j.agent for j in finding.judgements if j.verdict == verdict] for verdict in get_args(VerdictKind)
     }
     said = [found]
     said += [f"confirmed by {join_names(verdicts['confirm'])}"] if verdicts["confirm"] else []
+    said += [f"confirmed with another consequence by {join_names(verdicts['amend'])}"] if verdicts["amend"] else []
     said += [f"refuted by {join_names(verdicts['refute'])}"] if verdicts["refute"] else []
-    unsure = [j.agent for j in finding.judgements if j.verdict == "unsure"]
-    said += [f"{join_names(unsure)} unsure"] if unsure else []
+    said += [f"{join_names(verdicts['unsure'])} unsure"] if verdicts["unsure"] else []
     if len(said) == 1 and finding.status == "unjudged":
         said.append("not judged")
     return ", ".join(said)
@@ -102,9 +110,8 @@ def _details(finding: Finding) -> Iterator[Block]:
             yield Paragraph(lead=lead, text=text)
     if finding.fix:
         yield Diff(heading="Proposed fix, not applied:", text="\n".join(finding.fix.split("\n")[2:]).rstrip("\n"))
-    verbs = {"confirm": "confirms", "refute": "refutes", "unsure": "is unsure"}
     items = [
-        Item(lead=f"{j.agent} {verbs[j.verdict]}:", text=j.reason or "no reason given") for j in finding.judgements
+        Item(lead=f"{j.agent} {VERBS[j.verdict]}:", text=j.reason or "no reason given") for j in finding.judgements
     ]
     others = [claim for claim in dict.fromkeys(finding.duplicates) if claim != finding.claim]
     yield from bullets([*items, *(Item(lead="Also claimed:", text=claim) for claim in others)])

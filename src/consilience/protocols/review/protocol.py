@@ -20,7 +20,7 @@ from consilience.protocols.review.settings import ReviewSettings
 class Review(ReviewSettings):
     """Reviewers that do not read each other, judges of their findings, and a lead that writes the review."""
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     report: ClassVar[type[ReviewReport]] = ReviewReport
 
     async def run(self, session: Session) -> ReviewReport:

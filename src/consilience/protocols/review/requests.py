@@ -12,9 +12,9 @@ from consilience.engine.session import Session
 from consilience.engine.sources import Document, select_documents
 from consilience.engine.work import Ask, Reply
 from consilience.protocols.review.changes import Changes, FileChange
-from consilience.protocols.review.findings import FINDING, CrossReply, Finding, ReviewReply, WrittenReviewReply
+from consilience.protocols.review.findings import FINDING, CrossReply, Finding, ReviewReply
 from consilience.protocols.review.gates import artifact
-from consilience.protocols.review.replies import BriefReviewReply, BriefWrittenReviewReply, ClosingReply
+from consilience.protocols.review.replies import BriefClosingReply, ClosingReply, review_reply
 from consilience.protocols.review.settings import QUOTED_REPLIES, ReviewSettings
 from consilience.protocols.review.strategies import LEAD
 
@@ -24,7 +24,9 @@ MAX_RANGES = 12
 """Ranges of changed lines of a file that a prompt names."""
 QUOTE_TOKENS = 32
 """Tokens around a quotation in a prompt."""
-WINDOW_SHARE = 0.75
+VERDICT_TOKENS = 80
+"""Tokens of a judge's reply for each finding that it may judge."""
+QUOTED_SHARE = 0.75
 """Max share of a context window that a prompt with quoted findings takes; the rest is for the reply."""
 
 
@@ -69,27 +71,31 @@ class Requests:
             others=self._others(shown),
             diff=next((d.id for d in shown if self.changes and d.id == self.changes.document), ""),
             changed_only=settings.changed_lines_only,
-            written=settings.review_gates.are_written and settings.plan.is_iterative,
+            room=self.room,
+            written=self.is_written,
             again=refinement,
             prior=prior is not None,
         )
         quotes = (self.session.quote(prior, "you"),) if prior is not None else ()
         return self.session.ask(
             agent,
-            Prompt(words, quotes, documents=self.references(agent, part)),
+            Prompt(words, quotes, documents=self.references(agent, part), asks_for_quotations=False),
             key=key,
-            returns=self._review_type,
+            returns=review_reply(self.room, written=self.is_written),
             kind="review",
             closing=closing,
             quoted=artifact,
         )
 
     @property
-    def _review_type(self) -> type[ReviewReply]:
-        is_brief = self.session.detail == "brief"
-        if self.settings.review_gates.are_written and self.settings.plan.is_iterative:
-            return BriefWrittenReviewReply if is_brief else WrittenReviewReply
-        return BriefReviewReply if is_brief else ReviewReply
+    def room(self) -> int:
+        """Max findings of one reply."""
+        return self.settings.room(self.session.detail)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether reviewers write a review in addition to their findings."""
+        return self.settings.review_gates.are_written and self.settings.plan.is_iterative
 
     def _others(self, shown: Sequence[Document]) -> tuple[str, ...]:
         """Return the names of the documents of the other parts."""
@@ -112,7 +118,8 @@ class Requests:
     def judging(self, judge: str, part: int, findings: Mapping[str, Message]) -> tuple[Ask[CrossReply], int]:
         """A call that judges findings of others, by label, on the documents of one part; and how many of them fit into it."""
         groups = [(Quote(message.id, label),) for label, message in findings.items()]
-        n = self._fitting(judge, "judge", groups, self.references(judge, part))
+        verdicts = max(self.session.reply_tokens // VERDICT_TOKENS, 1)
+        n = self._fitting(judge, "judge", groups[:verdicts], self.references(judge, part))
         prompt = self._with_findings(judge, "judge", groups[:n], self.references(judge, part))
         key = f"judge/part-{part}/{judge}"
         accept = partial(_require_verdict, frozenset(group[0].label for group in groups[:n]))
@@ -132,7 +139,8 @@ class Requests:
         values = {"missing": tuple(missing), "judged": any(len(group) > 1 for group in groups)}
         n = self._fitting(LEAD, "closing", groups, (), **values, untold=len(groups))
         prompt = self._with_findings(LEAD, "closing", groups[:n], (), **values, untold=len(groups) - n)
-        return self.session.ask(LEAD, prompt, key="closing", returns=ClosingReply, kind="closing", closing=True), n
+        returns = BriefClosingReply if self.session.detail == "brief" else ClosingReply
+        return self.session.ask(LEAD, prompt, key="closing", returns=returns, kind="closing", closing=True), n
 
     def _with_findings(
         self,
@@ -148,7 +156,8 @@ class Requests:
             labels=tuple(group[0].label for group in groups),
             **values,
         )
-        return Prompt(words, tuple(quote for group in groups for quote in group), documents=documents)
+        quotes = tuple(quote for group in groups for quote in group)
+        return Prompt(words, quotes, documents=documents, asks_for_quotations=False)
 
     def _fitting(
         self,
@@ -167,7 +176,7 @@ class Requests:
             n += 1
         while n > 1:
             prompt = self._with_findings(agent, template, groups[:n], documents, **values)
-            if self.session.window_share(agent, prompt) <= WINDOW_SHARE:
+            if self.session.window_share(agent, prompt) <= QUOTED_SHARE:
                 break
             n -= 1
         return n

@@ -15,6 +15,7 @@ from consilience.domain.outcome import StopReason
 from consilience.protocols.review.findings import DiffHunk, DroppedFinding, Finding, PartRead, Severity
 from consilience.protocols.review.github_text import visible
 from consilience.protocols.review.patches import Edit, parse_patch
+from consilience.protocols.review.presenting import OBJECTIONS
 from consilience.protocols.review.report_data import ReviewData
 
 Json = dict[str, object]
@@ -165,8 +166,8 @@ def _message(finding: Finding) -> str:
     if finding.check.text:
         parts.append(f"How to check ({finding.check.kind}): {finding.check.text}")
     for judgement in finding.judgements:
-        if judgement.verdict == "refute":
-            parts.append(f"Disputed by {judgement.agent}: {judgement.reason}")
+        if judgement.verdict in OBJECTIONS:
+            parts.append(f"{OBJECTIONS[judgement.verdict]} {judgement.agent}: {judgement.reason}")
     return "\n\n".join(filter(None, map(_plain, parts))) or "No claim."
 
 

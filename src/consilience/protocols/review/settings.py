@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -24,14 +24,24 @@ from consilience.protocols.review.gates import ReviewGates, load_gates
 from consilience.protocols.review.parts import make_parts
 from consilience.protocols.review.strategies import LEAD, STRATEGY_OF, ReviewType, Strategy, make_strategy
 
-PART_TOKENS: dict[Detail, int] = {"full": 12_000, "brief": 1_500}
+PART_TOKENS: Mapping[Detail, int] = {"full": 12_000, "brief": 1_500}
+REPLY_TOKENS: Mapping[Detail, tuple[int, int]] = {"full": (8_192, 16_384), "brief": (1_024, 1_024)}
+"""The least and the largest default. Many providers refuse to write more than 8,192 tokens at once."""
+REPLY_SHARE = 2 / 3
+"""Tokens of a reply for each token of the part that it is about: room for a finding in ten lines of code or so."""
+WINDOW_SHARE = 1 / 4
+"""Max share of a context window that a reply takes."""
+FINDING_TOKENS: Mapping[Detail, int] = {"full": 180, "brief": 320}
+"""Tokens of a reply for each finding that it may hold. Capable models write some 150; small ones fill every list to its end."""
+MIN_ROOM = 3
+"""However short the reply is."""
 MIN_PART_TOKENS = 200
 """However small the window is."""
 PROMPT_TOKENS = 2_000
 """Room in a window for instructions, task and request."""
 READERS_TIMEOUT_SECONDS = 300.0
 """For all readers of `parallel_decomposition` together."""
-QUOTED_REPLIES = 6
+QUOTED_REPLIES = 4
 """Max size of the findings that one prompt quotes, in replies of full length."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -55,6 +65,14 @@ class ReviewSettings(Protocol):
     closing: ClassVar[bool] = True
     reads_target: ClassVar[bool] = True
 
+    reply_tokens: Annotated[
+        int | None,
+        Field(
+            ge=16,
+            le=100_000,
+            description="max tokens per reply; default: 8192, 1024 with brief prompts, more for large parts",
+        ),
+    ] = None
     review_type: Annotated[
         ReviewType, Field(description="what is reviewed, which decides strategy and gates"), OptionName("type")
     ] = "code"
@@ -105,7 +123,7 @@ class ReviewSettings(Protocol):
     max_requeues: Annotated[
         int, Field(ge=0, le=5, description="times a missing reviewer is asked again, with fail")
     ] = 1
-    max_findings: Annotated[int, Field(ge=1, le=200, description="max findings in the report, the worst first")] = 10
+    max_findings: Annotated[int, Field(ge=1, le=200, description="max findings in the report, the worst first")] = 50
     changed_lines_only: Annotated[bool, Field(description="of a diff, report only findings on changed lines")] = True
     baseline: Annotated[str, Field(description="file of known findings, which are not reported again"), FILE] = ""
     part_tokens: Annotated[
@@ -148,18 +166,29 @@ class ReviewSettings(Protocol):
         return self
 
     def with_detail(self, detail: Detail) -> Self:
-        sized = super().with_detail(detail)
-        return sized if self.part_tokens else sized.model_copy(update={"part_tokens": PART_TOKENS[detail]})
+        part = self.part_tokens or PART_TOKENS[detail]
+        least, largest = REPLY_TOKENS[detail]
+        reply = self.reply_tokens or min(max(least, int(part * REPLY_SHARE)), largest)
+        return self.model_copy(update={"part_tokens": part, "reply_tokens": reply})
+
+    @property
+    def max_reply_tokens(self) -> int:
+        return self.reply_tokens or REPLY_TOKENS["full"][0]
+
+    def room(self, detail: Detail) -> int:
+        """Max findings of one reply."""
+        return max(self.max_reply_tokens // FINDING_TOKENS[detail], MIN_ROOM)
 
     def with_documents(self, documents: Sequence[Document], window: int | None) -> Self:
         """Return a copy with the parts. Raises `SettingsError` without a document."""
         if not documents:
             raise InvalidReview("there is nothing to review", do="Give files, a directory or a diff.")
-        tokens = self.part_tokens or PART_TOKENS["full"]
+        tokens, reply = self.part_tokens or PART_TOKENS["full"], self.reply_tokens
         if window is not None:
-            room = window - 2 * self.max_reply_tokens - PROMPT_TOKENS
-            tokens = max(min(tokens, window // 2, room), MIN_PART_TOKENS)
-        return self.model_copy(update={"parts": make_parts(documents, parse_changes(documents), tokens)})
+            reply = min(self.max_reply_tokens, int(window * WINDOW_SHARE))
+            tokens = max(min(tokens, window // 2, window - 2 * reply - PROMPT_TOKENS), MIN_PART_TOKENS)
+        parts = make_parts(documents, parse_changes(documents), tokens)
+        return self.model_copy(update={"parts": parts, "reply_tokens": reply})
 
     # what follows from the settings
 

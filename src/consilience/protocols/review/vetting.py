@@ -79,7 +79,7 @@ def misses(submitted: Submitted, documents: Sequence[Document]) -> tuple[Finding
 def judged(findings: Sequence[Finding], judgements: Mapping[str, Sequence[Judgement]]) -> tuple[Finding, ...]:
     """Return the findings with the judgements on them, by id. Authors do not judge their own. Of several judgements by one agent
     the most negative counts."""
-    negative = ("refute", "unsure", "confirm")
+    negative = ("refute", "unsure", "amend", "confirm")
     result = []
     for finding in findings:
         by_agent = {judgement.agent: judgement for judgement in finding.judgements}
@@ -330,7 +330,7 @@ def _with_judgements(finding: Finding, judgements: tuple[Judgement, ...], *, fou
     status: Status = "unjudged"
     if "refute" in {judgement.verdict for judgement in judgements}:
         status = "disputed"
-    elif found_apart or "confirm" in verdicts:
+    elif found_apart or verdicts & {"confirm", "amend"}:
         status = "confirmed"
     return finding.model_copy(update={"judgements": judgements, "status": status, "found_apart": found_apart})
 
