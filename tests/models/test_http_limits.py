@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import os
 import re
@@ -18,10 +17,10 @@ from pydantic_ai import Agent
 
 import consilience
 from consilience.domain.errors import ProviderError, Rejected
-from consilience.models.embeddings import ProviderEncoder
-from consilience.models.http_client import MAX_REPLY_BYTES, MAX_VECTORS_BYTES
+from consilience.models.embeddings import MAX_VECTORS_BYTES, ProviderEncoder
 from consilience.models.limiter import requests_of
 from consilience.models.port import ModelRequest
+from consilience.models.provider import MAX_REPLY_BYTES
 from consilience.models.registry import resolve
 from kit.processes import PYTHONPATH
 
@@ -38,18 +37,10 @@ def zeros(size: int) -> bytes:
     return b"".join([*(packer.compress(block) for _ in range(size >> 20)), packer.flush()])
 
 
-def nothing(size: int) -> bytes:
-    """A gzip file of `size` bytes that unpacks to nothing and has no end."""
-    return b"\x1f\x8b\x08\0\0\0\0\0\0\x03" + b"\0\0\0\xff\xff" * (size // 5)
-
-
 TOO_LARGE = {
-    "unpacked": Answer(body=zeros(MAX_REPLY_BYTES * 4), headers=GZIP),
-    "as sent": Answer(body=b" " * (MAX_REPLY_BYTES + 1)),
-    "as sent, though it unpacks to nothing": Answer(body=nothing(MAX_REPLY_BYTES + 10), headers=GZIP),
-    "an error": Answer(500, zeros(MAX_REPLY_BYTES * 4), GZIP),
-    "an error as sent": Answer(429, b" " * (MAX_REPLY_BYTES + 1)),
-    "a redirect": Answer(307, zeros(MAX_REPLY_BYTES * 4), {**GZIP, "Location": "/elsewhere"}),
+    "a reply": Answer(body=b" " * (MAX_REPLY_BYTES + 1)),
+    "an error": Answer(429, b" " * (MAX_REPLY_BYTES + 1)),
+    "a redirect": Answer(307, b" " * (MAX_REPLY_BYTES + 1), {"Location": "/elsewhere"}),
 }
 
 
@@ -94,26 +85,21 @@ async def test_a_reply_that_is_too_large_is_rejected_after_one_request(
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "deflate"])
-async def test_only_gzip_is_asked_for_and_unpacked(model: str, encoding: str, at: Callable[[Server], None]) -> None:
+@pytest.mark.parametrize("encoding", ["gzip", "br", "deflate"])
+async def test_a_compressed_reply_is_neither_asked_for_nor_unpacked(
+    model: str, encoding: str, at: Callable[[Server], None]
+) -> None:
     async with misbehaving(Answer(body=b"x", headers={"Content-Encoding": encoding})) as server:
         at(server)
         failed = await failure_of(model)
     assert isinstance(failed, Rejected)
     assert f"compressed as '{encoding}', which was not asked for" in failed.detail
-    assert [seen.headers["accept-encoding"] for seen in server.seen] == ["gzip"]
+    assert [seen.headers["accept-encoding"] for seen in server.seen] == ["identity"]
 
 
-async def test_a_body_that_is_no_gzip_is_rejected(at: Callable[[Server], None]) -> None:
-    async with misbehaving(Answer(body=b"{}", headers=GZIP)) as server:
-        at(server)
-        assert "it is not valid gzip" in (await failure_of("openai-chat:stub")).detail
-
-
-async def test_a_compressed_reply_within_the_limit_is_read_whole(at: Callable[[Server], None]) -> None:
+async def test_a_long_reply_within_the_limit_is_read_whole(at: Callable[[Server], None]) -> None:
     text = "word " * 1_000_000
-    packed = gzip.compress(json.dumps(completion(text).body).encode())
-    async with misbehaving(Answer(body=packed, headers=GZIP)) as server:
+    async with misbehaving(completion(text)) as server:
         at(server)
         for _ in range(2):  # on one connection
             model = resolve("openai-chat:stub")
@@ -126,7 +112,7 @@ async def test_vectors_have_a_limit_of_their_own(at: Callable[[Server], None]) -
     async with misbehaving(few) as server:
         at(server)
         assert await ProviderEncoder("openai:text-embedding-3-small").encode(["a"]) == [[1.0, 0.0]]
-    async with misbehaving(Answer(body=zeros(MAX_VECTORS_BYTES + (1 << 21)), headers=GZIP)) as server:
+    async with misbehaving(Answer(body=b" " * (MAX_VECTORS_BYTES + 1))) as server:
         at(server)
         with pytest.raises(Rejected, match="it has more than 64 MB"):
             await ProviderEncoder("openai:text-embedding-3-small").encode(["a"])
@@ -139,7 +125,7 @@ def vectors() -> dict[str, object]:
 
 
 async def test_an_agent_with_tools_is_protected_too(at: Callable[[Server], None]) -> None:
-    async with misbehaving(TOO_LARGE["unpacked"]) as server:
+    async with misbehaving(TOO_LARGE["a reply"]) as server:
         at(server)
         agent = Agent("openai-chat:stub", name="reader")
         report = await consilience.deliberate(
@@ -174,7 +160,7 @@ async def test_a_reply_that_unpacks_to_gigabytes_takes_little_memory(home: Path,
             stderr=asyncio.subprocess.PIPE,
         )
         out, err = (said.decode() for said in await process.communicate())
-    assert "it has more than 8 MB" in out
+    assert "compressed as 'gzip'" in out
     peak = re.search(r"PEAK (\d+) MB", err)
     assert peak is not None, err
     assert int(peak[1]) < 250

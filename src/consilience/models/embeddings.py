@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING
 
 from consilience.domain.errors import UnavailableModel, UnknownName
 from consilience.models.endpoints import parse_endpoint, provider_for
-from consilience.models.http_client import check_environment
-from consilience.models.providers import is_endpoint, key_variables
+from consilience.models.failures import translate
+from consilience.models.limiter import limiter_for
+from consilience.models.provider import bound_requests, disable_retries
+from consilience.models.providers import check_environment, is_endpoint, key_variables
+from consilience.models.redaction import scrub
 from consilience.models.registry import RETRIES, connection_policy, endpoint_key
 from consilience.models.weights import ENCODERS, MINILM, locate, verify
 
@@ -29,7 +32,8 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 256
 """Max length of the texts the model was trained on. The rest of a longer text is not read."""
-EXTRA = ("onnxruntime", "tokenizers")
+MAX_VECTORS_BYTES = 64_000_000
+"""Bytes of one reply with vectors: about 1,000 texts with 3,072 dimensions, written as decimal numbers."""
 
 
 class MiniLM:
@@ -54,7 +58,7 @@ class MiniLM:
 
 def available() -> Path:
     """Return the path of the checked weights. Raises `UnavailableModel` with the command to run if anything is missing."""
-    missing = [package for package in EXTRA if find_spec(package) is None]
+    missing = [package for package in ("onnxruntime", "tokenizers") if find_spec(package) is None]
     if missing:
         raise UnavailableModel(
             f"the encoder {MINILM} needs {' and '.join(missing)}, not installed here",
@@ -131,8 +135,6 @@ class ProviderEncoder:
         from pydantic_ai.exceptions import UserError
         from pydantic_ai.providers import infer_provider
 
-        from consilience.models.provider import disable_retries
-
         check_encoder(name)
         self.name = name
         provider, kind = name.partition(":")[0], name
@@ -156,8 +158,6 @@ class ProviderEncoder:
 
     async def encode(self, texts: Sequence[str]) -> list[list[float]]:
         """Return one vector per text, in order. Raises `ProviderError`. Its connections are closed when it returns."""
-        from consilience.models.limiter import limiter_for
-
         limiter = limiter_for(self._policy.account, self._policy.pace)
         async with self._provider:
             vectors, _, _ = await limiter.send(
@@ -166,10 +166,6 @@ class ProviderEncoder:
         return vectors
 
     async def _send(self, texts: Sequence[str]) -> list[list[float]]:
-        from consilience.models.failures import translate
-        from consilience.models.http_client import MAX_VECTORS_BYTES, bound_requests
-        from consilience.models.redaction import scrub
-
         bound_requests(self._provider, MAX_VECTORS_BYTES)
         try:
             result = await self._embedder.embed_documents(list(texts))

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from consilience.domain.errors import SettingsError, UnknownName
-from consilience.models.http_client import check_address
 from consilience.models.providers import (
     ENDPOINT_KEY_VARIABLE,
     SERVERS,
     Server,
+    check_address,
     chosen_address,
     is_endpoint,
     is_own_host,

@@ -17,7 +17,6 @@ from consilience.domain.errors import (
     Timeout,
     Unreachable,
 )
-from consilience.models.http_client import ReplyUnreadable
 from consilience.models.providers import key_variables
 
 if TYPE_CHECKING:
@@ -31,6 +30,10 @@ _MAX_CLEANED_CHARS = 4_000
 """Part of a provider's message that is cleaned, before it is shortened to `_MAX_SHOWN_CHARS`."""
 _MAX_SHOWN_CHARS = 300
 """Part of a provider's message that an error shows."""
+
+
+class ReplyUnreadable(Exception):
+    """A reply that was not read to its end, with the reason. Another request would not help."""
 
 
 def retry_after(headers: Mapping[str, str] | None, now: datetime | None = None) -> float | None:

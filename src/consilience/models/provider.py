@@ -11,16 +11,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import sys
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from consilience.domain.errors import ProviderError, Refused, ServerError
 from consilience.domain.outcome import ThinkingLevel, Thinks
 from consilience.models.endpoints import Prices, answering_name, in_dollars
-from consilience.models.failures import OPTIONAL, OutputMode, rejected_part, translate
-from consilience.models.http_client import bound_requests
+from consilience.models.failures import OPTIONAL, OutputMode, ReplyUnreadable, rejected_part, translate
 from consilience.models.limiter import retry_allowed, running_count
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.redaction import scrub, without_keys
@@ -43,6 +44,8 @@ _MAKERS = frozenset(
     {"openai", "anthropic", "google", "google-gla", "google-vertex", "deepseek", "mistral", "cohere", "xai"}
 )
 """Accounts whose models the model layer knows. Others host models of many makers."""
+MAX_REPLY_BYTES = 8_000_000
+"""Bytes of one reply. Parsed JSON can take 20 times as much memory."""
 _MIN_CACHED_CHARS = 4_096
 """Min length of a cached prefix: providers require at least 1,024 tokens."""
 
@@ -439,3 +442,38 @@ def _text(response: ModelResponse) -> str:
         if call.tool_name == _OUTPUT_TOOL:
             return call.args_as_json_str()
     return response.text or ""
+
+
+def bound_requests(model: object, max_bytes: int = MAX_REPLY_BYTES) -> None:
+    """Make the HTTP client of a pydantic-ai model or provider refuse replies of more than `max_bytes`, and remove its timeout.
+
+    The limiter ends a request at its deadline; the libraries' own timeout of 600 seconds would end a longer one earlier. A
+    reply that is too large raises `ReplyUnreadable` inside the library. Providers create new clients when the event loop
+    changes, so call this before each request; it changes a client once. Clients that the caller created are not changed,
+    because they may serve other downloads, nor are those of providers without httpx (xAI, Bedrock, Hugging Face).
+    """
+    client: Any = getattr(getattr(model, "provider", model), "_own_http_client", None)
+    if client is not None and _prepare not in client.event_hooks["request"]:
+        client.event_hooks["request"].append(_prepare)
+        client.event_hooks["response"].append(partial(_read_bounded, max_bytes=max_bytes))
+
+
+async def _prepare(request: Any) -> None:
+    """Ask for a reply without compression, since a few kilobytes may unpack to gigabytes, and wait for it without a timeout."""
+    request.headers["Accept-Encoding"] = "identity"
+    request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "read": None}
+
+
+async def _read_bounded(response: Any, max_bytes: int) -> None:
+    """Read the body of a response of httpx or httpx2, before the library does. Raises `ReplyUnreadable`."""
+    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in ("identity", ""):
+        raise ReplyUnreadable(f"it is compressed as {encoding[:40]!r}, which was not asked for")
+    body = bytearray()
+    async for piece in response.stream:
+        body += piece
+        if len(body) > max_bytes:
+            raise ReplyUnreadable(f"it has more than {max_bytes / 1e6:g} MB")
+    await response.stream.aclose()
+    library = sys.modules[type(response).__module__.partition(".")[0]]
+    response.stream = library.ByteStream(bytes(body))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from urllib.parse import urlsplit
+
+from consilience.domain.errors import SettingsError, UnavailableModel
 
 ENDPOINT_KEY_VARIABLE = "CONSILIENCE_ENDPOINT_KEY"
 """The key for endpoints named by address, except those of a known provider."""
@@ -187,3 +191,66 @@ def _https_host(url: str) -> str:
     except ValueError:
         return ""
     return parts.hostname or "" if usual else ""
+
+
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+_SOCKS = ("socks5", "socks5h")
+
+
+def check_environment(provider: str, environ: Mapping[str, str]) -> None:
+    """Check everything that the HTTP client of a provider reads from the environment.
+
+    The clients report a mistake late: as a failed connection after all retries, or as an exception of their own. Raises
+    `SettingsError` for an invalid address, proxy or file of certificates, and `UnavailableModel` for a SOCKS proxy if the library
+    for it is missing. Messages name the variable and never its value, which may contain a password.
+    """
+    for variable in find_provider(provider).addresses:
+        if value := environ.get(variable, "").strip():
+            check_address(value, variable)
+    for variable in _PROXIES:
+        value = environ.get(variable, "").strip()
+        if value:
+            url = value if "://" in value else f"http://{value}"
+            check_address(url, variable, ("http", "https", *_SOCKS), "http://HOST:PORT")
+            if url.lower().startswith(_SOCKS) and find_spec("socksio") is None:
+                raise UnavailableModel(
+                    f"{variable} names a SOCKS proxy, for which a library is not installed",
+                    where="the environment",
+                    do="Run: pip install socksio",
+                )
+    certificates = environ.get("SSL_CERT_FILE", "")
+    if certificates and not os.path.isfile(certificates):
+        raise SettingsError(
+            f"SSL_CERT_FILE names no file: {certificates}", where="the environment", do="Correct or unset it."
+        )
+
+
+def check_address(
+    url: str, variable: str, schemes: Sequence[str] = ("http", "https"), example: str = "http://HOST:PORT/v1"
+) -> None:
+    """Raise `SettingsError` with the mistake and an example if the address in a variable is invalid."""
+    if mistake := _describe_mistake(url, schemes):
+        raise SettingsError(
+            f"{variable} is not a web address: {mistake}", where="the environment", do=f"Write {variable}={example}."
+        )
+
+
+def _describe_mistake(url: str, schemes: Sequence[str]) -> str:
+    if any(character.isspace() or not character.isprintable() for character in url):
+        return "it has a space or a control character in it"
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme.lower() not in schemes:
+        return f"it does not begin with {' or '.join(f'{one}://' for one in schemes)}"
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        host.encode("idna")
+    except ValueError:
+        return "its host is not valid"
+    try:
+        usable = parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        return "its port is not a number from 1 to 65535"
+    return "" if host else "it has no host"

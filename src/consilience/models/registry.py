@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 from consilience.domain.errors import SettingsError, UnavailableModel, UnknownName, UserError
 from consilience.domain.outcome import Thinks
 from consilience.models import endpoints
-from consilience.models.http_client import check_environment
 from consilience.models.port import Model
 from consilience.models.providers import (
     GATEWAY,
     PROVIDERS,
     SERVERS,
     account_of,
+    check_environment,
     is_endpoint,
     key_variables,
     known_providers,

@@ -25,11 +25,10 @@ from pydantic_core import to_json
 from consilience.domain.errors import ProviderError, Rejected, SettingsError, UnavailableModel
 from consilience.domain.outcome import Thinks
 from consilience.models.failures import translate
-from consilience.models.http_client import bound_requests
 from consilience.models.limiter import Limited
 from consilience.models.parsing import Malformed, parse_reply
 from consilience.models.port import Completion, Model, ModelRequest, StepResult, Steps
-from consilience.models.provider import ProviderModel, credible_usage, keys_of, thought_tokens
+from consilience.models.provider import ProviderModel, bound_requests, credible_usage, keys_of, thought_tokens
 from consilience.models.redaction import scrub, without_keys
 from consilience.models.registry import DEADLINE_SECONDS, RETRIES
 
