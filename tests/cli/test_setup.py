@@ -71,7 +71,9 @@ def test_run_fetches_missing_weights_first(
 
     monkeypatch.setattr(weights_download, "pull", pull)
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: object())
-    monkeypatch.setitem(sys.modules, "consilience.models.local", SimpleNamespace(LocalModel=Loading))
+    monkeypatch.setitem(
+        sys.modules, "consilience.models.local", SimpleNamespace(LocalModel=Loading, need_libraries=lambda: None)
+    )
     whole = town.reply
 
     def reply(request: ModelRequest) -> object:

@@ -23,7 +23,7 @@ from consilience.domain.errors import Rejected, UnavailableModel, UnknownName, U
 from consilience.journal.sqlite import SqliteStore
 from consilience.models import local, local_server, weights
 from consilience.models.child_process import ChildProcess
-from consilience.models.limiter import may_retry
+from consilience.models.limiter import limiter_for, may_retry
 from consilience.models.local import LocalModel
 from consilience.models.port import Completion, Model, ModelRequest
 
@@ -200,7 +200,7 @@ async def test_a_child_that_keeps_dying_is_unreachable(model: LocalModel) -> Non
     await model.start()
     may_retry.set(lambda: False)
     asked = asyncio.create_task(model.complete(LONG))
-    await turns_until(lambda: server().gate()._value < local._MAX_IN_FLIGHT)
+    await turns_until(lambda: limiter_for(model.account).in_flight == 1)
     os.kill(pid(), signal.SIGKILL)
     with pytest.raises(Unreachable, match="killed, perhaps because memory is short") as raised:
         await asked
@@ -274,28 +274,6 @@ async def test_a_missing_runtime_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UnavailableModel, match=r"pip install 'consilience\[local\]'"):
         await LocalModel().start()
-
-
-async def test_cancelled_start_stops_the_download(monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    seen: list[str] = []
-
-    def endless(name: str, progress: weights.PullProgress) -> Path:
-        try:
-            while True:
-                progress("fetching", 1, 2)
-        finally:
-            loop.call_soon_threadsafe(stopped.set)
-
-    monkeypatch.setattr(local, "pull", endless)
-    starting = asyncio.create_task(LocalModel().start(lambda message, done, total: seen.append(message)))
-    await turns_until(lambda: bool(seen))
-    starting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await starting
-    async with asyncio.timeout(5):
-        await stopped.wait()
 
 
 # --- the end of the parent
@@ -448,7 +426,7 @@ async def test_a_child_that_is_never_ready_does_not_outlive_a_runs_time_limit(
             started.append(self)
 
     monkeypatch.setattr(local, "ChildProcess", Stubborn)
-    monkeypatch.setattr(local, "_need_libraries", lambda: None)
+    monkeypatch.setattr(local, "need_libraries", lambda: None)
     began = time.monotonic()
     report = await consilience.deliberate(
         "Is it so?",
@@ -478,7 +456,7 @@ async def test_a_child_that_was_not_started_yet_is_not_waited_for(
         return path
 
     monkeypatch.setattr(local, "verify", slowly)
-    monkeypatch.setattr(local, "_need_libraries", lambda: None)
+    monkeypatch.setattr(local, "need_libraries", lambda: None)
     model = LocalModel(str(path))
     waiting = asyncio.create_task(model.complete(LONG))
     await turns_until(lambda: bool(local._servers))

@@ -18,13 +18,14 @@ from consilience.cli.errors import EXIT_USAGE, print_json
 from consilience.cli.inputs import read_settings
 from consilience.cli.options import EnvFile, Json, new_app
 from consilience.cli.plan import check_models, default_model, links, programs_words, setting_words
-from consilience.cli.setup import local_weights, need_runtime
+from consilience.cli.setup import local_weights
 from consilience.domain.errors import SettingsError, UnknownName, UserError
 from consilience.domain.paths import check_home, data_dir, is_open_to_others, journal_path, weights_dir
 from consilience.engine.protocol import find_protocol, installed_protocols
 from consilience.journal.open_store import open_store
 from consilience.models import endpoints
 from consilience.models.endpoints import FREE, free_price_hint, list_models, prices_of
+from consilience.models.local import need_libraries
 from consilience.models.program import without_secret
 from consilience.models.providers import ENDPOINT_KEY_VARIABLE, is_endpoint, key_variables, known_providers
 from consilience.models.redaction import scrub
@@ -230,7 +231,7 @@ def _spending(name: str) -> tuple[str, bool]:
         spending = "; ".join(words) or spending
         check_models([name], keys=True)
         if local_weights([name]):
-            need_runtime()
+            need_libraries()
         for link in links([name]):
             if not (is_person(link) or is_workspace(link) or local_weights([link])):
                 resolve(link)  # fails, as a run would, if the client library is missing

@@ -106,16 +106,6 @@ def local_weights(models: Iterable[str]) -> list[str]:
     return list(weights)
 
 
-def need_runtime() -> None:
-    """Raise `UnavailableModel` naming the missing packages if local models cannot run."""
-    from importlib.util import find_spec
-
-    if missing := [package for package in ("xllamacpp", "openai") if find_spec(package) is None]:
-        raise UnavailableModel(
-            f"local models need {' and '.join(missing)}, not installed here", do="Run: pip install 'consilience[local]'"
-        )
-
-
 def ensure_weights(models: Iterable[str], *, quiet: bool) -> None:
     """Download missing weights and verify the others.
 
@@ -124,9 +114,10 @@ def ensure_weights(models: Iterable[str], *, quiet: bool) -> None:
     names = local_weights(models)
     if not names:
         return
+    from consilience.models.local import need_libraries
     from consilience.models.weights import CATALOGUE, locate, verify
 
-    need_runtime()
+    need_libraries()
     for name in names:
         if name in CATALOGUE and locate(name) is None:
             fetch(name, quiet=quiet)

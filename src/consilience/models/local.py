@@ -19,22 +19,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
-from consilience.domain.errors import ProviderError, Rejected, Timeout, UnavailableModel, Unreachable, UserError
+from consilience.domain.errors import ProviderError, Rejected, UnavailableModel, Unreachable, UserError
 from consilience.models.child_process import ChildProcess
 from consilience.models.failures import OutputMode
-from consilience.models.limiter import retry_allowed, running_count
+from consilience.models.limiter import Pace, limiter_for
 from consilience.models.port import Completion, Model, ModelRequest
 from consilience.models.provider import ProviderModel
-from consilience.models.weights import CATALOGUE, DEFAULT, PullProgress, locate, verify
-from consilience.models.weights_download import pull
+from consilience.models.weights import CATALOGUE, DEFAULT, locate, verify
 
 if TYPE_CHECKING:
     import httpx2
@@ -45,8 +43,7 @@ CONTEXT_TOKENS = 16_384
 """Size of the context. llama.cpp lowers it to what the model was trained for."""
 DEFAULT_TEMPERATURE = 0.7
 SERVER_COMMAND = (sys.executable, "-P", "-m", "consilience.models.local_server")
-_MAX_IN_FLIGHT = 2  # one is computed and one waits in the server, so that there is no gap between them
-_MAX_SENDINGS = 2
+_PACE = Pace(initial_window=2, max_window=2)  # one is computed and one waits in the server, so that there is no gap
 _DEATH_SECONDS = 0.5
 """How long a failed connection waits for the news that the server has ended."""
 _SEED_MODULUS = 2**32 - 1  # llama.cpp takes this number itself for "random"
@@ -71,20 +68,13 @@ class LocalModel(Model):
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
         return 0.0
 
-    async def start(self, progress: PullProgress | None = None) -> None:
-        """Fetch the weights if they are missing or damaged, and load them, so that requests are answered at once.
+    async def start(self) -> None:
+        """Load the weights, so that requests are answered at once.
 
-        `progress` is called from another thread. Raises `UnknownName`, or `UnavailableModel` saying what is missing.
-        Cancelling stops the fetch and keeps what has been fetched.
+        Raises `UnknownName`, or `UnavailableModel` saying what is missing.
         """
-        _need_libraries()
-        if self._weights in CATALOGUE:
-            await _fetch(self._weights, progress)
-        else:
-            verify(self._weights)
-        if progress is not None:
-            size = verify(self._weights).stat().st_size
-            progress(f"loading {self._weights}", size, size)
+        need_libraries()
+        verify(self._weights)
         server = _acquire(self)
         await asyncio.to_thread(_import_libraries)  # while the server loads
         await asyncio.wrap_future(server.ready)
@@ -99,25 +89,11 @@ class LocalModel(Model):
         seed = None if request.seed is None else request.seed % _SEED_MODULUS
         temperature = DEFAULT_TEMPERATURE if request.temperature is None else request.temperature
         request = replace(request, temperature=temperature, seed=seed)
-        sent, waited = 0, 0.0
-        count = running_count()
-        count.expect()
-        while True:
-            server = await self._running_server()
-            arrived = time.monotonic()
-            async with server.gate():
-                waited += time.monotonic() - arrived
-                if server.ended.done():  # while this request was queued
-                    continue
-                sent += 1
-                count.dispatched()
-                outcome = await self._send(server, request)
-                count.answered()
-            if isinstance(outcome, Completion):
-                return replace(outcome, requests=sent, waited=waited, cost=0.0)
-            vars(outcome).update(requests=sent, waited=waited)
-            if not server.ended.done() or sent >= _MAX_SENDINGS or not retry_allowed():
-                raise outcome
+        await self._running_server()
+        completion, failed, waited = await limiter_for(self.account, _PACE).send(
+            lambda: self._send(request), deadline=DEADLINE_SECONDS, retries=1
+        )
+        return replace(completion, requests=failed + completion.requests, waited=waited, cost=0.0)
 
     async def close(self) -> None:
         """Release the server; the last model to release it stops it. The model may be used again afterwards."""
@@ -134,28 +110,26 @@ class LocalModel(Model):
             await asyncio.wrap_future(server.ready)
         except UserError as error:
             failure = Rejected(str(error))
-            vars(failure)["requests"] = 0
+            failure.requests = 0
             raise failure from None
         return server
 
-    async def _send(self, server: _LlamaServer, request: ModelRequest) -> Completion | ProviderError:
-        """One sending. A failure is returned once it is known whether the server is alive."""
+    async def _send(self, request: ModelRequest) -> Completion:
+        """One sending. It fails once it is known whether the server is alive."""
+        server = await self._running_server()
         connection = self._connection
         loop = asyncio.get_running_loop()
         if connection is None or connection.server is not server or connection.loop is not loop:
             await asyncio.to_thread(_import_libraries)
             connection = self._connection = _Connection(server, loop, *_connect(server, self.name))
         try:
-            async with asyncio.timeout(DEADLINE_SECONDS):
-                return await connection.model.complete(request)
-        except TimeoutError:
-            return Timeout(
-                f"{self.name}: no answer within {DEADLINE_SECONDS:.0f} s. Ask for less, or use a smaller model."
-            )
+            return await connection.model.complete(request)
         except ProviderError as error:
             if isinstance(error, Unreachable):
                 await asyncio.wait([asyncio.wrap_future(server.ended)], timeout=_DEATH_SECONDS)
-            return Unreachable(f"{self.name}: {server.describe_end()}") if server.ended.done() else error
+            if not server.ended.done():
+                raise
+        raise Unreachable(f"{self.name}: {server.describe_end()}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +187,7 @@ class _LlamaServer:
         self._last_error = ""
         self._stopping = False
         self._lock = threading.Lock()
-        self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
         threading.Thread(target=self._run, name=f"local model {self.alias}", daemon=True).start()
-
-    def gate(self) -> asyncio.Semaphore:
-        """Admits `_MAX_IN_FLIGHT` requests, in order of arrival."""
-        return self._gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_MAX_IN_FLIGHT))
 
     def describe_end(self) -> str:
         """How it ended, in a few words."""
@@ -242,7 +211,7 @@ class _LlamaServer:
     def _run(self) -> None:
         code = -1
         try:
-            _need_libraries()
+            need_libraries()
             path = verify(self.weights)
             with tempfile.TemporaryFile() as log, contextlib.ExitStack() as ending:
                 process = self._start(log)
@@ -350,37 +319,8 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
-async def _fetch(name: str, progress: PullProgress | None) -> None:
-    """`pull` in a thread that delays neither the end of the event loop nor that of the process; cancelling stops it."""
-    cancelled = threading.Event()
-    done: Future[None] = Future()
-
-    def report(message: str, bytes_done: int, total: int) -> None:
-        if cancelled.is_set():
-            raise _FetchCancelled
-        if progress is not None:
-            progress(message, bytes_done, total)
-
-    def work() -> None:
-        try:
-            pull(name, report)
-            done.set_result(None)
-        except BaseException as error:
-            done.set_exception(error)
-
-    done.set_running_or_notify_cancel()
-    threading.Thread(target=work, daemon=True).start()
-    try:
-        await asyncio.wrap_future(done)
-    finally:
-        cancelled.set()
-
-
-class _FetchCancelled(Exception):
-    """The caller no longer waits for the weights."""
-
-
-def _need_libraries() -> None:
+def need_libraries() -> None:
+    """Raise `UnavailableModel` naming the missing packages if local models cannot run."""
     missing = [package for package in ("xllamacpp", "openai") if importlib.util.find_spec(package) is None]
     if missing:
         raise UnavailableModel(
