@@ -137,6 +137,12 @@ class Hierarchy(BaseModel):
     def has_vectors(self) -> bool:
         return bool(self.roles[0].vector)
 
+    @property
+    def distances(self) -> dict[str, dict[str, float]]:
+        """The distances between all roles by their vectors; empty without vectors."""
+        roles = self.roles if self.has_vectors else ()
+        return {a.name: {b.name: distance(a.vector, b.vector) for b in roles} for a in roles}
+
 
 CATALOG = TomlCatalog(
     "hierarchies",

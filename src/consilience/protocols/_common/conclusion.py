@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 from consilience.domain.messages import ClaimReply, Claims, FreeText, Label, Message, is_empty_remark
 from consilience.domain.positions import Ballot, BallotReply, changes, last_of, pool, shortfall
 from consilience.domain.report import Against, Claim, Confidence, Dissent, StrangeLoop
+from consilience.engine.prompt import Quote
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply, drawn_on
@@ -107,6 +108,11 @@ TextReply = Reply[Any]
 """A reply whose value has a `text`, which others may read."""
 
 NO_POSITION = "the answer does not match the answer_pattern; dissent is measured against the leading position of the pooled ballots"
+
+
+def quoted(session: Session, text: Reply[Any] | Message | None, label: str) -> tuple[Quote, ...]:
+    """Quote a text, if there is one."""
+    return (session.quote(text, label),) if text is not None else ()
 
 
 def publish_from(

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import LEVELS
@@ -18,7 +19,7 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols._common.conclusion import claims_of
-from consilience.protocols.refinement.passes import IntegratedReply, RoleOutput
+from consilience.protocols.refinement.records import Assessment, IntegratedReply, PassState, RefinementRun, RoleOutput
 from consilience.protocols.refinement.report import RefinementReport
 from consilience.protocols.refinement.report_data import (
     WHOLE,
@@ -28,8 +29,9 @@ from consilience.protocols.refinement.report_data import (
     PartReport,
     PassReport,
     Revision,
+    pass_name,
 )
-from consilience.protocols.refinement.scoring import Assessment, PassState, RefinementRun, critique_id, critique_text
+from consilience.protocols.refinement.scoring import critique_id, critique_text
 from consilience.protocols.refinement.settings import RefinementSettings
 from consilience.protocols.refinement.texts import MAX_UNCUT_SENTENCES, change, differences, unified
 
@@ -52,22 +54,21 @@ async def conclude(
     session: Session, settings: RefinementSettings, run: RefinementRun, stop: StopReason
 ) -> RefinementReport:
     """Return the report. The answer is the best pass, its quality the confidence; its open issues are the dissent."""
-    documents = {} if stop is StopReason.FAILED else {state.index: document_of(settings, state) for state in run.begun}
-    best = max((p for p in run.begun if documents.get(p.index)), key=lambda p: p.rank, default=None)
-    drafted = stop is not StopReason.FAILED and run.is_draft_better(best)
-    outcome = _Outcome(session, settings, run, best, drafted, documents)
+    outcome = _Outcome.of(session, settings, run, stop)
+    best, chosen = outcome.best, outcome.chosen
     answer, lost = run.draft.restored(outcome.document) if outcome.document else (None, [])
-    aggregated = _aggregated(settings, best) if best else {}
+    aggregated = _aggregated(best) if best else {}
     passes, objections = outcome.passes(), outcome.objections()
     metrics = {"words": len((answer or "").split()), **outcome.metrics(passes, aggregated)}
-    outcome.warn(metrics, lost)
-    judged = [state.assessment for state in run.begun if state.assessment and not state.assessment.failure]
+    for warning in outcome.warnings(metrics, lost):
+        session.warn(warning)
+    judged = [state.assessment for state in run.begun if state.is_judged and not state.assessment.failure]
     return await session.report(
         RefinementReport,
         first=_first_replies(settings, run),
         stop_reason=stop,
         unmet=outcome.unmet(),
-        answer_cut=best is not None and not drafted and _is_cut(settings, best),
+        answer_cut=chosen is not None and chosen.is_cut,
         check=best.check if best else None,
         confidence=outcome.confidence(),
         steps=len(run.begun),
@@ -78,48 +79,24 @@ async def conclude(
         dissent=tuple(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections if o.is_open),
         metrics=metrics,
         passes=passes,
-        best_pass=0 if drafted else best.index if best else None,
+        best_pass=chosen.index if chosen else None,
         coordinator_intent=run.intent.text if run.intent else None,
         coordinator_critique=_critique_by_part(judged[-1]) if judged else {},
-        revision_requested=any(state.base and run.passes[state.base - 1].critiques for state in run.begun),
+        revision_requested=any(state.index > 1 and state.base and state.base.critiques for state in run.begun),
         quality_threshold_met=best is not None and best.reached,
         aggregated_children=aggregated,
         distances=run.distances,
         handed_down=tuple(handed for state in run.begun for handed in state.result.handed),
         revisions=outcome.revisions(passes),
-        contributions=tuple(_contributions(settings, run.begun)),
-    )
-
-
-def document_of(settings: RefinementSettings, state: PassState) -> str | None:
-    """Return the text of a pass: the coordinator's or, if the coordinator failed, its parts in order; None if the pass was cut
-    off before."""
-    if state.whole is not None:
-        return state.whole.value.document
-    if state.index > 1 and state.assessment is None:
-        return None
-    return "\n\n".join(_part_texts(settings, state)) or None
-
-
-def _part_texts(settings: RefinementSettings, state: PassState) -> list[str]:
-    outputs = state.result.parts(settings.hierarchy).values()
-    return [output.text.text for output in outputs if output.text is not None]
-
-
-def _is_cut(settings: RefinementSettings, state: PassState) -> bool:
-    """Return whether the text of a pass, or one of the parts that it consists of, ended at the token limit."""
-    if state.whole is not None:
-        return state.whole.cut
-    return any(
-        output.text is not None and output.text.cut for output in state.result.parts(settings.hierarchy).values()
+        contributions=tuple(_contributions(run.begun)),
     )
 
 
 def _first_replies(settings: RefinementSettings, run: RefinementRun) -> list[Reply[object] | Failure]:
     """Return each author's reply or failure in the first pass."""
-    if not run.passes:
+    if len(run.passes) == 1:
         return []
-    outputs = [run.passes[0].result.first(author, settings.hierarchy) for author in settings.first_speakers]
+    outputs = map(run.passes[1].result.first, settings.first_speakers)
     return [output.text if output.text is not None else output.failures[0] for output in outputs]
 
 
@@ -144,11 +121,11 @@ def _levels(outputs: Mapping[str, RoleOutput]) -> dict[str, float]:
     return {name: LEVELS[output.declared] if output.declared else 0.0 for name, output in outputs.items()}
 
 
-def _contributions(settings: RefinementSettings, states: Sequence[PassState]) -> Iterator[Contribution]:
+def _contributions(states: Sequence[PassState]) -> Iterator[Contribution]:
     """Yield what every parent had from each of its children at the end of every pass."""
     for state in states:
-        for parent in settings.hierarchy.shape.agents:
-            below = state.result.below(parent, settings.hierarchy)
+        for parent in state.result.tree.shape.agents:
+            below = state.result.below(parent)
             weights, _ = aggregate(_levels(below))
             for child, output in below.items():
                 yield Contribution(
@@ -161,11 +138,11 @@ def _contributions(settings: RefinementSettings, states: Sequence[PassState]) ->
                 )
 
 
-def _aggregated(settings: RefinementSettings, state: PassState) -> dict[str, Aggregate]:
+def _aggregated(state: PassState) -> dict[str, Aggregate]:
     """Return what every parent got from its children in a pass, weighted by the confidence that each child declares."""
     aggregates: dict[str, Aggregate] = {}
-    for parent in settings.hierarchy.shape.agents:
-        if below := state.result.below(parent, settings.hierarchy):
+    for parent in state.result.tree.shape.agents:
+        if below := state.result.below(parent):
             levels = _levels(below)
             weights, mean = aggregate(levels)
             aggregates[parent] = Aggregate(
@@ -185,48 +162,44 @@ class _Outcome:
     session: Session
     settings: RefinementSettings
     run: RefinementRun
-    best: PassState | None
-    drafted: bool
-    """The answer is the draft given with the task."""
     documents: Mapping[int, str | None]
-    """The text of each pass, with markers."""
+    """The text of each pass, with markers; after a failed run only the draft."""
+    best: PassState | None
+    """Of the passes with a text."""
+    chosen: PassState | None
+    """The best pass or the draft, whichever is the answer."""
+
+    @classmethod
+    def of(cls, session: Session, settings: RefinementSettings, run: RefinementRun, stop: StopReason) -> _Outcome:
+        failed = stop is StopReason.FAILED
+        documents = {state.index: state.document for state in (run.origin, *([] if failed else run.begun))}
+        best = max((state for state in run.begun if documents.get(state.index)), key=lambda p: p.rank, default=None)
+        chosen = run.origin if not failed and run.is_draft_better(best) else best
+        return cls(session, settings, run, documents, best, chosen)
 
     @property
     def document(self) -> str:
         """The answer, with markers; empty without one."""
-        if self.drafted:
-            return self.run.draft.text
-        return (self.documents[self.best.index] or "") if self.best else ""
+        return (self.documents[self.chosen.index] or "") if self.chosen else ""
 
     @property
     def whole(self) -> Reply[IntegratedReply] | None:
         """The coordinator's reply that is the answer."""
-        return self.best.whole if self.best and not self.drafted else None
+        return self.chosen.whole if self.chosen else None
 
     @property
     def missing(self) -> list[str]:
         """The parts missing in the best pass."""
-        tree = self.settings.hierarchy
-        parts = self.best.result.parts(tree) if self.best else tree.sections
-        return [part for part in tree.sections if part not in parts]
-
-    @property
-    def lineage(self) -> list[PassState]:
-        """The passes that the best one is based on, itself first."""
-        states: list[PassState] = []
-        state = self.best
-        while state is not None:
-            states.append(state)
-            state = self.run.passes[state.base - 1] if state.base else None
-        return states
+        parts = self.best.result.parts if self.best else self.settings.hierarchy.sections
+        return [part for part in self.settings.hierarchy.sections if part not in parts]
 
     def confidence(self) -> Confidence:
-        if self.drafted and self.run.draft_assessment is not None:
-            overall = self.run.draft_assessment.scores[WHOLE].overall
-            return Confidence(level=overall, kind="the critic's mark of the draft")
-        quality = self.best.check.score if self.best is not None and self.best.check is not None else None
-        kind = f"quality by {self.settings.confidence}"
-        return Confidence() if quality is None else Confidence(level=quality, kind=kind)
+        chosen = self.chosen
+        if chosen is self.run.origin:
+            return Confidence(level=chosen.assessment.scores[WHOLE].overall, kind="the critic's mark of the draft")
+        if chosen is None or chosen.check is None or chosen.check.score is None:
+            return Confidence()
+        return Confidence(level=chosen.check.score, kind=f"quality by {self.settings.confidence}")
 
     def unmet(self) -> tuple[str, ...]:
         """Return why the run cannot count as good enough: silences in the best or last pass, and defects of the answer."""
@@ -234,44 +207,39 @@ class _Outcome:
         if best is None:
             return ()
         reasons = list(dict.fromkeys((*best.silences, *begun[-1].silences)))
-        if failures := [p.assessment.failure.key for p in begun if p.assessment and p.assessment.failure]:
+        if failures := [state.assessment.failure.key for state in begun if state.assessment.failure]:
             reasons.append(f"no reply to {', '.join(failures)}")
-        if best.assessment is not None and best.assessment.cut:
+        if best.assessment.cut:
             reasons.append(f"the critic's reply was cut at the token limit in pass {best.index}")
-        if best.assessment is not None and best.assessment.useless:
-            reasons.append(f"marked useless: {', '.join(best.assessment.useless)}")
+        if best.assessment.useless:
+            reasons.append(best.assessment.useless)
         if self.missing:
             reasons.append(f"missing parts: {', '.join(self.missing)}")
         return tuple(reasons)
 
     def passes(self) -> tuple[PassReport, ...]:
-        """Return the passes, compared with those that they started from."""
-        draft, assessment = self.run.draft, self.run.draft_assessment
-        compared = {0: draft.comparable(draft.text) if draft.text else ""}
-        parts: dict[int, Mapping[str, RoleOutput]] = {0: {}}
+        """Return the draft, if it was judged, and the passes, compared with those that they started from."""
+        draft, origin = self.run.draft, self.run.origin
+        compared: dict[int, str] = {}
         reports: list[PassReport] = []
-        if assessment is not None and assessment.failure is None:
-            whole, issues = assessment.scores.get(WHOLE), assessment.issues.get(WHOLE, ())
-            text = draft.restored(draft.text)[0]
-            reports.append(PassReport(index=0, document=text, whole=whole, whole_issues=issues))
-        for state in self.run.begun:
-            document = self.documents.get(state.index)
-            before, after = compared[state.base], draft.comparable(document) if document else ""
-            compared[state.index] = after
-            parts[state.index] = state.result.parts(self.settings.hierarchy)
-            earlier, assessment = parts[state.base], state.assessment
+        for state in (origin, *self.run.begun):
+            base, document, assessment = state.base, self.documents.get(state.index), state.assessment
+            before = compared[base.index] if base is not None else ""
+            after = compared[state.index] = draft.comparable(document) if document else ""
+            if state is origin and (not state.is_judged or assessment.failure is not None):
+                continue
+            earlier = base.result.part_texts if base is not None else {}
+            parts = state.result.parts.items()
             reports.append(
                 PassReport(
                     index=state.index,
-                    sections={
-                        n: _part_report(state, n, part, earlier.get(n)) for n, part in parts[state.index].items()
-                    },
+                    sections={name: _part_report(assessment, name, part, earlier.get(name)) for name, part in parts},
                     document=draft.restored(document)[0] if document else None,
                     quality=state.check.score if state.check else None,
-                    whole=assessment.scores.get(WHOLE) if assessment else None,
-                    whole_issues=assessment.issues.get(WHOLE, ()) if assessment else (),
+                    whole=assessment.scores.get(WHOLE),
+                    whole_issues=assessment.issues.get(WHOLE, ()),
                     met=state.reached,
-                    base=state.base,
+                    base=base.index if base is not None else 0,
                     unchanged=state.unchanged,
                     change=change(before, after) if before and after else None,
                     diff=draft.expand_markers(unified(before, after)) if before and after else "",
@@ -287,19 +255,16 @@ class _Outcome:
         """
         objections: list[Objection] = []
         later: PassState | None = None
-        for state in [] if self.drafted else self.lineage:
-            if state.assessment is not None:
-                objections = [*self._objections_to(state.assessment, state.index, later), *objections]
+        for state in (self.chosen or self.run.origin).lineage:
+            objections = [*self._objections_to(state, later), *objections]
             later = state
-        if self.run.draft_assessment is not None:
-            objections = [*self._objections_to(self.run.draft_assessment, 0, later), *objections]
         return tuple(objections)
 
-    def _objections_to(self, assessment: Assessment, index: int, later: PassState | None) -> Iterator[Objection]:
+    def _objections_to(self, state: PassState, later: PassState | None) -> Iterator[Objection]:
         shown, coordinator = self.session.shown(), self.settings.hierarchy.coordinator
-        standing = later.assessment.standing if later is not None and later.assessment is not None else None
-        for part, issues in assessment.issues.items():
-            id = critique_id(self.settings, index, part)
+        standing = later.assessment.standing if later is not None else None
+        for part, issues in state.assessment.issues.items():
+            id = critique_id(self.settings, state.index, part)
             met = standing is not None or (later is not None and (part == WHOLE or later.rewrote(part)))
             for n, issue in enumerate(issues, 1):
                 if standing is not None and issue in standing.get(part, ()):
@@ -315,14 +280,14 @@ class _Outcome:
 
     def revisions(self, passes: Sequence[PassReport]) -> tuple[Revision, ...]:
         """Return the result of every critique that was handed back."""
-        kept = {state.index for state in self.lineage}
+        kept = {state.index for state in self.best.lineage} if self.best else set()
         by_index = {report.index: report for report in passes}
         revisions: list[Revision] = []
-        for state in self.run.begun:
-            after, before = by_index[state.index], by_index.get(state.base)
-            if before is None:
+        for after in passes:
+            before = by_index.get(after.base)
+            if before is None or not after.index:
                 continue
-            revision = partial(Revision, step=before.index, into=after.index, discarded=state.index not in kept)
+            revision = partial(Revision, step=before.index, into=after.index, discarded=after.index not in kept)
             for role, part in before.sections.items():
                 later = after.sections.get(role)
                 if part.issues and later is not None:
@@ -332,10 +297,7 @@ class _Outcome:
                     revisions.append(revision(role=role, issues=part.issues, **changed, **marks))
             if before.whole_issues and not after.unchanged:
                 removed, added = differences(before.document or "", after.document or "") if before.index else ((), ())
-                marks = {
-                    "before": before.whole.overall if before.whole else None,
-                    "after": after.whole.overall if after.whole else None,
-                }
+                marks = {"before": before.whole_mark, "after": after.whole_mark}
                 revisions.append(
                     revision(role=WHOLE, issues=before.whole_issues, removed=removed, added=added, **marks)
                 )
@@ -344,18 +306,18 @@ class _Outcome:
     def metrics(
         self, passes: Sequence[PassReport], aggregated: Mapping[str, Aggregate]
     ) -> dict[str, float | int | None]:
-        best = self.best if not self.drafted else None
-        parts = [_without_headings(text) for text in _part_texts(self.settings, best)] if best else []
+        chosen = self.chosen
+        parts = [_without_headings(text.text) for text in chosen.result.part_texts.values()] if chosen else []
         document = _without_headings(self.document)
-        integrated = document if best and best.whole else ""
+        integrated = document if self.whole else ""
         outputs = [output for state in self.run.passes for output in state.result.authors.values()]
         revised = [(o.draft, o.text) for o in outputs if o.draft and o.text and o.text is not o.draft]
         changed = [text for draft, text in revised if text.text.split() != draft.text.split()]
         handed = [handed for state in self.run.begun for handed in state.result.handed]
         gains = [a.weighted_confidence - a.best_individual for a in aggregated.values() if a.best_individual]
         metrics: dict[str, float | int | None] = {
-            "novelty": novelty(integrated, map(_without_headings, self._written_before(best)))
-            if integrated and best
+            "novelty": novelty(integrated, map(_without_headings, self._written_before(chosen)))
+            if integrated and chosen
             else None,
             "beyond_parts": novelty(integrated, parts) if integrated else None,
             "parts_kept": survival([s for part in parts for s in sentences(part)], document) if document else None,
@@ -374,32 +336,26 @@ class _Outcome:
                 metrics[f"sibling_similarity/revise/{report.index}"] = mean_pairwise(texts)
         return metrics
 
-    def _written_before(self, best: PassState) -> list[str]:
+    def _written_before(self, state: PassState) -> list[str]:
         """Return all texts that existed when the whole of a pass was put together."""
-        run = self.run
-        outputs = [output for state in run.passes[: best.index] for output in state.result.all]
+        run, passes = self.run, self.run.passes
+        outputs = [output for earlier in passes[: state.index + 1] for output in earlier.result.all]
         texts = [reply.text for output in outputs for reply in (output.draft, output.text) if reply is not None]
-        wholes = [state.whole.value.document for state in run.passes[: best.index - 1] if state.whole is not None]
+        wholes = [earlier.whole.value.document for earlier in passes[: state.index] if earlier.whole is not None]
         documents = [document.text for document in self.session.sources]
         return [*documents, run.draft.text, run.intent.text if run.intent is not None else "", *texts, *wholes]
 
-    def warn(self, metrics: Mapping[str, float | int | None], lost: Sequence[str]) -> None:
-        """Warn about everything that makes the answer or its figures doubtful."""
-        for warning in self._warnings(metrics, lost):
-            self.session.warn(warning)
-
-    def _warnings(self, metrics: Mapping[str, float | int | None], lost: Sequence[str]) -> Iterator[str]:
-        best, run = self.best, self.run
+    def warnings(self, metrics: Mapping[str, float | int | None], lost: Sequence[str]) -> Iterator[str]:
+        """Yield everything that makes the answer or its figures doubtful."""
+        best, run, drafted = self.best, self.run, self.chosen is self.run.origin
         if best is not None and (later := [state for state in run.begun[best.index :] if not state.unchanged]):
             judged = any(state.check is not None and state.check.score is not None for state in later)
             reason = "no later one was judged better" if judged else "no later one was judged"
             yield f"the answer is pass {best.index} of {later[-1].index}: {reason}"
         if best is not None and best.whole is None:
             yield "the coordinator did not integrate the parts; the text is the parts in order"
-        assessments = [("the draft", run.draft_assessment), *((f"pass {p.index}", p.assessment) for p in run.passes)]
-        for name, assessment in assessments:
-            if assessment is not None:
-                yield from _critic_warnings(name, assessment)
+        for state in run.passes:
+            yield from _critic_warnings(pass_name(state.index), state.assessment)
         if best is not None and self.missing:
             yield f"parts missing from the text, with no usable reply of an author: {', '.join(self.missing)}"
         if self.session.dropped:
@@ -412,8 +368,8 @@ class _Outcome:
             if n >= LOOP_REPETITIONS:
                 yield f"the text repeats one sentence {n} times: {sentence[:80]}"
         target = self.settings.target_words
-        if best is not None and target and not self.drafted:
-            words = len((document_of(self.settings, best) or "").split())
+        if best is not None and target and not drafted:
+            words = len((best.document or "").split())
             if words < MIN_LENGTH_SHARE * target:
                 of = "the target of" if self.settings.length else "the draft, which has"
                 yield f"the text has {words} words, {words / target:.0%} of {of} {target}"
@@ -425,7 +381,7 @@ class _Outcome:
         cuttable = _cuttable(handed for state in run.passes for handed in state.result.handed)
         if self.settings.filter == "always" and shown is not None and 1 - shown < MIN_FILTERED_SHARE and cuttable:
             yield (f"filtering by distance has little effect: it left out {1 - shown:.1%} of the text handed down")
-        if self.drafted:
+        if drafted:
             yield "the answer is the draft: no pass had a better mark for the whole text"
 
 
@@ -441,18 +397,16 @@ def _critic_warnings(name: str, assessment: Assessment) -> Iterator[str]:
         yield f"issues beyond the maximum per part, left out of {name}: {assessment.surplus}"
 
 
-def _part_report(state: PassState, name: str, output: RoleOutput, before: RoleOutput | None) -> PartReport:
+def _part_report(assessment: Assessment, name: str, output: RoleOutput, before: Reply[Any] | None) -> PartReport:
     assert output.text is not None
-    assessment = state.assessment
-    earlier = before.text.text if before is not None and before.text is not None else None
     return PartReport(
         text=output.text.text,
-        confidence=assessment.confidence(name) if assessment else None,
+        confidence=assessment.confidences.get(name),
         declared=output.declared,
-        scores=assessment.scores.get(name) if assessment else None,
-        issues=assessment.issues.get(name, ()) if assessment else (),
+        scores=assessment.scores.get(name),
+        issues=assessment.issues.get(name, ()),
         written=output.written,
-        change=change(earlier, output.text.text) if earlier is not None else None,
+        change=change(before.text, output.text.text) if before is not None else None,
     )
 
 

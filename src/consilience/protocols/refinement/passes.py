@@ -8,148 +8,34 @@ The author and its specialists are shown the critique and the whole text that it
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import BaseModel, Field
-
-from consilience.domain.hierarchies import CRITIC, Hierarchy
-from consilience.domain.messages import Claims, FreeText, Message
-from consilience.domain.positions import ConfidenceLevel
+from consilience.domain.hierarchies import CRITIC
+from consilience.domain.messages import Message
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Pending, Reply
+from consilience.protocols._common.conclusion import quoted
+from consilience.protocols.refinement.records import (
+    CRITIQUE_OF_DRAFT,
+    CRITIQUE_OF_WHOLE,
+    DraftReply,
+    IntegratedReply,
+    LabelledMessages,
+    PassResult,
+    PassState,
+    RefinementRun,
+    RevisionRequests,
+    RoleOutput,
+    words_in,
+)
 from consilience.protocols.refinement.report_data import HandedDownKind, HandedDownText
 from consilience.protocols.refinement.settings import RefinementSettings
 from consilience.protocols.refinement.texts import filter_context, strength
 
 UNKNOWN_DISTANCE = 0.5
 """Distance of roles without vectors: that of orthogonal ones."""
-MAX_MEAN_WORD_CHARS = 15
-"""A text with longer words on average does not separate words by spaces."""
-
-CRITIQUE_OF_WHOLE, CRITIQUE_OF_DRAFT = "critique of the whole", "critique of the draft"
-"""Labels of critiques of a whole text."""
-
-
-class DraftReply(BaseModel):
-    """A piece of text, and its author's confidence in it."""
-
-    confidence: ConfidenceLevel = "unsure"
-    text: FreeText
-
-
-class IntegratedReply(BaseModel):
-    """The whole text, and its main claims with the parts they rest on.
-
-    The claims come last: a token limit may cut them off, but not the text.
-    """
-
-    text: FreeText
-    claims: Claims = Field(default_factory=list)
-
-    @property
-    def document(self) -> str:
-        """The text as the reader gets it."""
-        return self.text
-
-
-class TitledReply(IntegratedReply):
-    """A whole text with a separate title: small models write a title in the text and stop."""
-
-    title: str = ""
-
-    @property
-    def document(self) -> str:
-        """The title above the text, unless the text has one."""
-        title = " ".join(self.title.split()).lstrip("# ")
-        return f"# {title}\n\n{self.text}" if title and not self.text.startswith("# ") else self.text
-
-
-def words_in(*texts: Reply[Any] | None) -> int:
-    """Return the number of words in texts; 0 (unknown) in scripts that do not separate words by spaces."""
-    words = [word for text in texts if text is not None for word in text.text.split()]
-    return len(words) if sum(map(len, words)) < MAX_MEAN_WORD_CHARS * len(words) else 0
-
-
-@dataclass(frozen=True, slots=True)
-class RoleOutput:
-    """What a role wrote in a pass; a specialist, for one parent."""
-
-    role: str
-    draft: Reply[DraftReply] | None = None
-    """Its first reply in this pass."""
-    text: Reply[DraftReply] | None = None
-    """Its latest text, which may be from an earlier pass."""
-    written: bool = False
-    """The text differs from the one before the pass."""
-    given: tuple[Quote, ...] = ()
-    """What its draft was written from, without critiques."""
-    handed: tuple[HandedDownText, ...] = ()
-    """What was handed down to it."""
-    failures: tuple[Failure, ...] = ()
-
-    @property
-    def declared(self) -> ConfidenceLevel | None:
-        """The confidence that its author declares."""
-        return self.text.value.confidence if self.text is not None else None
-
-    @property
-    def replied(self) -> bool:
-        """Whether it replied in this pass, with a new text or the same."""
-        return self.written or self.draft is not None
-
-
-@dataclass(frozen=True, slots=True)
-class PassResult:
-    """What all roles wrote in a pass."""
-
-    authors: Mapping[str, RoleOutput] = field(default_factory=dict)
-    served: Mapping[tuple[str, str], RoleOutput] = field(default_factory=dict)
-    """Of the specialists, by parent and specialist."""
-
-    @property
-    def all(self) -> tuple[RoleOutput, ...]:
-        return (*self.authors.values(), *self.served.values())
-
-    @property
-    def failures(self) -> tuple[Failure, ...]:
-        return tuple(failure for output in self.all for failure in output.failures)
-
-    @property
-    def handed(self) -> tuple[HandedDownText, ...]:
-        return tuple(handed for output in self.all for handed in output.handed)
-
-    def below(self, parent: str, tree: Hierarchy) -> dict[str, RoleOutput]:
-        """Return what a role gets from each of its children that has a text."""
-        outputs = {child: self.served.get((parent, child), self.authors.get(child)) for child in tree.children(parent)}
-        return {child: output for child, output in outputs.items() if output is not None and output.text is not None}
-
-    def parts(self, tree: Hierarchy) -> dict[str, RoleOutput]:
-        """Return the existing parts of the text, in order."""
-        return {name: output for name, output in self.below(tree.coordinator, tree).items() if name in tree.sections}
-
-    def first(self, author: str, tree: Hierarchy) -> RoleOutput:
-        """Return what a role of `first_speakers` wrote, which is a specialist if no role has children below the coordinator."""
-        return self.authors.get(author) or self.served[tree.coordinator, author]
-
-
-LabelledMessages = Mapping[str, Message]
-"""Messages by the label under which prompts quote them."""
-
-
-@dataclass(frozen=True)
-class RevisionRequests:
-    """Critiques that a pass must meet. Labels that begin with `later` belong to a worse pass that started from the same text."""
-
-    parts: Mapping[str, LabelledMessages] = field(default_factory=dict)
-    """Of each criticised part."""
-    whole: LabelledMessages = field(default_factory=dict)
-
-    @property
-    def concern_only_whole(self) -> bool:
-        return bool(self.whole) and not self.parts
-
 
 PendingOutput = Pending[RoleOutput]
 HandedQuotes = list[tuple[Quote, HandedDownText | None]]
@@ -162,19 +48,11 @@ class PassWriter:
 
     session: Session
     settings: RefinementSettings
+    run: RefinementRun
     index: int
-    before: PassResult
-    """Of the pass that this one starts from."""
+    base: PassState
+    """The pass that this one starts from."""
     requests: RevisionRequests
-    distances: Mapping[tuple[str, str], float]
-    """By pair of roles."""
-    intent: Reply[str] | None = None
-    whole: Reply[IntegratedReply] | None = None
-    """The whole text of the pass that this one starts from."""
-    draft: Message | None = None
-    """The draft given with the task."""
-    markers: bool = False
-    """The draft contains markers of protected blocks."""
 
     async def write(self) -> PassResult:
         """Draft, get help, revise; return what every role has afterwards."""
@@ -195,8 +73,9 @@ class PassWriter:
                 revised[name] = self._start(self._revise(name, drafts[name], below))
         for pending in drafts.values():
             await pending  # returns what the draft's branch did not spend
-        kept = self.before
+        kept = self.base.result
         return PassResult(
+            tree,
             {n: await revised[n] if n in revised else _resting(n, kept.authors.get(n)) for n in tree.inner},
             {
                 edge: await served[edge] if edge in served else _resting(edge[1], kept.served.get(edge))
@@ -223,7 +102,7 @@ class PassWriter:
     async def _draft(self, name: str, drafts: Mapping[str, PendingOutput]) -> RoleOutput:
         """Write from the intent and the drafts above; in later passes from the critique, the own text and the others."""
         tree = self.settings.hierarchy
-        handed = self._hand_down("intent", tree.parents(name)[0], name, self.intent)
+        handed = self._hand_down("intent", tree.parents(name)[0], name, self.run.intent)
         for parent in tree.parents(name):
             if parent != tree.coordinator:
                 above = (await drafts[parent]).draft if parent in drafts else None
@@ -244,7 +123,7 @@ class PassWriter:
         if drafted is not None:
             output = await drafted
             if not output.written:
-                return _resting(child, self.before.served.get((parent, child)))
+                return _resting(child, self.base.result.served.get((parent, child)))
             draft = output.draft
         prompt, handed, own = self._specialist_prompt(parent, child, draft, cut=self.settings.filter == "always")
         if self.settings.filter == "auto" and self.session.window_share(child, prompt) > 0.5:
@@ -257,7 +136,7 @@ class PassWriter:
     ) -> tuple[Prompt, HandedQuotes, Reply[DraftReply] | None]:
         """Return the prompt, what it hands down and, for a specialist who writes a part itself, the present text of that part."""
         own = None
-        handed = self._hand_down("intent", parent, child, self.intent, cut=cut)
+        handed = self._hand_down("intent", parent, child, self.run.intent, cut=cut)
         if draft is not None:
             handed += self._hand_down("draft", parent, child, draft, cut=cut)
             if self._shown_whole is None or parent not in self.settings.hierarchy.sections:
@@ -265,7 +144,7 @@ class PassWriter:
             critiques = [quote for quote in self._critiques(parent) if quote.label != CRITIQUE_OF_DRAFT]
             handed += self._surroundings(parent, child, cut=cut)
         elif self._advises(child):
-            handed += self._hand_down("text", parent, child, self.whole, cut=cut)
+            handed += self._hand_down("text", parent, child, self.base.whole, cut=cut)
             critiques = self._quoted(self.requests.whole)
         else:
             own = self._text_before(child)
@@ -282,7 +161,7 @@ class PassWriter:
             parent=parent if draft is not None else "",
             part=draft is None and not self._advises(child),
             before=own is not None or any(quote.label == "before" for quote in given),
-            size=words_in(draft or own or self.whole),
+            size=words_in(draft or own or self.base.whole),
         )
         return prompt, handed, own
 
@@ -352,9 +231,9 @@ class PassWriter:
             view=session.agent(name).introduction(),
             tone=settings.tone,
             length=settings.target(),
-            draft=self.draft is not None,
+            draft=self.run.origin.draft is not None,
             documents=bool(session.sources),
-            markers=self.markers,
+            markers=bool(self.run.draft.blocks),
             intent="intent" in labels,
             whole="text" in labels,
             above=above,
@@ -366,19 +245,18 @@ class PassWriter:
             **values,
         )
         quotes = (*given, *helped, *critiques, *([session.quote(own, "you")] if own is not None else []))
-        draft = (session.quote(self.draft, "draft"),) if self.draft is not None and shared else ()
-        return Prompt(words, quotes, draft)
+        return Prompt(words, quotes, quoted(session, self.run.origin.draft, "draft") if shared else ())
 
     def _text_before(self, name: str) -> Reply[DraftReply] | None:
         """Return the text that an author, or a specialist who writes a part itself, had before this pass."""
         edge = (self.settings.hierarchy.coordinator, name)
-        before = self.before.authors.get(name, self.before.served.get(edge))
+        before = self.base.result.authors.get(name, self.base.result.served.get(edge))
         return before.text if before is not None else None
 
     @property
     def _shown_whole(self) -> Reply[IntegratedReply] | None:
         """The whole text that the critique is about, for authors and their specialists. In brief they see the other parts."""
-        return self.whole if self.session.detail == "full" else None
+        return self.base.whole if self.session.detail == "full" else None
 
     def _surroundings(self, author: str, reader: str, *, cut: bool = False) -> HandedQuotes:
         """Return what an author's text must fit: the whole that the pass starts from or, if none is shown, the parts that the
@@ -388,7 +266,7 @@ class PassWriter:
         if self._shown_whole is not None:
             texts = [("text", tree.coordinator, "text", self._shown_whole)]
         else:
-            others = self.before.parts(tree).items()
+            others = self.base.result.parts.items()
             texts = [("part", part, part, other.text) for part, other in others if part not in tree.writes_for(author)]
         if not cut:
             return [(self.session.quote(text, label), None) for _, _, label, text in texts if text is not None]
@@ -431,7 +309,7 @@ class PassWriter:
             return []
         if cut is None:
             cut = self.settings.filter == "always"
-        distance = self.distances.get((parent, child), UNKNOWN_DISTANCE) if cut else None
+        distance = self.run.distances.get(parent, {}).get(child, UNKNOWN_DISTANCE) if cut else None
         filtered = filter_context(text.text, distance or 0.0)
         record = HandedDownText(
             step=self.index,

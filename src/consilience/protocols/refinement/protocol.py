@@ -11,38 +11,27 @@ from typing import ClassVar
 
 from pydantic import BaseModel
 
-from consilience.domain.hierarchies import distance, from_cosine
+from consilience.domain.hierarchies import from_cosine
 from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
-from consilience.engine.prompt import Prompt, Quote
+from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
 from consilience.engine.work import Failure
+from consilience.protocols._common.conclusion import quoted
 from consilience.protocols.refinement.outcome import conclude
-from consilience.protocols.refinement.passes import (
-    CRITIQUE_OF_DRAFT,
-    CRITIQUE_OF_WHOLE,
+from consilience.protocols.refinement.passes import PassWriter
+from consilience.protocols.refinement.records import (
     IntegratedReply,
     PassResult,
-    PassWriter,
+    PassState,
+    RefinementRun,
     RevisionRequests,
     TitledReply,
     words_in,
 )
 from consilience.protocols.refinement.report import RefinementReport
 from consilience.protocols.refinement.report_data import WHOLE, JudgedPass
-from consilience.protocols.refinement.scoring import (
-    NO_ISSUES,
-    Assessment,
-    EarlierIssues,
-    PassState,
-    RefinementRun,
-    check_of,
-    critique_id,
-    critique_text,
-    judge,
-    judge_draft,
-    judged_pass,
-)
+from consilience.protocols.refinement.scoring import check_of, critique_id, critique_text, judge, judged_pass
 from consilience.protocols.refinement.settings import RefinementSettings
 from consilience.protocols.refinement.texts import extract_protected
 
@@ -62,7 +51,8 @@ class Refinement(RefinementSettings):
     closing: ClassVar[bool] = True
 
     async def run(self, session: Session) -> RefinementReport:
-        run = RefinementRun(extract_protected(self.draft, self.protect), distances=await self._distances(session))
+        origin = PassState(0, PassResult(self.hierarchy))
+        run = RefinementRun(extract_protected(self.draft, self.protect), [origin], await self._distances(session))
         passes = self.max_passes if session.limits.steps is None else min(self.max_passes, session.limits.steps)
         if passes > 0:
             await self._judge_draft(session, run)
@@ -80,37 +70,30 @@ class Refinement(RefinementSettings):
         """Publish the draft, and judge it as pass 0, as a whole."""
         if not run.draft.text:
             return
-        run.draft_message = Message(
+        run.origin.draft = Message(
             id="draft", sender="draft", kind="draft", text=run.draft.text, audience=_everyone(session)
         )
-        session.publish(run.draft_message)
-        if self.critic != "model":
-            return
-        async with session.phase("critique", 0):
-            run.draft_assessment = await judge_draft(session, self, run.draft_message)
-        if run.draft_assessment.failure is not None:
-            run.failures.append(run.draft_assessment.failure)
-        else:
-            session.note("pass", judged_pass(0, run.draft_assessment))
+        session.publish(run.origin.draft)
+        if self.critic == "model":
+            await self._criticise(session, run, run.origin)
 
     async def _set_intent(self, session: Session, run: RefinementRun) -> None:
         """Ask the coordinator once what the text is for, given the critique of the draft."""
-        requests = self._draft_requests(session, run)
-        tree = self.hierarchy
+        tree, critiques = self.hierarchy, self._requests(session, run).whole
         words = session.render_template(
             "intent",
             duty=tree.by_name[tree.coordinator].description,
             parts=tuple((part, tree.by_name[part].description) for part in tree.sections),
             tone=self.tone,
-            draft=run.draft_message is not None,
+            draft=run.origin.draft is not None,
             length=self.target("the task"),
-            of_draft=tuple(requests.whole),
+            of_draft=tuple(critiques),
         )
-        critiques = tuple(session.quote(message, label) for label, message in requests.whole.items())
+        quotes = tuple(session.quote(message, label) for label, message in critiques.items())
         async with session.phase("intent", 0):
             reply = await session.ask(
                 tree.coordinator,
-                Prompt(words, critiques, _draft_quote(session, run)),
+                Prompt(words, quotes, quoted(session, run.origin.draft, "draft")),
                 key=f"intent/{tree.coordinator}",
                 kind="intent",
                 audience=_everyone(session),
@@ -121,30 +104,14 @@ class Refinement(RefinementSettings):
             run.intent = reply
 
     async def _write_parts(self, session: Session, run: RefinementRun, index: int) -> PassState:
-        """Write the parts of a pass, from the best pass so far or, if none was judged, from what the last one left."""
-        base = run.base
-        state = PassState(
-            index,
-            base=base.index if base is not None else 0,
-            requests=self._requests(session, run, base) if base is not None else self._draft_requests(session, run),
-        )
-        last = run.passes[-1].result if run.passes else PassResult()
-        state.result = await PassWriter(
-            session=session,
-            settings=self,
-            index=index,
-            before=base.result if base is not None else last,
-            requests=state.requests,
-            distances=run.edges,
-            intent=run.intent,
-            whole=base.whole if base is not None else None,
-            draft=run.draft_message,
-            markers=bool(run.draft.blocks),
-        ).write()
+        """Write the parts of a pass, from the best pass so far or, in the first one, from the draft."""
+        base, requests = run.base, self._requests(session, run)
+        result = await PassWriter(session, self, run, index, base, requests).write()
+        state = PassState(index, result, base, requests=requests)
         run.passes.append(state)
-        run.failures.extend(state.result.failures)
-        rewritten = any(output.written for output in state.result.parts(self.hierarchy).values())
-        state.unchanged = base is not None and not rewritten and not state.requests.concern_only_whole
+        run.failures.extend(result.failures)
+        rewritten = any(output.written for output in result.parts.values())
+        state.unchanged = index > 1 and not rewritten and not requests.concern_only_whole
         return state
 
     def _is_to_integrate(self, session: Session, run: RefinementRun, state: PassState) -> bool:
@@ -155,47 +122,44 @@ class Refinement(RefinementSettings):
 
     def _is_quorum(self, session: Session, state: PassState) -> bool:
         """Return whether enough authors wrote something."""
-        outputs = [state.result.first(author, self.hierarchy) for author in self.first_speakers]
+        outputs = map(state.result.first, self.first_speakers)
         return session.has_quorum([(output.text, output.failures) for output in outputs])
 
     async def _integrate(self, session: Session, run: RefinementRun, state: PassState) -> None:
         """Ask the coordinator for one text. It may be the answer, so the call may draw on the reserve."""
-        lead, base = self.hierarchy.coordinator, run.passes[state.base - 1] if state.base else None
-        below, parts = state.result.below(lead, self.hierarchy), state.result.parts(self.hierarchy)
+        lead, parts, critiques = self.hierarchy.coordinator, state.result.parts, state.requests.whole
+        last = state.base.whole if state.base is not None else None
+        texts = list(state.result.part_texts.values())
+        below = {name: output.text for name, output in state.result.below(lead).items()}
         helpers = tuple(name for name in below if name not in parts)
-        last = base.whole if base is not None else None
-        whole_critiques = state.requests.whole
         words = session.render_template(
             "integrate",
             duty=self.hierarchy.by_name[lead].description,
             parts=tuple(parts),
             helpers=helpers,
             intent=run.intent is not None,
-            draft=run.draft_message is not None,
+            draft=run.origin.draft is not None,
             changed=tuple(name for name, part in parts.items() if part.written) if last is not None else (),
             again=last is not None,
-            of_whole=tuple(whole_critiques),
+            of_whole=tuple(critiques),
             length=self.target(),
             tone=self.tone,
             markers=bool(run.draft.blocks),
             documents=bool(session.sources),
             most=session.caps.claims,
-            size=words_in(last) if last is not None else words_in(*(part.text for part in parts.values())),
+            size=words_in(last) if last is not None else words_in(*texts),
         )
-        quotes = [session.quote(run.intent, "intent")] if run.intent is not None else []
-        quotes += [session.quote(text, name) for name in (*helpers, *parts) if (text := below[name].text) is not None]
-        quotes += [session.quote(last, "text")] if last is not None else []
-        quotes += [session.quote(message, label) for label, message in whole_critiques.items()]
-        texts = [part.text.text for part in parts.values() if part.text is not None]
+        shown = {"intent": run.intent, **{name: below[name] for name in (*helpers, *parts)}, "text": last, **critiques}
+        quotes = [quote for label, text in shown.items() for quote in quoted(session, text, label)]
         async with session.phase("integrate", state.index):
             reply = await session.ask(
                 lead,
-                Prompt(words, tuple(quotes), _draft_quote(session, run)),
+                Prompt(words, tuple(quotes), quoted(session, run.origin.draft, "draft")),
                 key=f"pass-{state.index}/integrate/{lead}",
                 returns=TitledReply if session.detail == "brief" else IntegratedReply,
                 kind="whole",
                 audience=_everyone(session),
-                accept=partial(_accept_whole, texts, len(self.draft.split())),
+                accept=partial(_accept_whole, [text.text for text in texts], len(self.draft.split())),
                 closing=True,
                 max_tokens=self.longest_reply,
             )
@@ -210,19 +174,18 @@ class Refinement(RefinementSettings):
         """Have the pass judged, unless its text is unchanged or a limit was hit, and record whether it is good enough."""
         if state.unchanged or run.exhausted:
             return
-        context = (session.quote(run.intent, "intent"),) if run.intent is not None else ()
         async with session.phase("critique", state.index):
-            parts, earlier = state.result.parts(self.hierarchy), self._earlier_issues(session, run, state)
-            context = (*context, *_draft_quote(session, run))
-            state.assessment = await judge(session, self, state.index, parts, state.whole, context, earlier)
+            context = (*quoted(session, run.intent, "intent"), *quoted(session, run.origin.draft, "draft"))
+            state.assessment = await judge(session, self, state, context)
         if state.assessment.failure is not None:
             run.failures.append(state.assessment.failure)
             return
-        state.silences = tuple(run.silences())
-        check = check_of(self, state.assessment)
-        state.reached, state.check = check.met, check.vetoed(*state.silences)
-        session.record_check(state.check, state.index)
-        session.note("pass", judged_pass(state.index, state.assessment, met=state.reached))
+        if state.index:
+            state.silences = tuple(run.silences())
+            check = check_of(self, state.assessment)
+            state.reached, state.check = check.met, check.vetoed(*state.silences)
+            session.record_check(state.check, state.index)
+        session.note("pass", judged_pass(state))
 
     def _stop_reason(self, session: Session, run: RefinementRun, state: PassState) -> StopReason | None:
         """Return why the run ends with a pass; None if another pass may follow."""
@@ -232,95 +195,62 @@ class Refinement(RefinementSettings):
             return run.exhausted
         if state.unchanged:  # a failed call is no decision to keep the text
             return None if state.whole is None and state.result.failures else StopReason.STALLED
-        if state.assessment is None or state.check is None:
+        if state.check is None:
             return StopReason.INCONCLUSIVE
         if state.check.met:
             return StopReason.CONVERGED
-        missing = len(state.result.parts(self.hierarchy)) < len(self.hierarchy.sections)
+        missing = len(state.result.parts) < len(self.hierarchy.sections)
         if missing or any(state.assessment.issues.values()):
             return None
         return StopReason.INCONCLUSIVE if state.reached else StopReason.STALLED
 
     # --- critiques, as messages
 
-    def _draft_requests(self, session: Session, run: RefinementRun) -> RevisionRequests:
-        """Return the critique of the draft, for the intent and the first pass."""
-        assessment, draft = run.draft_assessment, run.draft_message
-        if assessment is None or not assessment.issues.get(WHOLE) or draft is None or run.passes:
-            return RevisionRequests()
-        if run.draft_critique is None:
-            run.draft_critique = self._publish_critique(session, assessment, 0, WHOLE, draft.id)
-        return RevisionRequests(whole={CRITIQUE_OF_DRAFT: run.draft_critique})
-
-    def _requests(self, session: Session, run: RefinementRun, base: PassState) -> RevisionRequests:
+    def _requests(self, session: Session, run: RefinementRun) -> RevisionRequests:
         """Return the critiques of the pass that the next one starts from and, if the last pass was worse, also that one's critiques
         of the same parts."""
-        assert base.assessment is not None
-        last = run.passes[-1]
-        states = {"": base, **({"later ": last} if last is not base and last.assessment is not None else {})}
+        base, last = run.base, run.passes[-1]
+        states = {"": base} if last is base else {"": base, "later ": last}
 
         def critiques(part: str, label: str) -> dict[str, Message]:
             handed = {f"{when}{label}": self._handed_back(session, state, part) for when, state in states.items()}
             return {label: message for label, message in handed.items() if message is not None}
 
+        parts = [part for part, issues in base.assessment.issues.items() if issues and part != WHOLE]
         return RevisionRequests(
-            {part: critiques(part, "critique") for part in base.assessment.criticised},
-            critiques(WHOLE, CRITIQUE_OF_WHOLE),
+            {part: critiques(part, "critique") for part in parts}, critiques(WHOLE, base.whole_label)
         )
 
     def _handed_back(self, session: Session, state: PassState, part: str) -> Message | None:
         """Return the critique of a part in a pass, published once; None without issues."""
-        if state.assessment is None or not state.assessment.issues.get(part):
-            return None
-        if part not in state.critiques:
-            text = state.whole if part == WHOLE else state.result.parts(self.hierarchy)[part].text
-            key = text.key if text is not None else None
-            state.critiques[part] = self._publish_critique(session, state.assessment, state.index, part, key)
-        return state.critiques[part]
+        if state.assessment.issues.get(part) and part not in state.critiques:
+            state.critiques[part] = self._publish_critique(session, state, part)
+        return state.critiques.get(part)
 
-    def _publish_critique(
-        self, session: Session, assessment: Assessment, index: int, part: str, of: str | None
-    ) -> Message:
+    def _publish_critique(self, session: Session, state: PassState, part: str) -> Message:
         """Publish the critique of a part to its writers, their specialists and the coordinator; of the whole, to every role."""
-        tree = self.hierarchy
+        tree, of, assessment = self.hierarchy, state.text_of(part), state.assessment
         writers = [name for name in (*tree.inner, part) if part != WHOLE and part in tree.writes_for(name)]
         readers = dict.fromkeys((*writers, *(child for name in writers for child in tree.children(name))))
         message = Message(
-            id=critique_id(self, index, part),
+            id=critique_id(self, state.index, part),
             sender=self.judge,
             kind="critique",
             text=critique_text(assessment.issues[part], assessment.scores.get(part)),
             audience=tree.shape.agents if part == WHOLE else tuple(readers),
-            reply_to=of,
-            phase=("critique", index),
+            reply_to=session.quote(of, part).id if of is not None else None,
+            phase=("critique", state.index),
         )
         session.publish(message)
         return message
 
-    def _earlier_issues(self, session: Session, run: RefinementRun, state: PassState) -> EarlierIssues:
-        """Return what was handed back of the pass that this one started from, or of the draft.
-
-        Nothing in brief, where the critic is not asked about earlier issues.
-        """
-        assessment, whole = run.draft_assessment, CRITIQUE_OF_DRAFT
-        critiques = {WHOLE: run.draft_critique} if run.draft_critique is not None and state.index == 1 else {}
-        if state.base:
-            base = run.passes[state.base - 1]
-            assessment, whole, critiques = base.assessment, CRITIQUE_OF_WHOLE, base.critiques
-        if session.detail == "brief" or assessment is None:
-            return NO_ISSUES
-        return EarlierIssues(
-            {part: assessment.issues[part] for part in critiques},
-            {whole if part == WHOLE else f"critique of {part}": message for part, message in critiques.items()},
-        )
-
     async def _distances(self, session: Session) -> dict[str, dict[str, float]]:
         """Return the distances of all roles, from their vectors or, if the filter needs them, from embedded descriptions."""
-        roles = self.hierarchy.roles
         if self.hierarchy.has_vectors:
-            return {a.name: {b.name: distance(a.vector, b.vector) for b in roles} for a in roles}
+            return self.hierarchy.distances
         if not self.needs_encoder:
             return {}  # nothing is embedded for the report alone
+        roles = self.hierarchy.roles
         cosines = await session.cosines([role.description for role in roles])
         if cosines is None:
             return {}
@@ -329,10 +259,6 @@ class Refinement(RefinementSettings):
 
 def _everyone(session: Session) -> tuple[str, ...]:
     return tuple(agent.id for agent in session.agents)
-
-
-def _draft_quote(session: Session, run: RefinementRun) -> tuple[Quote, ...]:
-    return (session.quote(run.draft_message, "draft"),) if run.draft_message is not None else ()
 
 
 def _accept_whole(parts: Sequence[str], drafted: int, reply: IntegratedReply) -> None:

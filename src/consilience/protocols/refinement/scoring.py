@@ -1,9 +1,8 @@
-"""The critic's replies, the scorers, and what follows from them: marks and issues of every part, the order of passes."""
+"""The critic's replies, the scorers, and what follows from them: marks and issues of every part."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated
 
@@ -11,30 +10,32 @@ from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, create_m
 
 from consilience.domain.detail import capped
 from consilience.domain.messages import Message, is_empty_remark
-from consilience.domain.outcome import Check, StopReason
+from consilience.domain.outcome import Check
 from consilience.domain.positions import LEVELS, exact
 from consilience.engine.analysis import SentenceIndex, sentences
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
-from consilience.engine.work import Ask, Failure, Reply, exhaustion
-from consilience.protocols.refinement.passes import IntegratedReply, PassResult, RevisionRequests, RoleOutput, words_in
+from consilience.engine.work import Ask, Failure, Reply
+from consilience.protocols._common.presenting import format_score
+from consilience.protocols.refinement.records import (
+    MAX_MARK,
+    Assessment,
+    PassState,
+    RoleOutput,
+    mark_from,
+    total_of,
+    words_in,
+)
 from consilience.protocols.refinement.report_data import WHOLE, JudgedPass, Scores
 from consilience.protocols.refinement.settings import RefinementSettings
-from consilience.protocols.refinement.texts import ProtectedDraft
 
 MAX_POINTS = 10.0
-
-MAX_MARK = 1000
-"""Marks are integers, in hundredths of a point of ten, to compare exactly."""
 
 FULL_LENGTH_CHARS = 500
 """Length of a text with the best mark by length (seed 004, M7)."""
 
 MIN_PART_CHARS, MIN_CONFIDENCE_MARK = 100, 700
 """Rules of the heuristic critic (seed 004, M6)."""
-
-CONTRADICTION = 300
-"""Min distance of an overall mark that contradicts the mean of the other marks."""
 
 NAMED_POINTS: Mapping[str, float] = {"useless": 0.0, "weak": 3.0, "passable": 5.0, "good": 8.0, "excellent": 10.0}
 """Words for points: small models do not choose numbers with care (docs/design/refinement.md). The values are this project's."""
@@ -107,200 +108,89 @@ def critique_of(
     return create_model("Critique", __base__=Critique, **fields)  # type: ignore[call-overload,no-any-return]
 
 
-IssuesByPart = Mapping[str, tuple[str, ...]]
-"""Issues by part, and of the whole under `WHOLE`."""
-
-
-@dataclass(frozen=True)
-class EarlierIssues:
-    """Issues with the version that a text started from."""
-
-    issues: IssuesByPart = field(default_factory=dict)
-    critiques: Mapping[str, Message] = field(default_factory=dict)
-    """The messages that contain them, by label."""
-
-    def standing(self, part: str, judgement: Judgement | BriefJudgement) -> tuple[str, ...]:
-        """Return the issues with a part that still hold."""
-        numbers = judgement.standing if isinstance(judgement, LaterJudgement) else ()
-        return tuple(issue for n, issue in enumerate(self.issues.get(part, ()), 1) if n in numbers)
-
-
-NO_ISSUES = EarlierIssues()
-
-
-@dataclass(frozen=True, slots=True)
-class Assessment:
-    """The marks and issues of each part and, under `WHOLE`, of the whole text."""
-
-    marks: Mapping[str, int | None] = field(default_factory=dict)
-    """From 0 to `MAX_MARK`, of the kind in the settings. Of every part of the hierarchy, also missing ones, and of the whole if
-    the critic gives them. None: no mark."""
-    scores: Mapping[str, Scores] = field(default_factory=dict)
-    """Given by the critic."""
-    issues: IssuesByPart = field(default_factory=dict)
-    """Including those in `standing`."""
-    standing: IssuesByPart | None = None
-    """Issues with the version before that still hold; None if the critic was not asked for them."""
-    surplus: int = 0
-    """Issues beyond the cap, left out."""
-    echoes: int = 0
-    """Issues that repeat the criticised text itself."""
-    failure: Failure | None = None
-    """Of a critic without a usable reply."""
-    cut: bool = False
-    """The critic's reply ended at the token limit."""
-
-    @property
-    def criticised(self) -> tuple[str, ...]:
-        """The parts with issues, in order."""
-        return tuple(part for part, issues in self.issues.items() if issues and part != WHOLE)
-
-    @property
-    def total(self) -> int | None:
-        """The sum of all marks; None if one is missing."""
-        return _sum(self.marks.values())
-
-    @property
-    def quality(self) -> float | None:
-        """The mean mark of the parts, from 0 to 1; None if one is missing."""
-        parts = [mark for part, mark in self.marks.items() if part != WHOLE]
-        total = _sum(parts)
-        return None if total is None else total / (MAX_MARK * len(parts))
-
-    def confidence(self, part: str) -> float | None:
-        """Return the mark of a part, from 0 to 1."""
-        mark = self.marks.get(part)
-        return None if mark is None else mark / MAX_MARK
-
-    @property
-    def useless(self) -> tuple[str, ...]:
-        """The parts with an overall score of 0."""
-        return tuple(part for part, scores in self.scores.items() if scores.overall == 0)
-
-    @property
-    def contradictory(self) -> tuple[str, ...]:
-        """The parts whose overall score is far from the mean of the other scores."""
-
-        def gap(scores: Scores) -> int:
-            others = mark_from(scores.coherence) + mark_from(scores.accuracy) + mark_from(scores.depth)
-            return abs(3 * mark_from(scores.overall) - others)
-
-        return tuple(part for part, scores in self.scores.items() if gap(scores) >= 3 * CONTRADICTION)
-
-
-def _sum(marks: Collection[int | None]) -> int | None:
-    known = [mark for mark in marks if mark is not None]
-    return sum(known) if known and len(known) == len(marks) else None
-
-
 async def judge(
-    session: Session,
-    settings: RefinementSettings,
-    index: int,
-    parts: Mapping[str, RoleOutput],
-    whole: Reply[IntegratedReply] | None,
-    context: Sequence[Quote],
-    earlier: EarlierIssues,
+    session: Session, settings: RefinementSettings, state: PassState, context: Sequence[Quote]
 ) -> Assessment:
-    """Judge a pass: `parts`, all of which have a text, and the whole. One call, none with the heuristic critic.
+    """Judge the parts and the whole of a pass, or the draft as a whole. One call, none with the heuristic critic.
 
     Without a whole the critic reads the parts. `context` is what the text should be: the intent, the draft.
     """
-    texts = {part: output.text for part, output in parts.items() if output.text is not None}
+    parts, index = state.result.parts, state.index
+    # in brief the critic is not asked about earlier issues
+    earlier = state.base.critiques if state.base is not None and session.detail != "brief" else {}
     reply: Reply[Critique] | Failure | None = None
-    if settings.critic == "model" and parts:
-        read = [session.quote(text, part) for part, text in texts.items()]
-        quotes = [*context, *([session.quote(whole, "text")] if whole is not None else read)]
-        reply = await _ask(session, settings, index, tuple(parts), quotes, words_in(whole), earlier)
-    scores = _scores_of(reply)
-    marks = {
-        part: mark_of(settings.confidence, parts[part], scores.get(part)) if part in parts else None
-        for part in settings.hierarchy.sections
-    }
+    if settings.critic == "model" and (parts or not index):
+        reply = await _ask(session, settings, state, context, earlier)
+    scores = _scores_of(reply.value) if isinstance(reply, Reply) else {}
+    marks: dict[str, int | None] = {}
+    for part in settings.hierarchy.sections if index else ():
+        marks[part] = mark_of(settings.confidence, parts[part], scores.get(part)) if part in parts else None
     if settings.critic == "heuristic":
         return Assessment(marks, issues={part: heuristic_issues(parts[part], marks[part]) for part in parts})
-    if settings.confidence == "critic":
+    if settings.confidence == "critic" or not index:
         marks[WHOLE] = mark_from(scores[WHOLE].overall) if WHOLE in scores else None
-    written = {part: text.text for part, text in texts.items()}
-    return _assessment(session, reply, marks, {**written, WHOLE: whole.text if whole is not None else ""}, earlier)
-
-
-async def judge_draft(session: Session, settings: RefinementSettings, draft: Message) -> Assessment:
-    """Judge the draft given with the task, as a whole. One call."""
-    reply = await _ask(session, settings, 0, (), [session.quote(draft, "draft")])
-    scores = _scores_of(reply)
-    marks = {WHOLE: mark_from(scores[WHOLE].overall) if WHOLE in scores else None}
-    return _assessment(session, reply, marks, {WHOLE: draft.text})
+    if not isinstance(reply, Reply):
+        return Assessment(marks, failure=reply)
+    issues = {part: _stated_issues(judgement) for part, judgement in reply.value.judgements().items()}
+    standing = None
+    if earlier and state.base is not None:
+        before = state.base.assessment.issues
+        standing = {part: _standing(before.get(part, ()), one) for part, one in reply.value.judgements().items()}
+        issues = {part: tuple(dict.fromkeys((*standing[part], *named))) for part, named in issues.items()}
+    cap = session.caps.issues
+    kept = {part: named[:cap] for part, named in issues.items()}
+    return Assessment(
+        marks=marks,
+        scores=scores,
+        issues=kept,
+        standing=standing,
+        surplus=sum(len(named[cap:]) for named in issues.values()),
+        echoes=sum(_is_echo(issue, state.text_of(part)) for part, named in kept.items() for issue in named),
+        cut=reply.cut,
+    )
 
 
 def _ask(
     session: Session,
     settings: RefinementSettings,
-    index: int,
-    parts: tuple[str, ...],
-    quotes: Sequence[Quote],
-    size: int = 0,
-    earlier: EarlierIssues = NO_ISSUES,
+    state: PassState,
+    context: Sequence[Quote],
+    earlier: Mapping[str, Message],
 ) -> Ask[Critique]:
+    """`earlier` are the critiques of the version before, by part."""
+    parts = state.result.part_texts
+    read = {"text": state.whole} if state.whole is not None else parts
+    quotes = [*context, *(session.quote(text, label) for label, text in read.items())]
+    of_whole = state.base.whole_label if state.base is not None else ""
+    labelled = {of_whole if part == WHOLE else f"critique of {part}": message for part, message in earlier.items()}
     words = session.render_template(
         "critique",
         parts=tuple((part, settings.hierarchy.by_name[part].description) for part in parts),
         labels=tuple(quote.label for quote in quotes),
         length=settings.target(),
         tone=settings.tone,
-        size=size,
-        earlier=tuple(earlier.critiques),
+        size=words_in(state.whole),
+        earlier=tuple(labelled),
         most=session.caps.issues,
         documents=bool(session.sources),
     )
     return session.ask(
         settings.judge,
-        Prompt(words, (*quotes, *(session.quote(message, label) for label, message in earlier.critiques.items()))),
-        key=f"pass-{index}/critique/{settings.judge}",
-        returns=critique_of((*parts, WHOLE), frozenset(earlier.issues), brief=session.detail == "brief"),
+        Prompt(words, (*quotes, *(session.quote(message, label) for label, message in labelled.items()))),
+        key=f"pass-{state.index}/critique/{settings.judge}",
+        returns=critique_of((*parts, WHOLE), frozenset(earlier), brief=session.detail == "brief"),
         kind="judgement",
         closing=True,  # an answer exists then, and one that was judged is worth more than the reserve
         max_tokens=settings.critique_tokens,
     )
 
 
-def _scores_of(reply: Reply[Critique] | Failure | None) -> dict[str, Scores]:
+def _scores_of(critique: Critique) -> dict[str, Scores]:
     """Return the critic's points as shares of the best ones, to a hundredth of a point."""
-    if not isinstance(reply, Reply):
-        return {}
     return {
         part: Scores(**{n: mark_from(getattr(judgement, n) / MAX_POINTS) / MAX_MARK for n in Scores.model_fields})
-        for part, judgement in reply.value.judgements().items()
+        for part, judgement in critique.judgements().items()
     }
-
-
-def _assessment(
-    session: Session,
-    reply: Reply[Critique] | Failure | None,
-    marks: Mapping[str, int | None],
-    texts: Mapping[str, str],
-    earlier: EarlierIssues = NO_ISSUES,
-) -> Assessment:
-    """Return what a critic's reply says. `texts` are the judged ones."""
-    if not isinstance(reply, Reply):
-        return Assessment(marks, failure=reply)
-    judgements = reply.value.judgements()
-    issues = {part: _stated_issues(judgement) for part, judgement in judgements.items()}
-    standing = None
-    if earlier.issues:
-        standing = {part: earlier.standing(part, judgement) for part, judgement in judgements.items()}
-        issues = {part: tuple(dict.fromkeys((*standing[part], *named))) for part, named in issues.items()}
-    cap = session.caps.issues
-    kept = {part: named[:cap] for part, named in issues.items()}
-    return Assessment(
-        marks=marks,
-        scores=_scores_of(reply),
-        issues=kept,
-        standing=standing,
-        surplus=sum(len(named[cap:]) for named in issues.values()),
-        echoes=sum(_is_echo(issue, texts.get(part, "")) for part, named in kept.items() for issue in named),
-        cut=reply.cut,
-    )
 
 
 def _stated_issues(judgement: Judgement | BriefJudgement) -> tuple[str, ...]:
@@ -309,9 +199,15 @@ def _stated_issues(judgement: Judgement | BriefJudgement) -> tuple[str, ...]:
     return tuple(issue for issue in issues if not is_empty_remark(issue))
 
 
-def _is_echo(issue: str, text: str) -> bool:
+def _standing(before: Sequence[str], judgement: Judgement | BriefJudgement) -> tuple[str, ...]:
+    """Return the issues with the version before that still hold."""
+    numbers = judgement.standing if isinstance(judgement, LaterJudgement) else ()
+    return tuple(issue for n, issue in enumerate(before, 1) if n in numbers)
+
+
+def _is_echo(issue: str, text: Reply[object] | Message | None) -> bool:
     """Whether an issue is the text itself, which small critics return. It counts as an issue: wording decides nothing."""
-    written = sentences(text)
+    written = sentences(text.text) if text is not None else []
     return bool(written) and all(map(SentenceIndex(sentences(issue)).contains, written))
 
 
@@ -327,11 +223,6 @@ def mark_of(kind: str, output: RoleOutput, scores: Scores | None) -> int | None:
             return mark_from(LEVELS[output.declared]) if output.declared is not None else None
 
 
-def mark_from(share: float) -> int:
-    """Return the mark of a score in [0, 1]."""
-    return round(share * MAX_MARK)
-
-
 def heuristic_issues(output: RoleOutput, mark: int | None) -> tuple[str, ...]:
     """Return the issues by the seed's two rules. A missing confidence counts as low."""
     short = output.text is None or len(output.text.text) < MIN_PART_CHARS
@@ -342,29 +233,26 @@ def heuristic_issues(output: RoleOutput, mark: int | None) -> tuple[str, ...]:
 def check_of(settings: RefinementSettings, assessment: Assessment) -> Check:
     """Return whether a pass is good enough: the mean mark of the parts and the mark of the whole reach the threshold, no mark is
     missing, and no part is useless."""
-    needed = exact(settings.threshold) * MAX_MARK
-    parts = [mark for part, mark in assessment.marks.items() if part != WHOLE]
-    total, whole = _sum(parts), assessment.marks.get(WHOLE, MAX_MARK)
+    needed, parts = exact(settings.threshold) * MAX_MARK, assessment.part_marks
+    total, whole = total_of(parts), assessment.marks.get(WHOLE, MAX_MARK)
     check = Check(
         met=total is not None and total >= needed * len(parts) and whole is not None and whole >= needed,
         kind=settings.confidence,
         score=assessment.quality,
         threshold=settings.threshold,
-        detail=", ".join(
-            f"{part} {'–' if mark is None else f'{mark / MAX_MARK:.2f}'}" for part, mark in assessment.marks.items()
-        ),
+        detail=", ".join(f"{part} {format_score(value)}" for part, value in assessment.confidences.items()),
     )
-    useless = assessment.useless
-    return check.vetoed(f"marked useless: {', '.join(useless)}") if useless else check
+    return check.vetoed(assessment.useless) if assessment.useless else check
 
 
-def judged_pass(index: int, assessment: Assessment, *, met: bool = False) -> JudgedPass:
+def judged_pass(state: PassState) -> JudgedPass:
     """Return the note that records a judgement."""
+    assessment = state.assessment
     return JudgedPass(
-        index=index,
-        quality=assessment.quality if index else None,
-        met=met,
-        scores={part: assessment.confidence(part) for part in assessment.marks},
+        index=state.index,
+        quality=assessment.quality,
+        met=state.reached,
+        scores=assessment.confidences,
         issues=dict(assessment.issues),
     )
 
@@ -380,113 +268,3 @@ def critique_text(issues: Sequence[str], scores: Scores | None) -> str:
     if scores is not None:
         lines.append(" · ".join(f"{name} {value * MAX_POINTS:g} of 10" for name, value in scores))
     return "\n".join(lines)
-
-
-@dataclass
-class PassState:
-    """One pass of a run. None stands for steps that were not reached."""
-
-    index: int
-    base: int = 0
-    """Index of the pass that it started from; 0 for none."""
-    requests: RevisionRequests = field(default_factory=RevisionRequests)
-    """The critiques that it must meet."""
-    result: PassResult = field(default_factory=PassResult)
-    whole: Reply[IntegratedReply] | None = None
-    assessment: Assessment | None = None
-    check: Check | None = None
-    reached: bool = False
-    """Its quality is good enough, whatever `silences` says."""
-    silences: tuple[str, ...] = ()
-    """Why its `check` is not met although its quality is good enough."""
-    unchanged: bool = False
-    """Every part kept its text."""
-    critiques: dict[str, Message] = field(default_factory=dict)
-    """Critiques handed back for a later pass, by part."""
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether the pass produced any text. A pass whose first call hit a limit did not."""
-        refused = all(failure.kind.is_limit for failure in self.result.failures)
-        return self.whole is not None or any(output.replied for output in self.result.all) or not refused
-
-    def rewrote(self, part: str) -> bool:
-        """Return whether a part got another text."""
-        return any(output.role == part and output.written for output in self.result.all)
-
-    @property
-    def speakers(self) -> frozenset[str]:
-        """The authors and specialists who replied."""
-        return frozenset(output.role for output in self.result.all if output.replied)
-
-    @property
-    def rank(self) -> tuple[bool, int, int, int]:
-        """Orders passes: good enough, then the sum of the marks, then fewer issues, then the earlier pass.
-
-        A pass without marks ranks below those with marks, and then the later is better.
-        """
-        total = self.assessment.total if self.assessment is not None and self.check is not None else None
-        issues = sum(map(len, self.assessment.issues.values())) if self.assessment is not None else 0
-        met = self.check is not None and self.check.met
-        return (met, -1, 0, self.index) if total is None else (met, total, -issues, -self.index)
-
-
-@dataclass
-class RefinementRun:
-    """The state of a run: the draft, the intent and the passes so far."""
-
-    draft: ProtectedDraft
-    draft_message: Message | None = None
-    """Quotes the draft; None without one."""
-    draft_assessment: Assessment | None = None
-    draft_critique: Message | None = None
-    """Hands on the issues with the draft."""
-    distances: dict[str, dict[str, float]] = field(default_factory=dict)
-    intent: Reply[str] | None = None
-    passes: list[PassState] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
-
-    @property
-    def begun(self) -> list[PassState]:
-        """The passes that produced any text. The last one may not have."""
-        return [state for state in self.passes if state.is_begun]
-
-    @property
-    def base(self) -> PassState | None:
-        """The best pass that was judged, from which the next one starts; None if no pass was judged."""
-        return max((p for p in self.passes if p.assessment is not None), key=lambda p: p.rank, default=None)
-
-    @property
-    def edges(self) -> dict[tuple[str, str], float]:
-        """Distances by pair of roles."""
-        return {(a, b): d for a, row in self.distances.items() for b, d in row.items()}
-
-    def is_draft_better(self, best: PassState | None) -> bool:
-        """Return whether the draft is the answer: it has a mark, and no pass has a better one for the whole."""
-        if self.draft_assessment is None or WHOLE not in self.draft_assessment.scores:
-            return False
-        scores = best.assessment.scores if best is not None and best.assessment is not None else {}
-        return WHOLE not in scores or scores[WHOLE].overall <= self.draft_assessment.scores[WHOLE].overall
-
-    def silences(self) -> Iterator[str]:
-        """Yield which replies are missing in the last pass: of a seat that spoke in this pass or the one before, of all
-        specialists, of the coordinator."""
-        state, before = self.passes[-1], self.passes[-2] if len(self.passes) > 1 else None
-        speakers = state.speakers | (before.speakers if before is not None else frozenset())
-        failed = [failure.agent for failure in state.result.failures if failure.agent in speakers]
-        if silent := dict.fromkeys(agent for agent in failed if agent not in state.speakers):
-            yield f"silent in pass {state.index}: {', '.join(silent)}"
-        if partial := dict.fromkeys(agent for agent in failed if agent in state.speakers):
-            yield f"not every reply came in pass {state.index}: {', '.join(partial)}"
-        asked = [output for output in state.result.served.values() if output.replied or output.failures]
-        if asked and not any(output.replied for output in asked):
-            yield f"no specialist replied in pass {state.index}"
-        if self.intent is None and before is None:
-            yield "the coordinator gave no intent"
-        if state.whole is None:
-            yield "the coordinator put no whole together"
-
-    @property
-    def exhausted(self) -> StopReason | None:
-        """What ran out, if a limit refused a call."""
-        return exhaustion(self.failures)
