@@ -15,17 +15,10 @@ from markdown_it import MarkdownIt
 
 from consilience.engine.analysis import sentences
 from consilience.protocols.refinement import texts
-from consilience.protocols.refinement.outcome import aggregate
-from consilience.protocols.refinement.scoring import NAMED_POINTS, critique_of
-from consilience.protocols.refinement.texts import (
-    ProtectedDraft,
-    change,
-    differences,
-    extract_protected,
-    filter_context,
-    strength,
-    unified,
-)
+from consilience.protocols.refinement.outcome import aggregate, change, differences, unified
+from consilience.protocols.refinement.passes import filter_context, strength
+from consilience.protocols.refinement.records import NAMED_POINTS, critique_of
+from consilience.protocols.refinement.texts import ProtectedDraft, extract_protected
 
 # --- the filter
 
@@ -147,7 +140,7 @@ def test_nobody_sees_protected_parts_and_they_come_back_to_the_letter() -> None:
     draft = extract_protected(DRAFT, ("code", "front_matter"))
     assert "print(x)" not in draft.text
     assert "title: Loops" not in draft.text
-    assert [block.marker for block in draft.blocks] == ["[[code-1]]", "[[code-2]]"]
+    assert list(draft.blocks) == ["[[code-1]]", "[[code-2]]"]
     whole, lost = draft.restored(draft.text)
     assert whole.strip() == DRAFT.strip()
     assert lost == []
@@ -341,7 +334,7 @@ def test_every_block_comes_exactly_once_whatever_is_written_around_the_markers(b
     draft = extract_protected("Text one.\n\n" + "\n\nText.\n\n".join(blocks), ("code",))
     written = "".join(bits)
     whole, lost = draft.restored(written)
-    markers = [block.marker for block in draft.blocks]
+    markers = list(draft.blocks)
     assert lost == [marker for marker in markers if marker not in written]
     assert [whole.count(text) for text in blocks] == [1, 1, 1]
     assert not any(marker in whole for marker in markers)

@@ -8,6 +8,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher, unified_diff
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols._common.conclusion import claims_of
+from consilience.protocols.refinement.passes import MAX_UNCUT_SENTENCES
 from consilience.protocols.refinement.records import Assessment, IntegratedReply, PassState, RefinementRun, RoleOutput
 from consilience.protocols.refinement.report import RefinementReport
 from consilience.protocols.refinement.report_data import (
@@ -31,9 +33,7 @@ from consilience.protocols.refinement.report_data import (
     Revision,
     pass_name,
 )
-from consilience.protocols.refinement.scoring import critique_id, critique_text
 from consilience.protocols.refinement.settings import RefinementSettings
-from consilience.protocols.refinement.texts import MAX_UNCUT_SENTENCES, change, differences, unified
 
 _HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+", re.MULTILINE)
 
@@ -101,7 +101,7 @@ def _first_replies(settings: RefinementSettings, run: RefinementRun) -> list[Rep
 
 
 def _critique_by_part(assessment: Assessment) -> dict[str, str]:
-    texts = {p: critique_text(issues, assessment.scores.get(p)) for p, issues in assessment.issues.items()}
+    texts = {part: assessment.critique(part) for part in assessment.issues}
     return {part: text for part, text in texts.items() if text}
 
 
@@ -264,7 +264,7 @@ class _Outcome:
         shown, coordinator = self.session.shown(), self.settings.hierarchy.coordinator
         standing = later.assessment.standing if later is not None else None
         for part, issues in state.assessment.issues.items():
-            id = critique_id(self.settings, state.index, part)
+            id = self.settings.critique_id(state.index, part)
             met = standing is not None or (later is not None and (part == WHOLE or later.rewrote(part)))
             for n, issue in enumerate(issues, 1):
                 if standing is not None and issue in standing.get(part, ()):
@@ -442,3 +442,26 @@ def _drift(passes: Sequence[PassReport]) -> float | None:
         and later.scores
     ]
     return statistics.fmean(moved) if moved else None
+
+
+def change(before: str, after: str) -> float:
+    """Return the share of sentences that differ, from 0 to 1 (1 − difflib's ratio, symmetric up to order)."""
+    return 1.0 - SequenceMatcher(None, sentences(before), sentences(after), autojunk=False).ratio()
+
+
+def differences(before: str, after: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the removed and the added sentences, in order."""
+    old, new = sentences(before), sentences(after)
+    removed: list[str] = []
+    added: list[str] = []
+    for tag, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag != "equal":
+            removed += old[i:j]
+            added += new[k:m]
+    return tuple(removed), tuple(added)
+
+
+def unified(before: str, after: str) -> str:
+    """Return a unified diff with a sentence per line, without file names; empty if nothing changed."""
+    old, new = ([" ".join(sentence.split()) for sentence in sentences(text)] for text in (before, after))
+    return "\n".join(list(unified_diff(old, new, n=1, lineterm=""))[2:])

@@ -7,12 +7,14 @@ The author and its specialists are shown the critique and the whole text that it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from consilience.domain.hierarchies import CRITIC
 from consilience.domain.messages import Message
+from consilience.engine.analysis import sentences
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Pending, Reply
@@ -32,10 +34,14 @@ from consilience.protocols.refinement.records import (
 )
 from consilience.protocols.refinement.report_data import HandedDownKind, HandedDownText
 from consilience.protocols.refinement.settings import RefinementSettings
-from consilience.protocols.refinement.texts import filter_context, strength
 
 UNKNOWN_DISTANCE = 0.5
 """Distance of roles without vectors: that of orthogonal ones."""
+
+STRENGTH_LOSS = 0.7
+"""Loss of context strength at distance 1."""
+MAX_UNCUT_SENTENCES = 3
+"""Texts of up to this many sentences are never cut."""
 
 PendingOutput = Pending[RoleOutput]
 HandedQuotes = list[tuple[Quote, HandedDownText | None]]
@@ -348,3 +354,35 @@ def _quotes(handed: HandedQuotes) -> tuple[Quote, ...]:
 
 def _records(handed: HandedQuotes) -> tuple[HandedDownText, ...]:
     return tuple(record for _, record in handed if record is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredText:
+    """The beginning of a text."""
+
+    text: str
+    kept: int
+    """Sentences in it."""
+    of: int
+    """Sentences of the unfiltered text."""
+
+
+def strength(distance: float) -> float:
+    """`1 − 0.7·d`: 1 for the same role, 0.3 for an opposed one."""
+    return 1.0 - distance * STRENGTH_LOSS
+
+
+def filter_context(text: str, distance: float) -> FilteredText:
+    """Return the first ⌊n·strength⌋ of n sentences, at least one, as written (seed 004, M9; protocols §5).
+
+    A text is returned whole at distance 0 and if it has at most `MAX_UNCUT_SENTENCES` sentences.
+    """
+    all_sentences = sentences(text)
+    count = len(all_sentences)
+    if distance == 0 or count <= MAX_UNCUT_SENTENCES:
+        return FilteredText(text, count, count)
+    kept = max(1, math.floor(count * strength(distance) + 1e-9))
+    end = 0
+    for sentence in all_sentences[:kept]:
+        end = text.index(sentence, end) + len(sentence)
+    return FilteredText(text[:end], kept, count)

@@ -1,4 +1,4 @@
-"""The protocol `refinement`: its steps, the calls of the coordinator, and the critiques that are handed back.
+"""The protocol `refinement`: its steps, the calls of the coordinator and of the critic, and the critiques that are handed back.
 
 intent → [draft → specialist → revise → integrate → critique → revision request] … until good enough; the best pass is the answer
 """
@@ -12,31 +12,51 @@ from typing import ClassVar
 from pydantic import BaseModel
 
 from consilience.domain.hierarchies import from_cosine
-from consilience.domain.messages import Message
-from consilience.domain.outcome import StopReason
-from consilience.engine.prompt import Prompt
+from consilience.domain.messages import Message, is_empty_remark
+from consilience.domain.outcome import Check, StopReason
+from consilience.domain.positions import LEVELS, exact
+from consilience.engine.analysis import SentenceIndex, sentences
+from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
-from consilience.engine.work import Failure
+from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols._common.conclusion import quoted
+from consilience.protocols._common.presenting import format_score
 from consilience.protocols.refinement.outcome import conclude
 from consilience.protocols.refinement.passes import PassWriter
 from consilience.protocols.refinement.records import (
+    MAX_MARK,
+    MAX_POINTS,
+    Assessment,
+    BriefJudgement,
+    Critique,
+    DraftReply,
     IntegratedReply,
+    Judgement,
+    LaterJudgement,
     PassResult,
     PassState,
     RefinementRun,
     RevisionRequests,
     TitledReply,
+    critique_of,
+    mark_from,
+    total_of,
     words_in,
 )
 from consilience.protocols.refinement.report import RefinementReport
-from consilience.protocols.refinement.report_data import WHOLE, JudgedPass
-from consilience.protocols.refinement.scoring import check_of, critique_id, critique_text, judge, judged_pass
+from consilience.protocols.refinement.report_data import WHOLE, JudgedPass, Scores
 from consilience.protocols.refinement.settings import RefinementSettings
 from consilience.protocols.refinement.texts import extract_protected
 
 MAX_EXTRA_WORDS = 100
 """Words that a whole may have in addition to 1.5 times those of its parts, for short parts."""
+
+
+FULL_LENGTH_CHARS = 500
+"""Length of a text with the best mark by length (seed 004, M7)."""
+
+MIN_PART_CHARS, MIN_CONFIDENCE_MARK = 100, 700
+"""Rules of the heuristic critic (seed 004, M6)."""
 
 
 class Refinement(RefinementSettings):
@@ -229,14 +249,14 @@ class Refinement(RefinementSettings):
 
     def _publish_critique(self, session: Session, state: PassState, part: str) -> Message:
         """Publish the critique of a part to its writers, their specialists and the coordinator; of the whole, to every role."""
-        tree, of, assessment = self.hierarchy, state.text_of(part), state.assessment
+        tree, of = self.hierarchy, state.text_of(part)
         writers = [name for name in (*tree.inner, part) if part != WHOLE and part in tree.writes_for(name)]
         readers = dict.fromkeys((*writers, *(child for name in writers for child in tree.children(name))))
         message = Message(
-            id=critique_id(self, state.index, part),
+            id=self.critique_id(state.index, part),
             sender=self.judge,
             kind="critique",
-            text=critique_text(assessment.issues[part], assessment.scores.get(part)),
+            text=state.assessment.critique(part),
             audience=tree.shape.agents if part == WHOLE else tuple(readers),
             reply_to=session.quote(of, part).id if of is not None else None,
             phase=("critique", state.index),
@@ -273,3 +293,153 @@ def _accept_whole(parts: Sequence[str], drafted: int, reply: IntegratedReply) ->
         raise ValueError(
             f"text: it has {words} words, the parts have {of}; add nothing of your own, and stop at the end"
         )
+
+
+# --- the critic
+
+
+async def judge(
+    session: Session, settings: RefinementSettings, state: PassState, context: Sequence[Quote]
+) -> Assessment:
+    """Judge the parts and the whole of a pass, or the draft as a whole. One call, none with the heuristic critic.
+
+    Without a whole the critic reads the parts. `context` is what the text should be: the intent, the draft.
+    """
+    parts, index = state.result.part_texts, state.index
+    # in brief the critic is not asked about earlier issues
+    earlier = state.base.critiques if state.base is not None and session.detail != "brief" else {}
+    reply: Reply[Critique] | Failure | None = None
+    if settings.critic == "model" and (parts or not index):
+        reply = await _ask(session, settings, state, context, earlier)
+    scores = _scores_of(reply.value) if isinstance(reply, Reply) else {}
+    marks: dict[str, int | None] = {}
+    for part in settings.hierarchy.sections if index else ():
+        marks[part] = mark_of(settings.confidence, parts[part], scores.get(part)) if part in parts else None
+    if settings.critic == "heuristic":
+        return Assessment(marks, issues={part: heuristic_issues(parts[part], marks[part]) for part in parts})
+    if settings.confidence == "critic" or not index:
+        marks[WHOLE] = mark_from(scores[WHOLE].overall) if WHOLE in scores else None
+    if not isinstance(reply, Reply):
+        return Assessment(marks, failure=reply)
+    issues = {part: _stated_issues(judgement) for part, judgement in reply.value.judgements().items()}
+    standing = None
+    if earlier and state.base is not None:
+        before = state.base.assessment.issues
+        standing = {part: _standing(before.get(part, ()), one) for part, one in reply.value.judgements().items()}
+        issues = {part: tuple(dict.fromkeys((*standing[part], *named))) for part, named in issues.items()}
+    cap = session.caps.issues
+    kept = {part: named[:cap] for part, named in issues.items()}
+    return Assessment(
+        marks=marks,
+        scores=scores,
+        issues=kept,
+        standing=standing,
+        surplus=sum(len(named[cap:]) for named in issues.values()),
+        echoes=sum(_is_echo(issue, state.text_of(part)) for part, named in kept.items() for issue in named),
+        cut=reply.cut,
+    )
+
+
+def _ask(
+    session: Session,
+    settings: RefinementSettings,
+    state: PassState,
+    context: Sequence[Quote],
+    earlier: Mapping[str, Message],
+) -> Ask[Critique]:
+    """`earlier` are the critiques of the version before, by part."""
+    parts = state.result.part_texts
+    read = {"text": state.whole} if state.whole is not None else parts
+    quotes = [*context, *(session.quote(text, label) for label, text in read.items())]
+    of_whole = state.base.whole_label if state.base is not None else ""
+    labelled = {of_whole if part == WHOLE else f"critique of {part}": message for part, message in earlier.items()}
+    words = session.render_template(
+        "critique",
+        parts=tuple((part, settings.hierarchy.by_name[part].description) for part in parts),
+        labels=tuple(quote.label for quote in quotes),
+        length=settings.target(),
+        tone=settings.tone,
+        size=words_in(state.whole),
+        earlier=tuple(labelled),
+        most=session.caps.issues,
+        documents=bool(session.sources),
+    )
+    return session.ask(
+        settings.judge,
+        Prompt(words, (*quotes, *(session.quote(message, label) for label, message in labelled.items()))),
+        key=f"pass-{state.index}/critique/{settings.judge}",
+        returns=critique_of((*parts, WHOLE), frozenset(earlier), brief=session.detail == "brief"),
+        kind="judgement",
+        closing=True,  # an answer exists then, and one that was judged is worth more than the reserve
+        max_tokens=settings.critique_tokens,
+    )
+
+
+def _scores_of(critique: Critique) -> dict[str, Scores]:
+    """Return the critic's points as shares of the best ones, to a hundredth of a point."""
+    return {
+        part: Scores(**{n: mark_from(getattr(judgement, n) / MAX_POINTS) / MAX_MARK for n in Scores.model_fields})
+        for part, judgement in critique.judgements().items()
+    }
+
+
+def _stated_issues(judgement: Judgement | BriefJudgement) -> tuple[str, ...]:
+    """Return the issues with content. Small models write "None" if nothing is wrong."""
+    issues = (" ".join(issue.split()) for issue in judgement.issues)
+    return tuple(issue for issue in issues if not is_empty_remark(issue))
+
+
+def _standing(before: Sequence[str], judgement: Judgement | BriefJudgement) -> tuple[str, ...]:
+    """Return the issues with the version before that still hold."""
+    numbers = judgement.standing if isinstance(judgement, LaterJudgement) else ()
+    return tuple(issue for n, issue in enumerate(before, 1) if n in numbers)
+
+
+def _is_echo(issue: str, text: Reply[object] | Message | None) -> bool:
+    """Whether an issue is the text itself, which small critics return. It counts as an issue: wording decides nothing."""
+    written = sentences(text.text) if text is not None else []
+    return bool(written) and all(map(SentenceIndex(sentences(issue)).contains, written))
+
+
+def mark_of(kind: str, text: Reply[DraftReply], scores: Scores | None) -> int | None:
+    """Return a part's mark of one kind: the critic's overall score, `min(len/500, 1)`, or the author's declared confidence."""
+    match kind:
+        case "critic":
+            return mark_from(scores.overall) if scores is not None else None
+        case "length":
+            return min(len(text.text) * MAX_MARK // FULL_LENGTH_CHARS, MAX_MARK)
+        case _:
+            return mark_from(LEVELS[text.value.confidence])
+
+
+def heuristic_issues(text: Reply[DraftReply], mark: int | None) -> tuple[str, ...]:
+    """Return the issues by the seed's two rules."""
+    low = mark is not None and mark < MIN_CONFIDENCE_MARK
+    return (*["too short"] * (len(text.text) < MIN_PART_CHARS), *["low confidence"] * low)
+
+
+def check_of(settings: RefinementSettings, assessment: Assessment) -> Check:
+    """Return whether a pass is good enough: the mean mark of the parts and the mark of the whole reach the threshold, no mark is
+    missing, and no part is useless."""
+    needed, parts = exact(settings.threshold) * MAX_MARK, assessment.part_marks
+    total, whole = total_of(parts), assessment.marks.get(WHOLE, MAX_MARK)
+    check = Check(
+        met=total is not None and total >= needed * len(parts) and whole is not None and whole >= needed,
+        kind=settings.confidence,
+        score=assessment.quality,
+        threshold=settings.threshold,
+        detail=", ".join(f"{part} {format_score(value)}" for part, value in assessment.confidences.items()),
+    )
+    return check.vetoed(assessment.useless) if assessment.useless else check
+
+
+def judged_pass(state: PassState) -> JudgedPass:
+    """Return the note that records a judgement."""
+    assessment = state.assessment
+    return JudgedPass(
+        index=state.index,
+        quality=assessment.quality,
+        met=state.reached,
+        scores=assessment.confidences,
+        issues=dict(assessment.issues),
+    )

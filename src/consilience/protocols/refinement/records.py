@@ -1,13 +1,15 @@
-"""What a run consists of: the texts of the roles, what a judgement came to, the passes, and the whole run."""
+"""What agents return, and what a run consists of: the texts of the roles, judgements, passes, the whole run."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, create_model
 
+from consilience.domain.detail import capped
 from consilience.domain.hierarchies import Hierarchy
 from consilience.domain.messages import Claims, FreeText, Message
 from consilience.domain.outcome import Check, StopReason
@@ -69,6 +71,79 @@ def words_in(*texts: Reply[Any] | None) -> int:
     """Return the number of words in texts; 0 (unknown) in scripts that do not separate words by spaces."""
     words = [word for text in texts if text is not None for word in text.text.split()]
     return len(words) if sum(map(len, words)) < MAX_MEAN_WORD_CHARS * len(words) else 0
+
+
+MAX_POINTS = 10.0
+
+NAMED_POINTS: Mapping[str, float] = {"useless": 0.0, "weak": 3.0, "passable": 5.0, "good": 8.0, "excellent": 10.0}
+"""Words for points: small models do not choose numbers with care (docs/design/refinement.md). The values are this project's."""
+
+
+def _points_from_name(value: object) -> object:
+    return NAMED_POINTS.get(value.strip().casefold(), value) if isinstance(value, str) else value
+
+
+_ACCEPTED = (BeforeValidator(_points_from_name), Field(ge=0, le=MAX_POINTS, allow_inf_nan=False))
+_NUMBER = WithJsonSchema({"type": "number", "minimum": 0, "maximum": MAX_POINTS})
+
+Points = Annotated[float, *_ACCEPTED, _NUMBER]
+"""0 to 10. Asks for a number; a name is accepted."""
+NamedPoints = Annotated[float, *_ACCEPTED, WithJsonSchema({"type": "string", "enum": list(NAMED_POINTS)})]
+"""0 to 10. Asks for a name; a number is accepted."""
+CriticIssues = Annotated[list[str], Field(json_schema_extra=capped("issues"))]
+
+
+# The names of the following classes are part of the schema in every recorded request.
+
+
+class Judgement(BaseModel):
+    """What the critic says of one part or of the whole. Issues come first: marks that follow from them are better."""
+
+    issues: CriticIssues = Field(default_factory=list)
+    coherence: Points
+    accuracy: Points
+    depth: Points
+    overall: Points
+
+
+class StandingIssues(BaseModel):
+    """The issues with the version before that still hold."""
+
+    standing: list[int] = Field(default_factory=list)
+    """Their numbers."""
+
+
+class LaterJudgement(Judgement, StandingIssues):
+    """A judgement of what the critic has judged before."""
+
+
+class BriefJudgement(BaseModel):
+    """A judgement by a small model, which finds the same issues in every part unless it gives marks first."""
+
+    coherence: NamedPoints
+    accuracy: NamedPoints
+    depth: NamedPoints
+    overall: NamedPoints
+    issues: CriticIssues = Field(default_factory=list)
+
+
+class Critique(BaseModel):
+    """A judgement of every part and of the whole, each under its own name."""
+
+    def judgements(self) -> Mapping[str, Judgement | BriefJudgement]:
+        """Return them by part, and for the whole."""
+        fields = type(self).model_fields
+        return {str(field.alias): getattr(self, name) for name, field in fields.items()}
+
+
+@lru_cache(maxsize=256)
+def critique_of(
+    names: tuple[str, ...], earlier: frozenset[str] = frozenset(), *, brief: bool = False
+) -> type[Critique]:
+    """Return the type of a critique of these parts, all required. `earlier`: the parts that had issues before."""
+    kinds = {name: BriefJudgement if brief else LaterJudgement if name in earlier else Judgement for name in names}
+    fields = {f"part_{n}": (kinds[name], Field(alias=name)) for n, name in enumerate(names, 1)}
+    return create_model("Critique", __base__=Critique, **fields)  # type: ignore[call-overload,no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +280,13 @@ class Assessment:
     def confidences(self) -> dict[str, float | None]:
         """The marks from 0 to 1."""
         return {part: None if mark is None else mark / MAX_MARK for part, mark in self.marks.items()}
+
+    def critique(self, part: str) -> str:
+        """Return the critique of a part as its author reads it."""
+        lines = [f"{n}. {issue}" for n, issue in enumerate(self.issues[part], 1)]
+        if part in self.scores:
+            lines.append(" · ".join(f"{name} {value * MAX_POINTS:g} of 10" for name, value in self.scores[part]))
+        return "\n".join(lines)
 
     @property
     def useless(self) -> str:

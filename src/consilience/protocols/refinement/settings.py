@@ -94,6 +94,10 @@ class RefinementSettings(Protocol):
         """The sender of critiques."""
         return CRITIC if self.critic == "model" else self.hierarchy.coordinator
 
+    def critique_id(self, index: int, part: str) -> str:
+        """Return the id of the message with a part's critique of a pass. It begins with the key of the critic's reply."""
+        return f"pass-{index}/critique/{self.judge}/{part}"
+
     @property
     def needs_encoder(self) -> bool:
         return self.filter == "always" and not self.hierarchy.has_vectors

@@ -1,19 +1,12 @@
-"""What is done to texts without a model: protecting parts of a draft, shortening, comparing.
-
-Protected parts of a draft must not change: agents see a marker in place of each, and code puts the parts back.
-"""
+"""The protected parts of a draft, which must not change: agents see a marker in place of each, and code puts the parts back."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from difflib import SequenceMatcher, unified_diff
-from functools import cached_property
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 
-from consilience.engine.analysis import sentences
 from consilience.engine.similarity import set_jaccard, token_set
 
 _FRONT = re.compile(
@@ -36,21 +29,14 @@ _SET_OFF = re.compile(rf"(`+|\*+|_+)[ \t]*({_MARKER})[ \t]*\1")
 
 
 @dataclass(frozen=True)
-class ProtectedBlock:
-    """A block of code, and the marker that replaces it, on a line of its own."""
-
-    marker: str
-    text: str
-
-
-@dataclass(frozen=True)
 class ProtectedDraft:
     """A draft as agents see it, and its protected parts. Every method reads a text once, regardless of the number of blocks."""
 
     text: str = ""
     """With a marker in place of each block."""
     front_matter: str = ""
-    blocks: tuple[ProtectedBlock, ...] = ()
+    blocks: Mapping[str, str] = field(default_factory=dict)
+    """Blocks of code, by the marker that stands for each on a line of its own."""
 
     def restored(self, written: str) -> tuple[str, list[str]]:
         """Return a text with the front matter and with every block exactly once, and the markers that were missing from it.
@@ -62,7 +48,7 @@ class ProtectedDraft:
         for marker, before in self._pieces(placed):
             if pieces:
                 before = _after_block(before) if before or marker is None else "\n\n"
-            pieces.append(before if marker is None else f"{_before_block(before)}{self._texts[marker]}")
+            pieces.append(before if marker is None else f"{_before_block(before)}{self.blocks[marker]}")
         return f"{self.front_matter}{''.join(pieces)}", lost
 
     def comparable(self, written: str) -> str:
@@ -78,17 +64,13 @@ class ProtectedDraft:
 
     def expand_markers(self, line: str) -> str:
         """Return a line with every marker replaced by its block, on one line."""
-        return _MARKERS.sub(lambda match: " ".join(self._texts.get(match[0], match[0]).split()), line)
-
-    @cached_property
-    def _texts(self) -> dict[str, str]:
-        return {block.marker: block.text for block in self.blocks}
+        return _MARKERS.sub(lambda match: " ".join(self.blocks.get(match[0], match[0]).split()), line)
 
     def _pieces(self, placed: str) -> Iterator[tuple[str | None, str]]:
         """Yield every marker with the text before it, then None with the rest."""
         at = 0
         for match in _MARKERS.finditer(placed):
-            if match[0] in self._texts:
+            if match[0] in self.blocks:
                 yield match[0], placed[at : match.start()]
                 at = match.end()
         yield None, placed[at:]
@@ -96,17 +78,17 @@ class ProtectedDraft:
     def _placed(self, written: str) -> tuple[str, list[str]]:
         """Return a text with every marker exactly once, at its first place, and the markers that were missing from it."""
         present = set(_MARKERS.findall(written))
-        lost = [marker for marker in self._texts if marker not in present]
+        lost = [marker for marker in self.blocks if marker not in present]
         if lost:
             written = _with_inserted(written, lost, self.text)
         seen: set[str] = set()
 
         def once(match: re.Match[str]) -> str:
             repeated = match[0] in seen
-            seen.update(self._texts.keys() & {match[0]})
+            seen.update(self.blocks.keys() & {match[0]})
             return "" if repeated else match[0]
 
-        return _MARKERS.sub(once, _with_bare_markers(written, self._texts)), lost
+        return _MARKERS.sub(once, _with_bare_markers(written, self.blocks)), lost
 
 
 def extract_protected(draft: str, protect: Collection[str]) -> ProtectedDraft:
@@ -118,14 +100,15 @@ def extract_protected(draft: str, protect: Collection[str]) -> ProtectedDraft:
     if "code" not in protect:
         return ProtectedDraft(_without_blank_ends(draft), front)
     lines = draft.split("\n")
-    blocks: list[ProtectedBlock] = []
+    blocks: dict[str, str] = {}
     kept: list[str] = []
     at, taken = 0, set(_MARKERS.findall(draft))
     for first, end, _ in _fences(draft):
-        blocks.append(ProtectedBlock(_new_marker(len(blocks) + 1, taken), "\n".join(lines[first:end])))
-        kept += [*lines[at:first], blocks[-1].marker]
+        marker = _new_marker(len(blocks) + 1, taken)
+        blocks[marker] = "\n".join(lines[first:end])
+        kept += [*lines[at:first], marker]
         at = end
-    return ProtectedDraft(_without_blank_ends("\n".join([*kept, *lines[at:]])), front, tuple(blocks))
+    return ProtectedDraft(_without_blank_ends("\n".join([*kept, *lines[at:]])), front, blocks)
 
 
 def _is_front_matter(yaml: str) -> bool:
@@ -274,69 +257,3 @@ def _before_block(head: str) -> str:
 
 def _after_block(tail: str) -> str:
     return tail if not tail or tail.startswith("\n") else f"\n\n{tail.lstrip(' ')}"
-
-
-# --- shortening
-
-STRENGTH_LOSS = 0.7
-"""Loss of context strength at distance 1."""
-MAX_UNCUT_SENTENCES = 3
-"""Texts of up to this many sentences are never cut."""
-
-
-@dataclass(frozen=True, slots=True)
-class FilteredText:
-    """The beginning of a text."""
-
-    text: str
-    kept: int
-    """Sentences in it."""
-    of: int
-    """Sentences of the unfiltered text."""
-
-
-def strength(distance: float) -> float:
-    """`1 − 0.7·d`: 1 for the same role, 0.3 for an opposed one."""
-    return 1.0 - distance * STRENGTH_LOSS
-
-
-def filter_context(text: str, distance: float) -> FilteredText:
-    """Return the first ⌊n·strength⌋ of n sentences, at least one, as written (seed 004, M9; protocols §5).
-
-    A text is returned whole at distance 0 and if it has at most `MAX_UNCUT_SENTENCES` sentences.
-    """
-    all_sentences = sentences(text)
-    count = len(all_sentences)
-    if distance == 0 or count <= MAX_UNCUT_SENTENCES:
-        return FilteredText(text, count, count)
-    kept = max(1, math.floor(count * strength(distance) + 1e-9))
-    end = 0
-    for sentence in all_sentences[:kept]:
-        end = text.index(sentence, end) + len(sentence)
-    return FilteredText(text[:end], kept, count)
-
-
-# --- comparing
-
-
-def change(before: str, after: str) -> float:
-    """Return the share of sentences that differ, from 0 to 1 (1 − difflib's ratio, symmetric up to order)."""
-    return 1.0 - SequenceMatcher(None, sentences(before), sentences(after), autojunk=False).ratio()
-
-
-def differences(before: str, after: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the removed and the added sentences, in order."""
-    old, new = sentences(before), sentences(after)
-    removed: list[str] = []
-    added: list[str] = []
-    for tag, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if tag != "equal":
-            removed += old[i:j]
-            added += new[k:m]
-    return tuple(removed), tuple(added)
-
-
-def unified(before: str, after: str) -> str:
-    """Return a unified diff with a sentence per line, without file names; empty if nothing changed."""
-    old, new = ([" ".join(sentence.split()) for sentence in sentences(text)] for text in (before, after))
-    return "\n".join(list(unified_diff(old, new, n=1, lineterm=""))[2:])
