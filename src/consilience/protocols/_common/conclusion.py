@@ -6,13 +6,13 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 from pydantic import BaseModel, Field
 
 from consilience.domain.messages import ClaimReply, Claims, FreeText, Label, Message, is_empty_remark
 from consilience.domain.positions import Ballot, BallotReply, changes, last_of, pool, shortfall
-from consilience.domain.report import Against, Claim, Confidence, Dissent, StrangeLoop
+from consilience.domain.report import Against, Claim, Confidence, Dissent, Objection, StrangeLoop
 from consilience.engine.prompt import Quote
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
@@ -104,6 +104,8 @@ def _quotes_a_document(session: Session, answer: Reply[Any], text: str, ids: Seq
     return any(quotation.verified for found in quotations for quotation in found)
 
 
+T = TypeVar("T")
+
 TextReply = Reply[Any]
 """A reply whose value has a `text`, which others may read."""
 
@@ -130,6 +132,21 @@ def publish_from(
     )
     session.publish(message)
     return message
+
+
+def step_limit(session: Session, most: int) -> int:
+    """Return `most`, or the session's limit on steps if that is lower."""
+    return most if session.limits.steps is None else min(most, session.limits.steps)
+
+
+def first_results(opening: Iterable[tuple[Reply[T] | None, Sequence[Failure]]]) -> list[Reply[T] | Failure]:
+    """Return the reply or failure of each agent that was asked first, given its reply and all its failures."""
+    return [reply if reply is not None else failures[0] for reply, failures in opening]
+
+
+def open_dissent(objections: Iterable[Objection]) -> tuple[Dissent, ...]:
+    """Return the open objections as dissent."""
+    return tuple(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections if o.is_open)
 
 
 @dataclass
@@ -252,13 +269,14 @@ def warn_failed_review(session: Session, run: TreeRun) -> None:
         session.warn("the last review of the answer failed; the answer is the one before it")
 
 
-def sibling_similarity(texts: Iterable[tuple[Hashable, str]]) -> float | None:
-    """Return the mean over families of the mean pairwise `jaccard` of their texts, given as (family, text).
+def sibling_similarity(families: Iterable[Hashable], replies: Iterable[TextReply | None]) -> float | None:
+    """Return the mean over families of the mean pairwise `jaccard` of their texts. `families` name that of each reply.
 
     None if no family has two texts.
     """
-    families: dict[Hashable, list[str]] = {}
-    for family, text in texts:
-        families.setdefault(family, []).append(text)
-    scores = [score for family in families.values() if (score := mean_pairwise(family)) is not None]
+    texts: dict[Hashable, list[str]] = {}
+    for family, reply in zip(families, replies, strict=True):
+        if reply is not None:
+            texts.setdefault(family, []).append(reply.text)
+    scores = [score for family in texts.values() if (score := mean_pairwise(family)) is not None]
     return sum(scores) / len(scores) if scores else None

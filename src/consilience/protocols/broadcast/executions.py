@@ -326,14 +326,6 @@ def last_goal(iterations: Sequence[IterationResult]) -> Reply[Goal] | None:
     return next((iteration.broadcast for iteration in reversed(iterations) if iteration.broadcast is not None), None)
 
 
-def first_executions(first: IterationResult, leaves: Sequence[str]) -> list[AgentExecution]:
-    """Return the first execution of every leaf."""
-    executions: dict[str, AgentExecution] = {}
-    for run in (run for child in first.children for run in child.walk()):
-        executions.setdefault(run.agent, run)
-    return [executions[leaf] for leaf in leaves]
-
-
 @dataclass
 class BroadcastRun(TreeRun):
     """What a run has produced so far."""
@@ -364,6 +356,13 @@ class BroadcastRun(TreeRun):
         """All executions in the order in which texts go up, the root's own at the end."""
         below = (run for iteration in self.iterations for child in iteration.children for run in child.walk())
         return (*below, *([self.root] if self.root is not None else []))
+
+    def opening(self, leaves: Sequence[str]) -> list[tuple[TextReply | None, Sequence[Failure]]]:
+        """Return the text and the failures of every leaf when it was first asked; nothing without an iteration."""
+        first: dict[str, AgentExecution] = {}
+        for run in (run for iteration in self.iterations[:1] for child in iteration.children for run in child.walk()):
+            first.setdefault(run.agent, run)
+        return [(first[leaf].response, first[leaf].failures) for leaf in leaves if first]
 
     @property
     def standing(self) -> tuple[FlagRaised, ...]:

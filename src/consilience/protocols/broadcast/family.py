@@ -15,7 +15,7 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols._common.answers import describe_pattern
-from consilience.protocols._common.conclusion import TextReply, publish_from
+from consilience.protocols._common.conclusion import TextReply, publish_from, quoted
 from consilience.protocols._common.trees import ROOT, peer_labels, siblings_and_parents
 from consilience.protocols.broadcast.executions import (
     AgentExecution,
@@ -67,8 +67,8 @@ class Asks:
         session = self.session
         children = before.children if before is not None else ()
         flags, missing = self.flag_quotes(children), self.missing_quotes(children)
-        evaluation = self._quote(before.evaluation if before is not None else None, "evaluation")
-        own = self._quote(before.broadcast if before is not None else None, "you")
+        evaluation = quoted(self.session, before.evaluation if before is not None else None, "evaluation")
+        own = quoted(self.session, before.broadcast if before is not None else None, "you")
         words = self.render(
             "broadcast",
             agent,
@@ -90,7 +90,7 @@ class Asks:
 
     def execute(self, leaf: str, path: Path, goal: Reply[Goal] | None, before: TextReply | None) -> Ask[Synthesis]:
         """A leaf's text. In a later execution it is shown its previous text, which the new one replaces."""
-        own = self._quote(before, "you")
+        own = quoted(self.session, before, "you")
         words = self.render(
             "execute", leaf, people=len(self.session.topology.leaves), goal=goal is not None, again=bool(own)
         )
@@ -202,7 +202,10 @@ class Asks:
         """
         runs = latest_executions(iterations)
         texts, remarks = self.text_quotes(runs), self.remark_quotes(runs)
-        judged, own = self._quote(last_evaluation(iterations), "evaluation"), self._quote(before, "you")
+        judged, own = (
+            quoted(self.session, last_evaluation(iterations), "evaluation"),
+            quoted(self.session, before, "you"),
+        )
         words = self.render(
             "synthesize",
             agent,
@@ -220,13 +223,13 @@ class Asks:
         """Show the root its answer and conclusion, the goal, the texts the answer rests on with their disagreements and flags, and
         the evaluation of these texts."""
         runs, goal = latest_executions(run.iterations), last_goal(run.iterations)
-        judged = self._quote(last_evaluation(run.iterations), "evaluation")
-        declared = self._quote(run.declared, "conclusion")
+        judged = quoted(self.session, last_evaluation(run.iterations), "evaluation")
+        declared = quoted(self.session, run.declared, "conclusion")
         shown = {"goal": goal is not None, "evaluation": bool(judged), "conclusion": bool(declared)}
         words = self.render(template, ROOT, **self.remark_labels(runs), **shown, **values)
         return Prompt(
             words,
-            (*self.remark_quotes(runs), *judged, *self._quote(run.closing, "you"), *declared),
+            (*self.remark_quotes(runs), *judged, *quoted(self.session, run.closing, "you"), *declared),
             (*self.goal_quotes(goal), *self.text_quotes(runs)),
         )
 
@@ -241,10 +244,7 @@ class Asks:
         return [self.session.quote(run.text, self.labels[run.agent]) for run in runs if run.text is not None]
 
     def goal_quotes(self, goal: Reply[Goal] | None) -> tuple[Quote, ...]:
-        return self._quote(goal, "goal")
-
-    def _quote(self, reply: TextReply | Message | None, label: str) -> tuple[Quote, ...]:
-        return (self.session.quote(reply, label),) if reply is not None else ()
+        return quoted(self.session, goal, "goal")
 
     def missing_quotes(self, runs: Sequence[AgentExecution]) -> list[Quote]:
         """Quote what children found missing in their own texts."""

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, exact
-from consilience.domain.report import Confidence, Dissent, Objection, ObjectionFate
+from consilience.domain.report import Confidence, Objection, ObjectionFate
 from consilience.engine.analysis import MIN_RESTATED_OVERLAP, novelty
 from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard
@@ -30,9 +30,12 @@ from consilience.protocols._common.conclusion import (
     answer_fields,
     ballot_fields,
     count_ballots,
+    first_results,
+    open_dissent,
     publish_from,
     read_ballot,
     sibling_similarity,
+    step_limit,
     warn_dropped_labels,
     warn_failed_review,
 )
@@ -45,7 +48,6 @@ from consilience.protocols.broadcast.executions import (
     Disagreement,
     FlagRaised,
     IterationResult,
-    first_executions,
     has_conclusion,
     has_texts,
     last_goal,
@@ -78,13 +80,13 @@ class Broadcast(BroadcastSettings):
 
     async def run(self, session: Session) -> BroadcastReport:
         run, family = BroadcastRun(), Family(session, self)
-        limit = self.max_iterations if session.limits.steps is None else min(self.max_iterations, session.limits.steps)
+        limit = step_limit(session, self.max_iterations)
         stop = StopReason.EXHAUSTED_STEPS
         for index in range(1, limit + 1):
             before = run.iterations[-1] if run.iterations else None
             iteration = await family.iterate(ROOT, (index,), None, before, before.children if before else ())
             run.iterations.append(iteration)
-            if not _is_quorum(session, run.iterations[0]):
+            if not session.has_quorum(run.opening(session.topology.leaves)):
                 return await conclude(session, self, run, StopReason.FAILED)
             run.check = iteration.check
             session.record_check(iteration.check, index)
@@ -171,12 +173,6 @@ def _publish_conclusion(session: Session, reply: Reply[Any]) -> Message | None:
     return publish_from(session, reply, "conclusion", 1, text, ())
 
 
-def _is_quorum(session: Session, first: IterationResult) -> bool:
-    """Return whether enough leaves answered when they were first asked."""
-    leaves = first_executions(first, session.topology.leaves)
-    return session.has_quorum([(execution.response, execution.failures) for execution in leaves])
-
-
 async def conclude(
     session: Session, settings: BroadcastSettings, run: BroadcastRun, stop: StopReason
 ) -> BroadcastReport:
@@ -195,14 +191,14 @@ async def conclude(
     answer = answer_fields(session, run, run.all_failures, run.conclusion)
     return await session.report(
         BroadcastReport,
-        first=_first_results(session, run),
+        first=first_results(run.opening(session.topology.leaves)),
         stop_reason=stop,
         unmet=(*_unmet(settings, run), *positions.unmet),
         check=run.check,
         confidence=confidence,
         steps=len(run.iterations),
         objections=objections,
-        dissent=(*positions.dissent, *(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections if o.is_open)),
+        dissent=(*positions.dissent, *open_dissent(objections)),
         metrics={**_metrics(session, run), "conformity": positions.conformity},
         total_iterations=len(run.iterations),
         total_coordination_rounds=sum(iteration.rounds for iteration in run.iterations),
@@ -239,12 +235,6 @@ def _is_unread(iteration: IterationResult) -> bool:
     """Return whether its evaluator replied without a verdict, or was cut at the token limit."""
     reply = iteration.evaluation
     return reply is not None and (reply.value.satisfied is None or reply.cut)
-
-
-def _first_results(session: Session, run: BroadcastRun) -> list[Reply[object] | Failure]:
-    """Return the reply or failure of each leaf when it was first asked."""
-    first = first_executions(run.iterations[0], session.topology.leaves) if run.iterations else []
-    return [leaf.response if leaf.response is not None else leaf.failures[0] for leaf in first]
 
 
 def _rated_ballots(execution: AgentExecution) -> list[Reply[RatedBallotReply]]:
@@ -429,8 +419,7 @@ def _metrics(session: Session, run: BroadcastRun) -> dict[str, float | int | Non
             ("coordinate", [leaf.talks[-1] if leaf.talks else None for leaf in leaves]),
         ):
             families = [(session.topology.parents[leaf.agent][0], leaf.path) for leaf in leaves]
-            texts = [(family, reply.text) for family, reply in zip(families, replies, strict=True) if reply is not None]
-            metrics[f"sibling_similarity/{phase}/{n}"] = sibling_similarity(texts)
+            metrics[f"sibling_similarity/{phase}/{n}"] = sibling_similarity(families, replies)
     return metrics
 
 

@@ -26,6 +26,7 @@ from consilience.domain.sections import (
 )
 from consilience.protocols._common.presenting import (
     TreeReport,
+    author_of,
     ballot_section,
     bullets,
     extend_presentation,
@@ -190,10 +191,7 @@ class BroadcastReport(TreeReport):
         for change in self.position_changes:
             why = "named no argument for it (conformity)"
             if not change.conformity:
-                author = next(
-                    (names[part] for part in reversed((change.cause or "").split("/")) if part in names), change.cause
-                )
-                why = f"because of what {author} wrote"
+                why = f"because of what {author_of(change.cause or '', names)} wrote"
             moved = f"{change.before} → {change.after} with its ballot {change.step + 1}"
             items.append(Item(text=f"{names.get(change.agent, change.agent)}: {moved}, {why}"))
         return Section(name="changes", part="differences", heading="Changes of position", blocks=bullets(items))

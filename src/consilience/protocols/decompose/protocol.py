@@ -27,7 +27,15 @@ from consilience.protocols._common.trees import (
     path_labels,
     require_strange_loop,
 )
-from consilience.protocols.decompose.report import AgentWork, AssignedPart, DecomposeReport, Split, conclude, split_for
+from consilience.protocols.decompose.report import (
+    AgentWork,
+    AssignedPart,
+    DecomposeReport,
+    Split,
+    conclude,
+    opening,
+    split_for,
+)
 
 
 class Decompose(TreeProtocol):
@@ -59,9 +67,8 @@ class Decompose(TreeProtocol):
         calls = DecomposeRun(session, self)
         root = await calls.lead(ROOT, None)
         works = list(root.walk())
-        leaves = [work for work in works if work.agent in session.topology.leaves]
         stop = StopReason.FAILED
-        if session.has_quorum([(work.text, work.failures) for work in leaves]):
+        if session.has_quorum(opening(session, works)):
             await self._close(calls, root, run)
             failures = [*(failure for work in works for failure in work.failures), *run.failures]
             stop = exhaustion(failures) or (StopReason.SETTLED if run.closing is not None else StopReason.FAILED)

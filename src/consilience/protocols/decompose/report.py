@@ -16,12 +16,13 @@ from consilience.domain.sections import Presentation
 from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
-from consilience.engine.work import Failure, Reply
+from consilience.engine.work import Failure
 from consilience.protocols._common.answers import extract
 from consilience.protocols._common.conclusion import (
     TextReply,
     TreeRun,
     answer_fields,
+    first_results,
     warn_dropped_labels,
     warn_failed_review,
 )
@@ -138,7 +139,7 @@ async def conclude(
     warn_failed_review(session, run)
     return await session.report(
         DecomposeReport,
-        first=_first_results(session, works),
+        first=first_results(opening(session, works)),
         stop_reason=stop,
         steps=1 if works else 0,
         metrics=_metrics(session, run, works),
@@ -149,11 +150,9 @@ async def conclude(
     )
 
 
-def _first_results(session: Session, works: Sequence[AgentWork]) -> list[Reply[object] | Failure]:
-    """Return the result or failure of each leaf that was asked."""
-    by_agent = {work.agent: work for work in works}
-    leaves = [by_agent[leaf] for leaf in session.topology.leaves if leaf in by_agent]
-    return [work.text if work.text is not None else work.failures[0] for work in leaves]
+def opening(session: Session, works: Sequence[AgentWork]) -> list[tuple[TextReply | None, Sequence[Failure]]]:
+    """Return the result and the failures of each leaf that was asked."""
+    return [(work.text, work.failures) for work in works if work.agent in session.topology.leaves]
 
 
 def _parts(works: Sequence[AgentWork]) -> Iterator[Part]:

@@ -24,7 +24,7 @@ from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.answers import BallotPattern
-from consilience.protocols._common.conclusion import count_ballots, read_ballot
+from consilience.protocols._common.conclusion import count_ballots, read_ballot, step_limit
 from consilience.protocols._common.trees import (
     ROOT,
     AnonymousPeers,
@@ -80,7 +80,7 @@ class Emergence(TreeProtocol):
 
     async def run(self, session: Session) -> EmergenceReport:
         run = EmergenceRun(labels=peer_labels(session.topology, self.anonymous_peers))
-        limit = self.max_rounds if session.limits.steps is None else min(self.max_rounds, session.limits.steps)
+        limit = step_limit(session, self.max_rounds)
         stop = StopReason.EXHAUSTED_STEPS
         nudges: dict[str, Nudge] = {}
         for index in range(1, limit + 1):

@@ -15,7 +15,7 @@ from consilience.domain.events import (
 from consilience.domain.messages import is_empty_remark
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, exact
-from consilience.domain.report import Claim, Dissent, Frozen, Objection, UnfinishedSession
+from consilience.domain.report import Claim, Frozen, Objection, UnfinishedSession
 from consilience.domain.sections import Block, Item, Paragraph, Presentation, Section, Table, View
 from consilience.domain.topology import Topology
 from consilience.engine.analysis import novelty
@@ -27,12 +27,15 @@ from consilience.protocols._common.conclusion import (
     BallotResult,
     answer_fields,
     ballot_fields,
+    first_results,
+    open_dissent,
     sibling_similarity,
     warn_dropped_labels,
     warn_failed_review,
 )
 from consilience.protocols._common.presenting import (
     TreeReport,
+    author_of,
     ballot_section,
     bullets,
     extend_presentation,
@@ -242,7 +245,7 @@ def _changed(change: AnswerChange, names: Mapping[str, str]) -> Item:
 
 
 def _because(change: Claim, names: Mapping[str, str]) -> str:
-    authors = [next((names[part] for part in reversed(id.split("/")) if part in names), id) for id in change.ids]
+    authors = [author_of(id, names) for id in change.ids]
     return f"{change.text.rstrip('.')} (because of {', '.join(dict.fromkeys(authors))})" if authors else change.text
 
 
@@ -288,7 +291,6 @@ async def conclude(
     laterals = [turn for turns in run.rounds for turn in turns.values() if turn.lateral is not None]
     revised = [turn for turn in laterals if turn.revised]
     rate = len(revised) / len(laterals) if laterals else None
-    open_objections = tuple(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections if o.is_open)
     sources = [document.text for document in session.sources]
     metrics = await session.compute(lambda: _metrics(session.topology, run, sources))
     failed_reviews = [f"no reply to finalize/{loop.index}" for loop in run.loops if loop.after is None]
@@ -302,7 +304,7 @@ async def conclude(
         confidence=positions.confidence,
         steps=len(run.rounds),
         objections=objections,
-        dissent=positions.dissent if has_ballots else open_objections,
+        dissent=positions.dissent if has_ballots else open_dissent(objections),
         metrics=metrics
         | {
             "conformity": positions.conformity,
@@ -339,7 +341,7 @@ def _answer_changes(session: Session, run: EmergenceRun) -> Iterator[AnswerChang
 def _first_results(session: Session, run: EmergenceRun) -> list[Reply[object] | Failure]:
     """Return the reply or failure of each leaf in the first round."""
     turns = [run.rounds[0][leaf] for leaf in session.topology.leaves] if run.rounds else []
-    return [turn.response if turn.response is not None else turn.failures[0] for turn in turns]
+    return first_results((turn.response, turn.failures) for turn in turns)
 
 
 def round_of(agents: Sequence[Agent], threshold: float, run: EmergenceRun, n: int) -> Round:
@@ -391,8 +393,7 @@ def _metrics(topology: Topology, run: EmergenceRun, sources: Sequence[str]) -> d
             ("leaf_respond", [turn.response for turn in leaves]),
             ("lateral_leaves", [turn.lateral for turn in leaves]),
         ):
-            texts = [(family, reply.text) for family, reply in zip(families, replies, strict=True) if reply is not None]
-            metrics[f"sibling_similarity/{phase}/{n}"] = sibling_similarity(texts)
+            metrics[f"sibling_similarity/{phase}/{n}"] = sibling_similarity(families, replies)
     return metrics
 
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import LEVELS
-from consilience.domain.report import Confidence, Dissent, Objection
+from consilience.domain.report import Confidence, Objection
 from consilience.engine.analysis import novelty, sentences, survival
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
-from consilience.engine.work import Failure, Reply, drawn_on
-from consilience.protocols._common.conclusion import claims_of
+from consilience.engine.work import Reply, drawn_on
+from consilience.protocols._common.conclusion import claims_of, first_results, open_dissent
 from consilience.protocols.refinement.passes import MAX_UNCUT_SENTENCES
 from consilience.protocols.refinement.records import Assessment, IntegratedReply, PassState, RefinementRun, RoleOutput
 from consilience.protocols.refinement.report import RefinementReport
@@ -65,7 +65,7 @@ async def conclude(
     judged = [state.assessment for state in run.begun if state.is_judged and not state.assessment.failure]
     return await session.report(
         RefinementReport,
-        first=_first_replies(settings, run),
+        first=first_results(run.passes[1].result.opening(settings.first_speakers)) if len(run.passes) > 1 else (),
         stop_reason=stop,
         unmet=outcome.unmet(),
         answer_cut=chosen is not None and chosen.is_cut,
@@ -76,7 +76,7 @@ async def conclude(
         closing=drawn_on(outcome.whole, run.failures),
         claims=claims_of(session, outcome.whole),
         objections=objections,
-        dissent=tuple(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections if o.is_open),
+        dissent=open_dissent(objections),
         metrics=metrics,
         passes=passes,
         best_pass=chosen.index if chosen else None,
@@ -90,14 +90,6 @@ async def conclude(
         revisions=outcome.revisions(passes),
         contributions=tuple(_contributions(run.begun)),
     )
-
-
-def _first_replies(settings: RefinementSettings, run: RefinementRun) -> list[Reply[object] | Failure]:
-    """Return each author's reply or failure in the first pass."""
-    if len(run.passes) == 1:
-        return []
-    outputs = map(run.passes[1].result.first, settings.first_speakers)
-    return [output.text if output.text is not None else output.failures[0] for output in outputs]
 
 
 def _critique_by_part(assessment: Assessment) -> dict[str, str]:

@@ -19,7 +19,7 @@ from consilience.engine.analysis import SentenceIndex, sentences
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply
-from consilience.protocols._common.conclusion import quoted
+from consilience.protocols._common.conclusion import quoted, step_limit
 from consilience.protocols._common.presenting import format_score
 from consilience.protocols.refinement.outcome import conclude
 from consilience.protocols.refinement.passes import PassWriter
@@ -73,7 +73,7 @@ class Refinement(RefinementSettings):
     async def run(self, session: Session) -> RefinementReport:
         origin = PassState(0, PassResult(self.hierarchy))
         run = RefinementRun(extract_protected(self.draft, self.protect), [origin], await self._distances(session))
-        passes = self.max_passes if session.limits.steps is None else min(self.max_passes, session.limits.steps)
+        passes = step_limit(session, self.max_passes)
         if passes > 0:
             await self._judge_draft(session, run)
             await self._set_intent(session, run)
@@ -137,13 +137,8 @@ class Refinement(RefinementSettings):
     def _is_to_integrate(self, session: Session, run: RefinementRun, state: PassState) -> bool:
         """Return whether the parts are to become a whole. After a limit in a later pass the judged text stands, not half a pass."""
         if state.index == 1:
-            return self._is_quorum(session, state)
+            return session.has_quorum(state.result.opening(self.first_speakers))
         return not run.exhausted and not state.unchanged
-
-    def _is_quorum(self, session: Session, state: PassState) -> bool:
-        """Return whether enough authors wrote something."""
-        outputs = map(state.result.first, self.first_speakers)
-        return session.has_quorum([(output.text, output.failures) for output in outputs])
 
     async def _integrate(self, session: Session, run: RefinementRun, state: PassState) -> None:
         """Ask the coordinator for one text. It may be the answer, so the call may draw on the reserve."""
@@ -209,7 +204,7 @@ class Refinement(RefinementSettings):
 
     def _stop_reason(self, session: Session, run: RefinementRun, state: PassState) -> StopReason | None:
         """Return why the run ends with a pass; None if another pass may follow."""
-        if state.index == 1 and not self._is_quorum(session, state):
+        if state.index == 1 and not session.has_quorum(state.result.opening(self.first_speakers)):
             return StopReason.FAILED
         if run.exhausted:
             return run.exhausted

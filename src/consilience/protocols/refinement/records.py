@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any
@@ -213,9 +213,10 @@ class PassResult:
         """The texts of the parts."""
         return {name: output.text for name, output in self.parts.items() if output.text is not None}
 
-    def first(self, author: str) -> RoleOutput:
-        """Return what a role of `first_speakers` wrote, which is a specialist if no role has children below the coordinator."""
-        return self.authors.get(author) or self.served[self.tree.coordinator, author]
+    def opening(self, speakers: Sequence[str]) -> list[tuple[Reply[DraftReply] | None, Sequence[Failure]]]:
+        """Return the text and the failures of each of `first_speakers`, who may be specialists of the coordinator."""
+        outputs = [self.authors.get(name) or self.served[self.tree.coordinator, name] for name in speakers]
+        return [(output.text, output.failures) for output in outputs]
 
 
 LabelledMessages = Mapping[str, Message]
