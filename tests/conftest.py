@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import socket
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import hypothesis
 import pytest
+from xdist.remote import Producer
 
 from consilience.domain.paths import weights_dir
+from kit.lanes import Lanes, order
 
 T = TypeVar("T")
 
@@ -25,8 +29,8 @@ PRIVATE_SUFFIXES = ("_API_KEY", "_API_TOKEN", "_AUTH_TOKEN")
 PRIVATE_NAMES = ("HF_TOKEN", "GITHUB_TOKEN", "GH_TOKEN")
 
 
-ONE_AT_A_TIME = ("processes", "local_model", "packaging")
-"""Marks of tests that start real processes and wait for them: run side by side with other tests, never with each other."""
+MEMORY = Path("/dev/shm")
+ENOUGH = 4 * 2**30
 
 
 class Sample(Protocol):
@@ -73,15 +77,19 @@ def runs_whole(config: pytest.Config) -> bool:
     return bool(config.getoption("whole") or config.getoption("rest"))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes:
+    config.option.loadscopereorder = False
+    return Lanes(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`@pytest.mark.matrix(keep=N)` runs N of the parametrized cases of a test, or all of them under `--whole`; with `whole=M`
     it runs M of them there.
 
     Under `--rest` the cases that an ordinary run leaves out are run, and the tests that are longer when whole.
     """
-    for item in items:
-        if any(item.get_closest_marker(name) for name in ONE_AT_A_TIME):
-            item.add_marker(pytest.mark.xdist_group("processes"))
+    items.sort(key=lambda item: order(item.path))
     matrices: dict[str, tuple[list[pytest.Item], dict[str, int]]] = {}
     for item in items:
         marker = item.get_closest_marker("matrix")
@@ -112,6 +120,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_configure(config: pytest.Config) -> None:
     """Shut the network but for loopback; a test that needs more is marked `enable_socket`."""
     as_from_a_terminal()
+    in_memory()
     config.option.allow_unix_socket = True
     if config.option.allow_hosts is None:
         config.option.allow_hosts = ",".join(LOOPBACK)
@@ -130,6 +139,12 @@ def as_from_a_terminal() -> None:
     }.items():
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def in_memory() -> None:
+    """Keep temporary files in memory where a machine can: each commit of a journal waits for the disk."""
+    if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,30 @@
+"""How tests are dealt to workers: file by file, the files with real processes one after the other."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from xdist.scheduler import LoadScopeScheduling
+
+MARKS = re.compile(r"\bmark\.(processes|local_model|packaging)\b")
+"""Of tests that start real processes and wait for them: run side by side with other tests, never with each other."""
+
+
+@cache
+def starts_processes(file: Path) -> bool:
+    return MARKS.search(file.read_text()) is not None
+
+
+def order(file: Path) -> tuple[bool, bool]:
+    """Sort key: the lane of the processes first, then the tests of the whole project, whose single tests take longest."""
+    return not starts_processes(file), file.parent.name != "tests"
+
+
+class Lanes(LoadScopeScheduling):
+    """By the text of the files: pytest 9.2 with xdist 3.8 does not group by mark (pytest-xdist, issue 1386)."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "processes" if starts_processes(self.config.rootpath / file) else file
