@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from statistics import pvariance
-from typing import Literal
-from typing import Protocol as Structural
 
 from consilience.protocols.debate.attention import keywords
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.moves import COMMIT_EVERY, FIRM, MAX_BOOST, MAX_DISPUTES
 from consilience.protocols.debate.notes import AgendaNote, CruxPromoted, DcgCalculated
-from consilience.protocols.debate.records import CruxScore, DebateMessage
+from consilience.protocols.debate.records import CruxScore
 from consilience.protocols.debate.scoring import crux_score, declared_flips
 from consilience.protocols.debate.threads import Thread
-
-
-class Chair(Structural):
-    """What speaks to a thread: the moderator."""
-
-    async def intervene(
-        self, thread: Thread, kind: Literal["commit"], mentions: tuple[str, ...], **values: object
-    ) -> DebateMessage: ...
 
 
 class Agenda:
     """The active disputes of one debate. Without the setting the best crux is still named, and nothing else follows from it."""
 
-    def __init__(self, floor: Floor, chair: Chair) -> None:
-        self.floor, self.chair = floor, chair
+    def __init__(self, floor: Floor) -> None:
+        self.floor = floor
         self._asked_at = 0
         self._scores: dict[str, CruxScore] = {}
 
@@ -35,7 +25,7 @@ class Agenda:
         """Score a crux that was just locked, by what its agents declared with their commitments."""
         floor = self.floor
         score = self._scores[thread.id] = self._score(thread)
-        floor.note("dcg_calculated", DcgCalculated(at=floor.now, thread=thread.id, score=score))
+        floor.note(DcgCalculated(at=floor.now, thread=thread.id, score=score))
         self.update()
 
     def _score(self, thread: Thread) -> CruxScore:
@@ -51,13 +41,13 @@ class Agenda:
             floor.promoted = active[0]
             floor.promotions += 1
             score = self._scores[active[0]].score
-            floor.note("crux_promoted", CruxPromoted(at=floor.now, thread=active[0], score=score))
+            floor.note(CruxPromoted(at=floor.now, thread=active[0], score=score))
         if floor.settings.agenda and active != list(floor.disputes):
             floor.disputes = {
                 id: (MAX_BOOST / place, self._words(floor.threads[id])) for place, id in enumerate(active, 1)
             }
             scores = tuple(self._scores[id].score for id in active)
-            floor.note("agenda", AgendaNote(at=floor.now, active=tuple(active), scores=scores))
+            floor.note(AgendaNote(at=floor.now, active=tuple(active), scores=scores))
 
     def _rank(self, thread: Thread) -> tuple[float, int, float, int]:
         """The crux score; ties to the dispute with more agents undecided, then with more varied confidence, then the earlier. The
@@ -90,4 +80,4 @@ class Agenda:
             thread.members += [agent for agent in silent if agent not in thread.members]
             thread.to_commit += silent
             thread.grant(len(silent))
-            await self.chair.intervene(thread, "commit", tuple(silent))
+            await floor.intervene(thread, "commit", tuple(silent))

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Literal, TypeVar
-from typing import Protocol as Structural
-
-from pydantic import BaseModel
+from typing import Literal
 
 from consilience.domain.positions import LEVELS
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.debate.floor import CRYSTALLIZER, MODERATOR, SECOND_OPINION, Floor, aside, window
 from consilience.protocols.debate.graph import is_split
-from consilience.protocols.debate.moves import MAX_CHARS, MAX_EXTRACTIONS, RELATE_EVERY, THINK_MS
+from consilience.protocols.debate.moves import MAX_CHARS, MAX_EXTRACTIONS, RELATE_EVERY
 from consilience.protocols.debate.notes import (
     CandidatesNote,
     CruxChallenged,
@@ -51,28 +48,17 @@ from consilience.protocols.debate.threads import Thread
 MIN_DEPENDENCY_CONFIDENCE = 0.8
 MIN_SKETCH_CHARS = 20
 
-T = TypeVar("T", bound=BaseModel)
-
-
-class Chair(Structural):
-    """What speaks to a thread: the moderator."""
-
-    async def intervene(
-        self, thread: Thread, kind: Literal["review"], mentions: tuple[str, ...], **values: object
-    ) -> DebateMessage: ...
-
 
 class Crystallizer:
     """Writes down what the threads of one debate came to."""
 
-    def __init__(self, floor: Floor, chair: Chair) -> None:
-        self.floor, self.chair = floor, chair
+    def __init__(self, floor: Floor) -> None:
+        self.floor = floor
         self.runs = 0
         """Times that cruxes were related to each other."""
         self._related_at = 0
         self._relating = False
         self._compared: set[tuple[str, str]] = set()
-        self._pauses = 0
 
     # level 1: the crux of a thread
 
@@ -139,7 +125,8 @@ class Crystallizer:
             remarks=remarks,
         )
         async with floor.session.phase("crystallization", thread.number):
-            return await self._call(
+            return await floor.call(
+                CRYSTALLIZER,
                 floor.session.ask(
                     CRYSTALLIZER,
                     aside(floor.session, words, thread_quotes(floor, thread), floor.quotes(thread)),
@@ -147,7 +134,7 @@ class Crystallizer:
                     returns=CrystalReply,
                     kind="crystallization",
                     accept=None if thread.question else refuse_no_crux,
-                )
+                ),
             )
 
     def _take(self, thread: Thread, number: int, reply: Reply[CrystalReply]) -> Extraction | None:
@@ -173,7 +160,6 @@ class Crystallizer:
         if value.outcome == "NEEDS_CLARIFICATION":
             outcome = "NEEDS_CLARIFICATION"
         floor.note(
-            "crystallized",
             CrystallizedNote(at=floor.now, thread=thread.id, outcome=outcome, extraction=extraction),
         )
         thread.crystallized = outcome
@@ -187,11 +173,11 @@ class Crystallizer:
         shown: DebateMessage | None = None
         if draft is not None:
             thread.question = draft.question
-            shown = await self.chair.intervene(thread, "review", asked, criteria=draft.criteria, unclear=draft.unclear)
+            shown = await floor.intervene(thread, "review", asked, criteria=draft.criteria, unclear=draft.unclear)
         session = floor.session
         async with session.phase("flips", thread.number):
             pending = [session.start(self._flip_ask(thread, agent, window, shown)) for agent in asked]
-            await self._pause()
+            await floor.think(CRYSTALLIZER)
             replies = [await flip for flip in pending]
         flips: dict[str, Flip] = {}
         challenges: list[CruxChallenge] = []
@@ -254,7 +240,6 @@ class Crystallizer:
             await floor.publish(message, f"CHALLENGE on {shown.label}: {text}", ("flips", thread.number))
             published = message.id
         floor.note(
-            "crux_challenged",
             CruxChallenged(
                 at=floor.now, thread=thread.id, agent=agent, text=text, extraction=extraction, message=published
             ),
@@ -275,7 +260,6 @@ class Crystallizer:
         floor.crux_since = floor.spoken
         crux = thread.crux = crux_of(thread, len(floor.debaters), draft, tuple(challenges))
         floor.note(
-            "crux_extracted",
             CruxExtracted(
                 at=floor.now,
                 thread=thread.id,
@@ -284,7 +268,7 @@ class Crystallizer:
                 failures=crux.validation_failures,
             ),
         )
-        floor.note("dcg_calculated", DcgCalculated(at=floor.now, thread=thread.id, score=crux.score))
+        floor.note(DcgCalculated(at=floor.now, thread=thread.id, score=crux.score))
         floor.progress()
         if floor.settings.coalitions == "live":
             floor.find_coalitions()
@@ -323,14 +307,15 @@ class Crystallizer:
         questions = tuple(thread.question or "" for thread in cruxes)
         words = floor.session.render_template("relate", questions=questions)
         async with floor.session.phase("relations", self.runs):
-            reply = await self._call(
+            reply = await floor.call(
+                CRYSTALLIZER,
                 floor.session.ask(
                     CRYSTALLIZER,
                     Prompt(words, documents=()),
                     key=f"relate/{self.runs}",
                     returns=RelationsReply,
                     kind="comparison",
-                )
+                ),
             )
             proposed = self._proposed(reply.value, cruxes, new) if isinstance(reply, Reply) else []
             confirmed = await self._confirm(proposed, questions) if proposed else []
@@ -353,7 +338,6 @@ class Crystallizer:
                     )
                 )
         floor.note(
-            "cruxes_related",
             RelationsNote(
                 at=floor.now,
                 pairs=tuple(new),
@@ -383,14 +367,15 @@ class Crystallizer:
         floor = self.floor
         claims = tuple((r.kind, questions[r.source - 1], questions[r.target - 1], r.sketch.strip()) for r in proposed)
         words = floor.session.render_template("confirm", claims=claims)
-        reply = await self._call(
+        reply = await floor.call(
+            CRYSTALLIZER,
             floor.session.ask(
                 SECOND_OPINION,
                 Prompt(words, documents=()),
                 key=f"confirm/{self.runs}",
                 returns=VerdictsReply,
                 kind="comparison",
-            )
+            ),
         )
         held = set(reply.value.hold) if isinstance(reply, Reply) else set()
         return [relation for n, relation in enumerate(proposed, 1) if n in held]
@@ -409,14 +394,15 @@ class Crystallizer:
         conceded = tuple(floor.by_id[c.message].label for t in floor.threads.values() for c in t.concessions)
         words = floor.session.render_template("synthesize", agreed=agreed, conceded=conceded)
         async with floor.session.phase("synthesis", 1):
-            reply = await self._call(
+            reply = await floor.call(
+                CRYSTALLIZER,
                 floor.session.ask(
                     CRYSTALLIZER,
                     aside(floor.session, words, (), floor.key_quotes()),
                     key="synthesize",
                     returns=SynthesisReply,
                     kind="crystallization",
-                )
+                ),
             )
         if isinstance(reply, Failure):
             return
@@ -437,27 +423,7 @@ class Crystallizer:
         note = CandidatesNote(
             at=floor.now, candidates=tuple(floor.candidates), next_questions=tuple(floor.next_questions)
         )
-        floor.note("common_ground_proposed", note)
-
-    # calls
-
-    async def _call(self, ask: Ask[T]) -> Reply[T] | Failure:
-        """Make a call that takes thinking time while the debate goes on."""
-        floor = self.floor
-        if floor.closed:
-            reply = await ask
-        else:
-            pending = floor.session.start(ask)
-            await self._pause()
-            reply = await pending
-        if isinstance(reply, Failure):
-            floor.failures.append(reply)
-        return reply
-
-    async def _pause(self) -> None:
-        self._pauses += 1
-        session = self.floor.session
-        await session.clock.sleep(session.rng(CRYSTALLIZER, self._pauses).randint(*THINK_MS))
+        floor.note(note)
 
 
 def thread_quotes(floor: Floor, thread: Thread) -> tuple[Quote, ...]:

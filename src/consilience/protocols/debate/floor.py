@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from pydantic import BaseModel
 
@@ -13,7 +14,7 @@ from consilience.domain.agents import seat_names
 from consilience.domain.messages import Message
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
-from consilience.engine.work import Failure
+from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.debate import lock
 from consilience.protocols.debate.attention import (
     NOTICED,
@@ -24,8 +25,15 @@ from consilience.protocols.debate.attention import (
     keywords,
 )
 from consilience.protocols.debate.coalitions import Coalitions, detect_coalitions
-from consilience.protocols.debate.moves import BlockReason, Move
-from consilience.protocols.debate.notes import CoalitionDetected, MessageBlocked, TurnNote
+from consilience.protocols.debate.moves import THINK_MS, BlockReason, Intervention, Move
+from consilience.protocols.debate.notes import (
+    NAMES,
+    CoalitionDetected,
+    MessageBlocked,
+    ModeratorIntervention,
+    ThreadCreated,
+    TurnNote,
+)
 from consilience.protocols.debate.records import (
     CommonGround,
     Crux,
@@ -35,10 +43,13 @@ from consilience.protocols.debate.records import (
     Framing,
     Recheck,
     SystemMetrics,
+    Turn,
     UnopenedQuestion,
 )
 from consilience.protocols.debate.settings import DebateSettings
 from consilience.protocols.debate.threads import Budgets, Thread
+
+T = TypeVar("T", bound=BaseModel)
 
 MODERATOR, CRYSTALLIZER, SECOND_OPINION = "moderator", "crystallizer", "second_opinion"
 MAX_REFUSALS = 2
@@ -170,6 +181,7 @@ class Floor:
         """How the debate works, for those who speak in it."""
         self._words: dict[str, frozenset[str]] = {}
         self._cosines: dict[str, dict[str, float]] = {}
+        self._thoughts: Counter[str] = Counter()
 
     @property
     def now(self) -> int:
@@ -194,17 +206,17 @@ class Floor:
             and self.attempts < settings.max_attempts
         )
 
-    def note(self, name: str, data: BaseModel) -> None:
-        self.session.note(name, data)
+    def note(self, data: BaseModel) -> None:
+        self.session.note(NAMES[type(data)], data)
 
     def end(self, reason: str) -> None:
         """End the exchange; nobody begins another reply."""
         self.over = self.over or reason
 
-    def open_thread(
-        self, topic: str, members: list[str], *, question: str | None = None, parent: str | None = None
+    async def open_thread(
+        self, topic: str, members: Sequence[str], *, question: str | None = None, parent: str | None = None
     ) -> Thread:
-        """Open a thread; its members are in it from the beginning."""
+        """Open a thread and ask its members to speak; they are in it from the beginning."""
         settings = self.settings
         thread = Thread(
             id=f"thread-{len(self.threads) + 1}",
@@ -216,6 +228,11 @@ class Floor:
             question=question,
         )
         self.threads[thread.id] = thread
+        note = ThreadCreated(
+            at=self.now, thread=thread.id, topic=topic, question=question, parent=parent, members=tuple(members)
+        )
+        self.note(note)
+        await self.intervene(thread, "open", tuple(members))
         return thread
 
     def owing(self, thread: Thread) -> set[str]:
@@ -241,7 +258,7 @@ class Floor:
         if self.coalitions.partition != before.partition:
             self.coalitions_since = self.spoken
             found, finding = self.coalitions.found, self.coalitions.finding
-            self.note("coalition_detected", CoalitionDetected(at=self.now, coalitions=found, finding=finding))
+            self.note(CoalitionDetected(at=self.now, coalitions=found, finding=finding))
 
     # messages
 
@@ -311,7 +328,8 @@ class Floor:
         self.threads[message.thread].add(message)
         if not message.by_moderator:
             self.members[message.agent].spoken += 1
-        self.note("turn", _turn_note(message))
+        shared = message.model_dump(include=set(Turn.model_fields))
+        self.note(TurnNote(message=message.id, side=message.new_side, **shared))
         self._words[message.id] = frozenset([*keywords(message.text), *(topic.casefold() for topic in message.topics)])
         if self.mode == "embedding":
             topics = sorted({topic for member in self.members.values() for topic in member.interests.topics})
@@ -326,8 +344,23 @@ class Floor:
         sides = {ballot.positions[n] for ballot in self.openings.values() if ballot.positions}
         return "NO" if "YES" in sides and "NO" not in sides else "YES" if "NO" in sides and "YES" not in sides else ""
 
-    async def moderate(self, thread: Thread, text: str, mentions: tuple[str, ...]) -> DebateMessage:
-        """Publish a message of the moderator, which counts toward no budget."""
+    async def intervene(
+        self, thread: Thread, kind: Intervention, mentions: tuple[str, ...], **values: object
+    ) -> DebateMessage:
+        """Publish a message of the moderator from its templates, addressed to `mentions`. It counts toward no budget."""
+        template: dict[str, object] = {
+            "kind": kind,
+            "topic": thread.topic,
+            "question": thread.question or "",
+            "horizon": thread.horizon or "",
+            "names": tuple(self.letters[agent] for agent in mentions),
+            "missing": (),
+            "hang": (),
+            "criteria": (),
+            "unclear": "",
+            "agreed": self.untaken(thread.topic),
+        }
+        text = self.session.render_template("moderator", **(template | values))
         number = len(self.messages) + 1
         message = DebateMessage(
             id=f"moderator/{number}",
@@ -340,14 +373,34 @@ class Floor:
             text=text,
             mentions=mentions,
         )
-        await self.publish(message, text, (thread.stage.lower(), int(thread.id.rpartition("-")[2])))
+        await self.publish(message, text, (thread.stage.lower(), thread.number))
+        self.note(ModeratorIntervention(at=self.now, thread=thread.id, kind=kind, message=message.id))
         return message
+
+    # calls of service seats
+
+    async def call(self, seat: str, ask: Ask[T]) -> Reply[T] | Failure:
+        """Make a call that takes the thinking time of `seat` while the debate goes on."""
+        if self.closed:
+            reply = await ask
+        else:
+            pending = self.session.start(ask)
+            await self.think(seat)
+            reply = await pending
+        if isinstance(reply, Failure):
+            self.failures.append(reply)
+        return reply
+
+    async def think(self, seat: str) -> None:
+        """Let the thinking time of a service seat pass."""
+        self._thoughts[seat] += 1
+        await self.session.clock.sleep(self.session.rng(seat, self._thoughts[seat]).randint(*THINK_MS))
 
     def refuse(self, key: str, thread: Thread, agent: str, move: Move, reason: BlockReason) -> None:
         """Record a reply that the gate blocked."""
         self.blocked[reason] += 1
         data = MessageBlocked(at=self.now, key=key, thread=thread.id, agent=agent, move=move, reason=reason)
-        self.note("message_blocked", data)
+        self.note(data)
 
     # attention
 
@@ -409,21 +462,3 @@ class Floor:
         if score is not None:
             self.attended += 1
             self.attended_highly += score >= NOTICED
-
-
-def _turn_note(message: DebateMessage) -> TurnNote:
-    return TurnNote(
-        at=message.at,
-        message=message.id,
-        thread=message.thread,
-        agent=message.agent,
-        move=message.move,
-        label=message.label,
-        reply_to=message.reply_to,
-        mentions=message.mentions,
-        topics=message.topics,
-        horizon=message.horizon,
-        confidence=message.confidence,
-        side=message.new_side,
-        attention=message.attention,
-    )

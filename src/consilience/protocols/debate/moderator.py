@@ -6,12 +6,10 @@ only for a question to be framed or compared, and for falsifiers to be derived.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from consilience.domain.positions import LEVELS
-from consilience.engine.prompt import Quote
-from consilience.engine.work import Failure, Pending, Reply
+from consilience.engine.work import Reply
 from consilience.protocols.debate import lock
 from consilience.protocols.debate.agenda import Agenda
 from consilience.protocols.debate.crystallizer import Crystallizer
@@ -24,24 +22,18 @@ from consilience.protocols.debate.moves import (
     MAX_LOCK_ATTEMPTS,
     MIN_CRYSTAL_MESSAGES,
     SPLIT_AFTER,
-    THINK_MS,
     Horizon,
-    Intervention,
 )
 from consilience.protocols.debate.notes import (
     CruxLocked,
     CruxLockFailed,
-    ModeratorIntervention,
     StageTransition,
     ThreadClosed,
     ThreadConverged,
-    ThreadCreated,
 )
 from consilience.protocols.debate.records import DebateMessage, Falsifier, LockAttempt
 from consilience.protocols.debate.replies import (
     DerivedReply,
-    QuestionReply,
-    refuse_no_question,
 )
 from consilience.protocols.debate.spawning import Spawning
 from consilience.protocols.debate.threads import Thread, aligned_horizon, convergence_signal, is_orbiting
@@ -52,53 +44,9 @@ class Moderator:
 
     def __init__(self, floor: Floor) -> None:
         self.floor = floor
-        self.spawning = Spawning(floor, self)
-        self.crystallizer = Crystallizer(floor, self)
-        self.agenda = Agenda(floor, self)
-        self._calls = 0
-
-    # opening
-
-    async def open(
-        self, topic: str, members: Sequence[str], *, question: str | None = None, parent: str | None = None
-    ) -> Thread:
-        """Open a thread and ask its members to speak."""
-        floor = self.floor
-        thread = floor.open_thread(topic, list(members), question=question, parent=parent)
-        note = ThreadCreated(
-            at=floor.now, thread=thread.id, topic=topic, question=question, parent=parent, members=tuple(members)
-        )
-        floor.note("thread_created", note)
-        await self.intervene(thread, "open", tuple(members))
-        return thread
-
-    async def intervene(
-        self, thread: Thread, kind: Intervention, mentions: tuple[str, ...], **values: object
-    ) -> DebateMessage:
-        """Say something from the moderator's templates, addressed to `mentions`."""
-        floor = self.floor
-        text = floor.session.render_template(
-            "moderator",
-            **{
-                "kind": kind,
-                "topic": thread.topic,
-                "question": thread.question or "",
-                "horizon": thread.horizon or "",
-                "names": tuple(floor.letters[agent] for agent in mentions),
-                "missing": (),
-                "hang": (),
-                "criteria": (),
-                "unclear": "",
-                "agreed": floor.untaken(thread.topic),
-                **values,
-            },
-        )
-        message = await floor.moderate(thread, text, mentions)
-        floor.note(
-            "moderator_intervention",
-            ModeratorIntervention(at=floor.now, thread=thread.id, kind=kind, message=message.id),
-        )
-        return message
+        self.spawning = Spawning(floor)
+        self.crystallizer = Crystallizer(floor)
+        self.agenda = Agenda(floor)
 
     # after each turn
 
@@ -129,7 +77,7 @@ class Moderator:
                 self.end_evidence(thread, "positions were stable")
             elif thread.signal and not thread.settling:
                 thread.settling = True
-                await self.intervene(thread, "settling", self._fallen_silent(thread))
+                await self.floor.intervene(thread, "settling", self._fallen_silent(thread))
             else:
                 await self._remark_on_orbit(thread)
 
@@ -142,7 +90,7 @@ class Moderator:
         """Where a thread goes round in circles, ask its members to take a stand."""
         if is_orbiting(thread):
             thread.orbited_at = len(thread.spoken)
-            await self.intervene(thread, "orbit", ())
+            await self.floor.intervene(thread, "orbit", ())
 
     async def _seek_advocate(self, thread: Thread) -> None:
         """Where the first messages brought no challenge, ask the least committed agent to argue the other side."""
@@ -156,7 +104,7 @@ class Moderator:
         agent = min(thread.members, key=lambda id: openings[id].confidence if id in openings else LEVELS["unsure"])
         floor.advocate = agent
         floor.members[agent].opposing = True
-        await self.intervene(thread, "advocate", (agent,))
+        await self.floor.intervene(thread, "advocate", (agent,))
 
     # discovery
 
@@ -170,7 +118,7 @@ class Moderator:
         elif thread.discovery_failed:
             self.close(thread, "STALE", "fewer than two agents took it up")
         elif len(thread.spoken) == ALIGN_AFTER and self._align(thread):
-            await self.intervene(thread, "horizon", tuple(thread.members))
+            await self.floor.intervene(thread, "horizon", tuple(thread.members))
         else:
             await self._remark_on_orbit(thread)
 
@@ -187,14 +135,14 @@ class Moderator:
         """Have the question of a thread framed. Where two disputes are mixed, the second gets a thread of its own."""
         floor = self.floor
         thread.framing_tried_at = len(thread.spoken)
-        reply = await self.ask_question(thread, "reframe")
+        reply = await self.spawning.ask_question(thread, "reframe")
         thread.busy = False
         if thread.stage == "DISCOVERY":
             thread.grant(EXTRA_DISCOVERY_MESSAGES)
         if isinstance(reply, Reply) and thread.active:
             thread.question = thread.question or " ".join(reply.value.question.split())
             floor.progress()
-            await self.intervene(thread, "binary", tuple(thread.members))
+            await self.floor.intervene(thread, "binary", tuple(thread.members))
             await self._split(thread, reply.value.second)
         await self.lead(thread)
 
@@ -202,43 +150,6 @@ class Moderator:
         """Give the second dispute that the moderator found in a thread a thread of its own; an empty one is none."""
         if question := " ".join(second.split()):
             await self.spawning.split(thread, question)
-
-    async def ask_question(self, thread: Thread, template: str, **values: str) -> Reply[QuestionReply] | Failure | None:
-        """Ask the moderator's model for a yes/no question; None once the debate's framings are used up."""
-        floor = self.floor
-        if floor.framings >= floor.settings.max_framings:
-            return None
-        floor.framings += 1
-        agreed = floor.untaken(thread.topic)
-        words = floor.session.render_template(
-            template, topic=thread.topic, question=thread.question or "", agreed=agreed, **values
-        )
-        window = floor.quotes(thread)
-        shown = {quote.id for quote in window}
-        proposed = [
-            Quote(id, floor.by_id[id].label) for id in thread.proposals if id in floor.by_id and id not in shown
-        ]
-        prompt = aside(floor.session, words, tuple(proposed), window)
-        key = f"{template}/{thread.id}/{floor.framings}"
-        async with floor.session.phase("framing", floor.framings + 1):
-            pending = floor.session.start(
-                floor.session.ask(
-                    MODERATOR, prompt, key=key, returns=QuestionReply, kind="framing", accept=refuse_no_question
-                )
-            )
-            return await self._think(pending)
-
-    async def _think(self, pending: Pending[Reply[QuestionReply] | Failure]) -> Reply[QuestionReply] | Failure:
-        await self._pause()
-        reply = await pending
-        if isinstance(reply, Failure):
-            self.floor.failures.append(reply)
-        return reply
-
-    async def _pause(self) -> None:
-        self._calls += 1
-        session = self.floor.session
-        await session.clock.sleep(session.rng("moderator", self._calls).randint(*THINK_MS))
 
     def _align(self, thread: Thread) -> bool:
         """Align horizons that differ. Return whether they were aligned now."""
@@ -281,7 +192,7 @@ class Moderator:
         thread.await_commitments()
         self._transition(thread, "CRUX_LOCK", len(thread.to_commit) + 2, "the question is framed")
         self.spawning.reconsider(thread)
-        await self.intervene(thread, "commit", tuple(thread.to_commit))
+        await self.floor.intervene(thread, "commit", tuple(thread.to_commit))
 
     def _transition(self, thread: Thread, stage: Literal["CRUX_LOCK", "EVIDENCE"], budget: int, reason: str) -> None:
         before = thread.stage
@@ -289,7 +200,7 @@ class Moderator:
         note = StageTransition(
             at=self.floor.now, thread=thread.id, before=before, after=stage, reason=reason, question=thread.question
         )
-        self.floor.note("stage_transition", note)
+        self.floor.note(note)
 
     async def _lead_lock(self, thread: Thread) -> None:
         if not thread.to_commit and thread.required is None:
@@ -305,10 +216,12 @@ class Moderator:
         thread.to_falsify = lock.without_falsifier(thread)
         thread.grant(max(0, lock.lock_budget(thread) - thread.budget))
         if thread.to_falsify:
-            await self.intervene(thread, "falsifier", tuple(thread.to_falsify))
+            await self.floor.intervene(thread, "falsifier", tuple(thread.to_falsify))
         if thread.required:
             pairs = tuple((self.floor.letters[a], self.floor.letters[b]) for a, b in thread.required)
-            await self.intervene(thread, "steelman", tuple(dict.fromkeys(a for a, _ in thread.required)), missing=pairs)
+            await self.floor.intervene(
+                thread, "steelman", tuple(dict.fromkeys(a for a, _ in thread.required)), missing=pairs
+            )
 
     async def _attempt(self, thread: Thread) -> None:
         """Try to lock the crux; name each criterion that is missing."""
@@ -322,15 +235,13 @@ class Moderator:
         if not missing:
             thread.locked_at = floor.now
             question = thread.question or thread.topic
-            floor.note("crux_locked", CruxLocked(at=floor.now, thread=thread.id, question=question, attempt=number))
+            floor.note(CruxLocked(at=floor.now, thread=thread.id, question=question, attempt=number))
             self._transition(thread, "EVIDENCE", thread.budgets.evidence, "the crux is locked")
             self.agenda.locked(thread)
             hang = tuple(floor.letters[agent] for agent, c in thread.commitments.items() if c.would_flip)
-            await self.intervene(thread, "evidence", tuple(thread.members), hang=hang)
+            await self.floor.intervene(thread, "evidence", tuple(thread.members), hang=hang)
             return
-        floor.note(
-            "crux_lock_failed", CruxLockFailed(at=floor.now, thread=thread.id, attempt=number, failures=failures)
-        )
+        floor.note(CruxLockFailed(at=floor.now, thread=thread.id, attempt=number, failures=failures))
         if number >= MAX_LOCK_ATTEMPTS or (thread.reframed and kinds == ("sides",)):
             self.close(thread, "FAILED_LOCK", f"{number} attempts to lock it failed: {'; '.join(failures)}")
             return
@@ -350,7 +261,7 @@ class Moderator:
         )
         if outside:
             thread.invite(outside)
-            await self.intervene(thread, "commit", tuple(outside))
+            await self.floor.intervene(thread, "commit", tuple(outside))
         elif sides and not thread.reframed:
             self._start(thread, self._force_framing(thread, failures))
         elif failed == 3 and falsifiers:
@@ -361,20 +272,20 @@ class Moderator:
                 thread.to_falsify = [a for a in lacking if not self.floor.members[a].gave_up(thread.id, "falsify")]
             owing = self.floor.owing(thread)
             names = tuple(agent for agent in thread.participants if agent in owing)
-            await self.intervene(thread, "retry", names or thread.participants, missing=failures)
+            await self.floor.intervene(thread, "retry", names or thread.participants, missing=failures)
 
     async def _force_framing(self, thread: Thread, missing: tuple[str, ...]) -> None:
         """Frame the question anew, so that it divides its participants, and have them commit again."""
-        reply = await self.ask_question(thread, "reframe")
+        reply = await self.spawning.ask_question(thread, "reframe")
         thread.busy, thread.reframed = False, True
         if not thread.active:
             return
         if isinstance(reply, Reply):
             thread.replace_question(" ".join(reply.value.question.split()))
-            await self.intervene(thread, "commit", tuple(thread.to_commit), missing=missing)
+            await self.floor.intervene(thread, "commit", tuple(thread.to_commit), missing=missing)
             await self._split(thread, reply.value.second)
         else:
-            await self.intervene(thread, "retry", tuple(thread.participants), missing=missing)
+            await self.floor.intervene(thread, "retry", tuple(thread.participants), missing=missing)
             await self.lead(thread)
 
     async def _derive(self, thread: Thread) -> None:
@@ -383,21 +294,16 @@ class Moderator:
         lacking = lock.without_falsifier(thread)
         letters = tuple(floor.letters[agent] for agent in lacking)
         words = floor.session.render_template("derive", question=thread.question or "", names=letters)
-        async with floor.session.phase("falsifiers", int(thread.id.rpartition("-")[2])):
-            pending = floor.session.start(
-                floor.session.ask(
-                    MODERATOR,
-                    aside(floor.session, words, (), floor.quotes(thread)),
-                    key=f"derive/{thread.id}",
-                    returns=DerivedReply,
-                    kind="framing",
-                )
+        async with floor.session.phase("falsifiers", thread.number):
+            ask = floor.session.ask(
+                MODERATOR,
+                aside(floor.session, words, (), floor.quotes(thread)),
+                key=f"derive/{thread.id}",
+                returns=DerivedReply,
+                kind="framing",
             )
-            await self._pause()
-            reply = await pending
+            reply = await floor.call(MODERATOR, ask)
         thread.busy = False
-        if isinstance(reply, Failure):
-            floor.failures.append(reply)
         for found in reply.value.falsifiers if isinstance(reply, Reply) else ():
             agent = floor.agent_of.get(found.participant.strip())
             if agent in lacking and not found.empty:
@@ -422,7 +328,7 @@ class Moderator:
         await self.crystallizer.crystallize(thread)
         thread.busy = False
         if status == "CONVERGED":
-            floor.note("thread_converged", ThreadConverged(at=floor.now, thread=thread.id, reason=reason))
+            floor.note(ThreadConverged(at=floor.now, thread=thread.id, reason=reason))
             thread.close(status, floor.now, reason)
             floor.progress()
         else:
@@ -447,4 +353,4 @@ class Moderator:
         note = ThreadClosed(
             at=self.floor.now, thread=thread.id, status=status, reason=reason, into=into.id if into else None
         )
-        self.floor.note("thread_closed", note)
+        self.floor.note(note)

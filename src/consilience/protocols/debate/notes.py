@@ -12,15 +12,17 @@ from typing import Literal
 from pydantic import BaseModel
 
 from consilience.domain.report import Frozen
-from consilience.protocols.debate.moves import BlockReason, Grade, Horizon, Intervention, Move, Side, Stage, Status
+from consilience.protocols.debate.moves import BlockReason, Grade, Intervention, Move, Side, Stage, Status
 from consilience.protocols.debate.records import (
     Coalition,
     CommonGround,
+    CruxChallenge,
     CruxScore,
     Dependency,
     Extraction,
     Framing,
     Recheck,
+    Turn,
 )
 
 
@@ -28,21 +30,11 @@ class _Note(Frozen):
     at: int
 
 
-class TurnNote(_Note):
+class TurnNote(Turn):
     """The typed fields of a published message."""
 
     message: str
-    thread: str
-    agent: str
-    move: Move
-    label: str
-    reply_to: str | None = None
-    mentions: tuple[str, ...] = ()
-    topics: tuple[str, ...] = ()
-    horizon: Horizon | None = None
-    confidence: float | None = None
     side: Side | None = None
-    attention: float | None = None
 
 
 class FramedNote(_Note):
@@ -110,14 +102,11 @@ class CrystallizedNote(_Note):
     extraction: Extraction
 
 
-class CruxChallenged(_Note):
-    """An objection to a crux that was published back. `message` is its CHALLENGE, None over the limit on messages."""
+class CruxChallenged(CruxChallenge):
+    """An objection to a crux that was published back."""
 
+    at: int
     thread: str
-    agent: str
-    text: str
-    extraction: int
-    message: str | None = None
 
 
 class RelationsNote(_Note):
@@ -282,3 +271,4 @@ NOTES: Mapping[str, type[BaseModel]] = {
     "fact_told": FactTold,
     "regime": RegimeNote,
 }
+NAMES: Mapping[type[BaseModel], str] = {kind: name for name, kind in NOTES.items()}

@@ -207,7 +207,7 @@ def _graph(
         return {}
     agreed = common_ground(floor, course.final)
     if floor.candidates:
-        floor.note("common_ground", CommonGroundNote(at=floor.now, confirmed=agreed))
+        floor.note(CommonGroundNote(at=floor.now, confirmed=agreed))
     later = {second for _, second in floor.duplicates}
     threads = [
         crux.thread for crux in cruxes if crux.thread not in later and floor.threads[crux.thread].crystallized == "crux"

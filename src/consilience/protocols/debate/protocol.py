@@ -160,7 +160,7 @@ class Debate(DebateSettings):
 
         async def begin() -> None:
             for n in disputed(floor.framing, [floor.openings[agent].positions for agent in present]):
-                await moderator.open(floor.framing.propositions[n], present)
+                await floor.open_thread(floor.framing.propositions[n], present)
             await watch(floor, moderator)
 
         clock.spawn("moderator", begin())
@@ -174,7 +174,7 @@ class Debate(DebateSettings):
             thread.end_stage(at)
         await moderator.crystallizer.finish()
         floor.unopened = moderator.spawning.unopened()
-        floor.note("global_convergence", GlobalConvergence(at=at, reason=floor.over or "limit"))
+        floor.note(GlobalConvergence(at=at, reason=floor.over or "limit"))
 
     async def _vote(self, floor: Floor) -> list[Reply[Any] | Failure]:
         """Every debater's sealed final position on the propositions, on the question of every thread that has one, and on the

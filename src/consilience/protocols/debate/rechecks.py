@@ -69,7 +69,7 @@ async def recheck(floor: Floor, final: Replies, asked: Sequence[Thread]) -> Repl
     found = [check for answer in answers.values() for check in answer.rechecks]
     floor.rechecks = [check.model_copy(update={"question": _subject(check.question, asked)}) for check in found]
     if floor.rechecks:
-        floor.note("ballots_rechecked", BallotsRechecked(at=floor.now, rechecks=tuple(floor.rechecks)))
+        floor.note(BallotsRechecked(at=floor.now, rechecks=tuple(floor.rechecks)))
     return [_corrected(reply, found) if isinstance(reply, Reply) else reply for reply in final]
 
 

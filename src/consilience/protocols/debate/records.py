@@ -102,30 +102,35 @@ class Recheck(Frozen):
         return f"recheck/{1 if self.why == 'differs' else 2}/{self.agent}"
 
 
-class DebateMessage(Frozen):
-    """A published message. Times are virtual milliseconds since the debate began."""
+class Turn(Frozen):
+    """What a message and the note of it have in common. Times are virtual milliseconds since the debate began."""
 
-    id: str
-    number: int
     label: str
     """By which prompts quote it: the letter of its author and its number."""
     agent: str
     thread: str
     move: Move
     at: int
-    text: str
     reply_to: str | None = None
     mentions: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
-    targets: tuple[str, ...] = ()
-    """Threads whose crux the message is about."""
     horizon: Horizon | None = None
     confidence: float | None = None
+    attention: float | None = None
+    """The attention score of the message that it answers, when its author chose it; None where the process asked for it."""
+
+
+class DebateMessage(Turn):
+    """A published message."""
+
+    id: str
+    number: int
+    text: str
+    targets: tuple[str, ...] = ()
+    """Threads whose crux the message is about."""
     prior_side: Side | None = None
     """The position before, in UPDATE_POSITION."""
     new_side: Side | None = None
-    attention: float | None = None
-    """The attention score of the message that it answers, when its author chose it; None where the process asked for it."""
     quotations: tuple[Quotation, ...] = ()
     from_memory: bool = False
     """Whether it gives evidence without a verified quotation."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
-from typing import Protocol as Structural
 
-from consilience.engine.prompt import Prompt
+from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.work import Failure, Reply
 from consilience.protocols.debate.attention import keywords
-from consilience.protocols.debate.floor import MODERATOR, Floor
+from consilience.protocols.debate.floor import MODERATOR, SECOND_OPINION, Floor, aside
 from consilience.protocols.debate.moves import (
     MAX_ACTIVE_THREADS,
     MAX_THREADS,
@@ -21,30 +19,17 @@ from consilience.protocols.debate.moves import (
     MONTHS,
     SPAWN_MIN_AGENTS,
     SPAWN_MIN_MENTIONS,
-    THINK_MS,
     dominant_horizon,
 )
 from consilience.protocols.debate.notes import SpawnProposed
 from consilience.protocols.debate.records import DebateMessage, UnopenedQuestion
-from consilience.protocols.debate.replies import QuestionReply, SameReply
+from consilience.protocols.debate.replies import QuestionReply, SameReply, refuse_no_question
 from consilience.protocols.debate.threads import Thread
 
 SAME = "asks the same"
 _WHAT_ABOUT = re.compile(r"but what about (.+?)[?.!]", re.IGNORECASE)
 KEYWORD_MESSAGES, REFRAME_MESSAGES = 10, 5
 """The last messages of a thread in which the moderator looks for a shared keyword, and for "but what about X?"."""
-
-
-class Opener(Structural):
-    """What opens a thread, and has its question framed: the moderator."""
-
-    async def open(
-        self, topic: str, members: Sequence[str], *, question: str | None = None, parent: str | None = None
-    ) -> Thread: ...
-
-    async def ask_question(
-        self, thread: Thread, template: str, **values: str
-    ) -> Reply[QuestionReply] | Failure | None: ...
 
 
 @dataclass
@@ -63,8 +48,8 @@ class Proposal:
 class Spawning:
     """Proposals of threads and their decision."""
 
-    def __init__(self, floor: Floor, moderator: Opener) -> None:
-        self.floor, self.moderator = floor, moderator
+    def __init__(self, floor: Floor) -> None:
+        self.floor = floor
         self.proposals: dict[str, Proposal] = {}
         """By the message that made the proposal."""
         self.pending = 0
@@ -166,7 +151,7 @@ class Spawning:
         self.floor.session.clock.spawn(MODERATOR, body)  # type: ignore[arg-type]
 
     async def _frame_and_decide(self, proposal: Proposal) -> None:
-        reply = await self.moderator.ask_question(proposal.parent, "spawn", keyword=proposal.question)
+        reply = await self.ask_question(proposal.parent, "spawn", keyword=proposal.question)
         if isinstance(reply, Reply):
             proposal.question = " ".join(reply.value.question.split())
             await self._decide(proposal)
@@ -191,7 +176,7 @@ class Spawning:
         remaining = [agent for agent in parent.members if agent not in proposal.supporters]
         if parent.stage == "DISCOVERY" and len(remaining) >= 2:
             parent.members[:] = remaining
-        await self.moderator.open(proposal.question, proposal.supporters, question=proposal.question, parent=parent.id)
+        await floor.open_thread(proposal.question, proposal.supporters, question=proposal.question, parent=parent.id)
         floor.progress()
 
     async def split_by_horizon(self, thread: Thread) -> bool:
@@ -213,7 +198,7 @@ class Spawning:
         thread.half, thread.horizon, thread.question = "months", over["months"], words["months"]
         thread.left = frozenset(years)
         thread.members[:] = [agent for agent in thread.members if agent not in years]
-        other = await self.moderator.open(words["years"], list(years), question=words["years"], parent=thread.id)
+        other = await floor.open_thread(words["years"], list(years), question=words["years"], parent=thread.id)
         other.half, other.horizon, other.left = "years", over["years"], frozenset(months)
         return True
 
@@ -266,7 +251,33 @@ class Spawning:
             status=proposal.status,
             reason=proposal.reason,
         )
-        self.floor.note("spawn_proposed", data)
+        self.floor.note(data)
+
+    async def ask_question(self, thread: Thread, template: str, **values: str) -> Reply[QuestionReply] | Failure | None:
+        """Ask the moderator's model for a yes/no question; None once the debate's framings are used up."""
+        floor = self.floor
+        if floor.framings >= floor.settings.max_framings:
+            return None
+        floor.framings += 1
+        agreed = floor.untaken(thread.topic)
+        words = floor.session.render_template(
+            template, topic=thread.topic, question=thread.question or "", agreed=agreed, **values
+        )
+        window = floor.quotes(thread)
+        shown = {quote.id for quote in window}
+        proposed = [
+            Quote(id, floor.by_id[id].label) for id in thread.proposals if id in floor.by_id and id not in shown
+        ]
+        ask = floor.session.ask(
+            MODERATOR,
+            aside(floor.session, words, tuple(proposed), window),
+            key=f"{template}/{thread.id}/{floor.framings}",
+            returns=QuestionReply,
+            kind="framing",
+            accept=refuse_no_question,
+        )
+        async with floor.session.phase("framing", floor.framings + 1):
+            return await floor.call(MODERATOR, ask)
 
     async def same_as(self, question: str, others: list[Thread]) -> Thread | None:
         """Return the thread among `others` that asks the same, by one typed call of the second opinion; None where none does, and
@@ -276,22 +287,16 @@ class Spawning:
         if not asked or floor.comparisons >= floor.settings.max_comparisons:
             return None
         floor.comparisons += 1
-        words = floor.session.render_template("same", question=question, questions=tuple(text for _, text in asked))
         session = floor.session
+        words = session.render_template("same", question=question, questions=tuple(text for _, text in asked))
+        ask = session.ask(
+            SECOND_OPINION,
+            Prompt(words, documents=()),
+            key=f"same/{floor.comparisons}",
+            returns=SameReply,
+            kind="comparison",
+        )
         async with session.phase("comparison", floor.comparisons):
-            pending = session.start(
-                session.ask(
-                    "second_opinion",
-                    Prompt(words, documents=()),
-                    key=f"same/{floor.comparisons}",
-                    returns=SameReply,
-                    kind="comparison",
-                )
-            )
-            await session.clock.sleep(session.rng("second_opinion", floor.comparisons).randint(*THINK_MS))
-            reply = await pending
-        if isinstance(reply, Failure):
-            floor.failures.append(reply)
-            return None
-        number = reply.value.same_as
+            reply = await floor.call(SECOND_OPINION, ask)
+        number = reply.value.same_as if isinstance(reply, Reply) else 0
         return asked[number - 1][0] if 1 <= number <= len(asked) else None

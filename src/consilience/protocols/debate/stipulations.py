@@ -174,7 +174,7 @@ def told_facts(
             if (b.positions, b.questions) != (earlier[b.agent].positions, earlier[b.agent].questions)
         )
         facts.append(ToldFact(fact=fact, before=tuple(before), ballots=ballots, moved=moved))
-        floor.note("fact_told", FactTold(at=floor.now, fact=fact, moved=tuple(change.agent for change in moved)))
+        floor.note(FactTold(at=floor.now, fact=fact, moved=tuple(change.agent for change in moved)))
         before = ballots
     return facts
 
@@ -260,7 +260,6 @@ def _evaluate(
             tested = crux.model_copy(update={"observed_score": score})
             floor.threads[crux.thread].crux = revalidated(tested, hanging_on(crux, records))
             floor.note(
-                "crux_tested",
                 CruxTested(
                     at=floor.now,
                     thread=crux.thread,
@@ -271,7 +270,7 @@ def _evaluate(
                 ),
             )
     idle = [ballot.positions != _positions(floor, final[a].value) for a, ballot in results.placebo.ballots.items()]
-    floor.note("placebo_tested", PlaceboTested(at=floor.now, moved=sum(idle), tested=len(idle)))
+    floor.note(PlaceboTested(at=floor.now, moved=sum(idle), tested=len(idle)))
 
 
 def _positions(floor: Floor, value: Any) -> tuple[Side, ...]:

@@ -162,7 +162,7 @@ def _steelman(
     note = SteelmanNote(
         at=floor.now, thread=thread.id, agent=message.agent, of=of, message=message.id, required=required
     )
-    floor.note("steelman_attempt", note)
+    floor.note(note)
 
 
 def _grade(floor: Floor, thread: Thread, message: DebateMessage, value: GradeTurn, earlier: SteelmanAttempt) -> None:
@@ -177,7 +177,7 @@ def _grade(floor: Floor, thread: Thread, message: DebateMessage, value: GradeTur
         grade=value.grade,
         corrections=corrections,
     )
-    floor.note("steelman_graded", note)
+    floor.note(note)
 
 
 def _turn(floor: Floor, thread: Thread, message: DebateMessage, reply: Reply[Any]) -> None:

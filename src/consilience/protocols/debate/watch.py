@@ -70,5 +70,5 @@ async def _call_on_the_quietest(floor: Floor, moderator: Moderator) -> None:
     said = Counter(message.agent for message in thread.spoken)
     last = thread.spoken[-1].agent if thread.spoken else None
     agent = min(thread.members, key=lambda id: (id == last, said[id], floor.members[id].spoken))
-    await moderator.intervene(thread, "call", (agent,))
+    await floor.intervene(thread, "call", (agent,))
     thread.called = True  # once: a thread in which nobody answers goes stale
