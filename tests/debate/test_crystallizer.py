@@ -11,11 +11,16 @@ import pytest
 import consilience
 from consilience import Debate, DebateReport, Limits
 from consilience.models.port import ModelRequest
-from consilience.protocols.debate.graph import acyclic, contradictions_of, irreducible_of, roots_of
 from consilience.protocols.debate.moves import Side
 from consilience.protocols.debate.records import Crux, Dependency, Flip
 from consilience.protocols.debate.replies import CruxKind, DependencyKind
-from consilience.protocols.debate.scoring import validation_failures
+from consilience.protocols.debate.scoring import (
+    acyclic,
+    contradictions_of,
+    irreducible_of,
+    roots_of,
+    validation_failures,
+)
 from consilience.testing import ScriptedModel
 from kit.debating import Debaters, moves_of, number_of
 

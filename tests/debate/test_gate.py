@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consilience.protocols.debate.gate import blocked
-from consilience.protocols.debate.lock import may_challenge
+from consilience.protocols.debate.lock import blocked, may_challenge
 from consilience.protocols.debate.moves import ALLOWED, MOVES, BlockReason, Move, Side, Stage, Status
 from consilience.protocols.debate.records import Commitment, DebateMessage, SteelmanAttempt
 from consilience.protocols.debate.threads import Budgets, Thread

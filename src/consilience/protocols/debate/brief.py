@@ -1,20 +1,29 @@
-"""The head of the decision brief, above the answer: verdict, independence, what to do today, what would turn it, the worst news.
+"""The frame of the decision brief: above the answer the verdict, what to do today, what would turn it, the worst news; in the end
+how far the debate can be trusted.
 
 Every line follows from typed fields of the report and names in `refs` the messages and calls on which it rests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from consilience.domain.outcome import StopReason
 from consilience.domain.sections import Block, Bullets, Item, Paragraph, Refs
-from consilience.protocols._common.presenting import plural
+from consilience.protocols._common.presenting import format_share, plural
+from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.moves import ACTIVE, FIRM, Side
 from consilience.protocols.debate.records import Crux
-from consilience.protocols.debate.report_data import DebateData
-from consilience.protocols.debate.state import DebateState, tested_refs, thread_name
-from consilience.protocols.debate.words import REGIMES, SIDES, STAGES, joined, tally
+from consilience.protocols.debate.state import DebateData, DebateState, tested_refs, thread_name
+from consilience.protocols.debate.words import (
+    BLOCKED,
+    CRITERIA,
+    REGIMES,
+    SIDES,
+    STAGES,
+    joined,
+    tally,
+)
 
 OTHER: dict[str, Side] = {"YES": "NO", "NO": "YES"}
 
@@ -248,3 +257,76 @@ def _misreported(report: DebateData, state: DebateState) -> Iterator[Item]:
             names = joined([state.names[agent] for agent in moved])
             text = f"{names} changed position when told the answer to crux {number}, and had said that it would not."
             yield Item(text=text, refs=tested_refs(thread, moved))
+
+
+# --- how far to trust it
+
+
+def trust_items(report: DebateData, state: DebateState) -> Iterator[Item]:
+    """What the mechanics of the debate say about its worth."""
+    metrics = report.system_metrics
+    evidence = [m for m in state.messages if m.move == "PROVIDE_EVIDENCE"]
+    if evidence:
+        memory = [m for m in evidence if m.from_memory]
+        which = f": {state.marks(memory)}" if memory else ""
+        verified = len(evidence) - len(memory)
+        yield Item(
+            text=f"Evidence: {plural(len(evidence), 'message')}; {verified} quote a document with verified words, "
+            f"{len(memory)} rest on the model's memory{which}.",
+            refs=tuple(message.id for message in evidence),
+        )
+    elif state.messages:
+        yield Item(text="Evidence: no message gave any.", refs=state.last_refs)
+    if metrics.attended:
+        how = {"keyword": "shared words", "embedding": "similarity of meaning"}.get(report.attention_mode, "attention")
+        yield Item(
+            text=f"Attention by {how}: of {plural(metrics.attended, 'reply').replace('replys', 'replies')} to a message of the "
+            f"agent's own choice, {metrics.attended_highly} answered one with a score of at least {NOTICED:g} "
+            f"({format_share(metrics.attended_highly / metrics.attended)}).",
+            refs=tuple(message.id for message in state.messages if message.attention is not None),
+        )
+    if metrics.messages_blocked:
+        reasons = _counted(metrics.reasons_blocked, BLOCKED)
+        yield Item(
+            text=f"Replies blocked before any agent read them: {metrics.messages_blocked} ({reasons}).",
+            refs=state.last_refs,
+        )
+    yield from _lock_items(report, state)
+    if asked := [message for message in state.messages if message.opposing]:
+        who = ", ".join(f"{state.names[message.agent]} [{message.label}]" for message in asked)
+        yield Item(
+            text=f"Asked to argue the other side, since nobody challenged anything: {who}.",
+            refs=tuple(m.id for m in asked),
+        )
+
+
+def _lock_items(report: DebateData, state: DebateState) -> Iterator[Item]:
+    metrics = report.system_metrics
+    if metrics.crux_lock_attempts:
+        text = f"Crux locks: {plural(metrics.crux_lock_attempts, 'attempt')}, {metrics.crux_lock_failures} failed"
+        reasons = _counted(metrics.failure_reasons, CRITERIA)
+        committed = tuple(c.message for thread in report.threads for c in thread.commitments) or state.last_refs
+        yield Item(text=f"{text} ({reasons})." if reasons else f"{text}.", refs=committed)
+    for thread in report.threads:
+        for n, attempt in enumerate(thread.lock_attempts, 1):
+            if not attempt.success:
+                failures = "; ".join(_named(failure, state) for failure in attempt.failures)
+                before = tuple(message.id for message in state.said_in(thread.id) if message.at <= attempt.at)
+                yield Item(text=f"Lock {n} of {thread_name(thread.id)} failed: {failures}.", refs=before[-1:])
+    if metrics.steelman_attempts:
+        rate = metrics.steelman_accuracy_rate
+        graded = "none was graded" if rate is None else f"{format_share(rate)} of the graded ones accepted"
+        retries = f", {metrics.steelman_retries} of them another try" if metrics.steelman_retries else ""
+        refs = tuple(steelman.message for thread in report.threads for steelman in thread.steelmen)
+        yield Item(text=f"Steelmen: {metrics.steelman_attempts}{retries}; {graded}.", refs=refs)
+
+
+def _named(failure: str, state: DebateState) -> str:
+    """Return a failure of a lock with its grade in plain words."""
+    for grade in ("INCOMPLETE", "WRONG", "PENDING"):
+        failure = failure.replace(f": {grade}", f": {grade.lower()}")
+    return failure.replace("commits to YES", "commits to yes").replace("commits to NO", "commits to no")
+
+
+def _counted(numbers: Mapping[str, int], words: Mapping[str, str]) -> str:
+    return ", ".join(f"{number} {words.get(name, name)}" for name, number in numbers.items())

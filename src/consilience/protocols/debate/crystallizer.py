@@ -14,7 +14,6 @@ from consilience.domain.positions import LEVELS
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.debate.floor import CRYSTALLIZER, MODERATOR, SECOND_OPINION, Floor, aside, window
-from consilience.protocols.debate.graph import is_split
 from consilience.protocols.debate.moves import MAX_CHARS, MAX_EXTRACTIONS, RELATE_EVERY
 from consilience.protocols.debate.notes import (
     CandidatesNote,
@@ -42,7 +41,7 @@ from consilience.protocols.debate.replies import (
     is_question,
     refuse_no_crux,
 )
-from consilience.protocols.debate.scoring import crux_of, written_failures
+from consilience.protocols.debate.scoring import crux_of, is_split, written_failures
 from consilience.protocols.debate.threads import Thread
 
 MIN_DEPENDENCY_CONFIDENCE = 0.8

@@ -12,7 +12,7 @@ from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.debate import lock
 from consilience.protocols.debate.floor import Floor, window
-from consilience.protocols.debate.gate import blocked, replies_to
+from consilience.protocols.debate.lock import blocked, replies_to
 from consilience.protocols.debate.moderator import Moderator
 from consilience.protocols.debate.moves import (
     ALLOWED,

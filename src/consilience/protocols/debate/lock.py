@@ -1,4 +1,7 @@
-"""The crux lock: which steelmen it requires, when it is attempted, and what keeps it from holding (seed 002, §3 and §4)."""
+"""The lock of a crux and the gate at publication (seed 002, §3 and §4): what a thread requires, and what it lets through.
+
+What was open when a reply was begun may have closed since. What the gate blocks, only its author is shown.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from consilience.protocols.debate.moves import MAX_REQUIRED_PAIRS
-from consilience.protocols.debate.records import Commitment
+from consilience.protocols.debate.moves import (
+    ALLOWED,
+    DELIVERED,
+    MAX_REPLIES_PER_MESSAGE,
+    MAX_REQUIRED_PAIRS,
+    RATE_MESSAGES,
+    RATE_WINDOW_MS,
+    UNCOUNTED,
+    BlockReason,
+    Move,
+)
+from consilience.protocols.debate.records import Commitment, DebateMessage
 from consilience.protocols.debate.threads import Thread
 
 Criterion = Literal["commitments", "sides", "steelmen", "falsifiers"]
@@ -123,3 +136,48 @@ def may_challenge(thread: Thread, agent: str, opponent: str) -> bool:
 def may_challenge_somebody(thread: Thread, agent: str) -> bool:
     """Whether the move is open at all."""
     return any(may_challenge(thread, agent, other) for other in thread.participants if other != agent)
+
+
+def blocked(
+    thread: Thread, agent: str, move: Move, at: int, *, target: DebateMessage | None, ready_at: int
+) -> BlockReason | None:
+    """Return why a reply may not be published now, or None. `target` is the message that it answers; `ready_at` is when the
+    cooldown of its agent ends.
+
+    Grades are exempt from cooldown, requested moves from the limit of replies. A message of the moderator takes a reply of
+    everyone it names.
+    """
+    if not thread.active:
+        return "thread_closed"
+    if move not in ALLOWED[thread.stage]:
+        return "stage_restriction"
+    if move != "GRADE_STEELMAN" and at < ready_at:
+        return "agent_cooldown"
+    if move == "CHALLENGE_EVIDENCE" and (target is None or not _earned(thread, agent, target)):
+        return "steelman_required"
+    if move not in DELIVERED and target is not None and replies_to(thread, target) >= MAX_REPLIES_PER_MESSAGE:
+        return "reply_limit"
+    if move not in UNCOUNTED and is_over_rate(thread, at):
+        return "thread_rate_limit"
+    if len(thread.spoken) >= thread.cap:
+        return "thread_cap"
+    if move not in DELIVERED and thread.in_stage >= thread.budget:
+        return "stage_budget"
+    return None
+
+
+def _earned(thread: Thread, agent: str, target: DebateMessage) -> bool:
+    return target.by_moderator or may_challenge(thread, agent, target.agent)
+
+
+def replies_to(thread: Thread, target: DebateMessage) -> int:
+    """Replies that count against the limit of a message; none for a message of the moderator."""
+    if target.by_moderator:
+        return 0
+    return sum(message.reply_to == target.id and message.move not in DELIVERED for message in thread.messages)
+
+
+def is_over_rate(thread: Thread, at: int) -> bool:
+    """Whether the thread has had its share of messages in the window that ends at `at`."""
+    recent = [m for m in thread.spoken if m.move not in UNCOUNTED and at - m.at < RATE_WINDOW_MS]
+    return len(recent) >= RATE_MESSAGES

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from consilience.domain.messages import is_empty_remark
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import LEVELS, PositionChange
-from consilience.domain.report import Dissent
+from consilience.domain.report import Dissent, Objection, ObjectionFate
 from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols._common.conclusion import conclusion_fields
 from consilience.protocols.debate.coalitions import Coalitions, detect_coalitions
 from consilience.protocols.debate.floor import Floor
-from consilience.protocols.debate.graph import contradictions_of, irreducible_of, is_split, roots_of
 from consilience.protocols.debate.moves import Side
 from consilience.protocols.debate.notes import CommonGroundNote, RegimeNote
-from consilience.protocols.debate.objections import objections_of
-from consilience.protocols.debate.records import CommonGround, Crux, DebateBallot, Framing
+from consilience.protocols.debate.records import CommonGround, Crux, DebateBallot, DebateMessage, Framing
 from consilience.protocols.debate.replies import ClosingReply, ClosingSide, SingleReply
 from consilience.protocols.debate.report import DebateReport
-from consilience.protocols.debate.scoring import Regime, regime_of
-from consilience.protocols.debate.sections import state_of
+from consilience.protocols.debate.scoring import (
+    Regime,
+    contradictions_of,
+    irreducible_of,
+    is_split,
+    regime_of,
+    roots_of,
+)
 from consilience.protocols.debate.settings import DebateSettings
 from consilience.protocols.debate.single import added_sentence, single_record
+from consilience.protocols.debate.state import state_of
 from consilience.protocols.debate.stipulations import Stipulations, told_facts
+from consilience.protocols.debate.words import tally
 
 
 @dataclass
@@ -121,7 +127,7 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
 def _exchange(floor: Floor) -> dict[str, Any]:
     """The fields of the report on what was said."""
     return {
-        "objections": tuple(objections_of(floor.messages, floor.session.shown())),
+        "objections": tuple(_objections(floor.messages, floor.session.shown())),
         "letters": dict(floor.letters),
         "attention_mode": floor.mode,
         "ended_by": floor.over or "limit",
@@ -130,6 +136,41 @@ def _exchange(floor: Floor) -> dict[str, Any]:
         "unopened": floor.unopened,
         "system_metrics": floor.metrics(),
     }
+
+
+def _objections(messages: Sequence[DebateMessage], shown: Collection[str]) -> Iterator[Objection]:
+    """Yield every challenge to a message of another agent, with its fate; `shown` are the messages that a prompt quoted.
+
+    It yielded if its target conceded or changed its position in a reply to it. A target, or somebody else, who replied otherwise
+    answered it (`refuted`). A challenge that nobody but its author replied to is unanswered.
+    """
+    by_id = {message.id: message for message in messages}
+    for message in messages:
+        target = by_id.get(message.reply_to or "")
+        if (
+            message.move not in ("CHALLENGE", "CHALLENGE_EVIDENCE")
+            or target is None
+            or target.agent == message.agent
+            or message.by_moderator
+        ):
+            continue
+        replies = [m for m in messages if m.reply_to == message.id and m.agent != message.agent and not m.by_moderator]
+        yielded = next(
+            (m for m in replies if m.agent == target.agent and m.move in ("CONCEDE", "UPDATE_POSITION")), None
+        )
+        own = [m for m in replies if m.agent == target.agent]
+        met = yielded or next(iter((*own, *replies)), None)
+        fate: ObjectionFate = "yielded" if yielded else "refuted" if met else "unanswered"
+        yield Objection(
+            id=message.id,
+            agent=message.agent,
+            to=target.agent,
+            text=message.text,
+            read=message.id in shown,
+            fate=fate,
+            how=met.text if met else "",
+            answer=met.id if met else None,
+        )
 
 
 def _asked_again(floor: Floor | None, shown: Stipulations) -> dict[str, Any]:
@@ -248,12 +289,6 @@ def _coalitions(floor: Floor | None, final: Sequence[DebateBallot]) -> Coalition
     live = floor.settings.coalitions == "live"
     unchanged = floor.spoken - floor.coalitions_since if live and found.partition == floor.coalitions.partition else 0
     return found.at_the_end(settled=floor.over in ("settled", "stable"), unchanged_for=unchanged if live else None)
-
-
-def tally(sides: Sequence[Side]) -> str:
-    """`1 yes · 2 no · 1 undecided`, without what is none."""
-    names = {"YES": "yes", "NO": "no", "UNCERTAIN": "undecided"}
-    return " · ".join(f"{sides.count(side)} {name}" for side, name in names.items() if sides.count(side))
 
 
 def _regime_words(

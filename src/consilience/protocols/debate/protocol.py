@@ -17,7 +17,7 @@ from consilience.engine.work import Failure, Reply, exhaustion
 from consilience.protocols.debate.attention import Interests, Mode, keywords
 from consilience.protocols.debate.debaters import Debater
 from consilience.protocols.debate.floor import Floor, Member, aside
-from consilience.protocols.debate.moderator import Moderator
+from consilience.protocols.debate.moderator import Moderator, watch
 from consilience.protocols.debate.moves import Side
 from consilience.protocols.debate.notes import NOTES, FramedNote, GlobalConvergence
 from consilience.protocols.debate.outcome import Course, common_ground, conclude, final_cruxes
@@ -38,7 +38,6 @@ from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.settings import DebateSettings, proposition
 from consilience.protocols.debate.single import compare_questions, start_single
 from consilience.protocols.debate.stipulations import run_tests, run_told, voters
-from consilience.protocols.debate.watch import watch
 
 _OTHER_SIDE: Mapping[Side, Side] = {"YES": "NO", "NO": "YES", "UNCERTAIN": "UNCERTAIN"}
 
@@ -161,7 +160,7 @@ class Debate(DebateSettings):
         async def begin() -> None:
             for n in disputed(floor.framing, [floor.openings[agent].positions for agent in present]):
                 await floor.open_thread(floor.framing.propositions[n], present)
-            await watch(floor, moderator)
+            await watch(moderator)
 
         clock.spawn("moderator", begin())
         for agent in present:

@@ -1,4 +1,4 @@
-"""The report of `debate`."""
+"""The report of `debate`, and the final JSON of seed 002: `debate.json` in its camelCase, and the same in snake_case."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import ClassVar
 from consilience.domain.events import Noted
 from consilience.domain.report import Forecast, UnfinishedSession
 from consilience.domain.sections import Presentation
-from consilience.protocols.debate.export import camel_case, final_json
-from consilience.protocols.debate.moves import FIRM, Side
+from consilience.protocols.debate.moves import FIRM, Side, Stage
 from consilience.protocols.debate.progress import note_line, progress_parts
-from consilience.protocols.debate.report_data import DebateData
-from consilience.protocols.debate.sections import presentation, state_of
+from consilience.protocols.debate.records import Crux, CruxPosition, ThreadRecord
+from consilience.protocols.debate.sections import presentation
+from consilience.protocols.debate.state import DebateData, numbered_tries, state_of
 
 
 class DebateReport(DebateData):
@@ -74,3 +74,131 @@ class DebateReport(DebateData):
 
 def _firm(sides: Mapping[str, tuple[Side, float]]) -> dict[str, tuple[bool, float]]:
     return {agent: (side == "YES", sure) for agent, (side, sure) in sides.items() if side in FIRM}
+
+
+Json = dict[str, object]
+
+_STAGES: dict[Stage, str] = {"DISCOVERY": "discovery", "CRUX_LOCK": "crux_lock", "EVIDENCE": "evidence"}
+_FAILURES = {
+    "commitments": "commitments_missing",
+    "sides": "side_missing",
+    "steelmen": "steelman_not_passed",
+    "falsifiers": "falsifier_missing",
+}
+_KEPT = frozenset({"positions", "counterfactual", "horizon_by_agent"})
+"""Objects whose keys are ids of agents, which stay as they are."""
+
+
+def final_json(report: DebateData) -> Json:
+    """Return the seed's final JSON in snake_case."""
+    metrics = report.system_metrics
+    return {
+        "topic": report.task,
+        "duration": report.duration,
+        "total_messages": report.steps,
+        "threads": [_thread(thread) for thread in report.threads],
+        "common_ground": [
+            {"statement": ground.statement, "agreement": "all", "type": ground.kind} for ground in report.common_ground
+        ],
+        "coalitions": [
+            {
+                "members": list(coalition.members),
+                "label": coalition.label,
+                "positions": dict(coalition.positions),
+                "shared_beliefs": list(coalition.shared_beliefs),
+            }
+            for coalition in report.coalitions
+        ],
+        "regime": report.regime,
+        "regime_description": report.regime_description,
+        "irreducible_cruxes": list(report.irreducible_cruxes),
+        "primary_crux": report.primary_crux,
+        "primary_crux_reason": report.primary_crux_reason,
+        "cost": report.ledger.actual.cost,
+        "system_metrics": {
+            "messages_blocked": metrics.messages_blocked,
+            "reasons_blocked": dict(metrics.reasons_blocked),
+            "crux_lock_attempts": metrics.crux_lock_attempts,
+            "crux_lock_successes": metrics.crux_lock_successes,
+            "crux_lock_failures": metrics.crux_lock_failures,
+            "failure_reasons": {_FAILURES.get(kind, kind): n for kind, n in metrics.failure_reasons.items()},
+            "steelman_attempts": metrics.steelman_attempts,
+            "steelman_retries": metrics.steelman_retries,
+            "steelman_accuracy_rate": metrics.steelman_accuracy_rate,
+            "dcg_promotions": metrics.dcg_promotions,
+            "horizon_mismatches": metrics.horizon_mismatches,
+            "horizon_alignments": metrics.horizon_alignments,
+        },
+    }
+
+
+def _thread(thread: ThreadRecord) -> Json:
+    stages: Json = {}
+    for record in thread.stages:
+        entry: Json = {"messages": record.messages, "duration": record.duration}
+        if record.stage == "CRUX_LOCK":
+            entry["lock_attempts"] = len(thread.lock_attempts)
+        stages[_STAGES[record.stage]] = entry
+    return {
+        "id": thread.id,
+        "topic": thread.topic,
+        "status": thread.status,
+        "stages": stages,
+        "participants": list(thread.participants),
+        "crux": _crux(thread.crux, thread) if thread.crux else None,
+    }
+
+
+def _crux(crux: Crux, thread: ThreadRecord) -> Json:
+    return {
+        "question": crux.question,
+        "positions": {agent: _position(position) for agent, position in crux.positions.items()},
+        "resolution_criteria": list(crux.resolution_criteria),
+        "counterfactual": {
+            agent: {"would_flip": flip.would_flip, "why": flip.why, "confidence": flip.confidence}
+            for agent, flip in crux.flips.items()
+        },
+        "evidence_provided": [
+            {"agent": e.agent, "evidence": e.text, "target_falsifier": e.bears_on, "at": e.at} for e in crux.evidence
+        ],
+        "dcg": crux.score.model_dump(),
+        "horizon_by_agent": {agent: position.horizon for agent, position in crux.positions.items() if position.horizon},
+        "dominant_horizon": crux.dominant_horizon,
+        "steelman_pairs": _pairs(thread),
+        "supporting_messages": list(crux.supporting_messages),
+        "validated": crux.validated,
+        "validation_failures": list(crux.validation_failures),
+    }
+
+
+def _position(position: CruxPosition) -> Json:
+    entry: Json = {"side": position.side, "confidence": position.confidence, "statement": position.statement}
+    if position.falsifier:
+        entry["falsifier"] = position.falsifier.model_dump(include={"metric", "threshold", "deadline"})
+    if position.concessions:
+        entry["concessions"] = list(position.concessions)
+    return entry
+
+
+def _pairs(thread: ThreadRecord) -> list[Json]:
+    """The last grade of every pair; `ACCURATE` stays once it is reached."""
+    pairs: dict[tuple[str, str], Json] = {}
+    for number, steelman in numbered_tries(thread.steelmen):
+        pair = (steelman.agent, steelman.of)
+        if pairs.get(pair, {}).get("grade") != "ACCURATE":
+            pairs[pair] = {"from": pair[0], "to": pair[1], "grade": steelman.grade, "attempts": number}
+    return list(pairs.values())
+
+
+def camel_case(value: object, *, keep: bool = False) -> object:
+    """Return data with its keys in camelCase. `keep`: the keys of this object are ids and stay."""
+    if isinstance(value, dict):
+        return {key if keep else _camel(str(key)): camel_case(entry, keep=key in _KEPT) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [camel_case(entry) for entry in value]
+    return value
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)

@@ -25,14 +25,11 @@ from consilience.domain.sections import (
 )
 from consilience.protocols._common.presenting import bullets, extend_presentation, key_figures, plural
 from consilience.protocols.debate.attention import NOTICED
-from consilience.protocols.debate.brief import headline
-from consilience.protocols.debate.crux_sections import crux_blocks
-from consilience.protocols.debate.ground_sections import ground_sections
-from consilience.protocols.debate.recheck_sections import recheck_items
-from consilience.protocols.debate.report_data import DebateData
-from consilience.protocols.debate.state import DebateState, thread_name
-from consilience.protocols.debate.told_sections import told_blocks, told_headline
-from consilience.protocols.debate.trust_sections import SINGLE_HEADING, single_blocks, trust_items
+from consilience.protocols.debate.brief import headline, trust_items
+from consilience.protocols.debate.crux_sections import crux_blocks, ground_sections
+from consilience.protocols.debate.records import DebateBallot, Recheck, ToldFact
+from consilience.protocols.debate.single import single_blocks
+from consilience.protocols.debate.state import DebateData, DebateState, state_of, thread_name
 from consilience.protocols.debate.views import transcript_blocks, views
 from consilience.protocols.debate.words import (
     ENDINGS,
@@ -46,18 +43,6 @@ from consilience.protocols.debate.words import (
 )
 
 
-def state_of(report: DebateData) -> DebateState:
-    return DebateState(
-        agents=report.agents,
-        letters=report.letters,
-        framing=report.framing,
-        messages=report.messages,
-        threads=report.threads,
-        ballots=report.ballots,
-        duration=report.duration,
-    )
-
-
 def presentation(report: DebateData) -> Presentation:
     """Return how a finished debate is shown."""
     state = state_of(report)
@@ -68,7 +53,7 @@ def presentation(report: DebateData) -> Presentation:
             name="told",
             part="differences",
             heading="What the new fact changed",
-            blocks=tuple(told_blocks(report, state)),
+            blocks=tuple(_told(report, state)),
         ),
         Section(name="changes", part="differences", heading="Changes of position", blocks=tuple(_moves(report, state))),
         *ground_sections(report, state),
@@ -80,7 +65,12 @@ def presentation(report: DebateData) -> Presentation:
             blocks=bullets(_unresolved(report, state)),
         ),
         Section(name="debate", part="trust", blocks=bullets(trust_items(report, state))),
-        Section(name="single-call", part="trust", heading=SINGLE_HEADING, blocks=tuple(single_blocks(report, state))),
+        Section(
+            name="single-call",
+            part="trust",
+            heading="Compared with one call",
+            blocks=tuple(single_blocks(report, state)),
+        ),
         Section(
             name="transcript",
             part="figures",
@@ -93,7 +83,7 @@ def presentation(report: DebateData) -> Presentation:
         report,
         max_steps="max_messages",
         ending=ENDINGS.get(report.ended_by, "") if report.stop_reason in ordinary else "",
-        above_answer=(*told_headline(report, state), *headline(report, state)),
+        above_answer=(*_told_headline(report, state), *headline(report, state)),
         sections=sections,
         figures=tuple(_figures(report)),
         views=views(state),
@@ -131,7 +121,7 @@ def _moves(report: DebateData, state: DebateState) -> Iterator[Block]:
             *_ballot_changes(state, several),
             *_crux_changes(state),
             *_public_and_private(state),
-            *recheck_items(report, state),
+            *_rechecks(report, state),
         ]
     )
     if not state.final:
@@ -331,3 +321,88 @@ def _seats(state: DebateState) -> dict[str, SeatNote]:
         if words := list(dict.fromkeys(ballot_words(ballot, several) for ballot in ballots)):
             notes[agent] = SeatNote(text=" → ".join(words))
     return notes
+
+
+def _told_headline(report: DebateData, state: DebateState) -> Iterator[Block]:
+    """Return the last new fact with those who moved, for the top of the report."""
+    if report.told:
+        fact = report.told[-1]
+        refs = tuple(f"told/{len(report.told)}/{ballot.agent}" for ballot in fact.ballots)
+        yield Paragraph(lead="New fact:", text=f"{fact.fact} {_count(fact, state)}", refs=refs)
+
+
+def _told(report: DebateData, state: DebateState) -> Iterator[Block]:
+    for n, fact in enumerate(report.told, 1):
+        refs = tuple(f"told/{n}/{ballot.agent}" for ballot in fact.ballots)
+        yield Paragraph(lead="Fact:", text=fact.fact, refs=refs)
+        before = {ballot.agent: ballot for ballot in fact.before}
+        after = {ballot.agent: ballot for ballot in fact.ballots}
+        moved = [change.agent for change in fact.moved]
+        items = (
+            _answer(agent, before[agent], after.get(agent), moved, state).model_copy(
+                update={"refs": (f"told/{n}/{agent}",) if agent in after else (f"final/{agent}",)}
+            )
+            for agent in before
+        )
+        yield Bullets(items=tuple(items))
+        yield Paragraph(text=_count(fact, state), refs=refs)
+
+
+def _answer(agent: str, before: DebateBallot, after: DebateBallot | None, moved: list[str], state: DebateState) -> Item:
+    if after is None:
+        return Item(lead=f"{state.names[agent]}:", text="cast no ballot on it")
+    name = state.names[agent]
+    if agent not in moved:
+        return Item(lead=f"{name}:", text="stayed", note=after.reason)
+    sides = [*zip(before.positions, after.positions, strict=True)]
+    several = len(sides) > 1
+    changed = [(f"p{n}" if several else "", a, b) for n, (a, b) in enumerate(sides, 1) if a != b]
+    changed += [(thread_name(t), side, after.questions[t]) for t, side in before.questions.items()]
+    words = ", ".join(f"{where} {a} → {b}".strip() for where, a, b in changed if a != b)
+    return Item(lead=f"{name}:", text=words, note=after.reason)
+
+
+def _count(fact: ToldFact, state: DebateState) -> str:
+    names = [state.names[change.agent] for change in fact.moved]
+    return f"{len(names)} of {len(fact.ballots)} moved" + (f": {', '.join(names)}." if names else ".")
+
+
+def _rechecks(report: DebateData, state: DebateState) -> Iterator[Item]:
+    """One item for each answer that was asked again: what its agent had answered, what it answers now, and what counts."""
+    for check in report.rechecks:
+        before = [f"{side_word(side)}{_where(key, state)}" for key, side in check.before.items()]
+        history = ", ".join((*before, f"{side_word(check.ballot)} in its final ballot"))
+        yield Item(
+            lead=f"{state.names[check.agent]} on {_subject(check.question, state)}:",
+            text=f"{history}; {_outcome(check)}",
+            note=f"its reason: {excerpt(check.reason)}" if check.reason else "",
+            refs=(*check.before, f"final/{check.agent}", *([check.key] if check.again else [])),
+        )
+
+
+def _outcome(check: Recheck) -> str:
+    why = (
+        "asked again"
+        if check.why == "differs"
+        else "asked to confirm it, since only such answers stood against a consensus"
+    )
+    if check.again is None:
+        return f"{why}, it did not reply: {side_word(check.counts)} counts."
+    if check.again == check.counts:
+        return f"{why}, it answers {side_word(check.again)}, which counts."
+    return f"{why}, it answers {side_word(check.again)}: it counts as undecided."
+
+
+def _where(key: str, state: DebateState) -> str:
+    if key in state.by_id:
+        return f" in public{state.mark(key)}"
+    kinds = {"opening": " in its opening ballot", "flip": " after the evidence", "recheck": " when asked again"}
+    return kinds.get(key.partition("/")[0], "")
+
+
+def _subject(question: str, state: DebateState) -> str:
+    """Return the question of an answer in words: the task, a proposition, a crux by its number, or a thread."""
+    if question.startswith("p"):
+        return "the task" if len(state.propositions) == 1 else f"proposition {question[1:]}"
+    cruxes = [crux.thread for crux in state.cruxes]
+    return f"crux {cruxes.index(question) + 1}" if question in cruxes else f"the question of {thread_name(question)}"

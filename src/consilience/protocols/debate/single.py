@@ -10,15 +10,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from consilience.domain.positions import LEVELS
+from consilience.domain.sections import AgentText, Block, Details, Item, Paragraph, Table
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Pending, Reply
-from consilience.protocols._common.presenting import plural
+from consilience.protocols._common.presenting import bullets, plural
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.records import Crux, SingleCall
 from consilience.protocols.debate.replies import SingleReply, named_type, single_type
-from consilience.protocols.debate.report_data import DebateData
-from consilience.protocols.debate.words import SIDES, crux_numbers, joined
+from consilience.protocols.debate.state import DebateData, DebateState
+from consilience.protocols.debate.words import SIDES, certainty, crux_numbers, joined, tally
 
 SEAT, KEY, COMPARED = "single_call", "single", "named"
 MAX_QUESTIONS = 4
@@ -163,3 +164,62 @@ def _additions(report: DebateData, single: SingleCall, cruxes: Sequence[Crux]) -
         yield f"{plural(caused, 'change')} of position with a named argument"
     if report.dissent:
         yield f"{plural(len(report.dissent), 'reasoned ballot')} against the answer"
+
+
+# --- its section
+
+
+def single_blocks(report: DebateData, state: DebateState) -> Iterator[Block]:
+    """The single call beside the debate: both answers, both costs, which cruxes it named, and what the debate added."""
+    single = report.single_call
+    if single is None:
+        failed = [call for call in report.failed_calls if call.key == "single"]
+        if failed:
+            text = f"The single call has no reply: {failed[-1].kind.value}. Nothing is compared with it."
+            yield Paragraph(text=text, refs=(failed[-1].key,))
+        return
+    own = (single.key, "closing") if report.decided else (single.key,)
+    rows = tuple(_beside(report, state, single))
+    yield Paragraph(text=report.added, tone="strong", refs=own)
+    yield Table(heads=("", "the debate", "one call"), rows=rows, left=3, refs=(own,) * len(rows))
+    yield from bullets(_single_items(state, single))
+    yield Details(summary="The answer of the single call", blocks=(AgentText(text=single.answer or " "),))
+
+
+def _beside(report: DebateData, state: DebateState, single: SingleCall) -> Iterator[tuple[str, str, str]]:
+    spent = report.ledger.actual
+    several = len(state.propositions) > 1
+    for n, position in enumerate(single.positions):
+        decided = SIDES[report.decided[n]] if report.decided else "no answer"
+        votes = tally([ballot.positions[n] for ballot in state.final.values()])
+        name = f"proposition {n + 1}" if several else "answer"
+        sure = f", {certainty(single.confidence)}" if n == 0 else ""
+        yield name, f"{decided} (ballots: {votes or 'none'})", f"{SIDES[position]}{sure}"
+    own = 1 + bool(single.compared_by)
+    yield "calls", f"{spent.calls + spent.inherited + spent.cached - own:,}", "1"
+    tokens = spent.tokens_in + spent.tokens_out, single.tokens_in + single.tokens_out
+    yield "tokens", f"{max(tokens[0] - tokens[1], 0):,}", f"{tokens[1]:,}"
+    if spent.cost is not None and single.cost is not None:
+        yield "cost", f"${max(spent.cost - single.cost, 0.0):.4f}", f"${single.cost:.4f}"
+
+
+def _single_items(state: DebateState, single: SingleCall) -> Iterator[Item]:
+    """The questions that the single call named, each with the crux that asks the same, and the cruxes that it missed."""
+    numbers = {crux.thread: n for n, crux in enumerate(state.cruxes, 1)}
+    refs = tuple(filter(None, (single.key, single.compared_by)))
+    for n, question in enumerate(single.cruxes, 1):
+        same = [numbers[thread] for thread, named in single.named.items() if named == n and thread in numbers]
+        near = [numbers[thread] for thread, touched in single.touched.items() if touched == n and thread in numbers]
+        asks = [f"asks the same as {crux_numbers(same)}"] if same else []
+        asks += [f"on the subject of {crux_numbers(near)}, and another question"] if near else []
+        note = "; ".join(asks) or ("on the subject of no crux" if single.named else "not compared with the cruxes")
+        yield Item(lead="It named:", text=question, note=note, refs=refs)
+    missed = [
+        numbers[thread]
+        for thread, named in single.named.items()
+        if named is None and thread in numbers and thread not in single.touched
+    ]
+    if missed:
+        yield Item(lead="It did not name:", text=f"{crux_numbers(sorted(missed))}.", refs=refs)
+    if single.cut:
+        yield Item(text="Its answer was cut off at the token limit.", refs=refs)
