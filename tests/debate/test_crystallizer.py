@@ -11,9 +11,8 @@ import pytest
 import consilience
 from consilience import Debate, DebateReport, Limits
 from consilience.models.port import ModelRequest
-from consilience.protocols.debate.moves import Side
+from consilience.protocols.debate.moves import CruxKind, DependencyKind, Side
 from consilience.protocols.debate.records import Crux, Dependency, Flip
-from consilience.protocols.debate.replies import CruxKind, DependencyKind
 from consilience.protocols.debate.scoring import (
     acyclic,
     contradictions_of,

@@ -10,8 +10,8 @@ import pytest
 import consilience
 from consilience import Debate, DebateReport, Limits
 from consilience.models.port import ModelRequest
+from consilience.protocols.debate.ballots import holdouts
 from consilience.protocols.debate.moves import MAX_RECHECKS, Side
-from consilience.protocols.debate.rechecks import holdouts
 from consilience.testing import ScriptedModel
 from kit.debating import Debaters, labels, properties
 

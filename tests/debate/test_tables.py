@@ -10,9 +10,9 @@ import pytest
 from consilience.protocols.debate.attention import Interests, embedding_score, keyword_score, keywords
 from consilience.protocols.debate.floor import Floor, window
 from consilience.protocols.debate.lock import required_pairs
-from consilience.protocols.debate.moves import Horizon, Move, Side, dominant_horizon
+from consilience.protocols.debate.moves import GivesUpIf, Horizon, Move, Side, dominant_horizon
 from consilience.protocols.debate.records import Commitment, DebateMessage, Flip
-from consilience.protocols.debate.replies import GivesUpIf, would_flip
+from consilience.protocols.debate.replies import would_flip
 from consilience.protocols.debate.scoring import crux_score, regime_of, validation_failures
 
 

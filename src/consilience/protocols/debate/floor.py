@@ -42,7 +42,6 @@ from consilience.protocols.debate.records import (
     Dependency,
     Framing,
     Recheck,
-    SystemMetrics,
     Turn,
     UnopenedQuestion,
 )
@@ -425,37 +424,6 @@ class Floor:
         words = self._words[message.id]
         found = (amount for id, (amount, about) in self.disputes.items() if message.thread == id or words & about)
         return max(found, default=0.0)
-
-    def metrics(self) -> SystemMetrics:
-        """The seed's figures of how the mechanics worked."""
-        threads = list(self.threads.values())
-        tried = [attempt for thread in threads for attempt in thread.attempts]
-        failed = [attempt for attempt in tried if not attempt.success]
-        steelmen = [steelman for thread in threads for steelman in thread.steelmen]
-        graded = [steelman for steelman in steelmen if steelman.grade != "PENDING"]
-        retries = sum(
-            any((s.agent, s.of) == (t.agent, t.of) for t in thread.steelmen[:n])
-            for thread in threads
-            for n, s in enumerate(thread.steelmen)
-        )
-        return SystemMetrics(
-            messages_blocked=sum(self.blocked.values()),
-            reasons_blocked={str(reason): n for reason, n in sorted(self.blocked.items())},
-            crux_lock_attempts=len(tried),
-            crux_lock_successes=len(tried) - len(failed),
-            crux_lock_failures=len(failed),
-            failure_reasons=dict(sorted(Counter(kind for attempt in failed for kind in attempt.kinds).items())),
-            steelman_attempts=len(steelmen),
-            steelman_retries=retries,
-            steelman_accuracy_rate=sum(s.grade == "ACCURATE" for s in graded) / len(graded) if graded else None,
-            dcg_promotions=self.promotions,
-            horizon_mismatches=self.mismatches,
-            horizon_alignments=self.alignments,
-            attempts=self.attempts,
-            failed_turns=self.failed_turns,
-            attended=self.attended,
-            attended_highly=self.attended_highly,
-        )
 
     def attend(self, score: float | None) -> None:
         """Count a published answer to a message that its author chose."""

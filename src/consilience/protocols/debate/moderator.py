@@ -36,9 +36,10 @@ from consilience.protocols.debate.notes import (
     ThreadClosed,
     ThreadConverged,
 )
-from consilience.protocols.debate.records import DebateMessage, Falsifier, LockAttempt
+from consilience.protocols.debate.records import DebateMessage, LockAttempt
 from consilience.protocols.debate.replies import (
     DerivedReply,
+    falsifier_of,
 )
 from consilience.protocols.debate.scoring import is_split
 from consilience.protocols.debate.spawning import Spawning
@@ -312,10 +313,10 @@ class Moderator:
         thread.busy = False
         for found in reply.value.falsifiers if isinstance(reply, Reply) else ():
             agent = floor.agent_of.get(found.participant.strip())
-            if agent in lacking and not found.empty:
-                parts = {"metric": found.metric.strip(), "threshold": found.threshold.strip()}
-                falsifier = Falsifier(**parts, deadline=found.deadline.strip(), derived=True)
-                thread.commitments[agent] = thread.commitments[agent].model_copy(update={"falsifier": falsifier})
+            falsifier = falsifier_of(found)
+            if agent in lacking and falsifier is not None:
+                derived = falsifier.model_copy(update={"derived": True})
+                thread.commitments[agent] = thread.commitments[agent].model_copy(update={"falsifier": derived})
                 thread.to_falsify = [other for other in thread.to_falsify if other != agent]
         await self.lead(thread)
 

@@ -58,6 +58,15 @@ Intervention = Literal[
     "settling",
 ]
 
+Form = Literal["yes/no", "choose one", "how much", "open", "not disputable"]
+GivesUpIf = Literal["YES", "NO", "either", "neither"]
+"""The answer to a question that, once established, makes an agent give up its top claim."""
+ClosingSide = Literal["YES", "NO", "UNDECIDED"]
+CruxKind = Literal["identity", "causal", "value", "prediction", "measurement"]
+"""What a crux asks. One of measurement is no crux: it asks what an instrument will read."""
+CommonKind = Literal["factual", "empirical", "causal", "value"]
+DependencyKind = Literal["ENTAILS", "CONTRADICTS", "SUPPORTS"]
+
 MOVES: tuple[Move, ...] = get_args(Move)
 HORIZONS: tuple[Horizon, ...] = get_args(Horizon)
 """From the shortest to the longest."""

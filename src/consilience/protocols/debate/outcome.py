@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from consilience.domain.messages import is_empty_remark
 from consilience.domain.outcome import StopReason
-from consilience.domain.positions import LEVELS, PositionChange
+from consilience.domain.positions import PositionChange
 from consilience.domain.report import Dissent, Objection, ObjectionFate
 from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols._common.conclusion import conclusion_fields
+from consilience.protocols.debate.ballots import ballot_of, sides_of
 from consilience.protocols.debate.coalitions import Coalitions, detect_coalitions
 from consilience.protocols.debate.floor import Floor
-from consilience.protocols.debate.moves import Side
+from consilience.protocols.debate.moves import ClosingSide, Side
 from consilience.protocols.debate.notes import CommonGroundNote, RegimeNote
 from consilience.protocols.debate.records import CommonGround, Crux, DebateBallot, DebateMessage, Framing
-from consilience.protocols.debate.replies import ClosingReply, ClosingSide, SingleReply
+from consilience.protocols.debate.replies import ClosingReply, SingleReply
 from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.scoring import (
     Regime,
@@ -31,7 +33,7 @@ from consilience.protocols.debate.scoring import (
 )
 from consilience.protocols.debate.settings import DebateSettings
 from consilience.protocols.debate.single import added_sentence, single_record
-from consilience.protocols.debate.state import state_of
+from consilience.protocols.debate.state import SystemMetrics, state_of
 from consilience.protocols.debate.stipulations import Stipulations, told_facts
 from consilience.protocols.debate.words import tally
 
@@ -84,10 +86,8 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
     if floor is not None and final:
         session.note("regime", RegimeNote(at=session.clock.now, regime=regime, description=description))
     declared = conclusion_fields(session, answer)
-    propositions = len(framing.propositions) if framing else 0
-    decided: tuple[ClosingSide, ...] = tuple(
-        getattr(answer.value, f"p{n}") if answer else "UNDECIDED" for n in range(1, propositions + 1)
-    )
+    undecided: tuple[ClosingSide, ...] = tuple("UNDECIDED" for _ in (framing.propositions if framing else ()))
+    decided: tuple[ClosingSide, ...] = sides_of(answer.value, "p") if answer else undecided
     _warn(session, course, framing)
     ranked = sorted(cruxes, key=lambda crux: -crux.deciding_score.score)
     primary = next((crux for crux in ranked if crux.validated), None)
@@ -119,7 +119,7 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         told=tuple(told),
         coalitions=coalitions.found,
         coalition_finding=coalitions.finding,
-        single_call=single_record(session, course.single, course.compared, cruxes, propositions),
+        single_call=single_record(session, course.single, course.compared, cruxes),
     )
     return report.model_copy(update={"added": added_sentence(report, state_of(report).cruxes)})
 
@@ -134,8 +134,40 @@ def _exchange(floor: Floor) -> dict[str, Any]:
         "messages": tuple(floor.messages),
         "threads": tuple(thread.record() for thread in floor.threads.values()),
         "unopened": floor.unopened,
-        "system_metrics": floor.metrics(),
+        "system_metrics": _system_metrics(floor),
     }
+
+
+def _system_metrics(floor: Floor) -> SystemMetrics:
+    """The seed's figures of how the mechanics worked."""
+    threads = list(floor.threads.values())
+    tried = [attempt for thread in threads for attempt in thread.attempts]
+    failed = [attempt for attempt in tried if not attempt.success]
+    steelmen = [steelman for thread in threads for steelman in thread.steelmen]
+    graded = [steelman for steelman in steelmen if steelman.grade != "PENDING"]
+    retries = sum(
+        any((s.agent, s.of) == (t.agent, t.of) for t in thread.steelmen[:n])
+        for thread in threads
+        for n, s in enumerate(thread.steelmen)
+    )
+    return SystemMetrics(
+        messages_blocked=sum(floor.blocked.values()),
+        reasons_blocked={str(reason): n for reason, n in sorted(floor.blocked.items())},
+        crux_lock_attempts=len(tried),
+        crux_lock_successes=len(tried) - len(failed),
+        crux_lock_failures=len(failed),
+        failure_reasons=dict(sorted(Counter(kind for attempt in failed for kind in attempt.kinds).items())),
+        steelman_attempts=len(steelmen),
+        steelman_retries=retries,
+        steelman_accuracy_rate=sum(s.grade == "ACCURATE" for s in graded) / len(graded) if graded else None,
+        dcg_promotions=floor.promotions,
+        horizon_mismatches=floor.mismatches,
+        horizon_alignments=floor.alignments,
+        attempts=floor.attempts,
+        failed_turns=floor.failed_turns,
+        attended=floor.attended,
+        attended_highly=floor.attended_highly,
+    )
 
 
 def _objections(messages: Sequence[DebateMessage], shown: Collection[str]) -> Iterator[Objection]:
@@ -147,12 +179,8 @@ def _objections(messages: Sequence[DebateMessage], shown: Collection[str]) -> It
     by_id = {message.id: message for message in messages}
     for message in messages:
         target = by_id.get(message.reply_to or "")
-        if (
-            message.move not in ("CHALLENGE", "CHALLENGE_EVIDENCE")
-            or target is None
-            or target.agent == message.agent
-            or message.by_moderator
-        ):
+        objects = message.move in ("CHALLENGE", "CHALLENGE_EVIDENCE") and not message.by_moderator
+        if not objects or target is None or target.agent == message.agent:
             continue
         replies = [m for m in messages if m.reply_to == message.id and m.agent != message.agent and not m.by_moderator]
         yielded = next(
@@ -189,26 +217,12 @@ def _ballots(session: Session, course: Course) -> list[DebateBallot]:
     if floor is None:
         return []
     found = list(floor.openings.values())
-    asked = floor.asked
     for reply in course.final:
-        if not isinstance(reply, Reply):
-            continue
-        value = reply.value
-        caused = session.named(reply, [value.cause]) if value.cause else ()
-        own = {message.id for message in floor.messages if message.agent == reply.agent}
-        found.append(
-            DebateBallot(
-                agent=reply.agent,
-                step=1,
-                positions=tuple(getattr(value, f"p{n}") for n in range(1, len(floor.framing.propositions) + 1)),
-                questions={thread.id: getattr(value, f"q{n}") for n, thread in enumerate(asked, 1)},
-                common=tuple(getattr(value, f"c{n}") for n in range(1, len(floor.candidates) + 1)),
-                confidence=LEVELS[value.confidence],
-                claim=value.claim.strip(),
-                reason=value.reason.strip(),
-                cause=next((id for id in caused if id not in own), None),
-            )
-        )
+        if isinstance(reply, Reply):
+            caused = session.named(reply, [reply.value.cause]) if reply.value.cause else ()
+            own = {message.id for message in floor.messages if message.agent == reply.agent}
+            cause = next((id for id in caused if id not in own), None)
+            found.append(ballot_of(reply.agent, reply.value, floor.asked, step=1, cause=cause))
     return found
 
 

@@ -8,30 +8,27 @@ from typing import Any, ClassVar
 from pydantic import BaseModel
 
 from consilience.domain.outcome import StopReason
-from consilience.domain.positions import LEVELS
 from consilience.domain.report import Report
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.protocol import Telling
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, exhaustion
 from consilience.protocols.debate.attention import Interests, Mode, keywords
+from consilience.protocols.debate.ballots import again_words, ballot_of, ballot_words, opening_words, recheck
 from consilience.protocols.debate.debaters import Debater
 from consilience.protocols.debate.floor import Floor, Member, aside
 from consilience.protocols.debate.moderator import Moderator, watch
 from consilience.protocols.debate.moves import Side
 from consilience.protocols.debate.notes import NOTES, FramedNote, GlobalConvergence
 from consilience.protocols.debate.outcome import Course, common_ground, conclude, final_cruxes
-from consilience.protocols.debate.rechecks import again_words, recheck
-from consilience.protocols.debate.records import DebateBallot, Falsifier, Framing
+from consilience.protocols.debate.records import Framing
 from consilience.protocols.debate.replies import (
     ClosingReply,
     FinalReply,
     FramingReply,
     OpeningReply,
-    closing_type,
+    ballot_type,
     falsifier_of,
-    final_type,
-    opening_type,
     refuse_bad_framing,
 )
 from consilience.protocols.debate.report import DebateReport
@@ -131,7 +128,7 @@ class Debate(DebateSettings):
                             )
                         ),
                         key=f"opening/{agent}",
-                        returns=opening_type(len(propositions)),
+                        returns=ballot_type(OpeningReply, len(propositions)),
                         kind="ballot",
                         quoted=opening_words,
                     )
@@ -141,12 +138,12 @@ class Debate(DebateSettings):
         for agent, reply in zip(floor.debaters, replies, strict=True):
             interests = session.agent(agent).interests
             if isinstance(reply, Reply):
-                ballot = floor.openings[agent] = opening_ballot(agent, reply.value, len(propositions))
-                interests = (*interests, *reply.value.interests)
-                claim = session.agent(agent).claim
-                if claim:
-                    floor.openings[agent] = ballot.model_copy(update={"claim": claim})
-                floor.claims[agent] = floor.openings[agent].claim
+                value = reply.value
+                interests = (*interests, *value.interests)
+                ballot = ballot_of(agent, value, step=0, horizon=value.horizon, falsifier=falsifier_of(value))
+                if claim := session.agent(agent).claim:
+                    ballot = ballot.model_copy(update={"claim": claim})
+                floor.openings[agent], floor.claims[agent] = ballot, ballot.claim
             else:
                 floor.failures.append(reply)
             floor.members[agent] = Member(Interests(interests or keywords(session.task)[:5]))
@@ -200,10 +197,10 @@ class Debate(DebateSettings):
                             floor.overview(),
                         ),
                         key=f"final/{agent}",
-                        returns=final_type(len(propositions), len(asked), len(common)),
+                        returns=ballot_type(FinalReply, len(propositions), len(asked), len(common)),
                         kind="ballot",
                         audience=("crystallizer",),
-                        quoted=lambda value: final_words(value, len(propositions), len(asked)),
+                        quoted=ballot_words,
                     )
                     for agent in floor.debaters
                     if agent in floor.openings
@@ -231,7 +228,7 @@ class Debate(DebateSettings):
                 "crystallizer",
                 aside(session, words, (), quotes),
                 key="closing",
-                returns=closing_type(len(floor.framing.propositions)),
+                returns=ballot_type(ClosingReply, len(floor.framing.propositions)),
                 kind="closing",
                 closing=True,
             )
@@ -273,34 +270,6 @@ def disputed(framing: Framing, ballots: Sequence[Sequence[Side]]) -> list[int]:
     if split or not columns:
         return split
     return [min(range(len(columns)), key=lambda n: max(columns[n].count(side) for side in ("YES", "NO")))]
-
-
-def opening_ballot(agent: str, value: OpeningReply, propositions: int) -> DebateBallot:
-    declared = falsifier_of(value)
-    parts = declared.model_dump(include={"metric", "threshold", "deadline"}) if declared else None
-    return DebateBallot(
-        agent=agent,
-        step=0,
-        positions=tuple(getattr(value, f"p{n}") for n in range(1, propositions + 1)),
-        confidence=LEVELS[value.confidence],
-        horizon=value.horizon,
-        claim=value.claim.strip(),
-        reason=value.reason.strip(),
-        falsifier=Falsifier(**parts) if parts else None,
-    )
-
-
-def opening_words(value: OpeningReply) -> str:
-    """An opening ballot as later prompts quote it."""
-    sides = ", ".join(f"{name} {getattr(value, name)}" for name in ("p1", "p2", "p3") if hasattr(value, name))
-    return f"{sides} ({value.confidence} of p1).\n" + "\n".join(value.points)
-
-
-def final_words(value: FinalReply, propositions: int, asked: int) -> str:
-    """A final ballot as the closing call reads it."""
-    names = [f"p{n}" for n in range(1, propositions + 1)] + [f"q{n}" for n in range(1, asked + 1)]
-    sides = ", ".join(f"{name} {getattr(value, name)}" for name in names)
-    return f"{sides} ({value.confidence} of p1). {value.claim.strip()} {value.reason.strip()}"
 
 
 def ballot_quotes(floor: Floor, course: Course) -> list[Quote]:

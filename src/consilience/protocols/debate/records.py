@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from typing import Literal
 
-from consilience.domain.messages import Quotation
+from consilience.domain.messages import Quotation, is_empty_remark
 from consilience.domain.positions import PositionChange
 from consilience.domain.report import Frozen
-from consilience.protocols.debate.moves import Grade, Horizon, Move, Side, Stage, Status, TopSide
-from consilience.protocols.debate.replies import ClosingSide, CommonKind, CruxKind, DependencyKind, Form
+from consilience.protocols.debate.moves import (
+    ClosingSide,
+    CommonKind,
+    CruxKind,
+    DependencyKind,
+    Form,
+    Grade,
+    Horizon,
+    Move,
+    Side,
+    Stage,
+    Status,
+    TopSide,
+)
 
 Crystallized = Literal["", "crux", "null", "NEEDS_CLARIFICATION"]
 """Result of crystallizing a thread: a crux, no disagreement, or a dispute too confused to extract; empty before."""
@@ -29,7 +41,7 @@ class Falsifier(Frozen):
 
     def words(self) -> str:
         """`metric: threshold, by deadline`."""
-        return self.finding + (f", by {self.deadline}" if self.deadline else "")
+        return self.finding + ("" if is_empty_remark(self.deadline) else f", by {self.deadline}")
 
 
 class Framing(Frozen):
@@ -478,28 +490,3 @@ class UnopenedQuestion(Frozen):
     """Messages of other agents that support it."""
     reason: str
     """Why no thread was opened."""
-
-
-class SystemMetrics(Frozen):
-    """The seed's figures of how the mechanics worked."""
-
-    messages_blocked: int = 0
-    reasons_blocked: dict[str, int] = {}
-    crux_lock_attempts: int = 0
-    crux_lock_successes: int = 0
-    crux_lock_failures: int = 0
-    failure_reasons: dict[str, int] = {}
-    steelman_attempts: int = 0
-    steelman_retries: int = 0
-    steelman_accuracy_rate: float | None = None
-    """Share of graded steelmen that were ACCURATE; None without a grade."""
-    dcg_promotions: int = 0
-    horizon_mismatches: int = 0
-    horizon_alignments: int = 0
-    attempts: int = 0
-    """Replies that were asked for in threads, blocked and failed ones included."""
-    failed_turns: int = 0
-    attended: int = 0
-    """Messages that answer a message which their author chose."""
-    attended_highly: int = 0
-    """Those of them whose message had an attention score of 0.7 or more."""

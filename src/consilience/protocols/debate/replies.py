@@ -6,27 +6,30 @@ A reply type holds only the moves that are open to its agent. `text` is last: it
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import BaseModel, Field, create_model
 
 from consilience.domain.messages import FreeText, Label, is_empty_remark
 from consilience.domain.positions import ConfidenceLevel
 from consilience.protocols._common.conclusion import Conclusion
-from consilience.protocols.debate.moves import MAX_AGENTS, Horizon, Move, Side
+from consilience.protocols.debate.moves import (
+    MAX_AGENTS,
+    ClosingSide,
+    CommonKind,
+    CruxKind,
+    Form,
+    GivesUpIf,
+    Horizon,
+    Move,
+    Side,
+)
+from consilience.protocols.debate.records import Falsifier
 
 MAX_TOPICS, MAX_MENTIONS, MAX_INTERESTS, MAX_PROPOSITIONS = 3, 2, 5, 3
 MAX_CRITERIA, MAX_SUPPORTING, MAX_RELATIONS, MAX_COMMON, MAX_NEXT_QUESTIONS = 4, 8, 8, 4, 3
 """Entries of lists. A list without a bound is one that a small model fills until its reply is cut."""
 
-Form = Literal["yes/no", "choose one", "how much", "open", "not disputable"]
-GivesUpIf = Literal["YES", "NO", "either", "neither"]
-"""The answer to a question that, once established, makes an agent give up its top claim."""
-ClosingSide = Literal["YES", "NO", "UNDECIDED"]
-CruxKind = Literal["identity", "causal", "value", "prediction", "measurement"]
-"""What a crux asks. One of measurement is no crux: it asks what an instrument will read."""
-CommonKind = Literal["factual", "empirical", "causal", "value"]
-DependencyKind = Literal["ENTAILS", "CONTRADICTS", "SUPPORTS"]
 Topics = Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_TOPICS})]
 UpToFour = Annotated[list[str], Field(json_schema_extra={"maxItems": 4})]
 
@@ -34,22 +37,17 @@ UpToFour = Annotated[list[str], Field(json_schema_extra={"maxItems": 4})]
 M = TypeVar("M", bound=BaseModel)
 
 
-class FalsifierReply(BaseModel):
-    """What would change its author's mind: `metric` reaching `threshold` by `deadline`."""
+class BallotReply(BaseModel):
+    """A reply with a side on each proposition in fields `p1` …, on questions of threads in `q1` …, and on candidates for common
+    ground in `c1` …. They are fields of a subclass that `ballot_type` makes."""
 
-    metric: str
-    threshold: str
-    deadline: str
-    reasoning: str = ""
+    title: ClassVar[str]
+    last: ClassVar[tuple[str, ...]]
+    """Fields after the sides: a model decides before it writes."""
+    side: ClassVar[Any] = Side
 
-    @property
-    def empty(self) -> bool:
-        return is_empty_remark(self.metric) or is_empty_remark(self.threshold)
 
-    def words(self) -> str:
-        """`metric: threshold, by deadline`."""
-        by = f", by {self.deadline.strip()}" if not is_empty_remark(self.deadline) else ""
-        return f"{self.metric.strip()}: {self.threshold.strip()}{by}"
+B = TypeVar("B", bound=BallotReply)
 
 
 class FramingReply(BaseModel):
@@ -75,9 +73,13 @@ class SameReply(BaseModel):
     same_as: int = 0
 
 
-class DerivedFalsifier(FalsifierReply):
+class DerivedFalsifier(BaseModel):
     """What would change the mind of the participant with that letter, by what it said."""
 
+    metric: str
+    threshold: str
+    deadline: str
+    reasoning: str = ""
     participant: str
 
 
@@ -85,9 +87,11 @@ class DerivedReply(BaseModel):
     falsifiers: Annotated[list[DerivedFalsifier], Field(json_schema_extra={"maxItems": MAX_AGENTS})]
 
 
-class OpeningReply(BaseModel):
+class OpeningReply(BallotReply):
     """A sealed position before any exchange. The positions on the propositions are fields `p1`, `p2`, `p3` of a subclass."""
 
+    title = "Opening"
+    last = ("reason", "claim")
     horizon: Horizon
     confidence: ConfidenceLevel = "unsure"
     interests: Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_INTERESTS})] = Field(default_factory=list)
@@ -103,19 +107,23 @@ class OpeningReply(BaseModel):
         return [text for text in (self.claim, self.reason, self.metric, self.threshold) if text]
 
 
-class FinalReply(BaseModel):
+class FinalReply(BallotReply):
     """A sealed position at the end. Positions are fields `p1` … on propositions, `q1` … on the questions of threads and `c1` … on
     candidates for common ground."""
 
+    title = "Final"
+    last = ("cause", "reason", "claim")
     confidence: ConfidenceLevel = "unsure"
     cause: Label | None = None
     reason: str = ""
     claim: str
 
 
-class StipulatedReply(BaseModel):
+class StipulatedReply(BallotReply):
     """A sealed position under something stipulated. Positions are fields `p1` … on propositions, `q1` … on questions of threads."""
 
+    title = "Stipulated"
+    last: ClassVar[tuple[str, ...]] = ("reason",)
     confidence: ConfidenceLevel = "unsure"
     reason: str = ""
 
@@ -129,18 +137,25 @@ class RecheckReply(BaseModel):
 class ToldReply(StipulatedReply):
     """A sealed position that replaces the final one, after a new fact."""
 
+    last = ("reason", "claim")
     claim: str
 
 
-class ClosingReply(Conclusion):
+class ClosingReply(Conclusion, BallotReply):
     """The answer of the closing call. Its own positions on the propositions are fields `p1`, `p2`, `p3` of a subclass."""
 
+    title = "Closing"
+    last = ("claims", "against", "would_change", "unknown", "text")
+    side = ClosingSide
     first_step: str = ""
 
 
-class SingleReply(BaseModel):
+class SingleReply(BallotReply):
     """The answer of one call that takes no part in the debate; positions are fields `p1`, `p2`, `p3` of a subclass."""
 
+    title = "Single"
+    last = ("against", "would_change", "unknown", "text")
+    side = ClosingSide
     confidence: ConfidenceLevel = "unsure"
     cruxes: UpToFour = Field(default_factory=list)
     against: UpToFour = Field(default_factory=list)
@@ -334,49 +349,21 @@ def turn_type(moves: tuple[Move, ...], letters: tuple[str, ...], proposals: tupl
     return _extended("Turn", TurnReply, fields, last=("topics", "text"))
 
 
-@lru_cache(maxsize=64)
-def opening_type(propositions: int) -> type[OpeningReply]:
-    """Return the opening ballot over that many propositions."""
-    fields: dict[str, Any] = {f"p{n}": (Side, ...) for n in range(1, propositions + 1)}
-    return _extended("Opening", OpeningReply, fields, last=("reason", "claim"))
+def ballot_type(base: type[B], propositions: int, questions: int = 0, common: int = 0) -> type[B]:
+    """Return the ballot with a side on that many propositions, questions of threads and candidates for common ground."""
+    return cast(type[B], _ballot_type(base, propositions, questions, common))
 
 
 @lru_cache(maxsize=256)
-def final_type(propositions: int, questions: int, common: int = 0) -> type[FinalReply]:
-    """Return the final ballot over that many propositions, questions of threads and candidates for common ground."""
-    fields: dict[str, Any] = {f"p{n}": (Side, ...) for n in range(1, propositions + 1)}
-    fields |= {f"q{n}": (Side, ...) for n in range(1, questions + 1)}
-    fields |= {f"c{n}": (Side, ...) for n in range(1, common + 1)}
-    return _extended("Final", FinalReply, fields, last=("cause", "reason", "claim"))
-
-
-@lru_cache(maxsize=256)
-def stipulated_type(base: type[StipulatedReply], propositions: int, questions: int = 0) -> type[StipulatedReply]:
-    """Return the ballot under something stipulated over that many propositions and questions of threads."""
-    fields: dict[str, Any] = {f"p{n}": (Side, ...) for n in range(1, propositions + 1)}
-    fields |= {f"q{n}": (Side, ...) for n in range(1, questions + 1)}
-    return _extended("Stipulated", base, fields, last=("reason", "claim") if base is ToldReply else ("reason",))
+def _ballot_type(base: type[BallotReply], *counts: int) -> type[BallotReply]:
+    names = (f"{kind}{n}" for kind, count in zip("pqc", counts, strict=True) for n in range(1, count + 1))
+    return _extended(base.title, base, dict.fromkeys(names, (base.side, ...)), last=base.last)
 
 
 @lru_cache(maxsize=256)
 def recheck_type(names: tuple[str, ...]) -> type[RecheckReply]:
     """Return the reply that answers the named questions of a final ballot again."""
-    fields: dict[str, Any] = dict.fromkeys(names, (Side, ...))
-    return _extended("Recheck", RecheckReply, fields, last=("reason",))
-
-
-@lru_cache(maxsize=64)
-def closing_type(propositions: int) -> type[ClosingReply]:
-    """Return the closing reply over that many propositions."""
-    fields: dict[str, Any] = {f"p{n}": (ClosingSide, ...) for n in range(1, propositions + 1)}
-    return _extended("Closing", ClosingReply, fields, last=("claims", "against", "would_change", "unknown", "text"))
-
-
-@lru_cache(maxsize=64)
-def single_type(propositions: int) -> type[SingleReply]:
-    """Return the reply of the single call over that many propositions."""
-    fields: dict[str, Any] = {f"p{n}": (ClosingSide, ...) for n in range(1, propositions + 1)}
-    return _extended("Single", SingleReply, fields, last=("against", "would_change", "unknown", "text"))
+    return _extended("Recheck", RecheckReply, dict.fromkeys(names, (Side, ...)), last=("reason",))
 
 
 @lru_cache(maxsize=64)
@@ -448,12 +435,11 @@ def refuse_no_question(reply: QuestionReply) -> None:
         raise ValueError("`question` must be one yes/no question")
 
 
-def falsifier_of(reply: Any) -> FalsifierReply | None:
+def falsifier_of(reply: Any) -> Falsifier | None:
     """Return the falsifier in the fields `metric`, `threshold` and `deadline` of a reply; None where the first or second says
     nothing."""
     parts = {name: " ".join(getattr(reply, name, "").split()) for name in ("metric", "threshold", "deadline")}
-    found = FalsifierReply(**parts)
-    return None if found.empty else found
+    return None if is_empty_remark(parts["metric"]) or is_empty_remark(parts["threshold"]) else Falsifier(**parts)
 
 
 def is_question(text: str) -> bool:

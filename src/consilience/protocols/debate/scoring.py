@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
-from consilience.protocols.debate.moves import FIRM, Side, dominant_horizon
+from consilience.protocols.debate.moves import FIRM, CruxKind, Side, dominant_horizon
 from consilience.protocols.debate.records import (
     Contradiction,
     Crux,
@@ -19,7 +19,6 @@ from consilience.protocols.debate.records import (
     Flip,
     FlipRecord,
 )
-from consilience.protocols.debate.replies import CruxKind
 from consilience.protocols.debate.threads import Thread
 
 Regime = Literal["inconclusive", "polarized", "partial", "consensus"]

@@ -15,9 +15,10 @@ from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Pending, Reply
 from consilience.protocols._common.presenting import bullets, plural
+from consilience.protocols.debate.ballots import sides_of
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.records import Crux, SingleCall
-from consilience.protocols.debate.replies import SingleReply, named_type, single_type
+from consilience.protocols.debate.replies import SingleReply, ballot_type, named_type
 from consilience.protocols.debate.state import DebateData, DebateState
 from consilience.protocols.debate.words import SIDES, certainty, crux_numbers, joined, tally
 
@@ -35,7 +36,7 @@ async def start_single(floor: Floor) -> Pending[Reply[SingleReply] | Failure]:
                 SEAT,
                 Prompt(session.render_template("single", propositions=propositions)),
                 key=KEY,
-                returns=single_type(len(propositions)),
+                returns=ballot_type(SingleReply, len(propositions)),
                 kind="single",
                 audience=("second_opinion",),
                 accept=_refuse_empty,
@@ -68,7 +69,6 @@ def single_record(
     single: Reply[SingleReply] | Failure | None,
     compared: Reply[Any] | Failure | None,
     cruxes: Sequence[Crux],
-    propositions: int,
 ) -> SingleCall | None:
     """Return the call as the report holds it; None without a reply."""
     if not isinstance(single, Reply):
@@ -86,7 +86,7 @@ def single_record(
     return SingleCall(
         key=single.key,
         model=session.agent(SEAT).model,
-        positions=tuple(getattr(value, f"p{n}") for n in range(1, propositions + 1)),
+        positions=sides_of(value, "p"),
         confidence=LEVELS[value.confidence],
         answer=value.text,
         cruxes=_stated(value.cruxes),

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from consilience.domain.agents import Agent, voices
-from consilience.domain.report import Report
+from consilience.domain.report import Frozen, Report
 from consilience.domain.sections import Refs
-from consilience.protocols.debate.moves import FIRM, Side
+from consilience.protocols.debate.moves import FIRM, ClosingSide, Side
 from consilience.protocols.debate.records import (
     Coalition,
     CommonGround,
@@ -25,14 +25,37 @@ from consilience.protocols.debate.records import (
     Recheck,
     SingleCall,
     SteelmanAttempt,
-    SystemMetrics,
     ThreadRecord,
     ToldFact,
     UnopenedQuestion,
 )
-from consilience.protocols.debate.replies import ClosingSide
 from consilience.protocols.debate.scoring import Regime
 from consilience.protocols.debate.words import agent_names
+
+
+class SystemMetrics(Frozen):
+    """The seed's figures of how the mechanics worked."""
+
+    messages_blocked: int = 0
+    reasons_blocked: dict[str, int] = {}
+    crux_lock_attempts: int = 0
+    crux_lock_successes: int = 0
+    crux_lock_failures: int = 0
+    failure_reasons: dict[str, int] = {}
+    steelman_attempts: int = 0
+    steelman_retries: int = 0
+    steelman_accuracy_rate: float | None = None
+    """Share of graded steelmen that were ACCURATE; None without a grade."""
+    dcg_promotions: int = 0
+    horizon_mismatches: int = 0
+    horizon_alignments: int = 0
+    attempts: int = 0
+    """Replies that were asked for in threads, blocked and failed ones included."""
+    failed_turns: int = 0
+    attended: int = 0
+    """Messages that answer a message which their author chose."""
+    attended_highly: int = 0
+    """Those of them whose message had an attention score of 0.7 or more."""
 
 
 class DebateData(Report):

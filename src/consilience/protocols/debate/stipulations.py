@@ -15,10 +15,10 @@ from typing import Any
 from consilience.domain.positions import LEVELS, PositionChange
 from consilience.engine.prompt import Quote
 from consilience.engine.work import Ask, Failure, Reply, exhaustion
+from consilience.protocols.debate.ballots import OWN_BALLOT, again_words, ballot_of, ballot_words, sides_of
 from consilience.protocols.debate.floor import Floor, aside
 from consilience.protocols.debate.moves import FIRM, Side
 from consilience.protocols.debate.notes import CruxTested, FactTold, PlaceboTested
-from consilience.protocols.debate.rechecks import OWN_BALLOT, again_words
 from consilience.protocols.debate.records import (
     Crux,
     CruxTest,
@@ -29,7 +29,7 @@ from consilience.protocols.debate.records import (
     StipulatedBallot,
     ToldFact,
 )
-from consilience.protocols.debate.replies import StipulatedReply, ToldReply, is_question, stipulated_type
+from consilience.protocols.debate.replies import StipulatedReply, ToldReply, ballot_type, is_question
 from consilience.protocols.debate.scoring import crux_score, hanging_on, revalidated
 from consilience.protocols.debate.threads import Thread
 
@@ -75,7 +75,7 @@ async def run_tests(floor: Floor, final: Voters, asked: Sequence[Thread]) -> Sti
     facts = [(f"{c.thread}/{side}", stipulation(c.question, side)) for c in cruxes for side in FIRM]
     placebo = stipulation(control_question(floor, cruxes), floor.session.rng("placebo").choice(FIRM))
     facts.insert(len(FIRM), ("placebo", placebo))
-    base = stipulated_type(StipulatedReply, len(floor.framing.propositions))
+    base = ballot_type(StipulatedReply, len(floor.framing.propositions))
     async with floor.session.phase("tests", 1):
         replies = await floor.session.gather(
             [
@@ -86,7 +86,7 @@ async def run_tests(floor: Floor, final: Voters, asked: Sequence[Thread]) -> Sti
         )
     _count_failures(floor, replies, "ballots of tested cruxes")
     rows = [replies[n : n + len(final)] for n in range(0, len(replies), len(final))]
-    cast = {name: _ballots(floor, row) for (name, _), row in zip(facts, rows, strict=True)}
+    cast = {name: _ballots(row) for (name, _), row in zip(facts, rows, strict=True)}
     results.placebo = PlaceboTest(fact=placebo, ballots=cast["placebo"])
     results.tests = [
         CruxTest(thread=crux.thread, stipulated=side, ballots=cast[f"{crux.thread}/{side}"])
@@ -102,7 +102,7 @@ async def run_told(
 ) -> list[Sequence[Reply[Any] | Failure]]:
     """Ask every voter again for each fact in turn. A later fact is put to those who answered on the one before."""
     told: list[Sequence[Reply[Any] | Failure]] = []
-    base = stipulated_type(ToldReply, len(floor.framing.propositions), len(asked))
+    base = ballot_type(ToldReply, len(floor.framing.propositions), len(asked))
     for n, fact in enumerate(facts, 1):
         last = voters(told[-1]) if told else final
         async with floor.session.phase("told", n):
@@ -164,10 +164,12 @@ def told_facts(
 ) -> list[ToldFact]:
     """Return each fact with the ballots cast on it and those whose typed answers it changed."""
     facts = []
-    asked = [thread for thread in floor.threads.values() if thread.question and thread.commitments]
+    asked = floor.asked
     for n, (fact, replies) in enumerate(zip(floor.settings.new_facts, told, strict=True), 1):
         earlier = {ballot.agent: ballot for ballot in before}
-        ballots = tuple(_told_ballot(floor, n, reply, asked) for reply in replies if isinstance(reply, Reply))
+        ballots = tuple(
+            ballot_of(reply.agent, reply.value, asked, step=1, told=n) for reply in replies if isinstance(reply, Reply)
+        )
         moved = tuple(
             PositionChange(agent=b.agent, before=_answers(earlier[b.agent]), after=_answers(b), step=1 + n)
             for b in ballots
@@ -207,16 +209,8 @@ def _ask(
         returns=returns,
         kind="ballot" if template == "told" else "test",
         audience=("crystallizer",) if template == "told" else (),
-        quoted=lambda value: ballot_words(value, returns),
+        quoted=ballot_words,
     )
-
-
-def ballot_words(value: StipulatedReply, returns: type[StipulatedReply]) -> str:
-    """A ballot as later prompts quote it."""
-    names = [name for name in returns.model_fields if name[0] in "pq" and name[1:].isdecimal()]
-    sides = ", ".join(f"{name} {getattr(value, name)}" for name in names)
-    said = value.claim.strip() if isinstance(value, ToldReply) else ""
-    return f"{sides} ({value.confidence} of p1). {said} {value.reason.strip()}"
 
 
 def _count_failures(floor: Floor, replies: Sequence[Reply[Any] | Failure], what: str) -> None:
@@ -226,10 +220,10 @@ def _count_failures(floor: Floor, replies: Sequence[Reply[Any] | Failure], what:
         floor.session.warn(f"{what} that are missing: {len(failures)} of {len(replies)}")
 
 
-def _ballots(floor: Floor, replies: Sequence[Reply[Any] | Failure]) -> dict[str, StipulatedBallot]:
+def _ballots(replies: Sequence[Reply[Any] | Failure]) -> dict[str, StipulatedBallot]:
     return {
         reply.agent: StipulatedBallot(
-            positions=_positions(floor, reply.value),
+            positions=sides_of(reply.value, "p"),
             confidence=LEVELS[reply.value.confidence],
             reason=reply.value.reason.strip(),
         )
@@ -246,7 +240,7 @@ def _evaluate(
     number = {thread.id: n for n, thread in enumerate(asked, 1)}
     for crux in cruxes:
         held = {
-            agent: (_positions(floor, reply.value), getattr(reply.value, f"q{number[crux.thread]}"))
+            agent: (sides_of(reply.value, "p"), getattr(reply.value, f"q{number[crux.thread]}"))
             for agent, reply in final.items()
         }
         tests: dict[str, Mapping[str, StipulatedBallot]] = {
@@ -269,26 +263,8 @@ def _evaluate(
                     score=score,
                 ),
             )
-    idle = [ballot.positions != _positions(floor, final[a].value) for a, ballot in results.placebo.ballots.items()]
+    idle = [ballot.positions != sides_of(final[a].value, "p") for a, ballot in results.placebo.ballots.items()]
     floor.note(PlaceboTested(at=floor.now, moved=sum(idle), tested=len(idle)))
-
-
-def _positions(floor: Floor, value: Any) -> tuple[Side, ...]:
-    return tuple(getattr(value, f"p{n}") for n in range(1, len(floor.framing.propositions) + 1))
-
-
-def _told_ballot(floor: Floor, fact: int, reply: Reply[Any], asked: Sequence[Thread]) -> DebateBallot:
-    value = reply.value
-    return DebateBallot(
-        agent=reply.agent,
-        step=1,
-        positions=_positions(floor, value),
-        questions={thread.id: getattr(value, f"q{n}") for n, thread in enumerate(asked, 1)},
-        confidence=LEVELS[value.confidence],
-        claim=value.claim.strip(),
-        reason=value.reason.strip(),
-        told=fact,
-    )
 
 
 def _answers(ballot: DebateBallot) -> str:

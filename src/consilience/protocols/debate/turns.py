@@ -14,7 +14,6 @@ from consilience.protocols.debate.records import (
     Concession,
     DebateMessage,
     Evidence,
-    Falsifier,
     SteelmanAttempt,
 )
 from consilience.protocols.debate.replies import (
@@ -101,7 +100,7 @@ def record_turn(
 
 def _commit(thread: Thread, message: DebateMessage, value: CommitReply) -> None:
     agent = message.agent
-    falsifier = _falsifier(value) if value.side != "UNCERTAIN" else None
+    falsifier = falsifier_of(value) if value.side != "UNCERTAIN" else None
     thread.commitments[agent] = Commitment(
         agent=agent,
         side=value.side,
@@ -119,7 +118,7 @@ def _commit(thread: Thread, message: DebateMessage, value: CommitReply) -> None:
 
 
 def _declare(thread: Thread, agent: str, value: FalsifierTurn) -> None:
-    falsifier, commitment = _falsifier(value), thread.commitments.get(agent)
+    falsifier, commitment = falsifier_of(value), thread.commitments.get(agent)
     if agent in thread.to_falsify:
         thread.to_falsify.remove(agent)
     if falsifier is not None and commitment is not None:
@@ -134,15 +133,10 @@ def _update(thread: Thread, message: DebateMessage, value: TurnReply) -> None:
         return
     level: Any = getattr(value, "confidence", "unchanged")
     update: dict[str, object] = {"side": message.new_side, "statement": message.text, "message": message.id}
-    update["falsifier"] = _falsifier(value)
+    update["falsifier"] = falsifier_of(value)
     if level != "unchanged":
         update["confidence"] = LEVELS[level]
     thread.commitments[message.agent] = before.model_copy(update=update)
-
-
-def _falsifier(value: Any) -> Falsifier | None:
-    declared = falsifier_of(value)
-    return None if declared is None else Falsifier(**declared.model_dump(include={"metric", "threshold", "deadline"}))
 
 
 def _steelman(
@@ -205,7 +199,7 @@ def _turn(floor: Floor, thread: Thread, message: DebateMessage, reply: Reply[Any
             _update(thread, message, value)
         case "CONCEDE":
             thread.concessions.append(_concession(floor, message, value))
-            falsifier = _falsifier(value)
+            falsifier = falsifier_of(value)
             if falsifier is not None and message.agent in thread.commitments:
                 held = thread.commitments[message.agent]
                 thread.commitments[message.agent] = held.model_copy(update={"falsifier": falsifier})

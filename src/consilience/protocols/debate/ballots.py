@@ -1,22 +1,32 @@
-"""Answers of final ballots that are asked again before they count: slips, moves that nobody heard of, lone answers.
+"""Sealed ballots: what they hold, how prompts quote them, and answers of final ones that are asked again before they count.
 
-First those that differ from what their agent had answered before. Then, near a consensus, those of agents who alone hold out: each
-is asked to put its answer on record. An agent is shown its own answers and nobody else's, and that it holds out is not said.
+Asked again are, first, answers that differ from what their agent had answered before: slips, moves that nobody heard of. Then, near
+a consensus, those of agents who alone hold out: each is asked to put its answer on record. An agent is shown its own answers and
+nobody else's, and that it holds out is not said.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
+from consilience.domain.positions import LEVELS
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.work import Ask, Failure, Reply, exhaustion
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.moves import FIRM, MAX_RECHECKS, Side
 from consilience.protocols.debate.notes import BallotsRechecked
-from consilience.protocols.debate.records import Recheck
-from consilience.protocols.debate.replies import RecheckReply, recheck_type
+from consilience.protocols.debate.records import DebateBallot, Recheck
+from consilience.protocols.debate.replies import (
+    BallotReply,
+    FinalReply,
+    OpeningReply,
+    RecheckReply,
+    StipulatedReply,
+    recheck_type,
+)
 from consilience.protocols.debate.threads import Thread
 
 HOLDOUT_SHARE = 3
@@ -49,6 +59,41 @@ class _Answer:
     @property
     def differs(self) -> bool:
         return bool(self.before) and [*self.before.values()][-1] != self.ballot and not self.explained
+
+
+def sides_of(ballot: BallotReply, kind: Literal["p", "q", "c"]) -> tuple[Any, ...]:
+    """Return the sides of a ballot on propositions (`p`), questions of threads (`q`) or candidates for common ground (`c`)."""
+    return tuple(getattr(ballot, name) for name in type(ballot).model_fields if re.fullmatch(rf"{kind}\d+", name))
+
+
+def ballot_of(agent: str, value: Any, asked: Sequence[Thread] = (), **fields: Any) -> DebateBallot:
+    """Return the ballot of an agent as the report holds it. `asked` are the threads whose questions it answers; `fields` are those
+    that not every ballot has."""
+    return DebateBallot(
+        agent=agent,
+        positions=sides_of(value, "p"),
+        questions={thread.id: side for thread, side in zip(asked, sides_of(value, "q"), strict=True)},
+        common=sides_of(value, "c"),
+        confidence=LEVELS[value.confidence],
+        claim=value.claim.strip(),
+        reason=value.reason.strip(),
+        **fields,
+    )
+
+
+def opening_words(value: OpeningReply) -> str:
+    """An opening ballot as later prompts quote it."""
+    return "\n".join((_stated_sides(value), *value.points))
+
+
+def ballot_words(value: FinalReply | StipulatedReply) -> str:
+    """A later ballot as later prompts quote it."""
+    return f"{_stated_sides(value)} {getattr(value, 'claim', '').strip()} {value.reason.strip()}"
+
+
+def _stated_sides(value: OpeningReply | FinalReply | StipulatedReply) -> str:
+    sides = [f"{kind}{n} {side}" for kind in ("p", "q") for n, side in enumerate(sides_of(value, kind), 1)]
+    return f"{', '.join(sides)} ({value.confidence} of p1)."
 
 
 async def recheck(floor: Floor, final: Replies, asked: Sequence[Thread]) -> Replies:
