@@ -238,12 +238,9 @@ class Crystallizer:
             )
             await floor.publish(message, f"CHALLENGE on {shown.label}: {text}", ("flips", thread.number))
             published = message.id
-        floor.note(
-            CruxChallenged(
-                at=floor.now, thread=thread.id, agent=agent, text=text, extraction=extraction, message=published
-            ),
-        )
-        return CruxChallenge(agent=agent, text=text, extraction=extraction, message=published)
+        challenge = CruxChallenge(agent=agent, text=text, extraction=extraction, message=published)
+        floor.note(CruxChallenged(at=floor.now, thread=thread.id, **challenge.model_dump()))
+        return challenge
 
     def extract(
         self, thread: Thread, draft: Extraction | None = None, challenges: Sequence[CruxChallenge] = ()

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from consilience.domain.messages import Quotation
 from consilience.domain.positions import LEVELS
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.work import Ask, Failure, Reply
@@ -46,10 +45,9 @@ from consilience.protocols.debate.words import BLOCKED
 
 Kind = Literal["turn", "commit", "falsify", "steelman", "grade"]
 STATE_LINES = 4
+"""The last concessions, and proposed threads, that a prompt shows beside its window."""
 STANDING_COMMITMENTS = 6
 """Commitments quoted before the window, those of agents who put one another's case first; the side of everybody is stated."""
-"""The last concessions, and proposed threads, that a prompt shows beside its window."""
-"""Failed deliveries after which the process asks no more."""
 _MOVE_OF: dict[Kind, Move] = {
     "commit": "COMMIT_POSITION",
     "falsify": "DECLARE_FALSIFIER",
@@ -212,7 +210,7 @@ class Debater:
         floor.attempts += 1
         floor.in_flight += 1
         thread.in_flight += 1
-        phase = (thread.stage.lower(), int(thread.id.rpartition("-")[2]))
+        phase = (thread.stage.lower(), thread.number)
         async with floor.session.phase(*phase):
             pending = floor.session.start(self._ask(intent))
             await self._sleep("think", THINK_MS)
@@ -263,9 +261,13 @@ class Debater:
         floor, value, number = self.floor, reply.value, len(self.floor.messages) + 1
         id = f"{reply.key}/said"
         text = _clip(value.text.strip(), MAX_CHARS[floor.session.detail])
-        quotations = self._quotations(text, reply)
+        quotations = tuple(floor.session.quotations(text, reply))
         commitment = intent.thread.commitments.get(self.agent)
         turn = value if isinstance(value, TurnReply) else None
+        # A steelman addresses the agent that it represents, a grade the one that it grades.
+        mentions: tuple[str, ...] = (intent.of,) if intent.of else ()
+        if turn:
+            mentions = tuple(floor.agent_of[letter] for letter in turn.mentions if letter in floor.agent_of)
         new_side = getattr(value, "new_side", "unchanged")
         side = value.side if isinstance(value, CommitReply) else None if new_side == "unchanged" else new_side
         bears_on = floor.agent_of.get(getattr(value, "bears_on", "nobody"))
@@ -279,9 +281,7 @@ class Debater:
             at=floor.now,
             text=text,
             reply_to=target.id if target else None,
-            mentions=tuple(floor.agent_of[m] for m in turn.mentions if m in floor.agent_of)
-            if turn
-            else self._named(intent),
+            mentions=mentions,
             topics=tuple(topic.strip() for topic in turn.topics if topic.strip())[:3] if turn else (),
             targets=(intent.thread.id,) if intent.thread.question else (),
             horizon=value.horizon if isinstance(value, CommitReply) else commitment.horizon if commitment else None,
@@ -295,13 +295,6 @@ class Debater:
             opposing=self.me.opposing,
         )
 
-    def _named(self, intent: Intent) -> tuple[str, ...]:
-        """A steelman addresses the agent that it represents, a grade the one that it grades."""
-        return (intent.of,) if intent.of else ()
-
-    def _quotations(self, text: str, reply: Reply[Any]) -> tuple[Quotation, ...]:
-        return tuple(self.floor.session.quotations(text, reply))
-
     def _give_up(self, intent: Intent) -> None:
         """Count a delivery that failed; after two the process goes on without it."""
         if intent.kind == "turn":
@@ -309,9 +302,9 @@ class Debater:
         thread = intent.thread
         self.me.refusals[thread.id, intent.kind] += 1
         if not self._willing(thread, intent.kind):
-            for due in (thread.to_commit,) if intent.kind == "commit" else (thread.to_falsify,):
-                if self.agent in due:
-                    due.remove(self.agent)
+            due = thread.to_commit if intent.kind == "commit" else thread.to_falsify
+            if self.agent in due:
+                due.remove(self.agent)
 
     # asking
 
@@ -417,7 +410,7 @@ class Debater:
         wanted = (
             {id: supporters for id, (_, supporters) in thread.proposals.items()} if thread.stage == "DISCOVERY" else {}
         )
-        wanted |= {id: set(spawning.proposals[id].supporters) for id, _ in spawning.open_in(thread)}
+        wanted |= {id: set(spawning.proposals[id].supporters) for id in spawning.open_in(thread)}
         shown = (*(quote.id for quote in self._standing(thread)), *(message.id for message in window(thread.messages)))
         return tuple(floor.by_id[id].label for id in shown if self.agent not in wanted.get(id, {self.agent}))
 
@@ -443,33 +436,27 @@ class Debater:
         commitment = thread.commitments.get(self.agent)
         return f"{commitment.side}, in {self.floor.by_id[commitment.message].label}" if commitment else ""
 
-    def _dropped(self, thread: Thread) -> tuple[list[str], list[str], list[str]]:
-        """Messages that matter and that the window shows no more: commitments, the last concessions, open proposals."""
-        shown = {message.id for message in window(thread.messages)}
-        opposed = {agent for pair in thread.required or () for agent in pair}
-        ranked = sorted(thread.commitments.values(), key=lambda commitment: commitment.agent not in opposed)
-        committed = [c.message for c in ranked if c.message not in shown][:STANDING_COMMITMENTS]
-        conceded = [c.message for c in thread.concessions if c.message not in shown][-STATE_LINES:]
-        proposed = [id for id, _ in self.moderator.spawning.open_in(thread)][-STATE_LINES:]
-        return committed, conceded, proposed
+    def _open_proposals(self, thread: Thread) -> list[str]:
+        return self.moderator.spawning.open_in(thread)[-STATE_LINES:]
 
     def _state(self, thread: Thread) -> tuple[str, ...]:
         """Where a thread stands, for every participant alike. What others wrote stands in quotations, never in these lines."""
-        floor = self.floor
-        _, _, proposed = self._dropped(thread)
-        lines = [
-            f"{floor.letters[agent]} answers {c.side}, in {floor.by_id[c.message].label}."
-            for agent, c in thread.commitments.items()
-        ]
-        lines += [f"{floor.by_id[id].label} proposes a question for a thread of its own." for id in proposed]
-        return tuple(lines)
+        letters, by_id = self.floor.letters, self.floor.by_id
+        lines = [f"{letters[a]} answers {c.side}, in {by_id[c.message].label}." for a, c in thread.commitments.items()]
+        proposed = self._open_proposals(thread)
+        return (*lines, *(f"{by_id[id].label} proposes a question for a thread of its own." for id in proposed))
 
     def _standing(self, thread: Thread) -> tuple[Quote, ...]:
-        """Messages before the window that matter to all, in order. They come first, so that prompts share their beginning."""
-        floor = self.floor
+        """Messages before the window that matter to all, in order: commitments, the last concessions, open proposals. They come
+        first, so that prompts share their beginning."""
+        by_id = self.floor.by_id
         shown = {message.id for message in window(thread.messages)}
-        ids = {id for group in self._dropped(thread) for id in group if id not in shown}
-        return tuple(Quote(id, floor.by_id[id].label) for id in sorted(ids, key=lambda id: floor.by_id[id].number))
+        opposed = {agent for pair in thread.required or () for agent in pair}
+        ranked = sorted(thread.commitments.values(), key=lambda commitment: commitment.agent not in opposed)
+        ids = {c.message for c in [c for c in ranked if c.message not in shown][:STANDING_COMMITMENTS]}
+        ids |= {c.message for c in [c for c in thread.concessions if c.message not in shown][-STATE_LINES:]}
+        ids |= set(self._open_proposals(thread)) - shown
+        return tuple(Quote(id, by_id[id].label) for id in sorted(ids, key=lambda id: by_id[id].number))
 
 
 def _refuse_empty_falsifier(turn: FalsifierTurn) -> None:

@@ -6,12 +6,12 @@ What was open when a reply was begun may have closed since. What the gate blocks
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from consilience.protocols.debate.moves import (
     ALLOWED,
     DELIVERED,
+    FIRM,
     MAX_REPLIES_PER_MESSAGE,
     MAX_REQUIRED_PAIRS,
     RATE_MESSAGES,
@@ -24,14 +24,6 @@ from consilience.protocols.debate.records import Commitment, DebateMessage
 from consilience.protocols.debate.threads import Thread
 
 Criterion = Literal["commitments", "sides", "steelmen", "falsifiers"]
-
-
-@dataclass(frozen=True)
-class Missing:
-    """One criterion that does not hold."""
-
-    criterion: Criterion
-    text: str
 
 
 def required_pairs(commitments: Mapping[str, Commitment]) -> tuple[tuple[str, str], ...]:
@@ -95,25 +87,24 @@ def _awaits_grade(thread: Thread) -> bool:
     return False
 
 
-def missing_criteria(thread: Thread, names: Mapping[str, str]) -> list[Missing]:
+def missing_criteria(thread: Thread, names: Mapping[str, str]) -> list[tuple[Criterion, str]]:
     """Return the criteria that do not hold, each named alone: two commitments; both sides; every required steelman ACCURATE;
     a falsifier of every committed agent that is not UNCERTAIN. `names` are the agents' names for readers."""
-    found: list[Missing] = []
-    sides = thread.sides()
+    found: list[tuple[Criterion, str]] = []
+    sides = {commitment.side for commitment in thread.commitments.values()}
     if len(thread.commitments) < 2:
-        found.append(Missing("commitments", f"commitments: {len(thread.commitments)}, at least 2 are needed"))
-    if not (sides["YES"] and sides["NO"]):
-        lacking = " and ".join(side for side in ("YES", "NO") if not sides[side])
-        found.append(Missing("sides", f"nobody commits to {lacking}"))
+        found.append(("commitments", f"commitments: {len(thread.commitments)}, at least 2 are needed"))
+    if lacking := " and ".join(side for side in FIRM if side not in sides):
+        found.append(("sides", f"nobody commits to {lacking}"))
     pairs = required_pairs(thread.commitments) if thread.required is None else thread.required
     for agent, of in pairs:
         if not thread.passed(agent, of):
             latest = thread.latest_steelman(agent, of)
             grade = latest.grade if latest else "not given"
-            found.append(Missing("steelmen", f"steelman of {names[of]} by {names[agent]}: {grade}"))
+            found.append(("steelmen", f"steelman of {names[of]} by {names[agent]}: {grade}"))
     for agent, commitment in thread.commitments.items():
         if commitment.side != "UNCERTAIN" and commitment.falsifier is None:
-            found.append(Missing("falsifiers", f"{names[agent]} declares no falsifier"))
+            found.append(("falsifiers", f"{names[agent]} declares no falsifier"))
     return found
 
 

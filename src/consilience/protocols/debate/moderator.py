@@ -160,7 +160,7 @@ class Moderator:
 
     def _align(self, thread: Thread) -> bool:
         """Align horizons that differ. Return whether they were aligned now."""
-        aligned = aligned_horizon(thread, list(self._horizons(thread).values()))
+        aligned = aligned_horizon(list(self._horizons(thread).values()))
         if aligned is None or thread.horizon is not None:
             return False
         self.floor.mismatches += 1
@@ -217,7 +217,7 @@ class Moderator:
 
     async def _require(self, thread: Thread) -> None:
         """Fix the required steelmen, once the last participant has committed, and ask for what is missing."""
-        if thread.has_horizon_mismatch(thread.horizons()):
+        if aligned_horizon(thread.horizons()):
             self.floor.mismatches += 1
         thread.required = lock.required_pairs(thread.commitments)
         thread.to_falsify = lock.without_falsifier(thread)
@@ -235,8 +235,8 @@ class Moderator:
         floor, number = self.floor, len(thread.attempts) + 1
         thread.locked_question = thread.question
         missing = lock.missing_criteria(thread, floor.letters)
-        kinds = tuple(dict.fromkeys(one.criterion for one in missing))
-        failures = tuple(one.text for one in missing)
+        kinds = tuple(dict.fromkeys(criterion for criterion, _ in missing))
+        failures = tuple(text for _, text in missing)
         thread.attempts.append(LockAttempt(at=floor.now, success=not missing, failures=failures, kinds=kinds))
         floor.progress()
         if not missing:

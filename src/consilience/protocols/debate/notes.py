@@ -30,6 +30,10 @@ class _Note(Frozen):
     at: int
 
 
+class _ThreadNote(_Note):
+    thread: str
+
+
 class TurnNote(Turn):
     """The typed fields of a published message."""
 
@@ -43,70 +47,59 @@ class FramedNote(_Note):
     framing: Framing
 
 
-class ThreadCreated(_Note):
-    thread: str
+class ThreadCreated(_ThreadNote):
     topic: str
     question: str | None = None
     parent: str | None = None
     members: tuple[str, ...] = ()
 
 
-class StageTransition(_Note):
-    thread: str
+class StageTransition(_ThreadNote):
     before: Stage
     after: Stage
     reason: str
     question: str | None = None
 
 
-class SteelmanNote(_Note):
-    thread: str
+class SteelmanNote(_ThreadNote):
     agent: str
     of: str
     message: str
     required: bool
 
 
-class SteelmanGraded(_Note):
-    thread: str
+class SteelmanGraded(_ThreadNote):
     agent: str
     of: str
     grade: Grade
     corrections: str = ""
 
 
-class CruxLocked(_Note):
-    thread: str
+class CruxLocked(_ThreadNote):
     question: str
     attempt: int
 
 
-class CruxLockFailed(_Note):
-    thread: str
+class CruxLockFailed(_ThreadNote):
     attempt: int
     failures: tuple[str, ...]
 
 
-class CruxExtracted(_Note):
-    thread: str
+class CruxExtracted(_ThreadNote):
     question: str
     validated: bool
     failures: tuple[str, ...] = ()
 
 
-class CrystallizedNote(_Note):
+class CrystallizedNote(_ThreadNote):
     """What the crystallizer wrote down of a thread, before its review."""
 
-    thread: str
     outcome: Literal["crux", "null", "NEEDS_CLARIFICATION"]
     extraction: Extraction
 
 
-class CruxChallenged(CruxChallenge):
+class CruxChallenged(CruxChallenge, _ThreadNote):
     """An objection to a crux that was published back."""
-
-    at: int
-    thread: str
 
 
 class RelationsNote(_Note):
@@ -138,15 +131,13 @@ class AgendaNote(_Note):
     scores: tuple[float, ...]
 
 
-class DcgCalculated(_Note):
-    thread: str
+class DcgCalculated(_ThreadNote):
     score: CruxScore
 
 
-class CruxPromoted(_Note):
+class CruxPromoted(_ThreadNote):
     """The locked crux with the highest score now: the first of the active disputes."""
 
-    thread: str
     score: float
 
 
@@ -158,22 +149,19 @@ class CoalitionDetected(_Note):
     """Why there is none."""
 
 
-class ThreadConverged(_Note):
-    thread: str
+class ThreadConverged(_ThreadNote):
     reason: str
 
 
-class ThreadClosed(_Note):
+class ThreadClosed(_ThreadNote):
     """A thread that ended otherwise: stale, failed or merged. Its agents have left it."""
 
-    thread: str
     status: Status
     reason: str
     into: str | None = None
 
 
-class ModeratorIntervention(_Note):
-    thread: str
+class ModeratorIntervention(_ThreadNote):
     kind: Intervention
     message: str
 
@@ -189,11 +177,10 @@ class SpawnProposed(_Note):
     reason: str = ""
 
 
-class MessageBlocked(_Note):
+class MessageBlocked(_ThreadNote):
     """A reply that the gate kept from being published; no agent is shown it."""
 
     key: str
-    thread: str
     agent: str
     move: Move
     reason: BlockReason
@@ -211,10 +198,9 @@ class BallotsRechecked(_Note):
     rechecks: tuple[Recheck, ...]
 
 
-class CruxTested(_Note):
+class CruxTested(_ThreadNote):
     """How many agents gave up their position once the question was taken as answered against them."""
 
-    thread: str
     declared: int
     observed: int
     tested: int

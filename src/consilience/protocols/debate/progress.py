@@ -6,32 +6,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pydantic import BaseModel
+
 from consilience.domain.agents import voices
 from consilience.domain.events import MessagePublished, Noted, load_note
 from consilience.domain.report import UnfinishedSession
 from consilience.domain.sections import ProgressColumn, Section, View
+from consilience.protocols.debate import notes
 from consilience.protocols.debate.moves import ACTIVE
-from consilience.protocols.debate.notes import (
-    AgendaNote,
-    CoalitionDetected,
-    CruxChallenged,
-    CruxExtracted,
-    CruxLocked,
-    CruxLockFailed,
-    CruxTested,
-    DcgCalculated,
-    FactTold,
-    FramedNote,
-    GlobalConvergence,
-    MessageBlocked,
-    StageTransition,
-    SteelmanGraded,
-    SteelmanNote,
-    ThreadClosed,
-    ThreadConverged,
-    ThreadCreated,
-    TurnNote,
-)
 from consilience.protocols.debate.records import (
     Crux,
     CruxPosition,
@@ -42,6 +24,7 @@ from consilience.protocols.debate.records import (
     StageRecord,
     SteelmanAttempt,
     ThreadRecord,
+    Turn,
 )
 from consilience.protocols.debate.state import DebateState, thread_name
 from consilience.protocols.debate.views import badge, transcript_blocks, views
@@ -69,70 +52,58 @@ class _Fold:
 
     def take(self, event: Noted) -> None:
         """Take in a note; those that change nothing a view shows are left out."""
-        match event.name:
-            case "framed":
-                self.framing = load_note(FramedNote, event, self.text).framing
-            case "turn":
-                self._turn(load_note(TurnNote, event, self.text))
-            case "thread_created":
-                created = load_note(ThreadCreated, event, self.text)
-                self.since[created.thread] = created.at
-                self.threads[created.thread] = ThreadRecord(
-                    id=created.thread,
-                    topic=created.topic,
-                    question=created.question,
+        note = _loaded(event, self.text)
+        match note:
+            case notes.FramedNote():
+                self.framing = note.framing
+            case notes.TurnNote():
+                self._turn(note)
+            case notes.ThreadCreated():
+                self.since[note.thread] = note.at
+                self.threads[note.thread] = ThreadRecord(
+                    id=note.thread,
+                    topic=note.topic,
+                    question=note.question,
                     status="DISCOVERY",
                     stage="DISCOVERY",
-                    parent=created.parent,
-                    created_at=created.at,
+                    parent=note.parent,
+                    created_at=note.at,
                 )
-            case "stage_transition":
-                self._stage(load_note(StageTransition, event, self.text))
-            case "steelman_attempt" | "steelman_graded":
-                self._steelman(event)
-            case "crux_locked" | "crux_lock_failed":
-                self._attempt(event)
-            case "dcg_calculated":
-                score = load_note(DcgCalculated, event, self.text)
-                self.scores[score.thread] = score.score
-                if crux := self.threads[score.thread].crux:
-                    self._change(score.thread, crux=crux.model_copy(update={"score": score.score}))
-            case "crux_extracted":
-                self._crux(load_note(CruxExtracted, event, self.text))
-            case "thread_converged":
-                converged = load_note(ThreadConverged, event, self.text)
-                self._end(converged.thread, converged.at, status="CONVERGED", closed_by=converged.reason)
-            case "thread_closed":
-                closed = load_note(ThreadClosed, event, self.text)
-                ended = {"status": closed.status, "closed_by": closed.reason, "merged_into": closed.into}
-                self._end(closed.thread, closed.at, **ended)
+            case notes.StageTransition():
+                self._stage(note)
+            case notes.SteelmanNote():
+                given = note.model_dump(include={"agent", "of", "message", "required"})
+                attempt = SteelmanAttempt(claim="", reason="", falsifier="", **given)
+                self._change(note.thread, steelmen=(*self.threads[note.thread].steelmen, attempt))
+            case notes.SteelmanGraded():
+                self._grade(note)
+            case notes.CruxLocked():
+                self._change(note.thread, question=note.question)
+                self._attempt(note.thread, LockAttempt(at=note.at, success=True))
+            case notes.CruxLockFailed():
+                self._attempt(note.thread, LockAttempt(at=note.at, success=False, failures=note.failures))
+            case notes.DcgCalculated():
+                self.scores[note.thread] = note.score
+                if crux := self.threads[note.thread].crux:
+                    self._change(note.thread, crux=crux.model_copy(update={"score": note.score}))
+            case notes.CruxExtracted():
+                self._crux(note)
+            case notes.ThreadConverged():
+                self._end(note.thread, note.at, status="CONVERGED", closed_by=note.reason)
+            case notes.ThreadClosed():
+                self._end(note.thread, note.at, status=note.status, closed_by=note.reason, merged_into=note.into)
 
     def _change(self, thread: str, **fields: object) -> None:
         if thread in self.threads:
             self.threads[thread] = self.threads[thread].model_copy(update=fields)
 
-    def _turn(self, turn: TurnNote) -> None:
+    def _turn(self, turn: notes.TurnNote) -> None:
         self.at = max(self.at, turn.at)
         message = self.texts.get(turn.message)
-        self.messages.append(
-            DebateMessage(
-                id=turn.message,
-                number=len(self.messages) + 1,
-                label=turn.label,
-                agent=turn.agent,
-                thread=turn.thread,
-                move=turn.move,
-                at=turn.at,
-                text=_without_head(self.text(message.text)) if message else "",
-                reply_to=turn.reply_to,
-                mentions=turn.mentions,
-                topics=turn.topics,
-                horizon=turn.horizon,
-                confidence=turn.confidence,
-                new_side=turn.side,
-                attention=turn.attention,
-            )
-        )
+        text = _without_head(self.text(message.text)) if message else ""
+        shared = turn.model_dump(include=set(Turn.model_fields))
+        number = len(self.messages) + 1
+        self.messages.append(DebateMessage(id=turn.message, number=number, text=text, new_side=turn.side, **shared))
 
     def _ended_stage(self, thread: ThreadRecord, at: int) -> StageRecord:
         since = self.since.get(thread.id, thread.created_at)
@@ -140,7 +111,7 @@ class _Fold:
         number = len(said) - sum(stage.messages for stage in thread.stages)
         return StageRecord(stage=thread.stage, messages=number, duration=at - since)
 
-    def _stage(self, note: StageTransition) -> None:
+    def _stage(self, note: notes.StageTransition) -> None:
         thread = self.threads.get(note.thread)
         if thread is None:
             return
@@ -154,40 +125,20 @@ class _Fold:
         if record := self.threads.get(thread):
             self._change(thread, closed_at=at, stages=(*record.stages, self._ended_stage(record, at)), **fields)
 
-    def _steelman(self, event: Noted) -> None:
-        if event.name == "steelman_attempt":
-            tried = load_note(SteelmanNote, event, self.text)
-            attempt = SteelmanAttempt(
-                agent=tried.agent,
-                of=tried.of,
-                claim="",
-                reason="",
-                falsifier="",
-                message=tried.message,
-                required=tried.required,
-            )
-            self._change(tried.thread, steelmen=(*self.threads[tried.thread].steelmen, attempt))
-            return
-        graded = load_note(SteelmanGraded, event, self.text)
-        steelmen = list(self.threads[graded.thread].steelmen)
-        for n, steelman in reversed(list(enumerate(steelmen))):
-            if (steelman.agent, steelman.of) == (graded.agent, graded.of):
-                grade = {"grade": graded.grade, "corrections": graded.corrections}
-                steelmen[n] = steelman.model_copy(update=grade)
-                break
-        self._change(graded.thread, steelmen=tuple(steelmen))
+    def _grade(self, note: notes.SteelmanGraded) -> None:
+        """Grade the last steelman of a pair."""
+        steelmen = list(self.threads[note.thread].steelmen)
+        pairs = [(steelman.agent, steelman.of) for steelman in steelmen]
+        if (pair := (note.agent, note.of)) in pairs:
+            last = len(pairs) - 1 - pairs[::-1].index(pair)
+            grade = {"grade": note.grade, "corrections": note.corrections}
+            steelmen[last] = steelmen[last].model_copy(update=grade)
+        self._change(note.thread, steelmen=tuple(steelmen))
 
-    def _attempt(self, event: Noted) -> None:
-        if event.name == "crux_locked":
-            locked = load_note(CruxLocked, event, self.text)
-            attempt, thread = LockAttempt(at=locked.at, success=True), locked.thread
-            self._change(thread, question=locked.question)
-        else:
-            failed = load_note(CruxLockFailed, event, self.text)
-            attempt, thread = LockAttempt(at=failed.at, success=False, failures=failed.failures), failed.thread
+    def _attempt(self, thread: str, attempt: LockAttempt) -> None:
         self._change(thread, lock_attempts=(*self.threads[thread].lock_attempts, attempt))
 
-    def _crux(self, note: CruxExtracted) -> None:
+    def _crux(self, note: notes.CruxExtracted) -> None:
         """A crux as its thread left it. Positions are those last declared in public."""
         declared = [m for m in self.messages if m.thread == note.thread and m.new_side is not None]
         positions = {
@@ -260,51 +211,43 @@ def _column(thread: ThreadRecord, state: DebateState) -> ProgressColumn:
 
 def note_line(event: Noted) -> str:
     """Return a note as a line of progress; empty for one that needs none. No note of a debate has long texts."""
-    text = str
-    match event.name:
-        case "framed":
-            framing = load_note(FramedNote, event, text).framing
+    note = _loaded(event, str)
+    where = thread_name(getattr(note, "thread", ""))
+    match note:
+        case notes.FramedNote(framing=framing):
             return f"proposition: {' | '.join(framing.propositions)}" if framing.propositions else "nothing to debate"
-        case "thread_created":
-            created = load_note(ThreadCreated, event, text)
-            return f"{thread_name(created.thread)} opened: {created.question or created.topic}"
-        case "stage_transition":
-            moved = load_note(StageTransition, event, text)
-            return f"{thread_name(moved.thread)}: {STAGES[moved.before]} → {STAGES[moved.after]} ({moved.reason})"
-        case "crux_lock_failed":
-            failed = load_note(CruxLockFailed, event, text)
-            return f"{thread_name(failed.thread)}: lock {failed.attempt} failed, {'; '.join(failed.failures)}"
-        case "crux_locked":
-            locked = load_note(CruxLocked, event, text)
-            return f"{thread_name(locked.thread)}: locked at attempt {locked.attempt}: {locked.question}"
-        case "crux_extracted":
-            crux = load_note(CruxExtracted, event, text)
-            why = "; ".join(map(validation_failure, crux.failures))
-            return f"{thread_name(crux.thread)}: {'validated crux' if crux.validated else f'no validated crux, {why}'}"
-        case "crux_challenged":
-            challenged = load_note(CruxChallenged, event, text)
-            return f"{thread_name(challenged.thread)}: {challenged.agent} objects to the crux: {excerpt(challenged.text, 120)}"
-        case "agenda":
-            active = load_note(AgendaNote, event, text).active
+        case notes.ThreadCreated():
+            return f"{where} opened: {note.question or note.topic}"
+        case notes.StageTransition():
+            return f"{where}: {STAGES[note.before]} → {STAGES[note.after]} ({note.reason})"
+        case notes.CruxLockFailed():
+            return f"{where}: lock {note.attempt} failed, {'; '.join(note.failures)}"
+        case notes.CruxLocked():
+            return f"{where}: locked at attempt {note.attempt}: {note.question}"
+        case notes.CruxExtracted():
+            why = "; ".join(map(validation_failure, note.failures))
+            return f"{where}: {'validated crux' if note.validated else f'no validated crux, {why}'}"
+        case notes.CruxChallenged():
+            return f"{where}: {note.agent} objects to the crux: {excerpt(note.text, 120)}"
+        case notes.AgendaNote(active=active):
             return f"active disputes: {', '.join(map(thread_name, active))}" if active else ""
-        case "coalition_detected":
-            detected = load_note(CoalitionDetected, event, text)
-            members = "; ".join(f"{one.label}: {', '.join(one.members)}" for one in detected.coalitions)
-            return f"coalitions: {members or detected.finding}"
-        case "thread_closed":
-            closed = load_note(ThreadClosed, event, text)
-            return f"{thread_name(closed.thread)} {STATUSES[closed.status]}: {closed.reason}"
-        case "crux_tested":
-            tested = load_note(CruxTested, event, text)
-            flips = f"{tested.declared} declared, {tested.observed} of {tested.tested} observed"
-            return f"{thread_name(tested.thread)}: tested crux, flips: {flips}"
-        case "fact_told":
-            told = load_note(FactTold, event, text)
-            return f"new fact: {told.fact} ({len(told.moved)} moved)"
-        case "message_blocked":
-            blocked = load_note(MessageBlocked, event, text)
-            return f"{thread_name(blocked.thread)}: a reply of {blocked.agent} was blocked ({blocked.reason.replace('_', ' ')})"
-        case "global_convergence":
-            reason = load_note(GlobalConvergence, event, text).reason
-            return f"the exchange ended: {ENDINGS.get(reason, reason)}"
+        case notes.CoalitionDetected():
+            members = "; ".join(f"{one.label}: {', '.join(one.members)}" for one in note.coalitions)
+            return f"coalitions: {members or note.finding}"
+        case notes.ThreadClosed():
+            return f"{where} {STATUSES[note.status]}: {note.reason}"
+        case notes.CruxTested():
+            return f"{where}: tested crux, flips: {note.declared} declared, {note.observed} of {note.tested} observed"
+        case notes.FactTold():
+            return f"new fact: {note.fact} ({len(note.moved)} moved)"
+        case notes.MessageBlocked():
+            return f"{where}: a reply of {note.agent} was blocked ({note.reason.replace('_', ' ')})"
+        case notes.GlobalConvergence():
+            return f"the exchange ended: {ENDINGS.get(note.reason, note.reason)}"
     return ""
+
+
+def _loaded(event: Noted, text: Callable[[str], str]) -> BaseModel | None:
+    """A note of a debate; None for one that this version does not know."""
+    kind = notes.NOTES.get(event.name)
+    return load_note(kind, event, text) if kind else None

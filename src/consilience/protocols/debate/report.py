@@ -8,7 +8,7 @@ from typing import ClassVar
 from consilience.domain.events import Noted
 from consilience.domain.report import Forecast, UnfinishedSession
 from consilience.domain.sections import Presentation
-from consilience.protocols.debate.moves import FIRM, Side, Stage
+from consilience.protocols.debate.moves import FIRM, Side
 from consilience.protocols.debate.progress import note_line, progress_parts
 from consilience.protocols.debate.records import Crux, CruxPosition, ThreadRecord
 from consilience.protocols.debate.sections import presentation
@@ -78,20 +78,21 @@ def _firm(sides: Mapping[str, tuple[Side, float]]) -> dict[str, tuple[bool, floa
 
 Json = dict[str, object]
 
-_STAGES: dict[Stage, str] = {"DISCOVERY": "discovery", "CRUX_LOCK": "crux_lock", "EVIDENCE": "evidence"}
 _FAILURES = {
     "commitments": "commitments_missing",
     "sides": "side_missing",
     "steelmen": "steelman_not_passed",
     "falsifiers": "falsifier_missing",
 }
+_OURS = {"attempts", "failed_turns", "attended", "attended_highly"}
+"""System metrics that the seed does not have."""
 _KEPT = frozenset({"positions", "counterfactual", "horizon_by_agent"})
 """Objects whose keys are ids of agents, which stay as they are."""
 
 
 def final_json(report: DebateData) -> Json:
     """Return the seed's final JSON in snake_case."""
-    metrics = report.system_metrics
+    failures = {_FAILURES.get(kind, kind): n for kind, n in report.system_metrics.failure_reasons.items()}
     return {
         "topic": report.task,
         "duration": report.duration,
@@ -115,20 +116,7 @@ def final_json(report: DebateData) -> Json:
         "primary_crux": report.primary_crux,
         "primary_crux_reason": report.primary_crux_reason,
         "cost": report.ledger.actual.cost,
-        "system_metrics": {
-            "messages_blocked": metrics.messages_blocked,
-            "reasons_blocked": dict(metrics.reasons_blocked),
-            "crux_lock_attempts": metrics.crux_lock_attempts,
-            "crux_lock_successes": metrics.crux_lock_successes,
-            "crux_lock_failures": metrics.crux_lock_failures,
-            "failure_reasons": {_FAILURES.get(kind, kind): n for kind, n in metrics.failure_reasons.items()},
-            "steelman_attempts": metrics.steelman_attempts,
-            "steelman_retries": metrics.steelman_retries,
-            "steelman_accuracy_rate": metrics.steelman_accuracy_rate,
-            "dcg_promotions": metrics.dcg_promotions,
-            "horizon_mismatches": metrics.horizon_mismatches,
-            "horizon_alignments": metrics.horizon_alignments,
-        },
+        "system_metrics": report.system_metrics.model_dump(exclude=_OURS) | {"failure_reasons": failures},
     }
 
 
@@ -138,7 +126,7 @@ def _thread(thread: ThreadRecord) -> Json:
         entry: Json = {"messages": record.messages, "duration": record.duration}
         if record.stage == "CRUX_LOCK":
             entry["lock_attempts"] = len(thread.lock_attempts)
-        stages[_STAGES[record.stage]] = entry
+        stages[record.stage.lower()] = entry
     return {
         "id": thread.id,
         "topic": thread.topic,

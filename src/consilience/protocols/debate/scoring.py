@@ -122,7 +122,7 @@ def crux_of(
     """The crux of a thread with a question: the words of the draft, and what its agents declared. Without a draft the question is
     the locked one, and the falsifiers are what would settle it."""
     flips, sides = declared_flips(thread), thread.declared_sides
-    declared = tuple(dict.fromkeys(falsifier.words() for _, falsifier in thread.falsifiers()))
+    declared = tuple(dict.fromkeys(c.falsifier.words() for c in thread.commitments.values() if c.falsifier))
     criteria = draft.criteria if draft else declared
     supporting = draft.supporting if draft else ()
     question = thread.question or thread.topic

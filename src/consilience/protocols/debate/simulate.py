@@ -55,59 +55,31 @@ class _Voice:
     def answer(self, kind: str) -> Answer:
         match kind:
             case "opening":
-                claim = {"claim": f"I answer {self.mind.beliefs[PROPOSITION]}.", "reason": "It follows."}
                 interests = [one.subject for one in self.world.statements if one.question in self.mind.grounds]
-                return {
-                    **self._ballot(),
-                    **self._sure(),
-                    **claim,
-                    **self._falsifier(),
-                    "horizon": "5y",
-                    "interests": interests,
-                }
+                claim = {"claim": f"I answer {self.mind.beliefs[PROPOSITION]}.", "reason": "It follows."}
+                extra = {"horizon": "5y", "interests": interests}
+                return self._ballot() | self._sure() | claim | self._falsifier() | extra
             case "final" | "test" | "told":
-                return {
-                    **self._ballot(),
-                    **self._sure(),
-                    "claim": "I have said it.",
-                    "reason": "It follows.",
-                    "cause": None,
-                }
+                claim = {"claim": "I have said it.", "reason": "It follows."}
+                return self._ballot() | self._sure() | claim | {"cause": None}
             case "recheck":
-                return {**self._ballot(), "reason": "So I hold it."}
+                return self._ballot() | {"reason": "So I hold it."}
             case "commit":
-                question = self._question()
-                side = self._public(question)
-                hangs = {
-                    "gives_up_if": self._gives_up_if(question),
-                    "flip_confidence": "fairly sure",
-                    "why": "It follows.",
-                }
-                return {
-                    **self._sure(),
-                    **self._falsifier(),
-                    **hangs,
-                    "horizon": "5y",
-                    "side": side,
-                    "text": f"I answer {side}.",
-                }
+                side, hangs = self._public(self._question()), self._hangs(self._question())
+                said = {"horizon": "5y", "side": side, "text": f"I answer {side}."}
+                return self._sure() | self._falsifier() | hangs | said
             case "flip":
-                question = self._question()
-                hangs = {"gives_up_if": self._gives_up_if(question), "why": "It follows."}
-                held = self._noisy(self.mind.answer(question, {}))
-                return {**self._sure(), **hangs, "side": held, "objects": False, "objection": ""}
+                hangs, held = self._hangs(self._question()), self._noisy(self.mind.answer(self._question(), {}))
+                return self._sure() | hangs | {"side": held, "objects": False, "objection": ""}
             case "steelman":
-                return {
-                    "claim_represented": "Their claim.",
-                    "strongest_reason": "Their reason.",
-                    "falsifier_represented": "A count.",
-                }
+                reason = {"strongest_reason": "Their reason.", "falsifier_represented": "A count."}
+                return {"claim_represented": "Their claim.", **reason}
             case "grade":
                 accurate = self.random.random() < GRADE_ACCURATE or self.random.random() < self.world.sycophancy
                 remark = {"corrections": "" if accurate else "The count is missing.", "text": "So I grade it."}
                 return {"grade": "ACCURATE" if accurate else "INCOMPLETE", **remark}
             case "falsify":
-                return {**self._falsifier(), "text": "A count would show it."}
+                return self._falsifier() | {"text": "A count would show it."}
             case "turn":
                 return self._turn()
         raise AssertionError(f"a simulated debater is asked nothing of the kind {kind!r}")
@@ -139,11 +111,12 @@ class _Voice:
     def _sure(self) -> Answer:
         return {"confidence": self.random.choice(("fairly sure", "certain"))}
 
-    def _gives_up_if(self, question: str) -> str:
+    def _hangs(self, question: str) -> Answer:
         """What the agent declares: whether its claim rests on a question. Where it misreports, it does so each time."""
         rests = question in self.mind.grounds
         wrong = self.world.random("misreport", self.mind.agent, question).random() < self.world.misreport
-        return opposite(self.mind.beliefs[question]) if rests != wrong else "neither"
+        gives_up_if = opposite(self.mind.beliefs[question]) if rests != wrong else "neither"
+        return {"gives_up_if": gives_up_if, "flip_confidence": "fairly sure", "why": "It follows."}
 
     # public
 
@@ -171,13 +144,8 @@ class _Voice:
         if "UPDATE_POSITION" in moves and question and self.random.random() < UPDATES:
             side = self._public(question)
             if side != self.mind.beliefs[question]:
-                return {
-                    **body,
-                    **self._about(question),
-                    "move": "UPDATE_POSITION",
-                    "new_side": side,
-                    **self._falsifier(),
-                }
+                update = {"move": "UPDATE_POSITION", "new_side": side}
+                return body | self._about(question) | update | self._falsifier()
         return {**body, **self._about(question or PROPOSITION), "move": self._argue(moves)}
 
     def _argue(self, moves: list[str]) -> str:

@@ -85,10 +85,10 @@ class Spawning:
         if wanted and self._is_outside(id, proposal):
             self._begin(self._decide(proposal))
 
-    def open_in(self, thread: Thread) -> list[tuple[str, str]]:
-        """Questions proposed in a thread that wait for a second supporter, by message; not those that are its own question."""
+    def open_in(self, thread: Thread) -> list[str]:
+        """Messages that propose a question in a thread which waits for a second supporter; not those of its own question."""
         return [
-            (id, proposal.question)
+            id
             for id, proposal in self.proposals.items()
             if proposal.parent is thread and proposal.status == "PROPOSED" and self._is_outside(id, proposal)
         ]

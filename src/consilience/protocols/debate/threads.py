@@ -28,7 +28,6 @@ from consilience.protocols.debate.records import (
     Crystallized,
     DebateMessage,
     Evidence,
-    Falsifier,
     Flip,
     LockAttempt,
     StageRecord,
@@ -281,13 +280,6 @@ class Thread:
         commitment = self.commitments.get(agent)
         return commitment.side if commitment else None
 
-    def sides(self) -> dict[Side, list[str]]:
-        """Committed agents by side, in order of participation."""
-        found: dict[Side, list[str]] = {"YES": [], "NO": [], "UNCERTAIN": []}
-        for agent, commitment in self.commitments.items():
-            found[commitment.side].append(agent)
-        return found
-
     def latest_steelman(self, agent: str, of: str) -> SteelmanAttempt | None:
         return next((s for s in reversed(self.steelmen) if (s.agent, s.of) == (agent, of)), None)
 
@@ -297,10 +289,6 @@ class Thread:
 
     def passed(self, agent: str, of: str) -> bool:
         return any(s.grade == "ACCURATE" for s in self.steelmen if (s.agent, s.of) == (agent, of))
-
-    def has_horizon_mismatch(self, horizons: Sequence[Horizon]) -> bool:
-        """Whether horizons fall into different buckets."""
-        return len(set(horizons)) > 1
 
     # evidence
 
@@ -314,9 +302,6 @@ class Thread:
 
     def horizons(self) -> list[Horizon]:
         return [commitment.horizon for commitment in self.commitments.values()]
-
-    def falsifiers(self) -> list[tuple[str, Falsifier]]:
-        return [(agent, c.falsifier) for agent, c in self.commitments.items() if c.falsifier is not None]
 
     def record(self) -> ThreadRecord:
         return ThreadRecord(
@@ -378,6 +363,6 @@ def is_orbiting(thread: Thread) -> bool:
     return bool(words) and len(words) / len(set(words)) > ORBIT_REPETITION
 
 
-def aligned_horizon(thread: Thread, stated: Sequence[Horizon]) -> Horizon | None:
+def aligned_horizon(stated: Sequence[Horizon]) -> Horizon | None:
     """The horizon to which a mismatch is aligned: the most frequent, ties to the shorter; None without a mismatch."""
-    return dominant_horizon(stated) if thread.has_horizon_mismatch(stated) else None
+    return dominant_horizon(stated) if len(set(stated)) > 1 else None
