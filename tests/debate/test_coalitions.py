@@ -11,13 +11,6 @@ import consilience
 from consilience import Debate, DebateReport
 from consilience.domain.events import Noted, load_note
 from consilience.journal.sqlite import SqliteStore
-from consilience.protocols.debate.coalitions import (
-    Coalitions,
-    cluster,
-    crux_confidence,
-    detect_coalitions,
-    similarity,
-)
 from consilience.protocols.debate.moves import Side
 from consilience.protocols.debate.notes import CoalitionDetected
 from consilience.protocols.debate.records import (
@@ -27,6 +20,13 @@ from consilience.protocols.debate.records import (
     CruxScore,
     DebateBallot,
     DebateMessage,
+)
+from consilience.protocols.debate.scoring import (
+    Coalitions,
+    cluster,
+    crux_confidence,
+    detect_coalitions,
+    similarity,
 )
 from consilience.protocols.debate.simulate import simulate
 from consilience.simulation import SimulatedModel, plant

@@ -14,7 +14,7 @@ from consilience import Debate, DebateReport, Limits, Panel, Persona, Source
 from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import StopReason
 from consilience.models.port import ModelRequest
-from consilience.protocols.debate.coalitions import STABLE_AFTER
+from consilience.protocols.debate.scoring import STABLE_AFTER
 from consilience.testing import AnyModel, ScriptedModel
 from kit.debating import Debaters, moves_of, number_of, properties
 

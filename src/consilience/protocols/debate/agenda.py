@@ -1,14 +1,37 @@
-"""The agenda (seed 002, "Agenda Manager"): at most two active disputes by crux score, to which agents attend more."""
+"""What a debate takes up (seed 002, "Agenda Manager" and "Thread Controls"): the active disputes, and further threads.
+
+At most two disputes are active, by crux score; agents attend more to them. A thread is proposed by agents or by keywords, and
+opened once two agents want one that asks something new.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from dataclasses import dataclass
 from statistics import pvariance
+from typing import Literal
 
+from consilience.engine.prompt import Prompt, Quote
+from consilience.engine.work import Failure, Reply
 from consilience.protocols.debate.attention import keywords
-from consilience.protocols.debate.floor import Floor
-from consilience.protocols.debate.moves import COMMIT_EVERY, FIRM, MAX_BOOST, MAX_DISPUTES
-from consilience.protocols.debate.notes import AgendaNote, CruxPromoted, DcgCalculated
-from consilience.protocols.debate.records import CruxScore
+from consilience.protocols.debate.floor import MODERATOR, SECOND_OPINION, Floor, aside
+from consilience.protocols.debate.moves import (
+    COMMIT_EVERY,
+    FIRM,
+    MAX_ACTIVE_THREADS,
+    MAX_BOOST,
+    MAX_DISPUTES,
+    MAX_THREADS,
+    MIN_SPLIT_AGENTS,
+    MONTHS,
+    SPAWN_MIN_AGENTS,
+    SPAWN_MIN_MENTIONS,
+    dominant_horizon,
+)
+from consilience.protocols.debate.notes import AgendaNote, CruxPromoted, DcgCalculated, SpawnProposed
+from consilience.protocols.debate.records import CruxScore, DebateMessage, UnopenedQuestion
+from consilience.protocols.debate.replies import QuestionReply, SameReply, refuse_no_question
 from consilience.protocols.debate.scoring import crux_score, declared_flips
 from consilience.protocols.debate.threads import Thread
 
@@ -81,3 +104,279 @@ class Agenda:
             thread.to_commit += silent
             thread.grant(len(silent))
             await floor.intervene(thread, "commit", tuple(silent))
+
+
+SAME = "asks the same"
+_WHAT_ABOUT = re.compile(r"but what about (.+?)[?.!]", re.IGNORECASE)
+KEYWORD_MESSAGES, REFRAME_MESSAGES = 10, 5
+"""The last messages of a thread in which the moderator looks for a shared keyword, and for "but what about X?"."""
+
+
+@dataclass
+class Proposal:
+    """A thread that somebody wants."""
+
+    question: str
+    parent: Thread
+    supporters: list[str]
+    mentions: int
+    status: Literal["PROPOSED", "APPROVED", "REJECTED"] = "PROPOSED"
+    reason: str = ""
+    """Why it was rejected."""
+
+
+class Spawning:
+    """Proposals of threads and their decision."""
+
+    def __init__(self, floor: Floor) -> None:
+        self.floor = floor
+        self.proposals: dict[str, Proposal] = {}
+        """By the message that made the proposal."""
+        self.pending = 0
+        """Decisions under way."""
+        self._keywords: set[str] = set()
+
+    async def consider(self, thread: Thread, message: DebateMessage) -> None:
+        """Look for a proposal in a message that was just published, or for support of an earlier one."""
+        if self.floor.settings.spawning == "moderator":
+            self._by_keyword(thread)
+            return
+        question = self.floor.question_of.get(message.id, "")
+        if question:
+            self.proposals[message.id] = Proposal(question, thread, [message.agent], 1)
+            if self._is_outside(message.id, self.proposals[message.id]):
+                self._note(self.proposals[message.id])
+        supported = self.floor.supports.get(message.id, "")
+        proposal = self.proposals.get(supported)
+        if proposal is not None and proposal.status == "PROPOSED":
+            proposal.mentions += 1
+            if message.agent not in proposal.supporters:
+                proposal.supporters.append(message.agent)
+            self._begin_if_wanted(supported, proposal)
+
+    def reconsider(self, thread: Thread) -> None:
+        """Once a thread has its question, decide on the others that were proposed in it and that two agents wanted."""
+        for id, proposal in self.proposals.items():
+            if proposal.parent is thread and proposal.status == "PROPOSED":
+                self._begin_if_wanted(id, proposal)
+
+    def _begin_if_wanted(self, id: str, proposal: Proposal) -> None:
+        wanted = len(proposal.supporters) >= SPAWN_MIN_AGENTS and proposal.mentions >= SPAWN_MIN_MENTIONS
+        if wanted and self._is_outside(id, proposal):
+            self._begin(self._decide(proposal))
+
+    def open_in(self, thread: Thread) -> list[str]:
+        """Messages that propose a question in a thread which waits for a second supporter; not those of its own question."""
+        return [
+            id
+            for id, proposal in self.proposals.items()
+            if proposal.parent is thread and proposal.status == "PROPOSED" and self._is_outside(id, proposal)
+        ]
+
+    def _is_outside(self, message: str, proposal: Proposal) -> bool:
+        """Whether a proposal is for another thread: while a thread looks for its question, one proposed for it is not."""
+        thread = proposal.parent
+        if thread.stage == "DISCOVERY" and message in thread.proposals:
+            return False
+        return proposal.question != thread.question
+
+    async def split(self, thread: Thread, question: str) -> None:
+        """Give the second dispute of a thread a thread of its own, with the same agents."""
+        proposal = Proposal(question, thread, list(thread.members), SPAWN_MIN_MENTIONS)
+        self._note(proposal)
+        self._begin(self._decide(proposal))
+
+    def _by_keyword(self, thread: Thread) -> None:
+        """The seed's first version: a keyword that two agents share, or "but what about X?"."""
+        if len(self.floor.active) >= MAX_ACTIVE_THREADS:
+            return
+        found = self._what_about(thread) or self._shared_keyword(thread)
+        if found is None:
+            return
+        topic, agents, mentions = found
+        self._keywords.add(topic.casefold())
+        proposal = Proposal(topic, thread, agents, mentions)
+        self._note(proposal)
+        self._begin(self._frame_and_decide(proposal))
+
+    def _shared_keyword(self, thread: Thread) -> tuple[str, list[str], int] | None:
+        known = {
+            word for other in self.floor.threads.values() for word in keywords(f"{other.topic} {other.question or ''}")
+        }
+        users: dict[str, list[str]] = {}
+        mentions: Counter[str] = Counter()
+        for message in thread.spoken[-KEYWORD_MESSAGES:]:
+            for word in dict.fromkeys(keywords(" ".join(message.topics))):
+                mentions[word] += 1
+                users.setdefault(word, [])
+                if message.agent not in users[word]:
+                    users[word].append(message.agent)
+        for word, agents in users.items():
+            fresh = word not in known and word not in self._keywords
+            if fresh and len(agents) >= SPAWN_MIN_AGENTS and mentions[word] >= SPAWN_MIN_MENTIONS:
+                return word, agents, mentions[word]
+        return None
+
+    def _what_about(self, thread: Thread) -> tuple[str, list[str], int] | None:
+        for message in thread.spoken[-REFRAME_MESSAGES:]:
+            match = _WHAT_ABOUT.search(message.text)
+            if match and match[1].casefold() not in self._keywords:
+                words = set(keywords(match[1]))
+                agents = [m.agent for m in thread.spoken[-KEYWORD_MESSAGES:] if words & set(keywords(m.text))]
+                return match[1], list(dict.fromkeys([message.agent, *agents])), max(1, len(agents))
+        return None
+
+    def _begin(self, body: object) -> None:
+        self.pending += 1
+        self.floor.session.clock.spawn(MODERATOR, body)  # type: ignore[arg-type]
+
+    async def _frame_and_decide(self, proposal: Proposal) -> None:
+        reply = await self.ask_question(proposal.parent, "spawn", keyword=proposal.question)
+        if isinstance(reply, Reply):
+            proposal.question = " ".join(reply.value.question.split())
+            await self._decide(proposal)
+            return
+        self.pending -= 1
+        self._reject(proposal, "no question was framed")
+
+    async def _decide(self, proposal: Proposal) -> None:
+        """Open the thread, unless there are too many, too few want it, or one asks the same."""
+        floor = self.floor
+        reason = self._obstacle(proposal)
+        if not reason:
+            same = await self.same_as(proposal.question, self._asked())
+            reason = f"{same.id} {SAME}" if same is not None else self._obstacle(proposal)
+        self.pending -= 1
+        if reason:
+            self._reject(proposal, reason)
+            return
+        proposal.status = "APPROVED"
+        self._note(proposal)
+        parent = proposal.parent
+        remaining = [agent for agent in parent.members if agent not in proposal.supporters]
+        if parent.stage == "DISCOVERY" and len(remaining) >= 2:
+            parent.members[:] = remaining
+        await floor.open_thread(proposal.question, proposal.supporters, question=proposal.question, parent=parent.id)
+        floor.progress()
+
+    async def split_by_horizon(self, thread: Thread) -> bool:
+        """Where more than three agents judge over months and more than three over years, give the latter a thread of their own.
+        Return whether it was split; both then ask the question over their own horizon."""
+        floor, question = self.floor, thread.question or thread.topic
+        ballots = ((agent, floor.openings.get(agent)) for agent in thread.members)
+        horizons = {agent: ballot.horizon for agent, ballot in ballots if ballot is not None and ballot.horizon}
+        months = {agent: horizon for agent, horizon in horizons.items() if horizon in MONTHS}
+        years = {agent: horizon for agent, horizon in horizons.items() if horizon not in MONTHS}
+        full = len(floor.active) >= MAX_ACTIVE_THREADS or len(floor.threads) >= MAX_THREADS
+        if thread.half or full or min(len(months), len(years)) < MIN_SPLIT_AGENTS:
+            return False
+        over = {half: dominant_horizon(found.values()) for half, found in (("months", months), ("years", years))}
+        words = {
+            half: floor.session.render_template("over", question=question, horizon=horizon)
+            for half, horizon in over.items()
+        }
+        thread.half, thread.horizon, thread.question = "months", over["months"], words["months"]
+        thread.left = frozenset(years)
+        thread.members[:] = [agent for agent in thread.members if agent not in years]
+        other = await floor.open_thread(words["years"], list(years), question=words["years"], parent=thread.id)
+        other.half, other.horizon, other.left = "years", over["years"], frozenset(months)
+        return True
+
+    def _obstacle(self, proposal: Proposal) -> str:
+        floor = self.floor
+        if floor.over is not None:
+            return "the debate is over"
+        if len(floor.active) >= MAX_ACTIVE_THREADS:
+            return f"{MAX_ACTIVE_THREADS} threads are active"
+        if len(floor.threads) >= MAX_THREADS:
+            return f"{MAX_THREADS} threads were opened"
+        if len(proposal.supporters) < SPAWN_MIN_AGENTS or proposal.mentions < SPAWN_MIN_MENTIONS:
+            return "fewer than two agents want it"
+        wanted = proposal.question.casefold()
+        same = next((thread for thread in self._asked() if (thread.question or "").casefold() == wanted), None)
+        return f"{same.id} {SAME}" if same else ""
+
+    def _asked(self) -> list[Thread]:
+        """Threads whose question is being debated, or was and came to a crux: nobody needs another one about it."""
+        return [thread for thread in self.floor.threads.values() if thread.active or thread.crux is not None]
+
+    def _reject(self, proposal: Proposal, reason: str) -> None:
+        proposal.status, proposal.reason = "REJECTED", reason
+        self._note(proposal)
+
+    def unopened(self) -> tuple[UnopenedQuestion, ...]:
+        """Return the questions that an agent proposed and another supported, and that no thread asked."""
+        floor = self.floor
+        asked = {text.casefold() for t in floor.threads.values() for text in (t.question, t.locked_question) if text}
+        found = []
+        for id, proposal in self.proposals.items():
+            author = floor.by_id[id].agent
+            supports = [by for by, of in floor.supports.items() if of == id and floor.by_id[by].agent != author]
+            same = proposal.question.casefold() in asked or proposal.reason.endswith(SAME)
+            if supports and not same and proposal.status != "APPROVED":
+                reason = proposal.reason or f"{proposal.parent.id.replace('-', ' ')} took up another question"
+                question = UnopenedQuestion(
+                    question=proposal.question, message=id, agent=author, supports=tuple(supports), reason=reason
+                )
+                found.append(question)
+        return tuple(found)
+
+    def _note(self, proposal: Proposal) -> None:
+        data = SpawnProposed(
+            at=self.floor.now,
+            question=proposal.question,
+            parent=proposal.parent.id,
+            supporters=tuple(proposal.supporters),
+            mentions=proposal.mentions,
+            status=proposal.status,
+            reason=proposal.reason,
+        )
+        self.floor.note(data)
+
+    async def ask_question(self, thread: Thread, template: str, **values: str) -> Reply[QuestionReply] | Failure | None:
+        """Ask the moderator's model for a yes/no question; None once the debate's framings are used up."""
+        floor = self.floor
+        if floor.framings >= floor.settings.max_framings:
+            return None
+        floor.framings += 1
+        agreed = floor.untaken(thread.topic)
+        words = floor.session.render_template(
+            template, topic=thread.topic, question=thread.question or "", agreed=agreed, **values
+        )
+        window = floor.quotes(thread)
+        shown = {quote.id for quote in window}
+        proposed = [
+            Quote(id, floor.by_id[id].label) for id in thread.proposals if id in floor.by_id and id not in shown
+        ]
+        ask = floor.session.ask(
+            MODERATOR,
+            aside(floor.session, words, tuple(proposed), window),
+            key=f"{template}/{thread.id}/{floor.framings}",
+            returns=QuestionReply,
+            kind="framing",
+            accept=refuse_no_question,
+        )
+        async with floor.session.phase("framing", floor.framings + 1):
+            return await floor.call(MODERATOR, ask)
+
+    async def same_as(self, question: str, others: list[Thread]) -> Thread | None:
+        """Return the thread among `others` that asks the same, by one typed call of the second opinion; None where none does, and
+        where comparisons are used up or the call fails."""
+        floor = self.floor
+        asked = [(other, other.question or other.topic) for other in others]
+        if not asked or floor.comparisons >= floor.settings.max_comparisons:
+            return None
+        floor.comparisons += 1
+        session = floor.session
+        words = session.render_template("same", question=question, questions=tuple(text for _, text in asked))
+        ask = session.ask(
+            SECOND_OPINION,
+            Prompt(words, documents=()),
+            key=f"same/{floor.comparisons}",
+            returns=SameReply,
+            kind="comparison",
+        )
+        async with session.phase("comparison", floor.comparisons):
+            reply = await floor.call(SECOND_OPINION, ask)
+        number = reply.value.same_as if isinstance(reply, Reply) else 0
+        return asked[number - 1][0] if 1 <= number <= len(asked) else None

@@ -12,18 +12,9 @@ from consilience.domain.outcome import StopReason
 from consilience.domain.sections import Block, Bullets, Item, Paragraph, Refs
 from consilience.protocols._common.presenting import format_share, plural
 from consilience.protocols.debate.attention import NOTICED
-from consilience.protocols.debate.moves import ACTIVE, FIRM, Side
+from consilience.protocols.debate.moves import ACTIVE, BLOCKED, CRITERIA, FIRM, REGIMES, SIDES, STAGES, Side
 from consilience.protocols.debate.records import Crux
-from consilience.protocols.debate.state import DebateData, DebateState, tested_refs, thread_name
-from consilience.protocols.debate.words import (
-    BLOCKED,
-    CRITERIA,
-    REGIMES,
-    SIDES,
-    STAGES,
-    joined,
-    tally,
-)
+from consilience.protocols.debate.state import DebateData, DebateState, joined, tally, tested_refs, thread_name
 
 OTHER: dict[str, Side] = {"YES": "NO", "NO": "YES"}
 

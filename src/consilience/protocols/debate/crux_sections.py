@@ -6,19 +6,22 @@ from collections.abc import Iterator, Mapping
 
 from consilience.domain.sections import Block, Bullets, Details, Item, Paragraph, QuoteBlock, Section, Subheading, Table
 from consilience.protocols._common.presenting import bullets, format_share, plural
-from consilience.protocols.debate.moves import FIRM, Side
+from consilience.protocols.debate.moves import FIRM, SIDES, Side
 from consilience.protocols.debate.records import Coalition, Crux, CruxPosition, Dependency, FlipRecord, ThreadRecord
-from consilience.protocols.debate.state import DebateData, DebateState, numbered_tries, tested_refs, thread_name
-from consilience.protocols.debate.words import (
-    SIDES,
+from consilience.protocols.debate.state import (
+    DebateData,
+    DebateState,
     ballot_words,
     certainty,
     crux_numbers,
     excerpt,
     joined,
+    numbered_tries,
     ordinal_try,
     side_word,
     tally,
+    tested_refs,
+    thread_name,
     validation_failure,
 )
 

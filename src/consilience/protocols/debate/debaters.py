@@ -15,6 +15,7 @@ from consilience.protocols.debate.lock import blocked, replies_to
 from consilience.protocols.debate.moderator import Moderator
 from consilience.protocols.debate.moves import (
     ALLOWED,
+    BLOCKED,
     COOLDOWN_MS,
     HOLD_BACK_MESSAGES,
     IDLE_MS,
@@ -41,7 +42,6 @@ from consilience.protocols.debate.replies import (
 )
 from consilience.protocols.debate.threads import Thread
 from consilience.protocols.debate.turns import record_turn, spoken_words
-from consilience.protocols.debate.words import BLOCKED
 
 Kind = Literal["turn", "commit", "falsify", "steelman", "grade"]
 STATE_LINES = 4

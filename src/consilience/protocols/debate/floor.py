@@ -24,7 +24,6 @@ from consilience.protocols.debate.attention import (
     keyword_score,
     keywords,
 )
-from consilience.protocols.debate.coalitions import Coalitions, detect_coalitions
 from consilience.protocols.debate.moves import THINK_MS, BlockReason, Intervention, Move
 from consilience.protocols.debate.notes import (
     NAMES,
@@ -45,6 +44,7 @@ from consilience.protocols.debate.records import (
     Turn,
     UnopenedQuestion,
 )
+from consilience.protocols.debate.scoring import Coalitions, detect_coalitions
 from consilience.protocols.debate.settings import DebateSettings
 from consilience.protocols.debate.threads import Budgets, Thread
 

@@ -12,8 +12,7 @@ from typing import Literal
 from consilience.domain.positions import LEVELS
 from consilience.engine.work import Reply
 from consilience.protocols.debate import lock
-from consilience.protocols.debate.agenda import Agenda
-from consilience.protocols.debate.coalitions import STABLE_AFTER
+from consilience.protocols.debate.agenda import Agenda, Spawning
 from consilience.protocols.debate.crystallizer import Crystallizer
 from consilience.protocols.debate.floor import MODERATOR, Floor, aside
 from consilience.protocols.debate.moves import (
@@ -41,8 +40,7 @@ from consilience.protocols.debate.replies import (
     DerivedReply,
     falsifier_of,
 )
-from consilience.protocols.debate.scoring import is_split
-from consilience.protocols.debate.spawning import Spawning
+from consilience.protocols.debate.scoring import STABLE_AFTER, is_split
 from consilience.protocols.debate.threads import Thread, aligned_horizon, convergence_signal, is_orbiting
 
 

@@ -1,4 +1,4 @@
-"""The vocabulary of a debate: moves, stages, statuses, horizons and grades of seed 002, and its invariants.
+"""The vocabulary of a debate: moves, stages, statuses, horizons and grades of seed 002, its invariants, and all in plain words.
 
 The invariants are constants: a structure that keeps a debate bounded, and no taste. Times are virtual milliseconds.
 """
@@ -143,6 +143,64 @@ QUIET_MS = 18_000
 
 MAX_CHARS = {"full": 1_200, "brief": 400}
 """Characters of a message, by detail."""
+
+# --- in plain words, as reports, views and prompts show them
+
+SIDES: Mapping[str, str] = {"YES": "yes", "NO": "no", "UNCERTAIN": "undecided", "UNDECIDED": "undecided"}
+STAGES: Mapping[Stage, str] = {"DISCOVERY": "discovery", "CRUX_LOCK": "crux lock", "EVIDENCE": "evidence"}
+STATUSES: Mapping[Status, str] = {
+    "DISCOVERY": "looking for its question",
+    "LOCKING": "committing to positions",
+    "LOCKED": "debating the evidence",
+    "CONVERGED": "converged",
+    "FAILED_LOCK": "failed to lock",
+    "STALE": "went stale",
+    "MERGED": "merged",
+}
+MOVE_WORDS: Mapping[Move, str] = {
+    "CLAIM": "claims",
+    "CHALLENGE": "challenges",
+    "CLARIFY": "clarifies",
+    "REFRAME": "reframes",
+    "PROPOSE_CRUX": "proposes a question",
+    "STEELMAN": "puts the other side's case",
+    "GRADE_STEELMAN": "grades a steelman",
+    "COMMIT_POSITION": "commits",
+    "DECLARE_FALSIFIER": "names a falsifier",
+    "PROVIDE_EVIDENCE": "gives evidence",
+    "CHALLENGE_EVIDENCE": "challenges evidence",
+    "UPDATE_POSITION": "changes position",
+    "CONCEDE": "concedes",
+}
+BLOCKED: Mapping[str, str] = {
+    "stage_restriction": "a move that the stage does not allow",
+    "steelman_required": "a challenge before an accepted steelman",
+    "agent_cooldown": "spoken too soon after the agent's last message",
+    "reply_limit": "a third reply to one message",
+    "thread_rate_limit": "too many messages in the thread within 30 s",
+    "stage_budget": "the messages of the stage were used up",
+    "thread_cap": "the messages of the thread were used up",
+    "thread_closed": "the thread had ended",
+}
+CRITERIA: Mapping[str, str] = {
+    "commitments": "fewer than two commitments",
+    "sides": "nobody on one of the sides",
+    "steelmen": "a steelman not accepted",
+    "falsifiers": "no falsifier named",
+}
+REGIMES: Mapping[str, str] = {
+    "consensus": "Agreement: on every question, all agents with a firm position are on one side.",
+    "partial": "Partial: at least one question is split, and not all of the split is explained by a validated crux.",
+    "polarized": "Polarized: every question is split, and a validated crux names what divides them.",
+    "inconclusive": "Inconclusive: on no question do two agents hold a firm position.",
+}
+ENDINGS: Mapping[str, str] = {
+    "settled": "every thread has ended",
+    "stable": "no new crux and the same coalitions for 30 messages",
+    "stalled": "the debate made no progress any more",
+    "max_messages": "reached the limit on messages",
+    "max_duration": "reached the limit on virtual time",
+}
 
 
 def dominant_horizon(horizons: Iterable[Horizon]) -> Horizon | None:

@@ -16,7 +16,6 @@ from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols._common.conclusion import conclusion_fields
 from consilience.protocols.debate.ballots import ballot_of, sides_of
-from consilience.protocols.debate.coalitions import Coalitions, detect_coalitions
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.moves import ClosingSide, Side
 from consilience.protocols.debate.notes import CommonGroundNote, RegimeNote
@@ -24,8 +23,10 @@ from consilience.protocols.debate.records import CommonGround, Crux, DebateBallo
 from consilience.protocols.debate.replies import ClosingReply, SingleReply
 from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.scoring import (
+    Coalitions,
     Regime,
     contradictions_of,
+    detect_coalitions,
     irreducible_of,
     is_split,
     regime_of,
@@ -33,9 +34,8 @@ from consilience.protocols.debate.scoring import (
 )
 from consilience.protocols.debate.settings import DebateSettings
 from consilience.protocols.debate.single import added_sentence, single_record
-from consilience.protocols.debate.state import SystemMetrics, state_of
+from consilience.protocols.debate.state import SystemMetrics, state_of, tally
 from consilience.protocols.debate.stipulations import Stipulations, told_facts
-from consilience.protocols.debate.words import tally
 
 
 @dataclass

@@ -13,7 +13,7 @@ from consilience.domain.events import MessagePublished, Noted, load_note
 from consilience.domain.report import UnfinishedSession
 from consilience.domain.sections import ProgressColumn, Section, View
 from consilience.protocols.debate import notes
-from consilience.protocols.debate.moves import ACTIVE
+from consilience.protocols.debate.moves import ACTIVE, ENDINGS, MOVE_WORDS, STAGES, STATUSES
 from consilience.protocols.debate.records import (
     Crux,
     CruxPosition,
@@ -26,9 +26,8 @@ from consilience.protocols.debate.records import (
     ThreadRecord,
     Turn,
 )
-from consilience.protocols.debate.state import DebateState, thread_name
+from consilience.protocols.debate.state import DebateState, excerpt, thread_name, validation_failure
 from consilience.protocols.debate.views import badge, transcript_blocks, views
-from consilience.protocols.debate.words import ENDINGS, MOVES, STAGES, STATUSES, excerpt, validation_failure
 
 LAST_LINES = 8
 """Messages of a thread that its column shows."""
@@ -204,7 +203,9 @@ def _column(thread: ThreadRecord, state: DebateState) -> ProgressColumn:
     return ProgressColumn(
         heading=f"{number}. {thread.question or thread.topic}",
         badge=badge(thread),
-        lines=tuple(f"{m.label} {'asks' if m.by_moderator else MOVES[m.move]}: {excerpt(m.text, 200)}" for m in said),
+        lines=tuple(
+            f"{m.label} {'asks' if m.by_moderator else MOVE_WORDS[m.move]}: {excerpt(m.text, 200)}" for m in said
+        ),
         phases=tuple((phase, number) for phase in PHASES),
     )
 

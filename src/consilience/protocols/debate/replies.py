@@ -28,13 +28,15 @@ from consilience.protocols.debate.records import Falsifier
 
 MAX_TOPICS, MAX_MENTIONS, MAX_INTERESTS, MAX_PROPOSITIONS = 3, 2, 5, 3
 MAX_CRITERIA, MAX_SUPPORTING, MAX_RELATIONS, MAX_COMMON, MAX_NEXT_QUESTIONS = 4, 8, 8, 4, 3
-"""Entries of lists. A list without a bound is one that a small model fills until its reply is cut."""
-
-Topics = Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_TOPICS})]
-UpToFour = Annotated[list[str], Field(json_schema_extra={"maxItems": 4})]
+"""Entries of lists."""
 
 
 M = TypeVar("M", bound=BaseModel)
+
+
+def at_most(entries: int) -> Any:
+    """Return an optional list field with that bound. Without one, a small model fills a list until its reply is cut."""
+    return Field(default_factory=list, json_schema_extra={"maxItems": entries})
 
 
 class BallotReply(BaseModel):
@@ -54,9 +56,7 @@ class FramingReply(BaseModel):
     """How a task is disputed: up to three yes/no questions, or none with the reason."""
 
     form: Form
-    propositions: Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_PROPOSITIONS})] = Field(
-        default_factory=list
-    )
+    propositions: list[str] = at_most(MAX_PROPOSITIONS)
     reason: str = ""
 
 
@@ -94,7 +94,7 @@ class OpeningReply(BallotReply):
     last = ("reason", "claim")
     horizon: Horizon
     confidence: ConfidenceLevel = "unsure"
-    interests: Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_INTERESTS})] = Field(default_factory=list)
+    interests: list[str] = at_most(MAX_INTERESTS)
     metric: str = ""
     threshold: str = ""
     deadline: str = ""
@@ -157,10 +157,10 @@ class SingleReply(BallotReply):
     last = ("against", "would_change", "unknown", "text")
     side = ClosingSide
     confidence: ConfidenceLevel = "unsure"
-    cruxes: UpToFour = Field(default_factory=list)
-    against: UpToFour = Field(default_factory=list)
-    would_change: UpToFour = Field(default_factory=list)
-    unknown: UpToFour = Field(default_factory=list)
+    cruxes: list[str] = at_most(4)
+    against: list[str] = at_most(4)
+    would_change: list[str] = at_most(4)
+    unknown: list[str] = at_most(4)
     text: FreeText
 
 
@@ -191,10 +191,8 @@ class CrystalReply(BaseModel):
     outcome: Literal["crux", "no disagreement", "NEEDS_CLARIFICATION"]
     kind: CruxKind
     question: str = ""
-    criteria: Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_CRITERIA})] = Field(default_factory=list)
-    supporting: Annotated[list[Label], Field(json_schema_extra={"maxItems": MAX_SUPPORTING})] = Field(
-        default_factory=list
-    )
+    criteria: list[str] = at_most(MAX_CRITERIA)
+    supporting: list[Label] = at_most(MAX_SUPPORTING)
     confidence: ConfidenceLevel = "unsure"
     unclear: str = ""
     control: str = ""
@@ -214,15 +212,13 @@ class Relation(BaseModel):
 class RelationsReply(BaseModel):
     """Relations among the cruxes of a debate."""
 
-    relations: Annotated[list[Relation], Field(json_schema_extra={"maxItems": MAX_RELATIONS})] = Field(
-        default_factory=list
-    )
+    relations: list[Relation] = at_most(MAX_RELATIONS)
 
 
 class VerdictsReply(BaseModel):
     """The second opinion on numbered relations: those that hold."""
 
-    hold: Annotated[list[int], Field(json_schema_extra={"maxItems": MAX_RELATIONS})] = Field(default_factory=list)
+    hold: list[int] = at_most(MAX_RELATIONS)
 
 
 class CommonStatement(BaseModel):
@@ -230,18 +226,14 @@ class CommonStatement(BaseModel):
 
     statement: str
     kind: CommonKind
-    sources: Annotated[list[Label], Field(json_schema_extra={"maxItems": MAX_SUPPORTING})] = Field(default_factory=list)
+    sources: list[Label] = at_most(MAX_SUPPORTING)
 
 
 class SynthesisReply(BaseModel):
     """What a debate might agree on, to be voted on in the final ballots, and what to ask next."""
 
-    common: Annotated[list[CommonStatement], Field(json_schema_extra={"maxItems": MAX_COMMON})] = Field(
-        default_factory=list
-    )
-    next_questions: Annotated[list[str], Field(json_schema_extra={"maxItems": MAX_NEXT_QUESTIONS})] = Field(
-        default_factory=list
-    )
+    common: list[CommonStatement] = at_most(MAX_COMMON)
+    next_questions: list[str] = at_most(MAX_NEXT_QUESTIONS)
     control: str = ""
     """A question on the same subject on which nobody's answer hangs."""
 
@@ -252,7 +244,7 @@ class TurnReply(BaseModel):
     move: Move
     reply_to: Label | None = None
     mentions: list[str] = Field(default_factory=list)
-    topics: Topics = Field(default_factory=list)
+    topics: list[str] = at_most(MAX_TOPICS)
     text: FreeText
 
 
@@ -321,7 +313,7 @@ def turn_type(moves: tuple[Move, ...], letters: tuple[str, ...], proposals: tupl
         "reply_to": (Label | None, None),
         "mentions": (
             list.__class_getitem__(Literal[letters]),
-            Field(default_factory=list, json_schema_extra={"maxItems": MAX_MENTIONS}),
+            at_most(MAX_MENTIONS),
         ),
     }
     if {"PROPOSE_CRUX", "REFRAME"} & set(moves):

@@ -27,20 +27,22 @@ from consilience.protocols._common.presenting import bullets, extend_presentatio
 from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.brief import headline, trust_items
 from consilience.protocols.debate.crux_sections import crux_blocks, ground_sections
+from consilience.protocols.debate.moves import ENDINGS, STAGES
 from consilience.protocols.debate.records import DebateBallot, Recheck, ToldFact
 from consilience.protocols.debate.single import single_blocks
-from consilience.protocols.debate.state import DebateData, DebateState, state_of, thread_name
-from consilience.protocols.debate.views import transcript_blocks, views
-from consilience.protocols.debate.words import (
-    ENDINGS,
-    STAGES,
+from consilience.protocols.debate.state import (
+    DebateData,
+    DebateState,
     ballot_words,
     certainty,
     excerpt,
     joined,
     side_word,
+    state_of,
     tally,
+    thread_name,
 )
+from consilience.protocols.debate.views import transcript_blocks, views
 
 
 def presentation(report: DebateData) -> Presentation:

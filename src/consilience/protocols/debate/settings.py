@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -16,15 +17,15 @@ from consilience.engine.protocol import PanelSeats
 from consilience.protocols.debate.moves import MAX_AGENTS, MAX_EXTRACTIONS, MAX_RECHECKS, MAX_THREADS, MIN_AGENTS
 from consilience.protocols.debate.replies import MAX_PROPOSITIONS, is_question
 
-POINTS_OF_VIEW = (
-    "You look for what speaks for a change: what it makes possible, and what waiting costs.",
-    "You look for what speaks against a change: what can fail, what it costs, and who pays.",
-    "You ask what is really known: how often such things work, and which figure would decide it.",
-    "You speak for those who will live with the decision and do the work.",
-    "You ask whether the question is the right one, and which option nobody has named.",
-    "You think of the long run: what can be undone later, and what cannot.",
-)
-"""Points of view where no panel is given; the first two differ most."""
+POINTS_OF_VIEW: Mapping[str, str] = {
+    "advocate of change": "You look for what speaks for a change: what it makes possible, and what waiting costs.",
+    "critic of change": "You look for what speaks against a change: what can fail, what it costs, and who pays.",
+    "what is known": "You ask what is really known: how often such things work, and which figure would decide it.",
+    "those affected": "You speak for those who will live with the decision and do the work.",
+    "the question itself": "You ask whether the question is the right one, and which option nobody has named.",
+    "the long run": "You think of the long run: what can be undone later, and what cannot.",
+}
+"""Points of view where no panel is given, by their names in reports; the first two differ most."""
 
 SERVICE = (
     ("framing", "frames the task as questions that can be disputed"),
@@ -145,7 +146,7 @@ class DebateSettings(PanelSeats):
         seats = super().agents(panel)
         if panel is not None or self.seats:
             return seats
-        views = iter(POINTS_OF_VIEW * 2)
+        views = iter([*POINTS_OF_VIEW.values()] * 2)
         return tuple(a.model_copy(update={"perspective": next(views)}) if a.voice else a for a in seats)
 
     def topology(self) -> Topology:

@@ -17,10 +17,10 @@ from consilience.engine.work import Failure, Pending, Reply
 from consilience.protocols._common.presenting import bullets, plural
 from consilience.protocols.debate.ballots import sides_of
 from consilience.protocols.debate.floor import Floor
+from consilience.protocols.debate.moves import SIDES
 from consilience.protocols.debate.records import Crux, SingleCall
 from consilience.protocols.debate.replies import SingleReply, ballot_type, named_type
-from consilience.protocols.debate.state import DebateData, DebateState
-from consilience.protocols.debate.words import SIDES, certainty, crux_numbers, joined, tally
+from consilience.protocols.debate.state import DebateData, DebateState, certainty, crux_numbers, joined, tally
 
 SEAT, KEY, COMPARED = "single_call", "single", "named"
 MAX_QUESTIONS = 4

@@ -304,27 +304,9 @@ class Thread:
         return [commitment.horizon for commitment in self.commitments.values()]
 
     def record(self) -> ThreadRecord:
-        return ThreadRecord(
-            id=self.id,
-            topic=self.topic,
-            question=self.question,
-            status=self.status,
-            stage=self.stage,
-            parent=self.parent,
-            merged_into=self.merged_into,
-            created_at=self.created_at,
-            closed_at=self.closed_at,
-            participants=self.participants,
-            stages=tuple(self.stages),
-            lock_attempts=tuple(self.attempts),
-            commitments=tuple(self.commitments.values()),
-            steelmen=(*self.past_steelmen, *self.steelmen),
-            concessions=tuple(self.concessions),
-            signal=self.signal,
-            crux=self.crux,
-            crystallized=self.crystallized,
-            closed_by=self.closed_by,
-        )
+        own = {name: getattr(self, name) for name in ThreadRecord.model_fields if hasattr(self, name)}
+        commitments, steelmen = tuple(self.commitments.values()), (*self.past_steelmen, *self.steelmen)
+        return ThreadRecord(**own | {"lock_attempts": self.attempts, "commitments": commitments, "steelmen": steelmen})
 
 
 def convergence_signal(thread: Thread) -> float:

@@ -21,17 +21,15 @@ from consilience.domain.sections import (
     View,
 )
 from consilience.protocols._common.presenting import format_score, plural
-from consilience.protocols.debate.moves import ACTIVE, Status
+from consilience.protocols.debate.moves import ACTIVE, MOVE_WORDS, SIDES, STAGES, STATUSES, Status
 from consilience.protocols.debate.records import Crux, DebateMessage, ThreadRecord
-from consilience.protocols.debate.state import DebateState, numbered_tries, thread_name
-from consilience.protocols.debate.words import (
-    MOVES,
-    SIDES,
-    STAGES,
-    STATUSES,
+from consilience.protocols.debate.state import (
+    DebateState,
     certainty,
     excerpt,
+    numbered_tries,
     side_word,
+    thread_name,
     virtual_time,
 )
 
@@ -170,7 +168,7 @@ def _move(message: DebateMessage, state: DebateState) -> str:
         return "asks"
     to = f" ({SIDES[message.new_side]})" if message.new_side else ""
     answered = state.by_id.get(message.reply_to or "")
-    return f"{MOVES[message.move]}{to}{f', to {answered.label}' if answered else ''}"
+    return f"{MOVE_WORDS[message.move]}{to}{f', to {answered.label}' if answered else ''}"
 
 
 def _thread_picture(state: DebateState) -> Grid:
@@ -194,7 +192,7 @@ def _thread_picture(state: DebateState) -> Grid:
                     GridCell(
                         row=state.names[agent],
                         column=thread.id,
-                        lines=tuple(_cut([f"{message.label} {MOVES[message.move]}" for message in own])),
+                        lines=tuple(_cut([f"{message.label} {MOVE_WORDS[message.move]}" for message in own])),
                         tone=_TONES.get(thread.status, "plain"),
                         tip=f"{state.names[agent]}: {state.marks(own)}",
                     )
@@ -295,7 +293,9 @@ def _timeline_picture(state: DebateState) -> Grid:
                     GridCell(
                         row=f"{thread_name(thread.id)}: {_title(thread)}",
                         column=str(start),
-                        lines=tuple(_cut([f"{m.label} {'asks' if m.by_moderator else MOVES[m.move]}" for m in said])),
+                        lines=tuple(
+                            _cut([f"{m.label} {'asks' if m.by_moderator else MOVE_WORDS[m.move]}" for m in said])
+                        ),
                     )
                 )
     rows = tuple(f"{thread_name(thread.id)}: {_title(thread)}" for thread in state.threads)
@@ -320,7 +320,7 @@ def _agents(state: DebateState) -> View:
                 agent,
                 by_id[agent].model,
                 side_word(now.positions[0]) if now and now.positions else "–",
-                ", ".join(f"{MOVES[move]} ×{number}" for move, number in moves.most_common()) or "never spoke",
+                ", ".join(f"{MOVE_WORDS[move]} ×{number}" for move, number in moves.most_common()) or "never spoke",
                 *(str(spoken[agent, thread]) for thread in threads),
             )
         )
