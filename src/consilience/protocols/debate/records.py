@@ -115,7 +115,7 @@ class Recheck(Frozen):
 
 
 class Turn(Frozen):
-    """What a message and the note of it have in common. Times are virtual milliseconds since the debate began."""
+    """What a message and the note of it have in common."""
 
     label: str
     """By which prompts quote it: the letter of its author and its number."""
@@ -133,7 +133,7 @@ class Turn(Frozen):
 
 
 class DebateMessage(Turn):
-    """A published message."""
+    """A published message. Times are virtual milliseconds since the debate began."""
 
     id: str
     number: int
