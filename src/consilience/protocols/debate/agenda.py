@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from statistics import pvariance
 from typing import Literal
 
-from consilience.engine.prompt import Prompt, Quote
+from consilience.engine.prompt import Prompt
 from consilience.engine.work import Failure, Reply
 from consilience.protocols.debate.attention import keywords
-from consilience.protocols.debate.floor import MODERATOR, SECOND_OPINION, Floor, aside
+from consilience.protocols.debate.floor import MODERATOR, SECOND_OPINION, Floor, aside, quotes_of
 from consilience.protocols.debate.moves import (
     COMMIT_EVERY,
     FIRM,
@@ -345,12 +345,10 @@ class Spawning:
         )
         window = floor.quotes(thread)
         shown = {quote.id for quote in window}
-        proposed = [
-            Quote(id, floor.by_id[id].label) for id in thread.proposals if id in floor.by_id and id not in shown
-        ]
+        proposed = quotes_of(floor.by_id[id] for id in thread.proposals if id in floor.by_id and id not in shown)
         ask = floor.session.ask(
             MODERATOR,
-            aside(floor.session, words, tuple(proposed), window),
+            aside(floor.session, words, proposed, window),
             key=f"{template}/{thread.id}/{floor.framings}",
             returns=QuestionReply,
             kind="framing",

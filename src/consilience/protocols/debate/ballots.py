@@ -15,7 +15,7 @@ from typing import Any, Literal
 from consilience.domain.positions import LEVELS
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.work import Ask, Failure, Reply, exhaustion
-from consilience.protocols.debate.floor import Floor
+from consilience.protocols.debate.floor import Floor, quotes_of
 from consilience.protocols.debate.moves import FIRM, MAX_RECHECKS, Side
 from consilience.protocols.debate.notes import BallotsRechecked
 from consilience.protocols.debate.records import DebateBallot, Recheck
@@ -222,7 +222,7 @@ def _ask(
     session, overview = floor.session, floor.overview()
     shown = {quote.id for quote in overview}
     said = dict.fromkeys(key for answer in answers for key in answer.before if key in floor.by_id and key not in shown)
-    own = tuple(Quote(key, floor.by_id[key].label) for key in said)
+    own = quotes_of(floor.by_id[key] for key in said)
     words = session.render_template(
         "recheck",
         letter=floor.letters[agent],

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from consilience.domain.sections import Block, Bullets, Details, Item, Paragraph, QuoteBlock, Section, Subheading, Table
+from consilience.domain.sections import Block, Bullets, Details, Item, Paragraph, QuoteBlock, Subheading, Table
 from consilience.protocols._common.presenting import bullets, format_share, plural
 from consilience.protocols.debate.moves import FIRM, SIDES, Side
 from consilience.protocols.debate.records import Coalition, Crux, CruxPosition, Dependency, FlipRecord, ThreadRecord
 from consilience.protocols.debate.state import (
     DebateData,
     DebateState,
-    ballot_words,
+    ballot_cell,
     certainty,
     crux_numbers,
     excerpt,
@@ -64,16 +64,21 @@ def _crux_verdict(crux: Crux, state: DebateState) -> str:
 
 
 def _crux_table(crux: Crux, state: DebateState, records: Mapping[str, FlipRecord]) -> Table:
-    several = len(state.propositions) > 1
     hangs = "when told the answer" if records else "its top claim hangs on it"
     heads = ("agent", "answer now", "on this crux", "would change its mind if", hangs)
     rows, refs = [], []
     for agent in dict.fromkeys((*crux.positions, *state.final)):
-        ballot = state.final.get(agent)
-        now = "no ballot" if ballot is None else f"{ballot_words(ballot, several)}, {certainty(ballot.confidence)}"
         last = _when_told(records.get(agent)) if records else _hangs(agent, crux)
         on_crux = _on_crux(agent, crux, state)
-        rows.append((state.names[agent], now, on_crux, _threshold(crux.positions.get(agent)), last))
+        rows.append(
+            (
+                state.names[agent],
+                ballot_cell(state.final.get(agent)),
+                on_crux,
+                _threshold(crux.positions.get(agent)),
+                last,
+            )
+        )
         refs.append(state.agent_refs(agent, crux))
     return Table(heads=heads, rows=tuple(rows), left=len(heads), refs=tuple(refs))
 
@@ -223,37 +228,7 @@ def _criteria(crux: Crux, thread: ThreadRecord, state: DebateState) -> Iterator[
 # --- across the cruxes
 
 
-def ground_sections(report: DebateData, state: DebateState) -> tuple[Section, ...]:
-    """Return the sections; those without content have no blocks and are left out."""
-    return (
-        Section(
-            name="common-ground",
-            part="differences",
-            heading=f"All {len(state.debaters)} agents confirmed",
-            blocks=tuple(_common_ground(report, state)),
-        ),
-        Section(
-            name="coalitions",
-            part="differences",
-            heading="Who stands together",
-            blocks=tuple(_coalitions(report, state)),
-        ),
-        Section(
-            name="dependencies",
-            part="differences",
-            heading="What hangs on what",
-            blocks=bullets(_dependencies(report, state)),
-        ),
-        Section(
-            name="next-questions",
-            part="unknown",
-            heading="What to ask next",
-            blocks=bullets(Item(text=text, refs=state.last_refs) for text in report.next_questions),
-        ),
-    )
-
-
-def _common_ground(report: DebateData, state: DebateState) -> Iterator[Block]:
+def common_ground(report: DebateData, state: DebateState) -> Iterator[Block]:
     yield from bullets(
         Item(
             text=f"{ground.statement}{''.join(map(state.mark, ground.sources))}",
@@ -264,7 +239,7 @@ def _common_ground(report: DebateData, state: DebateState) -> Iterator[Block]:
     )
 
 
-def _coalitions(report: DebateData, state: DebateState) -> Iterator[Block]:
+def coalitions(report: DebateData, state: DebateState) -> Iterator[Block]:
     yield from bullets(
         Item(lead=f"{coalition.label}:", text=_together(coalition, state), refs=_votes(coalition, state))
         for coalition in report.coalitions
@@ -292,7 +267,7 @@ def _votes(coalition: Coalition, state: DebateState) -> tuple[str, ...]:
     return tuple(state.final[agent].key for agent in coalition.members if agent in state.final) or state.last_refs
 
 
-def _dependencies(report: DebateData, state: DebateState) -> Iterator[Item]:
+def dependencies(report: DebateData, state: DebateState) -> Iterator[Item]:
     """Roots first, then each dependency with its argument, then answers that contradict one another."""
     cruxes = {crux.thread: crux for crux in state.cruxes}
     numbers = {thread: n for n, thread in enumerate(cruxes, 1)}
@@ -311,6 +286,10 @@ def _dependencies(report: DebateData, state: DebateState) -> Iterator[Item]:
             text = f"{names} on {crux_numbers([numbers[contradiction.source], numbers[contradiction.target]])}."
             refs = tuple(state.final[agent].key for agent in contradiction.agents if agent in state.final)
             yield Item(lead="Answers that rule each other out:", text=text, refs=refs or state.last_refs)
+
+
+def next_questions(report: DebateData, state: DebateState) -> Iterator[Item]:
+    return (Item(text=text, refs=state.last_refs) for text in report.next_questions)
 
 
 def _dependency(dependency: Dependency, numbers: dict[str, int]) -> str:

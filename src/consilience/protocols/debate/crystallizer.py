@@ -13,7 +13,7 @@ from typing import Literal
 from consilience.domain.positions import LEVELS
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.work import Ask, Failure, Reply
-from consilience.protocols.debate.floor import CRYSTALLIZER, MODERATOR, SECOND_OPINION, Floor, aside, window
+from consilience.protocols.debate.floor import CRYSTALLIZER, MODERATOR, SECOND_OPINION, Floor, aside, quotes_of, window
 from consilience.protocols.debate.moves import MAX_CHARS, MAX_EXTRACTIONS, RELATE_EVERY
 from consilience.protocols.debate.notes import (
     CandidatesNote,
@@ -153,11 +153,11 @@ class Crystallizer:
             number=number,
             unclear=unclear if value.outcome == "NEEDS_CLARIFICATION" else "",
         )
-        outcome: Literal["crux", "null", "NEEDS_CLARIFICATION"] = (
-            "null" if value.outcome == "no disagreement" and not declared else "crux"
-        )
+        outcome: Literal["crux", "null", "NEEDS_CLARIFICATION"] = "crux"
         if value.outcome == "NEEDS_CLARIFICATION":
             outcome = "NEEDS_CLARIFICATION"
+        elif value.outcome == "no disagreement" and not declared:
+            outcome = "null"
         floor.note(
             CrystallizedNote(at=floor.now, thread=thread.id, outcome=outcome, extraction=extraction),
         )
@@ -223,19 +223,8 @@ class Crystallizer:
         text = reply.value.challenge[: MAX_CHARS[floor.session.detail]]
         published: str | None = None
         if floor.spoken + floor.in_flight < floor.settings.message_limit(floor.session.limits.steps):
-            number = len(floor.messages) + 1
-            message = DebateMessage(
-                id=f"{reply.key}/said",
-                number=number,
-                label=f"{floor.letters[agent]}{number}",
-                agent=agent,
-                thread=thread.id,
-                move="CHALLENGE",
-                at=floor.now,
-                text=text,
-                reply_to=shown.id,
-                targets=(thread.id,),
-            )
+            fields = {"move": "CHALLENGE", "text": text, "reply_to": shown.id, "targets": (thread.id,)}
+            message = floor.message(thread, agent, id=f"{reply.key}/said", **fields)
             await floor.publish(message, f"CHALLENGE on {shown.label}: {text}", ("flips", thread.number))
             published = message.id
         challenge = CruxChallenge(agent=agent, text=text, extraction=extraction, message=published)
@@ -426,7 +415,7 @@ def thread_quotes(floor: Floor, thread: Thread) -> tuple[Quote, ...]:
     """Commitments, evidence, updates and concessions that the window of a thread shows no more."""
     shown = {message.id for message in window(thread.messages)}
     kept = {"COMMIT_POSITION", "PROVIDE_EVIDENCE", "UPDATE_POSITION", "CONCEDE"}
-    return tuple(Quote(m.id, m.label) for m in thread.messages if m.move in kept and m.id not in shown)
+    return quotes_of(m for m in thread.messages if m.move in kept and m.id not in shown)
 
 
 def _asked(thread: Thread) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from consilience.domain.positions import LEVELS
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.debate import lock
-from consilience.protocols.debate.floor import Floor, window
+from consilience.protocols.debate.floor import Floor, quotes_of, window
 from consilience.protocols.debate.lock import blocked, replies_to
 from consilience.protocols.debate.moderator import Moderator
 from consilience.protocols.debate.moves import (
@@ -258,8 +258,7 @@ class Debater:
         return found if found is not None and found.thread == intent.thread.id else intent.target
 
     def _message(self, intent: Intent, reply: Reply[Any], move: Move, target: DebateMessage | None) -> DebateMessage:
-        floor, value, number = self.floor, reply.value, len(self.floor.messages) + 1
-        id = f"{reply.key}/said"
+        floor, value = self.floor, reply.value
         text = _clip(value.text.strip(), MAX_CHARS[floor.session.detail])
         quotations = tuple(floor.session.quotations(text, reply))
         commitment = intent.thread.commitments.get(self.agent)
@@ -271,14 +270,11 @@ class Debater:
         new_side = getattr(value, "new_side", "unchanged")
         side = value.side if isinstance(value, CommitReply) else None if new_side == "unchanged" else new_side
         bears_on = floor.agent_of.get(getattr(value, "bears_on", "nobody"))
-        return DebateMessage(
-            id=id,
-            number=number,
-            label=f"{floor.letters[self.agent]}{number}",
-            agent=self.agent,
-            thread=intent.thread.id,
+        return floor.message(
+            intent.thread,
+            self.agent,
+            id=f"{reply.key}/said",
             move=move,
-            at=floor.now,
             text=text,
             reply_to=target.id if target else None,
             mentions=mentions,
@@ -456,7 +452,7 @@ class Debater:
         ids = {c.message for c in [c for c in ranked if c.message not in shown][:STANDING_COMMITMENTS]}
         ids |= {c.message for c in [c for c in thread.concessions if c.message not in shown][-STATE_LINES:]}
         ids |= set(self._open_proposals(thread)) - shown
-        return tuple(Quote(id, by_id[id].label) for id in sorted(ids, key=lambda id: by_id[id].number))
+        return quotes_of(sorted((by_id[id] for id in ids), key=lambda message: message.number))
 
 
 def _refuse_empty_falsifier(turn: FalsifierTurn) -> None:

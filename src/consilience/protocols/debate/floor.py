@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -76,6 +76,10 @@ def window(messages: list[DebateMessage]) -> list[DebateMessage]:
     step = WINDOW_MAX - WINDOW_MIN
     jumps = max(0, -(-(len(messages) - WINDOW_MAX) // step))
     return messages[jumps * step :]
+
+
+def quotes_of(messages: Iterable[DebateMessage]) -> tuple[Quote, ...]:
+    return tuple(Quote(message.id, message.label) for message in messages)
 
 
 def letters_for(agents: Sequence[str], given: Iterable[str]) -> dict[str, str]:
@@ -295,11 +299,11 @@ class Floor:
         room = MAX_KEY_QUOTES - len(kept)
         rest = [m for m in spoken if m not in kept][-room:] if room else []
         chosen = {message.id for message in (*kept, *rest)}
-        return tuple(Quote(message.id, message.label) for message in spoken if message.id in chosen)
+        return quotes_of(message for message in spoken if message.id in chosen)
 
     def quotes(self, thread: Thread) -> tuple[Quote, ...]:
         """The window of a thread, the same for all its readers."""
-        return tuple(Quote(message.id, message.label) for message in window(thread.messages))
+        return quotes_of(window(thread.messages))
 
     def overview(self) -> tuple[Quote, ...]:
         """What a ballot is cast on: what carries the exchange, the last messages of every thread, and what the candidates for
@@ -308,14 +312,20 @@ class Floor:
         chosen |= {source for candidate in self.candidates for source in candidate.sources}
         for thread in self.threads.values():
             chosen |= {message.id for message in thread.spoken[-LAST_OF_THREAD:]}
-        return tuple(Quote(message.id, message.label) for message in self.messages if message.id in chosen)
+        return quotes_of(message for message in self.messages if message.id in chosen)
 
     def own_quotes(self, thread: Thread, agent: str) -> tuple[Quote, ...]:
         """The last messages of an agent that the window of the thread shows no more."""
         shown = {message.id for message in window(thread.messages)}
         standing = {commitment.message for commitment in thread.commitments.values()}
         own = [m for m in thread.messages if m.agent == agent and m.id not in shown | standing]
-        return tuple(Quote(message.id, message.label) for message in own[-OWN_MESSAGES:])
+        return quotes_of(own[-OWN_MESSAGES:])
+
+    def message(self, thread: Thread, agent: str, **fields: Any) -> DebateMessage:
+        """Return the next message, to be published now."""
+        number = len(self.messages) + 1
+        label = f"{self.letters.get(agent, 'M')}{number}"
+        return DebateMessage(number=number, label=label, agent=agent, thread=thread.id, at=self.now, **fields)
 
     async def publish(self, message: DebateMessage, words: str, phase: tuple[str, int]) -> None:
         """Publish a message with the words by which prompts quote it, and score it for every agent once."""
@@ -360,18 +370,8 @@ class Floor:
             "agreed": self.untaken(thread.topic),
         }
         text = self.session.render_template("moderator", **(template | values))
-        number = len(self.messages) + 1
-        message = DebateMessage(
-            id=f"moderator/{number}",
-            number=number,
-            label=f"M{number}",
-            agent=MODERATOR,
-            thread=thread.id,
-            move="CLARIFY",
-            at=self.now,
-            text=text,
-            mentions=mentions,
-        )
+        id = f"moderator/{len(self.messages) + 1}"
+        message = self.message(thread, MODERATOR, id=id, move="CLARIFY", text=text, mentions=mentions)
         await self.publish(message, text, (thread.stage.lower(), thread.number))
         self.note(ModeratorIntervention(at=self.now, thread=thread.id, kind=kind, message=message.id))
         return message

@@ -17,6 +17,7 @@ from consilience.domain.sections import (
     Item,
     KeyFigure,
     Paragraph,
+    Part,
     Presentation,
     QuoteBlock,
     SeatNote,
@@ -26,17 +27,23 @@ from consilience.domain.sections import (
 from consilience.protocols._common.presenting import bullets, extend_presentation, key_figures, plural
 from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.brief import headline, trust_items
-from consilience.protocols.debate.crux_sections import crux_blocks, ground_sections
+from consilience.protocols.debate.crux_sections import (
+    coalitions,
+    common_ground,
+    crux_blocks,
+    dependencies,
+    next_questions,
+)
 from consilience.protocols.debate.moves import ENDINGS, STAGES
 from consilience.protocols.debate.records import DebateBallot, Recheck, ToldFact
 from consilience.protocols.debate.single import single_blocks
 from consilience.protocols.debate.state import (
     DebateData,
     DebateState,
-    ballot_words,
-    certainty,
+    ballot_cell,
     excerpt,
     joined,
+    position_words,
     side_word,
     state_of,
     tally,
@@ -50,36 +57,18 @@ def presentation(report: DebateData) -> Presentation:
     state = state_of(report)
     ordinary = (StopReason.SETTLED, StopReason.STALLED, StopReason.EXHAUSTED_STEPS)
     sections = (
-        Section(name="cruxes", part="differences", blocks=tuple(crux_blocks(report, state))),
-        Section(
-            name="told",
-            part="differences",
-            heading="What the new fact changed",
-            blocks=tuple(_told(report, state)),
-        ),
-        Section(name="changes", part="differences", heading="Changes of position", blocks=tuple(_moves(report, state))),
-        *ground_sections(report, state),
-        Section(name="dissent", part="differences", heading="Dissent", blocks=tuple(_dissent(report, state))),
-        Section(
-            name="unresolved",
-            part="differences",
-            heading="Unresolved threads",
-            blocks=bullets(_unresolved(report, state)),
-        ),
-        Section(name="debate", part="trust", blocks=bullets(trust_items(report, state))),
-        Section(
-            name="single-call",
-            part="trust",
-            heading="Compared with one call",
-            blocks=tuple(single_blocks(report, state)),
-        ),
-        Section(
-            name="transcript",
-            part="figures",
-            heading="Messages in order",
-            blocks=tuple(transcript_blocks(state)),
-            folded=True,
-        ),
+        _section("cruxes", "", crux_blocks(report, state)),
+        _section("told", "What the new fact changed", _told(report, state)),
+        _section("changes", "Changes of position", _moves(report, state)),
+        _section("common-ground", f"All {len(state.debaters)} agents confirmed", common_ground(report, state)),
+        _section("coalitions", "Who stands together", coalitions(report, state)),
+        _section("dependencies", "What hangs on what", bullets(dependencies(report, state))),
+        _section("next-questions", "What to ask next", bullets(next_questions(report, state)), "unknown"),
+        _section("dissent", "Dissent", _dissent(report, state)),
+        _section("unresolved", "Unresolved threads", bullets(_unresolved(report, state))),
+        _section("debate", "", bullets(trust_items(report, state)), "trust"),
+        _section("single-call", "Compared with one call", single_blocks(report, state), "trust"),
+        _section("transcript", "Messages in order", transcript_blocks(state), "figures", folded=True),
     )
     return extend_presentation(
         report,
@@ -97,6 +86,12 @@ def presentation(report: DebateData) -> Presentation:
     )
 
 
+def _section(
+    name: str, heading: str, blocks: Iterable[Block], part: Part = "differences", *, folded: bool = False
+) -> Section:
+    return Section(name=name, part=part, heading=heading, blocks=tuple(blocks), folded=folded)
+
+
 # --- who moved, dissent, what was never resolved
 
 
@@ -104,23 +99,18 @@ def _moves(report: DebateData, state: DebateState) -> Iterator[Block]:
     """Where each agent stood at first and in the end; of every change the message that caused it, quoted."""
     if not state.opening:
         return
-    several = len(state.propositions) > 1
     rows, refs = [], []
     for agent in state.debaters:
         ballots = (state.opening.get(agent), state.final.get(agent))
         claims = [ballot.claim for ballot in ballots if ballot and ballot.claim]
-        cells = (
-            "no ballot" if ballot is None else f"{ballot_words(ballot, several)}, {certainty(ballot.confidence)}"
-            for ballot in ballots
-        )
-        rows.append((state.names[agent], *cells, claims[-1] if claims else ""))
+        rows.append((state.names[agent], *map(ballot_cell, ballots), claims[-1] if claims else ""))
         refs.append(tuple(ballot.key for ballot in ballots if ballot))
     yield Table(
         heads=("agent", "opening ballot", "final ballot", "argues for"), rows=tuple(rows), left=4, refs=tuple(refs)
     )
     yield from bullets(
         [
-            *_ballot_changes(state, several),
+            *_ballot_changes(state),
             *_crux_changes(state),
             *_public_and_private(state),
             *_rechecks(report, state),
@@ -137,7 +127,7 @@ def _moves(report: DebateData, state: DebateState) -> Iterator[Block]:
         )
 
 
-def _ballot_changes(state: DebateState, several: bool) -> Iterator[Item]:
+def _ballot_changes(state: DebateState) -> Iterator[Item]:
     for agent, after in state.final.items():
         before = state.opening.get(agent)
         if before is None or before.positions == after.positions:
@@ -147,7 +137,7 @@ def _ballot_changes(state: DebateState, several: bool) -> Iterator[Item]:
         if cause:
             why = f"because of {state.names[cause.agent]}{state.mark(cause.id)}: “{excerpt(cause.text)}”"
         yield Item(
-            lead=f"{state.names[agent]}: {ballot_words(before, several)} → {ballot_words(after, several)},",
+            lead=f"{state.names[agent]}: {position_words(before)} → {position_words(after)},",
             text=why,
             note=f"its reason: {excerpt(after.reason)}" if after.reason else "",
             refs=(before.key, after.key, *((cause.id,) if cause else ())),
@@ -308,19 +298,17 @@ def _calls(report: DebateData) -> str:
 
 
 def _positions(state: DebateState) -> Iterable[HeldPosition]:
-    several = len(state.propositions) > 1
     for ballot in state.ballots:
         step = "final 1" if ballot.step else "opening 1"
-        yield HeldPosition(agent=ballot.agent, step=step, text=ballot_words(ballot, several))
+        yield HeldPosition(agent=ballot.agent, step=step, text=position_words(ballot))
 
 
 def _seats(state: DebateState) -> dict[str, SeatNote]:
     """The movement of every agent from its opening to its final ballot, `yes → no`."""
-    several = len(state.propositions) > 1
     notes = {}
     for agent in state.debaters:
         ballots = [ballot for ballot in (state.opening.get(agent), state.final.get(agent)) if ballot]
-        if words := list(dict.fromkeys(ballot_words(ballot, several) for ballot in ballots)):
+        if words := list(dict.fromkeys(position_words(ballot) for ballot in ballots)):
             notes[agent] = SeatNote(text=" → ".join(words))
     return notes
 

@@ -319,10 +319,15 @@ def tally(sides: Sequence[Side]) -> str:
     return " · ".join(f"{counts[side]} {SIDES[side]}" for side in ("YES", "NO", "UNCERTAIN") if counts[side])
 
 
-def ballot_words(ballot: DebateBallot, several: bool) -> str:
+def position_words(ballot: DebateBallot) -> str:
     """`no`, or `1: no, 2: yes` for several propositions."""
     words = [SIDES[side] for side in ballot.positions]
-    return ", ".join(f"{n}: {word}" for n, word in enumerate(words, 1)) if several else "".join(words[:1])
+    return ", ".join(f"{n}: {word}" for n, word in enumerate(words, 1)) if len(words) > 1 else "".join(words)
+
+
+def ballot_cell(ballot: DebateBallot | None) -> str:
+    """`no, fairly sure`."""
+    return f"{position_words(ballot)}, {certainty(ballot.confidence)}" if ballot else "no ballot"
 
 
 def virtual_time(ms: int) -> str:

@@ -87,10 +87,7 @@ def record_turn(
             _declare(thread, message.agent, reply.value)
         case SteelmanTurn():
             assert of is not None
-            value = reply.value
-            _steelman(
-                floor, thread, message, of, value.claim_represented, value.strongest_reason, value.falsifier_represented
-            )
+            _steelman(floor, thread, message, of, reply.value)
         case GradeTurn():
             assert earlier is not None
             _grade(floor, thread, message, reply.value, earlier)
@@ -139,24 +136,19 @@ def _update(thread: Thread, message: DebateMessage, value: TurnReply) -> None:
     thread.commitments[message.agent] = before.model_copy(update=update)
 
 
-def _steelman(
-    floor: Floor, thread: Thread, message: DebateMessage, of: str, claim: str, reason: str, falsifier: str
-) -> None:
-    required = (message.agent, of) in (thread.required or ())
+def _steelman(floor: Floor, thread: Thread, message: DebateMessage, of: str, value: SteelmanTurn | TurnReply) -> None:
     attempt = SteelmanAttempt(
         agent=message.agent,
         of=of,
-        claim=claim.strip(),
-        reason=reason.strip(),
-        falsifier=falsifier.strip(),
+        claim=getattr(value, "claim_represented", message.text).strip(),
+        reason=getattr(value, "strongest_reason", "").strip(),
+        falsifier=getattr(value, "falsifier_represented", "").strip(),
         message=message.id,
-        required=required,
+        required=(message.agent, of) in (thread.required or ()),
     )
     thread.steelmen.append(attempt)
-    note = SteelmanNote(
-        at=floor.now, thread=thread.id, agent=message.agent, of=of, message=message.id, required=required
-    )
-    floor.note(note)
+    shared = attempt.model_dump(include={"agent", "of", "message", "required"})
+    floor.note(SteelmanNote(at=floor.now, thread=thread.id, **shared))
 
 
 def _grade(floor: Floor, thread: Thread, message: DebateMessage, value: GradeTurn, earlier: SteelmanAttempt) -> None:
@@ -204,16 +196,7 @@ def _turn(floor: Floor, thread: Thread, message: DebateMessage, reply: Reply[Any
                 held = thread.commitments[message.agent]
                 thread.commitments[message.agent] = held.model_copy(update={"falsifier": falsifier})
         case "STEELMAN":
-            of = floor.agent_of[value.steelman_of]
-            _steelman(
-                floor,
-                thread,
-                message,
-                of,
-                message.text,
-                value.strongest_reason,
-                getattr(value, "falsifier_represented", ""),
-            )
+            _steelman(floor, thread, message, floor.agent_of[value.steelman_of], value)
         case _:
             pass
     claim = " ".join(getattr(value, "claim", "").split())
