@@ -25,7 +25,7 @@ class SingleReading(Review):
 
     async def run(self, session: Session) -> ReviewReport:
         run = ReviewRun(session, self)
-        await run.review(1, run.places)
+        await run.review(1, run.assignments)
         await run.judge()
         return await conclude(run, stop_reason(run, StopReason.SETTLED if run.replies else StopReason.FAILED))
 

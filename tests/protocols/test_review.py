@@ -282,6 +282,9 @@ def test_unknown_strategy_and_type_are_value_errors_and_unknown_gates_are_refuse
             Review(**settings)
     with pytest.raises(UnknownName, match="no_such_gate"):
         Review(gates=("no_such_gate",))
+    with pytest.raises(SettingsError, match="strategy adversarial_review only, not with hierarchical"):
+        Review(gates=("files_covered",), review_type="architecture")
+    assert Review(gates=("files_covered",), review_type="architecture", strategy="adversarial_review").gates
 
 
 async def test_nothing_to_review_is_refused_before_anything_is_asked() -> None:

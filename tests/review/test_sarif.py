@@ -99,6 +99,12 @@ def test_known_and_ignored_findings_are_suppressed_and_other_drops_counted() -> 
     assert run["properties"]["dropped"] == {"baseline": 1, "ignored": 1, "false quotation": 1, "over the limit": 1}
 
 
+def test_what_several_agents_say_of_known_words_is_suppressed_once() -> None:
+    known = dropped(by="red"), dropped(by="blue"), dropped(by="red", line=9, fingerprint="88bb")
+    results = run_of(review(dropped=known))["results"]
+    assert [result["properties"]["by"] for result in results] == [["red", "blue"], ["red"]]
+
+
 def test_partial_run_names_what_is_missing() -> None:
     (invocation,) = run_of(rich_review())["invocations"]
     assert not invocation["executionSuccessful"]

@@ -12,6 +12,7 @@ from consilience.domain.errors import SourceError
 from consilience.engine.sources import number_documents
 from consilience.protocols.review.changes import parse_changes
 from consilience.targets import Target, read_target
+from consilience.targets.git import Git
 from targets.repository import IDENTITY, Repository
 
 CODE = "".join(f"line {n}\n" for n in range(1, 41))
@@ -118,6 +119,21 @@ def test_paths_select_changed_files(repository: Repository) -> None:
     assert list(texts(everything)) == ["diff HEAD", "a.py", "sub/b.py", "sub/c.py"]
 
 
+def test_untracked_files_are_named_from_the_top(repository: Repository) -> None:
+    repository.write({"a.py": "changed\n", "sub/new.py": "new\n"})
+    target = read_target(["new.py"], diff="HEAD", directory=repository.path / "sub")
+    assert target.left_out == ("untracked (git add includes it): sub/new.py",)
+
+
+def test_git_that_stops_answering_ends_the_reading(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository.commit({"a.py": "changed\n"})
+    git = Git(repository.path)
+    monkeypatch.setattr("consilience.targets.git.TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(git, "_command", lambda *arguments: ["sleep", "60"])
+    with pytest.raises(SourceError, match="took longer"), git.blobs() as read_blob:
+        read_blob("0" * 40)
+
+
 def test_no_change_is_no_document(repository: Repository) -> None:
     assert read_target(directory=repository.path) == Target((), (), "the uncommitted changes")
     repository.write({"uv.lock": "locked\n"})
@@ -181,6 +197,7 @@ def test_merge_in_progress_gives_the_files_as_they_are(repository: Repository) -
     repository.git("merge", "--quiet", "topic", check=False)
     files = read_target(directory=repository.path)
     assert "<<<<<<<" in texts(files)["a.py"]
+    assert files.left_out == ()
     staged = read_target(staged=True, directory=repository.path)
     assert staged.sources == ()
     assert staged.left_out == ("in a conflict: a.py",)

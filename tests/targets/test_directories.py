@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from pathlib import Path
 
 import pytest
@@ -119,9 +120,32 @@ def test_ignore_files_count_from_the_repository_down_to_the_file(tmp_path: Path)
     )
     assert names(read(repository.path)) == ["src/a.py", "src/kept.log", "src/root.txt"]
     inside = read(repository.path / "src")
-    assert names(inside) == ["a.py", "kept.log", "root.txt"]
-    assert inside.left_out == ("hidden: .gitignore", "ignored by Git: build/, local.py, other.log, private.md")
+    assert names(inside) == ["src/a.py", "src/kept.log", "src/root.txt"]
+    assert inside.left_out == (
+        "hidden: src/.gitignore",
+        "ignored by Git: src/build/, src/local.py, src/other.log, src/private.md",
+    )
     assert names(read(repository.path, "src/build")) == ["src/build/out.py"]  # it was named
+
+
+def test_files_of_a_repository_are_named_from_its_top(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "top")
+    repository.write({"a.py": "a\n", "src/b.py": "b\n", "src/in/c.py": "c\n"})
+    write(tmp_path, {"out.py": "out\n"})
+    inside = repository.path / "src"
+    assert names(read(inside, "../a.py", "b.py", str(inside / "in"))) == ["a.py", "src/b.py", "src/in/c.py"]
+    assert names(read(inside, "..")) == ["a.py", "src/b.py", "src/in/c.py"]
+    assert names(read(inside, "../../out.py")) == ["../../out.py"]
+    assert read(inside, "b.py").title == "b.py"
+
+
+def test_a_pattern_with_many_stars_is_decided_at_once(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "top")
+    stars = f"{'a*' * 60}b\n{'**/a/' * 40}b\n{' ' * 100_000}x\n{'*a' * 100_000}\n"
+    repository.write({".gitignore": stars, "a" * 200: "x\n", "/".join(["a"] * 100): "x\n"})
+    began = time.monotonic()
+    assert len(names(read(repository.path))) == 2
+    assert time.monotonic() - began < 10
 
 
 def test_an_ignore_file_has_no_say_about_its_own_directory(tmp_path: Path) -> None:
@@ -198,6 +222,9 @@ PATTERNS = (
         "[[:alpha:]].c",
         "y\\.a",
         "**/x/**",
+        "*x*.*a*",
+        "**/x/**/y/**/*.a",
+        "?*.*?*",
     ),
 )
 

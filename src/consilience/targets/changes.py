@@ -128,6 +128,8 @@ def add_changes(git: Git, compared: Compared, paths: Sequence[str], into: Collec
     top = git.top() or git.directory
     listing = git.run("diff", "--raw", "-z", "--no-abbrev", *DIFF_OPTIONS, *compared.arguments, "--", *paths)
     changed = list(_changed_files(listing))
+    in_files = {file.paths[-1] for file in changed if file.status != "U"}
+    changed = [file for file in changed if file.status != "U" or file.paths[-1] not in in_files]
     missing = [path for path in paths if not changed and not os.path.lexists(git.directory / path)]
     if missing:
         raise SourceError("the path does not exist and did not change", where=missing[0], do="Check the path.")
@@ -135,7 +137,11 @@ def add_changes(git: Git, compared: Compared, paths: Sequence[str], into: Collec
     with git.blobs() as read_blob:
         shown = [file for file in changed if _add_text(file, sizes, read_blob, top, into)]
     if compared.has_files:
-        untracked = git.run("ls-files", "--others", "--exclude-standard", "-z", "--", *paths, at=None if paths else top)
+        untracked = git.run(
+            *("ls-files", "--others", "--exclude-standard", "--full-name", "-z", "--"),
+            *paths,
+            at=None if paths else top,
+        )
         for path in filter(None, untracked.split(b"\0")):
             into.leave_out(decode_path(path), "untracked (git add includes it)")
     patch = b"".join(

@@ -136,15 +136,21 @@ def _is_ignored(path: str, is_directory: bool, rules: list[IgnoreFile]) -> bool:
 def _ignore_files_above(directory: str) -> list[IgnoreFile]:
     """Return the rules that count in a directory, from the root of its repository down; none outside a repository, and none if the
     directory itself is ignored, since its user named it."""
-    parents = [directory, *map(str, Path(directory).parents)]
-    root = next((n for n, parent in enumerate(parents) if os.path.lexists(os.path.join(parent, ".git"))), None)
-    if root is None:
+    top = repository_of(directory)
+    if top is None:
         return []
-    above = reversed(parents[1 : root + 1])
-    exclude = _read_patterns(_git_directory(parents[root]) / "info" / "exclude", parents[root])
+    parents = [directory, *map(str, Path(directory).parents)]
+    on_the_way = parents[: parents.index(top)]
+    exclude = _read_patterns(_git_directory(top) / "info" / "exclude", top)
+    above = reversed(parents[1 : len(on_the_way) + 1])
     rules = [*exclude, *(rule for parent in above for rule in _ignore_file(parent))]
-    on_the_way = parents[:root]
     return [] if any(_is_ignored(path, True, rules) for path in on_the_way) else rules
+
+
+def repository_of(directory: str) -> str | None:
+    """Return the top of the repository that an absolute path is in; None if it is in none."""
+    parents = (directory, *map(str, Path(directory).parents))
+    return next((parent for parent in parents if os.path.lexists(os.path.join(parent, ".git"))), None)
 
 
 def _git_directory(root: str) -> Path:

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Timer
 
 from consilience.domain.errors import SourceError
 
@@ -87,17 +88,28 @@ class Git:
             assert process.stdin is not None
             assert process.stdout is not None
             requests, contents = process.stdin, process.stdout
+            timer = Timer(TIMEOUT_SECONDS, process.kill)
 
             def read(blob: str) -> bytes:
                 with suppress(BrokenPipeError):  # it has ended; then there is no line to read
                     requests.write(f"{blob}\n".encode("ascii"))
                     requests.flush()
                 fields = contents.readline().split()
-                if len(fields) != 3:
-                    raise SourceError(f"Git cannot read {blob}", where=str(self.directory), do="Run git fsck.")
-                return contents.read(int(fields[2]) + 1)[:-1]
+                size = int(fields[2]) if len(fields) == 3 else 0
+                data = contents.read(size + 1) if len(fields) == 3 else b""
+                if len(data) <= size:
+                    raise (
+                        _too_slow(self.directory)
+                        if timer.finished.is_set()
+                        else SourceError(f"Git cannot read {blob}", where=str(self.directory), do="Run git fsck.")
+                    )
+                return data[:-1]
 
-            yield read
+            timer.start()
+            try:
+                yield read
+            finally:
+                timer.cancel()
 
     def line(self, *arguments: str) -> str | None:
         """Return the first line of the output of a command; None if the command fails or prints nothing."""
@@ -189,17 +201,21 @@ class Git:
                 "the program git was not found", where="PATH", do="Install Git, or give the changes as a file."
             ) from None
         except subprocess.TimeoutExpired:
-            raise SourceError(
-                f"Git took longer than {TIMEOUT_SECONDS} seconds",
-                where=str(at),
-                do="Name paths, or give the changes as a file.",
-            ) from None
+            raise _too_slow(at) from None
         except (OSError, ValueError) as error:
             raise SourceError(f"git could not be started: {error}", where=str(at), do="Check the paths.") from None
 
 
 def _text(output: bytes) -> str:
     return output.decode("utf-8", "replace")
+
+
+def _too_slow(at: Path) -> SourceError:
+    return SourceError(
+        f"Git took longer than {TIMEOUT_SECONDS} seconds",
+        where=str(at),
+        do="Name paths, or give the changes as a file.",
+    )
 
 
 def _failure(stderr: bytes, directory: Path) -> SourceError:

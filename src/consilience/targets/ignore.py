@@ -6,8 +6,9 @@ A pattern is asked of one entry at a time. What is below an ignored directory is
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 _CLASSES = {
     "alnum": "a-zA-Z0-9",
@@ -19,6 +20,7 @@ _CLASSES = {
     "xdigit": "0-9a-fA-F",
 }
 _BRACKET = re.compile(r"\[([!^]?)(\]?(?:\[:\w+:\]|\\.|[^\]\\])*)\]", re.DOTALL)
+_STAR, _SLASH, _ANY_PATH = "*", "/", "**/"
 _ITEM = re.compile(r"\[:(\w+):\]|\\?(.)", re.DOTALL)
 
 
@@ -58,14 +60,21 @@ class Patterns:
         return any(self.verdict(directory, is_directory=True) for directory in above) or bool(self.verdict(path))
 
 
+MAX_PATTERN_CHARS = 4_096
+"""Max length of a pattern: that of a path. Longer ones match nothing."""
+
+
 def parse_patterns(lines: Sequence[str]) -> Patterns:
     """Return the patterns of the lines. A line that is not a valid pattern matches nothing, as in Git."""
     return Patterns(tuple(pattern for line in lines if (pattern := _parse(line)) is not None))
 
 
 def _parse(line: str) -> Pattern | None:
-    text = re.sub(r"(?<!\\) +$", "", line.rstrip("\r\n"))
-    if not text or text.startswith("#"):
+    line = line.rstrip("\r\n")
+    text = line.rstrip(" ")
+    if text.endswith("\\") and text != line:
+        text += " "
+    if not text or text.startswith("#") or len(text) > MAX_PATTERN_CHARS:
         return None
     ignores = not text.startswith("!")
     text = text if ignores else text[1:]
@@ -80,31 +89,57 @@ def _parse(line: str) -> Pattern | None:
 
 
 def _translated(glob: str) -> str:
-    """Return a glob as a regular expression."""
-    regex = ""
+    """Return a glob as a regular expression.
+
+    Between two stars of a name, or two `**` of a path, the first place that matches is as good as any later one. Atomic groups say
+    so; otherwise a pattern with many stars would be tried in every combination.
+    """
+    tokens = list(_tokens(glob))
+    regex, in_name, in_path = "", False, False
+    for n, token in enumerate(tokens, 1):
+        if in_name and token in (_STAR, _SLASH, _ANY_PATH):
+            regex, in_name = regex + ")", False
+        if token == _STAR:
+            in_name = _STAR in takewhile(lambda later: later not in (_SLASH, _ANY_PATH), tokens[n:])
+            regex += "(?>[^/]*?" if in_name else "[^/]*"
+        elif token == _ANY_PATH:
+            regex += ")" if in_path else ""
+            in_path = _ANY_PATH in tokens[n:]
+            regex += "(?>(?:[^/]*/)*?" if in_path else "(?:.*/)?"
+        else:
+            regex += token
+    return regex
+
+
+def _tokens(glob: str) -> Iterator[str]:
+    """Yield the wildcards of a glob, and regular expressions for all else."""
     at = 0
     while at < len(glob):
-        rest = glob[at:]
-        if rest.startswith("**/") and (at == 0 or glob[at - 1] == "/"):
-            regex, at = regex + "(?:.*/)?", at + 3
-        elif rest == "**" and (at == 0 or glob[at - 1] == "/"):
-            regex, at = regex + ".+", at + 2
-        elif rest[0] == "*":
-            regex, at = regex + "[^/]*", at + len(rest) - len(rest.lstrip("*"))
-        elif rest[0] == "?":
-            regex, at = regex + "[^/]", at + 1
-        elif rest[0] == "[":
-            bracket = _BRACKET.match(rest)
+        is_first = at == 0 or glob[at - 1] == "/"
+        if glob.startswith("**/", at) and is_first:
+            yield _ANY_PATH
+            at += 3
+        elif glob[at:] == "**" and is_first:
+            yield ".+"
+            at += 2
+        elif glob[at] == "*":
+            yield _STAR
+            while glob[at : at + 1] == "*":
+                at += 1
+        elif glob[at] == "[":
+            bracket = _BRACKET.match(glob, at)
             if bracket is None:
                 raise re.error("an unclosed bracket matches nothing")
-            regex, at = regex + _bracket(bracket), at + bracket.end()
-        elif rest[0] == "\\":
-            if len(rest) == 1:
+            yield _bracket(bracket)
+            at = bracket.end()
+        elif glob[at] == "\\":
+            if at + 1 == len(glob):
                 raise re.error("a backslash at the end matches nothing")
-            regex, at = regex + re.escape(rest[1]), at + 2
+            yield re.escape(glob[at + 1])
+            at += 2
         else:
-            regex, at = regex + re.escape(rest[0]), at + 1
-    return regex
+            yield "[^/]" if glob[at] == "?" else re.escape(glob[at])
+            at += 1
 
 
 def _bracket(match: re.Match[str]) -> str:

@@ -14,7 +14,7 @@ from consilience.domain.paths import too_long
 from consilience.engine.sources import MAX_SOURCE_BYTES, decode_text, read_text_file
 from consilience.targets.changes import add_changes, compare
 from consilience.targets.collection import Collection, name_of, with_plain_lines
-from consilience.targets.files import add_directory
+from consilience.targets.files import add_directory, repository_of
 from consilience.targets.git import Git
 from consilience.targets.ignore import parse_patterns
 
@@ -28,7 +28,8 @@ class Target:
     """What is reviewed."""
 
     sources: tuple[Source, ...]
-    """The documents. Of changes: the unified diff, then the new text of each changed file. Empty if nothing changed."""
+    """The documents, with paths from the top of the repository as names. Of changes: the unified diff, then the new text of each
+    changed file. Empty if nothing changed."""
     left_out: tuple[str, ...]
     """What was not read, a line for each reason: `lock file: uv.lock, package-lock.json`."""
     title: str
@@ -75,6 +76,7 @@ def read_target(
 
 def _add_named(names: Sequence[str], directory: Path, into: Collection, standard_input: Callable[[], str]) -> None:
     named: set[str] = set()
+    top = repository_of(os.path.abspath(directory))
     for name in names:
         path = directory / Path(name).expanduser()
         real = name if name == STANDARD_INPUT else os.path.realpath(path)
@@ -85,12 +87,12 @@ def _add_named(names: Sequence[str], directory: Path, into: Collection, standard
             _add_text(standard_input(), "standard input", into)
         elif path.is_dir():
             before = len(into.sources)
-            add_directory(path, _prefix(name), into)
+            add_directory(path, _shown(name, path, top), into)
             if len(into.sources) == before and not into.is_full:
                 reasons = "; ".join(into.left_out) or "it has no files"
                 raise SourceError(f"the directory contains no text to read ({reasons})", where=name, do="Name files.")
         else:
-            _add_text(read_text_file(path, "the file"), name_of(os.path.normpath(name)), into)
+            _add_text(read_text_file(path, "the file"), name_of(_shown(name, path, top)), into)
     _keep_first_of_each_name(into)
 
 
@@ -108,8 +110,14 @@ def _keep_first_of_each_name(into: Collection) -> None:
     into.sources[:] = by_name.values()
 
 
-def _prefix(name: str) -> str:
-    """Return what the names of files below a directory begin with; nothing for the current one."""
+def _shown(name: str, path: Path, top: str | None) -> str:
+    """Return what a file is called, and what the names of files below a directory begin with; "" for nothing.
+
+    As in a diff it is the path from the top of the repository; outside of it, or without one, the path as named.
+    """
+    whole = os.path.abspath(path)
+    if top is not None and os.path.commonpath([top, whole]) == top:
+        name = os.path.relpath(whole, top)
     normal = os.path.normpath(name)
     return "" if normal == os.curdir else normal.rstrip("/")
 

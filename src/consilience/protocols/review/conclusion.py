@@ -168,7 +168,7 @@ def _parts_read(run: ReviewRun) -> tuple[PartRead, ...]:
             documents=references,
             tokens=sum(estimate_tokens(parse_reference(reference, documents).numbered) for reference in references),
             readers=tuple(agent for agent in run.settings.plan.reviewers if (agent, index) in run.replies),
-            assigned=tuple(agent for agent, part in run.places if part == index),
+            assigned=tuple(agent for agent, part in run.assignments if part == index),
             names=tuple(_name(parse_reference(reference, documents)) for reference in references),
         )
         for index, references in enumerate(run.settings.parts, 1)

@@ -13,7 +13,7 @@ from consilience.engine.quorum import Quorum
 from consilience.engine.session import Session
 from consilience.protocols.review.conclusion import conclude, stop_reason
 from consilience.protocols.review.report import ReviewReport
-from consilience.protocols.review.rounds import Place, ReviewRun
+from consilience.protocols.review.rounds import Assignment, ReviewRun
 from consilience.protocols.review.settings import ReviewSettings
 
 
@@ -42,7 +42,7 @@ class Review(ReviewSettings):
         """Red and blue review every part; who misses a gate is asked again, with its own review and what it missed."""
         steps = run.session.limits.steps
         last = self.max_iterations if steps is None else min(self.max_iterations, steps)
-        due = run.places
+        due = run.assignments
         for iteration in range(1, last + 1):
             await run.review(iteration, due)
             evaluation = run.evaluate(iteration, last)
@@ -55,11 +55,11 @@ class Review(ReviewSettings):
 
     async def _read(self, run: ReviewRun) -> StopReason:
         """Every reader reviews its parts, one at a time; a quorum of readers is enough. With partial="fail" none may be missing."""
-        for places in run.shifts:
-            await run.review(1, places, self._quorum(places))
+        for assignments in run.shifts:
+            await run.review(1, assignments, self._quorum(assignments))
         is_failed = self.partial == "fail" and run.missing.keys() > run.withdrawn
         return StopReason.EXHAUSTED_STEPS if is_failed else StopReason.SETTLED
 
-    def _quorum(self, places: list[Place]) -> Quorum:
+    def _quorum(self, assignments: list[Assignment]) -> Quorum:
         needed = self.quorum_of_reviewers or len(self.plan.reviewers)
-        return Quorum(min(needed, len(places)), *self.waiting)
+        return Quorum(min(needed, len(assignments)), *self.waiting)

@@ -32,7 +32,7 @@ from consilience.protocols.review.strategies import LEAD, ROLES
 from consilience.protocols.review.verdict import name_parts
 from consilience.protocols.review.vetting import Submitted, judged, merged, ranked, vet
 
-Place = tuple[str, int]
+Assignment = tuple[str, int]
 """A reviewer, and a part from 1."""
 
 
@@ -42,12 +42,12 @@ class ReviewRun:
 
     session: Session
     settings: ReviewSettings
-    replies: dict[Place, Reply[ReviewReply]] = field(default_factory=dict)
-    """The latest of each place."""
-    submitted: dict[Place, Submitted] = field(default_factory=dict)
+    replies: dict[Assignment, Reply[ReviewReply]] = field(default_factory=dict)
+    """The latest of each assignment."""
+    submitted: dict[Assignment, Submitted] = field(default_factory=dict)
     """The same, as gates and vetting read it."""
-    missing: dict[Place, Failure] = field(default_factory=dict)
-    """Places without a reply when they were last asked."""
+    missing: dict[Assignment, Failure] = field(default_factory=dict)
+    """Assignments without a reply when they were last asked."""
     failures: list[Failure] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
     findings: tuple[Finding, ...] = ()
@@ -72,8 +72,8 @@ class ReviewRun:
     # --- reviewing
 
     @property
-    def places(self) -> list[Place]:
-        """All places, by part, without those of which nothing is open to the agent."""
+    def assignments(self) -> list[Assignment]:
+        """All assignments, by part, without those of which nothing is open to the agent."""
         plan = self.settings.plan
         return [
             (agent, part)
@@ -83,24 +83,30 @@ class ReviewRun:
         ]
 
     @property
-    def shifts(self) -> list[list[Place]]:
-        """The places in the order in which each reviewer, who has one part at a time, reads them."""
-        by_agent: dict[str, list[Place]] = defaultdict(list)
-        for place in self.places:
-            by_agent[place[0]].append(place)
+    def shifts(self) -> list[list[Assignment]]:
+        """The assignments in the order in which each reviewer, who has one part at a time, reads them."""
+        by_agent: dict[str, list[Assignment]] = defaultdict(list)
+        for assignment in self.assignments:
+            by_agent[assignment[0]].append(assignment)
         longest = max(map(len, by_agent.values()), default=0)
-        return [[places[n] for places in by_agent.values() if n < len(places)] for n in range(longest)]
+        return [[assignments[n] for assignments in by_agent.values() if n < len(assignments)] for n in range(longest)]
 
-    async def review(self, iteration: int, places: Sequence[Place], quorum: Quorum | None = None) -> None:
-        """Ask for a review at each place. With partial="fail" those without a reply are asked again."""
-        await self._ask(iteration, places, quorum)
+    async def review(self, iteration: int, assignments: Sequence[Assignment], quorum: Quorum | None = None) -> None:
+        """Ask for a review at each assignment. With partial="fail" those without a reply are asked again."""
+        await self._ask(iteration, assignments, quorum)
         for again in range(1, self.settings.max_requeues + 1 if self.settings.partial == "fail" else 1):
-            late = [place for place in places if place in self.missing and place not in self.withdrawn]
+            late = [
+                assignment
+                for assignment in assignments
+                if assignment in self.missing and assignment not in self.withdrawn
+            ]
             if not late or exhaustion(self.failures):
                 break
-            await self._ask(iteration, late, self._rest_of(quorum, places), again)
+            await self._ask(iteration, late, self._rest_of(quorum, assignments), again)
 
-    async def _ask(self, iteration: int, places: Sequence[Place], quorum: Quorum | None, again: int = 0) -> None:
+    async def _ask(
+        self, iteration: int, assignments: Sequence[Assignment], quorum: Quorum | None, again: int = 0
+    ) -> None:
         once_more = f"again-{again}/" if again else ""
         asks = [
             self.requests.review(
@@ -110,18 +116,18 @@ class ReviewRun:
                 prior=self.replies.get((agent, part)),
                 refinement=self._refinement(agent, part),
             )
-            for agent, part in places
+            for agent, part in assignments
         ]
         async with self.session.phase("review", iteration, quorum=quorum, claims=self._claims(again)):
             results = await self.session.gather(asks)
-        for place, result in zip(places, results, strict=True):
-            self._receive(iteration, place, result)
+        for assignment, result in zip(assignments, results, strict=True):
+            self._receive(iteration, assignment, result)
 
-    def _rest_of(self, quorum: Quorum | None, places: Sequence[Place]) -> Quorum | None:
+    def _rest_of(self, quorum: Quorum | None, assignments: Sequence[Assignment]) -> Quorum | None:
         """Return how many of the agents asked again are enough, after the replies that are there."""
         if quorum is None:
             return None
-        replied = sum(place not in self.missing for place in places)
+        replied = sum(assignment not in self.missing for assignment in assignments)
         return replace(quorum, agents=max(quorum.agents - replied, 1))
 
     def _claims(self, again: int = 0) -> Claims:
@@ -136,28 +142,28 @@ class ReviewRun:
 
     async def review_from_reserve(self) -> None:
         """If a limit refused every review, let the reserve pay for one: there is nothing else to close with."""
-        if self.replies or not exhaustion(self.failures) or not self.places:
+        if self.replies or not exhaustion(self.failures) or not self.assignments:
             return
-        agent, part = self.places[0]
+        agent, part = self.assignments[0]
         async with self.session.phase("review", 1):
             result = await self.requests.review(agent, part, key=f"reserve/part-{part}/{agent}", closing=True)
         self._receive(1, (agent, part), result)
 
-    def _receive(self, iteration: int, place: Place, result: Reply[ReviewReply] | Failure) -> None:
-        agent, part = place
+    def _receive(self, iteration: int, assignment: Assignment, result: Reply[ReviewReply] | Failure) -> None:
+        agent, part = assignment
         if isinstance(result, Failure):
             self.failures.append(result)
-            self.missing[place] = result
+            self.missing[assignment] = result
             return
-        self.missing.pop(place, None)
-        self.replies[place] = result
+        self.missing.pop(assignment, None)
+        self.replies[assignment] = result
         shown = self.requests.shown(agent, part)
-        self.submitted[place] = Submitted(agent, part, iteration, result.key, result.value, shown)
+        self.submitted[assignment] = Submitted(agent, part, iteration, result.key, result.value, shown)
 
     @property
-    def withdrawn(self) -> set[Place]:
-        """Places that nobody waited for any more: enough other agents had replied."""
-        return {place for place, failure in self.missing.items() if failure.kind is FailureKind.QUORUM}
+    def withdrawn(self) -> set[Assignment]:
+        """Assignments that nobody waited for any more: enough other agents had replied."""
+        return {assignment for assignment, failure in self.missing.items() if failure.kind is FailureKind.QUORUM}
 
     # --- convergence
 
@@ -194,7 +200,7 @@ class ReviewRun:
 
     @property
     def missing_by_agent(self) -> dict[str, str]:
-        """Agents without a reply at some place when they were last asked, each with the reason."""
+        """Agents without a reply at some assignment when they were last asked, each with the reason."""
         reasons: dict[str, list[str]] = defaultdict(list)
         for (agent, part), failure in self.missing.items():
             reason = f"{failure.kind.value}: {failure.detail}" if failure.detail else failure.kind.value
@@ -216,14 +222,18 @@ class ReviewRun:
         return f" of {name_parts(unread)}" if has_reviewed and unread else ""
 
     @property
-    def due(self) -> list[Place]:
-        """The places to ask again. A written review is deepened by everyone; else only who missed a gate is asked."""
+    def due(self) -> list[Assignment]:
+        """The assignments to ask again. A written review is deepened by everyone; else only who missed a gate is asked."""
         if self.settings.review_gates.are_written:
-            return self.places
-        return [place for place in self.places if place in self.missing or self._shortcomings(place)]
+            return self.assignments
+        return [
+            assignment
+            for assignment in self.assignments
+            if assignment in self.missing or self._shortcomings(assignment)
+        ]
 
-    def _shortcomings(self, place: Place) -> list[str]:
-        submitted = self.submitted.get(place)
+    def _shortcomings(self, assignment: Assignment) -> list[str]:
+        submitted = self.submitted.get(assignment)
         if submitted is None:
             return []
         found = self.settings.review_gates.shortcomings(submitted, self.session.sources)
@@ -257,11 +267,11 @@ class ReviewRun:
         self.findings, self.dropped = vetted.findings, vetted.dropped
         for warning in vetted.warnings:
             self.session.warn(warning)
-        places = {one.key: place for place, one in self.submitted.items()}
-        due: dict[Place, dict[str, Message]] = defaultdict(dict)
+        assignments = {one.key: assignment for assignment, one in self.submitted.items()}
+        due: dict[Assignment, dict[str, Message]] = defaultdict(dict)
         for finding in self.findings:
             judges = self.settings.plan.judges_of(finding.by)
-            authors = [places[ref] for ref in finding.refs]
+            authors = [assignments[ref] for ref in finding.refs]
             message = self.requests.publish(finding, authors[0][0], judges)
             self.messages[finding.id] = message
             for judge in judges:
@@ -270,7 +280,7 @@ class ReviewRun:
                     due[judge, part][finding.id] = message
         await self._judge(due)
 
-    async def _judge(self, due: dict[Place, dict[str, Message]]) -> None:
+    async def _judge(self, due: dict[Assignment, dict[str, Message]]) -> None:
         calls = [self.requests.judging(judge, part, findings) for (judge, part), findings in sorted(due.items())]
         self.unjudged = sum(map(len, due.values())) - sum(fitting for _, fitting in calls)
         async with self.session.phase("judge", 1, claims=self._claims()):

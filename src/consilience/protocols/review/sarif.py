@@ -36,7 +36,7 @@ def sarif(report: ReviewData) -> Json:
     Findings that a baseline or an inline comment dropped are suppressed results; other dropped findings are only counted.
     GitHub's code scanning does not read suppressions, so remove suppressed results before an upload to it.
     """
-    suppressed = [finding for finding in report.dropped if finding.reason in ("baseline", "ignored")]
+    suppressed = list(_suppressed_once(report.dropped))
     rules = {rule_id(category): category for category in _categories(report.findings, suppressed)}
     numbers = {rule: index for index, rule in enumerate(rules)}
     results = [
@@ -148,11 +148,25 @@ def _suppressed(finding: DroppedFinding, numbers: Mapping[str, int]) -> Json:
                 "justification": _plain(justification),
             }
         ],
-        "properties": {"severity": finding.severity, "quotation": visible(finding.quotation), "by": [finding.by]},
+        "properties": {
+            "severity": finding.severity,
+            "quotation": visible(finding.quotation),
+            "by": finding.by.split(", "),
+        },
     }
     if finding.fingerprint:
         result["partialFingerprints"] = {FINGERPRINT: finding.fingerprint}
     return result
+
+
+def _suppressed_once(dropped: Iterable[DroppedFinding]) -> Iterator[DroppedFinding]:
+    """Yield the findings that are suppressed; one for what several agents say of the same words of a file, with all of them."""
+    alike: dict[tuple[object, ...], list[DroppedFinding]] = {}
+    for n, one in enumerate(dropped):
+        if one.reason in ("baseline", "ignored"):
+            alike.setdefault((one.reason, one.file, one.line, one.fingerprint or n), []).append(one)
+    for group in alike.values():
+        yield group[0].model_copy(update={"by": ", ".join(dict.fromkeys(one.by for one in group))})
 
 
 def _message(finding: Finding) -> str:

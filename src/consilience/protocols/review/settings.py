@@ -160,9 +160,14 @@ class ReviewSettings(Protocol):
         return text
 
     @model_validator(mode="after")
-    def _red_and_blue_have_times_of_their_own(self) -> Self:
+    def _strategy_uses_what_is_set(self) -> Self:
         if self.plan.is_iterative and self.timeout_strategy == "total":
             raise ValueError("timeout_strategy total needs a quorum, which red and blue do not have")
+        if self.gates and not self.plan.is_iterative:
+            raise ValueError(
+                f"gates are judged with the strategy adversarial_review only, not with {self.plan.name}: "
+                "leave them out, or set that strategy"
+            )
         return self
 
     def with_detail(self, detail: Detail) -> Self:
