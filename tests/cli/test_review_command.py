@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli.town import MODEL, Cli, Town, recorded
+from consilience.models.port import ModelRequest
 from consilience.protocols.review import ReviewReport
-from kit.reviewing import finding, review, script
+from kit.reviewing import finding, judgement, review, script
 from targets.repository import IDENTITY, Repository
 
 CODE = "def last(items):\n    return items[-1]\n"
@@ -149,6 +151,56 @@ def test_fail_on_counts_a_part_that_no_agent_read(cli: Cli, town: Town, here: Pa
     failed = cli("review", "long.py", *options, "--fail-on", "minor")
     assert failed.exit_code == 6
     assert "parts had no review" in failed.stderr
+
+
+def test_fail_on_counts_findings_over_the_limit_unless_they_are_disputed(
+    cli: Cli, town: Town, repository: Repository
+) -> None:
+    minor = finding("return items[len(items)]", 2, "S2", severity="minor", category="names")
+    found = {"red": review([minor]), "blue": review([DEFECT])}
+    town.reply = script(found)
+    failed = cli("review", *RUN, "--max-findings", "1", "--fail-on", "minor")
+    assert failed.exit_code == 6
+    assert "at least minor: F1, 1 over the limit of findings." in failed.stderr
+    assert cli("review", *RUN, "--max-findings", "1", "--fail-on", "critical").exit_code == 0
+    town.reply = script(found, judge=judgement("refute"))
+    assert cli("review", *RUN, "--max-findings", "1", "--fail-on", "minor").exit_code == 0
+    report = json.loads(cli("show", "last", "--json").stdout)
+    assert [(one["reason"], one["disputed"]) for one in report["dropped"]] == [("over the limit", True)]
+
+
+def test_resume_takes_the_options_of_delivery(cli: Cli, town: Town, repository: Repository) -> None:
+    findings = ("--fail-on", "major", "--format", "sarif", "--write-baseline", "known file.json")
+    required = ("--require", "converged", "--require", "settled")
+    town.reply = broken
+    broken_off = cli("review", *RUN, *findings, *required)
+    (session,) = recorded()
+    again = f"consilience resume {session} {shlex.join((*required, *findings))}"
+    assert again in " ".join(broken_off.stderr.split())
+    reviewing(town, DEFECT)
+    resumed = cli(*shlex.split(again)[1:])
+    assert resumed.exit_code == 6
+    assert "--fail-on major: at least major: F1." in resumed.stderr
+    assert json.loads(resumed.stdout)["runs"][0]["results"]
+    assert Path("known file.json").exists()
+    finished = cli("resume", session, "--fail-on", "critical", "--format", "github")
+    assert finished.exit_code == 0
+    assert json.loads(finished.stdout)["comments"]
+    assert cli("fork", session, "--at", "end", "--fail-on", "major").exit_code == 6
+
+
+def broken(request: ModelRequest) -> Any:
+    raise RuntimeError("boom")
+
+
+@pytest.mark.parametrize("option", [("--fail-on", "minor"), ("--format", "sarif"), ("--write-baseline", "b.json")])
+def test_resume_of_a_session_without_findings_refuses_their_options(
+    cli: Cli, town: Town, option: tuple[str, str]
+) -> None:
+    assert cli("solo", "Is it so?", "--model", MODEL).exit_code == 0
+    refused = cli("resume", "last", *option)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert option[0] in refused.stderr
 
 
 def test_markdown_and_json_formats(cli: Cli, town: Town, repository: Repository) -> None:

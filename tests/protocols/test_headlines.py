@@ -9,7 +9,8 @@ import pytest
 
 from consilience import Broadcast, Emergence, Limits, Refinement, Report, StopReason, replay, run_sync
 from consilience.cli.errors import EXIT_FAILED, EXIT_OK, EXIT_REQUIREMENT_NOT_MET
-from consilience.cli.execution import apply_require, exit_code
+from consilience.cli.execution import apply_conditions, exit_code
+from consilience.cli.requests import DeliveryRequest
 from consilience.domain.outcome import SpendingLimits
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Options
@@ -65,7 +66,7 @@ def go(protocol: Protocol, spoil: Spoil, limits: Limits | None = None) -> tuple[
 
 def required(report: Report, reason: StopReason) -> int:
     """The exit code of a run with `--require REASON`."""
-    return apply_require(report, [reason], exit_code(report))
+    return apply_conditions(report, DeliveryRequest(require=[reason]), exit_code(report))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

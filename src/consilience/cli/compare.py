@@ -18,7 +18,7 @@ from consilience.cli.display import Display, progress_bar
 from consilience.cli.errors import EXIT_NO_ANSWER, EXIT_OK, notify
 from consilience.cli.execution import approve, publish, run_on
 from consilience.cli.inputs import assign_models, check_limit, read_settings, read_sources, read_task
-from consilience.cli.options import LIMITS, MATERIAL, OUTPUT, PlannedRequest, option, request_app
+from consilience.cli.options import LIMITS, MATERIAL, OUTPUT, option, request_app
 from consilience.cli.plan import (
     AS_ASKED,
     RunPlan,
@@ -30,6 +30,7 @@ from consilience.cli.plan import (
     max_price,
     unspent_words,
 )
+from consilience.cli.requests import PlannedRequest
 from consilience.cli.setup import ensure_weights
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError

@@ -6,10 +6,11 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from types import FrameType
@@ -137,10 +138,12 @@ def is_handled_by_typer(error: BaseException) -> bool:
     return hasattr(error, "exit_code") and hasattr(error, "format_message")
 
 
-def exit_code_of(error: BaseException, *, session: str | None = None, as_json: bool = False) -> int:
+def exit_code_of(
+    error: BaseException, *, session: str | None = None, options: Sequence[str] = (), as_json: bool = False
+) -> int:
     """Report an error, with `as_json` on standard output too, and return its exit code.
 
-    `session` is a started session that can be resumed.
+    `session` is a started session that can be resumed, with these `options`.
     """
     if isinstance(error, SessionBusy):
         session = None
@@ -154,22 +157,25 @@ def exit_code_of(error: BaseException, *, session: str | None = None, as_json: b
         import traceback
 
         typer.echo(_without_keys("".join(traceback.format_exception(error))), err=True)
-    resume = f" Recorded calls are kept; resume with: consilience resume {session}" if session else ""
-    if isinstance(error, Declined | SessionWaiting):  # one has not begun, the other says how
-        resume = ""
-    notify(f"{_one_line(paragraph)}{resume}")
+    resume = shlex.join(["consilience", "resume", session, *options]) if session else ""
+    hint = f" Recorded calls are kept; resume with: {resume}" if session else ""
+    if isinstance(error, SessionWaiting):  # its message ends with how to resume it
+        hint = f" {shlex.join(options)}" if session and options else ""
+    if isinstance(error, Declined):  # it has not begun
+        hint = ""
+    notify(f"{_one_line(paragraph)}{hint}")
     if as_json and not is_about_output(error):
-        print_error_json(error, code, session)
+        print_error_json(error, code, session, resume)
     return code
 
 
-def print_error_json(error: BaseException, code: int, session: str | None = None) -> None:
-    """Print the error as a `Problem`."""
+def print_error_json(error: BaseException, code: int, session: str | None = None, resume: str = "") -> None:
+    """Print the error as a `Problem`; `resume` is the command that resumes the session."""
     what, where, do = _described(error)[2], "", ""
     if isinstance(error, UserError):
         where, do = error.where, error.do
-    if session:
-        do = f"{do} Resume with: consilience resume {session}".strip()
+    if resume:
+        do = f"{do} Resume with: {resume}".strip()
     print_json(asdict(Problem(code, _one_line(what), _one_line(where), _one_line(do), session)))
 
 

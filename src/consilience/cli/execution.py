@@ -2,52 +2,48 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import secrets
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import typer
-from pydantic import BaseModel
 
 from consilience.cli.config import Config
 from consilience.cli.display import Display, RunProgress, ticking
 from consilience.cli.errors import (
     EXIT_FAILED,
+    EXIT_FINDINGS,
     EXIT_NO_ANSWER,
     EXIT_OK,
     EXIT_REQUIREMENT_NOT_MET,
     EXIT_WAITING,
-    can_confirm,
     exit_code_of,
     notify,
     print_json,
     run_until_done,
 )
-from consilience.cli.options import ResumeRequest, SessionRequest, SpendingRequest
+from consilience.cli.inputs import target_lines, task_of
 from consilience.cli.plan import RunPlan, confirm_spending
-from consilience.cli.report_output import TEXT_FORMATS, apply_fail_on, report_data, write_baseline
+from consilience.cli.prompter import TerminalPrompter, prompter_for
+from consilience.cli.requests import DeliveryRequest, FindingsRequest, SpendingRequest, TargetRequest
 from consilience.cli.sessions import PAGE, open_in_browser, read_back, write_page
 from consilience.cli.setup import ensure_weights, loaded
 from consilience.domain.errors import SessionWaiting, SettingsError
 from consilience.domain.events import AnyEvent, Event, SessionStarted
-from consilience.domain.outcome import StopReason
-from consilience.domain.report import Report
-from consilience.engine.ports import AgentPort, AnswerDeferred, Person
+from consilience.domain.outcome import Estimate, StopReason
+from consilience.domain.report import LedgerReport, Report, UsageTotals
+from consilience.engine.ports import AgentPort
+from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Options
 from consilience.journal.store import Store
-from consilience.models.parsing import Malformed, parse_reply, prose_field
-from consilience.models.port import ModelRequest
-from consilience.models.registry import is_person
-from consilience.reporting.files import claim_directory, write_files
-from consilience.reporting.formatting import describe_place
+from consilience.reporting.export import report_files, save_report
+from consilience.reporting.files import claim_directory, write_file, write_files
 from consilience.reporting.markdown import markdown, print_markdown
-from consilience.reporting.questions import Form, SchemaNode, choices, match_choice, quotations_as_text
+from consilience.targets import Target
 
 R = TypeVar("R", bound=Report)
 T = TypeVar("T")
@@ -135,7 +131,7 @@ def publish(
 class RunExecution:
     """How sessions run for one command: its options, the journal, local models to load and the terminal for people."""
 
-    request: SessionRequest | ResumeRequest
+    request: DeliveryRequest
     store: Store
     load: Sequence[str]
     """Models; the local ones are in memory while a session runs."""
@@ -146,7 +142,7 @@ class RunExecution:
     @classmethod
     def open(
         cls,
-        request: SessionRequest | ResumeRequest,
+        request: DeliveryRequest,
         store: Store,
         models: Mapping[str, str],
         *,
@@ -201,7 +197,8 @@ class RunExecution:
                 code = EXIT_WAITING
             else:
                 resumable = session if started and self.stored else None
-                code = exit_code_of(error, session=resumable, as_json=self.request.json and not waiting)
+                as_json = self.request.json and not waiting
+                code = exit_code_of(error, session=resumable, options=self.request.repeated, as_json=as_json)
             if waiting and self.request.json:
                 self._print_progress(session)
             raise typer.Exit(code) from error
@@ -225,8 +222,6 @@ class RunExecution:
             written = write_baseline(report, request)
             if request.out is None:
                 return [*written, *([write_page(read_back(self.store, report.session))] if request.open else [])]
-            from consilience.reporting.export import report_files
-
             files = report_files(report, record=read_back(self.store, report.session), stored=self.stored)
             return [*written, *write_files(request.out, files)]
 
@@ -242,18 +237,19 @@ class RunExecution:
             if request.open:
                 notify(open_in_browser(next(path for path in written if path.name == PAGE)))
             code = exit_code(report)
-        if isinstance(request, SessionRequest):
-            code = apply_require(report, request.require or (), code)
-        return apply_fail_on(report, request, code)
+        return apply_conditions(report, request, code)
 
 
-def apply_require(report: Report, required: Sequence[StopReason], code: int) -> int:
-    """Return the exit code, which changes if the run did not stop for one of the `required` reasons."""
-    if not required or report.stop_reason in required:
-        return code
-    wanted = " or ".join(reason.value for reason in required)
-    notify(f"It stopped {report.stop_reason.value}; {wanted} was required.")
-    return EXIT_REQUIREMENT_NOT_MET if code == EXIT_OK else code
+def apply_conditions(report: Report, request: DeliveryRequest, code: int) -> int:
+    """Return the exit code; a success becomes another if the report lacks what --require names or has what --fail-on names."""
+    if request.require and report.stop_reason not in request.require:
+        wanted = " or ".join(reason.value for reason in request.require)
+        notify(f"It stopped {report.stop_reason.value}; {wanted} was required.")
+        code = code or EXIT_REQUIREMENT_NOT_MET
+    if isinstance(request, FindingsRequest) and request.fail_on and (reason := report.failing(request.fail_on)):
+        notify(f"--fail-on {request.fail_on}: {reason}")
+        code = code or EXIT_FINDINGS
+    return code
 
 
 def exit_code(report: Report) -> int:
@@ -273,197 +269,71 @@ def new_id(store: Store) -> str:
     raise SettingsError("no free session id was found", do="Remove old sessions.")
 
 
-# --- people, asked on the terminal one question at a time
+# --- output
 
-LATER = "later"
-
-
-def prompter_for(models: Iterable[str]) -> TerminalPrompter | None:
-    """Return a prompter if a person is among the models and there is a terminal, else None."""
-    if any(is_person(name) for name in models) and can_confirm():
-        return TerminalPrompter(sys.stdin.fileno())
-    return None
+BASELINE = "baseline"
+TEXT_FORMATS = ("text", "markdown")
 
 
-class TerminalPrompter:
-    """Asks on standard error and reads lines of the terminal `fd`. A question left for later leaves all further questions."""
-
-    def __init__(self, fd: int) -> None:
-        self.screen: Display | None = None
-        self._fd = fd
-        self._turn = asyncio.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._typed = bytearray()
-        self._line: asyncio.Future[str | None] | None = None
-        self._left = False
-
-    def seat(self, models: Mapping[str, str]) -> dict[str, str | AgentPort]:
-        """Return the models by agent; people are asked here."""
-        return {id: Person(name, self.put) if is_person(name) else name for id, name in models.items()}
-
-    def leave(self) -> bool:
-        """Leave the open question, if there is one, and return whether there was. Safe in a signal handler."""
-        if self._loop is None or self._left:
-            return False
-        self._left = True
-        self._loop.call_soon_threadsafe(self._interrupt)
-        return True
-
-    async def put(self, request: ModelRequest) -> str:
-        """Ask, and return the answer in the form of a model's reply. Raises `AnswerDeferred`."""
-        async with self._turn:
-            if self._left:
-                raise AnswerDeferred
-            self._loop = asyncio.get_running_loop()
-            if self.screen is not None:
-                self.screen.aside(True)
-            self._loop.add_reader(self._fd, self._read)
-            try:
-                return await self._ask(request)
-            except AnswerDeferred:
-                self._left = True
-                _print("\nLeft for later.")
-                raise
-            finally:
-                self._loop.remove_reader(self._fd)
-                self._loop = None
-                if self.screen is not None:
-                    self.screen.aside(False)
-
-    async def _ask(self, request: ModelRequest) -> str:
-        _print(
-            f"\n=== {request.agent} is asked: {describe_place(request.key)} ===\n\n{quotations_as_text(request.text)}\n"
+def check_output(report: type[Report], request: FindingsRequest) -> None:
+    """Raise `SettingsError` for a format or findings that the report does not have, or a place that is not writable."""
+    if request.json and request.format not in ("text", "json"):
+        raise SettingsError("two formats are given", where=f"--json and --format {request.format}", do="Give one.")
+    exported = [name for name, file in report.formats.items() if file in report.exports]
+    known = (*TEXT_FORMATS, "json", *exported)
+    if request.format not in known:
+        raise SettingsError(
+            f"the report has no format {request.format!r}", where="--format", do=f"Use one of {', '.join(known)}."
         )
-        if request.schema is None or request.returns is None or not issubclass(request.returns, BaseModel):
-            return await self._type_lines(
-                f"Your answer; end it with a line that contains a single dot; {LATER} leaves it for later:"
-            )
-        form = Form(request.schema, prose_field(request.returns))
-        _print(f"{LATER} leaves it for later.")
-        while True:
-            text = json.dumps(await self._object(form, form.schema, ""), ensure_ascii=False)
-            try:
-                parse_reply(text, request.returns)
-            except Malformed as wrong:
-                _print(f"Invalid answer: {wrong}. Please try again.")
-            else:
-                return text
-
-    async def _object(self, form: Form, node: SchemaNode, at: str) -> dict[str, object]:
-        values = {}
-        optional = form.may_be_left_out(node)
-        for name, inner in form.fields(node).items():
-            long = name == form.prose and not at
-            value = await self._value(form, inner, f"{at}{name}", long=long, optional=name in optional)
-            if value is not None:
-                values[name] = value
-        return values
-
-    async def _value(self, form: Form, node: SchemaNode, name: str, *, long: bool, optional: bool) -> object:
-        """Return a field, asked for until it is valid; None if it is optional and left out."""
-        if long:
-            return await self._type_lines(f"{name}; end it with a line with a single dot:")
-        if node.get("type") == "object":
-            return await self._object(form, node, f"{name}.")
-        if node.get("type") == "array":
-            return await self._list(form, node, name)
-        while True:
-            typed = await self._type_line(f"{name} ({form.described(node)}{', or nothing' if optional else ''}):")
-            if optional and not typed:
-                return None
-            value = _converted(typed, node)
-            if not (wrong := form.wrong(value, node, name)):
-                return value
-            _print(f"{wrong[:1].upper()}{wrong[1:]}.")
-
-    async def _list(self, form: Form, node: SchemaNode, name: str) -> list[object]:
-        inner, limit = form.items(node), node.get("maxItems")
-        values: list[object] = []
-        while not isinstance(limit, int) or len(values) < limit:
-            if inner.get("type") == "object":
-                if (await self._type_line(f"{name}: add one? (y, or nothing)")).casefold() not in ("y", "yes"):
-                    break
-                values.append(await self._object(form, inner, f"{name}."))
-                continue
-            typed = await self._type_line(f"{name} ({form.described(inner)}; nothing ends the list):")
-            if not typed:
-                break
-            value = _converted(typed, inner)
-            if wrong := form.wrong(value, inner, name):
-                _print(f"{wrong[:1].upper()}{wrong[1:]}.")
-            else:
-                values.append(value)
-        return values
-
-    async def _type_lines(self, prompt: str) -> str:
-        """Return the lines up to a single dot or Ctrl-D. Raises `AnswerDeferred` for an empty text."""
-        _print(prompt)
-        lines: list[str] = []
-        while (line := await self._next()) is not None and line.strip() != ".":
-            if not lines and line.strip().casefold() == LATER:
-                raise AnswerDeferred
-            lines.append(line)
-        text = "\n".join(lines).strip()
-        if not text:
-            raise AnswerDeferred
-        return text
-
-    async def _type_line(self, prompt: str) -> str:
-        _print(prompt)
-        line = await self._next()
-        if line is None or line.strip().casefold() == LATER:
-            raise AnswerDeferred
-        return line.strip()
-
-    async def _next(self) -> str | None:
-        """Return the next line; None at the end of input. Raises `AnswerDeferred` when interrupted."""
-        if self._left:
-            raise AnswerDeferred
-        self._line = asyncio.get_running_loop().create_future()
-        try:
-            self._deliver_line()
-            return await self._line
-        finally:
-            self._line = None
-
-    def _read(self) -> None:
-        try:
-            data = os.read(self._fd, 65536)
-        except OSError:  # the terminal is gone
-            data = b""
-        self._typed += data or b"\x04"
-        self._deliver_line()
-
-    def _deliver_line(self) -> None:
-        if self._line is None or self._line.done() or not self._typed:
-            return
-        line, end, rest = self._typed.partition(b"\n")
-        if not end and not line.endswith(b"\x04"):
-            return
-        self._typed = rest
-        at_end = not end and line == b"\x04"
-        self._line.set_result(None if at_end else line.rstrip(b"\x04").decode("utf-8", "replace").rstrip("\r"))
-
-    def _interrupt(self) -> None:
-        if self._line is not None and not self._line.done():
-            self._line.set_exception(AnswerDeferred())
+    needs_findings = {"--fail-on": request.fail_on, "--write-baseline": request.write_baseline}
+    if BASELINE not in exported and (options := [name for name, value in needs_findings.items() if value is not None]):
+        raise SettingsError("the report has no findings", where=", ".join(options), do="Leave it out.")
+    if request.write_baseline is not None:
+        claim_directory(request.write_baseline.parent)
 
 
-def _converted(typed: str, node: SchemaNode) -> object:
-    """Return the typed text as a value of the field's type, if possible."""
-    if options := choices(node):
-        return match_choice(typed, options) or typed
-    match node.get("type"):
-        case "boolean":
-            return {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}.get(typed.casefold())
-        case "integer" | "number":
-            try:
-                value = float(typed)
-            except ValueError:
-                return None
-            return int(value) if value.is_integer() else value
-    return typed
+def report_data(report: Report, format: str) -> object:
+    """Return the report as data for JSON, in its own form or in another."""
+    if format == "json":
+        return report.model_dump(mode="json")
+    return getattr(report, report.exports[report.formats[format]])()
 
 
-def _print(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def write_baseline(report: Report, request: DeliveryRequest) -> list[Path]:
+    """Write the findings, if a file is named; return its path. Raises `SettingsError`."""
+    if not isinstance(request, FindingsRequest) or request.write_baseline is None:
+        return []
+    findings = report_data(report, BASELINE)
+    text = findings if isinstance(findings, str) else json.dumps(findings, indent=2, ensure_ascii=False) + "\n"
+    write_file(request.write_baseline, text)
+    return [request.write_baseline]
+
+
+def report_nothing(protocol: Protocol, request: TargetRequest, target: Target) -> int:
+    """Report that there is nothing to review, in the format asked for and without a session; return the exit code, a success."""
+    lines = [f"Nothing to review: {target.title}.", *target_lines(target)[1:]]
+    report = protocol.report.model_validate(
+        {
+            "protocol": protocol.name,
+            "task": task_of(target, None),
+            "settings": protocol.model_dump(mode="json"),
+            "seed": request.seed,
+            "agents": (),
+            "topology": protocol.topology(),
+            "stop_reason": StopReason.SETTLED,
+            "replied": 0,
+            "quorum_met": True,
+            "answer": lines[0],
+            "ledger": LedgerReport(estimated=Estimate(min=0, max=0), actual=UsageTotals()),
+            **({"left_out": target.left_out} if "left_out" in protocol.report.model_fields else {}),
+        }
+    )
+    if not request.dry_run:
+        write_baseline(report, request)
+        if request.out is not None:
+            save_report(report, request.out)
+    if request.output_format in TEXT_FORMATS:
+        typer.echo("\n".join(lines))
+    else:
+        print_json(report_data(report, request.output_format))
+    return EXIT_OK

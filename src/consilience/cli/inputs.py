@@ -1,10 +1,11 @@
-"""Inputs of a run from the command line: task, documents, panel, settings, models, limits. Spends and sends nothing."""
+"""What options become: task, documents or target, panel, settings, models, limits. Spends and sends nothing."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 from weakref import WeakSet
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 
 from consilience.cli.config import Config
 from consilience.cli.errors import notify
-from consilience.cli.options import NewSessionRequest, PlannedRequest, SessionRequest
+from consilience.cli.requests import NewSessionRequest, PlannedRequest, RunRequest, SessionRequest, TargetRequest
 from consilience.deliberation import AUTO_PANEL
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
@@ -27,6 +28,8 @@ from consilience.engine.runner import MAX_TASK_CHARS
 from consilience.engine.sources import MAX_SOURCE_BYTES, decode_text, read_text_file
 from consilience.models.registry import alternatives
 from consilience.models.weights import DEFAULT
+from consilience.reporting.formatting import count
+from consilience.targets import Target, read_target
 
 _MAX_NAME_WORDS = 5
 _MAX_NAME_CHARS = 40
@@ -58,6 +61,60 @@ def read_task(argument: str) -> str:
             do="Give long material as documents (--source FILE) and ask about them.",
         )
     return task.strip()
+
+
+@dataclass(frozen=True)
+class Material:
+    """What is deliberated on."""
+
+    task: str
+    sources: Sequence[Source]
+    lines: Sequence[str] = ()
+    """What the plan says of it."""
+    data: Mapping[str, object] = field(default_factory=dict)
+    """The same in a dry run as JSON."""
+
+
+def read_request(request: TargetRequest) -> Target:
+    """Return the target of a command. Raises `SourceError`, and `SettingsError` for standard input that is read twice."""
+    return read_target(
+        request.target or (),
+        diff=request.diff,
+        staged=request.staged,
+        include=request.include or (),
+        standard_input=lambda: read_text("-", "the target"),
+    )
+
+
+def task_of(target: Target, focus: str | None) -> str:
+    """Return the task, in a sentence, with what to look for."""
+    return f"Review {target.title}." + (f"\n\nFocus: {focus}" if focus else "")
+
+
+def target_lines(target: Target) -> list[str]:
+    """Return what is read and what is left out, in a line each, as the plan has them."""
+    lines = sum(_line_count(source) for source in target.sources)
+    read = f"Target: {target.title}: {count(len(target.sources), 'document')}, {count(lines, 'line')}"
+    return [read, *(f"Left out: {reason}" for reason in target.left_out)]
+
+
+def target_json(target: Target) -> Mapping[str, object]:
+    """Return the same as data."""
+    documents = [{"name": source.name, "lines": _line_count(source)} for source in target.sources]
+    return {"target": {"title": target.title, "documents": documents, "left_out": list(target.left_out)}}
+
+
+def _line_count(source: Source) -> int:
+    return len(source.text.splitlines())
+
+
+def read_material(request: NewSessionRequest, target: Target | None, agents: Sequence[Agent]) -> Material:
+    """Return task and documents: of a target, or those that the options name. Raises `SettingsError`, `SourceError`."""
+    if isinstance(request, TargetRequest) and target is not None:
+        focus = None if request.focus is None else read_task(request.focus)
+        return Material(task_of(target, focus), target.sources, target_lines(target), target_json(target))
+    assert isinstance(request, RunRequest)
+    return Material(read_task(request.task), read_sources(request.source or (), agents))
 
 
 def read_sources(arguments: Sequence[str], agents: Sequence[Agent], *, noun: str = "an agent") -> list[Source]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from consilience.cli.config import Config
 from consilience.cli.errors import can_confirm, confirm
-from consilience.cli.options import PlannedRequest
+from consilience.cli.requests import PlannedRequest
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError, UserError

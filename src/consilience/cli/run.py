@@ -13,13 +13,16 @@ import typer
 
 from consilience.cli.config import Config, load_config
 from consilience.cli.errors import EXIT_OK, notify
-from consilience.cli.execution import RunExecution, approve
+from consilience.cli.execution import RunExecution, approve, check_output, report_nothing
 from consilience.cli.inputs import (
+    Material,
     assign_models,
     own_models,
     read_file,
     read_limits,
+    read_material,
     read_panel,
+    read_request,
     read_settings,
     read_sources,
     read_task,
@@ -27,12 +30,7 @@ from consilience.cli.inputs import (
     unused_options,
 )
 from consilience.cli.options import (
-    ForkRequest,
-    InheritingRequest,
-    NewSessionRequest,
-    ResumeRequest,
     SectionedCommand,
-    TellRequest,
     new_app,
     options_in,
     parameters_of,
@@ -50,10 +48,20 @@ from consilience.cli.plan import (
     make_plan,
     with_documents,
 )
-from consilience.cli.report_output import check_output, report_nothing
+from consilience.cli.requests import (
+    FindingsRequest,
+    ForkRequest,
+    InheritingRequest,
+    NewSessionRequest,
+    ResumeRequest,
+    TargetRequest,
+    TellRequest,
+    option_of,
+    request_type,
+    setting_options,
+    setting_parameter,
+)
 from consilience.cli.sessions import find_session, user_store
-from consilience.cli.setting_options import option_of, request_type, setting_options, setting_parameter
-from consilience.cli.target import Material, TargetRequest, read_material, read_request
 from consilience.deliberation import AUTO_PANEL, Deliberation
 from consilience.domain.agents import in_dealing_order
 from consilience.domain.errors import SessionBusy, SettingsError, UnavailableModel, UnknownName
@@ -63,7 +71,7 @@ from consilience.domain.outcome import Estimate
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.engine import fork as forks
-from consilience.engine.protocol import Protocol, find_protocol, recorded_protocol
+from consilience.engine.protocol import Protocol, find_protocol, recorded_protocol, report_type
 from consilience.engine.seats import choose_detail
 from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
@@ -317,6 +325,8 @@ def _changes(request: InheritingRequest) -> forks.ForkChanges:
 
 def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, where: str) -> int:
     config = load_config(env_file=request.env_file)
+    if isinstance(request, FindingsRequest):
+        check_output(planned.protocol.report, request)
     planned, models = _with_models(request, planned)
     sources = [Source(text=d.text, name=d.name, agents=d.agents) for d in planned.documents]
     planned = replace(planned, protocol=with_documents(planned.protocol, sources, models.values()))
@@ -401,6 +411,7 @@ def resume_session(request: ResumeRequest) -> int:
         session = find_session(store, request.id)
         events = store.read(session)
         course = fold_events(events)
+        check_output((course.started and report_type(course.started.protocol)) or Report, request)
         models: dict[str, str] = {}
         load: list[str] = []
         if course.finished is not None:

@@ -296,8 +296,8 @@ class Report(Frozen):
     """Further files of a report directory by name, each with the method that returns its content: text, or data for JSON."""
     formats: ClassVar[Mapping[str, str]] = {}
     """Names for --format, each with the file of `exports` that it prints. `baseline` is what --write-baseline writes."""
-    undigested: ClassVar[frozenset[str]] = frozenset()
-    """Fields that a later version added and that follow from other fields; excluded from the digest."""
+    undigested: ClassVar[Mapping[str, Any]] = {}
+    """Fields that a later version added and that follow from other fields; excluded from the digest, as in `model_dump`."""
 
     schema_version: int = 1
     session: str = ""
@@ -370,9 +370,7 @@ class Report(Frozen):
 
         Fields that hold their default are left out, so one that a later version adds changes no digest.
         """
-        data = self.model_dump(
-            mode="json", exclude=INCIDENTAL | dict.fromkeys(self.undigested, True), exclude_defaults=True
-        )
+        data = self.model_dump(mode="json", exclude={**INCIDENTAL, **self.undigested}, exclude_defaults=True)
         data["warnings"] = self.digested_warnings
         return hashlib.sha256(json.dumps(data, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from consilience.domain.agents import seat_names, voices
 from consilience.domain.events import LongText
@@ -230,7 +230,7 @@ class RefinementData(Report):
 
     step: ClassVar[str] = "pass"
     asides: ClassVar[frozenset[str]] = frozenset({"judgement"})
-    undigested: ClassVar[frozenset[str]] = frozenset({"contributions"})
+    undigested: ClassVar[Mapping[str, Any]] = {"contributions": True}
 
     protocol: str = "refinement"
     passes: tuple[PassReport, ...] = ()

@@ -194,6 +194,8 @@ class DroppedFinding(Frozen):
     """As of a finding; "" where the quotation is false."""
     also_quoted: tuple[str, ...] = ()
     """As of a finding."""
+    disputed: bool = False
+    """Whether an agent refuted it."""
 
 
 class BallotCast(Frozen):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from consilience.coordination.convergence import Evaluation
 from consilience.domain.outcome import StopReason
@@ -27,6 +27,8 @@ class ReviewData(Report):
         "github": "comments.json",
         "baseline": "baseline.json",
     }
+
+    undigested: ClassVar[Mapping[str, Any]] = {"dropped": {"__all__": {"disputed"}}}
 
     protocol: str = "review"
     findings: tuple[Finding, ...] = ()
@@ -61,11 +63,15 @@ class ReviewData(Report):
         return is_read and self.stop_reason not in (StopReason.FAILED, StopReason.CANCELLED)
 
     def failing(self, severity: str) -> str:
-        """Name the listed findings of at least this severity that no agent refuted, or the parts that no agent reviewed."""
+        """Name the findings of at least this severity that no agent refuted, listed or over the limit, or the parts that no agent
+        reviewed."""
         worst = SEVERITIES[: SEVERITIES.index(severity) + 1] if severity in SEVERITIES else SEVERITIES
         found = [finding.id for finding in self.findings if finding.severity in worst and finding.status != "disputed"]
+        over = [one for one in self.dropped if one.reason == "over the limit" and not one.disputed]
+        if unlisted := sum(one.severity in worst for one in over):
+            found.append(f"{unlisted} over the limit of findings")
         if found:
-            return f"{', '.join(found)} {'is' if len(found) == 1 else 'are'} at least {severity}."
+            return f"at least {severity}: {', '.join(found)}."
         if self.unread:
             return f"{len(self.unread)} of {len(self.parts)} parts had no review."
         return "" if self.complete else "The review is not complete."

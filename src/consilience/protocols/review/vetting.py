@@ -242,6 +242,7 @@ def _dropped_finding(finding: Finding, reason: DroppedReason, detail: str = "") 
         detail=detail,
         fingerprint=finding.fingerprint,
         also_quoted=finding.also_quoted,
+        disputed=finding.status == "disputed",
     )
 
 
