@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,7 +17,7 @@ from consilience.cli.config import Config, load_config
 from consilience.cli.display import Display, progress_bar
 from consilience.cli.errors import EXIT_NO_ANSWER, EXIT_OK, notify
 from consilience.cli.execution import approve, publish, run_on
-from consilience.cli.inputs import assign_models, check_limit, read_settings, read_sources, read_task
+from consilience.cli.inputs import assign_models, check_limit, read_settings, read_sources, read_task, setting_value
 from consilience.cli.options import LIMITS, MATERIAL, OUTPUT, option, request_app
 from consilience.cli.plan import (
     AS_ASKED,
@@ -154,8 +154,8 @@ def _compare(request: CompareRequest) -> int:
     if request.match == "cost" and planned.budget.matched and not plan.max_cost:
         why = "no price is known for one of the models" if plan.max_cost is None else "these models cost nothing"
         raise SettingsError(f"nothing can be matched by cost: {why}", where="--match", do="Match tokens or calls.")
-    preview = (_dry_run(planned, estimates, plan), _dry_run_json(planned, estimates, plan)) if request.dry_run else None
-    if not approve(plan, request, config, summary=[_first_line(planned, plan)], preview=preview):
+    preview = _dry_run(planned, estimates, plan), _dry_run_json(planned, estimates, plan)
+    if not approve(plan, request, config, summary=_first_line(planned, plan), preview=preview):
         return EXIT_OK
     comparison = _execute(request, planned, models)
     written, code = publish(
@@ -321,7 +321,7 @@ def _rows(request: CompareRequest, config: Config) -> list[CompareRow]:
                 do=f"Write [ROW.]NAME=VALUE; rows: {', '.join(protocols)}.",
             )
         for label in labels:
-            settings[label][name] = _value(protocols[label], name, value)
+            settings[label][name] = setting_value(partial(_settings_of, protocols[label]), name, value)
     rows = {label: read_settings(cls, settings[label], config) for label, cls in protocols.items()}
     return [
         reviewed_row(label, protocol) if label in reviewed else CompareRow(label, protocol)
@@ -329,13 +329,8 @@ def _rows(request: CompareRequest, config: Config) -> list[CompareRow]:
     ]
 
 
-def _value(cls: type[Protocol], name: str, text: str) -> object:
-    """Return the text for a text setting, else its value as JSON, else the text, which the settings validate."""
-    field = cls.model_fields.get(name)
-    if field is not None and field.annotation is not str:
-        with suppress(ValueError):
-            return json.loads(text)
-    return text
+def _settings_of(cls: type[Protocol], settings: Mapping[str, object]) -> Protocol:
+    return cls(**settings)
 
 
 def _plan(planned: ComparisonPlan, estimates: Sequence[RowEstimate], models: Sequence[str], choice: Choice) -> RunPlan:

@@ -7,14 +7,22 @@ import platform
 import shlex
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import typer
 
-from consilience.cli.config import CONFIRM_ABOVE, config_files, ignored_words, load_config, load_env_file, read_config
-from consilience.cli.errors import EXIT_USAGE, print_json
+from consilience.cli.config import (
+    CONFIRM_ABOVE,
+    Config,
+    config_files,
+    ignored_words,
+    load_config,
+    load_env_file,
+    read_config,
+)
+from consilience.cli.errors import EXIT_USAGE, print_result
 from consilience.cli.inputs import read_settings
 from consilience.cli.options import EnvFile, Json, new_app
 from consilience.cli.plan import check_models, default_model, links, programs_words, setting_words
@@ -75,12 +83,17 @@ def _doctor(
     Exits with 2 if anything is unusable.
     """
     loaded = load_env_file(env_file) if env_file is not None else []
+    config: Config | UserError
+    try:
+        config = load_config(tell=False)
+    except UserError as error:
+        config = error
     sections: dict[str, list[Row]] = {
         "This installation": _installation(),
-        "Data": _data(),
-        "Model": _model(),
-        "OpenAI-compatible endpoints (any address; one example for each kind of server)": _endpoints(),
-        "Settings of protocols (options take precedence)": _settings(),
+        "Data": _data(config),
+        "Model": _model(config),
+        "OpenAI-compatible endpoints (any address; one example for each kind of server)": _endpoints(config),
+        "Settings of protocols (options take precedence)": _settings(config),
         "Keys (names only; a key is used only for a model you name)": _keys(),
     }
     if env_file is not None:
@@ -88,21 +101,17 @@ def _doctor(
     sections = {
         section: [row._replace(value=scrub(row.value, [])) for row in rows] for section, rows in sections.items()
     }
-    if as_json:
-        print_json({section: {row.name: row.value for row in rows} for section, rows in sections.items()})
-    else:
-        _print(sections)
+    value = {section: {row.name: row.value for row in rows} for section, rows in sections.items()}
+    print_result(
+        value, "\n".join(line for section, rows in sections.items() for line in _lines(section, rows)), as_json=as_json
+    )
     if not all(row.fine for rows in sections.values() for row in rows):
         raise typer.Exit(EXIT_USAGE)
 
 
-def _print(sections: dict[str, list[Row]]) -> None:
-    for section, rows in sections.items():
-        print(section)
-        width = max((len(row.name) for row in rows), default=0)
-        for row in rows:
-            print(f"  {row.name:<{width}}  {row.value}")
-        print()
+def _lines(section: str, rows: Sequence[Row]) -> list[str]:
+    width = max((len(row.name) for row in rows), default=0)
+    return [section, *(f"  {row.name:<{width}}  {row.value}" for row in rows), ""]
 
 
 def _installation() -> list[Row]:
@@ -126,12 +135,14 @@ def _installation() -> list[Row]:
     return rows
 
 
-def _data() -> list[Row]:
+def _data(config: Config | UserError) -> list[Row]:
     home = data_dir()
     try:
         check_home()
     except SettingsError as error:
         return [Row("directory", f"{home}: NOT USABLE: {error.what}", fine=False)]
+    above = config.confirm_above if isinstance(config, Config) else CONFIRM_ABOVE
+    files = zip(("configuration here", "configuration of the user"), config_files(), strict=True)
     weights = installed()
     journal = _journal(journal_path())  # first, because it closes the directory to others if it can
     warning = ""
@@ -143,18 +154,15 @@ def _data() -> list[Row]:
         Row("directory", f"{home}{warning}"),
         journal,
         Row("weights", f"{weights_dir()}: {', '.join(weights) or 'none'} (of {', '.join((*CATALOGUE, *ENCODERS))})"),
-        *map(_configuration, ("configuration here", "configuration of the user"), config_files()),
+        *(_configuration(whose, path, above) for whose, path in files),
     ]
 
 
-def _configuration(whose: str, path: Path) -> Row:
+def _configuration(whose: str, path: Path, above: float) -> Row:
     try:
         table = read_config(path)
     except UserError as error:
         return Row(whose, f"{path}: NOT USABLE: {error.what}", fine=False)
-    above = CONFIRM_ABOVE
-    with suppress(UserError):  # the section on models reports it
-        above = load_config(tell=False).confirm_above
     ignored = ignored_words(path, table, above)
     return Row(whose, f"{path}: {'read' if path.is_file() else 'missing'}{ignored and f', but {ignored}'}")
 
@@ -186,12 +194,10 @@ def _why_not_creatable(path: Path) -> str:
     return ""
 
 
-def _model() -> list[Row]:
+def _model(config: Config | UserError) -> list[Row]:
     """Return the model that would be used, and the sources of its name by precedence."""
-    try:
-        config = load_config(tell=False)
-    except UserError as error:
-        return [Row("configuration", f"NOT USABLE: {error}", fine=False)]
+    if isinstance(config, UserError):
+        return [Row("configuration", f"NOT USABLE: {config}", fine=False)]
     try:
         choice = default_model(config)
     except UserError as error:
@@ -242,7 +248,7 @@ def _spending(name: str) -> tuple[str, bool]:
     return spending, True
 
 
-def _endpoints() -> list[Row]:
+def _endpoints(config: Config | UserError) -> list[Row]:
     """Return how endpoints are named, and whether those of environment and configuration answer a request without a key."""
     rows = [Row(title, f"--model {example}") for title, example in endpoints.EXAMPLES.items()]
     key = "is set" if os.environ.get(ENDPOINT_KEY_VARIABLE) else "is not set"
@@ -256,9 +262,7 @@ def _endpoints() -> list[Row]:
             f"{url.partition('?')[0] or '(not set)'}; if set, --model openai-chat:MODEL is called there",
         )
     )
-    configured = None
-    with suppress(UserError):  # the section on models reports it
-        configured = load_config(tell=False).model
+    configured = config.model if isinstance(config, Config) else None
     names = filter(is_endpoint, alternatives(os.environ.get("CONSILIENCE_MODEL") or configured or ""))
     named = dict.fromkeys([*endpoints.addresses(), *(endpoints.address_of(name, os.environ) or "" for name in names)])
     return rows + [Row(address, _reached(address)) for address in named]
@@ -278,14 +282,12 @@ def _reached(address: str) -> str:
     return f"{f'answers, lists {names}' if names else listing.problem}; {cost}"
 
 
-def _settings() -> list[Row]:
+def _settings(config: Config | UserError) -> list[Row]:
     """Return the settings in configuration files, by protocol, with the file."""
-    try:
-        tables = (config := load_config(tell=False)).tables
-    except UserError:
+    if isinstance(config, UserError):
         return [Row("none", "the configuration is not usable", fine=False)]
     rows = []
-    for name, table in tables.items():
+    for name, table in config.tables.items():
         try:
             protocol = read_settings(find_protocol(name), {}, config)
         except UserError as error:

@@ -38,6 +38,16 @@ def print_json(value: object) -> None:
     print(escape_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
+def print_result(value: object, text: str, *, as_json: bool) -> None:
+    """Print a result as JSON, or as text without terminal control characters."""
+    from consilience.reporting.formatting import printable
+
+    if as_json:
+        print_json(value)
+    else:
+        print(printable(text))
+
+
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2

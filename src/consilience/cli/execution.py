@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -26,10 +26,17 @@ from consilience.cli.errors import (
     print_json,
     run_until_done,
 )
-from consilience.cli.inputs import target_lines, task_of
-from consilience.cli.plan import RunPlan, confirm_spending
+from consilience.cli.inputs import target_lines, task_of, unused_options
+from consilience.cli.plan import RunPlan, confirm_spending, dry_run, dry_run_json, first_line
 from consilience.cli.prompter import TerminalPrompter, prompter_for
-from consilience.cli.requests import DeliveryRequest, FindingsRequest, SpendingRequest, TargetRequest
+from consilience.cli.requests import (
+    DeliveryRequest,
+    FindingsRequest,
+    PlannedRequest,
+    SessionRequest,
+    SpendingRequest,
+    TargetRequest,
+)
 from consilience.cli.sessions import PAGE, open_in_browser, read_back, write_page
 from consilience.cli.setup import ensure_weights, loaded
 from consilience.domain.errors import SessionWaiting, SettingsError
@@ -57,18 +64,22 @@ def approve(
     request: SpendingRequest,
     config: Config,
     *,
-    summary: Sequence[str],
-    notes: Sequence[str] = (),
+    summary: str = "",
     preview: tuple[str, Mapping[str, object]] | None = None,
 ) -> bool:
-    """Announce a run and get consent to its cost; return whether to run it.
+    """Announce a run and get consent to its cost, or print its plan for --dry-run; return whether to run it.
 
-    With a `preview` (as Markdown and as JSON), that of a dry run, print it and return False.
+    `summary` and `preview` (as Markdown and as JSON) replace what the plan says of itself.
     """
-    for line in () if request.quiet else notes:
-        notify(line)
-    if preview is not None:
-        text, value = preview
+
+    def tell(lines: Iterable[str]) -> None:
+        for line in () if request.quiet else lines:
+            notify(line)
+
+    if isinstance(request, SessionRequest):
+        tell(unused_options(request, plan.agents))
+    if isinstance(request, PlannedRequest) and request.dry_run:
+        text, value = preview or (dry_run(plan), dry_run_json(plan))
         if request.json:
             print_json(value)
         else:
@@ -76,8 +87,7 @@ def approve(
         return False
     if request.out is not None:
         claim_directory(request.out)
-    for line in () if request.quiet else summary:
-        notify(line)
+    tell([summary or first_line(plan), *plan.details])
     confirm_spending(plan, yes=request.yes, confirm_above=config.confirm_above)
     return True
 

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from consilience.cli.errors import print_json
-from consilience.cli.options import Id, Json, new_app
+from consilience.cli.errors import print_result
+from consilience.cli.options import Id, Json, argument, new_app
 from consilience.cli.sessions import find_session, user_store
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import SessionFinished
@@ -29,7 +29,7 @@ from consilience.reporting.follow_up import (
     record_resolution,
     resolutions_path,
 )
-from consilience.reporting.formatting import count, printable
+from consilience.reporting.formatting import count
 
 due, resolve, scores = new_app(), new_app(), new_app()
 
@@ -42,8 +42,7 @@ def _due(
         int, typer.Option("--within", min=0, help="Also list deadlines in so many days.", metavar="DAYS")
     ] = NEAR_DAYS,
     on: Annotated[
-        str | None,
-        typer.Option(help="The day to compare with, YYYY-MM-DD. Default: today.", metavar="DATE", show_default=False),
+        str | None, typer.Option(help="The day to compare with, YYYY-MM-DD. Default: today.", metavar="DATE")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -61,35 +60,19 @@ def _due(
         "near": [d for d in found if d.day is not None and today <= d.day <= limit],
         "unreadable": [d for d in found if d.day is None],
     }
-    if as_json:
-        print_json({name: [_row(deadline) for deadline in group] for name, group in groups.items()})
-        return
-    heads = {
-        "past": "Past",
-        "near": f"In the next {count(within, 'day')}",
-        "unreadable": "Deadlines that name no date",
-    }
-    for name, group in groups.items():
-        if group:
-            print(f"{heads[name]}:")
-            for deadline in group:
-                print(
-                    printable(f"  {deadline.day or deadline.deadline}  {deadline.session} {deadline.forecast}  ")
-                    + _words(deadline)
-                )
-    if not any(groups.values()):
-        print("Nothing is due.")
+    heads = ("Past", f"In the next {count(within, 'day')}", "Deadlines that name no date")
+    lines: list[str] = []
+    for head, group in zip(heads, groups.values(), strict=True):
+        lines += [f"{head}:", *map(_line, group)] if group else []
+    value = {name: [_row(deadline) for deadline in group] for name, group in groups.items()}
+    print_result(value, "\n".join(lines) or "Nothing is due.", as_json=as_json)
 
 
 @resolve.command("resolve")
 def _resolve(
     id: Id,
-    question: Annotated[
-        str, typer.Argument(help="A crux or proposition of it: crux-1, p1.", metavar="QUESTION", show_default=False)
-    ],
-    outcome: Annotated[
-        Literal["yes", "no"], typer.Argument(help="How it came out.", metavar="yes|no", show_default=False)
-    ],
+    question: Annotated[str, argument("A crux or proposition of it: crux-1, p1.", "QUESTION")],
+    outcome: Annotated[Literal["yes", "no"], argument("How it came out.", "yes|no")],
     as_json: Json = False,
 ) -> None:
     """Record how a question of a session came out. The session itself is not changed; a later outcome replaces an earlier one."""
@@ -98,24 +81,19 @@ def _resolve(
         followed = _follow(store, session)
         forecasts = {forecast.id: forecast for forecast in followed.forecasts} if followed else {}
         if question not in forecasts:
-            known = ", ".join(forecasts)
+            known = f"Give one of them: {', '.join(forecasts)}."
             raise UnknownName(
                 f"session {session} has no question {question!r} that can be resolved",
-                do=f"Give one of them: {known}."
-                if known
-                else "Only finished sessions with positions have such questions.",
+                do=known if forecasts else "Only finished sessions with positions have such questions.",
             )
-        on = datetime.now(UTC).date().isoformat()
-        record_resolution(resolutions_path(journal_path()), Resolution(session, question, outcome == "yes", on))
-        agents, _ = brier_scores([followed] if followed else [], [Resolution(session, question, outcome == "yes", on)])
+        resolution = Resolution(session, question, outcome == "yes", datetime.now(UTC).date().isoformat())
+        record_resolution(resolutions_path(journal_path()), resolution)
+        agents, _ = brier_scores([followed] if followed else [], [resolution])
     scored = [row for row in agents if row.period == "all"]
-    if as_json:
-        result = {"session": session, "question": question, "outcome": outcome, "recorded": on}
-        print_json({**result, "agents": [asdict(row) for row in scored]})
-        return
-    print(printable(f"{session} {question}: {outcome} ({forecasts[question].question})"))
-    for row in scored:
-        print(printable(f"  {row.name}: Brier score {row.score:.3f}"))
+    value = {"session": session, "question": question, "outcome": outcome, "recorded": resolution.on}
+    lines = [f"{session} {question}: {outcome} ({forecasts[question].question})"]
+    lines += [f"  {row.name}: Brier score {row.score:.3f}" for row in scored]
+    print_result({**value, "agents": [asdict(row) for row in scored]}, "\n".join(lines), as_json=as_json)
 
 
 @scores.command("scores")
@@ -126,22 +104,17 @@ def _scores(as_json: Json = False) -> None:
     """
     with user_store() as store:
         agents, models = brier_scores(_followed(store), read_resolutions(resolutions_path(journal_path())))
-    if as_json:
-        print_json({"agents": [asdict(row) for row in agents], "models": [asdict(row) for row in models]})
-        return
-    if not agents:
-        print("No question is resolved yet: consilience resolve SESSION QUESTION yes|no.")
-        return
-    _table("agent", agents)
-    print()
-    _table("model", models)
+    value = {"agents": [asdict(row) for row in agents], "models": [asdict(row) for row in models]}
+    text = "No question is resolved yet: consilience resolve SESSION QUESTION yes|no."
+    if agents:
+        text = "\n".join([*_table("agent", agents), "", *_table("model", models)])
+    print_result(value, text, as_json=as_json)
 
 
-def _table(head: str, rows: list[BrierScore]) -> None:
+def _table(head: str, rows: list[BrierScore]) -> list[str]:
     width = max(len(head), *(len(row.name) for row in rows))
-    print(f"{head:{width}}  {'month':7}  forecasts  Brier score")
-    for row in rows:
-        print(printable(f"{row.name:{width}}  {row.period:7}  {row.forecasts:9}  {row.score:11.3f}"))
+    lines = [f"{row.name:{width}}  {row.period:7}  {row.forecasts:9}  {row.score:11.3f}" for row in rows]
+    return [f"{head:{width}}  {'month':7}  forecasts  Brier score", *lines]
 
 
 def _day(text: str | None) -> date:
@@ -155,8 +128,9 @@ def _row(deadline: Deadline) -> dict[str, object]:
     return {**asdict(deadline), "day": deadline.day.isoformat() if deadline.day else None}
 
 
-def _words(deadline: Deadline) -> str:
-    return printable(f"{deadline.agent}: {deadline.finding} ({deadline.question})")
+def _line(deadline: Deadline) -> str:
+    what = f"{deadline.agent}: {deadline.finding} ({deadline.question})"
+    return f"  {deadline.day or deadline.deadline}  {deadline.session} {deadline.forecast}  {what}"
 
 
 def _followed(store: Store) -> Iterator[FollowedSession]:

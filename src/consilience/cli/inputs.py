@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -266,6 +268,19 @@ def read_settings(cls: type[Protocol], settings: Mapping[str, object], config: C
                 if error.what.startswith(f"{key}"):
                     raise SettingsError(error.what, where=where, do="Correct it there.") from None
     return cls(**{**{key: value for key, (value, _) in table.items()}, **settings})
+
+
+def setting_value(accept: Callable[[Mapping[str, object]], object], name: str, text: str) -> object:
+    """Return the text of a setting if `accept` takes it, else its value as JSON, as lists are written, or else the text.
+
+    `accept` raises `SettingsError` for settings that the protocol refuses.
+    """
+    try:
+        accept({name: text})
+    except SettingsError:
+        with suppress(ValueError):
+            return json.loads(text)
+    return text
 
 
 def assign_models(

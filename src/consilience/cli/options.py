@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Id = Annotated[
-    str, typer.Argument(help="Session id, a unique prefix of it, or `last`.", metavar="ID", show_default=False)
-]
+
+def argument(help: str, metavar: str) -> Any:
+    return typer.Argument(help=help, metavar=metavar, show_default=False)
+
+
+Id = Annotated[str, argument("Session id, a unique prefix of it, or `last`.", "ID")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 EnvFile = Annotated[
     Path | None, typer.Option(help="Read environment variables (KEY=VALUE lines) first.", metavar="FILE")

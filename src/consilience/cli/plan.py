@@ -80,6 +80,10 @@ class RunPlan:
     """What named the model of a single agent, by agent id: `--agent` or its persona."""
     preamble: str = ""
     """What precedes the plan on the first line of the run."""
+    details: Sequence[str] = ()
+    """What follows it, on lines of their own."""
+    data: Mapping[str, object] = field(default_factory=dict)
+    """Further fields of a dry run as JSON."""
     limits_adjustable: bool = True
     """Whether the command takes --max-cost and --dry-run."""
 
@@ -358,6 +362,7 @@ def dry_run(plan: RunPlan) -> str:
     if plan.unspent_keys:
         unspent = ", ".join(f"{name} (would allow --model {allows})" for name, allows in plan.unspent_keys.items())
         lines.append(f"- Keys that are set and would not be used: {unspent}")
+    lines += [f"- {line}" for line in (plan.preamble, *plan.details) if line]
     return "\n".join(lines) + "\n"
 
 
@@ -386,6 +391,7 @@ def dry_run_json(plan: RunPlan) -> dict[str, object]:
         "detail": plan.detail,
         "replies": plan.replies,
         "named": dict(plan.origins),
+        **plan.data,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -330,75 +330,60 @@ def setting_options(cls: type[Protocol]) -> dict[str, str]:
 
 def setting_parameter(cls: type[Protocol], option: str, field: str) -> inspect.Parameter:
     info = cls.model_fields[field]
-    annotation, default = option_type(info.annotation), info.get_default(call_default_factory=True)
+    parsed, default = option_type(info.annotation), info.get_default(call_default_factory=True)
     spelling = option_of(cls, field)
-    if annotation in (bool, bool | None):
+    if parsed is bool:
         spelling = f"{spelling}/--no-{spelling.removeprefix('--')}"
     if isinstance(default, tuple | list | frozenset):
         default = list(default)
     if isinstance(default, Enum):
         default = default.value
-    more: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "show_default": default not in ("", None, []),
         "rich_help_panel": SETTINGS.format(cls.name),
     }
-    metavar = "FILE|-" if FILE in info.metadata else metavar_of(annotation)
-    kind = str if NAMES in info.metadata else listed_kind(info.annotation)
-    if kind is not None:
-        metavar = "NAME" if kind is str or not metavar else metavar
-        description = names_option(spelling, help=help_of(info), metavar=metavar, kind=kind, **more)
+    (element,) = get_args(parsed) if get_origin(parsed) is list else (None,)
+    is_choice = get_origin(element) is Literal
+    description: Any
+    if NAMES in info.metadata or is_choice:
+        parsed = list[str]
+        description = names_option(spelling, help=help_of(info), metavar="NAME", kind=str, **shown)
+    elif element in (int, float):
+        description = names_option(
+            spelling, help=help_of(info), metavar=str(metavar_of(element)), kind=element, **shown
+        )
     else:
-        repeated = f" {REPEATED}" if get_origin(annotation) is list else ""
-        description = typer.Option(spelling, help=f"{help_of(info)}{repeated}".strip(), metavar=metavar, **more)
+        metavar = "FILE|-" if FILE in info.metadata else metavar_of(element or parsed)
+        repeated = f" {REPEATED}" if element else ""
+        description = typer.Option(spelling, help=f"{help_of(info)}{repeated}".strip(), metavar=metavar, **shown)
     return inspect.Parameter(
-        option, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[annotation, description], default=default
+        option, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[parsed | None, description], default=default
     )
 
 
 def option_type(annotation: object) -> Any:
-    """Return the type that the command line parses: the field's own if it is simple, else text that the settings validate."""
+    """Return the type that the command line parses, without None: the field's own if it is simple, else text that the settings
+    validate."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return option_type(arguments[0])
     if origin is Union or origin is types.UnionType:
         inner = [option_type(a) for a in arguments if a is not type(None)]
-        return inner[0] | None if len(inner) == 1 else str | None
+        return inner[0] if len(inner) == 1 else str
     if origin is Literal:
         return annotation
     if origin in (tuple, list, frozenset, set, Sequence):
-        choice = not arguments or get_origin(option_type(arguments[0])) is Literal
-        return list[str] if choice else list[option_type(arguments[0])]  # type: ignore[misc]
-    if isinstance(annotation, type):
-        if issubclass(annotation, Enum):
-            return Literal[tuple(member.value for member in annotation)]
-        if annotation in (bool, int, float):
-            return annotation
-    return str
+        return list[option_type(arguments[0]) if arguments else str]  # type: ignore[misc]
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return Literal[tuple(member.value for member in annotation)]
+    return annotation if annotation in (bool, int, float) else str
 
 
-def listed_kind(annotation: object) -> Callable[[str], object] | None:
-    """Return the parser of one element of a list of choices or numbers; None for texts and for single values."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated or origin is Union or origin is types.UnionType:
-        return next(
-            (kind for kind in map(listed_kind, arguments[:1] if origin is Annotated else arguments) if kind), None
-        )
-    if origin not in (tuple, list, frozenset, set, Sequence) or not arguments:
-        return None
-    element = option_type(arguments[0])
-    if get_origin(element) is Literal:
-        return str
-    return element if element in (int, float) else None
-
-
-def metavar_of(annotation: Any) -> str | None:
+def metavar_of(parsed: Any) -> str | None:
     """Return the placeholder of the value in help; None for a flag."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return "|".join(map(str, arguments))
-    if arguments:
-        return metavar_of(arguments[0])
-    return {bool: None, int: "N", float: "NUMBER"}.get(annotation, "TEXT")
+    if get_origin(parsed) is Literal:
+        return "|".join(map(str, get_args(parsed)))
+    return {bool: None, int: "N", float: "NUMBER"}.get(parsed, "TEXT")
 
 
 def help_of(info: FieldInfo) -> str:

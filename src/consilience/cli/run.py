@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import typer
@@ -15,7 +15,6 @@ from consilience.cli.config import Config, load_config
 from consilience.cli.errors import EXIT_OK, notify
 from consilience.cli.execution import RunExecution, approve, check_output, report_nothing
 from consilience.cli.inputs import (
-    Material,
     assign_models,
     own_models,
     read_file,
@@ -26,8 +25,8 @@ from consilience.cli.inputs import (
     read_settings,
     read_sources,
     read_task,
+    setting_value,
     unassigned_models,
-    unused_options,
 )
 from consilience.cli.options import (
     SectionedCommand,
@@ -42,9 +41,6 @@ from consilience.cli.plan import (
     RunPlan,
     check_models,
     choose_model,
-    dry_run,
-    dry_run_json,
-    first_line,
     make_plan,
     with_documents,
 )
@@ -63,7 +59,7 @@ from consilience.cli.requests import (
 )
 from consilience.cli.sessions import find_session, user_store
 from consilience.deliberation import AUTO_PANEL, Deliberation
-from consilience.domain.agents import in_dealing_order
+from consilience.domain.agents import Agent, in_dealing_order
 from consilience.domain.errors import SessionBusy, SettingsError, UnavailableModel, UnknownName
 from consilience.domain.events import SessionStarted
 from consilience.domain.messages import FILE, Source
@@ -140,7 +136,7 @@ def _setting_value(cls: type[Protocol], field: str, value: object) -> object:
 class Inputs:
     """The checked inputs of a run."""
 
-    material: Material
+    task: str
     deliberation: Deliberation[Report]
     models: Mapping[str, str]
     """By agent."""
@@ -158,17 +154,8 @@ def run(cls: type[Protocol], request: NewSessionRequest, settings: Mapping[str, 
         if not target.sources:
             return report_nothing(read_settings(cls, settings, config), request, target)
     inputs = _prepare(cls, request, settings, config, target)
-    plan, task = inputs.plan, inputs.material.task
-    summary = [first_line(plan), *inputs.material.lines]
-    if request.panel == AUTO_PANEL:
-        summary.append("A panel is proposed first, by one additional call.")
-    if unseated := _unseated(inputs):
-        summary.append(f"Personas without a seat: {', '.join(unseated)}.")
-    preview = None
-    if request.dry_run:
-        lines = "".join(f"- {line}\n" for line in inputs.material.lines)
-        preview = dry_run(plan) + lines, {**dry_run_json(plan), **inputs.material.data}
-    if not approve(plan, request, config, summary=summary, notes=unused_options(request, plan.agents), preview=preview):
+    plan, task = inputs.plan, inputs.task
+    if not approve(plan, request, config):
         return EXIT_OK
     with closing(open_store(":memory:" if request.no_store else None, writing=True)) as store:
         load = plan.models if plan.makes_calls else []
@@ -208,17 +195,7 @@ def _prepare(
         )
     material = read_material(request, target, agents)
     sources = material.sources
-    own = own_models("--agent", request.agent or (), agents)
-    by_persona = {agent.id: PERSONA for agent in agents if agent.model}
-    origins = by_persona | dict.fromkeys(own, "--agent")
-    choice = choose_model(request, config, len(agents), len(origins))
-    models = assign_models(request, agents, own, choice.name)
-    keys = not request.dry_run
-    for agent in agents:
-        if origins.get(agent.id) == PERSONA:
-            check_models([agent.model], keys=keys, origin=f"the model of the persona {agent.persona}")
-    check_models(models.values(), keys=keys, origin=choice.why if choice.name else "")
-    check_models(unassigned_models(request, agents), keys=False)
+    models, choice, origins = _choose_models(request, config, agents)
     detail = choose_detail(request.detail, agents, models)
     protocol = with_documents(protocol.with_detail(detail), sources, models.values())
     deliberation: Deliberation[Report] = Deliberation(
@@ -248,7 +225,32 @@ def _prepare(
     )
     table = config.tables.get(cls.name, {})
     configured = {name: path for name, (_, path) in table.items() if name not in settings}
-    return Inputs(material, deliberation, models, replace(plan, configured=configured, origins=origins))
+    details = list(material.lines)
+    if request.panel == AUTO_PANEL:
+        details.append("A panel is proposed first, by one additional call.")
+    seated = {agent.persona for agent in agents}
+    if unseated := [name for name in panel.names if name not in seated] if panel else []:
+        details.append(f"Personas without a seat: {', '.join(unseated)}.")
+    plan = replace(plan, configured=configured, origins=origins, details=details, data=material.data)
+    return Inputs(material.task, deliberation, models, plan)
+
+
+def _choose_models(
+    request: NewSessionRequest, config: Config, agents: Sequence[Agent]
+) -> tuple[dict[str, str], Choice, dict[str, str]]:
+    """Return the models by agent, why the default one was chosen, and what named the models of single agents. All are checked."""
+    own = own_models("--agent", request.agent or (), agents)
+    by_persona = {agent.id: PERSONA for agent in agents if agent.model}
+    origins = by_persona | dict.fromkeys(own, "--agent")
+    choice = choose_model(request, config, len(agents), len(origins))
+    models = assign_models(request, agents, own, choice.name)
+    keys = not request.dry_run
+    for agent in agents:
+        if origins.get(agent.id) == PERSONA:
+            check_models([agent.model], keys=keys, origin=f"the model of the persona {agent.persona}")
+    check_models(models.values(), keys=keys, origin=choice.why if choice.name else "")
+    check_models(unassigned_models(request, agents), keys=False)
+    return models, choice, origins
 
 
 def _reassigned_models(inputs: Inputs, panel: Panel | None, request: NewSessionRequest) -> Mapping[str, str]:
@@ -278,12 +280,6 @@ def _encoder(protocol: Protocol, request: NewSessionRequest) -> MiniLM | Provide
     return open_encoder(request.encoder)
 
 
-def _unseated(inputs: Inputs) -> list[str]:
-    """Return the personas of the panel that no agent has."""
-    seated, panel = {agent.persona for agent in inputs.plan.agents}, inputs.deliberation.panel
-    return [name for name in panel.names if name not in seated] if isinstance(panel, Panel) else []
-
-
 def fork_session(request: ForkRequest) -> int:
     """Continue from an event of a session with changes, in a new session that inherits the calls before it.
 
@@ -294,7 +290,10 @@ def fork_session(request: ForkRequest) -> int:
         old = forks.start_event(parent, store.read(parent))
         changes = replace(
             _changes(request),
-            settings=_parse_settings(old, _pairs("--set", "KEY=VALUE", request.set)),
+            settings={
+                name: setting_value(partial(forks.changed_protocol, old), name, text)
+                for name, text in _pairs("--set", "KEY=VALUE", request.set).items()
+            },
             perspectives=_pairs("--perspective", "ID=TEXT", request.perspective),
             task=None if request.task is None else read_task(request.task),
         )
@@ -352,12 +351,10 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, whe
     if planned.calls is not None:
         plan = replace(plan, estimate=Estimate(min=planned.calls, max=planned.calls))
     inherited = count(planned.replies, "reply", "replies")
-    origin = f"Fork of {planned.parent} {where}: {inherited} inherited"
-    plan = replace(plan, preamble=f"{origin}, not paid for again")
+    origin = f"Fork of {planned.parent} {where}: {inherited} inherited, not paid for again"
     place = {"parent": planned.parent, "forked_at": planned.at, "inherited": planned.replies}
-    preview = (f"{dry_run(plan)}- {origin}\n", {**place, **dry_run_json(plan)}) if request.dry_run else None
-    notes = unused_options(request, plan.agents)
-    if not approve(plan, request, config, summary=[first_line(plan)], notes=notes, preview=preview):
+    plan = replace(plan, preamble=origin, data=place)
+    if not approve(plan, request, config):
         return EXIT_OK
     execution = RunExecution.open(request, store, models, load=plan.models)
     planned = replace(planned, models=execution.seat(models))
@@ -372,24 +369,11 @@ def _with_models(request: InheritingRequest, planned: forks.Fork) -> tuple[forks
     """Return the fork with its documents and limits, and the model's name by agent. Limits that are not given are the parent's."""
     sources = read_sources(request.source or (), planned.agents)
     limits = {name: value for name, value in read_limits(request, planned.agents) if value not in (None, {})}
-    named = request.model is not None or request.models is not None
-    pairs = (request.replace_agent or ()) if named else [f"{id}={name}" for id, name in planned.models.items()]
-    own = own_models("--replace-agent", pairs, planned.agents)
-    models = assign_models(request, planned.agents, own, "local" if not named else None)
+    own = {id: str(name) for id, name in planned.models.items()}
+    if request.model is not None or request.models is not None:
+        own = own_models("--replace-agent", request.replace_agent or (), planned.agents)
+    models = assign_models(request, planned.agents, own, None)
     return planned.with_sources(sources, limits=planned.limits.model_copy(update=limits)), models
-
-
-def _parse_settings(old: SessionStarted, settings: Mapping[str, str]) -> dict[str, object]:
-    """Return setting values: the text if the setting accepts it, else its value as JSON, as lists are written."""
-    values: dict[str, object] = {}
-    for name, text in settings.items():
-        values[name] = text
-        try:
-            forks.changed_protocol(old, {name: text})
-        except SettingsError:
-            with suppress(ValueError):  # the fork reports invalid text
-                values[name] = json.loads(text)
-    return values
 
 
 def _pairs(option: str, form: str, arguments: Sequence[str] | None) -> dict[str, str]:
@@ -430,7 +414,7 @@ def resume_session(request: ResumeRequest) -> int:
             if course.started is not None:
                 plan = _remaining_plan(course.started, course.made, store)
                 _check_recorded(session, plan)
-                approve(plan, request, config, summary=[_resume_line(session, course, store)])
+                approve(plan, request, config, summary=_resume_line(session, course, store))
                 load = plan.models
         execution = RunExecution.open(request, store, models, load=load)
         seated = execution.seat(models) if execution.prompter else None

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from consilience.cli.errors import can_confirm, confirm, notify, print_json
-from consilience.cli.options import Id, Json, ListingGroup, new_app
+from consilience.cli.errors import can_confirm, confirm, notify, print_json, print_result
+from consilience.cli.options import Id, Json, ListingGroup, argument, new_app
 from consilience.cli.run import fork, resume, tell
 from consilience.cli.sessions import diff, export, find_session, replay, show, user_store
 from consilience.domain.errors import JournalError, SessionBusy, SettingsError, UnknownName
@@ -59,41 +59,44 @@ def _list(
     check_home()
     rows: list[dict[str, object]] = []
     if not journal_path().exists():
-        print("[]" if as_json else "No session is recorded yet.")
+        print_result(rows, "No session is recorded yet.", as_json=as_json)
         return
     with user_store() as store:
         known = store.sessions()
         for session in reversed(known[-most:]):
             with _unless_removed(store, session):
-                course = fold_events(store.read(session))
-                state = _state_of(course, session, store)
-                rows.append(_row(session, course, state, store))
-    if as_json or not rows:
-        if as_json:
-            print_json(rows)
-        else:
-            print("No session is recorded.")
-        return
+                rows.append(_row(session, fold_events(store.read(session)), store))
     room = max(20, shutil.get_terminal_size().columns - 71)
+    lines = []
     for row in rows:
         stop = row["stop_reason"] or row["state"]
-        task = one_line(str(row["task"] or ""), room)
-        when = datetime.fromisoformat(str(row["created"])).astimezone().strftime("%Y-%m-%d %H:%M")
-        print(f"{row['session']:<10} {when} {row['protocol'] or '–':<12} {stop:<17} {row['calls']:>5} calls  {task}")
-    if len(known) > most:
+        task, when = one_line(str(row["task"] or ""), room), _local_time(str(row["created"]))
+        lines.append(
+            f"{row['session']:<10} {when} {row['protocol'] or '–':<12} {stop:<17} {row['calls']:>5} calls  {task}"
+        )
+    print_result(rows, "\n".join(lines) or "No session is recorded.", as_json=as_json)
+    if len(known) > most and not as_json:
         notify(f"{len(known) - most} older sessions: --limit {len(known)} shows all.")
 
 
-def _row(session: str, course: SessionState, state: str, store: Store) -> dict[str, object]:
+def _local_time(iso: str) -> str:
+    return datetime.fromisoformat(iso).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def _created(store: Store, session: str) -> str:
+    return datetime.fromtimestamp(store.created(session), UTC).isoformat(timespec="seconds")
+
+
+def _row(session: str, course: SessionState, store: Store) -> dict[str, object]:
     started = course.started
     return {
         "session": session,
         "protocol": started.protocol if started else None,
-        "state": state,
+        "state": _state_of(course, session, store),
         "stop_reason": course.finished.stop_reason.value if course.finished else None,
         "calls": course.made,
         "cost": course.cost,
-        "created": datetime.fromtimestamp(store.created(session), UTC).isoformat(timespec="seconds"),
+        "created": _created(store, session),
         "task": store.text(started.task) if started else None,
     }
 
@@ -110,10 +113,7 @@ class RemovalRow:
 
 @sessions.command("rm")
 def rm(
-    ids: Annotated[
-        list[str],
-        typer.Argument(help="Session ids, unique prefixes of them, or `last`.", metavar="ID...", show_default=False),
-    ],
+    ids: Annotated[list[str], argument("Session ids, unique prefixes of them, or `last`.", "ID...")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -133,10 +133,7 @@ def rm(
 @sessions.command("gc")
 def gc(
     older_than: Annotated[
-        str | None,
-        typer.Option(
-            help="Min age since the start of the session: 45m, 12h, 30d, 4w.", metavar="AGE", show_default=False
-        ),
+        str | None, typer.Option(help="Min age since the start of the session: 45m, 12h, 30d, 4w.", metavar="AGE")
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Include unfinished sessions: interrupted, or waiting for an answer.")
@@ -203,7 +200,7 @@ def _old(store: Store, seconds: float, *, everything: bool) -> list[RemovalRow]:
 
 
 def _removal_row(store: Store, session: str) -> RemovalRow:
-    created = datetime.fromtimestamp(store.created(session), UTC).isoformat(timespec="seconds")
+    created = _created(store, session)
     try:
         course = fold_events(store.read(session))
         task = store.text(course.started.task) if course.started else ""
@@ -230,25 +227,19 @@ def _confirm_removal(rows: Sequence[RemovalRow], *, yes: bool) -> None:
 
 
 def _print_preview(rows: Sequence[RemovalRow], size: int, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"would_remove": [asdict(row) for row in rows], "bytes": size})
-        return
-    for row in rows:
-        print(_line(row))
-    print(f"{count(len(rows), 'session')} would be removed, {_size(size)}. Nothing was.")
+    lines = [*map(_line, rows), f"{count(len(rows), 'session')} would be removed, {_size(size)}. Nothing was."]
+    print_result({"would_remove": [asdict(row) for row in rows], "bytes": size}, "\n".join(lines), as_json=as_json)
 
 
 def _print_removed(rows: Sequence[RemovalRow], freed: int, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"removed": [row.session for row in rows], "bytes_freed": freed})
-    else:
-        names = f" ({', '.join(row.session for row in rows)})" if rows else ""
-        print(f"{count(len(rows), 'session')} removed{names}; {_size(freed)} given back.")
+    removed = [row.session for row in rows]
+    names = f" ({', '.join(removed)})" if removed else ""
+    text = f"{count(len(rows), 'session')} removed{names}; {_size(freed)} given back."
+    print_result({"removed": removed, "bytes_freed": freed}, text, as_json=as_json)
 
 
 def _line(row: RemovalRow) -> str:
-    when = datetime.fromisoformat(row.created).astimezone().strftime("%Y-%m-%d %H:%M")
-    return f"{row.session:<10} {when} {row.state:<10} {one_line(row.task, 60)}".rstrip()
+    return f"{row.session:<10} {_local_time(row.created)} {row.state:<10} {one_line(row.task, 60)}".rstrip()
 
 
 def _size(size: int) -> str:
@@ -262,16 +253,9 @@ def _state_of(course: SessionState, session: str, store: Store) -> str:
 @sessions.command("answer")
 def _answer(
     id: Id,
-    key: Annotated[
-        str, typer.Argument(help="The question to answer; without it all open questions are shown.", metavar="KEY")
-    ] = "",
+    key: Annotated[str, argument("The question to answer; without it all open questions are shown.", "KEY")] = "",
     text: Annotated[
-        str | None,
-        typer.Argument(
-            help="Text, or JSON for a typed answer; @FILE reads a file, - standard input.",
-            metavar="TEXT",
-            show_default=False,
-        ),
+        str | None, argument("Text, or JSON for a typed answer; @FILE reads a file, - standard input.", "TEXT")
     ] = None,
     by: Annotated[str, typer.Option(help="Name of the person who answers, recorded.", metavar="NAME")] = "",
     as_json: Json = False,
@@ -287,13 +271,12 @@ def answer_question(store: Store, session: str, key: str, text: str | None, *, b
     from consilience.reporting.questions import pending_questions
 
     asked = {question.key: question for question in pending_questions(store.read(session), store.text, store.prompt)}
+    if key not in asked and (key or text is not None):
+        known = f"Open questions: {', '.join(asked)}." if asked else "There are none."
+        raise UnknownName(f"session {session} has no open question {key!r}", do=known)
     if text is None:
-        if key and key not in asked:
-            raise _unknown_question(session, key, asked)
         _show_questions(session, [asked[key]] if key else list(asked.values()), as_json)
         return
-    if key not in asked:
-        raise _unknown_question(session, key, asked)
     answer = read_text(text)
     if not answer.strip():
         raise SettingsError(f"the answer to {key} is empty", do="Give a text.")
@@ -317,17 +300,11 @@ def answer_question(store: Store, session: str, key: str, text: str | None, *, b
     notify(f"Recorded the answer to {key}{replacing}. {more}Resume: {resume}")
 
 
-def _unknown_question(session: str, key: str, asked: dict[str, Question]) -> UnknownName:
-    known = f"Open questions: {', '.join(asked)}." if asked else "There are none."
-    return UnknownName(f"session {session} has no open question {key!r}", do=known)
-
-
 def _show_questions(session: str, asked: list[Question], as_json: bool) -> None:
-    if as_json:
-        print_json([_question_json(question) for question in asked])
+    if as_json or not asked:
+        rows = [_question_json(question) for question in asked]
+        print_result(rows, f"Session {session} has no open question.", as_json=as_json)
         return
-    if not asked:
-        print(f"Session {session} has no open question.")
     for question in asked:
         note = " (answered; delivered when the session is resumed)" if question.answered else ""
         print(f"=== {printable(question.key)}: {printable(question.agent)} is asked{note} ===\n\n{question.text}\n")

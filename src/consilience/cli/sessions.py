@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from consilience.cli.display import TICK_SECONDS, Display, RunProgress, any_event_line, listing
-from consilience.cli.errors import notify, print_json, run_until_done
-from consilience.cli.options import Id, Json, new_app
+from consilience.cli.errors import notify, print_json, print_result, run_until_done
+from consilience.cli.options import Id, Json, argument, new_app
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import AnyEvent, CallCompleted, CallFailed, CallStarted, Ended, Event
 from consilience.domain.paths import check_home, journal_path
@@ -85,7 +85,6 @@ def _show(
         typer.Option(
             help="One view instead of the report: tree, evolution, convergence, reads, or a view of the protocol.",
             metavar="VIEW",
-            show_default=False,
         ),
     ] = None,
     events: Annotated[bool, typer.Option("--events", help="List the events with their numbers.")] = False,
@@ -99,10 +98,8 @@ def _show(
         session = find_session(store, id)
         if events:
             recorded = store.read(session)
-            if as_json:
-                print_json([{"seq": event.seq, **event.model_dump(mode="json")} for event in recorded])
-            else:
-                print("\n".join(listing(recorded)))
+            rows = [{"seq": event.seq, **event.model_dump(mode="json")} for event in recorded] if as_json else []
+            print_result(rows, "\n".join(listing(recorded)), as_json=as_json)
             return
         record = read_back(store, session)
         if to_open:
@@ -181,10 +178,7 @@ def open_in_browser(page: Path) -> str:
 @replay.command("replay")
 def _replay(
     id: Id,
-    speed: Annotated[
-        float | None,
-        typer.Option(help="Show the run N times as fast as it was.", metavar="N", show_default=False),
-    ] = None,
+    speed: Annotated[float | None, typer.Option(help="Show the run N times as fast as it was.", metavar="N")] = None,
     step: Annotated[bool, typer.Option("--step", help="Show the run event by event, waiting for a key.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -217,13 +211,11 @@ def _replay(
         "seconds": round(seconds, 3),
         "report_digest": report.digest(),
     }
-    if as_json:
-        print_json(result)
-    else:
-        print(
-            f"Replayed {session}: {result['events_matched']:,} events matched, 0 calls, {seconds:.2f} s "
-            f"(the run itself took {state.seconds:.1f} s). Same report: {report.digest()[:16]}…"
-        )
+    text = (
+        f"Replayed {session}: {result['events_matched']:,} events matched, 0 calls, {seconds:.2f} s "
+        f"(the run itself took {state.seconds:.1f} s). Same report: {report.digest()[:16]}…"
+    )
+    print_result(result, text, as_json=as_json)
 
 
 def play(events: Sequence[AnyEvent], *, title: str, speed: float, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -291,7 +283,7 @@ def step_through(events: Sequence[AnyEvent], store: Store, *, ask: Callable[[str
 @diff.command("diff")
 def diff_command(
     a: Id,
-    b: Annotated[str, typer.Argument(help="The other session.", metavar="ID", show_default=False)],
+    b: Annotated[str, argument("The other session.", "ID")],
     as_json: Json = False,
 ) -> None:
     """Show what differs between two sessions: their set-up, where their replies diverge, their results."""
@@ -321,13 +313,9 @@ class Format(StrEnum):
 def export_command(
     id: Id,
     format: Annotated[
-        Format | None,
-        typer.Option(help="Output format. Default: by the file's name, else markdown.", show_default=False),
+        Format | None, typer.Option(help="Output format. Default: by the file's name, else markdown.")
     ] = None,
-    view: Annotated[
-        str | None,
-        typer.Option(help="View of the SVG.  [default: tree]", metavar="VIEW", show_default=False),
-    ] = None,
+    view: Annotated[str | None, typer.Option(help="View of the SVG.  [default: tree]", metavar="VIEW")] = None,
     out: Annotated[
         Path, typer.Option(help="Output file, readable by you alone; - is standard output.", metavar="FILE")
     ] = Path("-"),

@@ -12,17 +12,15 @@ from typing import Annotated
 
 import typer
 
-from consilience.cli.errors import can_draw_over, notify, print_json
-from consilience.cli.options import Json, ListingGroup, new_app
+from consilience.cli.errors import can_draw_over, notify, print_result
+from consilience.cli.options import Json, ListingGroup, argument, new_app
 from consilience.domain.errors import UnavailableModel, UnknownName
 from consilience.domain.paths import check_home
-from consilience.reporting.formatting import printable, size
+from consilience.reporting.formatting import size
 
 models = new_app(ListingGroup)
 
-ModelArgument = Annotated[
-    str, typer.Argument(help="Name of a model: consilience models list.", metavar="NAME", show_default=False)
-]
+ModelArgument = Annotated[str, argument("Name of a model: consilience models list.", "NAME")]
 
 
 @models.callback()
@@ -52,15 +50,16 @@ def _list_models(as_json: Json = False) -> None:
         }
         for entry in entries
     ]
-    if as_json:
-        print_json(rows)
-        return
+    lines = []
     for row, entry in zip(rows, entries, strict=True):
         state = "installed" if row["installed"] else "not installed"
-        print(f"{entry.name:<20} {size(entry.size):>7}  {entry.licence:<11} {state:<13} {row['note']}".rstrip())
-    print("Use a model with --model local:NAME; --model local is the default model.")
-    print("Compare texts with an encoder: --encoder minilm.")
-    print("Any GGUF file: --model local:/path/to/file.gguf")
+        lines.append(f"{entry.name:<20} {size(entry.size):>7}  {entry.licence:<11} {state:<13} {row['note']}".rstrip())
+    lines += [
+        "Use a model with --model local:NAME; --model local is the default model.",
+        "Compare texts with an encoder: --encoder minilm.",
+        "Any GGUF file: --model local:/path/to/file.gguf",
+    ]
+    print_result(rows, "\n".join(lines), as_json=as_json)
 
 
 @models.command("pull")
@@ -68,11 +67,8 @@ def _pull(name: ModelArgument, as_json: Json = False) -> None:
     """Download the weights of a model and verify them. Continues an interrupted download."""
     check_home()
     name = name.removeprefix("local:")
-    path = fetch(name, quiet=False)
-    if as_json:
-        print_json({"name": name, "path": str(path)})
-    else:
-        print(path)
+    path = str(fetch(name, quiet=False))
+    print_result({"name": name, "path": path}, path, as_json=as_json)
 
 
 @models.command("rm")
@@ -83,10 +79,8 @@ def _rm(name: ModelArgument, as_json: Json = False) -> None:
     check_home()
     name = name.removeprefix("local:")
     removed = remove(name)
-    if as_json:
-        print_json({"name": name, "removed": removed})
-    else:
-        print(f"Removed {name}." if removed else f"{name} was not installed.")
+    text = f"Removed {name}." if removed else f"{name} was not installed."
+    print_result({"name": name, "removed": removed}, text, as_json=as_json)
 
 
 PROGRESS_SECONDS = 10.0
@@ -192,7 +186,7 @@ def _with_bar(name: str, total: int) -> Path:
 
 
 class _Lines:
-    """Progress as a line every `PROGRESS_SECONDS`, without a terminal."""
+    """Progress as a line every `PROGRESS_SECONDS`."""
 
     def __init__(self) -> None:
         self._message = ""
@@ -208,7 +202,7 @@ class _Lines:
         notify(f"{message}: {size(done)} of {size(total)}" if done else message)
 
 
-panels = new_app(ListingGroup)
+panels, hierarchies = new_app(ListingGroup), new_app(ListingGroup)
 
 
 @panels.callback()
@@ -222,36 +216,26 @@ def _list_panels(as_json: Json = False) -> None:
     from consilience.domain.panels import load_panel, shipped_panels
 
     panels = {name: load_panel(name) for name in shipped_panels()}
-    if as_json:
-        print_json([{"name": n, "description": p.description, "personas": list(p.names)} for n, p in panels.items()])
-        return
+    rows = [{"name": n, "description": p.description, "personas": list(p.names)} for n, p in panels.items()]
     width = max(map(len, panels))
-    for name, panel in panels.items():
-        print(f"{name:<{width}}  {len(panel.personas):>2} personas  {panel.description}")
+    lines = [f"{n:<{width}}  {len(p.personas):>2} personas  {p.description}" for n, p in panels.items()]
+    print_result(rows, "\n".join(lines), as_json=as_json)
 
 
 @panels.command("show")
 def _show_panel(
-    name: Annotated[
-        str, typer.Argument(help="A shipped panel or a TOML file.", metavar="NAME|FILE", show_default=False)
-    ],
-    as_json: Json = False,
+    name: Annotated[str, argument("A shipped panel or a TOML file.", "NAME|FILE")], as_json: Json = False
 ) -> None:
     """Show the personas of a panel, in order of importance."""
     from consilience.domain.panels import load_panel
 
     panel = load_panel(name)
-    if as_json:
-        print_json(panel.model_dump(mode="json"))
-        return
-    print(printable(f"{panel.name}: {panel.description}"))
+    lines = [f"{panel.name}: {panel.description}"]
     for persona in panel.personas:
-        print(printable(f"\n  {persona.name}\n    {persona.description}"))
-        for name, value in persona.model_dump(exclude={"name", "description"}, exclude_defaults=True).items():
-            print(printable(f"    {name}: {', '.join(value) if isinstance(value, tuple) else value}"))
-
-
-hierarchies = new_app(ListingGroup)
+        lines += ["", f"  {persona.name}", f"    {persona.description}"]
+        fields = persona.model_dump(exclude={"name", "description"}, exclude_defaults=True)
+        lines += [f"    {n}: {', '.join(v) if isinstance(v, tuple) else v}" for n, v in fields.items()]
+    print_result(panel.model_dump(mode="json"), "\n".join(lines), as_json=as_json)
 
 
 @hierarchies.callback()
@@ -265,43 +249,34 @@ def _list_hierarchies(as_json: Json = False) -> None:
     from consilience.domain.hierarchies import load_hierarchy, shipped_hierarchies
 
     hierarchies = {name: load_hierarchy(name) for name in shipped_hierarchies()}
-    if as_json:
-        print_json(
-            [{"name": n, "description": h.description, "sections": list(h.sections)} for n, h in hierarchies.items()]
-        )
-        return
-    width = max(map(len, hierarchies))
+    rows = [{"name": n, "description": h.description, "sections": list(h.sections)} for n, h in hierarchies.items()]
+    width, lines = max(map(len, hierarchies)), []
     for name, hierarchy in hierarchies.items():
         layers = max(hierarchy.layer(role.name) for role in hierarchy.roles)
-        print(f"{name:<{width}}  {len(hierarchy.roles):>2} roles on {layers} layers  {hierarchy.description}")
+        lines.append(f"{name:<{width}}  {len(hierarchy.roles):>2} roles on {layers} layers  {hierarchy.description}")
+    print_result(rows, "\n".join(lines), as_json=as_json)
 
 
 @hierarchies.command("show")
 def _show_hierarchy(
-    name: Annotated[
-        str, typer.Argument(help="A shipped hierarchy or a TOML file.", metavar="NAME|FILE", show_default=False)
-    ],
-    as_json: Json = False,
+    name: Annotated[str, argument("A shipped hierarchy or a TOML file.", "NAME|FILE")], as_json: Json = False
 ) -> None:
     """Show the roles of a hierarchy, each below its parents; a role with several parents appears below each."""
     from consilience.domain.hierarchies import load_hierarchy
 
     hierarchy = load_hierarchy(name)
-    if as_json:
-        print_json(hierarchy.model_dump(mode="json"))
-        return
-    print(printable(f"{hierarchy.name}: {hierarchy.description}"))
-    printed: set[str] = set()
+    lines = [f"{hierarchy.name}: {hierarchy.description}"]
+    described: set[str] = set()
 
-    def print_role(role: str, depth: int) -> None:
-        is_repeated = role in printed
-        printed.add(role)
-        description = "(as above)" if is_repeated else hierarchy.by_name[role].description
-        print(printable(f"{'  ' * depth}{role}  {description}"))
+    def describe(role: str, depth: int) -> None:
+        is_repeated = role in described
+        described.add(role)
+        lines.append(f"{'  ' * depth}{role}  {'(as above)' if is_repeated else hierarchy.by_name[role].description}")
         for child in () if is_repeated else hierarchy.children(role):
-            print_role(child, depth + 1)
+            describe(child, depth + 1)
 
-    print_role(hierarchy.coordinator, 1)
+    describe(hierarchy.coordinator, 1)
+    print_result(hierarchy.model_dump(mode="json"), "\n".join(lines), as_json=as_json)
 
 
 schema = new_app()
@@ -313,14 +288,9 @@ ERROR = "error"
 @schema.command("schema")
 def schema_command(
     name: Annotated[
-        str,
-        typer.Argument(
-            help="report (fields shared by all reports), events, error, or a protocol for its report.", metavar="NAME"
-        ),
+        str, argument("report (fields shared by all reports), events, error, or a protocol for its report.", "NAME")
     ] = "report",
-    out: Annotated[
-        Path | None, typer.Option(help="Write all schemas into this directory instead.", metavar="DIR")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write all schemas into this directory.", metavar="DIR")] = None,
     as_json: Json = False,
 ) -> None:
     """Print one JSON Schema; --json changes nothing."""
@@ -348,14 +318,8 @@ def schema_text(name: str) -> str:
     from consilience.engine.protocol import find_protocol
     from consilience.reporting.export import EVENTS, REPORT, events_schema, report_schema
 
-    if name == EVENTS:
-        schema = events_schema()
-    elif name == ERROR:
-        schema = error_schema()
-    elif name == REPORT:
-        schema = report_schema()
-    else:
-        schema = report_schema(find_protocol(name).report)
+    shared = {EVENTS: events_schema, ERROR: error_schema, REPORT: report_schema}
+    schema = shared[name]() if name in shared else report_schema(find_protocol(name).report)
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 

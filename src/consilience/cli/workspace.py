@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from consilience.cli.errors import EXIT_REQUIREMENT_NOT_MET, notify, print_json
-from consilience.cli.options import Json, names_option
+from consilience.cli.errors import EXIT_REQUIREMENT_NOT_MET, notify, print_json, print_result
+from consilience.cli.options import Json, argument, names_option
 from consilience.cli.workspace_text import (
     EXIT_NOTHING_THERE,
     advice_for,
@@ -42,7 +42,7 @@ from consilience.domain.errors import SettingsError, WorkspaceError
 from consilience.reporting.formatting import one_line, printable
 
 if TYPE_CHECKING:
-    from consilience.coordination import Ticket, Workspace
+    from consilience.coordination import Ticket
 
 
 EXIT_GATE_NOT_MET = EXIT_REQUIREMENT_NOT_MET
@@ -59,11 +59,7 @@ workspace = typer.Typer(
 )
 
 
-def _argument(help: str, metavar: str) -> Any:
-    return typer.Argument(help=help, metavar=metavar, show_default=False)
-
-
-Directory = Annotated[str, _argument("Directory of the workspace, or a text with [SESSION_DIR:/its/path].", "DIR")]
+Directory = Annotated[str, argument("Directory of the workspace, or a text with [SESSION_DIR:/its/path].", "DIR")]
 Gates = Annotated[list[str] | None, names_option("--gates", help="Gates by which results are judged.", metavar="GATE")]
 AgentName = Annotated[str, typer.Option("--agent", help="Name of the agent.", metavar="NAME", show_default=False)]
 
@@ -95,7 +91,7 @@ def _workspace() -> None:
 
 @workspace.command("new", **_example("new review --agents red,blue"))
 def new(
-    directory: Annotated[str, _argument("A path that does not exist, or an empty directory.", "DIR")],
+    directory: Annotated[str, argument("A path that does not exist, or an empty directory.", "DIR")],
     agents: Annotated[list[str] | None, names_option("--agents", help="Names of the agents.", metavar="NAME")] = None,
     kind: Annotated[ReviewType, typer.Option("--type", help="What is reviewed.")] = "code",
     gates: Gates = None,
@@ -107,17 +103,15 @@ def new(
     check_gates(gates or ())
     config: dict[str, Any] = {"gates": [*gates]} if gates else {}
     made = Workspace.create(Path(directory).expanduser(), review_type=kind, agents=agents or (), config=config)
-    if as_json:
-        print_json({"path": str(made.path), "session_id": made.session_id, "marker": made.marker})
-    else:
-        print(made.path)
+    value = {"path": str(made.path), "session_id": made.session_id, "marker": made.marker}
+    print_result(value, str(made.path), as_json=as_json)
 
 
 @workspace.command("ticket", **_example('ticket review --for red "Review src/ and say what breaks."'))
 def ticket(
     directory: Directory,
     instructions: Annotated[
-        str, _argument("The task; @FILE reads it from a file, - from standard input.", "INSTRUCTIONS")
+        str, argument("The task; @FILE reads it from a file, - from standard input.", "INSTRUCTIONS")
     ],
     assigned_to: Annotated[
         str, _text("Agent, `human` or `human:NAME`. Default: any agent.", "--for", metavar="NAME")
@@ -170,10 +164,7 @@ def ticket(
         max_requeues=max_requeues,
     )
     posted = post(target, asked)
-    if as_json:
-        print_json(ticket_json(posted))
-    else:
-        print(posted.id)
+    print_result(ticket_json(posted), posted.id, as_json=as_json)
 
 
 @workspace.command("claim", **_example("claim review --agent red --wait 60"))
@@ -181,7 +172,7 @@ def claim(
     directory: Directory,
     agent: AgentName,
     ticket_id: Annotated[
-        str | None, _argument("Id of the ticket. Default: the oldest for this agent or for any.", "TICKET")
+        str | None, argument("Id of the ticket. Default: the oldest for this agent or for any.", "TICKET")
     ] = None,
     wait: Annotated[float, _seconds("Wait this long for a ticket.")] = 0,
     as_json: Json = False,
@@ -216,17 +207,13 @@ def claim(
             advice = f"Acknowledge it: {shell_command('ack', str(target.path), '--agent', agent)}"
         exit_empty_handed(what, where=str(target.path), do=advice, as_json=as_json)
     try:
-        if as_json:
-            print_json(
-                {
-                    "claim": claim_string(claimed),
-                    "submit": submit_command(target, claimed),
-                    "expires_at": iso_time(claimed.expires_at),
-                    "ticket": ticket_json(claimed),
-                }
-            )
-        else:
-            print(printable(claim_text(target, claimed)))
+        value = {
+            "claim": claim_string(claimed),
+            "submit": submit_command(target, claimed),
+            "expires_at": iso_time(claimed.expires_at),
+            "ticket": ticket_json(claimed),
+        }
+        print_result(value, claim_text(target, claimed), as_json=as_json)
         sys.stdout.flush()
     except BaseException:  # Ctrl-C as well
         fail(target, claimed, "the claim could not be printed")  # no process holds it
@@ -239,7 +226,7 @@ def submit(
     claim: Annotated[
         str, typer.Option("--claim", help="The claim, as `claim` prints it.", metavar="CLAIM", show_default=False)
     ],
-    file: Annotated[str | None, _argument("The answer; - is standard input.", "FILE")] = None,
+    file: Annotated[str | None, argument("The answer; - is standard input.", "FILE")] = None,
     summary: Annotated[str, _text("Summary in a sentence.")] = "",
     give_back: Annotated[
         str | None,
@@ -265,12 +252,8 @@ def submit(
         ended = fail(target, claimed, give_back)
     else:
         ended = submit(target, claimed, read_input(file or "-"), summary=summary)
-    if as_json:
-        print_json(ticket_json(ended))
-    elif ended.result is not None:
-        print(target.path / ended.result.artifact_path)
-    else:
-        print(f"{ended.id}: {describe_state(ended)}")
+    place = f"{ended.id}: {describe_state(ended)}" if ended.result is None else target.path / ended.result.artifact_path
+    print_result(ticket_json(ended), str(place), as_json=as_json)
 
 
 @workspace.command("wait", **_example("wait review t-1 t-2 --timeout 120"))
@@ -278,7 +261,7 @@ def wait(
     directory: Directory,
     tickets: Annotated[
         list[str] | None,
-        _argument("Ids of tickets. Default: all.", "TICKET..."),
+        argument("Ids of tickets. Default: all.", "TICKET..."),
     ] = None,
     timeout: Annotated[float, _seconds("Max time to wait.")] = 120,
     quorum: Annotated[
@@ -295,8 +278,10 @@ def wait(
 
     target = open_workspace(directory)
     ids = list(dict.fromkeys(tickets or [ticket.id for ticket in target.tickets()]))
-    if not tickets:
-        _refuse_unreadable(target, as_json)
+    if not tickets and (unreadable := target.unreadable_tickets()):
+        what = f"no record of {', '.join(unreadable)} is readable"
+        do = "Name the tickets to wait for, or post these again."
+        exit_empty_handed(what, where=str(target.path), do=do, as_json=as_json)
     if not ids:
         exit_empty_handed("no ticket is posted", where=str(target.path), do="Post one first.", as_json=as_json)
     needed = quorum or len(ids)
@@ -334,15 +319,6 @@ def wait(
         raise typer.Exit(EXIT_NOTHING_THERE)
 
 
-def _refuse_unreadable(target: Workspace, as_json: bool) -> None:
-    if unreadable := target.unreadable_tickets():
-        what, do = (
-            f"no record of {', '.join(unreadable)} is readable",
-            "Name the tickets to wait for, or post these again.",
-        )
-        exit_empty_handed(what, where=str(target.path), do=do, as_json=as_json)
-
-
 @workspace.command("ack", **_example("ack review --agent red"))
 def ack(
     directory: Directory,
@@ -354,10 +330,8 @@ def ack(
     from consilience.coordination.ending import acknowledge
 
     record = acknowledge(open_workspace(directory), agent, note)
-    if as_json:
-        print_json(record.model_dump(mode="json"))
-    else:
-        print(f"{record.agent}: acknowledged {iso_time(record.acknowledged_at)}")
+    text = f"{record.agent}: acknowledged {iso_time(record.acknowledged_at)}"
+    print_result(record.model_dump(mode="json"), text, as_json=as_json)
 
 
 @workspace.command("sweep", **_example("sweep review"))
@@ -376,7 +350,7 @@ def sweep(directory: Directory, as_json: Json = False) -> None:
 
 @workspace.command("gate", **_example("gate review.md --gates specific_examples"))
 def gate(
-    files: Annotated[list[str], _argument("A text; - is standard input.", "FILE...")],
+    files: Annotated[list[str], argument("A text; - is standard input.", "FILE...")],
     gates: Annotated[
         list[str] | None,
         names_option(
@@ -397,18 +371,17 @@ def gate(
     ids = gates or [*BUILT_IN_GATES]
     known = {gate_id: load_gate(gate_id) for gate_id in ids}
     missed = {gate_id: gate_misses(gate_id, known[gate_id], texts) for gate_id in ids}
-    if as_json:
-        rows = [
-            {"id": id, "description": gate.description, "met": not missed[id], "missed_by": missed[id], "add": gate.add}
-            for id, gate in known.items()
-        ]
-        print_json({"met": not any(missed.values()), "gates": rows})
-    else:
-        for id, gate in known.items():
-            print(printable(f"{'missed' if missed[id] else 'met':6}  {id}: {gate.description}"))
-            if missed[id]:
-                by = f"{', '.join(missed[id])}: " if len(texts) > 1 else ""
-                print(printable(f"        {by}{gate.add}"))
+    rows = [
+        {"id": id, "description": gate.description, "met": not missed[id], "missed_by": missed[id], "add": gate.add}
+        for id, gate in known.items()
+    ]
+    lines: list[str] = []
+    for id, gate in known.items():
+        lines.append(f"{'missed' if missed[id] else 'met':6}  {id}: {gate.description}")
+        if missed[id]:
+            by = f"{', '.join(missed[id])}: " if len(texts) > 1 else ""
+            lines.append(f"        {by}{gate.add}")
+    print_result({"met": not any(missed.values()), "gates": rows}, "\n".join(lines), as_json=as_json)
     if any(missed.values()):
         raise typer.Exit(EXIT_GATE_NOT_MET)
 
@@ -416,37 +389,31 @@ def gate(
 @workspace.command("show", **_example("show review"))
 def show(
     directory: Directory,
-    ticket_id: Annotated[str | None, _argument("Id of a ticket, to show it whole.", "TICKET")] = None,
+    ticket_id: Annotated[str | None, argument("Id of a ticket, to show it whole.", "TICKET")] = None,
     as_json: Json = False,
 ) -> None:
     """Show the agents, tickets and convergence of a workspace, or one ticket with its history."""
     target = open_workspace(directory)
     if ticket_id is not None:
         ticket = target.ticket(ticket_id)
-        if as_json:
-            print_json(ticket_json(ticket))
-        else:
-            print(printable("\n".join([ticket_row(ticket), *failure_rows(ticket), "", task_text(ticket)])))
+        text = "\n".join([ticket_row(ticket), *failure_rows(ticket), "", task_text(ticket)])
+        print_result(ticket_json(ticket), text, as_json=as_json)
         return
     convergence, tickets = target.convergence(), target.tickets()
     agents = [target.state_of(agent) for agent in target.agents()]
-    if as_json:
-        print_json(
-            {
-                "path": str(target.path),
-                "session_id": target.session_id,
-                "agents": [agent.model_dump(mode="json") for agent in agents],
-                "convergence": convergence.model_dump(mode="json"),
-                "tickets": [ticket_json(ticket) for ticket in tickets],
-                "unreadable": target.unreadable_tickets(),
-            }
-        )
-        return
+    value = {
+        "path": str(target.path),
+        "session_id": target.session_id,
+        "agents": [agent.model_dump(mode="json") for agent in agents],
+        "convergence": convergence.model_dump(mode="json"),
+        "tickets": [ticket_json(ticket) for ticket in tickets],
+        "unreadable": target.unreadable_tickets(),
+    }
     lines = [f"{target.path}  {target.session_id}"]
     lines += [f"{agent.agent}: {agent.status} {agent.current_ticket}".rstrip() for agent in agents]
     lines += [line for ticket in tickets for line in (ticket_row(ticket), *failure_rows(ticket))]
     lines += [f"{ticket_id}: no record is readable" for ticket_id in target.unreadable_tickets()]
-    print(printable("\n".join(lines)))
+    print_result(value, "\n".join(lines), as_json=as_json)
 
 
 @workspace.command("shutdown", **_example("shutdown review --wait 30"))
@@ -465,10 +432,7 @@ def shutdown(
 
     target = open_workspace(directory)
     ended = shutdown(target, reason, timeout=wait, keep=keep)
-    if as_json:
-        print_json(ended.model_dump(mode="json"))
-    else:
-        print(ended.archive or target.path)
+    print_result(ended.model_dump(mode="json"), str(ended.archive or target.path), as_json=as_json)
     if ended.missing:
         notify(f"Not acknowledged by {', '.join(ended.missing)}.")
     if ended.withdrawn:
@@ -477,7 +441,7 @@ def shutdown(
 
 @workspace.command("gc", **_example("gc ~/workspaces"))
 def gc(
-    root: Annotated[str, _argument("Directory that holds workspaces.", "ROOT")],
+    root: Annotated[str, argument("Directory that holds workspaces.", "ROOT")],
     idle: Annotated[float, _seconds("Set aside workspaces in which nothing changed for this long.")] = 1800,
     kept: Annotated[float, _seconds("Delete workspaces that were set aside this long ago.")] = 86_400,
     as_json: Json = False,
@@ -489,10 +453,8 @@ def gc(
     from consilience.coordination.ending import collect_garbage
 
     collected = collect_garbage(Path(root).expanduser(), idle=idle, kept=kept)
-    if as_json:
-        print_json(collected.model_dump(mode="json"))
-        return
     lines = [f"renamed: {old} to {new}" for old, new in collected.abandoned.items()]
     lines += [f"deleted: {name}" for name in collected.deleted]
     lines += [f"kept: {name} ({reason})" for name, reason in collected.kept.items()]
-    print(printable("\n".join(one_line(line) for line in lines) or "nothing to do"))
+    text = "\n".join(one_line(line) for line in lines) or "nothing to do"
+    print_result(collected.model_dump(mode="json"), text, as_json=as_json)
