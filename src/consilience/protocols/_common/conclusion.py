@@ -219,6 +219,16 @@ def count_ballots(
     return BallotResult(tuple(ballots), pooled, position, decided_by, (unmet,) if unmet else ())
 
 
+def stated_position(session: Session, pattern: str, answer: TextReply | None) -> str | None:
+    """Return the position that an answer states, with a warning if it states none."""
+    if not pattern or answer is None:
+        return None
+    position = extract(pattern, answer.text)
+    if position is None:
+        session.warn("the answer does not match the answer_pattern")
+    return position
+
+
 def read_ballot(session: Session, pattern: str, step: int, reply: Reply[Any], vote: BallotReply | Any) -> Ballot | None:
     """Return the ballot in `vote`, the value of `reply`; None if its position does not match the pattern."""
     position = extract_declared(pattern, vote.position)

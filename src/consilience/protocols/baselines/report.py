@@ -8,7 +8,7 @@ from typing import Literal
 
 from consilience.domain.report import Frozen, Report
 from consilience.domain.sections import Block, Item, Paragraph, Presentation, Section
-from consilience.protocols._common.presenting import bullets, key_figures, plural, position_blocks
+from consilience.protocols._common.presenting import bullets, extend_presentation, key_figures, plural, position_blocks
 
 
 class SelfReportedAnalysis(Frozen):
@@ -154,9 +154,9 @@ class VoteReport(Report):
 
 
 def _presented(report: SoloReport | VoteReport, sections: tuple[Section, ...]) -> Presentation:
-    update = {
-        "above_answer": position_blocks(report.position),
-        "sections": sections,
-        "figures": tuple(key_figures(report.metrics)),
-    }
-    return Report.presentation(report).model_copy(update=update)
+    return extend_presentation(
+        report,
+        above_answer=position_blocks(report.position),
+        sections=sections,
+        figures=tuple(key_figures(report.metrics)),
+    )

@@ -17,8 +17,13 @@ from consilience.domain.report import Confidence
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
-from consilience.protocols._common.answers import extract
-from consilience.protocols._common.conclusion import MAX_AGAINST, AgainstReply, Conclusion, conclusion_fields
+from consilience.protocols._common.conclusion import (
+    MAX_AGAINST,
+    AgainstReply,
+    Conclusion,
+    conclusion_fields,
+    stated_position,
+)
 from consilience.protocols.baselines.report import (
     Review,
     ReviewedIssue,
@@ -247,9 +252,7 @@ class Solo(Baseline):
         value = reply.value if reply is not None and isinstance(reply.value, StructuredReply) else None
         if value and value.model_fields_set <= {"text", "responses"}:
             session.warn("the answer is prose only: it states no alternatives and no confidence")
-        position = extract(self.answer_pattern, answer) if self.answer_pattern and answer else None
-        if self.answer_pattern and answer and position is None:
-            session.warn("the answer does not match the answer_pattern")
+        position = stated_position(session, self.answer_pattern, reply)
         stop = stop_reason_of(session, [first] if isinstance(first, Failure) else [], 1)
         out_of_steps = StopReason.EXHAUSTED_STEPS if run.out_of_steps else None
         return await session.report(

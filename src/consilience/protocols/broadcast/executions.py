@@ -371,16 +371,19 @@ class BroadcastRun(TreeRun):
         return (*standing_flags(latest_executions(self.iterations)), *own)
 
     @property
-    def last_iterations(self) -> tuple[IterationResult, ...]:
-        """The last iteration of every parent in its last execution, the root's at the end."""
-        last = self.iterations[-1:]
-        below = [run for iteration in last for child in iteration.children for run in child.walk(last=True)]
-        return (*(run.iterations[-1] for run in below if run.iterations), *last)
+    def families(self) -> Iterator[tuple[IterationResult, Sequence[TextReply]]]:
+        """The last iteration of every parent in its last execution, the root's at the end, with the replies that may decide about
+        its disagreements."""
+        for iteration in self.iterations[-1:]:
+            for run in (run for child in iteration.children for run in child.walk(last=True)):
+                if run.iterations:
+                    yield run.iterations[-1], [run.response] if run.response is not None else []
+            yield iteration, self.rulings
 
     @property
     def unsatisfied(self) -> tuple[IterationResult, ...]:
         """The last iterations of the parents that are not satisfied."""
-        return tuple(iteration for iteration in self.last_iterations if not iteration.check.met)
+        return tuple(iteration for iteration, _ in self.families if not iteration.check.met)
 
     @property
     def all_failures(self) -> list[Failure]:

@@ -216,7 +216,7 @@ async def conclude(
 def _unmet(settings: BroadcastSettings, run: BroadcastRun) -> tuple[str, ...]:
     """Return what was not satisfied: parents in their last iterations, then the root's judgement of its own answer."""
     unmet = [f"{iteration.agent} is not satisfied ({'; '.join(iteration.unmet)})" for iteration in run.unsatisfied]
-    unread = [iteration.agent for iteration in run.last_iterations if iteration.check.met and _is_unread(iteration)]
+    unread = [iteration.agent for iteration, _ in run.families if iteration.check.met and _is_unread(iteration)]
     unmet += [f"the evaluator gave no readable verdict ({agent})" for agent in unread]
     unmet += [f"no reply to {failure.key}" for failure in run.failures]
     if run.root is None:
@@ -257,7 +257,7 @@ def _objections(session: Session, settings: BroadcastSettings, run: BroadcastRun
     """Yield the disagreements of every family's last coordination, from the leaves up, then the critical flags and contradictions
     that stand at the root."""
     shown = session.shown()
-    for iteration, rulings in _families(run):
+    for iteration, rulings in run.families:
         read = {id for reply in rulings for id in reply.shown}
         for entry in (entry for child in iteration.children for entry in child.disagreements):
             fate, ruling = _ruling(entry.id, rulings)
@@ -284,15 +284,6 @@ def _objections(session: Session, settings: BroadcastSettings, run: BroadcastRun
             fate="refuted" if fate == "refuted" and not flag.critical else "stands",
             ruling=ruling,
         )
-
-
-def _families(run: BroadcastRun) -> Iterator[tuple[IterationResult, Sequence[TextReply]]]:
-    """Yield the last iteration of every parent in its last execution, with the replies that may decide about disagreements."""
-    for iteration in run.iterations[-1:]:
-        for child in (child for top in iteration.children for child in top.walk(last=True)):
-            if child.iterations:
-                yield child.iterations[-1], [child.response] if child.response is not None else []
-        yield iteration, run.rulings
 
 
 def _ruling(id: str, rulings: Sequence[TextReply]) -> tuple[ObjectionFate | None, str]:

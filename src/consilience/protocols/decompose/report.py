@@ -17,12 +17,12 @@ from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure
-from consilience.protocols._common.answers import extract
 from consilience.protocols._common.conclusion import (
     TextReply,
     TreeRun,
     answer_fields,
     first_results,
+    stated_position,
     warn_dropped_labels,
     warn_failed_review,
 )
@@ -129,13 +129,11 @@ async def conclude(
     session: Session, run: TreeRun, works: Sequence[AgentWork], stop: StopReason, pattern: str
 ) -> DecomposeReport:
     """Return the report. `works` is the work of all agents, parents first. No agent contradicts another, so there is no dissent."""
-    position = extract(pattern, run.closing.text) if pattern and run.closing else None
     asked = {work.agent for work in works}
     failures = [*(failure for work in works for failure in work.failures), *run.failures]
     answer = answer_fields(session, run, failures, run.closing)
     _warn(session, run, works)
-    if pattern and run.closing is not None and position is None:
-        session.warn("the answer does not match the answer_pattern")
+    position = stated_position(session, pattern, run.closing)
     warn_failed_review(session, run)
     return await session.report(
         DecomposeReport,

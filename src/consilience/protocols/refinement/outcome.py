@@ -57,7 +57,7 @@ async def conclude(
     outcome = _Outcome.of(session, settings, run, stop)
     best, chosen = outcome.best, outcome.chosen
     answer, lost = run.draft.restored(outcome.document) if outcome.document else (None, [])
-    aggregated = _aggregated(best) if best else {}
+    aggregated = {parent: weighed for parent, _, weighed in _helped(best)} if best else {}
     passes, objections = outcome.passes(), outcome.objections()
     metrics = {"words": len((answer or "").split()), **outcome.metrics(passes, aggregated)}
     for warning in outcome.warnings(metrics, lost):
@@ -88,7 +88,7 @@ async def conclude(
         distances=run.distances,
         handed_down=tuple(handed for state in run.begun for handed in state.result.handed),
         revisions=outcome.revisions(passes),
-        contributions=tuple(_contributions(run.begun)),
+        contributions=tuple(entry for state in run.begun for entry in _contributions(state)),
     )
 
 
@@ -109,42 +109,38 @@ def aggregate(declared: Mapping[str, float]) -> tuple[dict[str, float], float]:
     return {name: c / total for name, c in declared.items()}, min(mean, max(declared.values()))
 
 
-def _levels(outputs: Mapping[str, RoleOutput]) -> dict[str, float]:
-    return {name: LEVELS[output.declared] if output.declared else 0.0 for name, output in outputs.items()}
-
-
-def _contributions(states: Sequence[PassState]) -> Iterator[Contribution]:
-    """Yield what every parent had from each of its children at the end of every pass."""
-    for state in states:
-        for parent in state.result.tree.shape.agents:
-            below = state.result.below(parent)
-            weights, _ = aggregate(_levels(below))
-            for child, output in below.items():
-                yield Contribution(
-                    step=state.index,
-                    parent=parent,
-                    child=child,
-                    declared=output.declared,
-                    weight=weights[child],
-                    new=output.written,
-                )
-
-
-def _aggregated(state: PassState) -> dict[str, Aggregate]:
-    """Return what every parent got from its children in a pass, weighted by the confidence that each child declares."""
-    aggregates: dict[str, Aggregate] = {}
+def _helped(state: PassState) -> Iterator[tuple[str, dict[str, RoleOutput], Aggregate]]:
+    """Yield what every parent had from its children at the end of a pass, weighted by the confidence that each child declares."""
     for parent in state.result.tree.shape.agents:
         if below := state.result.below(parent):
-            levels = _levels(below)
+            levels = {name: LEVELS[output.declared] if output.declared else 0.0 for name, output in below.items()}
             weights, mean = aggregate(levels)
-            aggregates[parent] = Aggregate(
-                weights=weights,
-                weighted_confidence=mean,
-                best_individual=max(levels.values()),
-                combined_content="\n\n".join(output.text.text for output in below.values() if output.text is not None),
-                sources=tuple(below),
+            yield (
+                parent,
+                below,
+                Aggregate(
+                    weights=weights,
+                    weighted_confidence=mean,
+                    best_individual=max(levels.values()),
+                    combined_content="\n\n".join(
+                        output.text.text for output in below.values() if output.text is not None
+                    ),
+                    sources=tuple(below),
+                ),
             )
-    return aggregates
+
+
+def _contributions(state: PassState) -> Iterator[Contribution]:
+    for parent, below, weighed in _helped(state):
+        for child, output in below.items():
+            yield Contribution(
+                step=state.index,
+                parent=parent,
+                child=child,
+                declared=output.declared,
+                weight=weighed.weights[child],
+                new=output.written,
+            )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from consilience.domain.events import Noted, load_note
-from consilience.domain.hierarchies import Hierarchy, distance
+from consilience.domain.hierarchies import Hierarchy
 from consilience.domain.report import UnfinishedSession
 from consilience.domain.sections import (
     Block,
@@ -28,7 +28,7 @@ from consilience.domain.sections import (
     Table,
     View,
 )
-from consilience.protocols._common.presenting import format_score, format_share, plural
+from consilience.protocols._common.presenting import extend_presentation, format_score, format_share, plural
 from consilience.protocols.refinement.report_data import (
     ENDINGS,
     Contribution,
@@ -64,11 +64,7 @@ def views_so_far(progress: UnfinishedSession) -> tuple[View, ...]:
     """Return the views of a session without a report. Of the distances only those of roles with vectors are known."""
     settings = progress.started.settings
     hierarchy = settings.get("hierarchy")
-    rows: dict[str, dict[str, float]] = {}
-    if isinstance(hierarchy, dict):
-        roles = Hierarchy.model_validate(hierarchy)
-        if roles.has_vectors:
-            rows = {a.name: {b.name: distance(a.vector, b.vector) for b in roles.roles} for a in roles.roles}
+    rows = Hierarchy.model_validate(hierarchy).distances if isinstance(hierarchy, dict) else {}
     return (
         _passes_so_far(progress),
         _empty("flow", FLOW, "What was handed down stands in the report, and this session has none yet."),
@@ -153,9 +149,7 @@ def _verdict(entry: PassReport, report: RefinementData) -> str:
         return format_score(entry.whole_mark)
     if entry.quality is None:
         return "some parts were not judged" if entry.is_judged else "not judged"
-    needed = report.needed_quality
-    of = f", needed {needed:.2f}" if needed is not None else ""
-    return f"{entry.quality:.2f}{of}, {'met' if entry.met else 'not met'}"
+    return f"{entry.quality:.2f}{report.needed_text}, {'met' if entry.met else 'not met'}"
 
 
 def _is_rated(part: PartReport, entry: PassReport) -> bool:
@@ -262,14 +256,13 @@ def _flow_view(report: RefinementData) -> View:
     order = [(parent, child) for child in shape.agents for parent in shape.parents.get(child, ())]
     panels = []
     for step in steps:
-        edges = [
-            e for e in dict.fromkeys((*order, *down.get(step, {}))) if e in down.get(step, {}) or e in up.get(step, {})
-        ]
+        texts, replies = down.get(step, {}), up.get(step, {})
+        edges = [edge for edge in dict.fromkeys((*order, *texts)) if edge in texts or edge in replies]
         title = f"pass {step}{' (the answer)' if step == report.best_pass else ''}"
-        rows = [row for edge in edges for row in flow_rows(edge, down.get(step, {}), up.get(step, {}))]
+        rows = [row for edge in edges for row in flow_rows(edge, texts, replies)]
         heads = ("from → to", "down", "shown", "distance", "strength", "up", "weight")
         blocks += [Subheading(text=title), Table(heads=heads, rows=tuple(rows), left=2)]
-        panels.append(_flow_panel(report, title, edges, down.get(step, {}), up.get(step, {})))
+        panels.append(_flow_panel(report, title, edges, texts, replies))
     legend = (
         "↓ share of what was handed down that was shown; dashed: not all of it, faint: nothing was",
         "↑ weight of what came up, among all that came to the same reader",
@@ -290,8 +283,7 @@ def flow_rows(
 def _down_figures(text: HandedDownText) -> tuple[str, str, str, str]:
     return (
         text.what,
-        f"{text.kept} of {text.sentences}"
-        + (f", {format_share(text.kept / text.sentences)}" if text.sentences else ""),
+        text.shown,
         "–" if text.distance is None else "<0.01" if 0 < text.distance < 0.005 else f"{text.distance:.2f}",
         _strength(text.strength),
     )
@@ -410,15 +402,14 @@ class RefinementReport(RefinementData):
     """The report of `refinement`, which shows itself."""
 
     def presentation(self) -> Presentation:
-        max_passes = self.settings.get("max_passes")
-        update = {
-            "max_steps": max_passes if isinstance(max_passes, int) else None,
-            "ending": ENDINGS.get(self.stop_reason, ""),
-            "sections": sections(self),
-            "figures": tuple(figures(self)),
-            "views": views(self),
-        }
-        return super().presentation().model_copy(update=update)
+        return extend_presentation(
+            self,
+            max_steps="max_passes",
+            ending=ENDINGS.get(self.stop_reason, ""),
+            sections=sections(self),
+            figures=tuple(figures(self)),
+            views=views(self),
+        )
 
     @classmethod
     def progress(cls, progress: UnfinishedSession) -> Presentation:

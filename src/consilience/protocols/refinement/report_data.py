@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from consilience.domain.agents import seat_names, voices
 from consilience.domain.events import LongText
 from consilience.domain.outcome import StopReason
-from consilience.domain.report import Frozen, Objection, Report
+from consilience.domain.report import Frozen, Report
 from consilience.domain.sections import (
     Block,
     Details,
@@ -173,6 +173,11 @@ class HandedDownText(Frozen):
         """Share of sentences that were shown."""
         return self.kept / self.sentences if self.sentences else 1.0
 
+    @property
+    def shown(self) -> str:
+        """`3 of 4, 75 %`."""
+        return f"{self.kept} of {self.sentences}" + (f", {format_share(self.share)}" if self.sentences else "")
+
 
 class Contribution(Frozen):
     """What a parent had from a child at the end of a pass."""
@@ -270,6 +275,11 @@ class RefinementData(Report):
         threshold = self.settings.get("threshold")
         return float(threshold) if isinstance(threshold, int | float) else None
 
+    @property
+    def needed_text(self) -> str:
+        """`, needed 0.80`; empty without a threshold."""
+        return "" if self.needed_quality is None else f", needed {self.needed_quality:.2f}"
+
     def part(self, index: int, name: str) -> PartReport | None:
         """Return a part at the end of a pass."""
         return next((p.sections.get(name) for p in self.passes if p.index == index), None)
@@ -305,9 +315,8 @@ def _quality(report: RefinementData) -> Section:
         for entry in report.passes
         if not entry.unchanged
     ]
-    needed = report.needed_quality
     kind = f" ({report.quality_unit})" if report.quality_unit else ""
-    line = " → ".join(scores) + (f", needed {needed:.2f}" if needed is not None else "")
+    line = " → ".join(scores) + report.needed_text
     return Section(name="quality", part="answer", blocks=(Paragraph(lead=f"Quality by pass{kind}:", text=line),))
 
 
@@ -326,20 +335,15 @@ def _dissent(report: RefinementData) -> Section:
             Item(
                 lead=f"{objection.outcome}:",
                 text=objection.text,
-                by=_sides(objection, names),
+                by=" → ".join(names.get(id, id) for id in (objection.agent, objection.to)),
                 note="Handed back, and still not resolved." * objection.read,
             )
             for objection in standing
         )
         return Section(name="dissent", part="differences", heading="Dissent and open objections", blocks=items)
-    unheard = report.answer is None or len(voices(report.agents)) == 1 or report.replied == 0
-    if unheard:
+    if report.answer is None or len(voices(report.agents)) == 1 or report.replied == 0:
         return Section(name="dissent", part="differences")
     return Section(name="dissent", part="differences", blocks=(Paragraph(lead="Dissent:", text=_silence(report)),))
-
-
-def _sides(objection: Objection, names: Mapping[str, str]) -> str:
-    return " → ".join(names.get(id, id) for id in (objection.agent, objection.to))
 
 
 def _silence(report: RefinementData) -> str:
@@ -434,18 +438,14 @@ def _outcome(revision: Revision) -> str:
 
 def _moved(revision: Revision, report: RefinementData) -> str:
     """The critic's score of the part before and after; without scores, the confidence."""
-    part, later = (
-        report.part(revision.step, revision.role),
-        report.part(revision.into or revision.step + 1, revision.role),
-    )
+    part = report.part(revision.step, revision.role)
     if part is not None and part.scores:
+        later = report.part(revision.into or revision.step + 1, revision.role)
         return f", {format_score(part.overall)} → {format_score(later.overall if later else None)}"
+    if revision.before is None:
+        return ""
     kind = f"{report.quality_unit} " if report.quality_unit and revision.role != WHOLE else ""
-    return (
-        f", {kind}{format_score(revision.before)} → {format_score(revision.after)}"
-        if revision.before is not None
-        else ""
-    )
+    return f", {kind}{format_score(revision.before)} → {format_score(revision.after)}"
 
 
 def _marked(mark: str, sentences: Sequence[str]) -> Iterator[str]:
@@ -470,15 +470,10 @@ def _last_word(report: RefinementData) -> tuple[Block, ...]:
 
 def _left_out(report: RefinementData) -> Section:
     """The texts that were handed down shortened, by edge."""
-    cut = [text for text in report.handed_down if text.kept < text.sentences]
     rows = [
-        (
-            f"{text.parent} → {text.child}",
-            f"pass {text.step}",
-            text.what,
-            f"{text.kept} of {text.sentences}, {format_share(text.share)}",
-        )
-        for text in cut
+        (f"{text.parent} → {text.child}", f"pass {text.step}", text.what, text.shown)
+        for text in report.handed_down
+        if text.kept < text.sentences
     ]
     table = Table(heads=("from → to", "", "what", "sentences shown"), rows=tuple(rows), left=3)
     return Section(name="left_out", part="differences", heading="Shortened texts", blocks=(table,) if rows else ())
