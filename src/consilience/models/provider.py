@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from consilience.domain.errors import ProviderError, Refused, ServerError
 from consilience.domain.outcome import ThinkingLevel, Thinks
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 _OUTPUT_TOOL = "reply"
 _MAX_CREDIBLE_TOKENS = 100_000_000
 """Bound on the reported tokens of one request, ten times the longest known context."""
-_MAX_LINEAR_TOKENS = 100_000
-"""Input tokens up to which every known price list is linear."""
 _NO_TAGS = ("\0<think>", "\0</think>")
 """Tags that no text contains: with the default tags the library returns an unclosed trace as the answer."""
 _MAKERS = frozenset(
@@ -66,28 +64,18 @@ class ProviderModel:
         extra_body: dict[str, object] | None = None,
         prices: Prices = "listed",
     ) -> None:
-        self._name = name
-        self._account = account
+        self.name = name
+        self.account = account
         self._model = model
         self._prices = prices
-        self._mode: OutputMode | None = None
+        self._mode = _strongest_mode(model.profile)
         self._left_out: set[str] = set()
         self._other_limit = _other_limit(model)
         self._settings = _fixed_settings(model, extra_body)
         self.thinks: Thinks = thinks_of(model.profile, account)
         model.profile["thinking_tags"] = _NO_TAGS
-        self._unpriced: set[str] = set()
-        self._rates: tuple[float, float] | Literal["unread"] | None = "unread"
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entering: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def account(self) -> str:
-        return self._account
 
     @property
     def settings(self) -> ModelSettings:
@@ -104,14 +92,14 @@ class ProviderModel:
             await self._enter()
         sent = 0
         while True:
-            mode = self._output_mode() if request.schema is not None else None
+            mode = self._mode if request.schema is not None else None
             left_out = frozenset(self._left_out)
             sent += 1
             try:
                 response = await self._send(request, mode, left_out)
             except Exception as error:
                 learned = self._remember_rejected(error, mode, left_out)  # also without permission, for the next call
-                failure = None if learned and retry_allowed() else translate(error, self._account, self._scrub)
+                failure = None if learned and retry_allowed() else translate(error, self.account, self._scrub)
             else:
                 return self._completion(response, sent)
             if failure is not None:  # raised here, so that the library's exception is not its context
@@ -161,18 +149,6 @@ class ProviderModel:
             marked += [request.user[begin:end], CachePoint()]
         return [*marked, request.user[lengths[-1] :]]
 
-    def _output_mode(self) -> OutputMode:
-        """Return the strongest form of structured output in the model's profile."""
-        if self._mode is None:
-            profile = self._model.profile
-            if profile.get("supports_json_schema_output", False):
-                self._mode = "native"
-            elif profile.get("supports_tools", True):
-                self._mode = "tool"
-            else:
-                self._mode = "prompted"
-        return self._mode
-
     def _remember_rejected(self, error: Exception, mode: OutputMode | None, left_out: AbstractSet[str]) -> bool:
         """Remember the part of the sent request that `error` reports as unknown to the server. Returns whether there is one."""
         parts = OPTIONAL - left_out - (set() if self._other_limit else {"max_tokens"})
@@ -203,7 +179,7 @@ class ProviderModel:
         answered = _clean_word(response.model_name or self._model.model_name, keys)
         completion = Completion(
             text=text,
-            model=answering_name(self._name, answered),
+            model=answering_name(self.name, answered),
             tokens_in=usage.input_tokens,
             tokens_out=usage.output_tokens,
             tokens_thought=thought_tokens(response),
@@ -215,11 +191,9 @@ class ProviderModel:
         failure: ProviderError | None = None
         if reason == "content_filter":
             reason_given = str(details.get("refusal") or details.get("refusal_category") or "") or text
-            failure = Refused(
-                self._scrub(f"{self._account}: the model refused to answer. {reason_given[:300]}".strip())
-            )
+            failure = Refused(self._scrub(f"{self.account}: the model refused to answer. {reason_given[:300]}".strip()))
         elif reason == "error" and not text:
-            failure = ServerError(f"{self._account}: the provider reported a failed generation")
+            failure = ServerError(f"{self.account}: the provider reported a failed generation")
         if failure is not None:
             vars(failure).update(requests=sent, completion=completion)
             raise failure
@@ -231,16 +205,7 @@ class ProviderModel:
             return None
         if self._prices != "listed":
             return in_dollars(self._prices, response.usage.input_tokens, response.usage.output_tokens)
-        answered = response.model_name or ""
-        if not answered or answered in self._unpriced:
-            return None
-        try:
-            return float(response.cost().total_price)
-        except LookupError:
-            self._unpriced.add(answered)
-        except ValueError:  # the response has no usage
-            return None
-        return None
+        return listed_cost(response)
 
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
         """Return US dollars for a request of that size without cache reads; None if no price is known."""
@@ -248,12 +213,19 @@ class ProviderModel:
             return None
         if self._prices != "listed":
             return in_dollars(self._prices, tokens_in, tokens_out)
-        if tokens_in > _MAX_LINEAR_TOKENS:
-            return self._listed_price(tokens_in, tokens_out)
-        if self._rates == "unread":
-            rate_in, rate_out = self._listed_price(10_000, 0), self._listed_price(0, 10_000)
-            self._rates = None if rate_in is None or rate_out is None else (rate_in / 10_000, rate_out / 10_000)
-        return None if self._rates is None else tokens_in * self._rates[0] + tokens_out * self._rates[1]
+        from pydantic_ai.messages import ModelResponse
+        from pydantic_ai.usage import RequestUsage
+
+        model = self._model
+        return listed_cost(
+            ModelResponse(
+                parts=[],
+                usage=RequestUsage(input_tokens=tokens_in, output_tokens=tokens_out),
+                model_name=model.model_name,
+                provider_name=model.system,
+                provider_url=model.provider.base_url if model.provider is not None else None,
+            )
+        )
 
     @property
     def context_window(self) -> int | None:
@@ -268,23 +240,6 @@ class ProviderModel:
         except LookupError:
             return None
         return listed.context_window
-
-    def _listed_price(self, tokens_in: int, tokens_out: int) -> float | None:
-        from pydantic_ai.messages import ModelResponse
-        from pydantic_ai.usage import RequestUsage
-
-        model = self._model
-        response = ModelResponse(
-            parts=[],
-            usage=RequestUsage(input_tokens=tokens_in, output_tokens=tokens_out),
-            model_name=model.model_name,
-            provider_name=model.system,
-            provider_url=model.provider.base_url if model.provider is not None else None,
-        )
-        try:
-            return float(response.cost().total_price)
-        except (LookupError, ValueError):
-            return None
 
     async def close(self) -> None:
         """Close the connections. The model may be used again afterwards, on this event loop or another."""
@@ -307,6 +262,14 @@ class ProviderModel:
 
     def _scrub(self, text: str) -> str:
         return scrub(text, keys_of(self._model))
+
+
+def listed_cost(response: ModelResponse) -> float | None:
+    """Return the cost in US dollars by the public price data; None if it has no such model, or the response no usage."""
+    try:
+        return float(response.cost().total_price)
+    except (LookupError, ValueError, AssertionError):
+        return None
 
 
 def credible_usage(response: ModelResponse) -> RequestUsage:
@@ -348,6 +311,13 @@ def thinks_of(profile: Mapping[str, object], account: str) -> Thinks:
     if profile.get("supports_thinking", False):
         return "optionally"
     return "never" if account in _MAKERS else "always"
+
+
+def _strongest_mode(profile: Mapping[str, object]) -> OutputMode:
+    """Return the strongest form of structured output in a profile."""
+    if profile.get("supports_json_schema_output", False):
+        return "native"
+    return "tool" if profile.get("supports_tools", True) else "prompted"
 
 
 def keys_of(model: LibraryModel) -> list[str]:

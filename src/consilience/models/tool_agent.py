@@ -28,7 +28,14 @@ from consilience.models.failures import translate
 from consilience.models.limiter import Limited
 from consilience.models.parsing import Malformed, parse_reply
 from consilience.models.port import Completion, Model, ModelRequest, StepResult, Steps
-from consilience.models.provider import ProviderModel, bound_requests, credible_usage, keys_of, thought_tokens
+from consilience.models.provider import (
+    ProviderModel,
+    bound_requests,
+    credible_usage,
+    keys_of,
+    listed_cost,
+    thought_tokens,
+)
 from consilience.models.redaction import scrub, without_keys
 from consilience.models.registry import DEADLINE_SECONDS, RETRIES
 
@@ -205,7 +212,7 @@ class _AgentRequest(Model):
                 tokens_out=usage.output_tokens,
                 tokens_thought=thought_tokens(response),
                 tokens_cached=usage.cache_read_tokens,
-                cost=_cost(response),
+                cost=listed_cost(response),
             )
         raise failure
 
@@ -240,13 +247,6 @@ def _library_model(model: LibraryModel | str) -> LibraryModel:
         return infer_model(model)
     except (UserError, ImportError, ValueError) as error:
         raise UnavailableModel(f"the agent's model {model} cannot be set up: {scrub(str(error), [])[:300]}") from None
-
-
-def _cost(response: ModelResponse) -> float | None:
-    try:
-        return float(response.cost().total_price)
-    except (LookupError, ValueError, AssertionError):  # no price is known
-        return None
 
 
 def _tool_result(tool: str, result: object) -> StepResult:
