@@ -16,7 +16,6 @@ from typing import Any, TypedDict, Unpack
 from consilience.api import run_sync
 from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import Limits
-from consilience.domain.report import Report
 from consilience.engine.protocol import Protocol, find_protocol
 from consilience.engine.runner import Models, Options
 from consilience.journal.store import Store
@@ -145,9 +144,13 @@ def run_strange_mca(
     report = run_sync(
         task, chosen.protocol, model=full_names(model), seed=seed, limits=limits, store=store, options=options
     )
-    state = final_state(report)
+    state: dict[str, Any] = report.final_state()  # type: ignore[attr-defined]
     if output_dir is not None:
-        _write(Path(output_dir), report, state)
+        files = {"final_state.json": state}
+        if hasattr(report, "mca_report"):
+            files["mca_report.json"] = report.mca_report()
+        texts = {name: json.dumps(data, indent=2, ensure_ascii=False) + "\n" for name, data in files.items()}
+        write_files(Path(output_dir), texts)
     return state
 
 
@@ -160,18 +163,3 @@ def full_names(model: Models | None) -> Models | None:
     if isinstance(model, Sequence):
         return [full_name(one) if isinstance(one, str) else one for one in model]
     return model
-
-
-def final_state(report: Report) -> dict[str, Any]:
-    """Return the contents of the design's `final_state.json`."""
-    state: dict[str, Any] = report.final_state()  # type: ignore[attr-defined]
-    return state
-
-
-def _write(directory: Path, report: Report, state: dict[str, Any]) -> None:
-    files = {"final_state.json": state}
-    if hasattr(report, "mca_report"):
-        files["mca_report.json"] = report.mca_report()
-    write_files(
-        directory, {name: json.dumps(data, indent=2, ensure_ascii=False) + "\n" for name, data in files.items()}
-    )

@@ -7,6 +7,7 @@ in docs/design/integrations.md.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -50,28 +51,20 @@ class EmergenceAgentState(TypedDict, total=False):
     """Informational."""
 
 
-def merge_dicts(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    return {**old, **new}
-
-
-def append_to_list(old: list[Any], new: list[Any]) -> list[Any]:
-    return [*old, *new]
-
-
 class EmergenceState(TypedDict, total=False):
     """The state of the graph, as the seed defines it; the last three fields are additions."""
 
     original_task: str
     """The input."""
-    agent_states: Annotated[dict[str, EmergenceAgentState], merge_dicts]
-    parent_signals: Annotated[dict[str, str], merge_dicts]
+    agent_states: Annotated[dict[str, EmergenceAgentState], operator.or_]
+    parent_signals: Annotated[dict[str, str], operator.or_]
     current_round: int
     max_rounds: int
     convergence_threshold: float
     converged: bool
     final_response: str | None
     strange_loops: list[dict[str, Any]]
-    round_history: Annotated[list[dict[str, Any]], append_to_list]
+    round_history: Annotated[list[dict[str, Any]], operator.add]
     """The rounds that have been checked."""
     session: str
     """Id of the recorded session."""
@@ -185,12 +178,12 @@ def _init(how: Deliberation[EmergenceReport], protocol: Emergence) -> Runnable[A
 
 
 def _node(how: Deliberation[EmergenceReport], protocol: Emergence, name: str) -> Runnable[Any, Update]:
-    def plan(state: Any, config: RunnableConfig) -> Visit[RecordedRounds]:
+    def plan(state: Any, config: RunnableConfig) -> Visit:
         order = nodes_of(protocol)
         here = END if name == "finalize" else (read(state, "current_round"), order.index(name))
         task, session = read(state, "original_task"), read(state, "session")
         streamed = replace(how, options=streaming(how.options, config))
-        return _PhaseVisit(streamed, session, protocol, task, name, here)
+        return Visit(streamed, session, _PhaseVisit(streamed, session, protocol, task, name, here).run)
 
     return node_of(plan, name)
 
@@ -209,8 +202,8 @@ class RecordedRounds:
 
 
 @dataclass
-class _PhaseVisit(Visit[RecordedRounds]):
-    """A visit that continues the session to the end of this node's phase."""
+class _PhaseVisit:
+    """Continues the session to the end of one node's phase."""
 
     deliberation: Deliberation[EmergenceReport]
     session: str
@@ -223,7 +216,7 @@ class _PhaseVisit(Visit[RecordedRounds]):
     def order(self) -> tuple[str, ...]:
         return nodes_of(self.protocol)
 
-    async def run(self) -> RecordedRounds:
+    async def run(self) -> Update:
         options = replace(
             self.deliberation.options or Options(),
             hold=lambda phase: phase is not None and self._moment(phase) > self.here,
@@ -234,7 +227,7 @@ class _PhaseVisit(Visit[RecordedRounds]):
             report = await replace(self.deliberation, options=options).run_or_resume(self.session, self.task)
         except SessionHeld as stopped:
             ahead = [self._moment(phase) for phase in stopped.held.values() if phase is not None]
-        return self._seen(report, ahead)
+        return self._update(self._seen(report, ahead))
 
     def _seen(self, report: Report | None, ahead: Sequence[Moment]) -> RecordedRounds:
         """Events later than this node are ignored, so an earlier checkpoint shows the state at that time."""
@@ -269,7 +262,7 @@ class _PhaseVisit(Visit[RecordedRounds]):
         name = "leaf_respond" if not topology.children[agent] else f"observe_L{topology.levels[agent]}"
         return (number, self.order.index("observe_root" if agent == ROOT else name)) <= self.here
 
-    def update(self, result: RecordedRounds) -> Update:
+    def _update(self, result: RecordedRounds) -> Update:
         number = self.here[0]
         latest = result.rounds[-1] if result.rounds and result.rounds[-1].round == number else None
         match self.name:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from consilience.blocking import run_blocking
 from consilience.deliberation import Deliberation
@@ -27,23 +26,17 @@ if TYPE_CHECKING:
     from langchain_core.runnables import Runnable, RunnableConfig
 
 
-T = TypeVar("T")
-
 Update = dict[str, object]
 
 
-class Visit(ABC, Generic[T]):
-    """One visit of the graph to a node. `run` is called again after people have answered."""
+@dataclass(frozen=True)
+class Visit:
+    """One visit of the graph to a node."""
 
     deliberation: Deliberation[Any]
     session: str
-
-    @abstractmethod
-    async def run(self) -> T: ...
-
-    @abstractmethod
-    def update(self, result: T) -> Update:
-        """What the node writes into the state."""
+    run: Callable[[], Coroutine[Any, Any, Update]]
+    """Returns what the node writes into the state. It is called again after people have answered."""
 
     def asked(self, waiting: SessionWaiting, error: str) -> dict[str, object]:
         """Return the value of an interrupt: the session, the questions as people read them, the error of the last answers."""
@@ -88,27 +81,27 @@ class Visit(ABC, Generic[T]):
         return f"no question waits under {', '.join(strays)}; answers are awaited under {', '.join(left)}"
 
 
-VisitPlan = Callable[[Any, "RunnableConfig"], Visit[Any]]
+VisitPlan = Callable[[Any, "RunnableConfig"], Visit]
 
 
 def node_of(plan: VisitPlan, name: str) -> Runnable[Any, Update]:
     """Return a node that works under `invoke` and `ainvoke`, `stream` and `astream`."""
     types, lambdas = need("langgraph.types", "langgraph"), need("langchain_core.runnables", "langgraph")
 
-    def visit(state: Any, config: RunnableConfig) -> Update:
-        here, error = plan(state, config), ""
-        while True:
-            try:
-                return here.update(run_blocking(here.run()))
-            except SessionWaiting as parked:
-                waiting = parked
-            error = here.answer(waiting, types.interrupt(here.asked(waiting, error)))
-
     async def avisit(state: Any, config: RunnableConfig) -> Update:
         here, error = plan(state, config), ""
         while True:
             try:
-                return here.update(await here.run())
+                return await here.run()
+            except SessionWaiting as parked:
+                waiting = parked
+            error = here.answer(waiting, types.interrupt(here.asked(waiting, error)))
+
+    def visit(state: Any, config: RunnableConfig) -> Update:
+        here, error = plan(state, config), ""
+        while True:  # `avisit` in another thread would be outside the graph
+            try:
+                return run_blocking(here.run())
             except SessionWaiting as parked:
                 waiting = parked
             error = here.answer(waiting, types.interrupt(here.asked(waiting, error)))
@@ -180,33 +173,18 @@ def protocol_node(
     """
     deliberation = Deliberation[Report](protocol, model=model, **settings)
 
-    def plan(state: Any, config: RunnableConfig) -> Visit[Report]:
+    def plan(state: Any, config: RunnableConfig) -> Visit:
         question = _task(state, task)
-        return _SessionVisit(
-            replace(deliberation, sources=_sources(state, sources), options=streaming(deliberation.options, config)),
-            session(state, config) if session else session_of(protocol, deliberation.seed, question, config),
-            question,
-            (answer, report),
-        )
+        here = replace(deliberation, sources=_sources(state, sources), options=streaming(deliberation.options, config))
+        id = session(state, config) if session else session_of(protocol, deliberation.seed, question, config)
+
+        async def run() -> Update:
+            result = await here.run_or_resume(id, question)
+            return {answer: result.answer} | ({report: result.model_dump(mode="json")} if report else {})
+
+        return Visit(here, id, run)
 
     return node_of(plan, protocol.name)
-
-
-@dataclass
-class _SessionVisit(Visit[Report]):
-    """A visit that runs a session from its current state to its end."""
-
-    deliberation: Deliberation[Report]
-    session: str
-    task: str
-    keys: tuple[str, str | None]
-
-    async def run(self) -> Report:
-        return await self.deliberation.run_or_resume(self.session, self.task)
-
-    def update(self, result: Report) -> Update:
-        answer, report = self.keys
-        return {answer: result.answer} | ({report: result.model_dump(mode="json")} if report else {})
 
 
 def _task(state: Any, given: StateReader) -> str:
