@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from pydantic import BaseModel, ConfigDict
+from consilience.domain.validation import Frozen
 
 MAX_POINT_OF_VIEW_CHARS = 40
 
@@ -13,10 +13,8 @@ _NUMBERED = re.compile(r"([A-Z]\d+)+")
 """An id that only numbers a seat: `L2N1`, `S1`."""
 
 
-class Agent(BaseModel):
+class Agent(Frozen):
     """One seat of a session."""
-
-    model_config = ConfigDict(frozen=True)
 
     id: str
     role: str

@@ -9,6 +9,7 @@ from datetime import date, timedelta
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 ORDINALS = {"1st": 1, "first": 1, "2nd": 2, "second": 2, "3rd": 3, "third": 3, "4th": 4, "fourth": 4}
+ORDINALS |= {str(number): number for number in range(1, 5)}
 
 _YEAR = r"(?P<year>(?:19|20|21)\d\d)"
 _MONTH = (
@@ -130,9 +131,9 @@ def _day(parts: dict[str, str | None]) -> date | None:
     elif number := parts.get("number"):
         month = int(number)
     elif quarter := parts.get("quarter") or parts.get("nth"):
-        month = 3 * ORDINALS.get(quarter, int(quarter) if quarter.isdecimal() else 0)
+        month = 3 * ORDINALS[quarter]
     elif half := parts.get("half") or parts.get("nth_half"):
-        month = 6 * ORDINALS.get(half, int(half) if half.isdecimal() else 0)
+        month = 6 * ORDINALS[half]
     elif part := parts.get("part"):
         month = 6 if part.startswith("mid") else 3
     try:

@@ -27,11 +27,12 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from consilience.domain.errors import UserError
 from consilience.domain.toml_catalog import TomlCatalog
 from consilience.domain.topology import Topology, hierarchy
+from consilience.domain.validation import Written
 
 MAX_ROLES = 100
 CRITIC = "critic"
@@ -46,10 +47,8 @@ MIN_DISTANCE = 1e-9
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
-class Role(BaseModel):
+class Role(Written):
     """One role of a hierarchy."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
 
     name: Annotated[str, Field(min_length=1, max_length=40)]
     description: Annotated[str, Field(min_length=1, max_length=2_000)]
@@ -63,10 +62,8 @@ class Role(BaseModel):
     """1 for the coordinator; None: derived from the children."""
 
 
-class Hierarchy(BaseModel):
+class Hierarchy(Written):
     """Roles in order: one coordinator, no cycle, no unknown child, vectors of one length and none of them zero."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
 
     name: Annotated[str, Field(min_length=1, max_length=80)]
     description: Annotated[str, Field(min_length=1, max_length=2_000)]

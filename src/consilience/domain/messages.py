@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, Field, ValidationError, WithJsonSchema
 
 from consilience.domain.detail import capped
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import text_id
-from consilience.domain.validation import describe_invalid
+from consilience.domain.validation import Frozen, describe_invalid
 
 Label = Annotated[str, WithJsonSchema({"type": "string", "x-labels": "message"})]
 """The short label under which a prompt quotes another agent's text (`A`). The engine fills the schema's enum with the labels
@@ -46,10 +46,8 @@ class Message:
         return text_id(self.text)
 
 
-class Source(BaseModel):
+class Source(Frozen):
     """A document given with the task; the engine numbers documents `S1`, `S2`, … Raises `SettingsError` for invalid values."""
-
-    model_config = ConfigDict(frozen=True)
 
     text: str
     name: str = ""
@@ -75,10 +73,8 @@ def numbered_lines(content: Sequence[str], name: str, lines: tuple[int, int] | N
     return "\n".join([*title, *(f"{n}| {line}" for n, line in enumerate(shown, first))])
 
 
-class Quotation(BaseModel):
+class Quotation(Frozen):
     """Words that an agent quotes from a document."""
-
-    model_config = ConfigDict(frozen=True)
 
     words: str
     source: str

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from consilience.domain.errors import SettingsError
-from consilience.domain.validation import describe_invalid
+from consilience.domain.validation import Frozen, describe_invalid
 
 MAX_LIMIT = 2**63 - 1
 """Max value of a limit: a signed 64-bit integer."""
@@ -85,10 +85,8 @@ LimitUnit = Literal["", "calls", "tokens", "cost", "time"]
 """What a limit bounds; empty if that was not recorded."""
 
 
-class Check(BaseModel):
+class Check(Frozen):
     """The verdict of a stop condition."""
-
-    model_config = ConfigDict(frozen=True)
 
     met: bool
     kind: str
@@ -119,7 +117,7 @@ class LimitsError(SettingsError, ValueError):
 class SpendingLimits(BaseModel):
     """What one agent or one phase may spend. None is no limit; 0 is legal and refuses everything."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     calls: Count | None = None
     """Requests to models, including retries."""
@@ -163,10 +161,8 @@ class Limits(SpendingLimits):
         return phases
 
 
-class Estimate(BaseModel):
+class Estimate(Frozen):
     """Range of calls, without retries."""
-
-    model_config = ConfigDict(frozen=True)
 
     min: int
     """With the earliest stop."""

@@ -18,12 +18,13 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError
 from consilience.domain.toml_catalog import TomlCatalog
+from consilience.domain.validation import Written
 
 MAX_PERSONAS = 64
 MAX_NAME_CHARS = 80
@@ -59,10 +60,8 @@ ModelName = Annotated[
 ]
 
 
-class Persona(BaseModel):
+class Persona(Written):
     """A point of view."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
 
     name: Name
     """A short neutral role."""
@@ -98,10 +97,8 @@ class Persona(BaseModel):
         return "-".join("".join(kept).split())
 
 
-class Panel(BaseModel):
+class Panel(Written):
     """Personas in order of importance: a protocol with fewer seats than personas takes the first ones."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
 
     name: Name
     description: Description

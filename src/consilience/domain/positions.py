@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from consilience.domain.messages import Label
+from consilience.domain.validation import Frozen
 
 MAX_DENOMINATOR = 1_000_000
 
@@ -41,10 +42,8 @@ class BallotReply(BaseModel):
     reason: str = ""
 
 
-class Ballot(BaseModel):
+class Ballot(Frozen):
     """The private position of an agent after a step."""
-
-    model_config = ConfigDict(frozen=True)
 
     agent: str
     step: int
@@ -56,10 +55,8 @@ class Ballot(BaseModel):
     """Id of the message that changed the position, never one of its own."""
 
 
-class PositionChange(BaseModel):
+class PositionChange(Frozen):
     """A change of position."""
-
-    model_config = ConfigDict(frozen=True)
 
     agent: str
     before: str

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from consilience.domain.agents import Agent
 from consilience.domain.events import AnyEvent, Noted, SessionStarted
 from consilience.domain.messages import Quotation
@@ -19,10 +17,7 @@ from consilience.domain.outcome import Check, Estimate, FailureKind, LimitUnit, 
 from consilience.domain.positions import PositionChange
 from consilience.domain.sections import Presentation
 from consilience.domain.topology import Topology
-
-
-class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True)
+from consilience.domain.validation import Frozen as Frozen
 
 
 class Claim(Frozen):

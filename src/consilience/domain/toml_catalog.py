@@ -32,7 +32,7 @@ class TomlCatalog(Generic[M]):
     """Files of one kind."""
 
     folder: str
-    """The folder of the package with the shipped ones."""
+    """The folder of the package with the shipped ones; also their noun in the plural."""
     model: type[M]
     """What a file holds; its name is the noun in messages."""
     content: str
@@ -81,11 +81,7 @@ class TomlCatalog(Generic[M]):
         return files("consilience") / self.folder
 
     def _choices(self) -> str:
-        return f"Give a path to a TOML file or one of the shipped {self._plural}: {', '.join(self.names())}."
-
-    @property
-    def _plural(self) -> str:
-        return f"{self.noun.removesuffix('y')}ies" if self.noun.endswith("y") else f"{self.noun}s"
+        return f"Give a path to a TOML file or one of the shipped {self.folder}: {', '.join(self.names())}."
 
     def _unknown(self, name: str) -> NoReturn:
         similar = f"the file {name}.toml" if os.path.isfile(f"{name}.toml") else similar_names(name, self.names())
@@ -111,7 +107,7 @@ class TomlCatalog(Generic[M]):
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            at = f"{where}, {_position(data[: error.start].decode('utf-8', 'replace'))}"
+            at = f"{where}, {_place(data[: error.start].decode('utf-8', 'replace'))}"
             raise SettingsError(f"the {self.noun} file is not UTF-8 text", where=at, do="Save it as UTF-8.") from None
         try:
             return parse_toml(text)
@@ -135,8 +131,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     `RecursionError` for values nested too deeply.
     """
     if long := _LONG_KEY.search(text):
-        line, column = _place(text[: long.start()])
-        raise ValueError(f"A key has more than {MAX_KEY_PARTS} parts (at line {line}, column {column})")
+        raise ValueError(f"A key has more than {MAX_KEY_PARTS} parts (at {_place(text[: long.start()])})")
     return tomllib.loads(text)
 
 
@@ -148,21 +143,17 @@ def _looks_like_path(text: str) -> bool:
     return _is_toml(text) or "/" in text or "\\" in text or text.startswith("~")
 
 
-def _position(before: str) -> str:
-    return "line {}, column {}".format(*_place(before))
-
-
-def _place(before: str) -> tuple[int, int]:
+def _place(before: str) -> str:
     """Return line and column of the character that follows `before`, both from 1."""
-    return before.count("\n") + 1, len(before) - before.rfind("\n")
+    return f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
 
 
 def _toml_mistake(error: Exception, text: str) -> tuple[str, str]:
     """Return the error, and its line and column."""
     if isinstance(error, RecursionError):
-        return "it is nested too deeply", _position("")
+        return "it is nested too deeply", _place("")
     message = str(error).replace("\n", "\\n")
-    located = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", message)
+    located = re.fullmatch(r"(.*) \(at (line \d+, column \d+)\)", message)
     if located:
-        return located[1], f"line {located[2]}, column {located[3]}"
-    return message.removesuffix(" (at end of document)"), _position(text.rstrip("\r\n"))
+        return located[1], located[2]
+    return message.removesuffix(" (at end of document)"), _place(text.rstrip("\r\n"))

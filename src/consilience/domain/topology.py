@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
 
 from consilience.domain.errors import SettingsError
+from consilience.domain.validation import Frozen
 
 Edges = Mapping[str, tuple[str, ...]]
 
 
-class Topology(BaseModel):
+class Topology(Frozen):
     """A graph of agents. Its size as data is linear in agents and parents."""
-
-    model_config = ConfigDict(frozen=True)
 
     kind: str
     agents: tuple[str, ...]

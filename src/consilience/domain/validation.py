@@ -1,4 +1,4 @@
-"""The one explanation of a validation error for users: which key of what, what it must be, what it is."""
+"""Bases of models, and the one explanation of a validation error for users: which key of what, what it must be, what it is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -29,6 +29,16 @@ _DEMANDS: Mapping[str, str] = {
     for error in ("type", "parsing", "from_float", "parsing_size")
 }
 """By pydantic's type of the error; the value follows."""
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Written(Frozen):
+    """Written by a user: unknown keys are refused, and white space around texts does not count."""
+
+    model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
 
 
 def describe_invalid(
