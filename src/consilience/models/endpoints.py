@@ -9,11 +9,13 @@ too, the server must identify itself: a gateway there might spend money.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from consilience.domain.errors import SettingsError, UnknownName
@@ -30,8 +32,9 @@ from consilience.models.providers import (
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
-    from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers import Provider
+
+T = TypeVar("T")
 
 FREE_VARIABLE = "CONSILIENCE_FREE_ENDPOINTS"
 """Addresses of endpoints that cost nothing, separated by commas."""
@@ -204,12 +207,6 @@ def provider_for(endpoint: Endpoint, key: str | None) -> Provider[AsyncOpenAI]:
     return provider
 
 
-def library_model(endpoint: Endpoint, key: str | None) -> OpenAIChatModel:
-    from pydantic_ai.models.openai import OpenAIChatModel
-
-    return OpenAIChatModel(endpoint.model, provider=provider_for(endpoint, key))
-
-
 def addresses(environ: Mapping[str, str] | None = None) -> list[str]:
     """Return the addresses that are configured or in the environment, each once."""
     environ = os.environ if environ is None else environ
@@ -279,34 +276,35 @@ def probe(environ: Mapping[str, str], seconds: float = PROBE_SECONDS) -> Discove
 
     Raises `SettingsError` for an invalid address in the environment, and nothing else.
     """
+    urls = {provider: base_url(provider, environ) for provider in SERVERS}
+    here = {provider: url for provider, url in urls.items() if is_loopback(url)}
+    answers = _answers_within(
+        seconds, {provider: partial(_models, SERVERS[provider], url, seconds) for provider, url in here.items()}
+    )
+    for provider, server in SERVERS.items():
+        if models := answers.get(provider):
+            return DiscoveredServer(provider, server, urlsplit(urls[provider]).netloc.rpartition("@")[2], models)
+    return None
+
+
+def _answers_within(seconds: float, questions: Mapping[str, Callable[[], T]]) -> dict[str, T]:
+    """Ask side by side, in threads, since looking up a name has no timeout of its own. A question that raises has no answer."""
     import threading
     import time
 
-    found: dict[str, DiscoveredServer] = {}
+    answers: dict[str, T] = {}
 
-    def ask(provider: str, url: str) -> None:
-        try:
-            models = _models(SERVERS[provider], url, seconds)
-        except Exception:  # another program listens there
-            return
-        if models:
-            found[provider] = DiscoveredServer(
-                provider, SERVERS[provider], urlsplit(url).netloc.rpartition("@")[2], models
-            )
+    def ask(name: str, question: Callable[[], T]) -> None:
+        with contextlib.suppress(Exception):  # another program listens there
+            answers[name] = question()
 
-    urls = {provider: base_url(provider, environ) for provider in SERVERS}
-    threads = [
-        threading.Thread(target=ask, args=(provider, url), daemon=True)
-        for provider, url in urls.items()
-        if is_loopback(url)
-    ]
+    threads = [threading.Thread(target=ask, args=item, daemon=True) for item in questions.items()]
     until = time.monotonic() + seconds
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
-    answered = dict(found)
-    return next((answered[provider] for provider in SERVERS if provider in answered), None)
+    return dict(answers)
 
 
 def _models(server: Server, url: str, seconds: float) -> tuple[str, ...]:
@@ -350,13 +348,8 @@ class Listing:
 
 def list_models(url: str, seconds: float) -> Listing:
     """List the models of any OpenAI-compatible endpoint, without a key. Blocks for at most `seconds`; never raises."""
-    import threading
-
-    listings: list[Listing] = []
-    thread = threading.Thread(target=lambda: listings.append(_listing(url, seconds)), daemon=True)
-    thread.start()
-    thread.join(seconds)  # looking up a name has no timeout of its own
-    return listings[0] if listings else Listing(problem=f"does not answer within {seconds:g} s")
+    answers = _answers_within(seconds, {url: partial(_listing, url, seconds)})
+    return answers.get(url, Listing(problem=f"does not answer within {seconds:g} s"))
 
 
 def _listing(url: str, seconds: float) -> Listing:

@@ -212,8 +212,6 @@ class _Objects:
 def _objects(text: str, first: int = 0) -> _Objects:
     """Return the outermost objects from `first` on. Objects inside a broken one do not count."""
     found, place, broken = _Objects(), first, 0
-    if first == 0 and text.endswith("}") and (alone := _only_object(text)):
-        return _Objects([alone], [(0, len(text))])
     text = _FENCE_END.sub("", text)
     while (start := _OBJECT.search(text, place)) is not None and broken < MAX_BROKEN:
         begin = start.start()
@@ -232,17 +230,6 @@ def _objects(text: str, first: int = 0) -> _Objects:
             if value:
                 found.whole.append(value)
     return found
-
-
-def _only_object(text: str) -> dict[str, object] | None:
-    """Return the object if the text is one object and nothing else; None otherwise or if it is empty."""
-    if _OBJECT.match(text) is None:
-        return None
-    try:
-        value, end = _DECODER.raw_decode(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if end == len(text) else None
 
 
 def _runs_out(error: json.JSONDecodeError) -> bool:

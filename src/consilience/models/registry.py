@@ -260,8 +260,10 @@ def _library_model(asked: str, provider: str, model: str) -> LibraryModel:
 
     try:
         if is_endpoint(asked):
+            from pydantic_ai.models.openai import OpenAIChatModel
+
             endpoint = endpoints.parse_endpoint(asked)
-            return endpoints.library_model(endpoint, endpoint_key(endpoint))
+            return OpenAIChatModel(endpoint.model, provider=endpoints.provider_for(endpoint, endpoint_key(endpoint)))
         if provider in ("lmstudio", "llamacpp"):
             from pydantic_ai.models.openai import OpenAIChatModel
 
