@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from consilience import Debate, DebateReport, Deliberation, Limits, Solo, Source, SqliteStore
+from consilience import Debate, DebateReport, Deliberation, Limits, Solo, Source, SqliteStore, run_sync
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import AnyEvent, CallCompleted
 from consilience.domain.sections import Paragraph
@@ -16,7 +16,7 @@ from consilience.engine.runner import Options
 from consilience.models.port import ModelRequest
 from consilience.testing import ScriptedModel
 from kit import runner
-from kit.debating import SIDES, Debaters, side_of
+from kit.debating import SIDES, Debaters, moves_of, side_of
 
 Answer = dict[str, object]
 TASK = "Should we move the orders to queues?"
@@ -209,3 +209,21 @@ async def test_fact_that_is_none_is_refused_before_anything_is_recorded(store: S
     with pytest.raises(SettingsError):
         await deliberation.tell("parent", fact)  # type: ignore[arg-type]
     assert store.sessions() == ["parent"]
+
+
+def test_answers_on_a_fact_belong_to_their_question_where_a_crux_has_no_commitments() -> None:
+    """A thread that ended in discovery is crystallized without commitments, and its question is on the ballot."""
+    questions = ["Should we move the orders to queues?", "Should we keep the old system for refunds?"]
+    script = Debaters(
+        {
+            "framing": lambda _: {"propositions": questions},
+            "reframe": lambda request: {"question": ""} if "/thread-1/" in request.key else {},
+            "turn": lambda request: {"move": "CLAIM"} if "CLAIM" in moves_of(request) else {},
+            "told": lambda _: {"q1": "YES", "q2": "NO"},
+        }
+    )
+    protocol = Debate(debaters=6, discovery_messages=12, max_messages=60, max_duration=900, new_facts=(FACT,))
+    report = run_sync(TASK, protocol, model=ScriptedModel(script))
+    assert [bool(thread.commitments) for thread in report.threads if thread.crux] == [False, True]
+    (fact,) = report.told
+    assert {tuple(ballot.questions.values()) for ballot in fact.ballots} == {("YES", "NO")}
