@@ -1,4 +1,5 @@
-"""A planted world: one proposition, the statements that bear on it, and agents whose beliefs and grounds are known.
+"""A planted world: one proposition, the statements that bear on it, and agents whose beliefs and grounds are known; and a model
+that answers from it.
 
 An agent answers the proposition by its camp. Its answer rests on its *grounds*: with any of them established otherwise than it
 believes, it would answer the proposition the other way. So what divides a world follows from its beliefs and is not a label:
@@ -10,10 +11,14 @@ believes, it would answer the proposition the other way. So what divides a world
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from consilience.models.port import ModelRequest
+from consilience.models.scripted import ScriptedModel
 
 Answer = Literal["YES", "NO", "UNCERTAIN"]
 Firm = Literal["YES", "NO"]
@@ -172,3 +177,22 @@ def _split(draw: random.Random, size: int) -> list[Firm]:
     sides: list[Firm] = ["YES", "NO", *(draw.choice(("YES", "NO")) for _ in range(size - 2))]
     draw.shuffle(sides)
     return sides
+
+
+Simulate = Callable[[ModelRequest, World], Mapping[str, object]]
+"""A protocol's answer to one of its own requests: it may read the request, and of the world the mind of `request.agent`."""
+
+
+class SimulatedModel(ScriptedModel):
+    """Answers every request of a protocol from a planted world. `simulate` is the protocol's, such as that of `debate`."""
+
+    def __init__(self, world: World, simulate: Simulate) -> None:
+        super().__init__(self.reply, name="simulated")
+        self.world, self._simulate = world, simulate
+
+    def reply(self, request: ModelRequest) -> str:
+        """Return the reply to a request, without fields that its schema does not have."""
+        answer = self._simulate(request, self.world)
+        known = (request.schema or {}).get("properties")
+        names = known if isinstance(known, Mapping) else answer
+        return json.dumps({name: value for name, value in answer.items() if name in names})
