@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from statistics import pvariance
-from typing import Literal
+from typing import Any, Literal
 
 from consilience.engine.prompt import Prompt
 from consilience.engine.work import Failure, Reply
@@ -226,9 +227,9 @@ class Spawning:
                 return match[1], list(dict.fromkeys([message.agent, *agents])), max(1, len(agents))
         return None
 
-    def _begin(self, body: object) -> None:
+    def _begin(self, body: Coroutine[Any, Any, None]) -> None:
         self.pending += 1
-        self.floor.session.clock.spawn(MODERATOR, body)  # type: ignore[arg-type]
+        self.floor.session.clock.spawn(MODERATOR, body)
 
     async def _frame_and_decide(self, proposal: Proposal) -> None:
         reply = await self.ask_question(proposal.parent, "spawn", keyword=proposal.question)

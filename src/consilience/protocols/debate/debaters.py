@@ -10,7 +10,7 @@ from consilience.domain.positions import LEVELS
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.debate import lock
-from consilience.protocols.debate.floor import Floor, quotes_of, window
+from consilience.protocols.debate.floor import Floor, Unpublished, quotes_of, window
 from consilience.protocols.debate.lock import blocked, replies_to
 from consilience.protocols.debate.moderator import Moderator
 from consilience.protocols.debate.moves import (
@@ -236,7 +236,7 @@ class Debater:
         if reason is not None:
             floor.refuse(reply.key, thread, self.agent, move, reason)
             if intent.kind == "turn":
-                self.me.unpublished = (thread.id, reply.key, reason)
+                self.me.unpublished = Unpublished(thread.id, reply.key, reason)
             self._give_up(intent)
             if reason == "thread_rate_limit" and thread.stage == "EVIDENCE":
                 self.moderator.end_evidence(thread, "its rate limit was reached")
@@ -308,7 +308,8 @@ class Debater:
         floor, thread = self.floor, intent.thread
         key = f"{intent.kind}/{self.agent}/{self.me.turns}"
         returns, accept, extra = self._request(intent)
-        unpublished = self._unpublished(intent)
+        blocked = self._unpublished(intent)
+        unpublished = (Quote(blocked.key, "unpublished"),) if blocked else ()
         words = floor.session.render_template(
             intent.kind,
             seat=self._seat(),
@@ -335,15 +336,10 @@ class Debater:
             accept=accept,
         )
 
-    def _unpublished(self, intent: Intent) -> tuple[Quote, ...]:
+    def _unpublished(self, intent: Intent) -> Unpublished | None:
         """Its last turn, if that was to be in this thread and was blocked."""
         last = self.me.unpublished
-        here = last is not None and intent.kind == "turn" and last[0] == intent.thread.id
-        return (Quote(last[1], "unpublished"),) if last and here else ()
-
-    def _blocked(self, intent: Intent) -> str:
-        """Why that turn was blocked."""
-        return BLOCKED[self.me.unpublished[2]] if self.me.unpublished and self._unpublished(intent) else ""
+        return last if last and intent.kind == "turn" and last.thread == intent.thread.id else None
 
     def _request(self, intent: Intent) -> tuple[type[SpokenReply], Callable[[Any], None] | None, dict[str, Any]]:
         """The reply type of what is asked, its check, and what its template needs besides."""
@@ -370,7 +366,7 @@ class Debater:
             case "turn":
                 moves = self._moves(thread)
                 others = tuple(letter for agent, letter in floor.letters.items() if agent != self.agent)
-                target, proposals = intent.target, self._supportable(thread)
+                target, proposals, blocked = intent.target, self._supportable(thread), self._unpublished(intent)
                 return (
                     turn_type(moves, others, proposals),
                     refuse_incomplete,
@@ -379,7 +375,7 @@ class Debater:
                         "target": target.label if target else "",
                         "by_moderator": bool(target and target.by_moderator),
                         "opposing": self.me.opposing,
-                        "blocked": self._blocked(intent),
+                        "blocked": BLOCKED[blocked.reason] if blocked else "",
                         "challengeable": self._challengeable(thread),
                         "propositions": floor.framing.propositions,
                         "proposals": proposals,

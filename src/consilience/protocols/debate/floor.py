@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
@@ -89,6 +89,14 @@ def letters_for(agents: Sequence[str], given: Iterable[str]) -> dict[str, str]:
     return dict(zip(agents, free if len(free) >= len(agents) else LETTERS, strict=False))
 
 
+class Unpublished(NamedTuple):
+    """A turn that the gate blocked."""
+
+    thread: str
+    key: str
+    reason: BlockReason
+
+
 @dataclass
 class Member:
     """What the debate keeps of an agent."""
@@ -104,8 +112,8 @@ class Member:
     composing: bool = False
     opposing: bool = False
     """Whether it was asked to argue the other side in its next turn."""
-    unpublished: tuple[str, str, BlockReason] | None = None
-    """Thread, key and reason of its last turn if that was blocked: shown to it in its next turn there."""
+    unpublished: Unpublished | None = None
+    """Its last turn if that was blocked: shown to it in its next turn there."""
     refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Failed or blocked deliveries, by thread and kind."""
 

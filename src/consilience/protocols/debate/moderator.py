@@ -7,7 +7,8 @@ only for a question to be framed or compared, and for falsifiers to be derived.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal
+from collections.abc import Coroutine
+from typing import Any, Literal
 
 from consilience.domain.positions import LEVELS
 from consilience.engine.work import Reply
@@ -131,10 +132,10 @@ class Moderator:
         spent, spoken = thread.discovery_spent and not thread.granted, len(thread.spoken)
         return thread.framing_tried_at != spoken and (spent or spoken in (SPLIT_AFTER + 1, FRAME_AFTER))
 
-    def _start(self, thread: Thread, body: object) -> None:
+    def _start(self, thread: Thread, body: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine of the moderator; nobody begins a reply in the thread meanwhile."""
         thread.busy = True
-        self.floor.session.clock.spawn(MODERATOR, body)  # type: ignore[arg-type]
+        self.floor.session.clock.spawn(MODERATOR, body)
 
     async def _frame(self, thread: Thread) -> None:
         """Have the question of a thread framed. Where two disputes are mixed, the second gets a thread of its own."""

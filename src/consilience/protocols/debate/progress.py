@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from consilience.domain.agents import voices
 from consilience.domain.events import MessagePublished, Noted, load_note
@@ -249,6 +249,8 @@ def note_line(event: Noted) -> str:
 
 
 def _loaded(event: Noted, text: Callable[[str], str]) -> BaseModel | None:
-    """A note of a debate; None for one that this version does not know."""
-    kind = notes.NOTES.get(event.name)
-    return load_note(kind, event, text) if kind else None
+    """A note of a debate; None for one of another version that this one cannot read."""
+    try:
+        return load_note(notes.NOTES[event.name], event, text)
+    except (KeyError, ValidationError):
+        return None
