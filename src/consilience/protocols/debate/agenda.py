@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from consilience.engine.prompt import Prompt
 from consilience.engine.work import Failure, Reply
+from consilience.protocols.debate import notes
 from consilience.protocols.debate.attention import keywords
 from consilience.protocols.debate.floor import MODERATOR, SECOND_OPINION, Floor, aside, quotes_of
 from consilience.protocols.debate.moves import (
@@ -30,7 +31,6 @@ from consilience.protocols.debate.moves import (
     SPAWN_MIN_MENTIONS,
     dominant_horizon,
 )
-from consilience.protocols.debate.notes import AgendaNote, CruxPromoted, DcgCalculated, SpawnProposed
 from consilience.protocols.debate.records import CruxScore, DebateMessage, UnopenedQuestion
 from consilience.protocols.debate.replies import QuestionReply, SameReply, refuse_no_question
 from consilience.protocols.debate.scoring import crux_score, declared_flips
@@ -49,7 +49,7 @@ class Agenda:
         """Score a crux that was just locked, by what its agents declared with their commitments."""
         floor = self.floor
         score = self._scores[thread.id] = self._score(thread)
-        floor.note(DcgCalculated(at=floor.now, thread=thread.id, score=score))
+        floor.note(notes.DcgCalculated(at=floor.now, thread=thread.id, score=score))
         self.update()
 
     def _score(self, thread: Thread) -> CruxScore:
@@ -65,13 +65,13 @@ class Agenda:
             floor.promoted = active[0]
             floor.promotions += 1
             score = self._scores[active[0]].score
-            floor.note(CruxPromoted(at=floor.now, thread=active[0], score=score))
+            floor.note(notes.CruxPromoted(at=floor.now, thread=active[0], score=score))
         if floor.settings.agenda and active != list(floor.disputes):
             floor.disputes = {
                 id: (MAX_BOOST / place, self._words(floor.threads[id])) for place, id in enumerate(active, 1)
             }
             scores = tuple(self._scores[id].score for id in active)
-            floor.note(AgendaNote(at=floor.now, active=tuple(active), scores=scores))
+            floor.note(notes.AgendaNote(at=floor.now, active=tuple(active), scores=scores))
 
     def _rank(self, thread: Thread) -> tuple[float, int, float, int]:
         """The crux score; ties to the dispute with more agents undecided, then with more varied confidence, then the earlier. The
@@ -323,7 +323,7 @@ class Spawning:
         return tuple(found)
 
     def _note(self, proposal: Proposal) -> None:
-        data = SpawnProposed(
+        data = notes.SpawnProposed(
             at=self.floor.now,
             question=proposal.question,
             parent=proposal.parent.id,

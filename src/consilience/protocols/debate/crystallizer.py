@@ -13,16 +13,9 @@ from typing import Literal
 from consilience.domain.positions import LEVELS
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.work import Ask, Failure, Reply
+from consilience.protocols.debate import notes
 from consilience.protocols.debate.floor import CRYSTALLIZER, MODERATOR, SECOND_OPINION, Floor, aside, quotes_of, window
 from consilience.protocols.debate.moves import MAX_CHARS, MAX_EXTRACTIONS, RELATE_EVERY
-from consilience.protocols.debate.notes import (
-    CandidatesNote,
-    CruxChallenged,
-    CruxExtracted,
-    CrystallizedNote,
-    DcgCalculated,
-    RelationsNote,
-)
 from consilience.protocols.debate.records import (
     CommonGround,
     CruxChallenge,
@@ -158,9 +151,7 @@ class Crystallizer:
             outcome = "NEEDS_CLARIFICATION"
         elif value.outcome == "no disagreement" and not declared:
             outcome = "null"
-        floor.note(
-            CrystallizedNote(at=floor.now, thread=thread.id, outcome=outcome, extraction=extraction),
-        )
+        floor.note(notes.CrystallizedNote(at=floor.now, thread=thread.id, outcome=outcome, extraction=extraction))
         thread.crystallized = outcome
         thread.control = " ".join(value.control.split())
         return extraction if outcome == "crux" or declared else None
@@ -228,7 +219,7 @@ class Crystallizer:
             await floor.publish(message, f"CHALLENGE on {shown.label}: {text}", ("flips", thread.number))
             published = message.id
         challenge = CruxChallenge(agent=agent, text=text, extraction=extraction, message=published)
-        floor.note(CruxChallenged(at=floor.now, thread=thread.id, **challenge.model_dump()))
+        floor.note(notes.CruxChallenged(at=floor.now, thread=thread.id, **challenge.model_dump()))
         return challenge
 
     def extract(
@@ -245,15 +236,15 @@ class Crystallizer:
         floor.crux_since = floor.spoken
         crux = thread.crux = crux_of(thread, len(floor.debaters), draft, tuple(challenges))
         floor.note(
-            CruxExtracted(
+            notes.CruxExtracted(
                 at=floor.now,
                 thread=thread.id,
                 question=crux.question,
                 validated=crux.validated,
                 failures=crux.validation_failures,
-            ),
+            )
         )
-        floor.note(DcgCalculated(at=floor.now, thread=thread.id, score=crux.score))
+        floor.note(notes.DcgCalculated(at=floor.now, thread=thread.id, score=crux.score))
         floor.progress()
         if floor.settings.coalitions == "live":
             floor.find_coalitions()
@@ -323,13 +314,13 @@ class Crystallizer:
                     )
                 )
         floor.note(
-            RelationsNote(
+            notes.RelationsNote(
                 at=floor.now,
                 pairs=tuple(new),
                 proposed=len(proposed),
                 dependencies=tuple(floor.dependencies),
                 duplicates=tuple(floor.duplicates),
-            ),
+            )
         )
 
     def _proposed(
@@ -405,7 +396,7 @@ class Crystallizer:
         floor.next_questions = [
             " ".join(question.split()) for question in value.next_questions if is_question(question)
         ]
-        note = CandidatesNote(
+        note = notes.CandidatesNote(
             at=floor.now, candidates=tuple(floor.candidates), next_questions=tuple(floor.next_questions)
         )
         floor.note(note)

@@ -15,7 +15,7 @@ from consilience.domain.messages import Message
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply
-from consilience.protocols.debate import lock
+from consilience.protocols.debate import lock, notes
 from consilience.protocols.debate.attention import (
     NOTICED,
     Interests,
@@ -25,14 +25,6 @@ from consilience.protocols.debate.attention import (
     keywords,
 )
 from consilience.protocols.debate.moves import THINK_MS, BlockReason, Intervention, Move
-from consilience.protocols.debate.notes import (
-    NAMES,
-    CoalitionDetected,
-    MessageBlocked,
-    ModeratorIntervention,
-    ThreadCreated,
-    TurnNote,
-)
 from consilience.protocols.debate.records import (
     CommonGround,
     Crux,
@@ -218,7 +210,7 @@ class Floor:
         )
 
     def note(self, data: BaseModel) -> None:
-        self.session.note(NAMES[type(data)], data)
+        self.session.note(notes.NAMES[type(data)], data)
 
     def end(self, reason: str) -> None:
         """End the exchange; nobody begins another reply."""
@@ -239,7 +231,7 @@ class Floor:
             question=question,
         )
         self.threads[thread.id] = thread
-        note = ThreadCreated(
+        note = notes.ThreadCreated(
             at=self.now, thread=thread.id, topic=topic, question=question, parent=parent, members=tuple(members)
         )
         self.note(note)
@@ -269,7 +261,7 @@ class Floor:
         if self.coalitions.partition != before.partition:
             self.coalitions_since = self.spoken
             found, finding = self.coalitions.found, self.coalitions.finding
-            self.note(CoalitionDetected(at=self.now, coalitions=found, finding=finding))
+            self.note(notes.CoalitionDetected(at=self.now, coalitions=found, finding=finding))
 
     # messages
 
@@ -346,7 +338,7 @@ class Floor:
         if not message.by_moderator:
             self.members[message.agent].spoken += 1
         shared = message.model_dump(include=set(Turn.model_fields))
-        self.note(TurnNote(message=message.id, side=message.new_side, **shared))
+        self.note(notes.TurnNote(message=message.id, side=message.new_side, **shared))
         self._words[message.id] = frozenset([*keywords(message.text), *(topic.casefold() for topic in message.topics)])
         if self.mode == "embedding":
             topics = sorted({topic for member in self.members.values() for topic in member.interests.topics})
@@ -381,7 +373,7 @@ class Floor:
         id = f"moderator/{len(self.messages) + 1}"
         message = self.message(thread, MODERATOR, id=id, move="CLARIFY", text=text, mentions=mentions)
         await self.publish(message, text, (thread.stage.lower(), thread.number))
-        self.note(ModeratorIntervention(at=self.now, thread=thread.id, kind=kind, message=message.id))
+        self.note(notes.ModeratorIntervention(at=self.now, thread=thread.id, kind=kind, message=message.id))
         return message
 
     # calls of service seats
@@ -406,7 +398,7 @@ class Floor:
     def refuse(self, key: str, thread: Thread, agent: str, move: Move, reason: BlockReason) -> None:
         """Record a reply that the gate blocked."""
         self.blocked[reason] += 1
-        data = MessageBlocked(at=self.now, key=key, thread=thread.id, agent=agent, move=move, reason=reason)
+        data = notes.MessageBlocked(at=self.now, key=key, thread=thread.id, agent=agent, move=move, reason=reason)
         self.note(data)
 
     # attention

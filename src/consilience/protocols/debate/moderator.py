@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from consilience.domain.positions import LEVELS
 from consilience.engine.work import Reply
-from consilience.protocols.debate import lock
+from consilience.protocols.debate import lock, notes
 from consilience.protocols.debate.agenda import Agenda, Spawning
 from consilience.protocols.debate.crystallizer import Crystallizer
 from consilience.protocols.debate.floor import MODERATOR, Floor, aside
@@ -28,13 +28,6 @@ from consilience.protocols.debate.moves import (
     SPLIT_AFTER,
     STALE_MS,
     Horizon,
-)
-from consilience.protocols.debate.notes import (
-    CruxLocked,
-    CruxLockFailed,
-    StageTransition,
-    ThreadClosed,
-    ThreadConverged,
 )
 from consilience.protocols.debate.records import DebateMessage, LockAttempt
 from consilience.protocols.debate.replies import (
@@ -203,7 +196,7 @@ class Moderator:
     def _transition(self, thread: Thread, stage: Literal["CRUX_LOCK", "EVIDENCE"], budget: int, reason: str) -> None:
         before = thread.stage
         thread.enter(stage, self.floor.now, budget)
-        note = StageTransition(
+        note = notes.StageTransition(
             at=self.floor.now, thread=thread.id, before=before, after=stage, reason=reason, question=thread.question
         )
         self.floor.note(note)
@@ -241,13 +234,13 @@ class Moderator:
         if not missing:
             thread.locked_at = floor.now
             question = thread.question or thread.topic
-            floor.note(CruxLocked(at=floor.now, thread=thread.id, question=question, attempt=number))
+            floor.note(notes.CruxLocked(at=floor.now, thread=thread.id, question=question, attempt=number))
             self._transition(thread, "EVIDENCE", thread.budgets.evidence, "the crux is locked")
             self.agenda.locked(thread)
             hang = tuple(floor.letters[agent] for agent, c in thread.commitments.items() if c.would_flip)
             await self.floor.intervene(thread, "evidence", tuple(thread.members), hang=hang)
             return
-        floor.note(CruxLockFailed(at=floor.now, thread=thread.id, attempt=number, failures=failures))
+        floor.note(notes.CruxLockFailed(at=floor.now, thread=thread.id, attempt=number, failures=failures))
         if number >= MAX_LOCK_ATTEMPTS or (thread.reframed and kinds == ("sides",)):
             self.close(thread, "FAILED_LOCK", f"{number} attempts to lock it failed: {'; '.join(failures)}")
             return
@@ -334,7 +327,7 @@ class Moderator:
         await self.crystallizer.crystallize(thread)
         thread.busy = False
         if status == "CONVERGED":
-            floor.note(ThreadConverged(at=floor.now, thread=thread.id, reason=reason))
+            floor.note(notes.ThreadConverged(at=floor.now, thread=thread.id, reason=reason))
             thread.close(status, floor.now, reason)
             floor.progress()
         else:
@@ -356,7 +349,7 @@ class Moderator:
         self, thread: Thread, status: Literal["STALE", "FAILED_LOCK", "MERGED"], reason: str, into: Thread | None = None
     ) -> None:
         thread.close(status, self.floor.now, reason, into.id if into else None)
-        note = ThreadClosed(
+        note = notes.ThreadClosed(
             at=self.floor.now, thread=thread.id, status=status, reason=reason, into=into.id if into else None
         )
         self.floor.note(note)

@@ -15,10 +15,10 @@ from typing import Any
 from consilience.domain.positions import LEVELS, PositionChange
 from consilience.engine.prompt import Quote
 from consilience.engine.work import Ask, Failure, Reply, exhaustion
+from consilience.protocols.debate import notes
 from consilience.protocols.debate.ballots import OWN_BALLOT, again_words, ballot_of, ballot_words, sides_of
 from consilience.protocols.debate.floor import Floor, aside
 from consilience.protocols.debate.moves import FIRM, Side
-from consilience.protocols.debate.notes import CruxTested, FactTold, PlaceboTested
 from consilience.protocols.debate.records import (
     Crux,
     CruxTest,
@@ -176,7 +176,7 @@ def told_facts(
             if (b.positions, b.questions) != (earlier[b.agent].positions, earlier[b.agent].questions)
         )
         facts.append(ToldFact(fact=fact, before=tuple(before), ballots=ballots, moved=moved))
-        floor.note(FactTold(at=floor.now, fact=fact, moved=tuple(change.agent for change in moved)))
+        floor.note(notes.FactTold(at=floor.now, fact=fact, moved=tuple(change.agent for change in moved)))
         before = ballots
     return facts
 
@@ -254,17 +254,17 @@ def _evaluate(
             tested = crux.model_copy(update={"observed_score": score})
             floor.threads[crux.thread].crux = revalidated(tested, hanging_on(crux, records))
             floor.note(
-                CruxTested(
+                notes.CruxTested(
                     at=floor.now,
                     thread=crux.thread,
                     declared=sum(record.declared is True for record in records),
                     observed=sum(record.observed is True for record in records),
                     tested=len(flips),
                     score=score,
-                ),
+                )
             )
     idle = [ballot.positions != sides_of(final[a].value, "p") for a, ballot in results.placebo.ballots.items()]
-    floor.note(PlaceboTested(at=floor.now, moved=sum(idle), tested=len(idle)))
+    floor.note(notes.PlaceboTested(at=floor.now, moved=sum(idle), tested=len(idle)))
 
 
 def _answers(ballot: DebateBallot) -> str:
