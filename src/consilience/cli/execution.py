@@ -295,10 +295,11 @@ def check_output(report: type[Report], request: FindingsRequest) -> None:
         raise SettingsError(
             f"the report has no format {request.format!r}", where="--format", do=f"Use one of {', '.join(known)}."
         )
-    needs_findings = {"--fail-on": request.fail_on, "--write-baseline": request.write_baseline}
-    if BASELINE not in exported and (options := [name for name, value in needs_findings.items() if value is not None]):
-        raise SettingsError("the report has no findings", where=", ".join(options), do="Leave it out.")
+    if request.fail_on is not None and report.failing is Report.failing:
+        raise SettingsError("the report has no findings", where="--fail-on", do="Leave it out.")
     if request.write_baseline is not None:
+        if BASELINE not in exported:
+            raise SettingsError("the report has no findings to write", where="--write-baseline", do="Leave it out.")
         claim_directory(request.write_baseline.parent)
 
 

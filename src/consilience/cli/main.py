@@ -177,9 +177,9 @@ class Commands(LazyGroup):
             "fork": ("consilience.cli.run:fork", "Continue from an event of a session with changes."),
             "tell": ("consilience.cli.run:tell", "Tell a finished session a new fact and show who moves."),
             "diff": ("consilience.cli.sessions:diff", "Show what differs between two sessions."),
-            "due": ("consilience.cli.follow_up:due", "List findings whose deadline is past or near."),
-            "resolve": ("consilience.cli.follow_up:resolve", "Record how a question of a session came out."),
-            "scores": ("consilience.cli.follow_up:scores", "Show Brier scores of agents and models."),
+            "due": ("consilience.cli.session_admin:due", "List findings whose deadline is past or near."),
+            "resolve": ("consilience.cli.session_admin:resolve", "Record how a question of a session came out."),
+            "scores": ("consilience.cli.session_admin:scores", "Show Brier scores of agents and models."),
             "export": ("consilience.cli.sessions:export", "Write a session as JSON, Markdown, HTML, SVG or events."),
             "sessions": (
                 "consilience.cli.session_admin:sessions",

@@ -1,4 +1,4 @@
-"""`sessions`: list, remove and answer; and the commands on single sessions, of which the common ones stand at the top level too."""
+"""Commands over all sessions: `sessions` (list, remove, answer), and `due`, `resolve` and `scores`, which follow forecasts up."""
 
 from __future__ import annotations
 
@@ -8,21 +8,37 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from consilience.cli.errors import can_confirm, confirm, notify, print_json, print_result
+from consilience.cli.main import Commands, LazyCommand
 from consilience.cli.options import Id, Json, ListingGroup, argument, new_app
-from consilience.cli.run import fork, resume, tell
-from consilience.cli.sessions import diff, export, find_session, replay, show, user_store
+from consilience.cli.sessions import find_session, user_store
 from consilience.domain.errors import JournalError, SessionBusy, SettingsError, UnknownName
+from consilience.domain.events import SessionFinished
 from consilience.domain.paths import check_home, journal_path
+from consilience.domain.report import Report
+from consilience.engine.protocol import report_type
+from consilience.reporting.follow_up import (
+    BrierScore,
+    Deadline,
+    FollowedSession,
+    Resolution,
+    brier_scores,
+    open_deadlines,
+    read_resolutions,
+    record_resolution,
+    resolutions_path,
+)
 from consilience.reporting.formatting import count, one_line, printable
 from consilience.reporting.session_state import SessionState, fold_events, status_of
 
 if TYPE_CHECKING:
+    from typer._click import Command, Context
+
     from consilience.journal.store import Store
     from consilience.reporting.questions import Question
 
@@ -30,9 +46,26 @@ AGE_UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 MAX_REMOVED_AT_ONCE = 100
 """Sessions per removal; each one holds a file open."""
 
-sessions = new_app(ListingGroup)
-for app in (show, resume, replay, fork, tell, diff, export):
-    sessions.registered_commands.extend(app.registered_commands)
+NEAR_DAYS = 90
+
+SHARED = ("show", "resume", "replay", "fork", "tell", "diff", "export")
+"""Commands of `sessions` that stand at the top level too."""
+
+
+class SessionsGroup(ListingGroup):
+    """The commands of `sessions`; the shared ones are imported when they are called."""
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        return [*SHARED, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
+        if cmd_name in SHARED:
+            return LazyCommand(cmd_name, *Commands.sections["Sessions"][cmd_name])
+        return super().get_command(ctx, cmd_name)
+
+
+sessions = new_app(SessionsGroup)
+due, resolve, scores = new_app(), new_app(), new_app()
 
 
 @contextmanager
@@ -331,3 +364,129 @@ def _question_json(question: Question) -> dict[str, object]:
         "until": question.until,
         "ticket": question.ticket,
     }
+
+
+# --- follow-up
+
+
+@due.command("due")
+def _due(
+    within: Annotated[
+        int, typer.Option("--within", min=0, help="Also list deadlines in so many days.", metavar="DAYS")
+    ] = NEAR_DAYS,
+    on: Annotated[
+        str | None, typer.Option(help="The day to compare with, YYYY-MM-DD. Default: today.", metavar="DATE")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List findings that would change an agent's mind and whose deadline is past or near, over all sessions.
+
+    A deadline is in the agent's own words ("in six weeks" counts from the session); those that name no date are listed apart:
+    ask in the task for dates. Resolved questions are left out.
+    """
+    today = _day(on)
+    with user_store() as store:
+        found = open_deadlines(_followed(store), read_resolutions(resolutions_path(journal_path())))
+    limit = today + timedelta(days=within)
+    groups = {
+        "past": [d for d in found if d.day is not None and d.day < today],
+        "near": [d for d in found if d.day is not None and today <= d.day <= limit],
+        "unreadable": [d for d in found if d.day is None],
+    }
+    heads = ("Past", f"In the next {count(within, 'day')}", "Deadlines that name no date")
+    lines: list[str] = []
+    for head, group in zip(heads, groups.values(), strict=True):
+        lines += [f"{head}:", *map(_deadline_line, group)] if group else []
+    value = {name: [_deadline_row(deadline) for deadline in group] for name, group in groups.items()}
+    print_result(value, "\n".join(lines) or "Nothing is due.", as_json=as_json)
+
+
+@resolve.command("resolve")
+def _resolve(
+    id: Id,
+    question: Annotated[str, argument("A crux or proposition of it: crux-1, p1.", "QUESTION")],
+    outcome: Annotated[Literal["yes", "no"], argument("How it came out.", "yes|no")],
+    as_json: Json = False,
+) -> None:
+    """Record how a question of a session came out. The session itself is not changed; a later outcome replaces an earlier one."""
+    with user_store() as store:
+        session = find_session(store, id)
+        followed = _follow(store, session)
+        forecasts = {forecast.id: forecast for forecast in followed.forecasts} if followed else {}
+        if question not in forecasts:
+            known = f"Give one of them: {', '.join(forecasts)}."
+            raise UnknownName(
+                f"session {session} has no question {question!r} that can be resolved",
+                do=known if forecasts else "Only finished sessions with positions have such questions.",
+            )
+        resolution = Resolution(session, question, outcome == "yes", datetime.now(UTC).date().isoformat())
+        record_resolution(resolutions_path(journal_path()), resolution)
+        agents, _ = brier_scores([followed] if followed else [], [resolution])
+    scored = [row for row in agents if row.period == "all"]
+    value = {"session": session, "question": question, "outcome": outcome, "recorded": resolution.on}
+    lines = [f"{session} {question}: {outcome} ({forecasts[question].question})"]
+    lines += [f"  {row.name}: Brier score {row.score:.3f}" for row in scored]
+    print_result({**value, "agents": [asdict(row) for row in scored]}, "\n".join(lines), as_json=as_json)
+
+
+@scores.command("scores")
+def _scores(as_json: Json = False) -> None:
+    """Show Brier scores of agents and of models over all resolved questions, in all and by month.
+
+    0 is perfect, 0.25 a coin, 1 certain and wrong. Agents that took no side on a question are not scored on it.
+    """
+    with user_store() as store:
+        agents, models = brier_scores(_followed(store), read_resolutions(resolutions_path(journal_path())))
+    value = {"agents": [asdict(row) for row in agents], "models": [asdict(row) for row in models]}
+    text = "No question is resolved yet: consilience resolve SESSION QUESTION yes|no."
+    if agents:
+        text = "\n".join([*_table("agent", agents), "", *_table("model", models)])
+    print_result(value, text, as_json=as_json)
+
+
+def _table(head: str, rows: list[BrierScore]) -> list[str]:
+    width = max(len(head), *(len(row.name) for row in rows))
+    lines = [f"{row.name:{width}}  {row.period:7}  {row.forecasts:9}  {row.score:11.3f}" for row in rows]
+    return [f"{head:{width}}  {'month':7}  forecasts  Brier score", *lines]
+
+
+def _day(text: str | None) -> date:
+    try:
+        return datetime.now(UTC).astimezone().date() if text is None else date.fromisoformat(text)
+    except ValueError:
+        raise SettingsError(f"{text!r} is not a date", where="--on", do="Write it as 2027-12-31.") from None
+
+
+def _deadline_row(deadline: Deadline) -> dict[str, object]:
+    return {**asdict(deadline), "day": deadline.day.isoformat() if deadline.day else None}
+
+
+def _deadline_line(deadline: Deadline) -> str:
+    what = f"{deadline.agent}: {deadline.finding} ({deadline.question})"
+    return f"  {deadline.day or deadline.deadline}  {deadline.session} {deadline.forecast}  {what}"
+
+
+def _followed(store: Store) -> Iterator[FollowedSession]:
+    """The finished sessions with forecasts, oldest first."""
+    for session in store.sessions():
+        followed = _follow(store, session)
+        if followed is not None:
+            yield followed
+
+
+def _follow(store: Store, session: str) -> FollowedSession | None:
+    """Return a session with its forecasts; None if it has none. Reports of protocols without forecasts are not read."""
+    started = store.beginning(session)
+    cls = report_type(started.protocol) if started else None
+    if cls is None or cls.forecasts is Report.forecasts:
+        return None
+    finished = next((event for event in store.read(session) if isinstance(event, SessionFinished)), None)
+    if finished is None:
+        return None
+    report = cls.model_validate_json(store.text(finished.report))
+    parents, root = store.parents(), session
+    while root in parents:
+        root = parents[root]
+    forecasts = report.forecasts()
+    held = datetime.fromtimestamp(store.created(session), UTC).date()
+    return FollowedSession(session, root, report.agents, forecasts, held) if forecasts else None
