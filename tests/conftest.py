@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shutil
@@ -44,6 +45,7 @@ class Sample(Protocol):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole", action="store_true", help="run the long matrices whole instead of a seeded sample")
+    parser.addoption("--seed", help="draw other cases of the long matrices, beside those that are always run")
     parser.addoption("--rest", action="store_true", help="run only what --whole adds to a run without options")
 
 
@@ -85,7 +87,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`@pytest.mark.matrix(keep=N)` runs N of the parametrized cases of a test, or all of them under `--whole`; with `whole=M`
-    it runs M of them there.
+    it runs M of them there; with `--seed` N of them and N others.
 
     Under `--rest` the cases that an ordinary run leaves out are run, and the tests that are longer when whole.
     """
@@ -101,7 +103,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for test, (cases, sizes) in matrices.items():
         whole = draw(cases, sizes.get("whole", len(cases)), test)
         dropped |= set(cases) - set(whole)
-        kept |= set(draw(whole, sizes["keep"], test))
+        always = draw(whole, sizes["keep"], test)
+        kept |= set(always)
+        if seed := config.getoption("seed"):
+            kept |= set(draw([case for case in whole if case not in always], sizes["keep"], f"{test} {seed}"))
     every = {item for cases, _ in matrices.values() for item in cases}
     if config.getoption("rest"):
         longer = {item for item in items if {"whole", "sample"} & set(getattr(item, "fixturenames", ()))}
@@ -111,6 +116,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if dropped:
         config.hook.pytest_deselected(items=[item for item in items if item in dropped])
         items[:] = [item for item in items if item not in dropped]
+
+
+def pytest_collection_finish() -> None:
+    """Take the modules and the tests out of every later collection of garbage, which some tests ask for."""
+    gc.collect()
+    gc.freeze()
 
 
 # --- what the world looks like to a test

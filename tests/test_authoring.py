@@ -28,10 +28,11 @@ print(json.dumps({"severity": 2 + len(sys.stdin.read()) % 3, "text": "The suppli
 """
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory into which pip installed the tutorial's package, which is built from the files of the page."""
-    project, installed = tmp_path / "project", tmp_path / "site"
+    directory = tmp_path_factory.mktemp("tutorial")
+    project, installed = directory / "project", directory / "site"
     for name, text in FILES.items():
         path = project / name
         path.parent.mkdir(parents=True, exist_ok=True)

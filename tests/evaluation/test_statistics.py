@@ -122,11 +122,11 @@ def test_the_sign_flip_test_rejects_as_seldom_as_it_promises() -> None:
 
 def test_what_repeats_can_show_is_shown_in_four_cases_of_five() -> None:
     generator = numpy.random.default_rng(5)
-    spread = generator.choice([-0.4, -0.2, 0.2, 0.4], 16)
+    spread = generator.choice([-0.4, -0.2, 0.2, 0.4], 10)
     delta = detectable_by_means([float(d) for d in spread])
     assert delta is not None
     shown = [
-        sign_flip(list(delta + generator.permutation(spread - spread.mean()) * generator.choice([-1, 1], 16))) < 0.05
+        sign_flip(list(delta + generator.permutation(spread - spread.mean()) * generator.choice([-1, 1], 10))) < 0.05
         for _ in range(200)
     ]
     assert 0.65 < sum(shown) / 200 < 0.95

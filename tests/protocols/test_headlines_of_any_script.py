@@ -176,7 +176,7 @@ AIMS = st.sampled_from(
 SEEDS, ODD = st.integers(0, 10**6), st.sampled_from([0.0, 0.0, 0.02, 0.1, 0.5])
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(seed=SEEDS, odd=ODD, aim=AIMS, depth=st.integers(2, 3), rounds=st.integers(1, 4), loops=st.integers(0, 2))
 def test_emergence_headline_is_consistent_for_any_script(
     seed: int, odd: float, aim: str, depth: int, rounds: int, loops: int
@@ -189,7 +189,7 @@ def test_emergence_headline_is_consistent_for_any_script(
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(seed=SEEDS, odd=ODD, aim=AIMS, depth=st.integers(2, 3), talks=st.integers(0, 1), loops=st.integers(0, 1))
 @example(seed=4, odd=0.0, aim="self_reflect/L1", depth=2, talks=1, loops=0)
 def test_broadcast_headline_is_consistent_for_any_script(
@@ -203,7 +203,7 @@ def test_broadcast_headline_is_consistent_for_any_script(
     check(report, script, list(broadcasting(protocol, report, script)) if report.steps else [], answer)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(seed=SEEDS, odd=ODD, aim=AIMS, passes=st.integers(1, 3))
 def test_refinement_headline_is_consistent_for_any_script(seed: int, odd: float, aim: str, passes: int) -> None:
     protocol = Refinement(hierarchy=HOUSE, max_passes=passes, filter="never")
@@ -217,7 +217,7 @@ def test_refinement_headline_is_consistent_for_any_script(seed: int, odd: float,
         assert report.stop_reason is not StopReason.CONVERGED, wrong
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=SEEDS, odd=ODD, loops=st.integers(0, 1))
 def test_headline_of_settling_protocols_is_consistent_for_any_script(seed: int, odd: float, loops: int) -> None:
     for protocol in (Solo(), Vote(votes=3), Decompose(children=2, strange_loops=loops)):

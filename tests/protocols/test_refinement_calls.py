@@ -100,7 +100,7 @@ def whims(seed: int, nonsense: float) -> Any:
     return reply
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     nonsense=st.sampled_from([0.0, 0.1, 0.4, 0.9]),
