@@ -16,8 +16,8 @@ from consilience.protocols.review.findings import (
     Finding,
     Judgement,
     PartRead,
+    ReviewData,
 )
-from consilience.protocols.review.report_data import ReviewData
 
 FIX = """\
 --- a/src/pager.py

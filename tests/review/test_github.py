@@ -18,11 +18,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from consilience.domain.outcome import StopReason
-from consilience.protocols.review.findings import Check, DiffHunk
-from consilience.protocols.review.formats import github_comments
-from consilience.protocols.review.github import MAX_BODY_CHARS
-from consilience.protocols.review.github_text import code_block, code_span, prose, visible
-from consilience.protocols.review.report_data import ReviewData
+from consilience.protocols.review.findings import Check, DiffHunk, ReviewData
+from consilience.protocols.review.github import MAX_BODY_CHARS, code_block, code_span, github_comments, prose, visible
 from review.reports import finding, review, rich_review
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])

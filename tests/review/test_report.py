@@ -15,8 +15,7 @@ from consilience.domain.outcome import StopReason
 from consilience.protocols.review import ReviewReport
 from consilience.protocols.review.baseline import Baseline
 from consilience.protocols.review.findings import BallotCast, DroppedFinding, FileRead, Finding, Judgement, PartRead
-from consilience.protocols.review.presenting import decided_by, place_of
-from consilience.protocols.review.verdict import dropped_line, verdict
+from consilience.protocols.review.presenting import decided_by, dropped_line, overall_vote, place_of
 from consilience.protocols.review.vetting import judged, listed, vet
 from consilience.reporting.export import report_files
 from consilience.reporting.html import report_page
@@ -157,7 +156,7 @@ def test_report_reads_as_in_the_golden_file(name: str) -> None:
 )
 def test_verdict_of_one_part(ballots: list[tuple[str, str, int]], expected: str) -> None:
     cast_ballots = tuple(cast(*ballot) for ballot in ballots)
-    assert verdict(report_of(reports.finding(), ballots=cast_ballots)) == expected
+    assert overall_vote(report_of(reports.finding(), ballots=cast_ballots)) == expected
 
 
 @pytest.mark.parametrize(
@@ -179,11 +178,11 @@ def test_verdict_of_one_part(ballots: list[tuple[str, str, int]], expected: str)
 )
 def test_verdict_of_two_parts(ballots: list[tuple[str, str, int]], expected: str) -> None:
     parts = tuple(PartRead(index=n, documents=(f"S{n}",), tokens=9, readers=BOTH, assigned=BOTH) for n in (1, 2))
-    assert verdict(report_of(reports.finding(), parts=parts, ballots=tuple(cast(*b) for b in ballots))) == expected
+    assert overall_vote(report_of(reports.finding(), parts=parts, ballots=tuple(cast(*b) for b in ballots))) == expected
 
 
 def test_a_vote_without_a_finding_is_named() -> None:
-    text = verdict(report_of(ballots=(cast("red", "approve"), cast("blue", "changes"))))
+    text = overall_vote(report_of(ballots=(cast("red", "approve"), cast("blue", "changes"))))
     assert text.endswith("No finding is listed that supports the vote of blue.")
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from consilience.domain.outcome import StopReason
-from consilience.protocols.review.formats import sarif
-from consilience.protocols.review.report_data import ReviewData
+from consilience.protocols.review.findings import ReviewData
+from consilience.protocols.review.sarif import sarif
 from review.reports import dropped, finding, review, rich_review
 
 

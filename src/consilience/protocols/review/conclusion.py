@@ -20,9 +20,9 @@ from consilience.protocols.review.findings import (
     PartRead,
 )
 from consilience.protocols.review.parts import unshown_documents
+from consilience.protocols.review.presenting import count_dropped
 from consilience.protocols.review.report import ReviewReport
 from consilience.protocols.review.rounds import ReviewRun
-from consilience.protocols.review.verdict import count_dropped
 from consilience.protocols.review.vetting import listed
 
 

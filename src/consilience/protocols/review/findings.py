@@ -1,13 +1,17 @@
-"""Findings: as a reviewer types them, and as the report has them."""
+"""Findings and what else agents return, as they type them and as the report has them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, Field, WithJsonSchema, create_model, model_validator
 
-from consilience.domain.messages import FreeText
-from consilience.domain.report import Frozen
+from consilience.coordination.convergence import Evaluation
+from consilience.domain.messages import Claims, FreeText
+from consilience.domain.outcome import StopReason
+from consilience.domain.report import Frozen, Report
 
 Severity = Literal["critical", "major", "minor"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "major", "minor")
@@ -92,6 +96,14 @@ class WrittenReviewReply(ReviewReply):
     text: FreeText = ""
 
 
+@lru_cache
+def review_reply(room: int, *, written: bool) -> type[ReviewReply]:
+    """Return the type of a review of at most `room` findings."""
+    findings = Annotated[list[FindingReply], Field(json_schema_extra={"maxItems": room})]
+    base = WrittenReviewReply if written else ReviewReply
+    return create_model(base.__name__, __base__=base, findings=(findings, Field(default_factory=list)))
+
+
 FINDING = "finding"
 """The kind of the messages that findings are published as."""
 FindingLabel = Annotated[str, WithJsonSchema({"type": "string", "x-labels": FINDING})]
@@ -111,6 +123,24 @@ class CrossReply(BaseModel):
     """An agent's judgements on the findings of others."""
 
     verdicts: list[VerdictReply] = Field(default_factory=list)
+
+
+Duplicates = list[list[FindingLabel]]
+
+
+class ClosingReply(BaseModel):
+    """The review as its reader gets it, above the list of findings."""
+
+    duplicates: Annotated[Duplicates, Field(json_schema_extra={"maxItems": 60})] = Field(default_factory=list)
+    """Groups of findings that are one defect, the one to keep first."""
+    claims: Claims = Field(default_factory=list)
+    text: FreeText
+
+
+class BriefClosingReply(ClosingReply):
+    """That of a small model, which fills every list to its end."""
+
+    duplicates: Annotated[Duplicates, Field(json_schema_extra={"maxItems": 8})] = Field(default_factory=list)
 
 
 # --- as the report has them
@@ -247,3 +277,61 @@ class DiffHunk(Frozen):
     """As findings name it."""
     old: tuple[int, int]
     new: tuple[int, int]
+
+
+class ReviewData(Report):
+    """The header, and what a review adds to it."""
+
+    formats: ClassVar[Mapping[str, str]] = {
+        "sarif": "review.sarif",
+        "github": "comments.json",
+        "baseline": "baseline.json",
+    }
+
+    undigested: ClassVar[Mapping[str, Any]] = {"dropped": {"__all__": {"disputed"}}}
+
+    protocol: str = "review"
+    findings: tuple[Finding, ...] = ()
+    """The listed findings, ranked."""
+    dropped: tuple[DroppedFinding, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
+    """Of each iteration of red and blue: which gates were met, by whom, and what followed."""
+    ballots: tuple[BallotCast, ...] = ()
+    """The last ballot of each agent on each part."""
+    parts: tuple[PartRead, ...] = ()
+    files: tuple[FileRead, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """What the target holds and no agent was shown, each with the reason."""
+    hunks: tuple[DiffHunk, ...] = ()
+    """Of the diff under review; empty where the target is no diff."""
+
+    @property
+    def is_without_target(self) -> bool:
+        """Whether there was nothing to review, so that no session was begun."""
+        return not (self.session or self.parts or self.agents)
+
+    @property
+    def unread(self) -> tuple[PartRead, ...]:
+        """The parts that no agent reviewed."""
+        return tuple(part for part in self.parts if not part.readers)
+
+    @property
+    def complete(self) -> bool:
+        """Whether each agent reviewed the parts assigned to it, and the run neither failed nor was cancelled. Otherwise no findings
+        mean nothing."""
+        is_read = all(part.readers and not part.unread_by for part in self.parts)
+        return is_read and self.stop_reason not in (StopReason.FAILED, StopReason.CANCELLED)
+
+    def failing(self, severity: str) -> str:
+        """Name the findings of at least this severity that no agent refuted, listed or over the limit, or the parts that no agent
+        reviewed."""
+        worst = SEVERITIES[: SEVERITIES.index(severity) + 1] if severity in SEVERITIES else SEVERITIES
+        found = [finding.id for finding in self.findings if finding.severity in worst and finding.status != "disputed"]
+        over = [one for one in self.dropped if one.reason == "over the limit" and not one.disputed]
+        if unlisted := sum(one.severity in worst for one in over):
+            found.append(f"{unlisted} over the limit of findings")
+        if found:
+            return f"at least {severity}: {', '.join(found)}."
+        if self.unread:
+            return f"{len(self.unread)} of {len(self.parts)} parts had no review."
+        return "" if self.complete else "The review is not complete."

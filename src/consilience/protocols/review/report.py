@@ -8,11 +8,11 @@ from typing import ClassVar
 from consilience.domain.outcome import StopReason
 from consilience.domain.sections import Presentation
 from consilience.protocols._common.presenting import extend_presentation, key_figures
-from consilience.protocols.review import formats
 from consilience.protocols.review.baseline import baseline_of
-from consilience.protocols.review.presenting import sections, views
-from consilience.protocols.review.report_data import ReviewData
-from consilience.protocols.review.verdict import above_answer
+from consilience.protocols.review.findings import ReviewData
+from consilience.protocols.review.github import github_comments
+from consilience.protocols.review.presenting import above_answer, sections, views
+from consilience.protocols.review.sarif import sarif
 
 ENDINGS: Mapping[StopReason, str] = {
     StopReason.CONVERGED: "the reviews met enough gates",
@@ -47,11 +47,11 @@ class ReviewReport(ReviewData):
 
     def sarif(self) -> dict[str, object]:
         """Return the findings as a SARIF 2.1.0 log."""
-        return formats.sarif(self)
+        return sarif(self)
 
     def github_comments(self) -> dict[str, object]:
         """Return the findings as the body of a request that creates a review on GitHub."""
-        return formats.github_comments(self)
+        return github_comments(self)
 
     def baseline(self) -> str:
         """Return a baseline with the findings listed, those over the limit, and those that an earlier baseline knew."""

@@ -12,9 +12,16 @@ from consilience.engine.session import Session
 from consilience.engine.sources import Document, select_documents
 from consilience.engine.work import Ask, Reply
 from consilience.protocols.review.changes import Changes, FileChange
-from consilience.protocols.review.findings import FINDING, CrossReply, Finding, ReviewReply
+from consilience.protocols.review.findings import (
+    FINDING,
+    BriefClosingReply,
+    ClosingReply,
+    CrossReply,
+    Finding,
+    ReviewReply,
+    review_reply,
+)
 from consilience.protocols.review.gates import artifact
-from consilience.protocols.review.replies import BriefClosingReply, ClosingReply, review_reply
 from consilience.protocols.review.settings import QUOTED_REPLIES, ReviewSettings
 from consilience.protocols.review.strategies import LEAD
 

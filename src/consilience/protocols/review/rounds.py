@@ -24,12 +24,11 @@ from consilience.engine.work import Failure, Reply, exhaustion
 from consilience.protocols._common.conclusion import publish_from
 from consilience.protocols.review.baseline import parse_baseline
 from consilience.protocols.review.changes import parse_changes
-from consilience.protocols.review.findings import DroppedFinding, Finding, Judgement, ReviewReply
-from consilience.protocols.review.replies import ClosingReply
+from consilience.protocols.review.findings import ClosingReply, DroppedFinding, Finding, Judgement, ReviewReply
+from consilience.protocols.review.presenting import name_parts
 from consilience.protocols.review.requests import Requests
 from consilience.protocols.review.settings import ReviewSettings
 from consilience.protocols.review.strategies import LEAD, ROLES
-from consilience.protocols.review.verdict import name_parts
 from consilience.protocols.review.vetting import Submitted, judged, merged, ranked, vet
 
 Assignment = tuple[str, int]

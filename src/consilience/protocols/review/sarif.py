@@ -12,11 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 
 from consilience.domain.outcome import StopReason
-from consilience.protocols.review.findings import DiffHunk, DroppedFinding, Finding, PartRead, Severity
-from consilience.protocols.review.github_text import visible
-from consilience.protocols.review.patches import Edit, parse_patch
+from consilience.protocols.review.findings import DiffHunk, DroppedFinding, Finding, PartRead, ReviewData, Severity
+from consilience.protocols.review.fixes import Edit, parse_patch
+from consilience.protocols.review.github import visible
 from consilience.protocols.review.presenting import OBJECTIONS
-from consilience.protocols.review.report_data import ReviewData
 
 Json = dict[str, object]
 
