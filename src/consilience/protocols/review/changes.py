@@ -39,7 +39,7 @@ class FileChange:
     """First and last line of the diff, from 1, that are about this file."""
     hunks: tuple[DiffHunk, ...] = ()
     places: Mapping[int, Place] = field(default_factory=dict)
-    """The place of each line in a hunk, by its line in the document with the diff."""
+    """The place of each line in a hunk, by its line in the document with the diff. Unchanged lines are on the side `new`."""
     new_lines: Mapping[int, str] = field(default_factory=dict)
     """The lines of the new file that the diff shows, by number, without line ends."""
     ends_without_newline: bool = False
@@ -49,10 +49,6 @@ class FileChange:
     def is_new(self) -> bool:
         """Whether the diff adds the file, so that the new text says all that the diff does."""
         return not self.old_path
-
-    def place(self, diff_line: int) -> Place | None:
-        """Return where a line of the diff is in the file; None for a line in no hunk. Unchanged lines are on the side `new`."""
-        return self.places.get(diff_line)
 
     def is_changed(self, first: int, last: int) -> bool:
         """Return whether a range of lines of the new file holds a changed line."""
@@ -73,10 +69,6 @@ class Changes:
         """Return the file that a line of the diff is about."""
         at = bisect_right(self.files, diff_line, key=lambda file: file.diff_lines[0]) - 1
         return self.files[at] if at >= 0 and diff_line <= self.files[at].diff_lines[1] else None
-
-    def files_named(self, path: str) -> tuple[FileChange, ...]:
-        """Return the changes of a file: several if the diff is of several commits."""
-        return tuple(file for file in self.files if file.path == path)
 
     @property
     def hunks(self) -> tuple[DiffHunk, ...]:

@@ -11,6 +11,7 @@ from consilience.engine.prompt import estimate_tokens
 from consilience.engine.sources import Document, parse_reference
 from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
 from consilience.protocols._common.conclusion import warn_dropped_labels
+from consilience.protocols._common.presenting import plural
 from consilience.protocols.review.findings import (
     SEVERITIES,
     BallotCast,
@@ -113,24 +114,20 @@ def _first_results(run: ReviewRun) -> list[Reply[object] | Failure]:
 
 def _answer(run: ReviewRun, findings: tuple[Finding, ...], dropped: tuple[DroppedFinding, ...]) -> str:
     """Return the answer of a run without a closing text: numbers, and what is missing."""
-    files = _count(len(_files_read(run)), "file")
+    files = plural(len(_files_read(run)), "file")
     by_severity = Counter(finding.severity for finding in findings)
     of_each = ", ".join(f"{by_severity[severity]} {severity}" for severity in SEVERITIES if by_severity[severity])
     sentences = [
-        f"{_count(len(findings), 'finding')} in {files}: {of_each}." if findings else f"No findings in {files}."
+        f"{plural(len(findings), 'finding')} in {files}: {of_each}." if findings else f"No findings in {files}."
     ]
     if dropped:
         reasons = count_dropped(dropped)
         words = ", ".join(f"{n} {reason}" for reason, n in reasons.items())
-        sentences.append(f"{_count(reasons.total(), 'finding')} not listed ({words}).")
+        sentences.append(f"{plural(reasons.total(), 'finding')} not listed ({words}).")
     if absent := run.absent:
         covered = "the others" if all(name == agent for agent, name in absent.items()) else "the rest"
         sentences.append(f"No review by {', '.join(absent.values())}: this covers {covered} only.")
     return " ".join(sentences)
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def _claims(run: ReviewRun) -> tuple[Claim, ...]:

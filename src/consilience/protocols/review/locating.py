@@ -119,7 +119,7 @@ class Locator:
         if change is None:  # in no file, such as the message of a commit
             first, last = (self._number(document, line) for line in lines)
             return Location(document, lines[0], words, document.name or document.id, first, last, changed=False)
-        places = [place for line in range(lines[0], lines[1] + 1) if (place := change.place(line)) is not None]
+        places = [place for line in range(lines[0], lines[1] + 1) if (place := change.places.get(line)) is not None]
         new = [number for side, number in places if side == "new"]
         old = [number for side, number in places if side == "old"]
         if new:

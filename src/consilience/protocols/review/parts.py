@@ -133,7 +133,7 @@ def _around_hunks(file: FileChange, diff: _Lines, text: _Lines, tokens: int) -> 
 
 def _regions(file: FileChange, first: int, last: int, text: _Lines, tokens: int) -> list[Range]:
     """Return the lines of the new text that these lines of the diff are about, with as much around them as fits."""
-    places = [place for line in range(first, last + 1) if (place := file.place(line)) is not None]
+    places = [place for line in range(first, last + 1) if (place := file.places.get(line)) is not None]
     numbers = sorted({min(number, len(text.texts)) for side, number in places if side == "new"})
     for context in (CONTEXT_LINES, CONTEXT_LINES // 2, CONTEXT_LINES // 8, 0):
         regions = _joined([(max(n - context, 1), min(n + context, len(text.texts))) for n in numbers])

@@ -102,56 +102,54 @@ def _rule(rule: str, category: str) -> Json:
 
 
 def _result(finding: Finding, numbers: Mapping[str, int], hunks: Sequence[DiffHunk]) -> Json:
-    rule = rule_id(finding.category)
-    disputed = finding.status == "disputed"
-    result: Json = {
-        "ruleId": rule,
-        "ruleIndex": numbers[rule],
-        "kind": "review" if disputed else "fail",
-        "level": "none" if disputed else LEVELS[finding.severity],
-        "message": {"text": _message(finding)},
-        "locations": [_location(finding.file, *_lines(finding, hunks))],
-        "properties": {
-            "id": finding.id,
-            "severity": finding.severity,
-            "status": finding.status,
-            "side": finding.side,
-            "quotation": visible(finding.quotation),
-            "by": list(finding.by),
-            "judgements": [judgement.model_dump() for judgement in finding.judgements],
-            "check": finding.check.model_dump(),
-        },
+    properties: Json = {
+        "id": finding.id,
+        "severity": finding.severity,
+        "status": finding.status,
+        "side": finding.side,
+        "quotation": visible(finding.quotation),
+        "by": list(finding.by),
+        "judgements": [judgement.model_dump() for judgement in finding.judgements],
+        "check": finding.check.model_dump(),
     }
-    if finding.fingerprint:
-        result["partialFingerprints"] = {FINGERPRINT: finding.fingerprint}
+    result = _located(finding, _message(finding), _lines(finding, hunks), numbers, properties)
+    if finding.status == "disputed":
+        result |= {"kind": "review", "level": "none"}
     if fix := _fix(finding):
         result["fixes"] = [fix]
     return result
 
 
 def _suppressed(finding: DroppedFinding, numbers: Mapping[str, int]) -> Json:
-    rule = rule_id(finding.category)
     in_source = finding.reason == "ignored"
     justification = finding.detail or ("An inline comment." if in_source else "It is in the baseline.")
+    kind = "inSource" if in_source else "external"
+    properties: Json = {
+        "severity": finding.severity,
+        "quotation": visible(finding.quotation),
+        "by": finding.by.split(", "),
+    }
+    message = _plain(finding.claim) or "No claim."
+    result = _located(finding, message, (finding.line, finding.line), numbers, properties)
+    return result | {"suppressions": [{"kind": kind, "status": "accepted", "justification": _plain(justification)}]}
+
+
+def _located(
+    finding: Finding | DroppedFinding,
+    message: str,
+    lines: tuple[int, int],
+    numbers: Mapping[str, int],
+    properties: Json,
+) -> Json:
+    rule = rule_id(finding.category)
     result: Json = {
         "ruleId": rule,
         "ruleIndex": numbers[rule],
         "kind": "fail",
         "level": LEVELS[finding.severity],
-        "message": {"text": _plain(finding.claim) or "No claim."},
-        "locations": [_location(finding.file, finding.line, finding.line)],
-        "suppressions": [
-            {
-                "kind": "inSource" if in_source else "external",
-                "status": "accepted",
-                "justification": _plain(justification),
-            }
-        ],
-        "properties": {
-            "severity": finding.severity,
-            "quotation": visible(finding.quotation),
-            "by": finding.by.split(", "),
-        },
+        "message": {"text": message},
+        "locations": [_location(finding.file, *lines)],
+        "properties": properties,
     }
     if finding.fingerprint:
         result["partialFingerprints"] = {FINGERPRINT: finding.fingerprint}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from consilience.engine.sources import Document
 from consilience.protocols.review.baseline import Baseline, fingerprint
@@ -23,7 +22,6 @@ from consilience.protocols.review.findings import (
 from consilience.protocols.review.fixes import make_fix
 from consilience.protocols.review.locating import Location, Locator, locator_of
 
-T = TypeVar("T")
 _IGNORE = re.compile(r"(?:#|//|/\*|\*|--|<!--|;|%|\{#)\s*consilience:\s*ignore\b[:\s]*(.*)", re.IGNORECASE)
 _COMMENT_ENDS = re.compile(r"\s*(?:\*/|-->|#\}|\*\)|#>|%>|\*@|-\}|\]\]|--%?>|--\}\})\s*$")
 _STATUS_RANK: Mapping[Status, int] = {"confirmed": 0, "unjudged": 1, "disputed": 2}
@@ -99,16 +97,17 @@ def merged(findings: Sequence[Finding], groups: Sequence[Sequence[str]]) -> tupl
     Unknown ids are skipped. Merged are only findings of one file. Findings by different agents are then found by two agents apart.
     """
     by_id = {finding.id: finding for finding in findings}
-    links = [
-        (group[0].id, other.id)
-        for ids in groups
-        if (group := [by_id[id] for id in dict.fromkeys(ids) if id in by_id])
-        for other in group[1:]
-        if other.file == group[0].file
-    ]
-    named = {id: n for n, id in reversed(list(enumerate(id for ids in groups for id in ids)))}
-    sets = [sorted(ids, key=lambda id: named.get(id, -1)) for ids in _components(list(by_id), links)]
-    kept = {one.id: one for ids in sets for one in [_combined([by_id[id] for id in ids], same_defect=True)]}
+    sets = {finding.id: [finding.id] for finding in findings}
+    """The findings that are one defect, by the id of each."""
+    for ids in groups:
+        first, *others = [id for id in dict.fromkeys(ids) if id in by_id] or [""]
+        for other in others:
+            if by_id[other].file == by_id[first].file and sets[other] is not sets[first]:
+                sets[first] += sets[other]
+                sets |= dict.fromkeys(sets[other], sets[first])
+    named = [id for ids in groups for id in ids]
+    ordered = [sorted(ids, key=named.index) if len(ids) > 1 else ids for ids in sets.values()]
+    kept = {ids[0]: _combined([by_id[id] for id in ids], same_defect=True) for ids in ordered}
     return tuple(kept[finding.id] for finding in findings if finding.id in kept)
 
 
@@ -268,24 +267,6 @@ def _merge_duplicates(findings: Sequence[Finding]) -> list[Finding]:
 
 def _same_category(one: Finding, other: Finding) -> bool:
     return one.category.casefold() == other.category.casefold()
-
-
-def _components(items: Iterable[T], links: Iterable[tuple[T, T]]) -> list[list[T]]:
-    """Return the sets of items that links join, each in the order of `items`."""
-    root = {item: item for item in items}
-
-    def find(item: T) -> T:
-        while root[item] != item:
-            root[item] = root[root[item]]
-            item = root[item]
-        return item
-
-    for one, other in links:
-        root[find(other)] = find(one)
-    sets: dict[T, list[T]] = {}
-    for item in root:
-        sets.setdefault(find(item), []).append(item)
-    return list(sets.values())
 
 
 def _combined(findings: Sequence[Finding], *, same_defect: bool = False) -> Finding:
