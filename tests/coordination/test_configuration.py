@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from consilience.coordination import Workspace, WorkspaceError, read_protocol, select_convergence_strategy
-from consilience.coordination.configuration import Extensions, ProtocolFile, quorum_of
+from consilience.coordination import ProtocolFile, Workspace, WorkspaceError, read_protocol, select_convergence_strategy
+from consilience.coordination.records import Extensions
 from consilience.domain.errors import UnknownName, UserError
 from kit.outside import FakeTime, work
 
@@ -113,7 +113,7 @@ def test_read_protocol_torn_file_is_refused(tmp_path: Path, content: bytes) -> N
     ],
 )
 def test_quorum_of(agents: int, percentage: float | None, configured: int | None, quorum: int) -> None:
-    assert quorum_of(agents, Extensions(quorum_percentage=percentage), configured) == quorum
+    assert Extensions(quorum_percentage=percentage).quorum_of(agents, configured) == quorum
 
 
 def test_timeout_multiplier_prolongs_waiting(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from consilience.coordination import (
     claim,
     fail,
     post,
+    read_protocol,
     result,
     submit,
     sweep,
@@ -164,7 +165,7 @@ def test_planted_file_in_a_state_is_left_alone(workspace: Workspace, outside: Pa
 def test_planted_session_file_is_refused(workspace: Workspace, outside: Path, plant: Plant, name: str) -> None:
     (workspace.path / name).unlink()
     plant(workspace.path / name, outside)
-    read = {"convergence.json": workspace.convergence, "protocol.json": workspace.protocol}.get(
+    read = {"convergence.json": workspace.convergence, "protocol.json": lambda: read_protocol(workspace)}.get(
         name, workspace.metadata
     )
     with pytest.raises(WorkspaceError) as raised:

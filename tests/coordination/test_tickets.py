@@ -29,7 +29,7 @@ from consilience.coordination import (
     withdraw,
     write_artifact,
 )
-from consilience.coordination.artifacts import MAX_ARTIFACT_BYTES
+from consilience.coordination.files import MAX_ARTIFACT_BYTES
 from consilience.domain.errors import UserError
 
 

@@ -29,7 +29,7 @@ from consilience.reporting.record import SessionRecord, read_record
 from consilience.reporting.terminal import cells
 from consilience.reporting.terminal import view_text as stored_text
 from consilience.reporting.views import COMMON, evolution, view_of, view_svg, view_text, views_of
-from consilience.reporting.views.layers import layered
+from consilience.reporting.views.drawing import layered
 from consilience.testing import ScriptedModel, ServerError
 from kit import runner
 from kit.cases import blog

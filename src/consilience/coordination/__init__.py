@@ -1,7 +1,5 @@
 """Workspaces: directories in which processes coordinate by tickets. Usable by any process, without the rest of the package."""
 
-from consilience.coordination.artifacts import Artifact, read_artifact, write_artifact
-from consilience.coordination.configuration import Hooks, ProtocolFile, hook, read_protocol
 from consilience.coordination.convergence import (
     CoordinationFailure,
     Evaluation,
@@ -31,6 +29,7 @@ from consilience.coordination.records import (
     Convergence,
     FailedAttempt,
     GateStatus,
+    ProtocolFile,
     SessionMetadata,
     Ticket,
     TicketResult,
@@ -38,7 +37,7 @@ from consilience.coordination.records import (
     TicketType,
 )
 from consilience.coordination.strategies import UnknownStrategy, select_convergence_strategy
-from consilience.coordination.strategy import ConvergenceStrategy, TicketStrategy
+from consilience.coordination.strategy import ConvergenceStrategy, Hooks, TicketStrategy, hook
 from consilience.coordination.tickets import (
     Result,
     SweepResult,
@@ -63,7 +62,14 @@ from consilience.coordination.waiting import (
     wait_for_agent_result,
     wait_for_results,
 )
-from consilience.coordination.workspace import Workspace, parse_session_from_prompt
+from consilience.coordination.workspace import (
+    Artifact,
+    Workspace,
+    parse_session_from_prompt,
+    read_artifact,
+    read_protocol,
+    write_artifact,
+)
 from consilience.domain.errors import ClaimLost, WorkspaceError
 
 __all__ = [

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import stat
-import time
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
@@ -20,7 +19,7 @@ from pydantic import ValidationError
 
 from consilience.coordination.files import DRAFT_PREFIX, Folder, check_id, open_folder
 from consilience.coordination.locks import has_live_lock
-from consilience.coordination.records import Record, is_human
+from consilience.coordination.records import Record, is_human, wall_time
 from consilience.coordination.tickets import withdraw
 from consilience.coordination.waiting import MIN_POLL_SECONDS, Waiter
 from consilience.coordination.workspace import CONVERGENCE, METADATA, PROTOCOL, SESSION_ID, Workspace
@@ -85,7 +84,7 @@ class Collected(Record):
 
 def request_shutdown(workspace: Workspace, reason: str = "", *, now: float | None = None) -> ShutdownSignal:
     """Ask all agents to end, durably. A second request changes nothing and returns the first."""
-    return _write_once(workspace, "", SHUTDOWN, ShutdownSignal(reason=reason, requested_at=_time(now)))
+    return _write_once(workspace, "", SHUTDOWN, ShutdownSignal(reason=reason, requested_at=wall_time(now)))
 
 
 def shutdown_signal(workspace: Workspace) -> ShutdownSignal | None:
@@ -96,7 +95,7 @@ def shutdown_signal(workspace: Workspace) -> ShutdownSignal | None:
 def acknowledge(workspace: Workspace, agent: str, note: str = "", *, now: float | None = None) -> Acknowledgement:
     """Record that an agent has ended, before or after it was asked to. A second one changes nothing and returns the first."""
     workspace.add_agent(check_id(agent, "name of an agent"), now=now)
-    record = Acknowledgement(agent=agent, acknowledged_at=_time(now), note=note)
+    record = Acknowledgement(agent=agent, acknowledged_at=wall_time(now), note=note)
     return _write_once(workspace, f"agents/{agent}", ACKNOWLEDGEMENT, record)
 
 
@@ -162,7 +161,7 @@ def collect_garbage(
     A workspace is broken without `session_id.txt`. It is not idle while a claim or a lock is live or a person has an open
     ticket. Directories that hold anything else than a workspace does are left alone, as are links and archives.
     """
-    at = _time(now)
+    at = wall_time(now)
     collected = Collected()
     abandoned, deleted, reasons = dict(collected.abandoned), list(collected.deleted), dict(collected.kept)
     with open_folder(Path(os.path.realpath(root))) as folder:
@@ -177,7 +176,7 @@ def collect_garbage(
                     shutil.rmtree(name, dir_fd=folder.descriptor)
                     deleted.append(name)
                 else:
-                    with open_folder(folder.path, name) as inner:
+                    with folder.folder(name) as inner:
                         inner.remove(ABANDONED)  # somebody took the workspace back into use
                     abandoned[name] = _rename(folder, name, ABANDONED_PREFIX)
                     _mark(folder, abandoned[name], at)
@@ -190,7 +189,7 @@ def _reason_to_keep(root: Folder, name: str, at: float, idle: float, kept: float
     """Return why a directory is neither set aside nor deleted; "" if it is."""
     if name.startswith(ARCHIVE_PREFIX):
         return "an archive"
-    with open_folder(root.path, name) as folder:
+    with root.folder(name) as folder:
         names = {entry for entry in folder.names() if not entry.startswith(DRAFT_PREFIX)}
         quiet = at - _last_change(folder)
     if foreign := sorted(names - _OWN_NAMES):
@@ -229,17 +228,17 @@ def _last_change(folder: Folder) -> float:
     """Return when a name beneath a workspace last changed. Files are never written in place, so directories know."""
     times = [os.fstat(folder.descriptor).st_mtime]
     for place in _FOLDERS:
-        with suppress(WorkspaceError), open_folder(folder.path, place) as inner:
+        with suppress(WorkspaceError), folder.folder(place) as inner:
             times.append(os.fstat(inner.descriptor).st_mtime)
             for name in inner.names() if place in ("tickets", "agents") else ():
-                with suppress(WorkspaceError), open_folder(inner.path, name) as deeper:
+                with suppress(WorkspaceError), inner.folder(name) as deeper:
                     times.append(os.fstat(deeper.descriptor).st_mtime)
     return max(times)
 
 
 def _mark(root: Folder, name: str, at: float) -> float:
     """Record in an abandoned workspace when it was set aside, unless that is recorded; return when."""
-    with open_folder(root.path, name) as folder:
+    with root.folder(name) as folder:
         folder.create(ABANDONED, f'{{"abandoned_at": {at}}}'.encode(), durable=False)
         try:
             return _Abandoned.model_validate_json(folder.read(ABANDONED) or b"").abandoned_at
@@ -283,7 +282,3 @@ def _read(workspace: Workspace, place: str, name: str, model: type[R]) -> R | No
         if folder.status(name) is None:
             return None
     return workspace.read(place, name, model)
-
-
-def _time(now: float | None) -> float:
-    return time.time() if now is None else now

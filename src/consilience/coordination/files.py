@@ -21,6 +21,7 @@ from consilience.domain.errors import WorkspaceError
 
 MAX_RECORD_BYTES = 8_000_000
 """Max size of a JSON file of a workspace."""
+MAX_ARTIFACT_BYTES = 100_000_000
 MAX_ID_CHARS = 100
 DRAFT_PREFIX = ".draft-"
 
@@ -236,19 +237,14 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 @contextmanager
-def open_folder(root: Path, place: str = "", *, make: bool = False) -> Iterator[Folder]:
-    """Open a directory of the workspace `root`; `place` and `make` as in `Folder.folder`. Links in `root` itself are followed."""
+def open_folder(root: Path) -> Iterator[Folder]:
+    """Open a directory. Links in its path are followed. Raises `WorkspaceError`."""
     try:
         descriptor = os.open(root, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     except OSError as error:
         raise _folder_error(str(root), error) from error
-    folder = Folder(descriptor, str(root))
     try:
-        if not place:
-            yield folder
-            return
-        with folder.folder(place, make=make) as inner:
-            yield inner
+        yield Folder(descriptor, str(root))
     finally:
         os.close(descriptor)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from consilience.coordination.files import DamagedFile, Folder, check_id, is_id
-from consilience.coordination.records import Record
+from consilience.coordination.records import Record, wall_time
 from consilience.coordination.workspace import Workspace
 from consilience.domain.errors import WorkspaceError
 
@@ -125,7 +125,7 @@ def free_locks(
     """Free the locks acquired under a claim or, without one, all that are stale at `now`; return their names."""
     freed = []
     with workspace.folder(LOCKS, make=True) as folder:
-        at = time.time() if now is None else now
+        at = wall_time(now)
         for name in _lock_names(folder):
             number, last = _last(folder, name)
             ends = last.claim_token == claim_token if claim_token else _is_free(last, at, stale)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -187,6 +189,42 @@ class SessionMetadata(Record):
     """Version of the files of a workspace."""
 
 
+class CustomHooks(Record):
+    """Functions of the lead's process: each an entry point, or `module:function`, decorated with `hook`; "" for none."""
+
+    pre_ticket_creation: str = ""
+    """Takes a ticket before it is posted; returns the one to post, or None to post it as it is."""
+    post_agent_result: str = ""
+    """Takes each result that the lead collects."""
+    custom_gate_evaluator: str = ""
+    """Takes the id of a gate and a text; returns whether the text meets it, or None for a gate that it does not know."""
+
+
+class Extensions(Record):
+    """Settings that change how the lead waits."""
+
+    quorum_percentage: float | None = Field(default=None, ge=1, le=100)
+    """Share of the agents, in percent, whose results are enough; None leaves it to the strategy."""
+    priority_agents: tuple[str, ...] = ()
+    """Agents whose results a quorum needs until the timeout, and whose tickets are posted first."""
+    timeout_multiplier: float = Field(default=1.0, gt=0, le=1000)
+    """Factor of every timeout."""
+
+    def quorum_of(self, agents: int, configured: int | None = None) -> int:
+        """Return how many of so many agents are a quorum: the configured number, else `quorum_percentage` rounded up, else all."""
+        if configured is not None:
+            return min(configured, agents)
+        return math.ceil(agents * (self.quorum_percentage or 100) / 100)
+
+
+class ProtocolFile(Record):
+    """`protocol.json`: how a session is coordinated."""
+
+    version: int | str = 1
+    custom_hooks: CustomHooks = CustomHooks()
+    extensions: Extensions = Extensions()
+
+
 def is_human(assignee: str) -> bool:
     return assignee.partition(":")[0] == HUMAN
 
@@ -194,3 +232,8 @@ def is_human(assignee: str) -> bool:
 def assigned_agent(assignee: str) -> str:
     """Return the name in `assigned_to`; "" if it names no one agent or person."""
     return assignee.partition(":")[2] if is_human(assignee) else assignee
+
+
+def wall_time(now: float | None) -> float:
+    """Return `now`, by default the current time."""
+    return time.time() if now is None else now

@@ -8,7 +8,6 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from consilience.coordination.configuration import quorum_of, read_protocol
 from consilience.coordination.convergence import (
     RETRY_TTL_FACTOR,
     Contribution,
@@ -39,7 +38,7 @@ from consilience.coordination.waiting import (
     required_after_timeout,
     seats_of,
 )
-from consilience.coordination.workspace import Workspace
+from consilience.coordination.workspace import Workspace, read_protocol
 from consilience.domain.errors import UnknownName, WorkspaceError
 
 MAX_QUOTED_CHARS = 20_000
@@ -118,7 +117,7 @@ class AdversarialReview(TicketStrategy):
         seats = seats_of(workspace, self.settings.agents, iteration)
         texts, missing = texts_of(seats), missing_seats(seats)
         is_open = any(seat.is_open for seat in seats.values())
-        is_quorum = len(texts) >= quorum_of(len(seats), read_protocol(workspace).extensions, self.settings.quorum)
+        is_quorum = len(texts) >= read_protocol(workspace).extensions.quorum_of(len(seats), self.settings.quorum)
         verdicts = judge_gates(self.gates(workspace), texts, absent=() if is_quorum else tuple(missing))
         quality = quality_of(verdicts)
         threshold = self.threshold(iteration)
@@ -197,13 +196,13 @@ class ParallelDecomposition(TicketStrategy):
         return Timeouts(timeout, self.settings.timeout_strategy, shared=timeout)
 
     def quorum_to_wait_for(self, workspace: Workspace, agents: Sequence[str]) -> int | None:
-        return quorum_of(len(agents), read_protocol(workspace).extensions, self.settings.quorum)
+        return read_protocol(workspace).extensions.quorum_of(len(agents), self.settings.quorum)
 
     def evaluation(self, workspace: Workspace, iteration: int) -> Evaluation:
         extensions = read_protocol(workspace).extensions
         seats = seats_of(workspace, self.settings.agents, iteration)
         texts, missing = texts_of(seats), missing_seats(seats)
-        quorum = quorum_of(len(seats), extensions, self.settings.quorum)
+        quorum = extensions.quorum_of(len(seats), self.settings.quorum)
         posted = [seat.ticket.created_at for seat in seats.values() if seat.ticket is not None]
         timeout = self.settings.timeout * extensions.timeout_multiplier
         is_over = not any(seat.is_open for seat in seats.values()) or (
@@ -302,7 +301,7 @@ class Hierarchical(TicketStrategy):
             own = seats_of(workspace, [lead], iteration)[lead]
             if not texts_of(workers) and not any(seat.is_open for seat in workers.values()) and own.ticket is None:
                 own = Seat(reason="none of its workers handed in anything")
-            if own.result is None or len(texts_of(workers)) < quorum_of(len(team), extensions):
+            if own.result is None or len(texts_of(workers)) < extensions.quorum_of(len(team)):
                 short.append(lead)
             seats |= {**workers, lead: own}
         missing = missing_seats(seats)

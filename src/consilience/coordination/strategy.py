@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from consilience.coordination.configuration import Hooks, read_protocol
 from consilience.coordination.convergence import (
     REVIEWER,
     ROLES,
@@ -25,9 +25,9 @@ from consilience.coordination.convergence import (
     Role,
     compose,
 )
-from consilience.coordination.gates import BUILT_IN_GATES, Gate, gate, load_gate
-from consilience.coordination.records import GateStatus, Name, Ticket
-from consilience.coordination.tickets import post
+from consilience.coordination.gates import BUILT_IN_GATES, Gate, gate, load_gate, load_plugin
+from consilience.coordination.records import CustomHooks, GateStatus, Name, Ticket
+from consilience.coordination.tickets import Result, post
 from consilience.coordination.waiting import (
     AGENT_TIMEOUT_SECONDS,
     Seat,
@@ -40,10 +40,11 @@ from consilience.coordination.waiting import (
     ticket_id,
     wait_for_results,
 )
-from consilience.coordination.workspace import Workspace
-from consilience.domain.errors import SettingsError
+from consilience.coordination.workspace import Workspace, read_protocol
+from consilience.domain.errors import SettingsError, UserError
 from consilience.domain.validation import describe_invalid
 
+HOOK_ENTRY_POINTS = "consilience.coordination_hooks"
 SessionDir = str | PathLike[str]
 Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
@@ -90,6 +91,51 @@ class StrategySettings(BaseModel):
         if self.quorum is not None and self.quorum > len(self.agents):
             raise ValueError(f"the quorum of {self.quorum} is more than the {len(self.agents)} agents")
         return self
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A function that `protocol.json` may name."""
+
+    function: Callable[..., object]
+
+
+def hook(function: Callable[..., object]) -> Hook:
+    """Mark a function as one that `protocol.json` may name. No other function is called, whatever the file holds."""
+    return Hook(function)
+
+
+class Hooks:
+    """The hooks of a session, loaded. Each method raises `UserError` if its hook fails or returns something else than it may."""
+
+    def __init__(self, names: CustomHooks = CustomHooks()) -> None:  # noqa: B008 (frozen)
+        """Raises `UnknownName` for a hook that cannot be loaded."""
+        named = {kind: getattr(names, kind) for kind in CustomHooks.model_fields}
+        self._hooks = {kind: load_plugin(name, HOOK_ENTRY_POINTS, Hook) for kind, name in named.items() if name}
+
+    def before_posting(self, ticket: Ticket) -> Ticket:
+        """Return the ticket to post."""
+        changed = self._call("pre_ticket_creation", (Ticket, type(None)), ticket)
+        return changed if isinstance(changed, Ticket) else ticket
+
+    def after_result(self, result: Result) -> None:
+        self._call("post_agent_result", (object,), result)
+
+    def evaluate_gate(self, gate_id: str, text: str) -> bool | None:
+        """Return None without a hook, or for a gate that it does not know."""
+        met = self._call("custom_gate_evaluator", (bool, type(None)), gate_id, text)
+        return met if isinstance(met, bool) else None
+
+    def _call(self, kind: str, allowed: tuple[type, ...], *arguments: object) -> object:
+        if kind not in self._hooks:
+            return None
+        try:
+            returned = self._hooks[kind].function(*arguments)
+        except Exception as error:
+            raise UserError(f"the hook {kind} failed: {type(error).__name__}: {error}", do="Fix the hook.") from error
+        if not isinstance(returned, allowed):
+            raise UserError(f"the hook {kind} returned {returned!r:.80}", do="Fix the hook.")
+        return returned
 
 
 class TicketStrategy(ConvergenceStrategy):

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import random
 import secrets
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 
-from consilience.coordination.artifacts import read_artifact, stem_of, write_artifact
 from consilience.coordination.files import Folder, check_id
 from consilience.coordination.history import (
     HISTORY,
@@ -36,8 +34,9 @@ from consilience.coordination.records import (
     TicketResult,
     assigned_agent,
     is_human,
+    wall_time,
 )
-from consilience.coordination.workspace import Workspace, save_state
+from consilience.coordination.workspace import Workspace, read_artifact, save_state, stem_of, write_artifact
 from consilience.domain.errors import ClaimLost, WorkspaceError
 
 CLOCK_TOLERANCE_SECONDS = 60.0
@@ -94,7 +93,7 @@ def post(workspace: Workspace, ticket: Ticket, *, now: float | None = None) -> T
         )
     offered = Ticket.model_validate(
         ticket.model_dump(include=_ASKED | set(ticket.model_extra or ()))
-        | {"session_id": workspace.session_id, "created_at": ticket.created_at or _time(now), "revision": 1}
+        | {"session_id": workspace.session_id, "created_at": ticket.created_at or wall_time(now), "revision": 1}
     )
     if agent := assigned_agent(offered.assigned_to):
         workspace.add_agent(agent, now=offered.created_at)
@@ -128,7 +127,7 @@ def claim(workspace: Workspace, ticket_id: str, agent: str, *, now: float | None
         if ticket.state != "pending":
             return None
         claimed = _next(
-            ticket, state="active", claimed_by=agent, claimed_at=_time(now), claim_token=secrets.token_hex(16)
+            ticket, state="active", claimed_by=agent, claimed_at=wall_time(now), claim_token=secrets.token_hex(16)
         )
         # Not durable: a claim that a power failure undoes is one whose claimer has ended as well.
         if not append(history, claimed, durable=False):
@@ -184,7 +183,7 @@ def submit(
     _claimed(workspace, claimed, completed=True)
     stem = stem_of(claimed.claimed_by, claimed.iteration, claimed.id, claimed.requeue_count + 1)
     artifact = write_artifact(workspace, stem, content, suffix=suffix)
-    submitted_at = _time(now)
+    submitted_at = wall_time(now)
     result = TicketResult(
         artifact_path=artifact.path,
         summary=summary,
@@ -211,7 +210,7 @@ def fail(workspace: Workspace, claimed: Ticket, reason: str, *, now: float | Non
 
     Raises `ClaimLost` if the claim has ended.
     """
-    failed_at = _time(now)
+    failed_at = wall_time(now)
     current = _claimed(workspace, claimed)
     while not _append(workspace, current, failed := _failed(current, failed_at, reason)):
         current = _claimed(workspace, claimed)
@@ -221,7 +220,7 @@ def fail(workspace: Workspace, claimed: Ticket, reason: str, *, now: float | Non
 
 def renew(workspace: Workspace, claimed: Ticket, *, now: float | None = None) -> Ticket:
     """Let the time of a claim begin anew; return the claim to go on with. Raises `ClaimLost` if it has ended."""
-    renewed_at = _time(now)
+    renewed_at = wall_time(now)
     current = _claimed(workspace, claimed)
     while not _append(workspace, current, renewed := _next(current, claimed_at=renewed_at), durable=False):
         current = _claimed(workspace, claimed)
@@ -233,7 +232,7 @@ def renew(workspace: Workspace, claimed: Ticket, *, now: float | None = None) ->
 def withdraw(workspace: Workspace, ticket_id: str, reason: str, *, now: float | None = None) -> Ticket:
     """End a ticket that its asker needs no more, claimed or not; a completed or failed one stays as it is."""
     while not (ticket := workspace.ticket(ticket_id)).is_final:
-        ended = _failed(ticket, _time(now), f"withdrawn: {reason}", final=True, withdrawn=reason or "withdrawn")
+        ended = _failed(ticket, wall_time(now), f"withdrawn: {reason}", final=True, withdrawn=reason or "withdrawn")
         if _append(workspace, ticket, ended):
             _end(workspace, ticket)
             return ended
@@ -254,13 +253,13 @@ def result(workspace: Workspace, ticket_id: str, iteration: int | None = None) -
 def look(workspace: Workspace, ticket_id: str, *, now: float | None = None) -> Ticket:
     """Return a ticket as it is now, swept, so that waiting for it needs no other sweep. Raises `WorkspaceError`."""
     ticket = workspace.ticket(ticket_id)
-    swept = _sweep(workspace, [ticket], _time(now))
+    swept = _sweep(workspace, [ticket], wall_time(now))
     return workspace.ticket(ticket_id) if swept.expired or swept.requeued else ticket
 
 
 def sweep(workspace: Workspace, *, now: float | None = None) -> SweepResult:
     """End expired claims, offer their tickets again or fail them for good, free locks, and finish what others left half done."""
-    at = _time(now)
+    at = wall_time(now)
     with workspace.root() as root, root.folder(HISTORY) as history:
         tickets, damaged = all_records(history, workspace.session_id)
         for ticket in misplaced(root, tickets):
@@ -408,7 +407,3 @@ def _end(workspace: Workspace, claimed: Ticket, at: float | None = None) -> list
 
 def _next(ticket: Ticket, **changes: object) -> Ticket:
     return ticket.model_copy(update={"revision": ticket.revision + 1, **changes})
-
-
-def _time(now: float | None) -> float:
-    return time.time() if now is None else now

@@ -1,32 +1,35 @@
-"""A workspace: one directory in which processes coordinate by tickets."""
+"""A workspace: one directory in which processes coordinate by tickets, and hand in artifacts."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import secrets
 import shutil
 import stat
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
 
 from pydantic import JsonValue, ValidationError
 
-from consilience.coordination.files import Folder, check_id, is_id, open_folder
+from consilience.coordination.files import MAX_ARTIFACT_BYTES, Draft, Folder, check_id, is_id, open_folder
 from consilience.coordination.history import HISTORY, all_records, last_record
 from consilience.coordination.records import (
     STATES,
     AgentState,
     Convergence,
+    ProtocolFile,
     Record,
     ReviewType,
     SessionMetadata,
     Ticket,
     TicketState,
+    wall_time,
 )
 from consilience.domain.errors import WorkspaceError
 from consilience.domain.validation import describe_invalid
@@ -39,6 +42,11 @@ CONVERGENCE = "convergence.json"
 PROTOCOL = "protocol.json"
 PLACES = (*(f"tickets/{state}" for state in STATES), HISTORY, "agents", "locks", "artifacts")
 MARKER = "[SESSION_DIR:"
+ARTIFACTS = "artifacts"
+CHECKSUM_SUFFIX = ".sha256"
+_CHUNK_BYTES = 1 << 20
+_NAME_DIGITS = 12
+"""Hexadecimal digits of the checksum in the name of an artifact."""
 
 
 def parse_session_from_prompt(prompt: str) -> Path:
@@ -95,7 +103,7 @@ class Workspace:
         target = Path(os.path.realpath(path))
         session = check_id(session_id, "session id") if session_id else f"ws-{secrets.token_hex(8)}"
         names = tuple(check_id(agent, "name of an agent") for agent in agents)
-        created_at = time.time() if now is None else now
+        created_at = wall_time(now)
         settings = dict(config or {})
         judged = convergence or _convergence(settings)
         files = {
@@ -226,7 +234,7 @@ class Workspace:
                 with folder.folder(box, make=True):
                     pass
             if folder.status("state.json") is None:
-                state = AgentState(agent=agent, last_heartbeat=time.time() if now is None else now)
+                state = AgentState(agent=agent, last_heartbeat=wall_time(now))
                 folder.create("state.json", state.model_dump_json(indent=1).encode(), mode=0o644, durable=False)
 
     def state_of(self, agent: str) -> AgentState:
@@ -234,6 +242,7 @@ class Workspace:
         return self.read(f"agents/{check_id(agent, 'name of an agent')}", "state.json", AgentState)
 
     def save_state(self, state: AgentState) -> None:
+        """Replace the state of an agent."""
         with self.root() as root:
             save_state(root, state)
 
@@ -247,10 +256,6 @@ class Workspace:
 
     def save_convergence(self, convergence: Convergence) -> None:
         self.write("", CONVERGENCE, convergence)
-
-    def protocol(self) -> dict[str, JsonValue]:
-        """Return the content of `protocol.json`."""
-        return dict(self.read("", PROTOCOL, _Anything).model_dump())
 
     def read(self, place: str, name: str, model: type[R]) -> R:
         """Return the content of a JSON file. Raises `WorkspaceError` if it is missing or invalid."""
@@ -270,8 +275,9 @@ class Workspace:
             folder.replace(name, record.model_dump_json(indent=1).encode(), durable=durable)
 
 
-class _Anything(Record):
-    pass
+def read_protocol(workspace: Workspace) -> ProtocolFile:
+    """Return the content of `protocol.json`. Raises `WorkspaceError` if it is missing or invalid."""
+    return workspace.read("", PROTOCOL, ProtocolFile)
 
 
 def _convergence(config: Mapping[str, JsonValue]) -> Convergence:
@@ -308,3 +314,104 @@ def _session_id(folder: Folder) -> str:
 def _check_platform() -> None:
     if os.link not in os.supports_dir_fd or os.open not in os.supports_dir_fd:
         raise WorkspaceError("workspaces need a system with directory descriptors, such as Linux or macOS")
+
+
+# --- artifacts: files that agents hand in, each written once, with its SHA-256 in a file beside it
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A written artifact."""
+
+    path: str
+    """Relative to the workspace."""
+    sha256: str
+    bytes: int
+
+
+def write_artifact(
+    workspace: Workspace, stem: str, content: str | bytes | os.PathLike[str], *, suffix: str = ".md"
+) -> Artifact:
+    """Write an artifact, from a text or from a file, durably. Equal content under the same stem is written once.
+
+    The name is the stem, the first digits of the checksum and the suffix. Raises `WorkspaceError`.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,199}", stem):
+        raise WorkspaceError(
+            f"invalid name of an artifact: {stem!r:.80}", do="Use letters, digits, '.', '_', '~' and '-'."
+        )
+    if not re.fullmatch(r"(\.[A-Za-z0-9]{1,16})?", suffix):
+        raise WorkspaceError(f"invalid suffix of an artifact: {suffix!r:.40}", do="Use one such as .md or .json.")
+    with workspace.folder(ARTIFACTS, make=True) as folder, folder.draft() as draft:
+        digest, size = _pour(content, draft)
+        name = f"{stem}~{digest[:_NAME_DIGITS]}{suffix}"
+        draft.sync()
+        if not folder.link_draft(draft, name, durable=False) and folder.digest(name, size) != digest:
+            raise WorkspaceError("another file has the name of the artifact", where=str(folder.path / name))
+        folder.create(name + CHECKSUM_SUFFIX, f"{digest}  {name}\n".encode())
+    return Artifact(f"{ARTIFACTS}/{name}", digest, size)
+
+
+def read_artifact(workspace: Workspace, path: str, sha256: str = "") -> bytes:
+    """Return the content of an artifact, verified against `sha256`, or else against the checksum beside it.
+
+    Raises `WorkspaceError` if it is missing, changed, or has no checksum.
+    """
+    with workspace.folder(ARTIFACTS) as folder:
+        name = artifact_name(path)
+        data = folder.read(name, MAX_ARTIFACT_BYTES)
+        where = str(folder.path / name)
+        if data is None:
+            raise WorkspaceError("an artifact is missing", where=where)
+        expected = sha256 or recorded_checksum(folder, name)
+        if hashlib.sha256(data).hexdigest() != expected:
+            what = "an artifact was changed after it was handed in" if expected else "an artifact has no checksum"
+            raise WorkspaceError(what, where=where, do="Ask its author for another one; do not use this one.")
+    return data
+
+
+def recorded_checksum(folder: Folder, name: str) -> str:
+    """Return the checksum in the file beside an artifact; "" if there is none."""
+    line = folder.read(name + CHECKSUM_SUFFIX, 1000) or b""
+    match = re.match(r"([0-9a-f]{64})\b", line.decode("ascii", "replace"))
+    return match[1] if match else ""
+
+
+def artifact_name(path: str) -> str:
+    """Return the file name in a path `artifacts/NAME`. Raises `WorkspaceError` for any other path."""
+    folder, _, name = path.rpartition("/")
+    if folder != ARTIFACTS or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,250}", name):
+        raise WorkspaceError(f"invalid path of an artifact: {path!r:.200}", do=f"Use {ARTIFACTS}/NAME.")
+    return name
+
+
+def stem_of(agent: str, iteration: int, ticket_id: str, attempt: int) -> str:
+    """Return the first part of an artifact's name, which no other attempt at any ticket uses."""
+    return f"artifact_{check_id(agent, 'name of an agent')[:60]}_{iteration}_{check_id(ticket_id)}~{attempt}"
+
+
+def _pour(content: str | bytes | os.PathLike[str], draft: Draft) -> tuple[str, int]:
+    digest, size = hashlib.sha256(), 0
+    for chunk in _chunks(content):
+        size += len(chunk)
+        if size > MAX_ARTIFACT_BYTES:
+            raise WorkspaceError(f"the artifact is larger than {MAX_ARTIFACT_BYTES:,} bytes", do="Hand in less.")
+        digest.update(chunk)
+        draft.write(chunk)
+    return digest.hexdigest(), size
+
+
+def _chunks(content: str | bytes | os.PathLike[str]) -> Iterator[bytes]:
+    if isinstance(content, str | bytes):
+        yield content.encode("utf-8", "replace") if isinstance(content, str) else content
+        return
+    try:
+        with os.fdopen(os.open(content, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise WorkspaceError("not a regular file", where=str(Path(content)), do="Name a regular file.")
+            while chunk := file.read(_CHUNK_BYTES):
+                yield chunk
+    except OSError as error:
+        raise WorkspaceError(
+            error.strerror or str(error), where=str(Path(content)), do="Name a readable file."
+        ) from None

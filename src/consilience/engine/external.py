@@ -16,8 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from consilience.coordination import Ticket, Workspace, WorkspaceError, look, post, result, withdraw
-from consilience.coordination.configuration import read_protocol
+from consilience.coordination import Ticket, Workspace, WorkspaceError, look, post, read_protocol, result, withdraw
 from consilience.coordination.files import check_id
 from consilience.coordination.records import MAX_TTL_SECONDS
 from consilience.coordination.waiting import MAX_POLL_SECONDS, MIN_POLL_SECONDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,8 +15,7 @@ from markupsafe import Markup
 from consilience.domain.agents import voices
 from consilience.domain.events import CallCompleted, CallFailed, Ended, MessagePublished, ReplyRejected, SessionStarted
 from consilience.domain.report import Report, present
-from consilience.domain.sections import Block, Details, Paragraph
-from consilience.reporting.document import MarkdownBlock, ReportDocument
+from consilience.domain.sections import Block, Bullets, Details, Item, Paragraph, QuoteBlock, Refs, Table
 from consilience.reporting.formatting import (
     count,
     describe_output_tokens,
@@ -26,11 +26,10 @@ from consilience.reporting.formatting import (
     reply_text,
     strip_invalid_xml,
 )
-from consilience.reporting.links import LineLinks
 from consilience.reporting.markdown import blocks_markdown, chapter_heading, footer_markdown
 from consilience.reporting.partial_report import partial_document
 from consilience.reporting.record import SessionRecord, phase_of
-from consilience.reporting.report_sections import describe_stop, report_document
+from consilience.reporting.report_sections import MarkdownBlock, ReportDocument, describe_stop, report_document
 from consilience.reporting.session_state import call_seconds
 from consilience.reporting.views import folded_views, views_of
 
@@ -41,6 +40,10 @@ if TYPE_CHECKING:
 MAX_TITLE_CHARS = 160
 MAX_SETTING_CHARS = 400
 MAX_ERROR_CHARS = 300
+MAX_LINKS = 8
+"""Links of one line to calls and messages; a line on more of them says how many."""
+_LINK_MARK = re.compile("\ue000(\\d+)\ue001")
+"""Stands for the links of a line until the line is HTML. The characters are for private use, and no markup."""
 VIEW_COLUMNS = 92
 """Columns of a view as text, which fit between the margins."""
 _TABLE = '<div class="table" tabindex="0" role="group" aria-label="A table that may be wider than the page">'
@@ -196,6 +199,69 @@ def document_html(
     parts.append(html_of(footer_markdown(document), down=down))
     parts += [_block_html(Details(summary=s.heading, blocks=s.blocks), down, links) for s in document.folded]
     return "".join(parts)
+
+
+class LineLinks:
+    """Marks the lines of blocks, and replaces the marks by links once the blocks are rendered."""
+
+    def __init__(self, anchors: Mapping[str, str], own: Mapping[str, str] | None = None) -> None:
+        """`anchors`: places on the page, by id; `own`: those of paragraphs that show a message."""
+        self._own = own or {}
+        self._anchors = {**self._own, **anchors}
+        self._lines: list[str] = []
+
+    def marked(self, block: Block | MarkdownBlock) -> Block | MarkdownBlock:
+        """Return a block with a mark at the end of each line that rests on calls or messages of the page, and before a paragraph to
+        which these link."""
+        match block:
+            case Paragraph() if block.shows and block.shows in self._own:
+                name = "lead" if block.lead else "text"
+                return block.model_copy(update={name: self._place(self._own[block.shows]) + getattr(block, name)})
+            case Paragraph():
+                return block.model_copy(update={"text": block.text + self._mark(block.refs)})
+            case QuoteBlock():
+                name = "by" if block.by else "text"
+                return block.model_copy(update={name: getattr(block, name) + self._mark(block.refs)})
+            case Bullets():
+                return block.model_copy(update={"items": tuple(map(self._item, block.items))})
+            case Table() if block.refs:
+                rows = zip(block.rows, block.refs, strict=True)
+                return block.model_copy(update={"rows": tuple(self._row(row, refs) for row, refs in rows)})
+        return block
+
+    def linked(self, html: str) -> str:
+        """Return HTML with links for marks. A mark of an agent's own making is dropped or links to a line's messages."""
+
+        def links(match: re.Match[str]) -> str:
+            n = int(match[1][:9])
+            return self._lines[n] if n < len(self._lines) else ""
+
+        return _LINK_MARK.sub(links, html)
+
+    def _item(self, item: Item) -> Item:
+        name = "note" if item.note or item.by else "text"
+        return item.model_copy(update={name: getattr(item, name) + self._mark(item.refs)})
+
+    def _row(self, row: Sequence[str], refs: Refs) -> tuple[str, ...]:
+        return (*row[:-1], row[-1] + self._mark(refs))
+
+    def _mark(self, refs: Refs) -> str:
+        known = [ref for ref in dict.fromkeys(refs) if ref in self._anchors]
+        if not known:
+            return ""
+        links = [
+            f'<a href="#{self._anchors[ref]}" title="{escape_xml(ref)}" aria-label="{escape_xml(ref)}">↗</a>'
+            for ref in known[:MAX_LINKS]
+        ]
+        more = f" +{len(known) - MAX_LINKS}" if len(known) > MAX_LINKS else ""
+        return self._replaced_by(f' <span class="refs">{"".join(links)}{more}</span>')
+
+    def _place(self, anchor: str) -> str:
+        return self._replaced_by(f'<span id="{anchor}"></span>')
+
+    def _replaced_by(self, html: str) -> str:
+        self._lines.append(html)
+        return f"\ue000{len(self._lines) - 1}\ue001"
 
 
 def _own_anchors(document: ReportDocument) -> dict[str, str]:

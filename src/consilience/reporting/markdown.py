@@ -22,10 +22,9 @@ from consilience.domain.sections import (
     Subheading,
     Table,
 )
-from consilience.reporting.document import Chapter, MarkdownBlock, ReportDocument
 from consilience.reporting.formatting import demote_markdown, escape_inline, escape_markdown, printable
+from consilience.reporting.report_sections import Chapter, MarkdownBlock, ReportDocument, report_document
 from consilience.reporting.report_sections import headline as headline_text
-from consilience.reporting.report_sections import report_document
 
 MAX_TABLE_ROWS = 40
 """A longer table is cut; the report's JSON has all of it."""

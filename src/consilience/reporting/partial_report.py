@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected
-from consilience.reporting.document import Chapter, MarkdownBlock, ReportDocument
 from consilience.reporting.formatting import (
     count,
     describe_agents,
@@ -21,7 +20,7 @@ from consilience.reporting.formatting import (
 )
 from consilience.reporting.markdown import document_markdown
 from consilience.reporting.record import SessionRecord
-from consilience.reporting.report_sections import MAX_TITLE_CHARS
+from consilience.reporting.report_sections import MAX_TITLE_CHARS, Chapter, MarkdownBlock, ReportDocument
 from consilience.reporting.session_state import call_seconds
 
 MAX_EXCERPT_CHARS = 400

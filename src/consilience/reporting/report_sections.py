@@ -1,5 +1,7 @@
 """A report as a document: sections that follow from the header common to all protocols, and the protocol's own.
 
+A session without a report and the comparison of two sessions are documents too. Renderers know nothing else.
+
 Parts are in a fixed order: the answer, its basis, differences and their outcome, what would overturn it, trust. Figures are one
 line. Folded sections, such as all figures, open on demand in HTML and are views elsewhere.
 """
@@ -7,6 +9,7 @@ line. Folded sections, such as all figures, open on demand in HTML and are views
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import groupby
 from typing import get_args
 
@@ -27,7 +30,6 @@ from consilience.domain.sections import (
     Section,
     Subheading,
 )
-from consilience.reporting.document import Chapter, ReportDocument
 from consilience.reporting.formatting import (
     STOP_PHRASES,
     count,
@@ -62,6 +64,37 @@ FATES: tuple[ObjectionFate, ...] = ("stands", "unanswered", "refuted", "yielded"
 
 Names = Mapping[str, str]
 """Names of agents by id."""
+
+
+@dataclass(frozen=True)
+class MarkdownBlock:
+    """A block in Markdown written by this package, with commands and keys as code. Texts of agents in it are escaped."""
+
+    markdown: str
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """Blocks under a heading."""
+
+    heading: str
+    """Plain text; "" if the blocks follow what is above them."""
+    blocks: tuple[Block | MarkdownBlock, ...]
+
+
+@dataclass(frozen=True)
+class ReportDocument:
+    """A document in the order of its fields."""
+
+    title: str | None
+    """Markdown on one line."""
+    status: str
+    """Markdown on one line, set in bold."""
+    chapters: tuple[Chapter, ...] = ()
+    footer: str = ""
+    """Markdown below a rule: figures, and commands that lead on."""
+    folded: tuple[Section, ...] = ()
+    """Sections that open on demand in HTML and are views elsewhere."""
 
 
 def report_document(report: Report, presentation: Presentation, *, stored: bool = True) -> ReportDocument:

@@ -11,8 +11,6 @@ from functools import cached_property
 from consilience.domain.events import CallCompleted
 from consilience.domain.report import Report
 from consilience.domain.sections import Block, Diff, Paragraph, Table
-from consilience.reporting.document import Chapter, MarkdownBlock, ReportDocument
-from consilience.reporting.fork_tree import changed_settings
 from consilience.reporting.formatting import (
     count,
     describe_place,
@@ -24,8 +22,8 @@ from consilience.reporting.formatting import (
     printable,
     reply_text,
 )
-from consilience.reporting.record import SessionRecord
-from consilience.reporting.report_sections import describe_stop
+from consilience.reporting.record import SessionRecord, changed_settings
+from consilience.reporting.report_sections import Chapter, MarkdownBlock, ReportDocument, describe_stop
 
 MAX_SETTING_CHARS = 120
 MAX_EXCERPT_CHARS = 240

@@ -23,8 +23,7 @@ from consilience.domain.sections import (
 )
 from consilience.reporting.formatting import one_line
 from consilience.reporting.terminal import fitted, view_text, wrapped
-from consilience.reporting.views.drawing import Drawing, pixels
-from consilience.reporting.views.layers import Layers, layered
+from consilience.reporting.views.drawing import Drawing, Layers, layered, pixels
 
 _MAX_NAME_CELLS = 22
 

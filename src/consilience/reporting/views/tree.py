@@ -13,8 +13,7 @@ from consilience.domain.sections import SeatNote
 from consilience.reporting.formatting import count, describe_agent, one_line
 from consilience.reporting.record import SessionRecord
 from consilience.reporting.terminal import cells, paragraph, wrapped
-from consilience.reporting.views.drawing import Drawing
-from consilience.reporting.views.layers import Position, layered
+from consilience.reporting.views.drawing import Drawing, Position, layered
 
 HEADING = "Who took part"
 NO_AGENTS = "No agents: the session was killed before it began."
