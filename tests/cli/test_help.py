@@ -87,7 +87,7 @@ def test_a_summary_that_cannot_be_read_is_left_out(target: str) -> None:
         "doctor",
         "workspace",
         *(f"workspace {command}" for command in ("new", "ticket", "claim", "submit", "wait", "sweep", "gate", "show")),
-        *(f"workspace {command}" for command in ("ack", "shutdown", "gc")),
+        *(f"workspace {command}" for command in ("ack", "shutdown", "gc", "renew", "withdraw")),
     ],
 )
 def test_every_command_has_help(cli: Cli, command: str) -> None:

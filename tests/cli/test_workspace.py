@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cli.town import Cli
-from consilience.coordination import Workspace, sweep
+from consilience.coordination import Workspace, claim, sweep
 
 STRANGE = "my [review] ü"
 
@@ -112,6 +112,58 @@ def test_claim_that_was_swept_is_refused_and_the_ticket_is_anothers(cli: Cli, re
     assert "the claim of ticket t1 by red has ended: blue has claimed it since" in result.stderr
     run(cli, "submit", review, "-", "--claim", claim_in(text), input="in time")
     assert json.loads(run(cli, "wait", review, "--json"))["results"][0]["claimed_by"] == "blue"
+
+
+def test_renewed_claim_has_its_whole_time_again(cli: Cli, review: str) -> None:
+    run(cli, "ticket", review, "--id", "t1", "--ttl", "300", "Why?")
+    claim = claim_in(run(cli, "claim", review, "--agent", "red"))
+    workspace = Workspace.open(review)
+    claimed_at = workspace.ticket("t1").claimed_at
+    assert claimed_at is not None
+    assert run(cli, "renew", review, "--claim", claim).startswith("t1: expires 20")
+    renewed_at = json.loads(run(cli, "renew", review, "--claim", claim, "--json"))["claimed_at"]
+    assert renewed_at > claimed_at
+    sweep(workspace, now=(claimed_at + renewed_at) / 2 + 300)  # the first time is over, the second is not
+    run(cli, "submit", review, "-", "--claim", claim, input="in time")
+    ended = cli("workspace", "renew", review, "--claim", claim)
+    assert ended.exit_code == 2
+    assert "has ended: it is completed" in ended.stderr
+
+
+def test_renew_claim_of_a_persons_ticket_does_not_expire(cli: Cli, review: str) -> None:
+    run(cli, "ticket", review, "--id", "t1", "--for", "human", "Why?")
+    claim = claim_in(run(cli, "claim", review, "--agent", "anna"))
+    assert run(cli, "renew", review, "--claim", claim) == "t1: does not expire\n"
+
+
+def test_withdrawn_ticket_ends_its_claim_and_is_missing_at_once(cli: Cli, review: str) -> None:
+    run(cli, "ticket", review, "--id", "t1", "Why?")
+    run(cli, "ticket", review, "--id", "t2", "Why not?")
+    claim = claim_in(run(cli, "claim", review, "t1", "--agent", "red"))
+    assert (
+        run(cli, "withdraw", review, "t1", "--reason", "too late") == "t1: permanently failed (withdrawn: too late)\n"
+    )
+    assert json.loads(run(cli, "withdraw", review, "t2", "--json"))["withdrawn"] == "not needed any more"
+    refused = cli("workspace", "submit", review, "-", "--claim", claim, input="late")
+    assert refused.exit_code == 2
+    assert "withdrawn: too late" in refused.stderr
+    run(cli, "wait", review, "t1", "--timeout", "3600", exit_code=3)
+
+
+def test_withdraw_completed_ticket_keeps_its_result(cli: Cli, review: str) -> None:
+    run(cli, "ticket", review, "--id", "t1", "Why?")
+    run(cli, "submit", review, "-", "--claim", claim_in(run(cli, "claim", review, "--agent", "red")), input="yes")
+    assert run(cli, "withdraw", review, "t1") == "t1: completed\n"
+    run(cli, "wait", review, "t1")
+
+
+def test_wait_ends_the_expired_claim_of_its_ticket(cli: Cli, review: str) -> None:
+    run(cli, "ticket", review, "--id", "t1", "--ttl", "300", "--max-requeues", "0", "Why?")
+    workspace = Workspace.open(review)
+    assert claim(workspace, "t1", "red", now=1.0) is not None
+    waited = cli("workspace", "wait", review, "t1", "--timeout", "3600")
+    assert waited.exit_code == 3
+    assert "no result from red within 300 s of its claim" in waited.stderr
 
 
 def test_ticket_given_back_twice_is_missing_and_named(cli: Cli, review: str) -> None:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 EXIT_GATE_NOT_MET = EXIT_REQUIREMENT_NOT_MET
 
 SWEEP_SECONDS = 2.0
-"""Time between two sweeps while a command waits."""
+"""Time between two sweeps while `claim` waits."""
 
 workspace = typer.Typer(
     add_completion=False,
@@ -61,6 +61,9 @@ workspace = typer.Typer(
 
 Directory = Annotated[str, argument("Directory of the workspace, or a text with [SESSION_DIR:/its/path].", "DIR")]
 Gates = Annotated[list[str] | None, names_option("--gates", help="Gates by which results are judged.", metavar="GATE")]
+Claim = Annotated[
+    str, typer.Option("--claim", help="The claim, as `claim` prints it.", metavar="CLAIM", show_default=False)
+]
 AgentName = Annotated[str, typer.Option("--agent", help="Name of the agent.", metavar="NAME", show_default=False)]
 
 
@@ -223,9 +226,7 @@ def claim(
 @workspace.command("submit", **_example("submit review answer.md --claim TICKET:AGENT:TOKEN"))
 def submit(
     directory: Directory,
-    claim: Annotated[
-        str, typer.Option("--claim", help="The claim, as `claim` prints it.", metavar="CLAIM", show_default=False)
-    ],
+    claim: Claim,
     file: Annotated[str | None, argument("The answer; - is standard input.", "FILE")] = None,
     summary: Annotated[str, _text("Summary in a sentence.")] = "",
     give_back: Annotated[
@@ -256,6 +257,35 @@ def submit(
     print_result(ticket_json(ended), str(place), as_json=as_json)
 
 
+@workspace.command("renew", **_example("renew review --claim TICKET:AGENT:TOKEN"))
+def renew(directory: Directory, claim: Claim, as_json: Json = False) -> None:
+    """Let the time of a claim begin again. The claim stays the same.
+
+    Exits with 2 if the claim is over: its time ran out, or the ticket was withdrawn.
+    """
+    from consilience.coordination import renew
+
+    target = open_workspace(directory)
+    renewed = renew(target, claimed_ticket(target, claim))
+    expires = iso_time(renewed.expires_at)
+    text = f"{renewed.id}: {f'expires {expires}' if expires else 'does not expire'}"
+    print_result(ticket_json(renewed), text, as_json=as_json)
+
+
+@workspace.command("withdraw", **_example("withdraw review t-1 --reason 'the question has changed'"))
+def withdraw(
+    directory: Directory,
+    ticket_id: Annotated[str, argument("Id of the ticket.", "TICKET")],
+    reason: Annotated[str, _text("Reason.", "--reason")] = "not needed any more",
+    as_json: Json = False,
+) -> None:
+    """End a ticket that is not needed any more, claimed or not. A completed or failed one stays as it is."""
+    from consilience.coordination import withdraw
+
+    ended = withdraw(open_workspace(directory), ticket_id, reason)
+    print_result(ticket_json(ended), f"{ended.id}: {describe_state(ended)}", as_json=as_json)
+
+
 @workspace.command("wait", **_example("wait review t-1 t-2 --timeout 120"))
 def wait(
     directory: Directory,
@@ -274,7 +304,7 @@ def wait(
 
     Exits with 3 if results are missing when the time is over, or as soon as they can no longer come.
     """
-    from consilience.coordination import sweep
+    from consilience.coordination import look
 
     target = open_workspace(directory)
     ids = list(dict.fromkeys(tickets or [ticket.id for ticket in target.tickets()]))
@@ -289,11 +319,9 @@ def wait(
         raise SettingsError(
             f"a quorum of {needed} exceeds the number of tickets, {len(ids)}", where="--quorum", do="Lower it."
         )
-    sweeper = every(SWEEP_SECONDS, lambda: sweep(target))
 
     def ended() -> list[Ticket] | None:
-        sweeper()
-        found = [target.ticket(id) for id in ids]
+        found = [look(target, id) for id in ids]
         completed = sum(ticket.state == "completed" for ticket in found)
         possible = sum(ticket.state != "permanently_failed" for ticket in found)
         return found if completed >= needed or possible < needed else None
@@ -336,7 +364,7 @@ def ack(
 
 @workspace.command("sweep", **_example("sweep review"))
 def sweep(directory: Directory, as_json: Json = False) -> None:
-    """End expired claims, offer their tickets again, and free locks. `claim` and `wait` do it too."""
+    """End expired claims, offer their tickets again, and free locks. `claim` does it too, and `wait` for its tickets."""
     from consilience.coordination import sweep
 
     swept = sweep(open_workspace(directory))
