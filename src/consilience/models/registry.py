@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from consilience.domain.errors import SettingsError, UnavailableModel, UnknownName, UserError
@@ -47,7 +47,8 @@ _MAX_LOCAL_IN_FLIGHT = 4.0
 
 
 _OWN_EXTRAS = ("openai", "anthropic", "google", "local")
-
+_OUTSIDE = ("exec", "human", "workspace")
+"""Kinds of names that are no model's."""
 
 WORKSPACE_PREFIX = "workspace:"
 
@@ -114,7 +115,7 @@ def paid(name: str, environ: Mapping[str, str] | None = None) -> bool:
     if len(links := alternatives(name)) > 1:
         return any(paid(link, environ) for link in links)
     provider, _, model = name.partition(":")
-    if provider in ("local", "exec", "human", "workspace", "sentence-transformers", MINILM):
+    if provider in ("local", *_OUTSIDE, "sentence-transformers", MINILM):
         return False
     if provider in SERVERS:
         url = endpoints.base_url(provider, environ)
@@ -136,7 +137,7 @@ def thinks_by_name(name: str) -> Thinks:
     answers: list[Thinks] = []
     for link in alternatives(name):
         provider, _, model = link.partition(":")
-        if provider == "local" or is_program(link) or is_person(link) or is_workspace(link):
+        if provider in ("local", *_OUTSIDE):
             answers.append("never")
             continue
         if is_endpoint(link):
@@ -169,7 +170,7 @@ def _window(link: str) -> int | None:
         from consilience.models.local import CONTEXT_TOKENS
 
         return CONTEXT_TOKENS
-    if is_program(link) or is_person(link) or is_workspace(link) or is_endpoint(link):
+    if provider in _OUTSIDE or is_endpoint(link):
         return None
     try:
         from genai_prices.data_snapshot import get_snapshot
@@ -251,24 +252,18 @@ def connection_policy(provider: str, url: str) -> ConnectionPolicy:
 def _library_model(asked: str, provider: str, model: str) -> LibraryModel:
     from pydantic_ai import exceptions as library
     from pydantic_ai.models import infer_model
-    from pydantic_ai.providers import infer_provider
 
     check_environment(provider, os.environ)
 
-    def make(kind: str) -> Provider[Any]:
-        return _server_provider(kind) if kind in SERVERS else infer_provider(kind)
-
     try:
         if is_endpoint(asked):
-            from pydantic_ai.models.openai import OpenAIChatModel
-
             endpoint = endpoints.parse_endpoint(asked)
-            return OpenAIChatModel(endpoint.model, provider=endpoints.provider_for(endpoint, endpoint_key(endpoint)))
-        if provider in ("lmstudio", "llamacpp"):
-            from pydantic_ai.models.openai import OpenAIChatModel
-
-            return OpenAIChatModel(model, provider=_server_provider(provider))
-        return infer_model(asked, provider_factory=make)
+            own = endpoints.provider_for(endpoint, endpoint_key(endpoint))
+            return infer_model(f"openai-chat:{endpoint.model}", provider_factory=lambda _: own)
+        if provider in SERVERS:
+            kind = f"openai-chat:{model}" if provider in ("lmstudio", "llamacpp") else asked
+            return infer_model(kind, provider_factory=lambda _: _server_provider(provider))
+        return infer_model(asked)
     except ImportError:
         failure: UserError = _missing_extra(asked, provider)
     except Exception as error:
