@@ -277,4 +277,4 @@ async def test_superlinear_growth_is_detected(tmp_path: Path) -> None:
     counts = await growth(Doubling("a family", family, (8, 16, 32)), tmp_path)
     found = "\n".join(faster(counts, lambda _: TWICE))
     assert "characters of prompts" in found
-    assert "run: calls of engine/prompt.py fence_quote" in found
+    assert "run: calls of engine/state.py State.message" in found

@@ -54,9 +54,13 @@ def text_id(text: str) -> str:
     return _short_text_id(text) if len(text) <= MAX_CACHED_CHARS else _digest_text(text)
 
 
-def _digest_text(text: str) -> str:
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
+def id_of(digest: bytes) -> str:
+    """Return a content address of 16 bytes as `text_id` writes it."""
     return binascii.b2a_base64(digest, newline=False).translate(_URL_SAFE)[:22].decode()
+
+
+def _digest_text(text: str) -> str:
+    return id_of(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16])
 
 
 _short_text_id = lru_cache(maxsize=1024)(_digest_text)
@@ -421,14 +425,17 @@ def _all_fields(cls: type[Event]) -> set[str]:
     return set(cls.model_fields)
 
 
-def decode_event(body: str, seq: int) -> AnyEvent:
-    """Return a recorded event. Raises `ValidationError` for an invalid body.
+def shrink_event(event: Event) -> None:
+    """Let the event share its set of assigned fields with all others of its type: 1.6 kB an event instead of 2.4, and one object
+    less for the garbage collector. A session may hold 50,000 events."""
+    object.__setattr__(event, "__pydantic_fields_set__", _all_fields(type(event)))
 
-    A journal may hold 50,000 events, so all events of a type share one set of assigned fields: 1.6 kB an event instead of 2.4.
-    """
+
+def decode_event(body: str, seq: int) -> AnyEvent:
+    """Return a recorded event. Raises `ValidationError` for an invalid body."""
     event = EVENT.validate_json(body)
     event.__dict__["seq"] = seq
-    object.__setattr__(event, "__pydantic_fields_set__", _all_fields(type(event)))
+    shrink_event(event)
     return event
 
 

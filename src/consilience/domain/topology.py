@@ -68,7 +68,7 @@ class Topology(Frozen):
 
     def siblings(self, agent: str) -> tuple[str, ...]:
         """Return the other agents of its circle."""
-        return tuple(other for other in self._circle_of.get(agent, ()) if other != agent)
+        return tuple([other for other in self._circle_of.get(agent, ()) if other != agent])
 
 
 def tree(children: int, depth: int) -> Topology:

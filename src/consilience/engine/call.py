@@ -16,7 +16,7 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 from pydantic import BaseModel
 
 from consilience.domain.detail import CAPS
-from consilience.domain.errors import ProtocolViolation, ProviderError, replace_surrogates
+from consilience.domain.errors import ProviderError, replace_surrogates
 from consilience.domain.events import (
     CUT,
     CallAwaited,
@@ -47,6 +47,7 @@ from consilience.engine.ports import (
 from consilience.engine.prompt import (
     Parameters,
     Rendered,
+    check_visible,
     correction_text,
     estimate_tokens,
     request_digest,
@@ -98,7 +99,8 @@ class Call(Generic[T]):
     async def run(self) -> Reply[T] | Failure:
         state, ask = self.state, self.ask
         state.recorder.claim(ask.key)
-        self._check_visibility()
+        if ask.prompt.documents is not None:
+            state.documents[ask.key] = state.opening.shown(ask.agent, ask.prompt.documents)
         fix: str | None = None
         error, kind = "", FailureKind.MALFORMED
         for attempt in range(1, 2 + state.repairs):
@@ -161,6 +163,8 @@ class Call(Generic[T]):
             state.outdated.append(key)
         if ended is None:
             return None
+        for quote in (*self.ask.prompt.shared, *self.ask.prompt.quotes):
+            check_visible(state.message(quote.id), self.ask.agent)
         state.ages[key] = age_of(ended)
         text = "" if isinstance(ended, CallFailed) else recorder.text(ended.text)
         value: T | None = None
@@ -245,7 +249,8 @@ class Call(Generic[T]):
                 event, text, value = self._read(common, completion)
             set_outcome(current, event)
         seconds = time.monotonic() - began - self.outside
-        self.budget.settle(_usage_of(event), seconds)
+        if self.budget.is_limited:
+            self.budget.settle(_usage_of(event), seconds)
         event.volatile["s"] = round(seconds, 3)
         state.faults("after_reply", self.phase)
         texts = rendered.texts if isinstance(event, CallFailed) else (text, *rendered.texts)
@@ -456,17 +461,6 @@ class Call(Generic[T]):
         if size.thinking or self.ask.agent in state.ledger.sizes.thinking_tokens:
             return (*parameters, ("thinking", state.thinking), ("thinking_tokens", size.thinking))
         return parameters
-
-    def _check_visibility(self) -> None:
-        ask = self.ask
-        if ask.prompt.documents is not None:
-            self.state.documents[ask.key] = self.state.opening.shown(ask.agent, ask.prompt.documents)
-        for quote in (*ask.prompt.shared, *ask.prompt.quotes):
-            message = self.state.message(quote.id)
-            if message.sender != ask.agent and ask.agent not in message.audience:
-                raise ProtocolViolation(
-                    f"{ask.key}: {ask.agent} may not be shown {quote.id}, which is for {message.audience}"
-                )
 
 
 async def _wait_forever() -> NoReturn:

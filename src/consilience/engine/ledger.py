@@ -207,6 +207,9 @@ class TimeLeft:
     whose: str = ""
 
 
+_NO_LIMIT = TimeLeft()
+
+
 class Cap(BranchBudget):
     """What one agent or one phase may spend. If live branches compete for it, the refusal depends on arrival and is recorded."""
 
@@ -238,6 +241,7 @@ class CallBudget:
         self._closing = closing
         self._reserved = NOTHING
         self.is_limited = branch.limited or bool(self._caps)
+        self._is_free = not self.is_limited and ledger.limits.seconds is None
         self.from_reserve = False
         self.may_open_reserve = closing
         """False for an attempt that can be done without."""
@@ -252,7 +256,7 @@ class CallBudget:
         A `forced` attempt is recorded or answered already: it waits for funds in the same way, but is never refused. `refused`: the
         record says that it was.
         """
-        hit = await self._reserve(amount, attempt, forced=forced)
+        hit = None if self._is_free else await self._reserve(amount, attempt, forced=forced)
         self.branch.decide(refused=refused or (hit is not None and not hit.whose))
         return hit
 
@@ -307,6 +311,8 @@ class CallBudget:
 
     def time_left(self) -> TimeLeft:
         """What the narrowest limit on time leaves an attempt that is sent now. Calls in flight are not counted in caps."""
+        if self._is_free:
+            return _NO_LIMIT
         session = TimeLeft(self._ledger.seconds_left(closing=self._closing))
         caps = (TimeLeft(cap.seconds, cap.whose) for cap in self._caps)
         return min((session, *caps), key=lambda left: left.seconds)

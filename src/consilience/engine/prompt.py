@@ -10,15 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import accumulate
 from typing import Any
 
 from pydantic import BaseModel
 
 from consilience.domain.detail import CAP, CAPS, Caps
+from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import MAX_CACHED_CHARS, text_id
 from consilience.domain.messages import LABELLED_APART, Message
 from consilience.engine.sources import Document, select_documents
@@ -79,6 +79,10 @@ class Opening:
     def refs(self) -> tuple[str, str]:
         return f"i:{text_id(self.instructions)}", f"k:{text_id(self.task)}"
 
+    @cached_property
+    def heading(self) -> str:
+        return f"# Task\n{self.task}"
+
     def documents_for(self, agent: str) -> tuple[Document, ...]:
         """Documents open to the agent. Those open to all come first, to make the shared opening as long as possible."""
         if not self.documents:
@@ -106,12 +110,12 @@ class Rendered:
     """A prompt as sent and as stored."""
 
     system: str
-    blocks: tuple[Block, ...]
+    blocks: Sequence[Block]
     """What `user` is joined from."""
-    digested: tuple[str, ...]
-    """A reference to each part, with the id of its text if the reference alone does not determine the text."""
-    opening: int
-    """How many of these parts open other prompts too."""
+    parts: PromptParts
+    """A reference to each part, as stored."""
+    digested: list[str]
+    """The same, with the id of the text if the reference alone does not determine the text."""
     shown: tuple[str, ...]
     """Ids of the quoted messages."""
     texts: tuple[str, ...]
@@ -122,27 +126,22 @@ class Rendered:
     """The kinds of those messages, as pairs of label and kind."""
     common: tuple[int, ...] = ()
     """How many blocks open the prompts of every agent, and of the agents that are asked alike."""
+    _texts: Sequence[str] = ()
+    _user: str | None = None
 
     @property
     def shared(self) -> tuple[int, ...]:
         """Lengths in characters of the beginnings of `user` that other prompts share."""
-        ends = [0, *accumulate(len(text) + 2 for text in self._block_texts)]
-        return tuple(dict.fromkeys(ends[n] for n in self.common))
+        texts = self._texts
+        return tuple(dict.fromkeys([sum(map(len, texts[:n])) + 2 * n for n in self.common]))
 
-    @cached_property
+    @property
     def user(self) -> str:
         """Joined on first use: a replay does not need it."""
-        return "\n\n".join(self._block_texts)
-
-    @cached_property
-    def _block_texts(self) -> list[str]:
-        return [block if isinstance(block, str) else fence_quote(*block) for block in self.blocks]
-
-    @cached_property
-    def parts(self) -> PromptParts:
-        """References as stored: without the ids of texts that follow from them."""
-        refs = (ref.rpartition(":")[0] if ref[0] in "sq" else ref for ref in self.digested)
-        return PromptParts(tuple(refs), self.opening)
+        if self._user is None:
+            self._texts = [_block_text(block) for block in self.blocks]
+            self._user = "\n\n".join(self._texts)
+        return self._user
 
     @property
     def digest(self) -> str:
@@ -160,16 +159,9 @@ def estimate_tokens(text: str) -> int:
 
 def fence_mark(text: str) -> str:
     """Return the first hex digits of the text's SHA-256: 8, more if the text contains them."""
-    return _short_fence(text) if len(text) <= MAX_CACHED_CHARS else _make_fence(text)
-
-
-def _make_fence(text: str) -> str:
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     length = next(n for n in range(8, 65) if digest[:n] not in text or n == 64)
     return digest[:length]
-
-
-_short_fence = lru_cache(maxsize=4096)(_make_fence)
 
 
 def fence_quote(text: str, label: str) -> str:
@@ -177,53 +169,83 @@ def fence_quote(text: str, label: str) -> str:
     return f"<quote {mark} from {label}>\n{text}\n</quote {mark}>"
 
 
+_fence_short_quote = lru_cache(maxsize=1024)(fence_quote)
+
+
+def _block_text(block: Block) -> str:
+    if isinstance(block, str):
+        return block
+    return _fence_short_quote(*block) if len(block[0]) <= MAX_CACHED_CHARS else fence_quote(*block)
+
+
 def render(
     opening: Opening, agent: str, prompt: Prompt, message: Callable[[str], Message], correction: str | None = None
 ) -> Rendered:
-    """Render the prompt for one attempt. `message` finds a quoted message; `correction` says why the last reply was unusable."""
-    digested = list(opening.refs)
-    blocks: list[Block] = [f"# Task\n{opening.task}"]
+    """Render the prompt for one attempt. `message` finds a quoted message; `correction` says why the last reply was unusable.
+
+    Raises `ProtocolViolation` for a document or message that the agent may not be shown.
+    """
+    parts = list(opening.refs)
+    digested = parts.copy()
+    blocks: list[Block] = [opening.heading]
     visible = opening.shown(agent, prompt.documents)
     above = HOW_TO_QUOTE if prompt.asks_for_quotations else NUMBERED
     if visible:
-        digested.append(f"t:{text_id(above)}")
+        parts.append(f"t:{text_id(above)}")
+        digested.append(parts[-1])
         blocks.append(above)
     for document in visible:
-        digested.append(f"s:{document.reference}:{document.part_id}")
+        parts.append(f"s:{document.reference}")
+        digested.append(f"{parts[-1]}:{document.part_id}")
         blocks.append((document.numbered, f"document {document.reference}"))
     private = sum(document.agents is not None for document in visible)
     some = len(visible) if prompt.documents is not None else private
     following = len(prompt.preface) + len(prompt.shared)
-    shared = len(digested) - private if private else len(digested) + following
+    opening_parts = len(parts) - private if private else len(parts) + following
     common = (len(blocks) - some, len(blocks) + following)[: 1 if private else 2]
     for text in prompt.preface:
-        digested.append(f"t:{text_id(text)}")
+        parts.append(f"t:{text_id(text)}")
+        digested.append(parts[-1])
         blocks.append(text)
     labels: dict[str, str] = {}
     kinds: list[tuple[str, str]] = []
-    quotes = (*prompt.shared, *prompt.quotes)
-    for quote in quotes:
-        quoted = message(quote.id)
-        digested.append(f"q:{quote.label}:{quote.id}:{quoted.text_id}")
-        blocks.append((quoted.text, quote.label))
+    shown: list[str] = []
+    for quote in (*prompt.shared, *prompt.quotes):
+        id, label = quote.id, quote.label
+        quoted = message(id)
+        ref = f"q:{label}:{id}"
+        shown.append(id)
+        parts.append(ref)
+        digested.append(f"{ref}:{quoted.text_id}")
+        blocks.append((quoted.text, label))
         if quoted.sender != agent:
-            labels[quote.label] = quote.id
-            kinds.append((quote.label, quoted.kind))
+            if agent not in quoted.audience:
+                check_visible(quoted, agent)
+            labels[label] = id
+            kinds.append((label, quoted.kind))
     own = (prompt.request, correction) if correction else (prompt.request,)
     for text in own:
-        digested.append(f"t:{text_id(text)}")
+        ref = f"t:{text_id(text)}"
+        parts.append(ref)
+        digested.append(ref)
         blocks.append(text)
     return Rendered(
         system=opening.instructions,
-        blocks=tuple(blocks),
-        digested=tuple(digested),
-        opening=shared,
-        shown=tuple([quote.id for quote in quotes]),
+        blocks=blocks,
+        parts=PromptParts(tuple(parts), opening_parts),
+        digested=digested,
+        shown=tuple(shown),
         texts=(opening.instructions, *prompt.preface, *own, *((above,) if visible else ())),
         labels=labels,
         kinds=tuple(kinds),
         common=common,
     )
+
+
+def check_visible(message: Message, agent: str) -> None:
+    """Raise `ProtocolViolation` if another agent's message is not for this one."""
+    if message.sender != agent and agent not in message.audience:
+        raise ProtocolViolation(f"{agent} may not be shown {message.id}, which is for {message.audience}")
 
 
 def correction_text(reply: str, error: str) -> str:

@@ -24,6 +24,7 @@ from consilience.domain.events import (
     StepCompleted,
     TextsEmbedded,
     age_of,
+    shrink_event,
 )
 from consilience.engine.prompt import Rendered
 from consilience.engine.telemetry import log_event
@@ -194,6 +195,7 @@ class Recorder:
         """Record the end of an attempt with the next commit: that of whatever leaves the process next, or after 2 ms."""
         self._stamp(event)
         self.journal.append(event, texts=texts, prompt=prompt)
+        shrink_event(event)
         self.events.append(event)
         self.reached[event.key, event.attempt] = event
 

@@ -79,9 +79,12 @@ def set_outcome(current: Span, event: Ended) -> None:
         current.set_status(Status(StatusCode.ERROR, event.failure.value))
 
 
+_WARNED = (CallFailed, CallLost)
+
+
 def log_event(session: str, event: Event) -> None:
     """Log an event, if it is of a kind that is logged."""
-    if not (isinstance(event, CallFailed | CallLost) or LOGGER.isEnabledFor(logging.INFO)):
+    if not (LOGGER.isEnabledFor(logging.INFO) or isinstance(event, _WARNED)):
         return
     match event:
         case SessionStarted():

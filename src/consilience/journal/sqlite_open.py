@@ -5,7 +5,7 @@ Tables are checked when it is opened, records before they are reported as missin
 
 from __future__ import annotations
 
-import base64
+import binascii
 import json
 import os
 import re
@@ -36,7 +36,7 @@ _SPACE_OR_RIGHTS_CODES = (
 def raw_id(id: str) -> bytes:
     """Return the key of a text's or prompt's row. An invalid id, from a damaged event, gives a key that no row has."""
     try:
-        return base64.urlsafe_b64decode(id + "==")
+        return binascii.a2b_base64(id.replace("-", "+").replace("_", "/") + "==")
     except ValueError:
         return id.encode("utf-8", "replace")
 

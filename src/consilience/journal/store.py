@@ -7,16 +7,14 @@ reads a `Reader`.
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from consilience.domain.errors import SettingsError
-from consilience.domain.events import AnyEvent, CallCompleted, Event, SessionFinished, SessionStarted
+from consilience.domain.events import AnyEvent, CallCompleted, Event, SessionFinished, SessionStarted, id_of
 
 T = TypeVar("T")
 
@@ -35,27 +33,34 @@ class InFlightCall:
     place: str
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class PromptParts:
     """A prompt as references. The first `shared` parts open other prompts too and are stored as a list of their own."""
 
     parts: tuple[str, ...]
     shared: int = 0
+    _id: str | None = field(default=None, init=False, repr=False, compare=False)
 
-    @cached_property
-    def prefixes(self) -> list[bytes]:
-        """Content address, 16 bytes, of every prefix, shortest first; linear in the length of the list."""
+    def prefixes(self, lengths: Iterable[int]) -> dict[int, bytes]:
+        """Return the content addresses, 16 bytes, of the prefixes of these lengths that there are, by length."""
         running = hashlib.sha256()
-        found = []
-        for part in self.parts:
-            running.update(part.encode("utf-8", "surrogatepass") + b"\x1e")
-            found.append(running.digest()[:16])
+        found: dict[int, bytes] = {}
+        done = 0
+        for length in sorted(lengths):
+            if done < length <= len(self.parts):
+                added = "\x1e".join(self.parts[done:length])
+                running.update(added.encode("utf-8", "surrogatepass") + b"\x1e")
+                found[length] = running.digest()[:16]
+                done = length
         return found
 
-    @cached_property
+    @property
     def id(self) -> str:
         """Content address of the whole list, as `text_id` writes it."""
-        return base64.urlsafe_b64encode(self.prefixes[-1])[:22].decode()
+        if self._id is None:
+            joined = "\x1e".join((*self.parts, ""))
+            self._id = id_of(hashlib.sha256(joined.encode("utf-8", "surrogatepass")).digest()[:16])
+        return self._id
 
 
 def check_name(session: str) -> None:

@@ -7,7 +7,7 @@ what the round before left, and return what they made.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from consilience.domain.messages import LeafReply, is_empty_remark
@@ -371,8 +371,7 @@ class RoundRun:
         raised = list(turn.objections)
         for n, entry in enumerate(kept, 1):
             raised.append(self._raise(reply, n, entry, targets[bare_label(entry.to)], raised))
-        return replace(
-            turn,
+        return turn.altered(
             objections=tuple(raised),
             void=turn.void + len(reply.value.objections) - len(valid),
             surplus=turn.surplus + len(valid) - len(kept),
@@ -418,7 +417,7 @@ class RoundRun:
         ]
         for declared in met:
             self.session.note("objection_met", declared)
-        return replace(turn, met=(*turn.met, *met))
+        return turn.altered(met=(*turn.met, *met))
 
     def _objections_to(self, text: TextReply, pending: Sequence[ObjectionRaised]) -> list[Quote]:
         """Quote the objections to an agent's texts, and each replaced text that an objection is against and does not quote."""
