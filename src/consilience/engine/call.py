@@ -32,7 +32,6 @@ from consilience.domain.events import (
 from consilience.domain.messages import Message
 from consilience.domain.outcome import FailureKind
 from consilience.engine.activity import Phase
-from consilience.engine.branch import Branch, current_phase
 from consilience.engine.call_failures import failure_event, refusal_event
 from consilience.engine.ledger import CallBudget, TimeLeft
 from consilience.engine.ports import (
@@ -59,7 +58,7 @@ from consilience.engine.state import State
 from consilience.engine.steps import StepLog, run_worker
 from consilience.engine.telemetry import set_outcome, span
 from consilience.engine.timing import TimeLimitReached, await_within, take_back
-from consilience.engine.work import Ask, Failure, Reply
+from consilience.engine.work import Ask, Branch, Failure, Reply, current_phase
 from consilience.models.limiter import may_retry
 from consilience.models.parsing import Malformed, parse_reply, prose_field, without_trace
 from consilience.models.port import Completion, ModelRequest

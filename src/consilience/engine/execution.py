@@ -27,7 +27,6 @@ from consilience.domain.events import (
 from consilience.domain.outcome import THINKING_TOKENS, Limits, ThinkingLevel
 from consilience.domain.report import Report, present
 from consilience.engine.activity import Activity, Phase
-from consilience.engine.branch import Branch, current_branch
 from consilience.engine.faults import Crash, parse_fault
 from consilience.engine.ledger import Ledger
 from consilience.engine.prompt import Opening
@@ -42,6 +41,7 @@ from consilience.engine.state import FaultHook, State
 from consilience.engine.telemetry import span
 from consilience.engine.templates import INSTRUCTIONS, Templates
 from consilience.engine.timing import NOTE_INTERVAL_SECONDS
+from consilience.engine.work import Branch, current_branch
 from consilience.journal.store import Journal
 
 MAX_REPAIRS = 10

@@ -23,8 +23,7 @@ from consilience.coordination.waiting import (
 from consilience.domain.errors import ProviderError, SettingsError
 from consilience.domain.outcome import FailureKind
 from consilience.engine.activity import Phase
-from consilience.engine.branch import current_phase
-from consilience.engine.work import Failure, Reply
+from consilience.engine.work import Failure, Reply, current_phase
 
 T = TypeVar("T")
 Flush = Callable[[], Awaitable[None]]

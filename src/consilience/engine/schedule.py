@@ -15,9 +15,8 @@ from types import coroutine
 from typing import Any
 
 from consilience.domain.errors import ProtocolViolation
-from consilience.engine.branch import Branch, current_branch
 from consilience.engine.state import State
-from consilience.engine.work import Pending
+from consilience.engine.work import Branch, Pending, current_branch
 
 
 @dataclass(frozen=True, slots=True)

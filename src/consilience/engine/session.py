@@ -1,7 +1,7 @@
 """The session: a protocol's only access to the world.
 
 `ask` describes a call; awaiting it makes it. `gather` runs branches side by side, `start` opens one whose result any branch may
-await. Operations have places (`engine.branch`), so a run is a function of settings, task, sources, seed and inputs, in any order of
+await. Operations have places (`engine.work`), so a run is a function of settings, task, sources, seed and inputs, in any order of
 arrival.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -23,11 +22,9 @@ from consilience.domain.agents import Agent
 from consilience.domain.detail import CAPS, Caps, Detail
 from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import (
-    MAX_NOTE_CHARS,
     CheckRecorded,
     MessagePublished,
     Noted,
-    dump_note,
     place_key,
     text_id,
 )
@@ -37,20 +34,30 @@ from consilience.domain.report import Confidence, Report
 from consilience.domain.topology import Topology
 from consilience.engine.activity import Activity
 from consilience.engine.analysis import facts_kept
-from consilience.engine.branch import Branch, current_branch, current_phase
 from consilience.engine.call import Call
-from consilience.engine.embedding import EmbeddingFailed, Embeddings
 from consilience.engine.header import call_usage, quorum_of, quotations_in, report_header
 from consilience.engine.ledger import BranchBudget
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.quorum import Claims, Quorum, count_reply, in_phase
 from consilience.engine.schedule import Clock
-from consilience.engine.similarity import cosine, cosines, jaccard
+from consilience.engine.similarity import EmbeddingFailed, Embeddings, cosine, cosines, jaccard
 from consilience.engine.sizes import UNLIMITED
 from consilience.engine.sources import Document
 from consilience.engine.state import State
 from consilience.engine.telemetry import span
-from consilience.engine.work import Ask, Failure, Pending, Procedure, Reply, Work, exhaustion, has_failed
+from consilience.engine.work import (
+    Ask,
+    Branch,
+    Failure,
+    Pending,
+    Procedure,
+    Reply,
+    Work,
+    current_branch,
+    current_phase,
+    exhaustion,
+    has_failed,
+)
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -337,20 +344,7 @@ class Session:
         JSON cannot hold: NaN, infinity and lone surrogates.
         """
         state = self._state
-        declared = state.notes.get(name)
-        if declared is None or not isinstance(data, declared):
-            known = ", ".join(f"{known} ({model.__name__})" for known, model in state.notes.items()) or "none"
-            raise ProtocolViolation(f"the note {name!r} ({type(data).__name__}) is not declared; declared: {known}")
-        try:
-            body, texts = dump_note(data)
-            written = json.dumps([body, *texts.values()], ensure_ascii=False, allow_nan=False)
-            written.encode()
-        except ValueError as error:
-            raise ProtocolViolation(f"the note {name!r} cannot be recorded: {error}") from None
-        if (size := len(json.dumps(body))) > MAX_NOTE_CHARS:
-            raise ProtocolViolation(
-                f"the note {name!r} has {size:,} characters; at most {MAX_NOTE_CHARS:,}. Declare long texts as `LongText`"
-            )
+        body, texts = state.dump_note(name, data)
         place, phase = current_branch.get().next_place(), current_phase.get()
         state.recorder.derive(Noted(place=place, name=name, data=body, texts=tuple(texts), phase=phase), texts.values())
         state.faults("after_note", phase)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from pydantic import BaseModel
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
 from consilience.domain.errors import ProtocolViolation
-from consilience.domain.events import text_id
+from consilience.domain.events import MAX_NOTE_CHARS, dump_note, text_id
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Estimate, Limits, ThinkingLevel
 from consilience.domain.topology import Topology
@@ -107,6 +108,24 @@ class State:
         """Return whether the message exists and another agent sent it."""
         message = self._messages.get(id)
         return message is not None and message.sender != agent
+
+    def dump_note(self, name: str, data: BaseModel) -> tuple[dict[str, object], dict[str, str]]:
+        """Return a note as its event holds it, and its long texts by id. Raises `ProtocolViolation`."""
+        declared = self.notes.get(name)
+        if declared is None or not isinstance(data, declared):
+            known = ", ".join(f"{known} ({model.__name__})" for known, model in self.notes.items()) or "none"
+            raise ProtocolViolation(f"the note {name!r} ({type(data).__name__}) is not declared; declared: {known}")
+        try:
+            body, texts = dump_note(data)
+            written = json.dumps([body, *texts.values()], ensure_ascii=False, allow_nan=False)
+            written.encode()
+        except ValueError as error:
+            raise ProtocolViolation(f"the note {name!r} cannot be recorded: {error}") from None
+        if (size := len(json.dumps(body))) > MAX_NOTE_CHARS:
+            raise ProtocolViolation(
+                f"the note {name!r} has {size:,} characters; at most {MAX_NOTE_CHARS:,}. Declare long texts as `LongText`"
+            )
+        return body, texts
 
     def digest_in_session(self, digest: str) -> str:
         """Return a digest that no request of another session has, also one of the same name in another store."""

@@ -1,20 +1,54 @@
-"""The work of branches: calls, sub-procedures, and awaiting what another branch started. Failures are values too."""
+"""Branches and their work: calls, sub-procedures, and awaiting what another branch started. Failures are values too.
+
+A place is the ordinal of an operation in its branch, prefixed by the place of the gather or start that opened the branch and by the
+branch's index there. Places depend on the program alone, never on who answered first.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from consilience.domain.outcome import FailureKind, StopReason
 from consilience.engine.activity import Activity, Phase
-from consilience.engine.branch import Branch, current_branch
+from consilience.engine.ledger import BranchBudget
 from consilience.engine.prompt import Prompt
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(slots=True)
+class Branch:
+    """A line of execution. Its operations get ordinals from 0 in program order."""
+
+    prefix: str
+    """Opens the place of each of its operations."""
+    budget: BranchBudget
+    pending_calls: float = 0
+    """Upper bound on the calls it still makes."""
+    ordinal: int = 0
+    embedded: set[str] = field(default_factory=set)
+    """Ids of the texts that have recorded vectors in its past."""
+
+    def join(self, parent: Branch) -> None:
+        """Give `parent` what is unspent and what has vectors."""
+        self.budget.join(parent.budget)
+        if self.embedded is not parent.embedded:
+            parent.embedded |= self.embedded
+
+    def next_place(self) -> str:
+        place = f"{self.prefix}{self.ordinal}"
+        self.ordinal += 1
+        return place
+
+
+current_branch: ContextVar[Branch] = ContextVar("current_branch")
+current_phase: ContextVar[Phase | None] = ContextVar("current_phase", default=None)
 
 
 class SessionHost(Protocol):
