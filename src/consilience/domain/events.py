@@ -41,10 +41,8 @@ Volatile = dict[str, str | int | float | None]
 Place = str
 """Ordinals joined by dots: `"4.1.0"` is operation 0 of branch 1 of the gather or start at operation 4."""
 
-
 MAX_CACHED_CHARS = 4_000
 """Digests of longer texts are not cached: a cache bounded by entries would keep megabytes of text in memory."""
-
 
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
@@ -425,18 +423,17 @@ def _all_fields(cls: type[Event]) -> set[str]:
     return set(cls.model_fields)
 
 
-def shrink_event(event: Event) -> None:
-    """Let the event share its set of assigned fields with all others of its type: 1.6 kB an event instead of 2.4, and one object
-    less for the garbage collector. A session may hold 50,000 events."""
+def shrink_event(event: AnyEvent) -> AnyEvent:
+    """Share the event's set of assigned fields with all of its type: 1.6 kB an event instead of 2.4. Sessions may have 50,000."""
     object.__setattr__(event, "__pydantic_fields_set__", _all_fields(type(event)))
+    return event
 
 
 def decode_event(body: str, seq: int) -> AnyEvent:
     """Return a recorded event. Raises `ValidationError` for an invalid body."""
     event = EVENT.validate_json(body)
     event.__dict__["seq"] = seq
-    shrink_event(event)
-    return event
+    return shrink_event(event)
 
 
 def canonical(events: Iterable[Event]) -> list[dict[str, object]]:

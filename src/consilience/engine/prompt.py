@@ -211,16 +211,14 @@ def render(
     kinds: list[tuple[str, str]] = []
     shown: list[str] = []
     for quote in (*prompt.shared, *prompt.quotes):
-        id, label = quote.id, quote.label
-        quoted = message(id)
+        id, label, quoted = quote.id, quote.label, message(quote.id)
         ref = f"q:{label}:{id}"
         shown.append(id)
         parts.append(ref)
         digested.append(f"{ref}:{quoted.text_id}")
         blocks.append((quoted.text, label))
         if quoted.sender != agent:
-            if agent not in quoted.audience:
-                check_visible(quoted, agent)
+            check_visible(quoted, agent)
             labels[label] = id
             kinds.append((label, quoted.kind))
     own = (prompt.request, correction) if correction else (prompt.request,)
