@@ -35,12 +35,13 @@ from consilience.domain.topology import Topology
 from consilience.engine.activity import Activity
 from consilience.engine.analysis import facts_kept
 from consilience.engine.call import Call
+from consilience.engine.embedding import EmbeddingFailed, Embeddings
 from consilience.engine.header import call_usage, quorum_of, quotations_in, report_header
 from consilience.engine.ledger import BranchBudget
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.quorum import Claims, Quorum, count_reply, in_phase
 from consilience.engine.schedule import Clock
-from consilience.engine.similarity import EmbeddingFailed, Embeddings, cosine, cosines, jaccard
+from consilience.engine.similarity import cosine, cosines, jaccard
 from consilience.engine.sizes import UNLIMITED
 from consilience.engine.sources import Document
 from consilience.engine.state import State
