@@ -29,7 +29,7 @@ from weakref import WeakSet
 from consilience.domain.errors import ProviderError, Rejected, UnavailableModel, Unreachable, UserError
 from consilience.models.child_process import ChildProcess
 from consilience.models.failures import OutputMode
-from consilience.models.limiter import Pace, limiter_for
+from consilience.models.limiter import Pace, limiter_for, running_count
 from consilience.models.port import Completion, Model, ModelRequest
 from consilience.models.provider import ProviderModel
 from consilience.models.weights import CATALOGUE, DEFAULT, locate, verify
@@ -89,6 +89,7 @@ class LocalModel(Model):
         seed = None if request.seed is None else request.seed % _SEED_MODULUS
         temperature = DEFAULT_TEMPERATURE if request.temperature is None else request.temperature
         request = replace(request, temperature=temperature, seed=seed)
+        running_count().expect()  # while the server loads, nothing is sent
         await self._running_server()
         completion, failed, waited = await limiter_for(self.account, _PACE).send(
             lambda: self._send(request), deadline=DEADLINE_SECONDS, retries=1
