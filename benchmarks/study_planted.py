@@ -18,8 +18,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from consilience.domain.messages import Source
+from consilience.domain.outcome import Severity
 from consilience.engine.sources import same_form
-from consilience.protocols.review.findings import Severity
 
 ROOT = Path(__file__).parents[1]
 MAX_LINES = 15

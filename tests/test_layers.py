@@ -282,3 +282,38 @@ def test_a_circle_is_found_also_if_one_import_is_lazy(tmp_path: Path) -> None:
     assert set(circle(source)) == {"a", "b"}
     (source / "b.py").write_text("")
     assert circle(source) == []
+
+
+# --- one type, one name
+
+SAME_IN_TWO_PROTOCOLS = {"ClosingReply"}
+"""Types of replies, whose names are in recorded requests."""
+
+
+def types_in(root: Path) -> Iterator[tuple[str, Path]]:
+    """Each class and each alias of a type that a module below `root` defines, but private ones."""
+    for path in sorted(root.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield node.name, path
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+                yield from ((name, path) for name in names if name[0].isupper() and not name.isupper())
+
+
+def names_of_two_types(root: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, path in types_in(root):
+        found.setdefault(name, []).append(str(path.relative_to(root)))
+    return {name: places for name, places in found.items() if len(places) > 1 and len(name) > 1}
+
+
+def test_no_type_name_stands_for_two_things() -> None:
+    assert set(names_of_two_types(SOURCE)) == SAME_IN_TWO_PROTOCOLS
+
+
+def test_a_type_name_for_two_things_is_found(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text("class Role: ...\nT = int\nMAX = 1\n")
+    (tmp_path / "two.py").write_text("Role = str\nT = str\nMAX = 2\n_Role = int\n")
+    assert names_of_two_types(tmp_path) == {"Role": ["one.py", "two.py"]}

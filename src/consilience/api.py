@@ -18,7 +18,7 @@ from consilience.domain.report import Report, ReportRenderers, register_renderer
 from consilience.engine.fork import END
 from consilience.engine.protocol import ReportingProtocol
 from consilience.engine.runner import Models, Options
-from consilience.engine.seats import AnyModel
+from consilience.engine.seats import SeatModel
 from consilience.engine.similarity import Encoder
 from consilience.journal.store import Store
 
@@ -90,7 +90,7 @@ async def fork(
     at: int | str = END,
     settings: Mapping[str, object] | None = None,
     model: Models | None = None,
-    replace: Mapping[str, AnyModel] | None = None,
+    replace: Mapping[str, SeatModel] | None = None,
     perspectives: Mapping[str, str] | None = None,
     sources: Sequence[Source | Path] = (),
     task: str | None = None,

@@ -27,7 +27,7 @@ from consilience.engine import fork as forks
 from consilience.engine import runner, validation
 from consilience.engine.protocol import Protocol, ReportingProtocol
 from consilience.engine.runner import Models, Options
-from consilience.engine.seats import AnyModel, choose_detail, make_seats, request_deadline, with_own_models
+from consilience.engine.seats import SeatModel, choose_detail, make_seats, request_deadline, with_own_models
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import document_refs, number_documents
 from consilience.journal.open_store import opened
@@ -146,7 +146,7 @@ class Deliberation(Generic[R]):
         *,
         at: int | str = forks.END,
         settings: Mapping[str, object] | None = None,
-        replace: Mapping[str, AnyModel] | None = None,
+        replace: Mapping[str, SeatModel] | None = None,
         perspectives: Mapping[str, str] | None = None,
         sources: Sequence[Source | Path] = (),
         task: str | None = None,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from consilience.coordination import (
-    Convergence,
+    ConvergenceRecord,
     GateStatus,
     Ticket,
     Workspace,
@@ -150,5 +150,5 @@ def test_settings_of_a_session_are_checked(tmp_path: Path) -> None:
     with pytest.raises(WorkspaceError, match="quality_threshold"):
         Workspace.create(tmp_path / "w", config={"quality_threshold": "high"})
     assert os.listdir(tmp_path) == ["home"]
-    workspace = Workspace.create(tmp_path / "w", convergence=Convergence(max_iterations=9))
+    workspace = Workspace.create(tmp_path / "w", convergence=ConvergenceRecord(max_iterations=9))
     assert workspace.convergence().max_iterations == 9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consilience.protocols.debate.lock import blocked, may_challenge
-from consilience.protocols.debate.moves import ALLOWED, MOVES, BlockReason, Move, Side, Stage, Status
+from consilience.protocols.debate.moves import ALLOWED, MOVES, BlockReason, Move, Side, Stage, ThreadStatus
 from consilience.protocols.debate.records import Commitment, DebateMessage, SteelmanAttempt
 from consilience.protocols.debate.threads import Budgets, Thread
 
@@ -60,7 +60,7 @@ def test_move_is_open_in_its_stages_alone(stage: Stage, move: Move) -> None:
 
 
 @pytest.mark.parametrize("status", ["CONVERGED", "FAILED_LOCK", "STALE", "MERGED"])
-def test_closed_thread_takes_no_message(status: Status) -> None:
+def test_closed_thread_takes_no_message(status: ThreadStatus) -> None:
     thread = thread_in()
     thread.close(status, 5, "over")
     assert gate(thread) == "thread_closed"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from consilience.domain.errors import StoreUnusable
-from consilience.journal.writer import Statement, Writer
+from consilience.journal.writer import SqlStatement, Writer
 
 PROGRAM = """
 import sys
@@ -48,7 +48,7 @@ async def test_dropped_commit_is_reported_durable_to_no_waiter() -> None:
     entered, go = threading.Event(), threading.Event()
     written: list[str] = []
 
-    def execute(batch: Sequence[Statement]) -> None:
+    def execute(batch: Sequence[SqlStatement]) -> None:
         entered.set()
         go.wait(10)
         written.extend(sql for sql, _ in batch)

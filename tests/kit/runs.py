@@ -7,12 +7,12 @@ from pathlib import Path
 from consilience.engine.faults import Fault
 from consilience.models.scripted import ScriptedModel
 from consilience.models.tool_agent import ToolAgent
-from consilience.testing.shaking import Arrivals, Outcome, Shuffled, to_the_end
+from consilience.testing.shaking import Arrivals, ShakenRun, Shuffled, to_the_end
 from kit.cases import Case
 from kit.throwaways import Outside
 from kit.tools import MAX_STEPS, tooled
 
-__all__ = ["TASK", "Outcome", "Seat", "Shuffled", "arrivals", "run", "run_killed", "seated", "to_the_end"]
+__all__ = ["TASK", "Seat", "ShakenRun", "Shuffled", "arrivals", "run", "run_killed", "seated", "to_the_end"]
 
 TASK = "Is it so?"
 Seat = ScriptedModel | Outside | ToolAgent
@@ -41,13 +41,13 @@ def arrivals(case: Case) -> Arrivals:
 
 async def run(
     case: Case, *, order: int | None = None, calls: int | None = None, path: Path | str = ":memory:"
-) -> Outcome:
+) -> ShakenRun:
     """Once, from start to end."""
     return await arrivals(case).run(order=order, calls=calls, path=path)
 
 
 async def run_killed(
     case: Case, path: Path, fault: Fault, *, order: int | None = None, calls: int | None = None
-) -> Outcome:
+) -> ShakenRun:
     """Killed where the fault says, then resumed to the end; says what was asked again although it was recorded."""
     return await arrivals(case).run(order=order, calls=calls, path=path, fault=fault.hit)

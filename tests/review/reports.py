@@ -10,13 +10,13 @@ from consilience.domain.report import LedgerReport, MissingAgent, UsageTotals
 from consilience.domain.topology import Topology
 from consilience.protocols.review.findings import (
     BallotCast,
-    Check,
     DiffHunk,
     DroppedFinding,
     Finding,
-    Judgement,
+    JudgedBy,
     PartRead,
     ReviewData,
+    Verification,
 )
 
 FIX = """\
@@ -47,7 +47,7 @@ def finding(**given: Any) -> Finding:
         "quotation": "last = n * size + 1",
         "claim": "Every page after the first repeats an item.",
         "consequence": "Readers see an item twice.",
-        "check": Check(kind="run", text="pytest tests/test_pager.py -k second"),
+        "check": Verification(kind="run", text="pytest tests/test_pager.py -k second"),
         "recommendation": "Do not add 1.",
         "fix": FIX,
         "status": "confirmed",
@@ -107,10 +107,12 @@ def rich_review() -> ReviewData:
             claim="@octocat see [this](https://example.com/x) and #12 {0}",
             fix="",
             status="disputed",
-            judgements=(Judgement(agent="blue", verdict="refute", reason="The caller checks it."),),
+            judgements=(JudgedBy(agent="blue", verdict="refute", reason="The caller checks it."),),
         ),
         finding(id="F3", severity="minor", side="old", first_line=9, last_line=10, category="lost check", fix=""),
-        finding(id="F4", severity="minor", category="", fingerprint="", check=Check(kind="discuss", text=""), fix=""),
+        finding(
+            id="F4", severity="minor", category="", fingerprint="", check=Verification(kind="discuss", text=""), fix=""
+        ),
         dropped=(
             dropped(),
             dropped(reason="ignored", detail="generated code", fingerprint="", category="bounds"),

@@ -18,7 +18,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from consilience.domain.outcome import StopReason
-from consilience.protocols.review.findings import Check, DiffHunk, ReviewData
+from consilience.protocols.review.findings import DiffHunk, ReviewData, Verification
 from consilience.protocols.review.github import MAX_BODY_CHARS, code_block, code_span, github_comments, prose, visible
 from review.reports import finding, review, rich_review
 
@@ -172,7 +172,7 @@ def test_long_review_stays_within_what_github_accepts() -> None:
     assert len(body) <= MAX_BODY_CHARS
     assert "more in the report" in body
     (comment,) = comments_of(
-        review(finding(claim=long, check=Check(kind="run", text=long), fix=f"@@ -11 +11 @@\n-a\n+{long}\n"))
+        review(finding(claim=long, check=Verification(kind="run", text=long), fix=f"@@ -11 +11 @@\n-a\n+{long}\n"))
     )
     assert len(comment["body"]) <= MAX_BODY_CHARS
 
@@ -226,7 +226,7 @@ def test_path_does_not_leave_its_code_span(text: str) -> None:
 def test_every_field_of_a_finding_is_made_harmless() -> None:
     hostile = "@octocat fixes #12 ![x](https://example.com/x.png)"
     fields = dict.fromkeys(("category", "claim", "consequence", "recommendation"), hostile)
-    given = finding(**fields, by=(hostile,), check=Check(kind="read", text=hostile), file=f"{hostile}.py")
+    given = finding(**fields, by=(hostile,), check=Verification(kind="read", text=hostile), file=f"{hostile}.py")
     review_ = review(given, finding(**fields), answer=hostile, left_out=(hostile,), warnings=(hostile,))
     result = github_comments(review_)
     bodies = [str(result["body"]), *(comment["body"] for comment in comments_of(review_))]

@@ -10,11 +10,11 @@ from markdown_it import MarkdownIt
 
 from adversaries.nasty import TEXTS
 from adversaries.reading import READER, STEERING, skeleton
-from consilience.coordination.convergence import Evaluation, GateVerdict
+from consilience.coordination.convergence import ConvergenceCheck, GateVerdict
 from consilience.domain.outcome import StopReason
 from consilience.protocols.review import ReviewReport
 from consilience.protocols.review.baseline import Baseline
-from consilience.protocols.review.findings import BallotCast, DroppedFinding, FileRead, Finding, Judgement, PartRead
+from consilience.protocols.review.findings import BallotCast, DroppedFinding, FileRead, Finding, JudgedBy, PartRead
 from consilience.protocols.review.presenting import decided_by, dropped_line, overall_vote, place_of
 from consilience.protocols.review.vetting import judged, listed, vet
 from consilience.reporting.export import report_files
@@ -44,11 +44,11 @@ def cast(agent: str, vote: str, part: int = 1, reason: str = "") -> BallotCast:
     )
 
 
-def evaluation(iteration: int, missed_by: tuple[str, ...] = (), **given: Any) -> Evaluation:
+def evaluation(iteration: int, missed_by: tuple[str, ...] = (), **given: Any) -> ConvergenceCheck:
     gates = (GateVerdict(id="files_covered"), GateVerdict(id="findings_quoted", missed_by=missed_by))
     common: dict[str, Any] = {"quality": 0.5 if missed_by else 1.0, "threshold": 0.8, "reason": "so"}
     outcome = "continue" if missed_by else "converged"
-    return Evaluation(iteration=iteration, verdicts=gates, **{"outcome": outcome, **common, **given})
+    return ConvergenceCheck(iteration=iteration, verdicts=gates, **{"outcome": outcome, **common, **given})
 
 
 def everything() -> ReviewReport:
@@ -82,7 +82,7 @@ def everything() -> ReviewReport:
     }
     said = {
         finding.id: (
-            Judgement.model_validate(
+            JudgedBy.model_validate(
                 {
                     "agent": "red" if finding.by == ("blue",) else "blue",
                     "verdict": judgements[finding.claim][0],
@@ -213,11 +213,11 @@ def status(**given: Any) -> str:
 
 
 def test_who_decided_on_a_finding() -> None:
-    confirm, refute, unsure = (Judgement(agent="blue", verdict=v, reason="") for v in ("confirm", "refute", "unsure"))
+    confirm, refute, unsure = (JudgedBy(agent="blue", verdict=v, reason="") for v in ("confirm", "refute", "unsure"))
     assert status() == "found by red, not judged"
     assert status(judgements=(unsure,)) == "found by red, blue unsure"
     assert status(judgements=(confirm,), status="confirmed") == "found by red, confirmed by blue"
-    amend = Judgement(agent="blue", verdict="amend", reason="Only the log is affected.")
+    amend = JudgedBy(agent="blue", verdict="amend", reason="Only the log is affected.")
     decided = "found by red, confirmed with another consequence by blue"
     assert status(judgements=(amend,), status="confirmed") == decided
     assert status(judgements=(refute,), status="disputed") == "found by red, refuted by blue"
@@ -274,7 +274,7 @@ def test_text_of_reviewers_cannot_break_out() -> None:
             detail=text,
         )
         judged_findings = [
-            finding.model_copy(update={"judgements": (Judgement(agent="blue", verdict="refute", reason=text),)})
+            finding.model_copy(update={"judgements": (JudgedBy(agent="blue", verdict="refute", reason=text),)})
             for finding in listed_findings
         ]
         ballots = (cast("red", "changes", reason=text), cast("blue", "approve", reason=text))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from consilience.engine.sources import Document
 from consilience.protocols.review.baseline import Baseline, baseline_of, parse_baseline
-from consilience.protocols.review.findings import CheckReply, Finding, FindingReply, Judgement, ReviewReply
+from consilience.protocols.review.findings import CheckReply, Finding, FindingReply, JudgedBy, ReviewReply
 from consilience.protocols.review.vetting import Submitted, Vetted, judged, listed, merged, misses, ranked, vet
 
 CODE = """\
@@ -443,8 +443,8 @@ def test_the_lead_merges_only_within_a_file() -> None:
     assert merged(findings, [["F1", "F2"], ["F1", "F9"]]) == findings
 
 
-def says(agent: str, verdict: str, reason: str = "why") -> Judgement:
-    return Judgement.model_validate({"agent": agent, "verdict": verdict, "reason": reason})
+def says(agent: str, verdict: str, reason: str = "why") -> JudgedBy:
+    return JudgedBy.model_validate({"agent": agent, "verdict": verdict, "reason": reason})
 
 
 @pytest.mark.parametrize(
@@ -462,7 +462,7 @@ def says(agent: str, verdict: str, reason: str = "why") -> Judgement:
         ((says("red", "confirm"),), "unjudged"),
     ],
 )
-def test_judgements_decide_the_status(judgements: tuple[Judgement, ...], status: str) -> None:
+def test_judgements_decide_the_status(judgements: tuple[JudgedBy, ...], status: str) -> None:
     findings = vetted(handed_in(reply("size = 10", 2))).findings
     (finding,) = judged(findings, {"F1": judgements, "F7": (says("blue", "refute"),)})
     assert finding.status == status

@@ -24,7 +24,7 @@ from consilience.cli.config import (
 )
 from consilience.cli.errors import EXIT_USAGE, print_result
 from consilience.cli.inputs import read_settings
-from consilience.cli.options import EnvFile, Json, new_app
+from consilience.cli.options import EnvFile, JsonOption, new_app
 from consilience.cli.plan import check_models, default_model, links, programs_words, setting_words
 from consilience.cli.setup import local_weights
 from consilience.domain.errors import SettingsError, UnknownName, UserError
@@ -75,7 +75,7 @@ class Row(NamedTuple):
 
 @doctor.command("doctor")
 def _doctor(
-    as_json: Json = False,
+    as_json: JsonOption = False,
     env_file: EnvFile = None,
 ) -> None:
     """Check the installation and show which model would be used. Changes and spends nothing.

@@ -23,7 +23,7 @@ def argument(help: str, metavar: str) -> Any:
 
 
 Id = Annotated[str, argument("Session id, a unique prefix of it, or `last`.", "ID")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 EnvFile = Annotated[
     Path | None, typer.Option(help="Read environment variables (KEY=VALUE lines) first.", metavar="FILE")
 ]

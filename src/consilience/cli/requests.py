@@ -25,7 +25,7 @@ from consilience.cli.options import (
 )
 from consilience.domain.detail import DetailChoice
 from consilience.domain.messages import FILE, NAMES, NO_OPTION, OptionName
-from consilience.domain.outcome import StopReason, ThinkingLevel
+from consilience.domain.outcome import Severity, StopReason, ThinkingLevel
 from consilience.engine.execution import Options
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ CHANGES = "Changes"
 SETTINGS = "Settings of {}"
 TARGET = "Target"
 
-Severity = Literal["critical", "major", "minor"]
-Format = Literal["text", "markdown", "json", "sarif", "github"]
+ReportFormat = Literal["text", "markdown", "json", "sarif", "github"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +95,7 @@ class FindingsRequest(DeliveryRequest):
         OUTPUT,
         "critical|major|minor",
     )
-    format: Format = option(
+    format: ReportFormat = option(
         "How to print the report: text, markdown, json, sarif (2.1.0) or github (a review with comments on lines).",
         OUTPUT,
         "text|markdown|json|sarif|github",

@@ -15,7 +15,7 @@ import typer
 
 from consilience.cli.errors import can_confirm, confirm, notify, print_json, print_result
 from consilience.cli.main import Commands, LazyCommand
-from consilience.cli.options import Id, Json, ListingGroup, argument, new_app
+from consilience.cli.options import Id, JsonOption, ListingGroup, argument, new_app
 from consilience.cli.sessions import find_session, user_store
 from consilience.domain.errors import JournalError, SessionBusy, SettingsError, UnknownName
 from consilience.domain.events import SessionFinished
@@ -86,7 +86,7 @@ def _sessions() -> None:
 @sessions.command("list")
 def _list(
     most: Annotated[int, typer.Option("--limit", min=1, help="Max number of sessions.", metavar="N")] = 20,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List sessions, newest first."""
     check_home()
@@ -148,7 +148,7 @@ class RemovalRow:
 def rm(
     ids: Annotated[list[str], argument("Session ids, unique prefixes of them, or `last`.", "ID...")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove sessions for good.
 
@@ -173,7 +173,7 @@ def gc(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed without removing it.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove old finished sessions and give their space back.
 
@@ -291,7 +291,7 @@ def _answer(
         str | None, argument("Text, or JSON for a typed answer; @FILE reads a file, - standard input.", "TEXT")
     ] = None,
     by: Annotated[str, typer.Option(help="Name of the person who answers, recorded.", metavar="NAME")] = "",
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Answer a question of a session to a person or an outside process, or show its open questions."""
     with user_store() as store:
@@ -377,7 +377,7 @@ def _due(
     on: Annotated[
         str | None, typer.Option(help="The day to compare with, YYYY-MM-DD. Default: today.", metavar="DATE")
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List findings that would change an agent's mind and whose deadline is past or near, over all sessions.
 
@@ -406,7 +406,7 @@ def _resolve(
     id: Id,
     question: Annotated[str, argument("A crux or proposition of it: crux-1, p1.", "QUESTION")],
     outcome: Annotated[Literal["yes", "no"], argument("How it came out.", "yes|no")],
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Record how a question of a session came out. The session itself is not changed; a later outcome replaces an earlier one."""
     with user_store() as store:
@@ -430,7 +430,7 @@ def _resolve(
 
 
 @scores.command("scores")
-def _scores(as_json: Json = False) -> None:
+def _scores(as_json: JsonOption = False) -> None:
     """Show Brier scores of agents and of models over all resolved questions, in all and by month.
 
     0 is perfect, 0.25 a coin, 1 certain and wrong. Agents that took no side on a question are not scored on it.

@@ -18,7 +18,7 @@ import typer
 
 from consilience.cli.display import TICK_SECONDS, Display, RunProgress, any_event_line, listing
 from consilience.cli.errors import notify, print_json, print_result, run_until_done
-from consilience.cli.options import Id, Json, argument, new_app
+from consilience.cli.options import Id, JsonOption, argument, new_app
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import AnyEvent, CallCompleted, CallFailed, CallStarted, Ended, Event
 from consilience.domain.paths import check_home, journal_path
@@ -89,7 +89,7 @@ def _show(
     ] = None,
     events: Annotated[bool, typer.Option("--events", help="List the events with their numbers.")] = False,
     to_open: Annotated[bool, typer.Option("--open", help="Open the report in a browser instead.")] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show a session's report or its progress, with the tree of its forks; or one view of it."""
     if (view is not None) + events + to_open > 1:
@@ -180,7 +180,7 @@ def _replay(
     id: Id,
     speed: Annotated[float | None, typer.Option(help="Show the run N times as fast as it was.", metavar="N")] = None,
     step: Annotated[bool, typer.Option("--step", help="Show the run event by event, waiting for a key.")] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Run a session again from its record, without network, and compare event by event."""
     if (speed is not None) + step + as_json > 1:
@@ -284,7 +284,7 @@ def step_through(events: Sequence[AnyEvent], store: Store, *, ask: Callable[[str
 def diff_command(
     a: Id,
     b: Annotated[str, argument("The other session.", "ID")],
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what differs between two sessions: their set-up, where their replies diverge, their results."""
     from consilience.reporting.markdown import document_markdown, print_markdown
@@ -299,7 +299,7 @@ def diff_command(
             print_markdown(document_markdown(diff_document(found)))
 
 
-class Format(StrEnum):
+class ExportFormat(StrEnum):
     """Formats of `reporting.export`."""
 
     JSON = "json"
@@ -313,32 +313,32 @@ class Format(StrEnum):
 def export_command(
     id: Id,
     format: Annotated[
-        Format | None, typer.Option(help="Output format. Default: by the file's name, else markdown.")
+        ExportFormat | None, typer.Option(help="Output format. Default: by the file's name, else markdown.")
     ] = None,
     view: Annotated[str | None, typer.Option(help="View of the SVG.  [default: tree]", metavar="VIEW")] = None,
     out: Annotated[
         Path, typer.Option(help="Output file, readable by you alone; - is standard output.", metavar="FILE")
     ] = Path("-"),
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a session as JSON, Markdown, one self-contained HTML page, an SVG of one view, or events as JSON lines."""
     from consilience.reporting import export as exporting
     from consilience.reporting.files import write_file
 
-    if as_json and format not in (None, Format.JSON):
+    if as_json and format not in (None, ExportFormat.JSON):
         raise SettingsError(
             f"--json and --format {format.value} exclude each other", where="--json", do="Give one of them."
         )
-    format = Format.JSON if as_json else format
+    format = ExportFormat.JSON if as_json else format
     to_file = str(out) != "-"
-    chosen = format.value if format else exporting.format_of(out) if to_file else Format.MARKDOWN.value
-    if view is not None and chosen != Format.SVG:
+    chosen = format.value if format else exporting.format_of(out) if to_file else ExportFormat.MARKDOWN.value
+    if view is not None and chosen != ExportFormat.SVG:
         raise SettingsError(
             f"the format {chosen} has no single view", where="--view", do="Leave it out, or give --format svg."
         )
     with user_store() as store:
         record = read_back(store, find_session(store, id))
-        svg = chosen == Format.SVG
+        svg = chosen == ExportFormat.SVG
         body = exporting.as_svg(record, view or "tree") if svg else exporting.FORMATS[chosen](record)
     if to_file:
         elsewhere = "Name another file with --out."

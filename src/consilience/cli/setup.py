@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from consilience.cli.errors import can_draw_over, notify, print_result
-from consilience.cli.options import Json, ListingGroup, argument, new_app
+from consilience.cli.options import JsonOption, ListingGroup, argument, new_app
 from consilience.domain.errors import UnavailableModel, UnknownName
 from consilience.domain.paths import check_home
 from consilience.reporting.formatting import size
@@ -30,7 +30,7 @@ def _models() -> None:
 
 
 @models.command("list")
-def _list_models(as_json: Json = False) -> None:
+def _list_models(as_json: JsonOption = False) -> None:
     """List local models with size, licence, and whether the weights are installed."""
     from consilience.models.weights import CATALOGUE, DEFAULT, ENCODERS, LIGHT, TESTS, installed
 
@@ -63,7 +63,7 @@ def _list_models(as_json: Json = False) -> None:
 
 
 @models.command("pull")
-def _pull(name: ModelArgument, as_json: Json = False) -> None:
+def _pull(name: ModelArgument, as_json: JsonOption = False) -> None:
     """Download the weights of a model and verify them. Continues an interrupted download."""
     check_home()
     name = name.removeprefix("local:")
@@ -72,7 +72,7 @@ def _pull(name: ModelArgument, as_json: Json = False) -> None:
 
 
 @models.command("rm")
-def _rm(name: ModelArgument, as_json: Json = False) -> None:
+def _rm(name: ModelArgument, as_json: JsonOption = False) -> None:
     """Remove the weights of a model."""
     from consilience.models.weights import remove
 
@@ -211,7 +211,7 @@ def _panels() -> None:
 
 
 @panels.command("list")
-def _list_panels(as_json: Json = False) -> None:
+def _list_panels(as_json: JsonOption = False) -> None:
     """List the panels of the package."""
     from consilience.domain.panels import load_panel, shipped_panels
 
@@ -224,7 +224,7 @@ def _list_panels(as_json: Json = False) -> None:
 
 @panels.command("show")
 def _show_panel(
-    name: Annotated[str, argument("A shipped panel or a TOML file.", "NAME|FILE")], as_json: Json = False
+    name: Annotated[str, argument("A shipped panel or a TOML file.", "NAME|FILE")], as_json: JsonOption = False
 ) -> None:
     """Show the personas of a panel, in order of importance."""
     from consilience.domain.panels import load_panel
@@ -244,7 +244,7 @@ def _hierarchies() -> None:
 
 
 @hierarchies.command("list")
-def _list_hierarchies(as_json: Json = False) -> None:
+def _list_hierarchies(as_json: JsonOption = False) -> None:
     """List the hierarchies of the package."""
     from consilience.domain.hierarchies import load_hierarchy, shipped_hierarchies
 
@@ -259,7 +259,7 @@ def _list_hierarchies(as_json: Json = False) -> None:
 
 @hierarchies.command("show")
 def _show_hierarchy(
-    name: Annotated[str, argument("A shipped hierarchy or a TOML file.", "NAME|FILE")], as_json: Json = False
+    name: Annotated[str, argument("A shipped hierarchy or a TOML file.", "NAME|FILE")], as_json: JsonOption = False
 ) -> None:
     """Show the roles of a hierarchy, each below its parents; a role with several parents appears below each."""
     from consilience.domain.hierarchies import load_hierarchy
@@ -291,7 +291,7 @@ def schema_command(
         str, argument("report (fields shared by all reports), events, error, or a protocol for its report.", "NAME")
     ] = "report",
     out: Annotated[Path | None, typer.Option(help="Write all schemas into this directory.", metavar="DIR")] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print one JSON Schema; --json changes nothing."""
     from consilience.reporting.files import claim_directory, write_files

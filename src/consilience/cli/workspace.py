@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from consilience.cli.errors import EXIT_REQUIREMENT_NOT_MET, notify, print_json, print_result
-from consilience.cli.options import Json, argument, names_option
+from consilience.cli.options import JsonOption, argument, names_option
 from consilience.cli.workspace_text import (
     EXIT_NOTHING_THERE,
     advice_for,
@@ -37,7 +37,7 @@ from consilience.cli.workspace_text import (
     ticket_json,
     ticket_row,
 )
-from consilience.coordination.records import ReviewType, TicketType
+from consilience.coordination.records import TicketType, WorkspaceReviewType
 from consilience.domain.errors import SettingsError, WorkspaceError
 from consilience.reporting.formatting import one_line, printable
 
@@ -61,7 +61,7 @@ workspace = typer.Typer(
 
 Directory = Annotated[str, argument("Directory of the workspace, or a text with [SESSION_DIR:/its/path].", "DIR")]
 Gates = Annotated[list[str] | None, names_option("--gates", help="Gates by which results are judged.", metavar="GATE")]
-Claim = Annotated[
+ClaimOption = Annotated[
     str, typer.Option("--claim", help="The claim, as `claim` prints it.", metavar="CLAIM", show_default=False)
 ]
 AgentName = Annotated[str, typer.Option("--agent", help="Name of the agent.", metavar="NAME", show_default=False)]
@@ -96,9 +96,9 @@ def _workspace() -> None:
 def new(
     directory: Annotated[str, argument("A path that does not exist, or an empty directory.", "DIR")],
     agents: Annotated[list[str] | None, names_option("--agents", help="Names of the agents.", metavar="NAME")] = None,
-    kind: Annotated[ReviewType, typer.Option("--type", help="What is reviewed.")] = "code",
+    kind: Annotated[WorkspaceReviewType, typer.Option("--type", help="What is reviewed.")] = "code",
     gates: Gates = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a workspace and print its path."""
     from consilience.coordination import Workspace
@@ -140,7 +140,7 @@ def ticket(
     max_requeues: Annotated[
         int, typer.Option(min=0, help="How often the ticket is offered again after a failed claim.", metavar="N")
     ] = 1,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Post a ticket and print its id."""
     from consilience.coordination import post
@@ -178,7 +178,7 @@ def claim(
         str | None, argument("Id of the ticket. Default: the oldest for this agent or for any.", "TICKET")
     ] = None,
     wait: Annotated[float, _seconds("Wait this long for a ticket.")] = 0,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Claim a ticket and print it: the claim, the command that submits the answer, and the instructions.
 
@@ -226,14 +226,14 @@ def claim(
 @workspace.command("submit", **_example("submit review answer.md --claim TICKET:AGENT:TOKEN"))
 def submit(
     directory: Directory,
-    claim: Claim,
+    claim: ClaimOption,
     file: Annotated[str | None, argument("The answer; - is standard input.", "FILE")] = None,
     summary: Annotated[str, _text("Summary in a sentence.")] = "",
     give_back: Annotated[
         str | None,
         typer.Option("--fail", help="Give the ticket back without an answer, for this reason.", metavar="REASON"),
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Submit the answer to a claimed ticket, or give the ticket back.
 
@@ -258,7 +258,7 @@ def submit(
 
 
 @workspace.command("renew", **_example("renew review --claim TICKET:AGENT:TOKEN"))
-def renew(directory: Directory, claim: Claim, as_json: Json = False) -> None:
+def renew(directory: Directory, claim: ClaimOption, as_json: JsonOption = False) -> None:
     """Let the time of a claim begin again. The claim stays the same.
 
     Exits with 2 if the claim is over: its time ran out, or the ticket was withdrawn.
@@ -277,7 +277,7 @@ def withdraw(
     directory: Directory,
     ticket_id: Annotated[str, argument("Id of the ticket.", "TICKET")],
     reason: Annotated[str, _text("Reason.", "--reason")] = "not needed any more",
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """End a ticket that is not needed any more, claimed or not. A completed or failed one stays as it is."""
     from consilience.coordination import withdraw
@@ -297,7 +297,7 @@ def wait(
     quorum: Annotated[
         int | None, typer.Option(min=1, help="Results that are enough. Default: all.", metavar="N", show_default=False)
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Wait for results and print a line for each: ticket, agent and path of the result, separated by tabs. Expired claims are swept
     meanwhile.
@@ -352,7 +352,7 @@ def ack(
     directory: Directory,
     agent: AgentName,
     note: Annotated[str, _text("What the lead should know.")] = "",
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Acknowledge the shutdown of a workspace: the agent has ended its work. A first acknowledgement is never overwritten."""
     from consilience.coordination.ending import acknowledge
@@ -363,7 +363,7 @@ def ack(
 
 
 @workspace.command("sweep", **_example("sweep review"))
-def sweep(directory: Directory, as_json: Json = False) -> None:
+def sweep(directory: Directory, as_json: JsonOption = False) -> None:
     """End expired claims, offer their tickets again, and free locks. `claim` does it too, and `wait` for its tickets."""
     from consilience.coordination import sweep
 
@@ -387,7 +387,7 @@ def gate(
             metavar="GATE",
         ),
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Try gates on sample texts. A gate is met if every text meets it.
 
@@ -418,7 +418,7 @@ def gate(
 def show(
     directory: Directory,
     ticket_id: Annotated[str | None, argument("Id of a ticket, to show it whole.", "TICKET")] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the agents, tickets and convergence of a workspace, or one ticket with its history."""
     target = open_workspace(directory)
@@ -450,7 +450,7 @@ def shutdown(
     reason: Annotated[str, _text("Reason.")] = "",
     wait: Annotated[float, _seconds("Max time to wait for the acknowledgements of the agents.")] = 30,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the workspace where it is.")] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """End a workspace: tell the agents, wait for their acknowledgements, withdraw open tickets, and archive.
 
@@ -472,7 +472,7 @@ def gc(
     root: Annotated[str, argument("Directory that holds workspaces.", "ROOT")],
     idle: Annotated[float, _seconds("Set aside workspaces in which nothing changed for this long.")] = 1800,
     kept: Annotated[float, _seconds("Delete workspaces that were set aside this long ago.")] = 86_400,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Rename broken and idle workspaces to abandoned_NAME, and delete those that were renamed a day ago.
 

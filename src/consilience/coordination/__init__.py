@@ -1,11 +1,11 @@
 """Workspaces: directories in which processes coordinate by tickets. Usable by any process, without the rest of the package."""
 
 from consilience.coordination.convergence import (
+    ConvergenceCheck,
     CoordinationFailure,
-    Evaluation,
     GateVerdict,
     PartialConvergence,
-    Role,
+    ReviewerRole,
     evaluate_partial,
     evaluate_partial_convergence,
 )
@@ -26,7 +26,7 @@ from consilience.coordination.gates import Gate, balance_gate, check_gate_in_art
 from consilience.coordination.locks import Lock, acquire, lock
 from consilience.coordination.records import (
     AgentState,
-    Convergence,
+    ConvergenceRecord,
     FailedAttempt,
     GateStatus,
     ProtocolFile,
@@ -78,10 +78,10 @@ __all__ = [
     "Artifact",
     "ClaimLost",
     "Collected",
-    "Convergence",
+    "ConvergenceCheck",
+    "ConvergenceRecord",
     "ConvergenceStrategy",
     "CoordinationFailure",
-    "Evaluation",
     "FailedAttempt",
     "Gate",
     "GateStatus",
@@ -91,7 +91,7 @@ __all__ = [
     "PartialConvergence",
     "ProtocolFile",
     "Result",
-    "Role",
+    "ReviewerRole",
     "Seat",
     "SessionMetadata",
     "ShutdownResult",

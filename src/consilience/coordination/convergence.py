@@ -14,7 +14,7 @@ Partial = Literal["fail", "accept", "use"]
 """What is done if an agent is missing. `fail`: the iteration fails and its tickets are posted again with a longer TTL. `accept`: go
 on and name the missing agent. `use`: end with what is there at the first timeout."""
 RETRY_TTL_FACTOR = 1.5
-Outcome = Literal["waiting", "continue", "converged", "exhausted", "partial"]
+IterationOutcome = Literal["waiting", "continue", "converged", "exhausted", "partial"]
 
 
 class CoordinationFailure(ConsilienceError):
@@ -35,7 +35,7 @@ class GateVerdict(Record):
         return not self.missed_by
 
 
-class Evaluation(Record):
+class ConvergenceCheck(Record):
     """The result of one iteration."""
 
     iteration: int
@@ -46,7 +46,7 @@ class Evaluation(Record):
     """Agents without a result of this iteration, each with the reason."""
     quality: float = 0.0
     threshold: float = 1.0
-    outcome: Outcome
+    outcome: IterationOutcome
     """`waiting`: tickets of this iteration are open. `exhausted`: it was the last iteration and did not converge. `partial`: it
     ended early with what was there."""
     reason: str
@@ -60,7 +60,7 @@ class Evaluation(Record):
         return [verdict for verdict in self.verdicts if agent in verdict.missed_by]
 
 
-class Role(Record):
+class ReviewerRole(Record):
     """What a kind of reviewer is asked for."""
 
     focus: str
@@ -69,17 +69,17 @@ class Role(Record):
     """What it is asked to add if its artifact met every gate, as a sentence."""
 
 
-ROLES: Mapping[str, Role] = {
-    "red": Role(
+ROLES: Mapping[str, ReviewerRole] = {
+    "red": ReviewerRole(
         focus="Find what breaks: errors, risks, unstated assumptions, missing cases.",
         deepen="Test the other side's proposals: say under which conditions each of them fails.",
     ),
-    "blue": Role(
+    "blue": ReviewerRole(
         focus="Say what to build: sound solutions, how they are implemented, how they are verified.",
         deepen="Expand on implementation details, and answer the other side's findings one by one.",
     ),
 }
-REVIEWER = Role(
+REVIEWER = ReviewerRole(
     focus="Review your part thoroughly.", deepen="Go deeper where the reviews differ, and say which of them is right."
 )
 
@@ -111,7 +111,7 @@ def threshold_at(schedule: float | Sequence[float], iteration: int) -> float:
     return schedule[min(max(iteration, 1), len(schedule)) - 1]
 
 
-def refinement(evaluation: Evaluation, agent: str, role: Role | None = None) -> str:
+def refinement(evaluation: ConvergenceCheck, agent: str, role: ReviewerRole | None = None) -> str:
     """Return what an agent is asked to add after an iteration: the gates that its own artifact missed, or how to go deeper."""
     role = role or ROLES.get(agent, REVIEWER)
     if agent in evaluation.missing:
@@ -176,7 +176,7 @@ def evaluate_partial(results: Mapping[str, object | None], partial: Partial = "a
 
 
 @dataclass(frozen=True, slots=True)
-class Contribution:
+class LatestArtifact:
     """An agent's latest artifact."""
 
     agent: str
@@ -191,7 +191,7 @@ def quote_block(text: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in text.strip().splitlines())
 
 
-def compose(title: str, evaluation: Evaluation, contributions: Sequence[Contribution]) -> str:
+def compose(title: str, evaluation: ConvergenceCheck, contributions: Sequence[LatestArtifact]) -> str:
     """Return a Markdown document of the verdicts and every artifact, quoted whole. Missing agents are named, and no text
     stands in for them. Raises `CoordinationFailure` without any artifact.
     """

@@ -14,7 +14,7 @@ from consilience.domain.errors import replace_surrogates
 
 TicketState = Literal["pending", "active", "completed", "failed", "permanently_failed"]
 TicketType = Literal["initial_analysis", "iteration", "synthesis", "meta"]
-ReviewType = Literal["skill", "code", "architecture", "documentation"]
+WorkspaceReviewType = Literal["skill", "code", "architecture", "documentation"]
 STATES: tuple[TicketState, ...] = ("pending", "active", "completed", "failed", "permanently_failed")
 FINAL_STATES: tuple[TicketState, ...] = ("completed", "permanently_failed")
 
@@ -42,7 +42,7 @@ def _assignee(value: str) -> str:
     return _name(value) if value else value
 
 
-Name = Annotated[str, AfterValidator(_name)]
+RecordName = Annotated[str, AfterValidator(_name)]
 
 
 MAX_TTL_SECONDS = 366 * 86_400
@@ -90,7 +90,7 @@ class TicketResult(Record):
 class Ticket(Record):
     """A task for one agent, as one of its records in `tickets/history` holds it."""
 
-    id: Name
+    id: RecordName
     session_id: str = ""
     """Workspace it belongs to; `post` fills it in."""
     type: TicketType = "initial_analysis"
@@ -153,11 +153,11 @@ class GateStatus(Record):
     met: bool = False
 
 
-class Convergence(Record):
+class ConvergenceRecord(Record):
     """`convergence.json`."""
 
     session_id: str = ""
-    review_type: ReviewType = "code"
+    review_type: WorkspaceReviewType = "code"
     max_iterations: int = 3
     current_iteration: int = 1
     convergence_gates: tuple[GateStatus, ...] = ()
@@ -170,7 +170,7 @@ class Convergence(Record):
 class AgentState(Record):
     """`agents/NAME/state.json`."""
 
-    agent: Name
+    agent: RecordName
     status: str = "idle"
     last_heartbeat: float = 0.0
     current_ticket: str = ""
@@ -181,9 +181,9 @@ class SessionMetadata(Record):
     """`session_metadata.json`."""
 
     session_id: str
-    review_type: ReviewType = "code"
+    review_type: WorkspaceReviewType = "code"
     created_at: float
-    agents: tuple[Name, ...] = ()
+    agents: tuple[RecordName, ...] = ()
     config: dict[str, JsonValue] = Field(default_factory=dict)
     layout: int = 1
     """Version of the files of a workspace."""

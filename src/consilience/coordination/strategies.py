@@ -10,9 +10,9 @@ from pydantic import Field, model_validator
 
 from consilience.coordination.convergence import (
     RETRY_TTL_FACTOR,
-    Contribution,
-    Evaluation,
-    Outcome,
+    ConvergenceCheck,
+    IterationOutcome,
+    LatestArtifact,
     judge_gates,
     quality_of,
     quote_block,
@@ -20,7 +20,7 @@ from consilience.coordination.convergence import (
     threshold_at,
 )
 from consilience.coordination.gates import BUILT_IN_GATES
-from consilience.coordination.records import Name, Ticket
+from consilience.coordination.records import RecordName, Ticket
 from consilience.coordination.strategy import (
     Seconds,
     SessionDir,
@@ -54,7 +54,7 @@ class UnknownStrategy(UnknownName, ValueError):
 
 
 class AdversarialSettings(StrategySettings):
-    agents: tuple[Name, ...] = ("red", "blue")
+    agents: tuple[RecordName, ...] = ("red", "blue")
     max_iterations: int = Field(default=3, ge=1, le=100)
     quality_threshold: Threshold | Annotated[tuple[Threshold, ...], Field(min_length=1)] = 0.8
     """Share of gates that must be met; several are a schedule, one for each iteration."""
@@ -92,7 +92,7 @@ class AdversarialReview(TicketStrategy):
             )
         return [self._refined(workspace, agent, before) for agent in self.settings.agents]
 
-    def _refined(self, workspace: Workspace, agent: str, before: Evaluation) -> Ticket:
+    def _refined(self, workspace: Workspace, agent: str, before: ConvergenceCheck) -> Ticket:
         iteration = before.iteration + 1
         own_first = sorted(self.settings.agents, key=lambda name: name != agent)
         quoted = [
@@ -113,7 +113,7 @@ class AdversarialReview(TicketStrategy):
             **fields,
         )
 
-    def evaluation(self, workspace: Workspace, iteration: int) -> Evaluation:
+    def evaluation(self, workspace: Workspace, iteration: int) -> ConvergenceCheck:
         seats = seats_of(workspace, self.settings.agents, iteration)
         texts, missing = texts_of(seats), missing_seats(seats)
         is_open = any(seat.is_open for seat in seats.values())
@@ -125,7 +125,7 @@ class AdversarialReview(TicketStrategy):
         reason = f"{met} of {len(verdicts)} gates met, quality {quality:.2f}, threshold {threshold:.2f}"
         if missing:
             reason += f"; no result from {', '.join(missing)}"
-        outcome: Outcome
+        outcome: IterationOutcome
         if is_open:
             outcome = "waiting"
         elif is_quorum and quality >= threshold:
@@ -134,7 +134,7 @@ class AdversarialReview(TicketStrategy):
             outcome = "partial"
         else:
             outcome = "continue" if iteration < self.max_iterations else "exhausted"
-        return Evaluation(
+        return ConvergenceCheck(
             iteration=iteration,
             verdicts=verdicts,
             present=tuple(texts),
@@ -146,7 +146,7 @@ class AdversarialReview(TicketStrategy):
         )
 
 
-def _quoted(contribution: Contribution, *, is_own: bool) -> str:
+def _quoted(contribution: LatestArtifact, *, is_own: bool) -> str:
     whose = "Your" if is_own else f"{contribution.agent}'s"
     head = f"{whose} artifact of iteration {contribution.iteration}, {contribution.path}:"
     if len(contribution.text) > MAX_QUOTED_CHARS:
@@ -198,7 +198,7 @@ class ParallelDecomposition(TicketStrategy):
     def quorum_to_wait_for(self, workspace: Workspace, agents: Sequence[str]) -> int | None:
         return read_protocol(workspace).extensions.quorum_of(len(agents), self.settings.quorum)
 
-    def evaluation(self, workspace: Workspace, iteration: int) -> Evaluation:
+    def evaluation(self, workspace: Workspace, iteration: int) -> ConvergenceCheck:
         extensions = read_protocol(workspace).extensions
         seats = seats_of(workspace, self.settings.agents, iteration)
         texts, missing = texts_of(seats), missing_seats(seats)
@@ -212,7 +212,7 @@ class ParallelDecomposition(TicketStrategy):
         is_enough = is_over and len(texts) >= required_after_timeout(quorum)
         reason = f"{len(texts)} of {len(seats)} handed in, quorum {quorum}"
         reason += ", 80 % of it after the timeout" if is_enough and len(texts) < quorum else ""
-        return Evaluation(
+        return ConvergenceCheck(
             iteration=iteration,
             present=tuple(texts),
             missing=missing,
@@ -227,7 +227,7 @@ class ParallelDecomposition(TicketStrategy):
 
 
 class HierarchicalSettings(StrategySettings):
-    teams: dict[Name, tuple[Name, ...]] = Field(min_length=1)
+    teams: dict[RecordName, tuple[RecordName, ...]] = Field(min_length=1)
     """Workers of each sub-lead, by its name."""
 
     @model_validator(mode="before")
@@ -292,7 +292,7 @@ class Hierarchical(TicketStrategy):
             is_quorum=first.is_quorum and second.is_quorum,
         )
 
-    def evaluation(self, workspace: Workspace, iteration: int) -> Evaluation:
+    def evaluation(self, workspace: Workspace, iteration: int) -> ConvergenceCheck:
         extensions = read_protocol(workspace).extensions
         seats: dict[str, Seat] = {}
         short = []
@@ -308,7 +308,7 @@ class Hierarchical(TicketStrategy):
         is_open = any(seats[lead].is_open for lead in self.settings.teams)
         leads = {lead: seats[lead] for lead in self.settings.teams}
         complete = len(leads) - len(short)
-        return Evaluation(
+        return ConvergenceCheck(
             iteration=iteration,
             present=tuple(texts_of(seats)),
             missing=missing,

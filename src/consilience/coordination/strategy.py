@@ -18,15 +18,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from consilience.coordination.convergence import (
     REVIEWER,
     ROLES,
-    Contribution,
+    ConvergenceCheck,
     CoordinationFailure,
-    Evaluation,
+    LatestArtifact,
     Partial,
-    Role,
+    ReviewerRole,
     compose,
 )
 from consilience.coordination.gates import BUILT_IN_GATES, Gate, gate, load_gate, load_plugin
-from consilience.coordination.records import CustomHooks, GateStatus, Name, Ticket
+from consilience.coordination.records import CustomHooks, GateStatus, RecordName, Ticket
 from consilience.coordination.tickets import Result, post
 from consilience.coordination.waiting import (
     AGENT_TIMEOUT_SECONDS,
@@ -70,13 +70,13 @@ class StrategySettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    agents: tuple[Name, ...] = ()
+    agents: tuple[RecordName, ...] = ()
     """Names of the agents that are asked."""
     topic: str = ""
     """Of every ticket."""
     instructions: str = ""
     """Of every ticket."""
-    roles: dict[str, Role] = {}
+    roles: dict[str, ReviewerRole] = {}
     """What each agent is asked for, by its name; red and blue have roles of their own."""
     quorum: int | None = Field(default=None, ge=1)
     """How many agents are enough; None is `quorum_percentage` of `protocol.json`, or all."""
@@ -235,7 +235,7 @@ class TicketStrategy(ConvergenceStrategy):
             }
         )
 
-    def role_of(self, agent: str) -> Role:
+    def role_of(self, agent: str) -> ReviewerRole:
         return self.settings.roles.get(agent) or ROLES.get(agent, REVIEWER)
 
     def collect(self, session_dir: SessionDir, iteration: int, *, waiter: Waiter | None = None) -> Waited:
@@ -274,10 +274,10 @@ class TicketStrategy(ConvergenceStrategy):
     # --- judging
 
     @abstractmethod
-    def evaluation(self, workspace: Workspace, iteration: int) -> Evaluation:
+    def evaluation(self, workspace: Workspace, iteration: int) -> ConvergenceCheck:
         """Judge an iteration by what lies in the workspace."""
 
-    def evaluate(self, session_dir: SessionDir, iteration: int) -> Evaluation:
+    def evaluate(self, session_dir: SessionDir, iteration: int) -> ConvergenceCheck:
         """Judge an iteration and record the verdict in `convergence.json`.
 
         Raises `CoordinationFailure` if no agent handed in anything and none can any more.
@@ -325,14 +325,14 @@ class TicketStrategy(ConvergenceStrategy):
         """Agents whose artifacts the synthesis holds."""
         return self.settings.agents
 
-    def contributions(self, workspace: Workspace, agents: Sequence[str], iteration: int) -> list[Contribution]:
+    def contributions(self, workspace: Workspace, agents: Sequence[str], iteration: int) -> list[LatestArtifact]:
         """Return each agent's last artifact up to an iteration."""
-        found: dict[str, Contribution] = {}
+        found: dict[str, LatestArtifact] = {}
         for number in range(iteration, 0, -1):
             rest = [agent for agent in agents if agent not in found]
             for agent, seat in seats_of(workspace, rest, number).items() if rest else ():
                 if (result := seat.result) is not None and (record := result.ticket.result) is not None:
-                    found[agent] = Contribution(agent, number, result.text, record.artifact_path)
+                    found[agent] = LatestArtifact(agent, number, result.text, record.artifact_path)
         return [found[agent] for agent in agents if agent in found]
 
     def gates(self, workspace: Workspace) -> dict[str, Gate]:

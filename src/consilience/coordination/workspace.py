@@ -22,13 +22,13 @@ from consilience.coordination.history import HISTORY, all_records, last_record
 from consilience.coordination.records import (
     STATES,
     AgentState,
-    Convergence,
+    ConvergenceRecord,
     ProtocolFile,
     Record,
-    ReviewType,
     SessionMetadata,
     Ticket,
     TicketState,
+    WorkspaceReviewType,
     wall_time,
 )
 from consilience.domain.errors import WorkspaceError
@@ -87,10 +87,10 @@ class Workspace:
         cls,
         path: str | os.PathLike[str],
         *,
-        review_type: ReviewType = "code",
+        review_type: WorkspaceReviewType = "code",
         agents: Iterable[str] = (),
         config: Mapping[str, JsonValue] | None = None,
-        convergence: Convergence | None = None,
+        convergence: ConvergenceRecord | None = None,
         protocol: Mapping[str, JsonValue] | None = None,
         session_id: str = "",
         now: float | None = None,
@@ -251,10 +251,10 @@ class Workspace:
     def metadata(self) -> SessionMetadata:
         return self.read("", METADATA, SessionMetadata)
 
-    def convergence(self) -> Convergence:
-        return self.read("", CONVERGENCE, Convergence)
+    def convergence(self) -> ConvergenceRecord:
+        return self.read("", CONVERGENCE, ConvergenceRecord)
 
-    def save_convergence(self, convergence: Convergence) -> None:
+    def save_convergence(self, convergence: ConvergenceRecord) -> None:
         self.write("", CONVERGENCE, convergence)
 
     def read(self, place: str, name: str, model: type[R]) -> R:
@@ -280,20 +280,20 @@ def read_protocol(workspace: Workspace) -> ProtocolFile:
     return workspace.read("", PROTOCOL, ProtocolFile)
 
 
-def _convergence(config: Mapping[str, JsonValue]) -> Convergence:
+def _convergence(config: Mapping[str, JsonValue]) -> ConvergenceRecord:
     """Return what the settings of the session say about convergence."""
     gates = config.get("gates", config.get("convergence_gates"))
     known = {key: config[key] for key in ("max_iterations", "quality_threshold") if key in config}
     if isinstance(schedule := known.get("quality_threshold"), list | tuple) and schedule:
         known["quality_threshold"] = schedule[0]  # of the first iteration
     try:
-        return Convergence.model_validate(
+        return ConvergenceRecord.model_validate(
             {**known, "convergence_gates": [{"id": gate} if isinstance(gate, str) else gate for gate in gates or ()]}
             if isinstance(gates, list | tuple)
             else known
         )
     except ValidationError as error:
-        raise WorkspaceError(f"invalid settings: {describe_invalid(error, model=Convergence)}") from None
+        raise WorkspaceError(f"invalid settings: {describe_invalid(error, model=ConvergenceRecord)}") from None
 
 
 def save_state(root: Folder, state: AgentState) -> None:

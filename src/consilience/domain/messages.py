@@ -25,6 +25,9 @@ ObjectionLabel = Annotated[str, WithJsonSchema({"type": "string", "x-labels": "o
 LABELLED_APART = ("objection", "critique")
 """Kinds of messages that a message label never names: an objection has an `ObjectionLabel`, and no text rests on a critique."""
 
+JsonObject = dict[str, object]
+"""A JSON object as an export writes it."""
+
 
 @dataclass(frozen=True)
 class Message:
@@ -120,7 +123,7 @@ class ClaimReply(BaseModel):
     """Labels of the texts it rests on."""
 
 
-Claims = Annotated[list[ClaimReply], Field(json_schema_extra=capped("claims"))]
+ClaimReplies = Annotated[list[ClaimReply], Field(json_schema_extra=capped("claims"))]
 
 
 class LeafReply(BaseModel):

@@ -18,6 +18,10 @@ Count = Annotated[int, Field(ge=0, le=MAX_LIMIT)]
 Quantity = Annotated[float, Field(ge=0, le=MAX_LIMIT, allow_inf_nan=False)]
 
 
+Severity = Literal["critical", "major", "minor"]
+"""How grave a finding of a review is, the worst first."""
+
+
 class StopReason(StrEnum):
     """Why a run stopped. Running out of something is never `converged`."""
 

@@ -41,7 +41,7 @@ def _one_line(text: str) -> str:
     return text
 
 
-Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS), AfterValidator(_one_line)]
+PersonaName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS), AfterValidator(_one_line)]
 Description = Annotated[str, Field(min_length=1, max_length=MAX_DESCRIPTION_CHARS)]
 
 
@@ -63,13 +63,13 @@ ModelName = Annotated[
 class Persona(Written):
     """A point of view."""
 
-    name: Name
+    name: PersonaName
     """A short neutral role."""
     description: Description
     """Addresses the agent: "You ask what it costs." """
-    interests: Annotated[tuple[Name, ...], Field(max_length=MAX_INTERESTS)] = ()
+    interests: Annotated[tuple[PersonaName, ...], Field(max_length=MAX_INTERESTS)] = ()
     """What it attends to, in a few words each."""
-    horizon: Name | None = None
+    horizon: PersonaName | None = None
     """The time over which it judges: "5 years"."""
     evidence: Passage | None = None
     """What it accepts as evidence."""
@@ -100,7 +100,7 @@ class Persona(Written):
 class Panel(Written):
     """Personas in order of importance: a protocol with fewer seats than personas takes the first ones."""
 
-    name: Name
+    name: PersonaName
     description: Description
     personas: Annotated[tuple[Persona, ...], Field(min_length=1, max_length=MAX_PERSONAS)]
 

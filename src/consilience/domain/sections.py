@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
-Part = Literal["answer", "basis", "differences", "unknown", "trust", "figures"]
+ReportPart = Literal["answer", "basis", "differences", "unknown", "trust", "figures"]
 """The places of a report, in their order on every face: the answer with what stopped the run; what it rests on; where the
 agents differed and the outcome; what would overturn it and what is unknown; how far to trust it; figures."""
 
@@ -147,7 +147,7 @@ class Section(_Data):
     any other follows those of its part, in the order given. The part has a heading of its own."""
 
     name: str
-    part: Part
+    part: ReportPart
     heading: str = ""
     """Without a heading the blocks stand directly below what precedes them in the part. A folded section has one."""
     blocks: tuple[Block, ...] = ()

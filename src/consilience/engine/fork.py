@@ -32,7 +32,7 @@ from consilience.domain.report import Report
 from consilience.engine.execution import Options, Setup
 from consilience.engine.protocol import Protocol, recorded_protocol
 from consilience.engine.runner import Inheritance, begin, encoder_for
-from consilience.engine.seats import AnyModel, Models, choose_detail, make_seats, models_by_agent, request_deadline
+from consilience.engine.seats import Models, SeatModel, choose_detail, make_seats, models_by_agent, request_deadline
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document, document_from_ref
 from consilience.engine.templates import Templates
@@ -49,7 +49,7 @@ class ForkChanges:
     """Settings of the protocol, by name."""
     models: Models | None = None
     """Models that replace all of the parent's."""
-    replace: Mapping[str, AnyModel] = field(default_factory=dict)
+    replace: Mapping[str, SeatModel] = field(default_factory=dict)
     """Models of single agents, by id."""
     perspectives: Mapping[str, str] = field(default_factory=dict)
     """Points of view of single agents, by id."""
@@ -76,7 +76,7 @@ class Fork:
     """How the parent began."""
     protocol: Protocol
     agents: tuple[Agent, ...]
-    models: Mapping[str, AnyModel]
+    models: Mapping[str, SeatModel]
     task: str
     documents: tuple[Document, ...]
     templates: Templates
@@ -328,8 +328,8 @@ def _agents(old: SessionStarted, protocol: Protocol, perspectives: Mapping[str, 
 
 
 def _assign_models(
-    old: SessionStarted, agents: Sequence[Agent], models: Models | None, replace: Mapping[str, AnyModel]
-) -> Mapping[str, AnyModel]:
+    old: SessionStarted, agents: Sequence[Agent], models: Models | None, replace: Mapping[str, SeatModel]
+) -> Mapping[str, SeatModel]:
     """Return a model for each agent: from `replace`, else from `models`, else the parent's. New agents get the parent's in turn."""
     ids = [agent.id for agent in agents]
     unknown = [id for id in replace if id not in ids]

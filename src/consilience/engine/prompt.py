@@ -101,7 +101,7 @@ class Opening:
         return tuple(sorted(select_documents(references, self.documents, agent), key=lambda d: d.agents is not None))
 
 
-Block = str | tuple[str, str]
+PromptBlock = str | tuple[str, str]
 """A text, or a quoted text with its label."""
 
 
@@ -110,7 +110,7 @@ class Rendered:
     """A prompt as sent and as stored."""
 
     system: str
-    blocks: Sequence[Block]
+    blocks: Sequence[PromptBlock]
     """What `user` is joined from."""
     parts: PromptParts
     """A reference to each part, as stored."""
@@ -172,7 +172,7 @@ def fence_quote(text: str, label: str) -> str:
 _fence_short_quote = lru_cache(maxsize=1024)(fence_quote)
 
 
-def _block_text(block: Block) -> str:
+def _block_text(block: PromptBlock) -> str:
     if isinstance(block, str):
         return block
     return _fence_short_quote(*block) if len(block[0]) <= MAX_CACHED_CHARS else fence_quote(*block)
@@ -187,7 +187,7 @@ def render(
     """
     parts = list(opening.refs)
     digested = parts.copy()
-    blocks: list[Block] = [opening.heading]
+    blocks: list[PromptBlock] = [opening.heading]
     visible = opening.shown(agent, prompt.documents)
     above = HOW_TO_QUOTE if prompt.asks_for_quotations else NUMBERED
     if visible:

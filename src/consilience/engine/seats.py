@@ -19,10 +19,10 @@ from consilience.models.registry import SERVER_DEADLINE_SECONDS, is_embedded, is
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
 
-AnyModel: TypeAlias = "str | Model | AgentPort | Worker | LibraryAgent[Any, Any]"
+SeatModel: TypeAlias = "str | Model | AgentPort | Worker | LibraryAgent[Any, Any]"
 """What can answer for an agent: the name of a model, a model, an agent with tools or a port."""
 
-Models: TypeAlias = "AnyModel | Sequence[AnyModel] | Mapping[str, AnyModel]"
+Models: TypeAlias = "SeatModel | Sequence[SeatModel] | Mapping[str, SeatModel]"
 """One for all agents, several to assign in turn, or one per agent id."""
 
 
@@ -51,7 +51,7 @@ def make_seats(agents: Sequence[Agent], models: Models, deadline: float | None =
     ports_by_model: dict[int, AgentPort] = {}
     agents = in_dealing_order(agents)
 
-    def port(model: AnyModel) -> AgentPort:
+    def port(model: SeatModel) -> AgentPort:
         if isinstance(model, str):
             if is_person(model):
                 return Person(model)
@@ -75,7 +75,7 @@ def make_seats(agents: Sequence[Agent], models: Models, deadline: float | None =
     return Seats(tuple(map(seated, agents)), ports, tuple(opened.values()))
 
 
-def models_by_agent(agents: Sequence[Agent], models: Models) -> dict[str, AnyModel]:
+def models_by_agent(agents: Sequence[Agent], models: Models) -> dict[str, SeatModel]:
     """Return the model of each agent, service seats last. Raises `SettingsError` if an agent has none, or an id is unknown."""
     ids = [agent.id for agent in in_dealing_order(agents)]
     if isinstance(models, Mapping):
@@ -105,7 +105,7 @@ def choose_detail(choice: DetailChoice | None, agents: Sequence[Agent], models: 
 
 def with_own_models(agents: Sequence[Agent], models: Models) -> Models:
     """Return `models`, in which an agent whose persona brings a model has that one, unless `models` names its seat."""
-    own: dict[str, AnyModel] = {agent.id: agent.model for agent in agents if agent.own_model and agent.model}
+    own: dict[str, SeatModel] = {agent.id: agent.model for agent in agents if agent.own_model and agent.model}
     if not own:
         return models
     return {**own, **models} if isinstance(models, Mapping) else {**models_by_agent(agents, models), **own}

@@ -20,7 +20,7 @@ from consilience.domain.outcome import DEFAULT_THINKING, Estimate, Limits, Think
 from consilience.domain.report import Report
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Options
-from consilience.engine.seats import AnyModel
+from consilience.engine.seats import SeatModel
 from consilience.engine.similarity import mean_pairwise
 from consilience.evaluation.results import Budget, Comparison, Difference, Run
 from consilience.evaluation.rows import (
@@ -53,7 +53,7 @@ MAX_PROBES = 3
 
 MAX_REPEATS = 1_000
 
-Lineup: TypeAlias = "AnyModel | Sequence[AnyModel]"
+Lineup: TypeAlias = "SeatModel | Sequence[SeatModel]"
 """One model for all agents, or several assigned to the agents of each protocol in turn; names or models."""
 
 

@@ -18,7 +18,7 @@ from consilience.engine.protocol import Protocol
 from consilience.evaluation.matching import check_reference
 from consilience.protocols._common.answers import AnswerPattern
 
-Kind = Literal["exact", "number", "magnitude", "choice"]
+AnswerKind = Literal["exact", "number", "magnitude", "choice"]
 
 MAX_TASK_FILE_BYTES = 50_000_000
 
@@ -45,7 +45,7 @@ class Task(BaseModel):
     """None: the task is not scored."""
     answer_pattern: AnswerPattern = ""
     """Extracts the answer; also passed to protocols that take one."""
-    kind: Kind = "exact"
+    kind: AnswerKind = "exact"
     """How answers are scored: `exact` and `choice` by their words, `number` and `magnitude` within `tolerance`."""
     tolerance: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None
     """Absolute for a `number` (default 0); in orders of magnitude for a `magnitude` (default 0.5)."""

@@ -40,7 +40,7 @@ from consilience.journal.sqlite_open import (
     store_error,
 )
 from consilience.journal.store import OnCommit, PromptParts, ThreadReader, check_name
-from consilience.journal.writer import Notice, Statement, Writer
+from consilience.journal.writer import Notice, SqlStatement, Writer
 
 LEASE_PROBE_SECONDS = 0.2
 """How long to wait for a process that takes a lease only to learn its holder."""
@@ -66,7 +66,7 @@ WHERE json_extract(body, '$.digest') = ? AND json_extract(body, '$.type') = 'cal
 ORDER BY session DESC, seq DESC LIMIT 1"""
 
 
-def _rank(statement: Statement) -> int:
+def _rank(statement: SqlStatement) -> int:
     """Other statements, such as a removal, come last and one by one."""
     return _RANKS.get(statement[0], len(_RANKS))
 
@@ -192,7 +192,7 @@ class SqliteStore(SqliteRecords):
         if self.refused:
             raise self.refused
 
-    def _execute(self, batch: Sequence[Statement]) -> None:
+    def _execute(self, batch: Sequence[SqlStatement]) -> None:
         self.must_write()
         try:
             self._db.execute("BEGIN IMMEDIATE")
@@ -278,7 +278,7 @@ class SqliteJournal:
         loop = asyncio.get_running_loop()
         return [(loop, partial(self.on_commit, event)) for event in events]
 
-    def _statements(self, event: Event, texts: Iterable[str], prompt: PromptParts | None) -> list[Statement]:
+    def _statements(self, event: Event, texts: Iterable[str], prompt: PromptParts | None) -> list[SqlStatement]:
         if isinstance(event, CallStarted):
             return [(ADD_IN_FLIGHT, (self.number, event.key, event.agent, event.place))]
         found = self._statements_for_texts(texts)
@@ -294,8 +294,8 @@ class SqliteJournal:
             found.append((END_IN_FLIGHT, (self.number, event.key)))
         return found
 
-    def _statements_for_texts(self, texts: Iterable[str]) -> list[Statement]:
-        found: list[Statement] = []
+    def _statements_for_texts(self, texts: Iterable[str]) -> list[SqlStatement]:
+        found: list[SqlStatement] = []
         for text in texts:
             id = text_id(text)
             if id not in self._texts:
@@ -303,10 +303,10 @@ class SqliteJournal:
                 found.append((ADD_TEXT, (raw_id(id), text)))
         return found
 
-    def _statements_for_prompt(self, prompt: PromptParts) -> list[Statement]:
+    def _statements_for_prompt(self, prompt: PromptParts) -> list[SqlStatement]:
         """A prompt is stored as its longest stored prefix and the added parts; its shared opening gets a row of its own unless
         that prefix is longer. So every row belongs to a prompt that an event names."""
-        found: list[Statement] = []
+        found: list[SqlStatement] = []
         whole = raw_id(prompt.id)
         if whole in self._prefixes:
             return found

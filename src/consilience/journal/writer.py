@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from consilience.domain.errors import StoreUnusable
 
-Statement = tuple[str, tuple[object, ...]]
+SqlStatement = tuple[str, tuple[object, ...]]
 Notice = tuple[asyncio.AbstractEventLoop, Callable[[], None]]
 """A callback, and the loop to call it on, once a commit is durable."""
 
@@ -24,9 +24,9 @@ class Writer:
     Queue from any thread. A failed batch fails all its waiters and everything queued later.
     """
 
-    def __init__(self, execute: Callable[[Sequence[Statement]], None], name: str) -> None:
+    def __init__(self, execute: Callable[[Sequence[SqlStatement]], None], name: str) -> None:
         self._execute = execute
-        self._queue: list[Statement] = []
+        self._queue: list[SqlStatement] = []
         self._notices: list[Notice] = []
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._wake = threading.Condition()
@@ -39,7 +39,7 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name=f"journal:{name}", daemon=True)
         self._thread.start()
 
-    def put(self, statements: Sequence[Statement], notices: Sequence[Notice] = ()) -> None:
+    def put(self, statements: Sequence[SqlStatement], notices: Sequence[Notice] = ()) -> None:
         """Queue for the next commit; `notices` follow it if it succeeds. Raises the error of an earlier commit.
 
         On an event loop the commit is delayed by up to `LINGER_SECONDS`, to be shared with awaited ones.
@@ -64,7 +64,7 @@ class Writer:
             if self._queue:
                 self._wake.notify()
 
-    def put_and_wait(self, statements: Sequence[Statement], notices: Sequence[Notice] = ()) -> asyncio.Future[None]:
+    def put_and_wait(self, statements: Sequence[SqlStatement], notices: Sequence[Notice] = ()) -> asyncio.Future[None]:
         """Queue, and return a future that is done when these statements are durable and their notices were delivered."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()

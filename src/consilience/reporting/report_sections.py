@@ -25,8 +25,8 @@ from consilience.domain.sections import (
     KeyFigure,
     KeyFigures,
     Paragraph,
-    Part,
     Presentation,
+    ReportPart,
     Section,
     Subheading,
 )
@@ -50,7 +50,7 @@ MAX_DEGRADED_CHARS = 400
 MAX_LISTED_QUOTATIONS = 5
 """Quotations that were not found, listed in a report; its JSON has all of them."""
 
-HEADINGS: Mapping[Part, str] = {
+HEADINGS: Mapping[ReportPart, str] = {
     "answer": "Answer",
     "basis": "Basis",
     "differences": "Where they differed",
@@ -147,7 +147,7 @@ def _sections(report: Report, presentation: Presentation) -> list[Section]:
             own = [section for section in own if section not in ordered]
         elif common.name not in replaced:
             ordered.append(common)
-    order = {part: n for n, part in enumerate(get_args(Part))}
+    order = {part: n for n, part in enumerate(get_args(ReportPart))}
     return sorted((s for s in (*ordered, *own) if s.blocks), key=lambda section: order[section.part])
 
 

@@ -20,9 +20,9 @@ from typing import Literal
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 
-Answer = Literal["YES", "NO", "UNCERTAIN"]
+Truth = Literal["YES", "NO", "UNCERTAIN"]
 Firm = Literal["YES", "NO"]
-Kind = Literal["crux", "distractor", "agreed"]
+StatementKind = Literal["crux", "distractor", "agreed"]
 
 PROPOSITION = "Should the harbour town replace its night ferry by a bridge before 2031?"
 SUBJECTS = (
@@ -40,7 +40,7 @@ class Statement:
     question: str
     subject: str
     """Two words."""
-    kind: Kind
+    kind: StatementKind
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def plant(
     draw = random.Random(f"world/{seed}")
     size = draw.randint(4, 8) if agents is None else agents
     subjects = draw.sample(SUBJECTS, len(SUBJECTS))
-    counts: dict[Kind, int] = {
+    counts: dict[StatementKind, int] = {
         "crux": draw.randint(3, 4),
         "distractor": draw.randint(1, 3),
         "agreed": draw.randint(1, 2),

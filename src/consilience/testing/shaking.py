@@ -65,7 +65,7 @@ SeatModels = Callable[[ScriptedModel, int | None], Mapping[str, Any]]
 
 
 @dataclass
-class Outcome:
+class ShakenRun:
     """A run, over all its processes."""
 
     report: Report
@@ -133,7 +133,7 @@ class Arrivals:
         calls: int | None = None,
         path: Path | str = ":memory:",
         fault: FaultHook | None = None,
-    ) -> Outcome:
+    ) -> ShakenRun:
         """Run once, from start to end. If a fault kills the run, resume it from the journal at `path`."""
         store, model, crashes, recorded, before = SqliteStore(path), Shuffled(self.reply, order), 0, set(), 0
         models = self._models(model, order)
@@ -150,13 +150,13 @@ class Arrivals:
             models = self._models(model, order)
             report = await to_the_end(store, models, resuming(store, models).resume(SESSION))
         asked = [(request.key, request.attempt) for request in model.requests]
-        outcome = Outcome(
+        outcome = ShakenRun(
             report, store.read(SESSION), asked, tuple(model.arrived), crashes, recorded & set(asked[before:])
         )
         store.close()
         return outcome
 
-    def _equal(self, reference: Outcome, outcome: Outcome, what: str) -> None:
+    def _equal(self, reference: ShakenRun, outcome: ShakenRun, what: str) -> None:
         if outcome.same != reference.same:
             raise ShakeFailed(f"{self.protocol.name}, {what}: {difference(reference, outcome)}")
         self._require(not outcome.asked_again, f"{what}: asked again although recorded: {sorted(outcome.asked_again)}")
@@ -258,7 +258,7 @@ class Arrivals:
         store.close()
 
 
-def difference(one: Outcome, other: Outcome) -> str:
+def difference(one: ShakenRun, other: ShakenRun) -> str:
     """Return the first event in which two canonical journals differ, and the fields in which the reports differ."""
     parts = []
     pairs = list(zip(canonical(one.events), canonical(other.events), strict=False))

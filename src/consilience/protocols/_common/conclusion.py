@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 from pydantic import BaseModel, Field
 
-from consilience.domain.messages import ClaimReply, Claims, FreeText, Label, Message, is_empty_remark
+from consilience.domain.messages import ClaimReplies, ClaimReply, FreeText, Label, Message, is_empty_remark
 from consilience.domain.positions import Ballot, BallotReply, changes, last_of, pool, shortfall
 from consilience.domain.report import Against, Claim, Confidence, Dissent, Objection, StrangeLoop
 from consilience.engine.prompt import Quote
@@ -40,7 +40,7 @@ class Conclusion(BaseModel):
     A reply with further fields names this base first, which keeps `text` last: `class RootReply(Conclusion, AnswersObjections)`.
     """
 
-    claims: Claims = Field(default_factory=list)
+    claims: ClaimReplies = Field(default_factory=list)
     against: Annotated[list[AgainstReply], Field(json_schema_extra={"maxItems": MAX_AGAINST})] = Field(
         default_factory=list
     )

@@ -37,7 +37,7 @@ class ReviewedIssue(Frozen):
 ReviewOutcome = Literal["rewritten", "nothing_found", "critique_failed", "rewrite_failed", "rewrite_cut"]
 
 
-class Review(Frozen):
+class SelfReview(Frozen):
     """One round of self-criticism."""
 
     index: int
@@ -59,7 +59,7 @@ class SoloReport(Report):
     """The extracted answer, if there is an `answer_pattern`."""
     weighed: SelfReportedAnalysis | None = None
     """Of a structured call."""
-    reviews: tuple[Review, ...] = ()
+    reviews: tuple[SelfReview, ...] = ()
 
     def presentation(self) -> Presentation:
         reviews = (_self_review(self.reviews),) if self.reviews else ()
@@ -75,7 +75,7 @@ _WITHOUT_REWRITE = {
 }
 
 
-def _self_review(reviews: Sequence[Review]) -> Section:
+def _self_review(reviews: Sequence[SelfReview]) -> Section:
     blocks: list[Block] = [
         Paragraph(text="The model reviewed its own answer; no other agent read it.", tone="remark"),
     ]
@@ -87,7 +87,7 @@ def _self_review(reviews: Sequence[Review]) -> Section:
     return Section(name="reviews", part="basis", heading="The model's review of its own answer", blocks=tuple(blocks))
 
 
-def _summary(review: Review) -> str:
+def _summary(review: SelfReview) -> str:
     if review.outcome == "nothing_found":
         return _WITHOUT_REWRITE[review.outcome]
     fates = Counter(issue.fate for issue in review.issues)

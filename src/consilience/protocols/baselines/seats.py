@@ -16,7 +16,7 @@ from consilience.engine.work import Failure
 from consilience.protocols._common.answers import AnswerPattern, describe_pattern, is_choice
 
 
-class Baseline(Protocol):
+class BaselineProtocol(Protocol):
     """Agents that answer without reading each other. Only a panel gives them points of view."""
 
     name: ClassVar[str]

@@ -25,13 +25,13 @@ from consilience.protocols._common.conclusion import (
     stated_position,
 )
 from consilience.protocols.baselines.report import (
-    Review,
     ReviewedIssue,
     ReviewOutcome,
     SelfReportedAnalysis,
+    SelfReview,
     SoloReport,
 )
-from consilience.protocols.baselines.seats import Baseline, stop_reason_of
+from consilience.protocols.baselines.seats import BaselineProtocol, stop_reason_of
 
 SEAT = "S1"
 MAX_REVIEWS = 20
@@ -117,11 +117,11 @@ class SoloRun:
 
     answer: Reply[Any] | None = None
     failures: list[Failure] = field(default_factory=list)
-    reviews: list[Review] = field(default_factory=list)
+    reviews: list[SelfReview] = field(default_factory=list)
     out_of_steps: bool = False
 
 
-class Solo(Baseline):
+class Solo(BaselineProtocol):
     """One agent, which answers and may review its own answer."""
 
     name: ClassVar[str] = "solo"
@@ -212,7 +212,7 @@ class Solo(Baseline):
             else:
                 run.answer = rewrite
         after = run.answer.text if run.answer is not None and outcome == "rewritten" else None
-        run.reviews.append(Review(index=n, outcome=outcome, issues=issues, before=answer.text, after=after))
+        run.reviews.append(SelfReview(index=n, outcome=outcome, issues=issues, before=answer.text, after=after))
         if problem := _PROBLEMS.get(outcome):
             session.warn(f"review {n}: {problem}; the answer is the version before it, and no further review was made")
         return outcome == "rewritten"

@@ -22,12 +22,12 @@ from consilience.engine.similarity import mean_score, pairwise
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.answers import extract
 from consilience.protocols.baselines.report import VoteCast, VoteReport
-from consilience.protocols.baselines.seats import Baseline, stop_reason_of
+from consilience.protocols.baselines.seats import BaselineProtocol, stop_reason_of
 
 MAX_VOTES = 500
 
 
-class Vote(Baseline):
+class Vote(BaselineProtocol):
     """`votes` agents, each asked once; no agent reads another."""
 
     name: ClassVar[str] = "vote"

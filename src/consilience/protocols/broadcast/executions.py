@@ -20,8 +20,8 @@ from consilience.protocols.broadcast.settings import (
     Evaluation,
     Goal,
     RatedReply,
-    Severity,
     Tag,
+    TagSeverity,
     is_revision,
 )
 
@@ -68,7 +68,7 @@ class FlagRaised(BaseModel):
 
     id: str
     tag: Tag
-    severity: Severity
+    severity: TagSeverity
     critical: bool
     """By the settings."""
     node: str

@@ -41,9 +41,9 @@ DisagreementLabel = Annotated[str, WithJsonSchema({"type": "string", "x-labels":
 """The label of a disagreement (`A.1`)."""
 
 Tag = Literal["unexpected_finding", "contradiction_detected", "resource_request", "goal_mismatch", "needs_reframing"]
-Severity = Literal["info", "warning", "critical"]
+TagSeverity = Literal["info", "warning", "critical"]
 
-SEVERITY: Mapping[Tag, Severity] = {
+SEVERITY: Mapping[Tag, TagSeverity] = {
     "unexpected_finding": "info",
     "contradiction_detected": "warning",
     "resource_request": "warning",

@@ -20,10 +20,10 @@ from consilience.protocols.debate.moves import FIRM, MAX_RECHECKS, Side
 from consilience.protocols.debate.notes import BallotsRechecked
 from consilience.protocols.debate.records import DebateBallot, Recheck
 from consilience.protocols.debate.replies import (
-    BallotReply,
     FinalReply,
     OpeningReply,
     RecheckReply,
+    SidesReply,
     StipulatedReply,
     recheck_type,
 )
@@ -61,7 +61,7 @@ class _Answer:
         return bool(self.before) and [*self.before.values()][-1] != self.ballot and not self.explained
 
 
-def sides_of(ballot: BallotReply, kind: Literal["p", "q", "c"]) -> tuple[Any, ...]:
+def sides_of(ballot: SidesReply, kind: Literal["p", "q", "c"]) -> tuple[Any, ...]:
     """Return the sides of a ballot on propositions (`p`), questions of threads (`q`) or candidates for common ground (`c`)."""
     return tuple(getattr(ballot, name) for name in type(ballot).model_fields if re.fullmatch(rf"{kind}\d+", name))
 

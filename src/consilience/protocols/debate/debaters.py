@@ -43,12 +43,12 @@ from consilience.protocols.debate.replies import (
 from consilience.protocols.debate.threads import Thread
 from consilience.protocols.debate.turns import record_turn, spoken_words
 
-Kind = Literal["turn", "commit", "falsify", "steelman", "grade"]
+TurnKind = Literal["turn", "commit", "falsify", "steelman", "grade"]
 STATE_LINES = 4
 """The last concessions, and proposed threads, that a prompt shows beside its window."""
 STANDING_COMMITMENTS = 6
 """Commitments quoted before the window, those of agents who put one another's case first; the side of everybody is stated."""
-_MOVE_OF: dict[Kind, Move] = {
+_MOVE_OF: dict[TurnKind, Move] = {
     "commit": "COMMIT_POSITION",
     "falsify": "DECLARE_FALSIFIER",
     "steelman": "STEELMAN",
@@ -61,7 +61,7 @@ class Intent:
     """What an agent is about to say: a free turn, or what the process asks of it."""
 
     thread: Thread
-    kind: Kind
+    kind: TurnKind
     target: DebateMessage | None = None
     attention: float | None = None
     of: str | None = None
@@ -131,7 +131,7 @@ class Debater:
                     return Intent(thread, "steelman", self.floor.by_id[said], of=of, steelman=latest)
         return None
 
-    def _willing(self, thread: Thread, kind: Kind) -> bool:
+    def _willing(self, thread: Thread, kind: TurnKind) -> bool:
         return not self.me.gave_up(thread.id, kind)
 
     def _choose(self) -> Intent | Literal["wait", "pass"]:

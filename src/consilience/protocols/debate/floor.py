@@ -33,7 +33,7 @@ from consilience.protocols.debate.records import (
     Dependency,
     Framing,
     Recheck,
-    Turn,
+    TurnData,
     UnopenedQuestion,
 )
 from consilience.protocols.debate.scoring import Coalitions, detect_coalitions
@@ -337,7 +337,7 @@ class Floor:
         self.threads[message.thread].add(message)
         if not message.by_moderator:
             self.members[message.agent].spoken += 1
-        shared = message.model_dump(include=set(Turn.model_fields))
+        shared = message.model_dump(include=set(TurnData.model_fields))
         self.note(notes.TurnNote(message=message.id, side=message.new_side, **shared))
         self._words[message.id] = frozenset([*keywords(message.text), *(topic.casefold() for topic in message.topics)])
         if self.mode == "embedding":

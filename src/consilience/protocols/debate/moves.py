@@ -24,7 +24,7 @@ Move = Literal[
     "CONCEDE",
 ]
 Stage = Literal["DISCOVERY", "CRUX_LOCK", "EVIDENCE"]
-Status = Literal["DISCOVERY", "LOCKING", "LOCKED", "CONVERGED", "FAILED_LOCK", "STALE", "MERGED"]
+ThreadStatus = Literal["DISCOVERY", "LOCKING", "LOCKED", "CONVERGED", "FAILED_LOCK", "STALE", "MERGED"]
 Side = Literal["YES", "NO", "UNCERTAIN"]
 FIRM: tuple[Side, Side] = ("YES", "NO")
 TopSide = Literal["YES", "NO", "NUANCED"]
@@ -58,7 +58,7 @@ Intervention = Literal[
     "settling",
 ]
 
-Form = Literal["yes/no", "choose one", "how much", "open", "not disputable"]
+QuestionForm = Literal["yes/no", "choose one", "how much", "open", "not disputable"]
 GivesUpIf = Literal["YES", "NO", "either", "neither"]
 """The answer to a question that, once established, makes an agent give up its top claim."""
 ClosingSide = Literal["YES", "NO", "UNDECIDED"]
@@ -72,7 +72,7 @@ HORIZONS: tuple[Horizon, ...] = get_args(Horizon)
 """From the shortest to the longest."""
 MONTHS: frozenset[Horizon] = frozenset({"1-3mo", "12-18mo"})
 """Horizons of the shorter half."""
-ACTIVE: frozenset[Status] = frozenset({"DISCOVERY", "LOCKING", "LOCKED"})
+ACTIVE: frozenset[ThreadStatus] = frozenset({"DISCOVERY", "LOCKING", "LOCKED"})
 """Statuses in which agents may speak in a thread."""
 
 ALLOWED: Mapping[Stage, frozenset[Move]] = {
@@ -148,7 +148,7 @@ MAX_CHARS = {"full": 1_200, "brief": 400}
 
 SIDES: Mapping[str, str] = {"YES": "yes", "NO": "no", "UNCERTAIN": "undecided", "UNDECIDED": "undecided"}
 STAGES: Mapping[Stage, str] = {"DISCOVERY": "discovery", "CRUX_LOCK": "crux lock", "EVIDENCE": "evidence"}
-STATUSES: Mapping[Status, str] = {
+STATUSES: Mapping[ThreadStatus, str] = {
     "DISCOVERY": "looking for its question",
     "LOCKING": "committing to positions",
     "LOCKED": "debating the evidence",

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from consilience.domain.report import Frozen
-from consilience.protocols.debate.moves import BlockReason, Grade, Intervention, Move, Side, Stage, Status
+from consilience.protocols.debate.moves import BlockReason, Grade, Intervention, Move, Side, Stage, ThreadStatus
 from consilience.protocols.debate.records import (
     Coalition,
     CommonGround,
@@ -22,7 +22,7 @@ from consilience.protocols.debate.records import (
     Extraction,
     Framing,
     Recheck,
-    Turn,
+    TurnData,
 )
 
 
@@ -34,7 +34,7 @@ class _ThreadNote(_Note):
     thread: str
 
 
-class TurnNote(Turn):
+class TurnNote(TurnData):
     """The typed fields of a published message."""
 
     message: str
@@ -156,7 +156,7 @@ class ThreadConverged(_ThreadNote):
 class ThreadClosed(_ThreadNote):
     """A thread that ended otherwise: stale, failed or merged. Its agents have left it."""
 
-    status: Status
+    status: ThreadStatus
     reason: str
     into: str | None = None
 

@@ -24,7 +24,7 @@ from consilience.protocols.debate.records import (
     StageRecord,
     SteelmanAttempt,
     ThreadRecord,
-    Turn,
+    TurnData,
 )
 from consilience.protocols.debate.state import DebateState, excerpt, thread_name, validation_failure
 from consilience.protocols.debate.views import badge, transcript_blocks, views
@@ -100,7 +100,7 @@ class _Fold:
         self.at = max(self.at, turn.at)
         message = self.texts.get(turn.message)
         text = _without_head(self.text(message.text)) if message else ""
-        shared = turn.model_dump(include=set(Turn.model_fields))
+        shared = turn.model_dump(include=set(TurnData.model_fields))
         number = len(self.messages) + 1
         self.messages.append(DebateMessage(id=turn.message, number=number, text=text, new_side=turn.side, **shared))
 

@@ -12,13 +12,13 @@ from consilience.protocols.debate.moves import (
     CommonKind,
     CruxKind,
     DependencyKind,
-    Form,
     Grade,
     Horizon,
     Move,
+    QuestionForm,
     Side,
     Stage,
-    Status,
+    ThreadStatus,
     TopSide,
 )
 
@@ -47,7 +47,7 @@ class Falsifier(Frozen):
 class Framing(Frozen):
     """How the task is disputed."""
 
-    form: Form
+    form: QuestionForm
     propositions: tuple[str, ...] = ()
     """Yes/no questions; none where nothing is disputed."""
     reason: str = ""
@@ -114,7 +114,7 @@ class Recheck(Frozen):
         return f"recheck/{1 if self.why == 'differs' else 2}/{self.agent}"
 
 
-class Turn(Frozen):
+class TurnData(Frozen):
     """What a message and the note of it have in common."""
 
     label: str
@@ -132,7 +132,7 @@ class Turn(Frozen):
     """The attention score of the message that it answers, when its author chose it; None where the process asked for it."""
 
 
-class DebateMessage(Turn):
+class DebateMessage(TurnData):
     """A published message. Times are virtual milliseconds since the debate began."""
 
     id: str
@@ -374,7 +374,7 @@ class ThreadRecord(Frozen):
     id: str
     topic: str
     question: str | None
-    status: Status
+    status: ThreadStatus
     stage: Stage
     parent: str | None = None
     merged_into: str | None = None

@@ -18,10 +18,10 @@ from consilience.protocols.debate.moves import (
     ClosingSide,
     CommonKind,
     CruxKind,
-    Form,
     GivesUpIf,
     Horizon,
     Move,
+    QuestionForm,
     Side,
 )
 from consilience.protocols.debate.records import Falsifier
@@ -39,7 +39,7 @@ def at_most(entries: int) -> Any:
     return Field(default_factory=list, json_schema_extra={"maxItems": entries})
 
 
-class BallotReply(BaseModel):
+class SidesReply(BaseModel):
     """A reply with a side on each proposition in fields `p1` …, on questions of threads in `q1` …, and on candidates for common
     ground in `c1` …. They are fields of a subclass that `ballot_type` makes."""
 
@@ -49,13 +49,13 @@ class BallotReply(BaseModel):
     side: ClassVar[Any] = Side
 
 
-B = TypeVar("B", bound=BallotReply)
+B = TypeVar("B", bound=SidesReply)
 
 
 class FramingReply(BaseModel):
     """How a task is disputed: up to three yes/no questions, or none with the reason."""
 
-    form: Form
+    form: QuestionForm
     propositions: list[str] = at_most(MAX_PROPOSITIONS)
     reason: str = ""
 
@@ -87,7 +87,7 @@ class DerivedReply(BaseModel):
     falsifiers: Annotated[list[DerivedFalsifier], Field(json_schema_extra={"maxItems": MAX_AGENTS})]
 
 
-class OpeningReply(BallotReply):
+class OpeningReply(SidesReply):
     """A sealed position before any exchange. The positions on the propositions are fields `p1`, `p2`, `p3` of a subclass."""
 
     title = "Opening"
@@ -107,7 +107,7 @@ class OpeningReply(BallotReply):
         return [text for text in (self.claim, self.reason, self.metric, self.threshold) if text]
 
 
-class FinalReply(BallotReply):
+class FinalReply(SidesReply):
     """A sealed position at the end. Positions are fields `p1` … on propositions, `q1` … on the questions of threads and `c1` … on
     candidates for common ground."""
 
@@ -119,7 +119,7 @@ class FinalReply(BallotReply):
     claim: str
 
 
-class StipulatedReply(BallotReply):
+class StipulatedReply(SidesReply):
     """A sealed position under something stipulated. Positions are fields `p1` … on propositions, `q1` … on questions of threads."""
 
     title = "Stipulated"
@@ -141,7 +141,7 @@ class ToldReply(StipulatedReply):
     claim: str
 
 
-class ClosingReply(Conclusion, BallotReply):
+class ClosingReply(Conclusion, SidesReply):
     """The answer of the closing call. Its own positions on the propositions are fields `p1`, `p2`, `p3` of a subclass."""
 
     title = "Closing"
@@ -150,7 +150,7 @@ class ClosingReply(Conclusion, BallotReply):
     first_step: str = ""
 
 
-class SingleReply(BallotReply):
+class SingleReply(SidesReply):
     """The answer of one call that takes no part in the debate; positions are fields `p1`, `p2`, `p3` of a subclass."""
 
     title = "Single"
@@ -347,7 +347,7 @@ def ballot_type(base: type[B], propositions: int, questions: int = 0, common: in
 
 
 @lru_cache(maxsize=256)
-def _ballot_type(base: type[BallotReply], *counts: int) -> type[BallotReply]:
+def _ballot_type(base: type[SidesReply], *counts: int) -> type[SidesReply]:
     names = (f"{kind}{n}" for kind, count in zip("pqc", counts, strict=True) for n in range(1, count + 1))
     return _extended(base.title, base, dict.fromkeys(names, (base.side, ...)), last=base.last)
 

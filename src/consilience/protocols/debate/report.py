@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from consilience.domain.events import Noted
+from consilience.domain.messages import JsonObject
 from consilience.domain.report import Forecast, UnfinishedSession
 from consilience.domain.sections import Presentation
 from consilience.protocols.debate.moves import FIRM, Side
@@ -76,8 +77,6 @@ def _firm(sides: Mapping[str, tuple[Side, float]]) -> dict[str, tuple[bool, floa
     return {agent: (side == "YES", sure) for agent, (side, sure) in sides.items() if side in FIRM}
 
 
-Json = dict[str, object]
-
 _FAILURES = {
     "commitments": "commitments_missing",
     "sides": "side_missing",
@@ -90,7 +89,7 @@ _KEPT = frozenset({"positions", "counterfactual", "horizon_by_agent"})
 """Objects whose keys are ids of agents, which stay as they are."""
 
 
-def final_json(report: DebateData) -> Json:
+def final_json(report: DebateData) -> JsonObject:
     """Return the seed's final JSON in snake_case."""
     failures = {_FAILURES.get(kind, kind): n for kind, n in report.system_metrics.failure_reasons.items()}
     return {
@@ -120,10 +119,10 @@ def final_json(report: DebateData) -> Json:
     }
 
 
-def _thread(thread: ThreadRecord) -> Json:
-    stages: Json = {}
+def _thread(thread: ThreadRecord) -> JsonObject:
+    stages: JsonObject = {}
     for record in thread.stages:
-        entry: Json = {"messages": record.messages, "duration": record.duration}
+        entry: JsonObject = {"messages": record.messages, "duration": record.duration}
         if record.stage == "CRUX_LOCK":
             entry["lock_attempts"] = len(thread.lock_attempts)
         stages[record.stage.lower()] = entry
@@ -137,7 +136,7 @@ def _thread(thread: ThreadRecord) -> Json:
     }
 
 
-def _crux(crux: Crux, thread: ThreadRecord) -> Json:
+def _crux(crux: Crux, thread: ThreadRecord) -> JsonObject:
     return {
         "question": crux.question,
         "positions": {agent: _position(position) for agent, position in crux.positions.items()},
@@ -159,8 +158,8 @@ def _crux(crux: Crux, thread: ThreadRecord) -> Json:
     }
 
 
-def _position(position: CruxPosition) -> Json:
-    entry: Json = {"side": position.side, "confidence": position.confidence, "statement": position.statement}
+def _position(position: CruxPosition) -> JsonObject:
+    entry: JsonObject = {"side": position.side, "confidence": position.confidence, "statement": position.statement}
     if position.falsifier:
         entry["falsifier"] = position.falsifier.model_dump(include={"metric", "threshold", "deadline"})
     if position.concessions:
@@ -168,9 +167,9 @@ def _position(position: CruxPosition) -> Json:
     return entry
 
 
-def _pairs(thread: ThreadRecord) -> list[Json]:
+def _pairs(thread: ThreadRecord) -> list[JsonObject]:
     """The last grade of every pair; `ACCURATE` stays once it is reached."""
-    pairs: dict[tuple[str, str], Json] = {}
+    pairs: dict[tuple[str, str], JsonObject] = {}
     for number, steelman in numbered_tries(thread.steelmen):
         pair = (steelman.agent, steelman.of)
         if pairs.get(pair, {}).get("grade") != "ACCURATE":

@@ -17,9 +17,9 @@ from consilience.domain.sections import (
     Item,
     KeyFigure,
     Paragraph,
-    Part,
     Presentation,
     QuoteBlock,
+    ReportPart,
     SeatNote,
     Section,
     Table,
@@ -87,7 +87,7 @@ def presentation(report: DebateData) -> Presentation:
 
 
 def _section(
-    name: str, heading: str, blocks: Iterable[Block], part: Part = "differences", *, folded: bool = False
+    name: str, heading: str, blocks: Iterable[Block], part: ReportPart = "differences", *, folded: bool = False
 ) -> Section:
     return Section(name=name, part=part, heading=heading, blocks=tuple(blocks), folded=folded)
 

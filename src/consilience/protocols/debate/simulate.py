@@ -12,11 +12,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from consilience.domain.messages import JsonObject
 from consilience.models.port import ModelRequest
 from consilience.protocols.debate.moves import Side
 from consilience.simulation.worlds import PROPOSITION, Firm, Mind, World, opposite
-
-Answer = dict[str, object]
 
 _ASKED = re.compile(r"^([pqc]\d+): (.+?) (?:YES|NO)\b", re.MULTILINE)
 _QUESTION = re.compile(r"\b[Ii]ts question[^:\n]*: (.+)$", re.MULTILINE)
@@ -37,7 +36,7 @@ UPDATES = 0.3
 """The chance, times the sycophancy, that a free turn goes over to the majority."""
 
 
-def simulate(request: ModelRequest, world: World) -> Answer:
+def simulate(request: ModelRequest, world: World) -> JsonObject:
     """Return the answer to a request of `debate`."""
     kind = request.key.partition("/")[0]
     mind = world.minds.get(request.agent)
@@ -52,7 +51,7 @@ class _Voice:
         self.fields: Mapping[str, Any] = (request.schema or {}).get("properties", {})  # type: ignore[assignment]
         self.random = world.random(mind.agent, request.key)
 
-    def answer(self, kind: str) -> Answer:
+    def answer(self, kind: str) -> JsonObject:
         match kind:
             case "opening":
                 interests = [one.subject for one in self.world.statements if one.question in self.mind.grounds]
@@ -84,14 +83,14 @@ class _Voice:
                 return self._turn()
         raise AssertionError(f"a simulated debater is asked nothing of the kind {kind!r}")
 
-    def _falsifier(self) -> Answer:
+    def _falsifier(self) -> JsonObject:
         """What would change its mind: each agent has a threshold of its own."""
         threshold = f"more than {self.world.random('falsifier', self.mind.agent).randrange(20, 60)},000"
         return {"metric": "crossings a year", "threshold": threshold, "deadline": "2030-12-31"}
 
     # private
 
-    def _ballot(self) -> Answer:
+    def _ballot(self) -> JsonObject:
         """A sealed answer to each question that the prompt asks, with what it stipulates taken as established."""
         found = _STIPULATED.search(self.text)
         given: dict[str, Firm] = {}
@@ -108,10 +107,10 @@ class _Voice:
             return side
         return self.random.choice((opposite(side), "UNCERTAIN"))
 
-    def _sure(self) -> Answer:
+    def _sure(self) -> JsonObject:
         return {"confidence": self.random.choice(("fairly sure", "certain"))}
 
-    def _hangs(self, question: str) -> Answer:
+    def _hangs(self, question: str) -> JsonObject:
         """What the agent declares: whether its claim rests on a question. Where it misreports, it does so each time."""
         rests = question in self.mind.grounds
         wrong = self.world.random("misreport", self.mind.agent, question).random() < self.world.misreport
@@ -131,11 +130,11 @@ class _Voice:
             return "YES" if yes > no else "NO"
         return self.mind.beliefs[question]
 
-    def _turn(self) -> Answer:
+    def _turn(self) -> JsonObject:
         """A free turn: support a question on which its claim rests, propose one, go over to the majority, or argue."""
         moves = self.fields["move"].get("enum") or [self.fields["move"]["const"]]
         question = _known(self.world, _last(_QUESTION, self.text))
-        body: Answer = {"reply_to": None, "mentions": [], "text": "One point about the bridge, with its figure."}
+        body: JsonObject = {"reply_to": None, "mentions": [], "text": "One point about the bridge, with its figure."}
         if "PROPOSE_CRUX" in moves and (found := self._proposal(question)):
             label, proposed = found
             if label:
@@ -154,7 +153,7 @@ class _Voice:
             return challenge
         return next((move for move in ("PROVIDE_EVIDENCE", "CLAIM") if move in moves), moves[0])
 
-    def _about(self, question: str) -> Answer:
+    def _about(self, question: str) -> JsonObject:
         subjects = [one.subject for one in self.world.statements if one.question == question]
         return {"topics": subjects}
 
@@ -181,7 +180,7 @@ class _Voice:
         return ("", self.random.choice(mine)) if mine else None
 
 
-def _service(kind: str, request: ModelRequest, world: World) -> Answer:
+def _service(kind: str, request: ModelRequest, world: World) -> JsonObject:
     """What a seat without beliefs answers."""
     text = request.text
     match kind:
@@ -199,7 +198,7 @@ def _service(kind: str, request: ModelRequest, world: World) -> Answer:
             question = _known(world, _last(_QUESTION, text)) or PROPOSITION
             criteria = ["more than 40,000 crossings by 2030-12-31", "fewer than 20,000 crossings by 2030-12-31"]
             control = "Will the plans of the bridge be kept in the new archive?"
-            body: Answer = {
+            body: JsonObject = {
                 "question": question,
                 "criteria": criteria,
                 "supporting": [],
@@ -218,7 +217,7 @@ def _service(kind: str, request: ModelRequest, world: World) -> Answer:
         case "derive":
             return {"falsifiers": []}
         case "closing":
-            decided: Answer = {f"p{n}": "UNDECIDED" for n in (1, 2, 3)}
+            decided: JsonObject = {f"p{n}": "UNDECIDED" for n in (1, 2, 3)}
             return {**decided, "claims": [], "against": [], "would_change": [], "unknown": [], "text": "It depends."}
         case "single":
             return {"p1": "UNDECIDED", "p2": "UNDECIDED", "p3": "UNDECIDED", "text": "It depends."}

@@ -18,7 +18,7 @@ from consilience.protocols.debate.moves import (
     Horizon,
     Side,
     Stage,
-    Status,
+    ThreadStatus,
     dominant_horizon,
 )
 from consilience.protocols.debate.records import (
@@ -35,7 +35,7 @@ from consilience.protocols.debate.records import (
     ThreadRecord,
 )
 
-_STATUS_OF: dict[Stage, Status] = {"DISCOVERY": "DISCOVERY", "CRUX_LOCK": "LOCKING", "EVIDENCE": "LOCKED"}
+_STATUS_OF: dict[Stage, ThreadStatus] = {"DISCOVERY": "DISCOVERY", "CRUX_LOCK": "LOCKING", "EVIDENCE": "LOCKED"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Thread:
     question: str | None = None
     proposals: dict[str, tuple[str, set[str]]] = field(default_factory=dict)
     """Questions that were proposed in the discovery, by message, each with the agents that support it."""
-    status: Status = "DISCOVERY"
+    status: ThreadStatus = "DISCOVERY"
     stage: Stage = "DISCOVERY"
     messages: list[DebateMessage] = field(default_factory=list)
     in_stage: int = 0
@@ -191,7 +191,7 @@ class Thread:
         self.budget += messages
         self.granted += messages
 
-    def close(self, status: Status, at: int, reason: str, into: str | None = None) -> None:
+    def close(self, status: ThreadStatus, at: int, reason: str, into: str | None = None) -> None:
         """End it; its agents leave it."""
         self.end_stage(at)
         self.status, self.closed_at, self.closed_by, self.merged_into = status, at, reason, into

@@ -21,7 +21,7 @@ from consilience.domain.sections import (
     View,
 )
 from consilience.protocols._common.presenting import format_score, plural
-from consilience.protocols.debate.moves import ACTIVE, MOVE_WORDS, SIDES, STAGES, STATUSES, Status
+from consilience.protocols.debate.moves import ACTIVE, MOVE_WORDS, SIDES, STAGES, STATUSES, ThreadStatus
 from consilience.protocols.debate.records import Crux, DebateMessage, ThreadRecord
 from consilience.protocols.debate.state import (
     DebateState,
@@ -36,7 +36,7 @@ from consilience.protocols.debate.state import (
 MAX_LINES = 12
 """Lines of a cell in a picture; the words below it have all."""
 SLICES = 10
-_TONES: dict[Status, Tone] = {"FAILED_LOCK": "bad", "STALE": "bad", "MERGED": "quiet"}
+_TONES: dict[ThreadStatus, Tone] = {"FAILED_LOCK": "bad", "STALE": "bad", "MERGED": "quiet"}
 
 
 def views(state: DebateState) -> tuple[View, ...]:

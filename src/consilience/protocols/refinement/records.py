@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, create_m
 
 from consilience.domain.detail import capped
 from consilience.domain.hierarchies import Hierarchy
-from consilience.domain.messages import Claims, FreeText, Message
+from consilience.domain.messages import ClaimReplies, FreeText, Message
 from consilience.domain.outcome import Check, StopReason
 from consilience.domain.positions import ConfidenceLevel
 from consilience.engine.prompt import Quote
@@ -47,7 +47,7 @@ class IntegratedReply(BaseModel):
     """
 
     text: FreeText
-    claims: Claims = Field(default_factory=list)
+    claims: ClaimReplies = Field(default_factory=list)
 
     @property
     def document(self) -> str:

@@ -12,8 +12,8 @@ from typing import Literal
 from consilience.engine.sources import Document
 from consilience.protocols.review.findings import DiffHunk
 
-Side = Literal["new", "old"]
-Place = tuple[Side, int]
+DiffSide = Literal["new", "old"]
+DiffPlace = tuple[DiffSide, int]
 """A line of the new or of the old file, from 1."""
 
 _HUNK = re.compile(r"(@@+) ((?:-\d{1,9}(?:,\d{1,9})? )+)\+(\d{1,9})(?:,(\d{1,9}))? \1")
@@ -38,7 +38,7 @@ class FileChange:
     diff_lines: tuple[int, int]
     """First and last line of the diff, from 1, that are about this file."""
     hunks: tuple[DiffHunk, ...] = ()
-    places: Mapping[int, Place] = field(default_factory=dict)
+    places: Mapping[int, DiffPlace] = field(default_factory=dict)
     """The place of each line in a hunk, by its line in the document with the diff. Unchanged lines are on the side `new`."""
     new_lines: Mapping[int, str] = field(default_factory=dict)
     """The lines of the new file that the diff shows, by number, without line ends."""
@@ -62,7 +62,7 @@ class Changes:
     document: str
     """Id of that document."""
     files: tuple[FileChange, ...]
-    texts: Mapping[Side, str] = field(default_factory=dict)
+    texts: Mapping[DiffSide, str] = field(default_factory=dict)
     """The diff as either file has it: without marks, each line that only the other file has is empty. Lines keep their numbers."""
 
     def file_at(self, diff_line: int) -> FileChange | None:
@@ -97,7 +97,7 @@ def _parse(documents: tuple[Document, ...]) -> Changes | None:
     files = tuple(file.result(others) for file in parser.parse())
     if not files or (others and not diff.name.startswith("diff ") and others.keys().isdisjoint(f.path for f in files)):
         return None
-    texts: dict[Side, str] = {"new": parser.text_of("new"), "old": parser.text_of("old")}
+    texts: dict[DiffSide, str] = {"new": parser.text_of("new"), "old": parser.text_of("old")}
     return Changes(diff.id, files, texts)
 
 
@@ -115,7 +115,7 @@ class _File:
     new: str | None = None
     hunks: list[DiffHunk] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)
-    places: dict[int, Place] = field(default_factory=dict)
+    places: dict[int, DiffPlace] = field(default_factory=dict)
     new_lines: dict[int, str] = field(default_factory=dict)
     is_added: bool = False
     is_deleted: bool = False
@@ -166,7 +166,7 @@ class _Parser:
         self._lines = text.removesuffix("\n").split("\n")
         self._names = names
         self._files: list[_File] = []
-        self._shown: dict[Side, list[str]] = {"new": [], "old": []}
+        self._shown: dict[DiffSide, list[str]] = {"new": [], "old": []}
         self._next_line = 1  # of the document: a line that `str.splitlines` cuts is several there
         self._open = False  # whether the last file still takes header lines
 
@@ -181,10 +181,10 @@ class _Parser:
                 at += 1
         return [file for file in self._files if file.path]
 
-    def text_of(self, side: Side) -> str:
+    def text_of(self, side: DiffSide) -> str:
         return "\n".join(self._shown[side]) + "\n"
 
-    def _take(self, at: int, mark: int = 0, sides: Sequence[Side] = ("new", "old")) -> range:
+    def _take(self, at: int, mark: int = 0, sides: Sequence[DiffSide] = ("new", "old")) -> range:
         """Count a line, show it on these sides without its first `mark` characters, and return its lines in the document."""
         line = self._lines[at]
         pieces = (line[mark:] + "\n").splitlines()
@@ -293,14 +293,14 @@ class _Hunk:
         self._new_left = new[1]
         self._first = self._old[0], self._new
         self._has_removed = self._has_added = False  # since the last unchanged line
-        self._last: Side | None = None
+        self._last: DiffSide | None = None
 
     @property
     def ends_after_two(self) -> bool:
         """Whether one removed and one added line are left, so that `--- x` and `+++ y` may be these."""
         return self._old_left == [1] and self._new_left == 1
 
-    def place(self, mark: str) -> Place | None:
+    def place(self, mark: str) -> DiffPlace | None:
         """Count a line with these marks, one for each old file, and return its place; None if the hunk does not hold it."""
         if set(mark) - set(" +-") or {"+", "-"} <= set(mark):
             return None
@@ -308,7 +308,7 @@ class _Hunk:
         within = [n for n, char in enumerate(mark) if char == ("-" if is_removed else " ")]
         if any(self._old_left[n] < 1 for n in within) or (not is_removed and self._new_left < 1):
             return None
-        place: Place = ("old", self._old[within[0]]) if is_removed else ("new", self._new)
+        place: DiffPlace = ("old", self._old[within[0]]) if is_removed else ("new", self._new)
         for n in within:
             self._old[n] += 1
             self._old_left[n] -= 1
@@ -331,7 +331,7 @@ class _Hunk:
         self._has_removed = self._has_added = False
 
     @staticmethod
-    def sides(mark: str) -> tuple[Side, ...]:
+    def sides(mark: str) -> tuple[DiffSide, ...]:
         if "-" in mark:
             return ("old",)
         return ("new",) if "+" in mark else ("new", "old")

@@ -8,23 +8,22 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, Field, WithJsonSchema, create_model, model_validator
 
-from consilience.coordination.convergence import Evaluation
-from consilience.domain.messages import Claims, FreeText
-from consilience.domain.outcome import StopReason
+from consilience.coordination.convergence import ConvergenceCheck
+from consilience.domain.messages import ClaimReplies, FreeText
+from consilience.domain.outcome import Severity, StopReason
 from consilience.domain.report import Frozen, Report
 
-Severity = Literal["critical", "major", "minor"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "major", "minor")
 """Worst first."""
 CheckKind = Literal["run", "read", "discuss"]
-Vote = Literal["approve", "changes", "reject"]
+ReviewVote = Literal["approve", "changes", "reject"]
 VerdictKind = Literal["confirm", "amend", "refute", "unsure"]
 """`amend`: the defect is real, and what the finding says follows from it is wrong."""
-Status = Literal["confirmed", "disputed", "unjudged"]
+FindingStatus = Literal["confirmed", "disputed", "unjudged"]
 """`confirmed`: found by two agents apart, or confirmed by every agent that decided on it. `disputed`: an agent refuted it.
 `unjudged`: no agent but its author decided."""
 
-Confidence = Annotated[float, Field(ge=0, le=1)]
+Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 # --- as reviewers type them
@@ -73,9 +72,9 @@ class ReviewReply(BaseModel):
 
     read: list[ReadReply] = Field(default_factory=list)
     findings: list[FindingReply] = Field(default_factory=list)
-    vote: Annotated[Vote | None, WithJsonSchema({"type": "string", "enum": list(get_args(Vote))})] = None
+    vote: Annotated[ReviewVote | None, WithJsonSchema({"type": "string", "enum": list(get_args(ReviewVote))})] = None
     """The sealed ballot. Other agents never see it. None in a reply that was cut before it."""
-    confidence: Confidence = 0.5
+    confidence: Probability = 0.5
     reason: str = ""
 
     @model_validator(mode="before")
@@ -133,7 +132,7 @@ class ClosingReply(BaseModel):
 
     duplicates: Annotated[Duplicates, Field(json_schema_extra={"maxItems": 60})] = Field(default_factory=list)
     """Groups of findings that are one defect, the one to keep first."""
-    claims: Claims = Field(default_factory=list)
+    claims: ClaimReplies = Field(default_factory=list)
     text: FreeText
 
 
@@ -146,14 +145,14 @@ class BriefClosingReply(ClosingReply):
 # --- as the report has them
 
 
-class Check(Frozen):
+class Verification(Frozen):
     """How to check a finding."""
 
     kind: CheckKind
     text: str
 
 
-class Judgement(Frozen):
+class JudgedBy(Frozen):
     """What an agent other than its author said of a finding."""
 
     agent: str
@@ -183,16 +182,16 @@ class Finding(Frozen):
     quotation: str
     claim: str
     consequence: str = ""
-    check: Check
+    check: Verification
     recommendation: str = ""
     fix: str = ""
     """A unified diff of the file; "" without a small fix, or if the fix does not apply."""
     changed: bool = True
     """Whether it touches changed lines; True where the target is no diff."""
-    judgements: tuple[Judgement, ...] = ()
+    judgements: tuple[JudgedBy, ...] = ()
     found_apart: bool = False
     """Whether two agents found it, each apart from the other: under the same category, or merged as the same defect."""
-    status: Status = "unjudged"
+    status: FindingStatus = "unjudged"
     duplicates: tuple[str, ...] = ()
     """The claims that were merged into it."""
     also_quoted: tuple[str, ...] = ()
@@ -234,7 +233,7 @@ class BallotCast(Frozen):
     agent: str
     part: int
     iteration: int
-    vote: Vote
+    vote: ReviewVote
     confidence: float
     reason: str = ""
 
@@ -294,7 +293,7 @@ class ReviewData(Report):
     findings: tuple[Finding, ...] = ()
     """The listed findings, ranked."""
     dropped: tuple[DroppedFinding, ...] = ()
-    evaluations: tuple[Evaluation, ...] = ()
+    evaluations: tuple[ConvergenceCheck, ...] = ()
     """Of each iteration of red and blue: which gates were met, by whom, and what followed."""
     ballots: tuple[BallotCast, ...] = ()
     """The last ballot of each agent on each part."""

@@ -13,12 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from consilience.domain.messages import JsonObject
 from consilience.domain.sections import Paragraph
-from consilience.protocols.review.findings import Check, DiffHunk, Finding, ReviewData
+from consilience.protocols.review.findings import DiffHunk, Finding, ReviewData, Verification
 from consilience.protocols.review.fixes import parse_patch
 from consilience.protocols.review.presenting import OBJECTIONS, above_answer, decided_by, place_of
-
-Json = dict[str, object]
 
 MAX_BODY_CHARS = 60_000
 """GitHub accepts 65,536."""
@@ -30,12 +29,12 @@ MAX_NOTES = 20
 """Missing agents and files left out that the body names."""
 
 
-def github_comments(report: ReviewData) -> Json:
+def github_comments(report: ReviewData) -> JsonObject:
     """Return the request body: event, body, and one comment for each finding on lines that the diff shows.
 
     Without hunks (the target was no diff) all findings are in the body. Add `commit_id` to bind the review to a commit.
     """
-    comments: list[Json] = []
+    comments: list[JsonObject] = []
     others: list[Finding] = []
     for finding in report.findings:
         place = _place(finding, report.hunks)
@@ -61,14 +60,14 @@ def _place(finding: Finding, hunks: Sequence[DiffHunk]) -> tuple[int, int] | Non
     return None
 
 
-def _comment(finding: Finding, first: int, last: int) -> Json:
+def _comment(finding: Finding, first: int, last: int) -> JsonObject:
     side = "RIGHT" if finding.side == "new" else "LEFT"
     whole = (first, last) == (finding.first_line, finding.last_line)
     place = "" if whole else f" · {code_span(place_of(finding))}"
     body = "\n\n".join(
         [f"{_label(finding)}{place} — {prose(finding.claim)}", *_details(finding, _suggestion(finding, whole))]
     )
-    comment: Json = {"path": finding.file, "line": last, "side": side, "body": body}
+    comment: JsonObject = {"path": finding.file, "line": last, "side": side, "body": body}
     if first < last:
         comment |= {"start_line": first, "start_side": side}
     return comment
@@ -110,7 +109,7 @@ def _details(finding: Finding, suggestion: str) -> list[str]:
     return parts
 
 
-def _check(check: Check) -> str:
+def _check(check: Verification) -> str:
     label, text = f"**To check ({check.kind}):**", check.text.strip()[:MAX_CHECK_CHARS]
     if check.kind != "run":
         return f"{label} {prose(text)}"

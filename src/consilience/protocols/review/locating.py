@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from consilience.engine.sources import Document
-from consilience.protocols.review.changes import Changes, FileChange, Side, parse_changes
+from consilience.protocols.review.changes import Changes, DiffSide, FileChange, parse_changes
 from consilience.protocols.review.findings import FindingReply
 from consilience.protocols.review.fixes import KnownLines
 
@@ -35,7 +35,7 @@ class Location:
     file: str
     first: int
     last: int
-    side: Side = "new"
+    side: DiffSide = "new"
     changed: bool = True
     change: FileChange | None = None
     """The change of the file; None if the diff does not change it, or without a diff."""
@@ -53,7 +53,7 @@ class Locator:
     def __init__(self, documents: Sequence[Document]) -> None:
         self.changes = parse_changes(documents)
         self._documents = {document.id: document for document in documents}
-        self._texts: dict[tuple[Document, Side | None], Document] = {}
+        self._texts: dict[tuple[Document, DiffSide | None], Document] = {}
         self._lines: dict[str, KnownLines] = {}
         self._numbers: dict[str, list[int]] = {}
 
@@ -87,7 +87,7 @@ class Locator:
         wrapped = _WRAPPED.fullmatch(quotation)
         is_diff = self.changes is not None and document.id == self.changes.document
         # words that are in both are taken from the new file, unless the line that is named is a removed one
-        sides: tuple[Side | None, ...] = ("new", None, "old") if is_diff else (None,)
+        sides: tuple[DiffSide | None, ...] = ("new", None, "old") if is_diff else (None,)
         variants = dict.fromkeys((quotation, unnumbered, bare, *(wrapped.group("fenced", "marked") if wrapped else ())))
         variants.pop(None, None)
         if is_diff:
@@ -95,7 +95,7 @@ class Locator:
             yield from ((whole, words) for words in variants if whole.contains(words, line))
         yield from ((self._text(document, side), words) for side in sides for words in variants)
 
-    def _text(self, document: Document, side: Side | None) -> Document:
+    def _text(self, document: Document, side: DiffSide | None) -> Document:
         key = document, side
         if key not in self._texts:
             text = self.changes.texts[side] if self.changes and side else document.text

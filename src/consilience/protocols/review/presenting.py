@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
-from consilience.coordination.convergence import Evaluation
+from consilience.coordination.convergence import ConvergenceCheck
 from consilience.domain.sections import (
     AgentText,
     Block,
@@ -30,11 +30,11 @@ from consilience.protocols.review.findings import (
     DroppedFinding,
     DroppedReason,
     Finding,
+    FindingStatus,
     PartRead,
     ReviewData,
-    Status,
+    ReviewVote,
     VerdictKind,
-    Vote,
 )
 
 PROSE = (".md", ".markdown", ".rst", ".txt", ".adoc", ".tex", ".html")
@@ -175,7 +175,7 @@ def _ballots(report: ReviewData) -> Section:
     return Section(name="ballots", part=part, heading="Sealed ballots", blocks=blocks)
 
 
-def _gates(evaluations: Sequence[Evaluation]) -> Iterator[Block]:
+def _gates(evaluations: Sequence[ConvergenceCheck]) -> Iterator[Block]:
     """Yield a table with a column for each iteration, and what each iteration led to."""
     gates = dict.fromkeys(verdict.id for evaluation in evaluations for verdict in evaluation.verdicts)
     if not gates:
@@ -201,7 +201,7 @@ def _met(missed_by: Sequence[str]) -> str:
     return f"missed by {join_names(missed_by)}" if missed_by else "met"
 
 
-def _gates_view(evaluations: Sequence[Evaluation]) -> View:
+def _gates_view(evaluations: Sequence[ConvergenceCheck]) -> View:
     blocks = tuple(_gates(evaluations))
     if not blocks:
         text = "This review has no gates: its reviewers read once." if not evaluations else "No gate was judged."
@@ -287,9 +287,9 @@ def _files(report: ReviewData) -> tuple[Block, ...]:
     return (Table(heads=("file", "reviewer", "remark"), rows=rows, left=3),) if rows else ()
 
 
-VOTES: tuple[Vote, ...] = ("reject", "changes", "approve")
+VOTES: tuple[ReviewVote, ...] = ("reject", "changes", "approve")
 """Worst first."""
-STATUSES: Mapping[Status, str] = {
+STATUSES: Mapping[FindingStatus, str] = {
     "confirmed": "confirmed",
     "unjudged": "decided by no agent but the author",
     "disputed": "disputed",
@@ -340,9 +340,9 @@ def overall_vote(report: ReviewData) -> str:
     return text
 
 
-def votes_by_agent(ballots: Sequence[BallotCast]) -> dict[str, Vote]:
+def votes_by_agent(ballots: Sequence[BallotCast]) -> dict[str, ReviewVote]:
     """Return the worst vote of each agent."""
-    votes: dict[str, Vote] = {}
+    votes: dict[str, ReviewVote] = {}
     for ballot in ballots:
         votes[ballot.agent] = min(votes.get(ballot.agent, ballot.vote), ballot.vote, key=VOTES.index)
     return votes
@@ -350,7 +350,7 @@ def votes_by_agent(ballots: Sequence[BallotCast]) -> dict[str, Vote]:
 
 def split_parts(ballots: Sequence[BallotCast]) -> list[int]:
     """Return the parts on which agents voted differently."""
-    votes: dict[int, set[Vote]] = {}
+    votes: dict[int, set[ReviewVote]] = {}
     for ballot in ballots:
         votes.setdefault(ballot.part, set()).add(ballot.vote)
     return sorted(part for part, cast in votes.items() if len(cast) > 1)
@@ -423,7 +423,7 @@ def _who_read(report: ReviewData) -> str:
     return f"{files}, each part read by {join_names(reviewers(report))} as assigned"
 
 
-def _extent(report: ReviewData, agent: str, vote: Vote) -> str:
+def _extent(report: ReviewData, agent: str, vote: ReviewVote) -> str:
     """Return in how many of its parts an agent voted so, if not in all, or which parts these are, if it has not all."""
     cast = {ballot.part: ballot.vote for ballot in report.ballots if ballot.agent == agent}
     same = [part for part, its in cast.items() if its == vote]

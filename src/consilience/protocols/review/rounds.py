@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from consilience.coordination.convergence import (
     RETRY_TTL_FACTOR,
-    Evaluation,
-    Outcome,
+    ConvergenceCheck,
+    IterationOutcome,
     evaluate_partial,
     quality_of,
     refinement,
@@ -24,7 +24,7 @@ from consilience.engine.work import Failure, Reply, exhaustion
 from consilience.protocols._common.conclusion import publish_from
 from consilience.protocols.review.baseline import parse_baseline
 from consilience.protocols.review.changes import parse_changes
-from consilience.protocols.review.findings import ClosingReply, DroppedFinding, Finding, Judgement, ReviewReply
+from consilience.protocols.review.findings import ClosingReply, DroppedFinding, Finding, JudgedBy, ReviewReply
 from consilience.protocols.review.presenting import name_parts
 from consilience.protocols.review.requests import Requests
 from consilience.protocols.review.settings import ReviewSettings
@@ -48,7 +48,7 @@ class ReviewRun:
     missing: dict[Assignment, Failure] = field(default_factory=dict)
     """Assignments without a reply when they were last asked."""
     failures: list[Failure] = field(default_factory=list)
-    evaluations: list[Evaluation] = field(default_factory=list)
+    evaluations: list[ConvergenceCheck] = field(default_factory=list)
     findings: tuple[Finding, ...] = ()
     dropped: tuple[DroppedFinding, ...] = ()
     messages: dict[str, Message] = field(default_factory=dict)
@@ -166,13 +166,13 @@ class ReviewRun:
 
     # --- convergence
 
-    def evaluate(self, iteration: int, last: int) -> Evaluation:
+    def evaluate(self, iteration: int, last: int) -> ConvergenceCheck:
         """Judge the gates over the latest reviews of all, and record the check. A missing agent misses every gate."""
         settings, missing = self.settings, self.missing_by_agent
         gates = settings.review_gates
         verdicts = gates.judge(list(self.submitted.values()), self.session.sources, absent=tuple(missing))
         quality, threshold = quality_of(verdicts), threshold_at(settings.quality_threshold, iteration)
-        outcome: Outcome = "exhausted" if iteration == last or exhaustion(self.failures) else "continue"
+        outcome: IterationOutcome = "exhausted" if iteration == last or exhaustion(self.failures) else "continue"
         if missing and settings.partial == "use":
             outcome = "partial"
         elif not missing and quality >= threshold:
@@ -181,7 +181,7 @@ class ReviewRun:
         reason = f"{met} of {len(verdicts)} gates met, quality {quality:.2f}, threshold {threshold:.2f}"
         if missing:
             reason += f"; no result from {', '.join(missing)}"
-        evaluation = Evaluation(
+        evaluation = ConvergenceCheck(
             iteration=iteration,
             verdicts=verdicts,
             present=tuple(agent for agent in settings.plan.reviewers if agent not in missing),
@@ -284,7 +284,7 @@ class ReviewRun:
         self.unjudged = sum(map(len, due.values())) - sum(fitting for _, fitting in calls)
         async with self.session.phase("judge", 1, claims=self._claims()):
             results = await self.session.gather([ask for ask, _ in calls])
-        said: dict[str, dict[str, Judgement]] = defaultdict(dict)
+        said: dict[str, dict[str, JudgedBy]] = defaultdict(dict)
         by_message = {message.id: id for id, message in self.messages.items()}
         for result in results:
             if isinstance(result, Failure):
@@ -294,7 +294,7 @@ class ReviewRun:
                 for id in map(by_message.__getitem__, self.session.named(result, [one.finding])):
                     if result.agent in said[id]:
                         continue
-                    said[id][result.agent] = Judgement(agent=result.agent, verdict=one.verdict, reason=one.reason)
+                    said[id][result.agent] = JudgedBy(agent=result.agent, verdict=one.verdict, reason=one.reason)
                     text = f"{one.verdict}. {one.reason}".rstrip()
                     self.said_of[id].append(publish_from(self.session, result, "judgement", n, text, (LEAD,)))
         self.findings = judged(self.findings, {id: tuple(by_agent.values()) for id, by_agent in said.items()})

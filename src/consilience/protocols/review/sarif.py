@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 
-from consilience.domain.outcome import StopReason
-from consilience.protocols.review.findings import DiffHunk, DroppedFinding, Finding, PartRead, ReviewData, Severity
+from consilience.domain.messages import JsonObject
+from consilience.domain.outcome import Severity, StopReason
+from consilience.protocols.review.findings import DiffHunk, DroppedFinding, Finding, PartRead, ReviewData
 from consilience.protocols.review.fixes import Edit, parse_patch
 from consilience.protocols.review.github import visible
 from consilience.protocols.review.presenting import OBJECTIONS
-
-Json = dict[str, object]
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 LEVELS: Mapping[Severity, str] = {"critical": "error", "major": "warning", "minor": "note"}
@@ -29,7 +28,7 @@ EARLY = (StopReason.FAILED, StopReason.CANCELLED, StopReason.EXHAUSTED_BUDGET, S
 """Reasons for which a review ended before its end; running out of iterations is not one of them."""
 
 
-def sarif(report: ReviewData) -> Json:
+def sarif(report: ReviewData) -> JsonObject:
     """Return the report as a SARIF log with one run.
 
     Findings that a baseline or an inline comment dropped are suppressed results; other dropped findings are only counted.
@@ -42,12 +41,12 @@ def sarif(report: ReviewData) -> Json:
         *(_result(finding, numbers, report.hunks) for finding in report.findings),
         *(_suppressed(finding, numbers) for finding in suppressed),
     ]
-    driver: Json = {
+    driver: JsonObject = {
         "name": "consilience review",
         "version": version("consilience"),
         "rules": [_rule(rule, category) for rule, category in rules.items()],
     }
-    run: Json = {
+    run: JsonObject = {
         "tool": {"driver": driver},
         "automationDetails": {"id": f"consilience-review/{_encoded(report.session)}"},
         "invocations": [_invocation(report)],
@@ -85,7 +84,7 @@ def _categories(findings: Sequence[Finding], suppressed: Sequence[DroppedFinding
     yield from (finding.category for finding in reversed(findings))
 
 
-def _rule(rule: str, category: str) -> Json:
+def _rule(rule: str, category: str) -> JsonObject:
     name = " ".join(visible(category).split()) or "other"
     return {
         "id": rule,
@@ -101,8 +100,8 @@ def _rule(rule: str, category: str) -> Json:
     }
 
 
-def _result(finding: Finding, numbers: Mapping[str, int], hunks: Sequence[DiffHunk]) -> Json:
-    properties: Json = {
+def _result(finding: Finding, numbers: Mapping[str, int], hunks: Sequence[DiffHunk]) -> JsonObject:
+    properties: JsonObject = {
         "id": finding.id,
         "severity": finding.severity,
         "status": finding.status,
@@ -120,11 +119,11 @@ def _result(finding: Finding, numbers: Mapping[str, int], hunks: Sequence[DiffHu
     return result
 
 
-def _suppressed(finding: DroppedFinding, numbers: Mapping[str, int]) -> Json:
+def _suppressed(finding: DroppedFinding, numbers: Mapping[str, int]) -> JsonObject:
     in_source = finding.reason == "ignored"
     justification = finding.detail or ("An inline comment." if in_source else "It is in the baseline.")
     kind = "inSource" if in_source else "external"
-    properties: Json = {
+    properties: JsonObject = {
         "severity": finding.severity,
         "quotation": visible(finding.quotation),
         "by": finding.by.split(", "),
@@ -139,10 +138,10 @@ def _located(
     message: str,
     lines: tuple[int, int],
     numbers: Mapping[str, int],
-    properties: Json,
-) -> Json:
+    properties: JsonObject,
+) -> JsonObject:
     rule = rule_id(finding.category)
-    result: Json = {
+    result: JsonObject = {
         "ruleId": rule,
         "ruleIndex": numbers[rule],
         "kind": "fail",
@@ -201,17 +200,17 @@ def _lines(finding: Finding, hunks: Sequence[DiffHunk]) -> tuple[int, int]:
     return 1, 1
 
 
-def _artifact(path: str) -> Json:
+def _artifact(path: str) -> JsonObject:
     return {"uri": uri(path)} if path.startswith("/") else {"uri": uri(path), "uriBaseId": ROOT}
 
 
-def _location(path: str, first: int, last: int) -> Json:
+def _location(path: str, first: int, last: int) -> JsonObject:
     start = max(first, 1)
     region = {"startLine": start, "endLine": max(last, start)}
     return {"physicalLocation": {"artifactLocation": _artifact(path), "region": region}}
 
 
-def _fix(finding: Finding) -> Json | None:
+def _fix(finding: Finding) -> JsonObject | None:
     edits = parse_patch(finding.fix).edits if finding.side == "new" else ()
     if not edits:
         return None
@@ -222,18 +221,18 @@ def _fix(finding: Finding) -> Json | None:
     }
 
 
-def _replacement(edit: Edit) -> Json:
+def _replacement(edit: Edit) -> JsonObject:
     """Whole lines with their ends, so that a change of the number of lines is exact."""
     end = edit.first + edit.removed
     region = {"startLine": edit.first, "startColumn": 1, "endLine": end, "endColumn": 1}
-    replacement: Json = {"deletedRegion": region}
+    replacement: JsonObject = {"deletedRegion": region}
     if edit.added:
         replacement["insertedContent"] = {"text": "".join(f"{line}\n" for line in edit.added)}
     return replacement
 
 
-def _invocation(report: ReviewData) -> Json:
-    notes: list[Json] = [
+def _invocation(report: ReviewData) -> JsonObject:
+    notes: list[JsonObject] = [
         *(_note("missing-agent", f"{m.agent} gave no reply since {m.since}: {m.reason}") for m in report.missing),
         *(_note("part-not-read", f"No reviewer read {_names(part)}.", "error") for part in report.unread),
         *(
@@ -253,13 +252,13 @@ def _names(part: PartRead) -> str:
     return ", ".join(part.names or part.documents)
 
 
-def _note(descriptor: str, text: str, level: str = "warning") -> Json:
+def _note(descriptor: str, text: str, level: str = "warning") -> JsonObject:
     return {"descriptor": {"id": descriptor}, "level": level, "message": {"text": _plain(text)}}
 
 
-def _unique(notes: Iterable[Json]) -> list[Json]:
+def _unique(notes: Iterable[JsonObject]) -> list[JsonObject]:
     """SARIF requires distinct notifications."""
-    unique: list[Json] = []
+    unique: list[JsonObject] = []
     for note in notes:
         if note not in unique:
             unique.append(note)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from consilience.coordination.convergence import Role
+from consilience.coordination.convergence import ReviewerRole
 from consilience.domain.topology import Topology, hierarchy, star
 
 ReviewType = Literal["code", "skill", "documentation", "parallel_analysis", "architecture"]
@@ -23,12 +23,12 @@ LEAD, RED, BLUE = "lead", "red", "blue"
 MAX_GROUP = 4
 """Max reviewers under one sub-lead."""
 
-ROLES: Mapping[str, Role] = {
-    RED: Role(
+ROLES: Mapping[str, ReviewerRole] = {
+    RED: ReviewerRole(
         focus="Find what breaks.",
         deepen="Test it harder: say under which input, order of events or failure each weak place goes wrong.",
     ),
-    BLUE: Role(
+    BLUE: ReviewerRole(
         focus="Say what is missing or unsound in how it is built and verified.",
         deepen="Expand on implementation details: how each recommendation is built, and how it is verified.",
     ),

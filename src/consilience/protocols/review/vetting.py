@@ -10,21 +10,21 @@ from consilience.engine.sources import Document
 from consilience.protocols.review.baseline import Baseline, fingerprint
 from consilience.protocols.review.findings import (
     SEVERITIES,
-    Check,
     DroppedFinding,
     DroppedReason,
     Finding,
     FindingReply,
-    Judgement,
+    FindingStatus,
+    JudgedBy,
     ReviewReply,
-    Status,
+    Verification,
 )
 from consilience.protocols.review.fixes import make_fix
 from consilience.protocols.review.locating import Location, Locator, locator_of
 
 _IGNORE = re.compile(r"(?:#|//|/\*|\*|--|<!--|;|%|\{#)\s*consilience:\s*ignore\b[:\s]*(.*)", re.IGNORECASE)
 _COMMENT_ENDS = re.compile(r"\s*(?:\*/|-->|#\}|\*\)|#>|%>|\*@|-\}|\]\]|--%?>|--\}\})\s*$")
-_STATUS_RANK: Mapping[Status, int] = {"confirmed": 0, "unjudged": 1, "disputed": 2}
+_STATUS_RANK: Mapping[FindingStatus, int] = {"confirmed": 0, "unjudged": 1, "disputed": 2}
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def misses(submitted: Submitted, documents: Sequence[Document]) -> tuple[Finding
     return tuple(f for f in submitted.reply.findings if isinstance(locator.locate(f, submitted.shown), str))
 
 
-def judged(findings: Sequence[Finding], judgements: Mapping[str, Sequence[Judgement]]) -> tuple[Finding, ...]:
+def judged(findings: Sequence[Finding], judgements: Mapping[str, Sequence[JudgedBy]]) -> tuple[Finding, ...]:
     """Return the findings with the judgements on them, by id. Authors do not judge their own. Of several judgements by one agent
     the most negative counts."""
     negative = ("refute", "unsure", "amend", "confirm")
@@ -196,7 +196,7 @@ class _Vetting:
             quotation=location.words,
             claim=reply.claim,
             consequence=reply.consequence,
-            check=Check(kind=reply.check.kind, text=reply.check.text),
+            check=Verification(kind=reply.check.kind, text=reply.check.text),
             recommendation=reply.recommendation,
             fix=fix,
             changed=location.changed,
@@ -279,7 +279,7 @@ def _combined(findings: Sequence[Finding], *, same_defect: bool = False) -> Find
     if not rest:
         return first
     authors = tuple(sorted({author for finding in findings for author in finding.by}))
-    by_agent: dict[str, Judgement] = {}
+    by_agent: dict[str, JudgedBy] = {}
     for finding in (first, *rest):
         for judgement in finding.judgements:
             if judgement.agent not in by_agent or judgement.verdict == "refute":
@@ -307,9 +307,9 @@ def _combined(findings: Sequence[Finding], *, same_defect: bool = False) -> Find
     return _with_judgements(whole, tuple(by_agent.values()), found_apart=is_found_apart)
 
 
-def _with_judgements(finding: Finding, judgements: tuple[Judgement, ...], *, found_apart: bool) -> Finding:
+def _with_judgements(finding: Finding, judgements: tuple[JudgedBy, ...], *, found_apart: bool) -> Finding:
     verdicts = {judgement.verdict for judgement in judgements if judgement.agent not in finding.by}
-    status: Status = "unjudged"
+    status: FindingStatus = "unjudged"
     if "refute" in {judgement.verdict for judgement in judgements}:
         status = "disputed"
     elif found_apart or verdicts & {"confirm", "amend"}:

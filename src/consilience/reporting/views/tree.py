@@ -24,7 +24,7 @@ MAX_LARGE_BOXES = 12
 
 
 @dataclass(frozen=True)
-class Seat:
+class DrawnSeat:
     """An agent in the view."""
 
     id: str
@@ -47,7 +47,7 @@ class Seat:
 @dataclass(frozen=True)
 class SeatTree:
     kind: str
-    seats: tuple[Seat, ...]
+    seats: tuple[DrawnSeat, ...]
     circles: tuple[tuple[str, ...], ...]
     legend: str = ""
 
@@ -69,7 +69,7 @@ def fold(record: SessionRecord) -> SeatTree:
         calls = ended.get(id, [])
         state, well = _state(calls, outside.get(id, ""), id in flying, record)
         seats.append(
-            Seat(
+            DrawnSeat(
                 id=id,
                 name=record.names.get(id, id),
                 stands_for=describe_agent(agent),
@@ -125,9 +125,9 @@ def text(tree: SeatTree, width: int) -> str:
 
 
 def _branch(
-    seat: Seat,
+    seat: DrawnSeat,
     below: Mapping[str, list[str]],
-    by_id: Mapping[str, Seat],
+    by_id: Mapping[str, DrawnSeat],
     first: str,
     rest: str,
     shared: bool,
@@ -156,13 +156,13 @@ def _branch(
         )
 
 
-def _describe_replies(seat: Seat) -> str:
+def _describe_replies(seat: DrawnSeat) -> str:
     replies = count(seat.replies, "reply", "replies")
     failed = f", {seat.failures} failed" if seat.failures else ""
     return f"{replies}{failed}" if seat.state == "replied" else f"{seat.state}, {replies}{failed}"
 
 
-def _first_parent(seat: Seat, by_id: Mapping[str, Seat]) -> str:
+def _first_parent(seat: DrawnSeat, by_id: Mapping[str, DrawnSeat]) -> str:
     return next((parent for parent in seat.parents if parent in by_id), "")
 
 
@@ -233,7 +233,7 @@ def _circles_text(circles: tuple[tuple[str, ...], ...]) -> str:
     )
 
 
-def _node(drawing: Drawing, seat: Seat, at: Position, size: _Size) -> None:
+def _node(drawing: Drawing, seat: DrawnSeat, at: Position, size: _Size) -> None:
     x, y, room = at[0] - size.width / 2, at[1] - size.height / 2, size.width - 16
     style = "cv-box" if seat.well else "cv-box cv-bad"
     if seat.state in ("answered", "awaited", "composing") or seat.state.startswith("in flight"):
