@@ -44,7 +44,7 @@ class RoundOf2Talks(Protocol):
         return await session.report(Report, first=said, stop_reason=StopReason.SETTLED, answer=answer)
 
 
-class Doubtful(consilience.Emergence):
+class Sceptical(consilience.Emergence):
     """Emergence with one other prompt."""
 
     templates = {
@@ -86,13 +86,13 @@ async def test_reply_size_is_the_sessions_unless_the_ask_names_another() -> None
 
 async def test_subclass_of_a_shipped_protocol_overrides_one_template_and_keeps_the_others(store: SqliteStore) -> None:
     asked = model()
-    report = await consilience.deliberate("Why?", Doubtful(children=2, max_rounds=1), model=asked, store=store)
+    report = await consilience.deliberate("Why?", Sceptical(children=2, max_rounds=1), model=asked, store=store)
     assert isinstance(report, consilience.EmergenceReport)
-    assert report.protocol == "doubtful"
+    assert report.protocol == "sceptical"
     first = next(request for request in asked.requests if "leaf_respond" in request.key)
     assert "Doubt everything.\n  Even this." in first.user
     inherited = consilience.Emergence.load_templates().sources
-    own = Doubtful.load_templates().sources
+    own = Sceptical.load_templates().sources
     assert {name for name in own if own[name] != inherited[name]} == {"leaf_respond"}
     assert (await consilience.replay(report.session, store=store)).digest() == report.digest()
     assert await consilience.resume(report.session, store=store) == report

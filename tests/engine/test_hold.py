@@ -17,7 +17,7 @@ from consilience.protocols.emergence import Emergence
 from consilience.testing import ScriptedModel
 from kit import runner
 from kit.cases import CASES, Case, emergent
-from kit.runs import TASK, Outcome, Shuffled, run, seated
+from kit.runs import TASK, ShakenRun, Shuffled, run, seated
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
     store.close()
 
 
-async def stepped(case: Case, store: SqliteStore, calls: int | None) -> tuple[Outcome, int]:
+async def stepped(case: Case, store: SqliteStore, calls: int | None) -> tuple[ShakenRun, int]:
     """Every process may make the calls of one more phase, the first that the one before was held at."""
     model = Shuffled(case.script, 1)
     seats = seated(case, model)
@@ -53,7 +53,7 @@ async def stepped(case: Case, store: SqliteStore, calls: int | None) -> tuple[Ou
                 store.answer("s", key, f"from outside, on {key}")
         else:
             asked = [(request.key, request.attempt) for request in model.requests]
-            return Outcome(report, store.read("s"), asked), len(released)
+            return ShakenRun(report, store.read("s"), asked), len(released)
         begun = runner.resume("s", store=store, models=seats, options=options)
 
 
