@@ -191,6 +191,28 @@ class StoreConformance:
         store.create("the store lives on").release()
         store.close()
 
+    def test_sessions_created_by_several_threads_at_once_are_all_created(self, opened: Open) -> None:
+        store = opened()
+        start = threading.Barrier(4)
+        refused: list[BaseException] = []
+
+        def create(thread: int) -> None:
+            for n in range(25):
+                start.wait()
+                try:
+                    store.create(f"s{n}-{thread}").release()
+                except Exception as error:
+                    refused.append(error)
+
+        threads = [threading.Thread(target=create, args=(thread,)) for thread in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not refused
+        assert sorted(store.sessions()) == sorted(f"s{n}-{thread}" for n in range(25) for thread in range(4))
+        store.close()
+
     @pytest.mark.parametrize(
         "id", ["", " ", ".", "..", ".hidden", "a/b", "../a", "a\\b", "a\0b", "a\nb", "b" * 300, "\ud800"]
     )

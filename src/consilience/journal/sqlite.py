@@ -205,8 +205,9 @@ class SqliteStore(SqliteRecords):
                         rows = [(id, pack(str(text))) for id, text in rows]
                     if sql in _RANKS:
                         self._db.executemany(sql, rows)
-                    else:
-                        self._db.execute(sql, *rows)
+                    else:  # threads that create sessions at the same time share a commit
+                        for row in rows:
+                            self._db.execute(sql, row)
                 self._db.execute("COMMIT")
                 sqlite_open.check_there(self.path, self._file)
             except BaseException:
