@@ -30,8 +30,8 @@ from consilience.journal.sqlite_open import (
 )
 from consilience.journal.store import InFlightCall, PromptParts
 
-MIN_COMPRESSED_CHARS = 2000
-"""Min length of a text that is stored compressed, as bytes."""
+MIN_COMPRESSED_CHARS = 1000
+"""Min length of a text that is stored compressed, as bytes. SQLite gives the end of a longer row pages of its own."""
 
 MAX_PARAMETERS = 500
 
