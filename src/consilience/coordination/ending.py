@@ -101,12 +101,12 @@ def acknowledge(workspace: Workspace, agent: str, note: str = "", *, now: float 
 
 def acknowledgements(workspace: Workspace) -> dict[str, Acknowledgement]:
     """Return the acknowledgements by agent; an unreadable one is none."""
-    found = {}
+    records = {}
     for agent in workspace.agents():
         with suppress(WorkspaceError):
             if record := _read(workspace, f"agents/{agent}", ACKNOWLEDGEMENT, Acknowledgement):
-                found[agent] = record
-    return found
+                records[agent] = record
+    return records
 
 
 def shutdown(

@@ -119,8 +119,8 @@ class Folder:
 
     def digest(self, name: str, size: int) -> str:
         """Return the SHA-256 of a regular file of that size, read in chunks; "" if it is missing or has another size."""
-        found = self.status(name)
-        if found is None or not stat.S_ISREG(found.st_mode) or found.st_size != size:
+        status = self.status(name)
+        if status is None or not stat.S_ISREG(status.st_mode) or status.st_size != size:
             return ""
         try:
             with os.fdopen(os.open(name, _OPEN_FILE, dir_fd=self.descriptor), "rb") as file:
@@ -141,8 +141,8 @@ class Folder:
         """Write a file whole in place of any other of that name, or a new one. Raises `WorkspaceError` if the name is taken by
         something other than a regular file.
         """
-        found = self.status(name)
-        if found is not None and not stat.S_ISREG(found.st_mode):
+        status = self.status(name)
+        if status is not None and not stat.S_ISREG(status.st_mode):
             raise self._damaged(name)
         with self.draft(0o644) as draft:
             draft.write(data)
@@ -222,8 +222,8 @@ class Folder:
         """Remove drafts last written before that time, which a process left that ended."""
         for name in self.names():
             if _DRAFT.fullmatch(name):
-                found = self.status(name)
-                if found is not None and stat.S_ISREG(found.st_mode) and found.st_mtime < before:
+                status = self.status(name)
+                if status is not None and stat.S_ISREG(status.st_mode) and status.st_mtime < before:
                     self.remove(name)
 
     def _damaged(self, name: str, what: str = "not a regular file") -> DamagedFile:

@@ -103,20 +103,20 @@ def load_plugin(name: str, group: str, kind: type[T]) -> T:
             do="Move it to a directory of your own.",
         )
     try:
-        found: object = importlib.import_module(module)
+        plugin: object = importlib.import_module(module)
         for part in attribute.split("."):
-            found = getattr(found, part)
+            plugin = getattr(plugin, part)
     except Exception as error:  # whatever the module does while it is imported
         raise UnknownName(
             f"{name!r:.80} cannot be imported: {type(error).__name__}: {error}",
             do="Check the spelling and that the module is on Python's path.",
         ) from error
-    if not isinstance(found, kind):
+    if not isinstance(plugin, kind):
         raise UnknownName(
             f"{name!r:.80} is not a {kind.__name__.lower()}",
             do=f"Decorate the function with consilience.coordination.{kind.__name__.lower()}.",
         )
-    return found
+    return plugin
 
 
 def _lies_in_workspace(module: str) -> bool:

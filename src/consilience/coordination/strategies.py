@@ -342,10 +342,10 @@ def select_convergence_strategy(
 
     Raises `UnknownStrategy`, a `ValueError`, for an unknown name, and `SettingsError` for invalid settings.
     """
-    found = STRATEGIES.get(REVIEW_TYPES.get(name, name))
-    if found is None:
+    strategy = STRATEGIES.get(REVIEW_TYPES.get(name, name))
+    if strategy is None:
         raise UnknownStrategy(
             f"there is no strategy and no kind of review {name!r:.80}",
             do=f"Strategies: {', '.join(STRATEGIES)}. Kinds of review: {', '.join(REVIEW_TYPES)}.",
         )
-    return found(config, clock=clock)
+    return strategy(config, clock=clock)

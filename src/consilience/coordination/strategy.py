@@ -327,13 +327,13 @@ class TicketStrategy(ConvergenceStrategy):
 
     def contributions(self, workspace: Workspace, agents: Sequence[str], iteration: int) -> list[LatestArtifact]:
         """Return each agent's last artifact up to an iteration."""
-        found: dict[str, LatestArtifact] = {}
+        latest: dict[str, LatestArtifact] = {}
         for number in range(iteration, 0, -1):
-            rest = [agent for agent in agents if agent not in found]
+            rest = [agent for agent in agents if agent not in latest]
             for agent, seat in seats_of(workspace, rest, number).items() if rest else ():
                 if (result := seat.result) is not None and (record := result.ticket.result) is not None:
-                    found[agent] = LatestArtifact(agent, number, result.text, record.artifact_path)
-        return [found[agent] for agent in agents if agent in found]
+                    latest[agent] = LatestArtifact(agent, number, result.text, record.artifact_path)
+        return [latest[agent] for agent in agents if agent in latest]
 
     def gates(self, workspace: Workspace) -> dict[str, Gate]:
         """Return the gates by id. Raises `UnknownName`."""

@@ -120,21 +120,21 @@ def find_tickets(
     A ticket is an agent's if it is assigned to it or claimed by it. Agents without one are left out. `others`: ids of tickets that
     are not read; those that can never become one of these agents' are added.
     """
-    found: dict[str, Ticket] = {}
+    by_agent: dict[str, Ticket] = {}
     if iteration is not None:
         for agent in agents:
             with suppress(WorkspaceError):  # its poster chose another id
                 ticket = workspace.ticket(ticket_id(agent, iteration))
                 if ticket.iteration == iteration and _is_of(ticket, agent):
-                    found[agent] = ticket
-    if rest := [agent for agent in agents if agent not in found]:
+                    by_agent[agent] = ticket
+    if rest := [agent for agent in agents if agent not in by_agent]:
         tickets = workspace.tickets(skip=others or ())
         for ticket in sorted(tickets, key=lambda ticket: (ticket.iteration, ticket.created_at)):
             if iteration in (None, ticket.iteration):
-                found |= {agent: ticket for agent in rest if _is_of(ticket, agent)}
+                by_agent |= {agent: ticket for agent in rest if _is_of(ticket, agent)}
         if others is not None:
             others |= {ticket.id for ticket in tickets if not _may_become(ticket, rest, iteration)}
-    return found
+    return by_agent
 
 
 def _is_of(ticket: Ticket, agent: str) -> bool:

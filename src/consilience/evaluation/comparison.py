@@ -414,11 +414,13 @@ def _conclude(planned: ComparisonPlan, runs: Sequence[Run], notes: Sequence[str]
         seeds=planned.seeds,
         tasks=tuple(task.id for task in planned.tasks),
         setups=tuple(setups),
-        runs=tuple(run for found in by_row.values() for run in found),
+        runs=tuple(run for row_runs in by_row.values() for run in row_runs),
         rows=tuple(summarize_row(setup, by_row[setup.row], calls=planned.budget.calls is not None) for setup in setups),
         differences=tuple(_differences(planned, by_row)),
         notes=(
-            *deviation_notes([r for found in by_row.values() for r in found], calls=planned.budget.calls is not None),
+            *deviation_notes(
+                [r for row_runs in by_row.values() for r in row_runs], calls=planned.budget.calls is not None
+            ),
             *notes,
         ),
     )
@@ -429,13 +431,13 @@ def _differences(planned: ComparisonPlan, by_row: dict[str, list[Run]]) -> list[
     labels = [row.label for row in planned.rows]
     references = [row.label for row in planned.rows if row.label in REFERENCES] or labels[:1]
     references.sort(key=lambda label: REFERENCES.index(label) if label in REFERENCES else 0)
-    found: list[Difference] = []
+    differences: list[Difference] = []
     for n, reference in enumerate(references):
         for label in labels:
             if label != reference and label not in references[:n]:
                 difference = row_difference(by_row[label], by_row[reference], seed=planned.seeds[0])
-                found += [difference] if difference else []
-    return found
+                differences += [difference] if difference else []
+    return differences
 
 
 @dataclass(frozen=True)

@@ -79,18 +79,18 @@ class ChosenProtocol:
             )
 
 
-def choose_protocol(mca_mode: bool, given: Mapping[str, object]) -> ChosenProtocol:
+def choose_protocol(mca_mode: bool, arguments: Mapping[str, object]) -> ChosenProtocol:
     """Return the protocol that the parameters select; None counts as not given.
 
     Raises `SettingsError`, or `UnknownName` if the protocol is not installed.
     """
-    unknown = sorted(set(given) - set(SETTINGS) - set(IGNORED_PARAMETERS))
+    unknown = sorted(set(arguments) - set(SETTINGS) - set(IGNORED_PARAMETERS))
     if unknown:
         raise SettingsError(
             f"run_strange_mca has no parameter {', '.join(unknown)}",
             do=f"It has: task, model, mca_mode, output_dir, {', '.join((*SETTINGS, *IGNORED_PARAMETERS))}.",
         )
-    parameters = {name: value for name, value in given.items() if value is not None}
+    parameters = {name: value for name, value in arguments.items() if value is not None}
     if isinstance(perspectives := parameters.get("perspectives"), Sequence):
         if not perspectives:
             raise SettingsError("perspectives is empty", do="Name at least one, or leave it out for the usual ones.")
@@ -159,7 +159,7 @@ def full_names(model: Models | None) -> Models | None:
     if isinstance(model, str):
         return full_name(model)
     if isinstance(model, Mapping):
-        return {agent: full_name(one) if isinstance(one, str) else one for agent, one in model.items()}
+        return {agent: full_name(name) if isinstance(name, str) else name for agent, name in model.items()}
     if isinstance(model, Sequence):
-        return [full_name(one) if isinstance(one, str) else one for one in model]
+        return [full_name(name) if isinstance(name, str) else name for name in model]
     return model

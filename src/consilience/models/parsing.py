@@ -148,9 +148,9 @@ def parse_reply(text: str, returns: type[T]) -> T:
     prose = _unfenced(body)
     if _blank(prose) or prose in _EMPTY:
         raise Malformed("the reply is empty")
-    found = _objects(body)
-    candidates = found.whole[::-1]
-    if found.cut is not None and (closed := _closed(found.cut, returns)):
+    objects = _objects(body)
+    candidates = objects.whole[::-1]
+    if objects.cut is not None and (closed := _closed(objects.cut, returns)):
         candidates.append(closed)
     if not candidates:
         if prose.startswith("{"):
@@ -211,7 +211,7 @@ class _Objects:
 
 def _objects(text: str, first: int = 0) -> _Objects:
     """Return the outermost objects from `first` on. Objects inside a broken one do not count."""
-    found, place, broken = _Objects(), first, 0
+    objects, place, broken = _Objects(), first, 0
     text = _FENCE_END.sub("", text)
     while (start := _OBJECT.search(text, place)) is not None and broken < MAX_BROKEN:
         begin = start.start()
@@ -219,17 +219,17 @@ def _objects(text: str, first: int = 0) -> _Objects:
             value, place = _DECODER.raw_decode(text, begin)
         except (ValueError, RecursionError) as error:  # a number or brackets without end are errors of other kinds
             if isinstance(error, json.JSONDecodeError) and _runs_out(error) and _partial(text[begin:]) is not None:
-                found.cut = text[begin:]
+                objects.cut = text[begin:]
                 if _LEAD.fullmatch(text, first, begin):
-                    found.spans.append((begin, len(text)))
+                    objects.spans.append((begin, len(text)))
                 break
             place = _balanced(text, begin)
             broken += 1
         else:
-            found.spans.append((begin, place))
+            objects.spans.append((begin, place))
             if value:
-                found.whole.append(value)
-    return found
+                objects.whole.append(value)
+    return objects
 
 
 def _runs_out(error: json.JSONDecodeError) -> bool:

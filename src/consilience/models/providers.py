@@ -240,7 +240,7 @@ def _describe_mistake(url: str, schemes: Sequence[str]) -> str:
         return "it has a space or a control character in it"
     scheme, separator, _ = url.partition("://")
     if not separator or scheme.lower() not in schemes:
-        return f"it does not begin with {' or '.join(f'{one}://' for one in schemes)}"
+        return f"it does not begin with {' or '.join(f'{prefix}://' for prefix in schemes)}"
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

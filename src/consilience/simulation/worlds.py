@@ -54,12 +54,14 @@ class Mind:
     grounds: frozenset[str]
     """Questions on which its answer to the proposition rests."""
 
-    def answer(self, question: str, given: Mapping[str, Firm]) -> Firm:
+    def answer(self, question: str, established: Mapping[str, Firm]) -> Firm:
         """Answer a question with some others taken as established."""
-        if question in given:
-            return given[question]
+        if question in established:
+            return established[question]
         held = self.beliefs[question]
-        if question == PROPOSITION and any(given.get(q, self.beliefs[q]) != self.beliefs[q] for q in self.grounds):
+        if question == PROPOSITION and any(
+            established.get(q, self.beliefs[q]) != self.beliefs[q] for q in self.grounds
+        ):
             return opposite(held)
         return held
 
@@ -86,15 +88,17 @@ class World:
     def cruxes(self) -> frozenset[str]:
         """Questions that divide the agents and on which the answers of two at least rest."""
         return frozenset(
-            one.question
-            for one in self.statements
-            if len(self.sides(one.question)) == 2
-            and sum(one.question in mind.grounds for mind in self.minds.values()) >= 2
+            statement.question
+            for statement in self.statements
+            if len(self.sides(statement.question)) == 2
+            and sum(statement.question in mind.grounds for mind in self.minds.values()) >= 2
         )
 
     @property
     def agreed(self) -> frozenset[str]:
-        return frozenset(one.question for one in self.statements if len(self.sides(one.question)) == 1)
+        return frozenset(
+            statement.question for statement in self.statements if len(self.sides(statement.question)) == 1
+        )
 
     @property
     def camps(self) -> list[int]:
@@ -135,7 +139,7 @@ def plant(
         Statement(f"Does the {subject} speak for the bridge?", subject, kind)
         for kind, subject in zip(kinds, subjects, strict=False)
     )
-    cruxes = [one.question for one in statements if one.kind == "crux"]
+    cruxes = [statement.question for statement in statements if statement.kind == "crux"]
     views, grounds = _camps(draw, cruxes, 3 if size >= 6 and draw.random() < 0.5 else 2)
     order = [n % len(views) for n in range(size)]
     draw.shuffle(order)
@@ -143,8 +147,14 @@ def plant(
         order = [0] * size
     if dissenter:
         order[draw.randrange(size)] = 1
-    common: dict[str, Firm] = {one.question: draw.choice(("YES", "NO")) for one in statements if one.kind != "crux"}
-    tastes = {one.question: _split(draw, size) for one in statements if one.kind == "distractor" and not consensus}
+    common: dict[str, Firm] = {
+        statement.question: draw.choice(("YES", "NO")) for statement in statements if statement.kind != "crux"
+    }
+    tastes = {
+        statement.question: _split(draw, size)
+        for statement in statements
+        if statement.kind == "distractor" and not consensus
+    }
     minds: dict[str, Mind] = {}
     for n, camp in enumerate(order):
         beliefs = {**common, **views[camp]} | {question: sides[n] for question, sides in tastes.items()}
@@ -169,7 +179,7 @@ def _camps(draw: random.Random, cruxes: list[str], number: int) -> tuple[list[di
         grounds[n % number].add(question)
         if draw.random() < 0.5:
             grounds[(n + 1) % number].add(question)
-    return views, [frozenset(found) for found in grounds]
+    return views, [frozenset(questions) for questions in grounds]
 
 
 def _split(draw: random.Random, size: int) -> list[Firm]:

@@ -76,8 +76,8 @@ def compare(git: Git, diff: str | None, *, staged: bool) -> Compared:
         before = git.commit(f"{commit}^") or git.empty_tree()
         return Compared((before, commit), f"diff {name}", f"the changes of {name.removesuffix('^!')}")
     dots = "..." if "..." in name else ".."
-    old, found, new = name.partition(dots)
-    if found:
+    old, separator, new = name.partition(dots)
+    if separator:
         ends = _commit(git, old or "HEAD"), _commit(git, new or "HEAD")
         base = ends[0] if dots == ".." else _merge_base(git, *ends, name)
         return Compared((base, ends[1]), f"diff {name}", f"the changes {name}")
@@ -167,10 +167,10 @@ def _changed_files(raw: bytes) -> Iterator[ChangedFile]:
 def _sizes(git: Git, blobs: Sequence[str]) -> dict[str, int]:
     """Return the size in bytes of each blob that this clone has."""
     wanted = "\n".join(dict.fromkeys(blob for blob in blobs if blob.strip("0")))
-    found = git.run(
-        "cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)", given=wanted.encode() + b"\n"
+    output = git.run(
+        "cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)", stdin=wanted.encode() + b"\n"
     )
-    rows = [line.split(" ") for line in found.decode("ascii").splitlines()]
+    rows = [line.split(" ") for line in output.decode("ascii").splitlines()]
     return {row[0]: int(row[2]) for row in rows if len(row) == 3 and row[1] == "blob"}
 
 

@@ -67,9 +67,9 @@ class Git:
         self._check_repository()
         self._settings |= self._without_filters()
 
-    def run(self, *arguments: str | bytes, at: Path | None = None, given: bytes = b"") -> bytes:
+    def run(self, *arguments: str | bytes, at: Path | None = None, stdin: bytes = b"") -> bytes:
         """Return the standard output of a command, run in `at`, default: the directory."""
-        done = self._start(arguments, at or self.directory, given)
+        done = self._start(arguments, at or self.directory, stdin)
         if done.returncode:
             raise _failure(done.stderr, self.directory)
         return done.stdout
@@ -178,20 +178,20 @@ class Git:
 
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if name not in _DROPPED}
-        given = kept.get("GIT_CONFIG_COUNT", "")
-        first = int(given) if given.isdecimal() else 0
+        count = kept.get("GIT_CONFIG_COUNT", "")
+        first = int(count) if count.isdecimal() else 0
         settings: dict[str, str] = {}
         for n, (key, value) in enumerate(self._settings.items(), first):  # -c would cut a key that contains "="
             settings |= {f"GIT_CONFIG_KEY_{n}": key, f"GIT_CONFIG_VALUE_{n}": value}
         return kept | _ENVIRONMENT | settings | {"GIT_CONFIG_COUNT": str(first + len(self._settings))}
 
-    def _start(self, arguments: Sequence[str | bytes], at: Path, given: bytes) -> subprocess.CompletedProcess[bytes]:
+    def _start(self, arguments: Sequence[str | bytes], at: Path, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
         try:
             return subprocess.run(
                 self._command(*arguments),
                 cwd=at,
                 env=self._environment(),
-                input=given,
+                input=stdin,
                 capture_output=True,
                 timeout=TIMEOUT_SECONDS,
                 check=False,

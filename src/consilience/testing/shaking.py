@@ -258,25 +258,25 @@ class Arrivals:
         store.close()
 
 
-def difference(one: ShakenRun, other: ShakenRun) -> str:
+def difference(first: ShakenRun, other: ShakenRun) -> str:
     """Return the first event in which two canonical journals differ, and the fields in which the reports differ."""
     parts = []
-    pairs = list(zip(canonical(one.events), canonical(other.events), strict=False))
+    pairs = list(zip(canonical(first.events), canonical(other.events), strict=False))
     event = next(((a, b) for a, b in pairs if a != b and a["type"] != "session_finished"), None)
     if event:
         a, b = event
         names = sorted(name for name in {*a, *b} if a.get(name) != b.get(name))
         was = ", ".join(f"{name} {a.get(name)!r:.80} and {b.get(name)!r:.80}" for name in names)
         parts.append(f"the journals differ first at place {a.get('place')} ({a['type']} {a.get('key', '')}): {was}")
-    elif canonical_digest(one.events) != canonical_digest(other.events):
+    elif canonical_digest(first.events) != canonical_digest(other.events):
         parts.append(f"one journal goes on after {len(pairs)} canonical events")
-    if fields := _fields(one.report, other.report, {"session"}):
+    if fields := _fields(first.report, other.report, {"session"}):
         parts.append(f"the reports differ in {', '.join(fields)}")
     return "; ".join(parts)
 
 
-def _fields(one: Report, other: Report, but: set[str]) -> list[str]:
-    was, now = one.model_dump(mode="json", exclude=but), other.model_dump(mode="json", exclude=but)
+def _fields(first: Report, other: Report, but: set[str]) -> list[str]:
+    was, now = first.model_dump(mode="json", exclude=but), other.model_dump(mode="json", exclude=but)
     return [name for name in was if was[name] != now[name]]
 
 

@@ -125,10 +125,10 @@ def emergence_graph(
     )
     graph.add_edge("finalize", build.END)
     compiled = graph.compile(checkpointer=checkpointer, name="emergence")
-    found: CompiledStateGraph[EmergenceState, None, EmergenceState, EmergenceState] = compiled.with_config(
+    graph_with_limit: CompiledStateGraph[EmergenceState, None, EmergenceState, EmergenceState] = compiled.with_config(
         recursion_limit=protocol.max_rounds * (len(path) + 5)  # len(path): START out, finalize in
     )
-    return found
+    return graph_with_limit
 
 
 def nodes_of(protocol: Emergence) -> tuple[str, ...]:
@@ -173,8 +173,8 @@ def _init(how: Deliberation[EmergenceReport], protocol: Emergence) -> Runnable[A
             "report": {},
         }
 
-    found: Runnable[Any, Update] = lambdas.RunnableLambda(init)
-    return found
+    node: Runnable[Any, Update] = lambdas.RunnableLambda(init)
+    return node
 
 
 def _node(how: Deliberation[EmergenceReport], protocol: Emergence, name: str) -> Runnable[Any, Update]:
@@ -295,6 +295,9 @@ class _PhaseVisit:
 
 def _final(report: Report | None) -> Update:
     assert isinstance(report, EmergenceReport), "no call is held back"
-    told = report.final_state()
+    final_state = report.final_state()
     fields = ("agent_states", "parent_signals", "current_round", "converged", "final_response", "strange_loops")
-    return {name: told[name] for name in fields} | {"another_round": False, "report": report.model_dump(mode="json")}
+    return {name: final_state[name] for name in fields} | {
+        "another_round": False,
+        "report": report.model_dump(mode="json"),
+    }

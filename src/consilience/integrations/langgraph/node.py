@@ -41,32 +41,32 @@ class Visit:
     def asked(self, waiting: SessionWaiting, error: str) -> dict[str, object]:
         """Return the value of an interrupt: the session, the questions as people read them, the error of the last answers."""
         with opened(self.deliberation.store) as store:
-            found = pending_questions(store.read(self.session), store.text, store.prompt)
+            questions = pending_questions(store.read(self.session), store.text, store.prompt)
         asked = {
             question.key: {
                 "agent": question.agent,
                 "text": question.text,
                 "schema": question.form.schema if question.form else None,
             }
-            for question in found
+            for question in questions
             if question.key in waiting.awaited
         }
         value: dict[str, object] = {"session": self.session, "questions": asked}
         return value | {"error": error} if error else value
 
-    def answer(self, waiting: SessionWaiting, given: object) -> str:
+    def answer(self, waiting: SessionWaiting, answers: object) -> str:
         """Record the answers that the graph was resumed with. Returns the first error in them, "" for none.
 
         Nothing is raised: a resumed node receives all its earlier answers again, so an exception would block it forever.
         """
-        if not isinstance(given, Mapping):
-            return f"answers are given by key, as in {{{waiting.awaited[0]!r}: …}}, not as {type(given).__name__}"
+        if not isinstance(answers, Mapping):
+            return f"answers are given by key, as in {{{waiting.awaited[0]!r}: …}}, not as {type(answers).__name__}"
         with opened(self.deliberation.store) as store:
-            found = {q.key: q for q in pending_questions(store.read(self.session), store.text, store.prompt)}
+            questions = {q.key: q for q in pending_questions(store.read(self.session), store.text, store.prompt)}
             for key in waiting.awaited:
-                if key not in given or key not in found:
+                if key not in answers or key not in questions:
                     continue
-                form, text = found[key].form, str(given[key]).strip()
+                form, text = questions[key].form, str(answers[key]).strip()
                 try:
                     reply = form.read(text) if form else text
                 except ValueError as wrong:
@@ -74,8 +74,8 @@ class Visit:
                 if not reply:
                     return f"the answer to {key} is empty"
                 store.answer(self.session, key, reply, by="langgraph")
-        strays = [repr(key) for key in given if key not in waiting.awaited]
-        left = [repr(key) for key in waiting.awaited if key not in given]
+        strays = [repr(key) for key in answers if key not in waiting.awaited]
+        left = [repr(key) for key in waiting.awaited if key not in answers]
         if not strays or not left:
             return ""
         return f"no question waits under {', '.join(strays)}; answers are awaited under {', '.join(left)}"
@@ -106,8 +106,8 @@ def node_of(plan: VisitPlan, name: str) -> Runnable[Any, Update]:
                 waiting = parked
             error = here.answer(waiting, types.interrupt(here.asked(waiting, error)))
 
-    found: Runnable[Any, Update] = lambdas.RunnableLambda(visit, afunc=avisit, name=name)
-    return found
+    node: Runnable[Any, Update] = lambdas.RunnableLambda(visit, afunc=avisit, name=name)
+    return node
 
 
 def session_of(protocol: Protocol, seed: int, task: str, config: RunnableConfig) -> str:
@@ -187,19 +187,19 @@ def protocol_node(
     return node_of(plan, protocol.name)
 
 
-def _task(state: Any, given: StateReader) -> str:
-    found = read(state, given) if isinstance(given, str) else given(state)
-    if not isinstance(found, str) or not found.strip():
-        where = f"the key {given!r} of the graph's state" if isinstance(given, str) else "the result of `task`"
+def _task(state: Any, reader: StateReader) -> str:
+    task = read(state, reader) if isinstance(reader, str) else reader(state)
+    if not isinstance(task, str) or not task.strip():
+        where = f"the key {reader!r} of the graph's state" if isinstance(reader, str) else "the result of `task`"
         raise SettingsError(
-            f"no task to deliberate: expected a text, got {type(found).__name__} {found!r:.80}",
+            f"no task to deliberate: expected a text, got {type(task).__name__} {task!r:.80}",
             where=where,
             do="Write the task there before this node, or name another key: protocol_node(…, task=…).",
         )
-    return found
+    return task
 
 
-def _sources(state: Any, given: StateReader | None) -> Sequence[Source | Path]:
-    found: Any = None if given is None else read(state, given) if isinstance(given, str) else given(state)
-    alone = isinstance(found, str | Path | Source)
-    return [found] if alone else list(found or ())
+def _sources(state: Any, reader: StateReader | None) -> Sequence[Source | Path]:
+    sources: Any = None if reader is None else read(state, reader) if isinstance(reader, str) else reader(state)
+    alone = isinstance(sources, str | Path | Source)
+    return [sources] if alone else list(sources or ())

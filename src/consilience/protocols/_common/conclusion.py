@@ -101,7 +101,7 @@ def _claim(session: Session, answer: Reply[Any], claim: ClaimReply) -> Claim:
 def _quotes_a_document(session: Session, answer: Reply[Any], text: str, ids: Sequence[str]) -> bool:
     cited = [session.message(id) for id in ids]
     quotations = [session.quotations(text, answer), *(session.quotations(message.text, message) for message in cited)]
-    return any(quotation.verified for found in quotations for quotation in found)
+    return any(quotation.verified for group in quotations for quotation in group)
 
 
 T = TypeVar("T")

@@ -93,8 +93,8 @@ def _summary(review: SelfReview) -> str:
     fates = Counter(issue.fate for issue in review.issues)
     counts = [f"{fates[fate]} {word.lower()}" for fate, word in _FATES.items() if fates[fate]]
     if review.after is None:
-        found = [plural(len(review.issues), "issue")] if review.issues else []
-        return "; ".join([*found, _WITHOUT_REWRITE[review.outcome]])
+        issues = [plural(len(review.issues), "issue")] if review.issues else []
+        return "; ".join([*issues, _WITHOUT_REWRITE[review.outcome]])
     words = f"{len(review.before.split()):,} words became {len(review.after.split()):,}"
     changed = "the text stayed the same" if review.before.split() == review.after.split() else words
     return f"{plural(len(review.issues), 'issue')} ({', '.join(counts)}); {changed}"

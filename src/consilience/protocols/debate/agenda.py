@@ -191,10 +191,10 @@ class Spawning:
         """The seed's first version: a keyword that two agents share, or "but what about X?"."""
         if len(self.floor.active) >= MAX_ACTIVE_THREADS:
             return
-        found = self._what_about(thread) or self._shared_keyword(thread)
-        if found is None:
+        topic_found = self._what_about(thread) or self._shared_keyword(thread)
+        if topic_found is None:
             return
-        topic, agents, mentions = found
+        topic, agents, mentions = topic_found
         self._keywords.add(topic.casefold())
         proposal = Proposal(topic, thread, agents, mentions)
         self._note(proposal)
@@ -271,7 +271,7 @@ class Spawning:
         full = len(floor.active) >= MAX_ACTIVE_THREADS or len(floor.threads) >= MAX_THREADS
         if thread.half or full or min(len(months), len(years)) < MIN_SPLIT_AGENTS:
             return False
-        over = {half: dominant_horizon(found.values()) for half, found in (("months", months), ("years", years))}
+        over = {half: dominant_horizon(group.values()) for half, group in (("months", months), ("years", years))}
         words = {
             half: floor.session.render_template("over", question=question, horizon=horizon)
             for half, horizon in over.items()
@@ -309,7 +309,7 @@ class Spawning:
         """Return the questions that an agent proposed and another supported, and that no thread asked."""
         floor = self.floor
         asked = {text.casefold() for t in floor.threads.values() for text in (t.question, t.locked_question) if text}
-        found = []
+        questions = []
         for id, proposal in self.proposals.items():
             author = floor.by_id[id].agent
             supports = [by for by, of in floor.supports.items() if of == id and floor.by_id[by].agent != author]
@@ -319,8 +319,8 @@ class Spawning:
                 question = UnopenedQuestion(
                     question=proposal.question, message=id, agent=author, supports=tuple(supports), reason=reason
                 )
-                found.append(question)
-        return tuple(found)
+                questions.append(question)
+        return tuple(questions)
 
     def _note(self, proposal: Proposal) -> None:
         data = notes.SpawnProposed(

@@ -111,11 +111,11 @@ async def recheck(floor: Floor, final: Replies, asked: Sequence[Thread]) -> Repl
             due = [answers[agent, name] for agent, name in holdouts(_by_question(answers.values())).items()]
         if due:
             await _ask_again(floor, due, asked, number)
-    found = [check for answer in answers.values() for check in answer.rechecks]
-    floor.rechecks = [check.model_copy(update={"question": _subject(check.question, asked)}) for check in found]
+    rechecks = [check for answer in answers.values() for check in answer.rechecks]
+    floor.rechecks = [check.model_copy(update={"question": _subject(check.question, asked)}) for check in rechecks]
     if floor.rechecks:
         floor.note(BallotsRechecked(at=floor.now, rechecks=tuple(floor.rechecks)))
-    return [_corrected(reply, found) if isinstance(reply, Reply) else reply for reply in final]
+    return [_corrected(reply, rechecks) if isinstance(reply, Reply) else reply for reply in final]
 
 
 def holdouts(answers: Answers) -> dict[str, str]:
@@ -124,16 +124,20 @@ def holdouts(answers: Answers) -> dict[str, str]:
     That is so if on every split question the smaller side has fewer than one in `HOLDOUT_SHARE` agents, and no agent is on it
     twice: who holds out on several questions does not slip. Empty otherwise.
     """
-    found: dict[str, str] = {}
+    question_of: dict[str, str] = {}
     for name, sides in answers.items():
         firm = sorted(([a for a, held in sides.items() if held == side] for side in FIRM), key=len)
         fewer, more = firm
         if not fewer:
             continue
-        if len(fewer) == len(more) or len(fewer) * HOLDOUT_SHARE >= len(sides) or not found.keys().isdisjoint(fewer):
+        if (
+            len(fewer) == len(more)
+            or len(fewer) * HOLDOUT_SHARE >= len(sides)
+            or not question_of.keys().isdisjoint(fewer)
+        ):
             return {}
-        found |= dict.fromkeys(fewer, name)
-    return found
+        question_of |= dict.fromkeys(fewer, name)
+    return question_of
 
 
 def again_words(floor: Floor, agent: str, asked: Sequence[Thread]) -> tuple[str, ...]:
@@ -151,11 +155,11 @@ def _answers(floor: Floor, reply: Reply[Any], asked: Sequence[Thread]) -> list[_
     agent, value = reply.agent, reply.value
     opening = floor.openings[agent]
     moved_by = bool(value.cause and value.cause in reply.labels)
-    found = [
+    answers = [
         _Answer(agent, f"p{n}", question, {opening.key: opening.positions[n - 1]}, getattr(value, f"p{n}"), moved_by)
         for n, question in enumerate(floor.framing.propositions, 1)
     ]
-    return found + [
+    return answers + [
         _Answer(agent, f"q{n}", thread.question or "", _declared(thread, agent), getattr(value, f"q{n}"), False)
         for n, thread in enumerate(asked, 1)
     ]
@@ -163,20 +167,20 @@ def _answers(floor: Floor, reply: Reply[Any], asked: Sequence[Thread]) -> list[_
 
 def _declared(thread: Thread, agent: str) -> dict[str, Side]:
     """What an agent answered to the present question of a thread: in public, then in private after the evidence."""
-    found: dict[str, Side] = {}
+    sides: dict[str, Side] = {}
     commitment, flip = thread.commitments.get(agent), thread.flips.get(agent)
     if commitment is not None and thread.locked_question in (None, thread.question):
-        found[commitment.message] = commitment.side
+        sides[commitment.message] = commitment.side
     if flip is not None:
-        found[flip.message] = flip.side
-    return found
+        sides[flip.message] = flip.side
+    return sides
 
 
 def _by_question(answers: Iterable[_Answer]) -> Answers:
-    found: dict[str, dict[str, Side]] = {}
+    by_question: dict[str, dict[str, Side]] = {}
     for answer in answers:
-        found.setdefault(answer.name, {})[answer.agent] = answer.counts
-    return found
+        by_question.setdefault(answer.name, {})[answer.agent] = answer.counts
+    return by_question
 
 
 async def _ask_again(floor: Floor, due: Sequence[_Answer], asked: Sequence[Thread], number: int) -> None:
@@ -221,8 +225,10 @@ def _ask(
     """Ask an agent that is shown what its final ballot was cast on, its own messages on the questions, and that ballot."""
     session, overview = floor.session, floor.overview()
     shown = {quote.id for quote in overview}
-    said = dict.fromkeys(key for answer in answers for key in answer.before if key in floor.by_id and key not in shown)
-    own = quotes_of(floor.by_id[key] for key in said)
+    earlier = dict.fromkeys(
+        key for answer in answers for key in answer.before if key in floor.by_id and key not in shown
+    )
+    own = quotes_of(floor.by_id[key] for key in earlier)
     words = session.render_template(
         "recheck",
         letter=floor.letters[agent],
@@ -241,13 +247,13 @@ def _ask(
 
 def _history(floor: Floor, answer: _Answer) -> tuple[tuple[Side, str], ...]:
     """An agent's earlier answers in order, each with where it gave it; the ballot is the last before it was asked again."""
-    told: list[tuple[Side, str]] = []
+    history: list[tuple[Side, str]] = []
     for key, side in answer.before.items():
         message = floor.by_id.get(key)
         private = "in your first ballot" if key.startswith("opening/") else "in private after the evidence"
-        told.append((side, f"in {message.label}" if message else private))
-    told.append((answer.ballot, "in your final ballot"))
-    return (*told, *((check.again, "when asked again") for check in answer.rechecks if check.again))
+        history.append((side, f"in {message.label}" if message else private))
+    history.append((answer.ballot, "in your final ballot"))
+    return (*history, *((check.again, "when asked again") for check in answer.rechecks if check.again))
 
 
 def _corrected(reply: Reply[Any], rechecks: Iterable[Recheck]) -> Reply[Any]:

@@ -143,9 +143,9 @@ def _best_statements(crux: Crux, thread: ThreadRecord, state: DebateState) -> It
         made = side or position.side
         if made in FIRM and position.statement and (made not in best or position.confidence > best[made][0]):
             left = ", who has left this side since" if state.final_side(agent, crux) != made else ""
-            said = message.id if message else commitments.get(agent, "")
-            by = f"{state.names[agent]}, {certainty(position.confidence)}{state.mark(said)}{left}"
-            refs = (said,) if said else state.agent_refs(agent, crux)
+            statement = message.id if message else commitments.get(agent, "")
+            by = f"{state.names[agent]}, {certainty(position.confidence)}{state.mark(statement)}{left}"
+            refs = (statement,) if statement else state.agent_refs(agent, crux)
             best[made] = (position.confidence, QuoteBlock(text=position.statement, by=by, refs=refs))
     for side in FIRM:
         if side in best:

@@ -327,7 +327,7 @@ class Crystallizer:
         self, reply: RelationsReply, cruxes: Sequence[Thread], new: Sequence[tuple[str, str]]
     ) -> list[Relation]:
         """Relations of a new pair that are argued and certain enough, one for each pair: the first."""
-        found: dict[frozenset[str], Relation] = {}
+        by_pair: dict[frozenset[str], Relation] = {}
         wanted = {frozenset(pair) for pair in new}
         for relation in reply.relations:
             if not {relation.source, relation.target} <= set(range(1, len(cruxes) + 1)):
@@ -335,8 +335,8 @@ class Crystallizer:
             pair = frozenset((cruxes[relation.source - 1].id, cruxes[relation.target - 1].id))
             argued = len(relation.sketch.strip()) >= MIN_SKETCH_CHARS
             if pair in wanted and argued and LEVELS[relation.confidence] >= MIN_DEPENDENCY_CONFIDENCE:
-                found.setdefault(pair, relation)
-        return list(found.values())
+                by_pair.setdefault(pair, relation)
+        return list(by_pair.values())
 
     async def _confirm(self, proposed: Sequence[Relation], questions: Sequence[str]) -> list[Relation]:
         """Return the relations that the second opinion confirms; none if it does not answer."""

@@ -127,8 +127,8 @@ class Debater:
             for agent, of in lock.pending_pairs(thread):
                 latest = thread.latest_steelman(agent, of)
                 if agent == self.agent and (latest is None or latest.grade not in ("PENDING", "ACCURATE")):
-                    said = thread.commitments[of].message
-                    return Intent(thread, "steelman", self.floor.by_id[said], of=of, steelman=latest)
+                    commitment = thread.commitments[of].message
+                    return Intent(thread, "steelman", self.floor.by_id[commitment], of=of, steelman=latest)
         return None
 
     def _willing(self, thread: Thread, kind: TurnKind) -> bool:
@@ -189,7 +189,7 @@ class Debater:
     def _sticky(self, message: DebateMessage) -> float:
         """Threads that the agent is in come first."""
         thread = self.floor.threads[message.thread]
-        return 0.1 * (self.agent in {said.agent for said in thread.spoken})
+        return 0.1 * (self.agent in {message_spoken.agent for message_spoken in thread.spoken})
 
     def _draw(self) -> int:
         """0, 1 or 2 in 70, 20 and 10 of 100 looks. Where nothing could change its position, an agent passes twice as often."""
@@ -254,8 +254,8 @@ class Debater:
         """The message that a reply names, else the one that its agent set out to answer."""
         label = getattr(reply.value, "reply_to", None)
         named = self.floor.session.named(reply, [label]) if label else ()
-        found = self.floor.by_id.get(named[0]) if named else None
-        return found if found is not None and found.thread == intent.thread.id else intent.target
+        message = self.floor.by_id.get(named[0]) if named else None
+        return message if message is not None and message.thread == intent.thread.id else intent.target
 
     def _message(self, intent: Intent, reply: Reply[Any], move: Move, target: DebateMessage | None) -> DebateMessage:
         floor, value = self.floor, reply.value

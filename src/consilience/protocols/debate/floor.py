@@ -74,9 +74,9 @@ def quotes_of(messages: Iterable[DebateMessage]) -> tuple[Quote, ...]:
     return tuple(Quote(message.id, message.label) for message in messages)
 
 
-def letters_for(agents: Sequence[str], given: Iterable[str]) -> dict[str, str]:
+def letters_for(agents: Sequence[str], texts: Iterable[str]) -> dict[str, str]:
     """Return a letter for each agent, none that names something in the texts, as in "site A", while there are enough others."""
-    taken = {letter for text in given for letter in _NAMING_LETTER.findall(text)}
+    taken = {letter for text in texts for letter in _NAMING_LETTER.findall(text)}
     free = [letter for letter in LETTERS if letter not in taken]
     return dict(zip(agents, free if len(free) >= len(agents) else LETTERS, strict=False))
 
@@ -130,8 +130,8 @@ class Floor:
     def __init__(self, session: Session, settings: DebateSettings, mode: Mode, framing: Framing) -> None:
         self.session, self.settings, self.mode, self.framing = session, settings, mode, framing
         self.debaters = settings.seat_ids
-        given = (session.task, *framing.propositions, *(document.text for document in session.sources))
-        self.letters = letters_for(self.debaters, given)
+        texts = (session.task, *framing.propositions, *(document.text for document in session.sources))
+        self.letters = letters_for(self.debaters, texts)
         self.agent_of = {letter: agent for agent, letter in self.letters.items()}
         self.names = seat_names(session.agents)
         self.readers = (*self.debaters, MODERATOR, CRYSTALLIZER, SECOND_OPINION)
@@ -330,8 +330,10 @@ class Floor:
     async def publish(self, message: DebateMessage, words: str, phase: tuple[str, int]) -> None:
         """Publish a message with the words by which prompts quote it, and score it for every agent once."""
         session = self.session
-        said = Message(message.id, message.agent, message.move.lower(), words, self.readers, message.reply_to, phase)
-        session.publish(said)
+        published = Message(
+            message.id, message.agent, message.move.lower(), words, self.readers, message.reply_to, phase
+        )
+        session.publish(published)
         self.messages.append(message)
         self.by_id[message.id] = message
         self.threads[message.thread].add(message)
@@ -422,8 +424,8 @@ class Floor:
         """What the agenda adds to the attention to a message: that of the first dispute whose thread it is in or whose words it
         uses."""
         words = self._words[message.id]
-        found = (amount for id, (amount, about) in self.disputes.items() if message.thread == id or words & about)
-        return max(found, default=0.0)
+        amounts = (amount for id, (amount, about) in self.disputes.items() if message.thread == id or words & about)
+        return max(amounts, default=0.0)
 
     def attend(self, score: float | None) -> None:
         """Count a published answer to a message that its author chose."""

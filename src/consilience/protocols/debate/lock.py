@@ -90,22 +90,22 @@ def _awaits_grade(thread: Thread) -> bool:
 def missing_criteria(thread: Thread, names: Mapping[str, str]) -> list[tuple[Criterion, str]]:
     """Return the criteria that do not hold, each named alone: two commitments; both sides; every required steelman ACCURATE;
     a falsifier of every committed agent that is not UNCERTAIN. `names` are the agents' names for readers."""
-    found: list[tuple[Criterion, str]] = []
+    missing: list[tuple[Criterion, str]] = []
     sides = {commitment.side for commitment in thread.commitments.values()}
     if len(thread.commitments) < 2:
-        found.append(("commitments", f"commitments: {len(thread.commitments)}, at least 2 are needed"))
+        missing.append(("commitments", f"commitments: {len(thread.commitments)}, at least 2 are needed"))
     if lacking := " and ".join(side for side in FIRM if side not in sides):
-        found.append(("sides", f"nobody commits to {lacking}"))
+        missing.append(("sides", f"nobody commits to {lacking}"))
     pairs = required_pairs(thread.commitments) if thread.required is None else thread.required
     for agent, of in pairs:
         if not thread.passed(agent, of):
             latest = thread.latest_steelman(agent, of)
             grade = latest.grade if latest else "not given"
-            found.append(("steelmen", f"steelman of {names[of]} by {names[agent]}: {grade}"))
+            missing.append(("steelmen", f"steelman of {names[of]} by {names[agent]}: {grade}"))
     for agent, commitment in thread.commitments.items():
         if commitment.side != "UNCERTAIN" and commitment.falsifier is None:
-            found.append(("falsifiers", f"{names[agent]} declares no falsifier"))
-    return found
+            missing.append(("falsifiers", f"{names[agent]} declares no falsifier"))
+    return missing
 
 
 def may_challenge(thread: Thread, agent: str, opponent: str) -> bool:

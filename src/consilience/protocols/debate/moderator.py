@@ -303,9 +303,9 @@ class Moderator:
             )
             reply = await floor.call(MODERATOR, ask)
         thread.busy = False
-        for found in reply.value.falsifiers if isinstance(reply, Reply) else ():
-            agent = floor.agent_of.get(found.participant.strip())
-            falsifier = falsifier_of(found)
+        for derivation in reply.value.falsifiers if isinstance(reply, Reply) else ():
+            agent = floor.agent_of.get(derivation.participant.strip())
+            falsifier = falsifier_of(derivation)
             if agent in lacking and falsifier is not None:
                 derived = falsifier.model_copy(update={"derived": True})
                 thread.commitments[agent] = thread.commitments[agent].model_copy(update={"falsifier": derived})
@@ -414,8 +414,8 @@ async def _call_on_the_quietest(floor: Floor) -> None:
     if not quiet:
         return
     thread = min(quiet, key=lambda t: t.last_at)
-    said = Counter(message.agent for message in thread.spoken)
+    counts = Counter(message.agent for message in thread.spoken)
     last = thread.spoken[-1].agent if thread.spoken else None
-    agent = min(thread.members, key=lambda id: (id == last, said[id], floor.members[id].spoken))
+    agent = min(thread.members, key=lambda id: (id == last, counts[id], floor.members[id].spoken))
     await floor.intervene(thread, "call", (agent,))
     thread.called = True  # once: a thread in which nobody answers goes stale

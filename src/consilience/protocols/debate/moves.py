@@ -205,7 +205,7 @@ ENDINGS: Mapping[str, str] = {
 
 def dominant_horizon(horizons: Iterable[Horizon]) -> Horizon | None:
     """Return the most frequent horizon, ties to the shorter; None without any."""
-    found = list(horizons)
-    if not found:
+    counted = list(horizons)
+    if not counted:
         return None
-    return max(HORIZONS, key=lambda horizon: (found.count(horizon), -HORIZONS.index(horizon)))
+    return max(HORIZONS, key=lambda horizon: (counted.count(horizon), -HORIZONS.index(horizon)))

@@ -216,25 +216,25 @@ def _ballots(session: Session, course: Course) -> list[DebateBallot]:
     floor = course.floor
     if floor is None:
         return []
-    found = list(floor.openings.values())
+    ballots = list(floor.openings.values())
     for reply in course.final:
         if isinstance(reply, Reply):
             caused = session.named(reply, [reply.value.cause]) if reply.value.cause else ()
             own = {message.id for message in floor.messages if message.agent == reply.agent}
             cause = next((id for id in caused if id not in own), None)
-            found.append(ballot_of(reply.agent, reply.value, floor.asked, step=1, cause=cause))
-    return found
+            ballots.append(ballot_of(reply.agent, reply.value, floor.asked, step=1, cause=cause))
+    return ballots
 
 
 def _sides(framing: Framing | None, final: Sequence[DebateBallot]) -> dict[str, list[Side]]:
     """The final sides on every question, by proposition number or thread."""
-    found: dict[str, list[Side]] = {}
+    sides: dict[str, list[Side]] = {}
     for ballot in final:
         for n, side in enumerate(ballot.positions, 1):
-            found.setdefault(f"p{n}", []).append(side)
+            sides.setdefault(f"p{n}", []).append(side)
         for thread, side in ballot.questions.items():
-            found.setdefault(thread, []).append(side)
-    return found
+            sides.setdefault(thread, []).append(side)
+    return sides
 
 
 def final_cruxes(floor: Floor | None) -> list[Crux]:
@@ -299,10 +299,12 @@ def common_ground(floor: Floor, final: Sequence[Reply[Any] | Failure]) -> tuple[
 def _coalitions(floor: Floor | None, final: Sequence[DebateBallot]) -> Coalitions:
     if floor is None:
         return Coalitions()
-    found = detect_coalitions(floor.cruxes, final, floor.messages)
+    detected = detect_coalitions(floor.cruxes, final, floor.messages)
     live = floor.settings.coalitions == "live"
-    unchanged = floor.spoken - floor.coalitions_since if live and found.partition == floor.coalitions.partition else 0
-    return found.at_the_end(settled=floor.over in ("settled", "stable"), unchanged_for=unchanged if live else None)
+    unchanged = (
+        floor.spoken - floor.coalitions_since if live and detected.partition == floor.coalitions.partition else 0
+    )
+    return detected.at_the_end(settled=floor.over in ("settled", "stable"), unchanged_for=unchanged if live else None)
 
 
 def _regime_words(

@@ -71,8 +71,8 @@ class _Fold:
             case notes.StageTransition():
                 self._stage(note)
             case notes.SteelmanNote():
-                given = note.model_dump(include={"agent", "of", "message", "required"})
-                attempt = SteelmanAttempt(claim="", reason="", falsifier="", **given)
+                fields = note.model_dump(include={"agent", "of", "message", "required"})
+                attempt = SteelmanAttempt(claim="", reason="", falsifier="", **fields)
                 self._change(note.thread, steelmen=(*self.threads[note.thread].steelmen, attempt))
             case notes.SteelmanGraded():
                 self._grade(note)
@@ -106,8 +106,8 @@ class _Fold:
 
     def _ended_stage(self, thread: ThreadRecord, at: int) -> StageRecord:
         since = self.since.get(thread.id, thread.created_at)
-        said = [m for m in self.messages if m.thread == thread.id and not m.by_moderator]
-        number = len(said) - sum(stage.messages for stage in thread.stages)
+        messages = [m for m in self.messages if m.thread == thread.id and not m.by_moderator]
+        number = len(messages) - sum(stage.messages for stage in thread.stages)
         return StageRecord(stage=thread.stage, messages=number, duration=at - since)
 
     def _stage(self, note: notes.StageTransition) -> None:
@@ -199,12 +199,12 @@ def progress_parts(progress: UnfinishedSession) -> dict[str, object]:
 
 def _column(thread: ThreadRecord, state: DebateState) -> ProgressColumn:
     number = int(thread.id.rpartition("-")[2])
-    said = state.said_in(thread.id)[-LAST_LINES:]
+    messages = state.said_in(thread.id)[-LAST_LINES:]
     return ProgressColumn(
         heading=f"{number}. {thread.question or thread.topic}",
         badge=badge(thread),
         lines=tuple(
-            f"{m.label} {'asks' if m.by_moderator else MOVE_WORDS[m.move]}: {excerpt(m.text, 200)}" for m in said
+            f"{m.label} {'asks' if m.by_moderator else MOVE_WORDS[m.move]}: {excerpt(m.text, 200)}" for m in messages
         ),
         phases=tuple((phase, number) for phase in PHASES),
     )
@@ -233,7 +233,7 @@ def note_line(event: Noted) -> str:
         case notes.AgendaNote(active=active):
             return f"active disputes: {', '.join(map(thread_name, active))}" if active else ""
         case notes.CoalitionDetected():
-            members = "; ".join(f"{one.label}: {', '.join(one.members)}" for one in note.coalitions)
+            members = "; ".join(f"{coalition.label}: {', '.join(coalition.members)}" for coalition in note.coalitions)
             return f"coalitions: {members or note.finding}"
         case notes.ThreadClosed():
             return f"{where} {STATUSES[note.status]}: {note.reason}"

@@ -106,11 +106,11 @@ class Debate(DebateSettings):
         if isinstance(reply, Failure):
             return reply
         value = reply.value
-        found = [proposition(text) for text in value.propositions if text.strip()]
+        kept = [proposition(text) for text in value.propositions if text.strip()]
         disputable = value.form != "not disputable"
         return Framing(
             form=value.form,
-            propositions=tuple(dict.fromkeys(found))[:3] if disputable else (),
+            propositions=tuple(dict.fromkeys(kept))[:3] if disputable else (),
             reason=value.reason.strip(),
         )
 
@@ -238,8 +238,10 @@ class Debate(DebateSettings):
 
     def _corrections(self, floor: Floor, course: Course) -> tuple[tuple[str, str], ...]:
         """Letter and words of each agent whose final ballot counts otherwise than it was cast; none after a new fact."""
-        found = ((floor.letters[agent], ", ".join(again_words(floor, agent, floor.asked))) for agent in floor.debaters)
-        return () if course.told else tuple((letter, words) for letter, words in found if words)
+        corrections = (
+            (floor.letters[agent], ", ".join(again_words(floor, agent, floor.asked))) for agent in floor.debaters
+        )
+        return () if course.told else tuple((letter, words) for letter, words in corrections if words)
 
     def _stop(self, floor: Floor, course: Course) -> StopReason:
         """What ended the debate: a limit of the session first, then the reason of the exchange."""

@@ -371,9 +371,9 @@ def named_type(cruxes: int, questions: int) -> type[BaseModel]:
 def _extended(name: str, base: type[M], fields: dict[str, Any], last: tuple[str, ...]) -> type[M]:
     """Return a subclass with `fields` before those named last: a model decides before it writes."""
     made: type[M] = create_model(name, __base__=base, **fields)
-    found = made.__pydantic_fields__
-    order = [field for field in found if field not in last]
-    made.__pydantic_fields__ = {field: found[field] for field in (*order, *last)}
+    model_fields = made.__pydantic_fields__
+    order = [field for field in model_fields if field not in last]
+    made.__pydantic_fields__ = {field: model_fields[field] for field in (*order, *last)}
     made.model_rebuild(force=True)
     return made
 

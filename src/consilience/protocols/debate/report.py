@@ -42,7 +42,7 @@ class DebateReport(DebateData):
         report."""
         state = state_of(self)
         falsifiers = tuple((b.agent, b.falsifier.finding, b.falsifier.deadline) for b in self.ballots if b.falsifier)
-        found = [
+        forecasts = [
             Forecast(
                 id=f"p{n}",
                 question=text,
@@ -54,7 +54,7 @@ class DebateReport(DebateData):
         for n, crux in enumerate(state.cruxes, 1):
             ballots = [ballot for ballot in state.final.values() if crux.thread in ballot.questions]
             held = {agent: position.falsifier for agent, position in crux.positions.items() if position.falsifier}
-            found.append(
+            forecasts.append(
                 Forecast(
                     id=f"crux-{n}",
                     question=crux.question,
@@ -62,7 +62,7 @@ class DebateReport(DebateData):
                     falsifiers=tuple((agent, f.finding, f.deadline) for agent, f in held.items()),
                 )
             )
-        return tuple(found)
+        return tuple(forecasts)
 
     @classmethod
     def progress(cls, progress: UnfinishedSession) -> Presentation:

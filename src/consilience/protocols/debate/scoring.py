@@ -219,10 +219,10 @@ def downstream(thread: str, dependencies: Iterable[Dependency]) -> tuple[str, ..
     edges: dict[str, list[str]] = {}
     for dependency in dependencies:
         edges.setdefault(dependency.source, []).append(dependency.target)
-    found = [thread]
-    for reached in found:
-        found += [target for target in sorted(edges.get(reached, ())) if target not in found]
-    return tuple(found)
+    reached_threads = [thread]
+    for reached in reached_threads:
+        reached_threads += [target for target in sorted(edges.get(reached, ())) if target not in reached_threads]
+    return tuple(reached_threads)
 
 
 def roots_of(threads: Sequence[str], dependencies: Collection[Dependency]) -> dict[str, tuple[str, ...]]:
@@ -243,7 +243,7 @@ def contradictions_of(
     dependencies: Iterable[Dependency], answers: Mapping[str, Mapping[str, Side]]
 ) -> tuple[Contradiction, ...]:
     """Return the pairs of cruxes that agents answer in a way that a dependency rules out. `answers` is by thread, then agent."""
-    found: list[Contradiction] = []
+    contradictions: list[Contradiction] = []
     for dependency in dependencies:
         if dependency.kind == "SUPPORTS":
             continue
@@ -251,8 +251,8 @@ def contradictions_of(
         source, target = answers.get(dependency.source, {}), answers.get(dependency.target, {})
         agents = tuple(agent for agent, side in source.items() if side == "YES" and target.get(agent) == excluded)
         if agents:
-            found.append(Contradiction(source=dependency.source, target=dependency.target, agents=agents))
-    return tuple(found)
+            contradictions.append(Contradiction(source=dependency.source, target=dependency.target, agents=agents))
+    return tuple(contradictions)
 
 
 def is_split(sides: Collection[Side | None]) -> bool:
@@ -331,7 +331,7 @@ def _proposition_weights(ballots: Sequence[DebateBallot]) -> dict[str, float]:
 
 def _positions(cruxes: Sequence[Crux], ballots: Sequence[DebateBallot]) -> dict[str, dict[str, Side]]:
     """Positions of the agents who have at least `MIN_POSITIONS`, in order of their ids."""
-    found: dict[str, dict[str, Side]] = {}
+    positions: dict[str, dict[str, Side]] = {}
     cast = {ballot.agent: ballot.questions for ballot in ballots}
     for crux in cruxes:
         for agent in sorted({*crux.positions, *cast}):
@@ -339,8 +339,8 @@ def _positions(cruxes: Sequence[Crux], ballots: Sequence[DebateBallot]) -> dict[
             if side is None and agent in crux.positions:
                 side = crux.positions[agent].side
             if side is not None:
-                found.setdefault(agent, {})[crux.thread] = side
-    return {agent: sides for agent, sides in sorted(found.items()) if len(sides) >= MIN_POSITIONS}
+                positions.setdefault(agent, {})[crux.thread] = side
+    return {agent: sides for agent, sides in sorted(positions.items()) if len(sides) >= MIN_POSITIONS}
 
 
 def crux_confidence(crux: Crux) -> float:
@@ -349,15 +349,15 @@ def crux_confidence(crux: Crux) -> float:
     return sum(declared) / len(declared) if declared else 0.0
 
 
-def similarity(one: Mapping[str, Side], other: Mapping[str, Side], weights: Mapping[str, float]) -> float:
+def similarity(first: Mapping[str, Side], other: Mapping[str, Side], weights: Mapping[str, float]) -> float:
     """The weighted share of the cruxes that both answered on which they agree, 0 to 1; one UNCERTAIN is half an agreement. 0
     without a common crux."""
-    common = [thread for thread in one if thread in other]
+    common = [thread for thread in first if thread in other]
     total = sum(weights[thread] for thread in common)
     if not total:
         return 0.0
     alike = {
-        thread: 0.5 if "UNCERTAIN" in (one[thread], other[thread]) else one[thread] == other[thread]
+        thread: 0.5 if "UNCERTAIN" in (first[thread], other[thread]) else first[thread] == other[thread]
         for thread in common
     }
     return sum(weights[thread] * alike[thread] for thread in common) / total
@@ -377,8 +377,10 @@ def cluster(positions: Positions, weights: Mapping[str, float]) -> list[tuple[st
     return [tuple(sorted(group)) for group in groups]
 
 
-def _linkage(one: tuple[str, ...], other: tuple[str, ...], positions: Positions, weights: Mapping[str, float]) -> float:
-    values = [similarity(positions[a], positions[b], weights) for a in one for b in other]
+def _linkage(
+    first: tuple[str, ...], other: tuple[str, ...], positions: Positions, weights: Mapping[str, float]
+) -> float:
+    values = [similarity(positions[a], positions[b], weights) for a in first for b in other]
     return sum(values) / len(values)
 
 

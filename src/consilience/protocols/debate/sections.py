@@ -152,15 +152,15 @@ def _crux_changes(state: DebateState) -> Iterator[Item]:
             now = state.final_side(agent, crux)
             if before is None or committed is None or now is None or before == now:
                 continue
-            said = [m for m in state.said_in(crux.thread) if m.agent == agent and m.move == "UPDATE_POSITION"]
+            updates = [m for m in state.said_in(crux.thread) if m.agent == agent and m.move == "UPDATE_POSITION"]
             text = "only in its sealed ballot; in public it kept its position"
-            if said and said[-1].new_side == now:
-                text = f"said in public [{said[-1].label}]: “{excerpt(said[-1].text)}”"
-            elif said:
-                text = f"in its sealed ballot; in public it last said {side_word(said[-1].new_side)} [{said[-1].label}]"
+            if updates and updates[-1].new_side == now:
+                text = f"said in public [{updates[-1].label}]: “{excerpt(updates[-1].text)}”"
+            elif updates:
+                text = f"in its sealed ballot; in public it last said {side_word(updates[-1].new_side)} [{updates[-1].label}]"
             lead = f"{state.names[agent]} on crux {n}: {side_word(before)} → {side_word(now)},"
             ballot = (state.final[agent].key,) if agent in state.final else ()
-            yield Item(lead=lead, text=text, refs=(committed.id, *(m.id for m in said[-1:]), *ballot))
+            yield Item(lead=lead, text=text, refs=(committed.id, *(m.id for m in updates[-1:]), *ballot))
 
 
 def _public_and_private(state: DebateState) -> Iterator[Item]:
@@ -171,9 +171,9 @@ def _public_and_private(state: DebateState) -> Iterator[Item]:
             agent for agent in public if crux.thread in (state.final[agent].questions if agent in state.final else ())
         ]
         voted = [state.final[agent].questions[crux.thread] for agent in cast]
-        said = [public[agent].new_side or "UNCERTAIN" for agent in cast]
-        if sorted(said) != sorted(voted):
-            text = f"{tally(said)} when last said in public; {tally(voted)} in the sealed ballots of the same agents."
+        sides = [public[agent].new_side or "UNCERTAIN" for agent in cast]
+        if sorted(sides) != sorted(voted):
+            text = f"{tally(sides)} when last said in public; {tally(voted)} in the sealed ballots of the same agents."
             refs = (*(public[agent].id for agent in cast), *(state.final[agent].key for agent in cast))
             yield Item(lead=f"On crux {n}:", text=text, refs=refs)
 
@@ -232,8 +232,8 @@ def _unresolved(report: DebateData, state: DebateState) -> Iterator[Item]:
     for thread in report.threads:
         if thread.status == "CONVERGED":
             continue
-        said = state.said_in(thread.id)
-        spoken = [message for message in said if not message.by_moderator]
+        messages = state.said_in(thread.id)
+        spoken = [message for message in messages if not message.by_moderator]
         why = {
             "FAILED_LOCK": "failed: " + thread.closed_by,
             "STALE": f"went stale: {thread.closed_by}",
@@ -244,7 +244,7 @@ def _unresolved(report: DebateData, state: DebateState) -> Iterator[Item]:
             lead=f"{thread.question or thread.topic}",
             text=f"({thread_name(thread.id)}) {why}",
             note=f"{plural(len(spoken), 'message')}{last}",
-            refs=tuple(message.id for message in (said[:1] + spoken[-1:])) or state.last_refs,
+            refs=tuple(message.id for message in (messages[:1] + spoken[-1:])) or state.last_refs,
         )
     for wanted in report.unopened:
         supporters = [f"{state.names[state.by_id[id].agent]}{state.mark(id)}" for id in wanted.supports]

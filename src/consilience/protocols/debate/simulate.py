@@ -54,7 +54,9 @@ class _Voice:
     def answer(self, kind: str) -> JsonObject:
         match kind:
             case "opening":
-                interests = [one.subject for one in self.world.statements if one.question in self.mind.grounds]
+                interests = [
+                    statement.subject for statement in self.world.statements if statement.question in self.mind.grounds
+                ]
                 claim = {"claim": f"I answer {self.mind.beliefs[PROPOSITION]}.", "reason": "It follows."}
                 extra = {"horizon": "5y", "interests": interests}
                 return self._ballot() | self._sure() | claim | self._falsifier() | extra
@@ -65,8 +67,8 @@ class _Voice:
                 return self._ballot() | {"reason": "So I hold it."}
             case "commit":
                 side, hangs = self._public(self._question()), self._hangs(self._question())
-                said = {"horizon": "5y", "side": side, "text": f"I answer {side}."}
-                return self._sure() | self._falsifier() | hangs | said
+                fields = {"horizon": "5y", "side": side, "text": f"I answer {side}."}
+                return self._sure() | self._falsifier() | hangs | fields
             case "flip":
                 hangs, held = self._hangs(self._question()), self._noisy(self.mind.answer(self._question(), {}))
                 return self._sure() | hangs | {"side": held, "objects": False, "objection": ""}
@@ -92,13 +94,13 @@ class _Voice:
 
     def _ballot(self) -> JsonObject:
         """A sealed answer to each question that the prompt asks, with what it stipulates taken as established."""
-        found = _STIPULATED.search(self.text)
-        given: dict[str, Firm] = {}
-        if found and (question := _known(self.world, found[1])):
-            given[question] = "YES" if found[2] == "YES" else "NO"
+        match = _STIPULATED.search(self.text)
+        stipulated: dict[str, Firm] = {}
+        if match and (question := _known(self.world, match[1])):
+            stipulated[question] = "YES" if match[2] == "YES" else "NO"
         asked = ((name, _known(self.world, text)) for name, text in _ASKED.findall(self.text) if name in self.fields)
         return {
-            name: self._noisy(self.mind.answer(question, given)) if question else "UNCERTAIN"
+            name: self._noisy(self.mind.answer(question, stipulated)) if question else "UNCERTAIN"
             for name, question in asked
         }
 
@@ -135,8 +137,8 @@ class _Voice:
         moves = self.fields["move"].get("enum") or [self.fields["move"]["const"]]
         question = _known(self.world, _last(_QUESTION, self.text))
         body: JsonObject = {"reply_to": None, "mentions": [], "text": "One point about the bridge, with its figure."}
-        if "PROPOSE_CRUX" in moves and (found := self._proposal(question)):
-            label, proposed = found
+        if "PROPOSE_CRUX" in moves and (proposal := self._proposal(question)):
+            label, proposed = proposal
             if label:
                 return {**body, **self._about(proposed), "move": self._argue(moves), "supports": label}
             return {**body, **self._about(proposed), "move": "PROPOSE_CRUX", "question": proposed}
@@ -154,7 +156,7 @@ class _Voice:
         return next((move for move in ("PROVIDE_EVIDENCE", "CLAIM") if move in moves), moves[0])
 
     def _about(self, question: str) -> JsonObject:
-        subjects = [one.subject for one in self.world.statements if one.question == question]
+        subjects = [statement.subject for statement in self.world.statements if statement.question == question]
         return {"topics": subjects}
 
     def _proposal(self, current: str | None) -> tuple[str, str] | None:
@@ -172,7 +174,7 @@ class _Voice:
         known = {current, *(_known(self.world, text) for _, text in read)}
         idle = self.random.random() < PROPOSES_DISTRACTOR
         pool = (
-            [one.question for one in self.world.statements if one.kind == "distractor"]
+            [statement.question for statement in self.world.statements if statement.kind == "distractor"]
             if idle
             else sorted(self.mind.grounds)
         )
@@ -188,7 +190,11 @@ def _service(kind: str, request: ModelRequest, world: World) -> JsonObject:
             return {"form": "yes/no", "propositions": [PROPOSITION], "reason": ""}
         case "reframe" | "spawn":
             current = _known(world, _last(_QUESTION, text))
-            read = [one.question for one in world.statements if one.question in text and one.question != current]
+            read = [
+                statement.question
+                for statement in world.statements
+                if statement.question in text and statement.question != current
+            ]
             return {"question": max(read, key=text.count, default=current or PROPOSITION), "second": ""}
         case "same":
             new = _last(_NEW, text).strip()
@@ -211,7 +217,7 @@ def _service(kind: str, request: ModelRequest, world: World) -> JsonObject:
         case "confirm":
             return {"hold": []}
         case "synthesize":
-            candidates = [one.question for one in world.statements if one.kind != "distractor"][-4:]
+            candidates = [statement.question for statement in world.statements if statement.kind != "distractor"][-4:]
             common = [{"statement": question, "kind": "causal", "sources": []} for question in candidates]
             return {"common": common, "next_questions": []}
         case "derive":
@@ -226,7 +232,7 @@ def _service(kind: str, request: ModelRequest, world: World) -> JsonObject:
 
 def _known(world: World, text: str) -> str | None:
     """The question of the world that a text holds."""
-    questions = (*(one.question for one in world.statements), PROPOSITION)
+    questions = (*(statement.question for statement in world.statements), PROPOSITION)
     return next((question for question in questions if question in text), None)
 
 
@@ -237,5 +243,5 @@ def _allowed(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _last(pattern: re.Pattern[str], text: str) -> str:
-    found = pattern.findall(text)
-    return str(found[-1]) if found else ""
+    matches = pattern.findall(text)
+    return str(matches[-1]) if matches else ""

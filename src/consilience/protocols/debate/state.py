@@ -170,8 +170,8 @@ class DebateState:
     @cached_property
     def cruxes(self) -> list[Crux]:
         """Validated ones first, then by the score that decides, ties in the order of their threads."""
-        found = [thread.crux for thread in self.threads if thread.crux]
-        return sorted(found, key=lambda crux: (not crux.validated, -crux.deciding_score.score))
+        cruxes = [thread.crux for thread in self.threads if thread.crux]
+        return sorted(cruxes, key=lambda crux: (not crux.validated, -crux.deciding_score.score))
 
     @property
     def final_refs(self) -> Refs:
@@ -199,8 +199,8 @@ class DebateState:
         """What was declared on a crux: commitments and flips, then the final ballots that answer it."""
         commitments = [c.message for c in self.thread(crux.thread).commitments]
         ballots = [ballot.key for ballot in self.final.values() if crux.thread in ballot.questions]
-        found = _refs(*commitments, *(flip.message for flip in crux.flips.values()), *ballots)
-        return found or tuple(message.id for message in self.said_in(crux.thread)[-1:]) or self.last_refs
+        refs = _refs(*commitments, *(flip.message for flip in crux.flips.values()), *ballots)
+        return refs or tuple(message.id for message in self.said_in(crux.thread)[-1:]) or self.last_refs
 
     def agent_refs(self, agent: str, crux: Crux) -> Refs:
         """What one agent declared on a crux, and its final ballot."""

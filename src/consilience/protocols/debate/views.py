@@ -85,7 +85,7 @@ def _cruxes(state: DebateState) -> View:
 
 def _map(crux: Crux, state: DebateState) -> Iterator[Item]:
     """The messages of a crux, by what they did for it."""
-    said = state.said_in(crux.thread)
+    messages = state.said_in(crux.thread)
     for lead, moves in (
         ("Proposed:", ("PROPOSE_CRUX",)),
         ("Commitments:", ("COMMIT_POSITION",)),
@@ -96,8 +96,8 @@ def _map(crux: Crux, state: DebateState) -> Iterator[Item]:
         ("Changes of position:", ("UPDATE_POSITION",)),
         ("Concessions:", ("CONCEDE",)),
     ):
-        if found := [message for message in said if message.move in moves and not message.by_moderator]:
-            yield Item(lead=lead, text=state.marks(found))
+        if matching := [message for message in messages if message.move in moves and not message.by_moderator]:
+            yield Item(lead=lead, text=state.marks(matching))
 
 
 def _crux_picture(state: DebateState) -> Matrix | None:
@@ -174,19 +174,19 @@ def _move(message: DebateMessage, state: DebateState) -> str:
 def _thread_picture(state: DebateState) -> Grid:
     columns, cells = [], []
     for thread in state.threads:
-        said = [message for message in state.said_in(thread.id) if not message.by_moderator]
+        messages = [message for message in state.said_in(thread.id) if not message.by_moderator]
         columns.append(
             GridColumn(
                 name=thread.id,
                 label=f"{thread.id.rpartition('-')[2]}. {_title(thread)}",
                 value=thread.signal,
                 value_text=format_score(thread.signal),
-                note=f"{badge(thread)} · {plural(len(said), 'message')}",
+                note=f"{badge(thread)} · {plural(len(messages), 'message')}",
                 framed=bool(thread.crux and thread.crux.validated),
             )
         )
         for agent in state.debaters:
-            own = [message for message in said if message.agent == agent]
+            own = [message for message in messages if message.agent == agent]
             if own:
                 cells.append(
                     GridCell(
@@ -287,14 +287,14 @@ def _timeline_picture(state: DebateState) -> Grid:
     cells = []
     for thread in state.threads:
         for start in starts:
-            said = [m for m in state.said_in(thread.id) if start <= m.at < start + width]
-            if said:
+            messages = [m for m in state.said_in(thread.id) if start <= m.at < start + width]
+            if messages:
                 cells.append(
                     GridCell(
                         row=f"{thread_name(thread.id)}: {_title(thread)}",
                         column=str(start),
                         lines=tuple(
-                            _cut([f"{m.label} {'asks' if m.by_moderator else MOVE_WORDS[m.move]}" for m in said])
+                            _cut([f"{m.label} {'asks' if m.by_moderator else MOVE_WORDS[m.move]}" for m in messages])
                         ),
                     )
                 )

@@ -240,7 +240,7 @@ class EmergenceReport(TreeReport):
 def _changed(change: AnswerChange, names: Mapping[str, str]) -> Item:
     place, _, rest = change.key.partition("/")
     lead = f"Review {rest}:" if place == "finalize" else f"{place.replace('-', ' ').capitalize()}:"
-    what = "; ".join(_because(one, names) for one in change.changes)
+    what = "; ".join(_because(change_reason, names) for change_reason in change.changes)
     return Item(lead=lead, text=f"{change.stance}{f': {what}' if what else ''}")
 
 
@@ -250,7 +250,7 @@ def _because(change: Claim, names: Mapping[str, str]) -> str:
 
 
 def _objections_view(objections: Sequence[Objection], names: Mapping[str, str]) -> View:
-    rows = tuple(_row(one, names) for one in objections)
+    rows = tuple(_row(objection, names) for objection in objections)
     empty = Paragraph(text="No agent has raised an objection.")
     table = Table(heads=("objection", "raised by → against", "outcome"), rows=rows, left=3)
     return View(name="objections", heading="Objections and outcomes", blocks=(table,) if rows else (empty,))

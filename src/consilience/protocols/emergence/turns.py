@@ -257,7 +257,7 @@ class ObjectionBook:
 
     def count(self, fate: ObjectionFate) -> int:
         """Return the number of objections with this fate. `unanswered` ones wait for their target."""
-        return sum(one == fate for one in self._fates.values())
+        return sum(recorded == fate for recorded in self._fates.values())
 
 
 @dataclass

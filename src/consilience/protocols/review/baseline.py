@@ -98,10 +98,10 @@ def fingerprint(file: str, quotation: str) -> str:
 def overlap(first: str, second: str) -> bool:
     """Return whether two quotations in normal form are equal, or share `MIN_SHARED_CHARS`: one holds the other, or one begins with
     the end of the other."""
-    one, other = same_form(first), same_form(second)
-    if not one or not other:
+    first_form, other = same_form(first), same_form(second)
+    if not first_form or not other:
         return False
-    return one == other or _continues(one, other) or _continues(other, one)
+    return first_form == other or _continues(first_form, other) or _continues(other, first_form)
 
 
 def _continues(text: str, other: str) -> bool:

@@ -41,11 +41,11 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         session.warn(f"findings that did not fit into the prompt of a judge, and were not judged: {run.unjudged}")
     if run.untold:
         session.warn(f"findings that did not fit into the prompt of the lead, which wrote without them: {run.untold}")
-    for one in run.submitted.values():
-        if one.reply.vote is None or len(one.reply.findings) >= run.requests.room:
+    for submitted in run.submitted.values():
+        if submitted.reply.vote is None or len(submitted.reply.findings) >= run.requests.room:
             session.warn(
-                f"{one.agent} reported as many findings on part {one.part} as its reply has room for, so there may be more; "
-                "use smaller parts (--part-tokens) or longer replies (--reply-tokens)"
+                f"{submitted.agent} reported as many findings on part {submitted.part} as its reply has room for, "
+                "so there may be more; use smaller parts (--part-tokens) or longer replies (--reply-tokens)"
             )
     for name in unshown_documents(session.sources, run.settings.parts, run.changes):
         session.warn(f"{name} is in no part and was not reviewed")
@@ -67,14 +67,14 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         quotations=_quotations(findings, dropped),
         facts=None,  # a finding is listed beside the answer, which is not to repeat it
         dissent=tuple(
-            Dissent(agent=said.agent, text=f"{finding.file}:{finding.first_line} is no defect: {said.reason}")
+            Dissent(agent=judgement.agent, text=f"{finding.file}:{finding.first_line} is no defect: {judgement.reason}")
             for finding in findings
-            for said in finding.judgements
-            if said.verdict == "refute"
+            for judgement in finding.judgements
+            if judgement.verdict == "refute"
         ),
         metrics={
             "findings": len(findings),
-            "false_quotations": sum(one.reason == "false quotation" for one in dropped),
+            "false_quotations": sum(finding.reason == "false quotation" for finding in dropped),
             "quality": evaluation.quality if evaluation else None,
             "dropped_labels": session.dropped,
         },
@@ -95,7 +95,7 @@ def _quotations(findings: tuple[Finding, ...], dropped: tuple[DroppedFinding, ..
         Quotation(words=f.quotation, source=f.source, line=f.source_line, verified=True, agent=f.by[0])
         for f in findings
     ]
-    false = [one for one in dropped if one.reason == "false quotation"]
+    false = [finding for finding in dropped if finding.reason == "false quotation"]
     return (
         *true,
         *(Quotation(words=d.quotation, source=d.file, line=d.line, verified=False, agent=d.by) for d in false),
@@ -145,15 +145,15 @@ def _claims(run: ReviewRun) -> tuple[Claim, ...]:
 def _ballots(run: ReviewRun) -> tuple[BallotCast, ...]:
     return tuple(
         BallotCast(
-            agent=one.agent,
-            part=one.part,
-            iteration=one.iteration,
-            vote=one.reply.vote,
-            confidence=one.reply.confidence,
-            reason=one.reply.reason,
+            agent=submitted.agent,
+            part=submitted.part,
+            iteration=submitted.iteration,
+            vote=submitted.reply.vote,
+            confidence=submitted.reply.confidence,
+            reason=submitted.reply.reason,
         )
-        for one in run.submitted.values()
-        if one.reply.vote is not None
+        for submitted in run.submitted.values()
+        if submitted.reply.vote is not None
     )
 
 
@@ -181,11 +181,11 @@ def _name(document: Document) -> str:
 def _files_read(run: ReviewRun) -> tuple[FileRead, ...]:
     """Return the documents with what reviewers said of each; the diff only if it is all that there is."""
     remarks: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for one in run.submitted.values():
-        ids = {name: shown.id for shown in one.shown for name in (shown.id, shown.reference, shown.name)}
-        for read in one.reply.read:
+    for submitted in run.submitted.values():
+        ids = {name: shown.id for shown in submitted.shown for name in (shown.id, shown.reference, shown.name)}
+        for read in submitted.reply.read:
             if (id := ids.get(read.document.strip(" []`"))) and read.remark.strip():
-                remarks[id].append((one.agent, read.remark.strip()))
+                remarks[id].append((submitted.agent, read.remark.strip()))
     shown = {parse_reference(reference, run.session.sources).id for part in run.settings.parts for reference in part}
     if run.changes and shown != {run.changes.document}:
         shown.discard(run.changes.document)

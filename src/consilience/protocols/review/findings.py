@@ -83,10 +83,10 @@ class ReviewReply(BaseModel):
         """A reply that ends among its findings was cut at the token limit: half of the last one may be missing."""
         if not isinstance(data, dict) or "vote" in data:
             return data
-        found = data.get("findings")
-        if not isinstance(found, list) or len(found) < 2 or {"confidence", "reason", "text"} & data.keys():
+        findings = data.get("findings")
+        if not isinstance(findings, list) or len(findings) < 2 or {"confidence", "reason", "text"} & data.keys():
             raise ValueError("the vote is missing")
-        return {**data, "findings": found[:-1]}
+        return {**data, "findings": findings[:-1]}
 
 
 class WrittenReviewReply(ReviewReply):
@@ -325,12 +325,14 @@ class ReviewData(Report):
         """Name the findings of at least this severity that no agent refuted, listed or over the limit, or the parts that no agent
         reviewed."""
         worst = SEVERITIES[: SEVERITIES.index(severity) + 1] if severity in SEVERITIES else SEVERITIES
-        found = [finding.id for finding in self.findings if finding.severity in worst and finding.status != "disputed"]
-        over = [one for one in self.dropped if one.reason == "over the limit" and not one.disputed]
-        if unlisted := sum(one.severity in worst for one in over):
-            found.append(f"{unlisted} over the limit of findings")
-        if found:
-            return f"at least {severity}: {', '.join(found)}."
+        failing = [
+            finding.id for finding in self.findings if finding.severity in worst and finding.status != "disputed"
+        ]
+        over = [finding for finding in self.dropped if finding.reason == "over the limit" and not finding.disputed]
+        if unlisted := sum(finding.severity in worst for finding in over):
+            failing.append(f"{unlisted} over the limit of findings")
+        if failing:
+            return f"at least {severity}: {', '.join(failing)}."
         if self.unread:
             return f"{len(self.unread)} of {len(self.parts)} parts had no review."
         return "" if self.complete else "The review is not complete."

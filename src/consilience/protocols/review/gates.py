@@ -94,20 +94,21 @@ class ReviewGates:
 
     def shortcomings(self, submitted: Submitted, documents: Sequence[Document]) -> Mapping[str, list[str]]:
         """Return what one reply lacks, by gate about findings; nothing for those that it meets."""
-        found = {id: gate.shortcomings(submitted, documents) for id, gate in self.of_findings.items()}
-        return {id: lacking for id, lacking in found.items() if lacking}
+        by_gate = {id: gate.shortcomings(submitted, documents) for id, gate in self.of_findings.items()}
+        return {id: lacking for id, lacking in by_gate.items() if lacking}
 
     def judge(
         self, submitted: Sequence[Submitted], documents: Sequence[Document], absent: Sequence[str] = ()
     ) -> tuple[GateVerdict, ...]:
         """Return the verdict on each gate: met if every agent meets it in all its parts. `absent` agents miss every gate."""
-        agents = dict.fromkeys(one.agent for one in submitted)
-        lacking = {one.key: self.shortcomings(one, documents) for one in submitted}
-        missed = {id: [one.agent for one in submitted if id in lacking[one.key]] for id in self.of_findings}
+        agents = dict.fromkeys(reply.agent for reply in submitted)
+        lacking = {reply.key: self.shortcomings(reply, documents) for reply in submitted}
+        missed = {id: [reply.agent for reply in submitted if id in lacking[reply.key]] for id in self.of_findings}
         for id, gate in self.of_texts.items():
             text_of = written_text if id in BUILT_IN_GATES else artifact
             texts = {
-                agent: "\n\n".join(text_of(one.reply) for one in submitted if one.agent == agent) for agent in agents
+                agent: "\n\n".join(text_of(reply.reply) for reply in submitted if reply.agent == agent)
+                for agent in agents
             }
             missed[id] = gate_misses(id, gate, texts)
         gates: dict[str, FindingsGate | Gate] = {**self.of_findings, **self.of_texts}

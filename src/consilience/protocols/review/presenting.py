@@ -80,22 +80,22 @@ def place_of(finding: Finding) -> str:
 def decided_by(finding: Finding) -> str:
     """Return who found it and what the other agents said: `found by red, confirmed by blue`."""
     by = join_names(finding.by)
-    found = f"found by {by}"
+    origin = f"found by {by}"
     if len(finding.by) > 1:
-        found = (
+        origin = (
             f"found by {by} apart" if finding.found_apart else f"the same words quoted by {by}, not as the same defect"
         )
     verdicts = {
         verdict: [j.agent for j in finding.judgements if j.verdict == verdict] for verdict in get_args(VerdictKind)
     }
-    said = [found]
-    said += [f"confirmed by {join_names(verdicts['confirm'])}"] if verdicts["confirm"] else []
-    said += [f"confirmed with another consequence by {join_names(verdicts['amend'])}"] if verdicts["amend"] else []
-    said += [f"refuted by {join_names(verdicts['refute'])}"] if verdicts["refute"] else []
-    said += [f"{join_names(verdicts['unsure'])} unsure"] if verdicts["unsure"] else []
-    if len(said) == 1 and finding.status == "unjudged":
-        said.append("not judged")
-    return ", ".join(said)
+    clauses = [origin]
+    clauses += [f"confirmed by {join_names(verdicts['confirm'])}"] if verdicts["confirm"] else []
+    clauses += [f"confirmed with another consequence by {join_names(verdicts['amend'])}"] if verdicts["amend"] else []
+    clauses += [f"refuted by {join_names(verdicts['refute'])}"] if verdicts["refute"] else []
+    clauses += [f"{join_names(verdicts['unsure'])} unsure"] if verdicts["unsure"] else []
+    if len(clauses) == 1 and finding.status == "unjudged":
+        clauses.append("not judged")
+    return ", ".join(clauses)
 
 
 def _findings(findings: Iterable[Finding]) -> Iterator[Block]:
@@ -371,7 +371,9 @@ def dropped_line(report: ReviewData) -> str:
 
 def count_dropped(dropped: Iterable[DroppedFinding]) -> Counter[DroppedReason]:
     """Return the number of findings dropped for each reason. What several agents say of the same words of a file is one finding."""
-    distinct = {(one.reason, one.line, one.fingerprint or n): one.reason for n, one in enumerate(dropped)}
+    distinct = {
+        (finding.reason, finding.line, finding.fingerprint or n): finding.reason for n, finding in enumerate(dropped)
+    }
     return Counter(distinct.values())
 
 

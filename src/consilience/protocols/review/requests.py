@@ -140,7 +140,10 @@ class Requests:
         `findings` by label, in order of weight: each with the judgements on it.
         """
         groups = [
-            (Quote(finding.id, label), *(Quote(said.id, f"{said.sender} on {label}") for said in judgements))
+            (
+                Quote(finding.id, label),
+                *(Quote(judgement.id, f"{judgement.sender} on {label}") for judgement in judgements),
+            )
             for label, (finding, *judgements) in findings.items()
         ]
         values = {"missing": tuple(missing), "judged": any(len(group) > 1 for group in groups)}

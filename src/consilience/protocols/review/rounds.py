@@ -204,7 +204,7 @@ class ReviewRun:
         for (agent, part), failure in self.missing.items():
             reason = f"{failure.kind.value}: {failure.detail}" if failure.detail else failure.kind.value
             reasons[agent].append(f"part {part}: {reason}" if len(self.parts) > 1 else reason)
-        return {agent: "; ".join(said) for agent, said in reasons.items()}
+        return {agent: "; ".join(texts) for agent, texts in reasons.items()}
 
     @property
     def absent(self) -> dict[str, str]:
@@ -235,8 +235,8 @@ class ReviewRun:
         submitted = self.submitted.get(assignment)
         if submitted is None:
             return []
-        found = self.settings.review_gates.shortcomings(submitted, self.session.sources)
-        return [f"{id}: {lacking}" for id, lackings in found.items() for lacking in lackings]
+        by_gate = self.settings.review_gates.shortcomings(submitted, self.session.sources)
+        return [f"{id}: {lacking}" for id, lackings in by_gate.items() for lacking in lackings]
 
     def _refinement(self, agent: str, part: int) -> str:
         """Return what an agent is asked to add to its review of a part, after an iteration."""
@@ -266,7 +266,7 @@ class ReviewRun:
         self.findings, self.dropped = vetted.findings, vetted.dropped
         for warning in vetted.warnings:
             self.session.warn(warning)
-        assignments = {one.key: assignment for assignment, one in self.submitted.items()}
+        assignments = {submitted.key: assignment for assignment, submitted in self.submitted.items()}
         due: dict[Assignment, dict[str, Message]] = defaultdict(dict)
         for finding in self.findings:
             judges = self.settings.plan.judges_of(finding.by)
@@ -284,20 +284,22 @@ class ReviewRun:
         self.unjudged = sum(map(len, due.values())) - sum(fitting for _, fitting in calls)
         async with self.session.phase("judge", 1, claims=self._claims()):
             results = await self.session.gather([ask for ask, _ in calls])
-        said: dict[str, dict[str, JudgedBy]] = defaultdict(dict)
+        judgements: dict[str, dict[str, JudgedBy]] = defaultdict(dict)
         by_message = {message.id: id for id, message in self.messages.items()}
         for result in results:
             if isinstance(result, Failure):
                 self.failures.append(result)
                 continue
-            for n, one in enumerate(result.value.verdicts, 1):
-                for id in map(by_message.__getitem__, self.session.named(result, [one.finding])):
-                    if result.agent in said[id]:
+            for n, verdict in enumerate(result.value.verdicts, 1):
+                for id in map(by_message.__getitem__, self.session.named(result, [verdict.finding])):
+                    if result.agent in judgements[id]:
                         continue
-                    said[id][result.agent] = JudgedBy(agent=result.agent, verdict=one.verdict, reason=one.reason)
-                    text = f"{one.verdict}. {one.reason}".rstrip()
+                    judgements[id][result.agent] = JudgedBy(
+                        agent=result.agent, verdict=verdict.verdict, reason=verdict.reason
+                    )
+                    text = f"{verdict.verdict}. {verdict.reason}".rstrip()
                     self.said_of[id].append(publish_from(self.session, result, "judgement", n, text, (LEAD,)))
-        self.findings = judged(self.findings, {id: tuple(by_agent.values()) for id, by_agent in said.items()})
+        self.findings = judged(self.findings, {id: tuple(by_agent.values()) for id, by_agent in judgements.items()})
 
     # --- closing
 

@@ -158,11 +158,11 @@ def _located(
 def _suppressed_once(dropped: Iterable[DroppedFinding]) -> Iterator[DroppedFinding]:
     """Yield the findings that are suppressed; one for what several agents say of the same words of a file, with all of them."""
     alike: dict[tuple[object, ...], list[DroppedFinding]] = {}
-    for n, one in enumerate(dropped):
-        if one.reason in ("baseline", "ignored"):
-            alike.setdefault((one.reason, one.file, one.line, one.fingerprint or n), []).append(one)
+    for n, finding in enumerate(dropped):
+        if finding.reason in ("baseline", "ignored"):
+            alike.setdefault((finding.reason, finding.file, finding.line, finding.fingerprint or n), []).append(finding)
     for group in alike.values():
-        yield group[0].model_copy(update={"by": ", ".join(dict.fromkeys(one.by for one in group))})
+        yield group[0].model_copy(update={"by": ", ".join(dict.fromkeys(finding.by for finding in group))})
 
 
 def _message(finding: Finding) -> str:

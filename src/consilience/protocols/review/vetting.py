@@ -60,7 +60,7 @@ def vet(
     diff and `changed_lines_only`, those on unchanged lines. `submitted` may be in any order.
     """
     vetting = _Vetting(locator_of(tuple(documents)), baseline, changed_lines_only)
-    for handed_in in sorted(submitted, key=lambda one: (one.agent, one.part, one.iteration, one.key)):
+    for handed_in in sorted(submitted, key=lambda reply: (reply.agent, reply.part, reply.iteration, reply.key)):
         for reply in handed_in.reply.findings:
             vetting.add(reply, handed_in)
     order = {name: n for n, name in enumerate(vetting.locator.files)}
@@ -84,7 +84,7 @@ def judged(findings: Sequence[Finding], judgements: Mapping[str, Sequence[Judged
         for judgement in judgements.get(finding.id, ()):
             before = by_agent.get(judgement.agent, judgement)
             if judgement.agent not in finding.by:
-                by_agent[judgement.agent] = min(before, judgement, key=lambda one: negative.index(one.verdict))
+                by_agent[judgement.agent] = min(before, judgement, key=lambda verdict: negative.index(verdict.verdict))
         if by_agent:
             finding = _with_judgements(finding, tuple(by_agent.values()), found_apart=finding.found_apart)
         result.append(finding)
@@ -259,14 +259,14 @@ def _merge_duplicates(findings: Sequence[Finding]) -> list[Finding]:
         key = (finding.file, finding.side, str(finding.first_line), finding.category.casefold())
         alike.setdefault(key, []).append(finding)
     return [
-        one
+        finding
         for group in alike.values()
-        for one in (group if len({f.refs for f in group}) < len(group) else [_combined(group)])
+        for finding in (group if len({f.refs for f in group}) < len(group) else [_combined(group)])
     ]
 
 
-def _same_category(one: Finding, other: Finding) -> bool:
-    return one.category.casefold() == other.category.casefold()
+def _same_category(first: Finding, other: Finding) -> bool:
+    return first.category.casefold() == other.category.casefold()
 
 
 def _combined(findings: Sequence[Finding], *, same_defect: bool = False) -> Finding:
@@ -285,8 +285,8 @@ def _combined(findings: Sequence[Finding], *, same_defect: bool = False) -> Find
             if judgement.agent not in by_agent or judgement.verdict == "refute":
                 by_agent[judgement.agent] = judgement
     is_found_apart = any(finding.found_apart for finding in findings) or any(
-        set(one.by).isdisjoint(other.by) and (same_defect or _same_category(one, other))
-        for n, one in enumerate(findings)
+        set(first_finding.by).isdisjoint(other.by) and (same_defect or _same_category(first_finding, other))
+        for n, first_finding in enumerate(findings)
         for other in findings[n + 1 :]
     )
     whole = first.model_copy(
