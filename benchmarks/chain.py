@@ -71,14 +71,14 @@ class Chain:
                 )
 
     def _ancestors(self, key: str) -> set[str]:
-        found: set[str] = set()
+        ancestors: set[str] = set()
         left = [key]
         while left:
             for cause in self.before(left.pop()):
-                if cause not in found:
-                    found.add(cause)
+                if cause not in ancestors:
+                    ancestors.add(cause)
                     left.append(cause)
-        return found
+        return ancestors
 
     def _first(self, n: int, agent: str) -> str:
         return f"round-{n}/{'observe' if self.shape.children[agent] else 'leaf_respond'}/{agent}"

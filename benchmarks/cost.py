@@ -96,7 +96,7 @@ class Measured:
 async def _measured(ours: Runner, beside: dict[str, Runner], directory: Path, repeats: int) -> Measured:
     """Ours and the others in turn, so that each repeat compares what ran in the same seconds; the first one warms up."""
     everybody = {OURS: ours, **beside}
-    found = Measured({name: [] for name in everybody}, {name: [] for name in everybody})
+    times = Measured({name: [] for name in everybody}, {name: [] for name in everybody})
     for n in range(repeats + 1):
         for name, runner in everybody.items():
             gc.collect()
@@ -104,32 +104,32 @@ async def _measured(ours: Runner, beside: dict[str, Runner], directory: Path, re
             ran = await runner(fresh(directory))
             own = (ran.cpu - await model_cpu(ran.requests)) / ran.calls * 1000
             if n == 0:
-                found.cold = found.cold or own
+                times.cold = times.cold or own
                 continue
-            found.cpu[name].append(own)
-            found.wall[name].append(ran.wall / ran.calls * 1000)
+            times.cpu[name].append(own)
+            times.wall[name].append(ran.wall / ran.calls * 1000)
             if name == OURS:
-                found.calls = ran.calls
-                found.writer.append(ran.writer / ran.calls * 1000)
-    return found
+                times.calls = ran.calls
+                times.writer.append(ran.writer / ran.calls * 1000)
+    return times
 
 
-def _cpu(name: str, found: Measured, target: float | None) -> Row:
+def _cpu(name: str, measured: Measured, target: float | None) -> Row:
     note = (
-        f"{found.calls} calls a run, its start and report included; {statistics.median(found.writer):.3f} ms of it in the "
-        f"writer thread; the first run in the process took {found.cold:.3f} ms"
+        f"{measured.calls} calls a run, its start and report included; {statistics.median(measured.writer):.3f} ms of it in the "
+        f"writer thread; the first run in the process took {measured.cold:.3f} ms"
     )
-    return _row(name, found.cpu, target, (note,))
+    return _row(name, measured.cpu, target, (note,))
 
 
-def _wall(name: str, found: Measured) -> Row:
+def _wall(name: str, measured: Measured) -> Row:
     """Only those who write: what keeps nothing waits for nothing."""
     durable = {
-        who: figures for who, figures in found.wall.items() if who in (OURS, graphs.NODES, graphs.TASKS, steps.STEPS)
+        who: figures for who, figures in measured.wall.items() if who in (OURS, graphs.NODES, graphs.TASKS, steps.STEPS)
     }
     return _row(name, durable, None, ())
 
 
-def _row(name: str, found: dict[str, list[float]], target: float | None, notes: tuple[str, ...]) -> Row:
-    beside = tuple(Series(who, tuple(figures)) for who, figures in found.items() if who != OURS)
-    return Row(GROUP, name, "ms", Series(OURS, tuple(found[OURS])), target, beside, notes)
+def _row(name: str, times: dict[str, list[float]], target: float | None, notes: tuple[str, ...]) -> Row:
+    beside = tuple(Series(who, tuple(figures)) for who, figures in times.items() if who != OURS)
+    return Row(GROUP, name, "ms", Series(OURS, tuple(times[OURS])), target, beside, notes)

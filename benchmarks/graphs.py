@@ -126,7 +126,7 @@ def _phased(steps: Steps, rounds: int, work: Work, saver: Any, *, split: bool) -
     def gathering(plan: Plan) -> Callable[[Talk], Any]:
         async def node(state: Talk) -> dict[str, Any]:
             made = await asyncio.gather(*(work(job) for job in plan(state)))
-            return {"said": {key: text for one in made for key, text in one["said"].items()}}
+            return {"said": {key: text for update in made for key, text in update["said"].items()}}
 
         return node
 

@@ -113,13 +113,13 @@ async def _grown(protocol: Protocol, size: int, directory: Path) -> Grown:
 
 async def _chats(sizes: Sequence[int]) -> list[Grown]:
     await chats.run(10, 20)
-    found = []
+    figures = []
     for size in sizes:
         gc.collect()
         gc.freeze()  # what the packages compared with left in memory is not walked again
         made = await chats.run(10, size, save=True)
-        found.append(Grown(size, size, made.ran.cpu, made.ran.wall, made.saved))
-    return found
+        figures.append(Grown(size, size, made.ran.cpu, made.ran.wall, made.saved))
+    return figures
 
 
 def _row(axis: Axis, figure: str, grown: list[Grown], chat: list[Grown]) -> Row:

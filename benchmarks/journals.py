@@ -71,24 +71,24 @@ async def _graph_size(rounds: int, directory: Path) -> Size:
 
 def _others_bytes(results: Results, rounds: int, directory: Path) -> tuple[Series, ...]:
     """Bytes a call of what others keep of as long a run."""
-    found: list[Series] = []
+    series: list[Series] = []
     if graphs.installed():
         path = fresh(directory)
         ran = asyncio.run(graphs.run_tasks(tree_steps(3, 3), rounds, path))
         _merge(path)
-        found.append(Series(graphs.TASKS, (path.stat().st_size / ran.calls,)))
+        series.append(Series(graphs.TASKS, (path.stat().st_size / ran.calls,)))
     if steps.installed():
         path = fresh(directory)
         ran = asyncio.run(steps.run_tree(3, 3, rounds, path))
-        found.append(Series(steps.STEPS, (path.stat().st_size / ran.calls,)))
+        series.append(Series(steps.STEPS, (path.stat().st_size / ran.calls,)))
     else:
         results.skip(steps.MISSING)
     if chats.installed():
         chat = asyncio.run(chats.run(12, MESSAGES, save=True))
-        found.append(Series(f"{chats.SAVED}, {MESSAGES} messages of 12 agents", (chat.saved / MESSAGES,)))
+        series.append(Series(f"{chats.SAVED}, {MESSAGES} messages of 12 agents", (chat.saved / MESSAGES,)))
     else:
         results.skip(chats.MISSING)
-    return tuple(found)
+    return tuple(series)
 
 
 def _merge(path: Path) -> None:

@@ -128,7 +128,7 @@ def machine(directory: Path) -> dict[str, object]:
         "load": round(os.getloadavg()[0] / cores, 2) if hasattr(os, "getloadavg") else None,
         "loop_ms": round(min(_loop() for _ in range(5)), 2),
         "commit_ms": round(statistics.median(_commits(directory)), 2),
-        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
     }
 
 

@@ -66,23 +66,23 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    given = arguments()
-    repeats = max(1, given.repeats or (3 if given.quick else 7))
+    options = arguments()
+    repeats = max(1, options.repeats or (3 if options.quick else 7))
     results = Results()
     progress = Console(stderr=True)
-    with tempfile.TemporaryDirectory(prefix="consilience-bench-", dir=given.dir) as directory:
-        for name in given.row or GROUPS:
+    with tempfile.TemporaryDirectory(prefix="consilience-bench-", dir=options.dir) as directory:
+        for name in options.row or GROUPS:
             began = time.perf_counter()
             with progress.status(f"measuring {name} …"):
-                GROUPS[name](results, Path(directory), repeats, given.quick)
+                GROUPS[name](results, Path(directory), repeats, options.quick)
             progress.print(f"measured {name} in {time.perf_counter() - began:.0f} s")
         where = machine(Path(directory))
-    given.json.write_text(json.dumps(results.as_json(where, repeats, given.quick), indent=1) + "\n", "utf-8")
-    if given.markdown:
+    options.json.write_text(json.dumps(results.as_json(where, repeats, options.quick), indent=1) + "\n", "utf-8")
+    if options.markdown:
         print_markdown(results, where, TITLES)
         return
     print_table(results, where, repeats)
-    print(f"Every figure: {given.json}")
+    print(f"Every figure: {options.json}")
 
 
 if __name__ == "__main__":

@@ -17,19 +17,19 @@ def measure(results: Results, directory: Path, repeats: int, quick: bool) -> Non
     bare = [sys.executable, "-c", "pass"]
     imported = [sys.executable, "-c", "import consilience"]
     pydantic = [sys.executable, "-c", "from pydantic import BaseModel"]
-    found = _in_turn({"import": imported, "bare": bare, "pydantic": pydantic}, PROCESSES)
+    seconds = _in_turn({"import": imported, "bare": bare, "pydantic": pydantic}, PROCESSES)
     beside: tuple[Series, ...] = (
-        Series("the bare interpreter", tuple(found["bare"])),
-        Series("from pydantic import BaseModel", tuple(found["pydantic"])),
+        Series("the bare interpreter", tuple(seconds["bare"])),
+        Series("from pydantic import BaseModel", tuple(seconds["pydantic"])),
     )
-    results.add([Row(GROUP, "import consilience", "s", Series(OURS, tuple(found["import"])), 0.15, beside)])
+    results.add([Row(GROUP, "import consilience", "s", Series(OURS, tuple(seconds["import"])), 0.15, beside)])
     command = Path(sys.executable).parent / "consilience"
     if not command.exists():
         results.skip(f"start-up of `consilience --help`: {command} is not installed")
         return
-    found = _in_turn({"help": [str(command), "--help"], "bare": bare}, PROCESSES)
-    beside = (Series("the bare interpreter", tuple(found["bare"])),)
-    results.add([Row(GROUP, "consilience --help", "s", Series(OURS, tuple(found["help"])), 0.25, beside)])
+    seconds = _in_turn({"help": [str(command), "--help"], "bare": bare}, PROCESSES)
+    beside = (Series("the bare interpreter", tuple(seconds["bare"])),)
+    results.add([Row(GROUP, "consilience --help", "s", Series(OURS, tuple(seconds["help"])), 0.25, beside)])
 
 
 def _in_turn(commands: dict[str, list[str]], times: int) -> dict[str, list[float]]:
@@ -37,11 +37,11 @@ def _in_turn(commands: dict[str, list[str]], times: int) -> dict[str, list[float
 
     Raises `CalledProcessError` if a command fails.
     """
-    found: dict[str, list[float]] = {name: [] for name in commands}
+    seconds: dict[str, list[float]] = {name: [] for name in commands}
     for n in range(times + 1):
         for name, command in commands.items():
             began = time.perf_counter()
             subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
             if n:
-                found[name].append(time.perf_counter() - began)
-    return found
+                seconds[name].append(time.perf_counter() - began)
+    return seconds

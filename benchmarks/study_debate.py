@@ -122,7 +122,7 @@ def compare(model: SimulatedModel, report: DebateReport, seconds: float) -> Reco
     named = {asked[id] for id in cruxes if id in asked and is_named(report, id)}
     precision, recall, score = f1(named, world.cruxes)
     declared, observed = flips(world, report, asked)
-    camps = {agent: n for n, one in enumerate(report.coalitions) for agent in one.members}
+    camps = {agent: n for n, coalition in enumerate(report.coalitions) for agent in coalition.members}
     groups = [camps.get(agent, -1 - n) for n, agent in enumerate(world.minds)]
     public = [
         {c.side for c in thread.commitments} & set(FIRM) for thread in report.threads if len(thread.commitments) > 1
@@ -174,7 +174,7 @@ def unconfirmed(model: SimulatedModel, report: DebateReport) -> int:
 
 
 def question_of(world: World, text: str) -> str | None:
-    return next((one.question for one in world.statements if one.question in text), None)
+    return next((statement.question for statement in world.statements if statement.question in text), None)
 
 
 def thread_question(world: World, report: DebateReport, id: str) -> str | None:
@@ -205,26 +205,26 @@ def flips(world: World, report: DebateReport, asked: dict[str, str]) -> tuple[fl
             rests = asked[id] in world.minds[record.agent].grounds
             declared += [] if record.declared is None else [record.declared == rests]
             observed += [] if record.observed is None else [record.observed == rests]
-    return tuple(sum(found) / len(found) if found else None for found in (declared, observed))  # type: ignore[return-value]
+    return tuple(sum(records) / len(records) if records else None for records in (declared, observed))  # type: ignore[return-value]
 
 
-def rows(found: Sequence[Recovery], alone: Sequence[Recovery]) -> list[tuple[str, Interval | None, str]]:
+def rows(recoveries: Sequence[Recovery], alone: Sequence[Recovery]) -> list[tuple[str, Interval | None, str]]:
     """Name, figure and target of every line that is printed; `alone` are the worlds with one dissenter."""
 
-    def mean(name: str, of: Sequence[Recovery] = found) -> Interval | None:
-        values = [getattr(one, name) for one in of]
+    def mean(name: str, of: Sequence[Recovery] = recoveries) -> Interval | None:
+        values = [getattr(recovery, name) for recovery in of]
         return bootstrap([float(value) for value in values if value is not None])
 
-    quiet, noisy = [one for one in found if not one.noise], [one for one in found if one.noise]
-    wrong = [one for one in found if one.misreport]
+    quiet, noisy = [item for item in recoveries if not item.noise], [item for item in recoveries if item.noise]
+    wrong = [recovery for recovery in recoveries if recovery.misreport]
     lines = [
         ("false consensus, noiseless ballots", mean("consensus", _split(quiet)), "0"),
         ("false consensus, noise 0.1 to 0.3", mean("consensus", _split(noisy)), "≤ 0.05"),
         ("recall of true consensus, noiseless ballots", mean("consensus", _agreed(quiet)), "≥ 0.95"),
         ("recall of true consensus, noise 0.1 to 0.3", mean("consensus", _agreed(noisy)), "≥ 0.95"),
-        ("the same with one dissenter", mean("consensus", [one for one in alone if one.noise]), ""),
+        ("the same with one dissenter", mean("consensus", [recovery for recovery in alone if recovery.noise]), ""),
         ("calls that ask ballots again, noise 0.1 to 0.3", mean("rechecks", noisy), ""),
-        ("unanimous in public though divided", mean("public", _split(found)), ""),
+        ("unanimous in public though divided", mean("public", _split(recoveries)), ""),
         ("crux precision", mean("precision"), ""),
         ("crux recall", mean("recall"), ""),
         ("crux F1", mean("f1"), "≥ 0.75"),
@@ -245,7 +245,7 @@ def rows(found: Sequence[Recovery], alone: Sequence[Recovery]) -> list[tuple[str
     ]
     for name, grid in (("sycophancy", SYCOPHANCY), ("noise", NOISE), ("misreport", MISREPORT)):
         for value in grid:
-            part = [one for one in found if getattr(one, name) == value]
+            part = [recovery for recovery in recoveries if getattr(recovery, name) == value]
             lines.append((f"crux F1 at {name} {value:g}", mean("f1", part), ""))
             lines.append((f"adjusted Rand index at {name} {value:g}", mean("rand", part), ""))
             lines.append((f"false consensus at {name} {value:g}", mean("consensus", _split(part)), ""))
@@ -253,12 +253,12 @@ def rows(found: Sequence[Recovery], alone: Sequence[Recovery]) -> list[tuple[str
     return lines
 
 
-def _split(found: Sequence[Recovery]) -> list[Recovery]:
-    return [one for one in found if not one.agreed]
+def _split(recoveries: Sequence[Recovery]) -> list[Recovery]:
+    return [recovery for recovery in recoveries if not recovery.agreed]
 
 
-def _agreed(found: Sequence[Recovery]) -> list[Recovery]:
-    return [one for one in found if one.agreed]
+def _agreed(recoveries: Sequence[Recovery]) -> list[Recovery]:
+    return [recovery for recovery in recoveries if recovery.agreed]
 
 
 def main() -> None:
@@ -266,20 +266,22 @@ def main() -> None:
     parser.add_argument("--worlds", type=int, default=208, metavar="N", help="how many (default 208)")
     parser.add_argument("--develop", action="store_true", help="other seeds than those of the published figures")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write every world's figures")
-    given = parser.parse_args()
-    first = DEVELOPED if given.develop else REPORTED
-    worlds = [world_of(n, first) for n in range(given.worlds)]
-    worlds += [dissenter_of(n, first) for n in range(given.worlds // 2)]
-    found = []
+    args = parser.parse_args()
+    first = DEVELOPED if args.develop else REPORTED
+    worlds = [world_of(n, first) for n in range(args.worlds)]
+    worlds += [dissenter_of(n, first) for n in range(args.worlds // 2)]
+    recoveries = []
     for n, world in enumerate(worlds, 1):
-        found.append(asyncio.run(run(world)))
+        recoveries.append(asyncio.run(run(world)))
         if sys.stderr.isatty():
             print(f"\r{n} of {len(worlds)} worlds", end="", file=sys.stderr, flush=True)
-    print(f"{given.worlds} worlds from seed {first}\n")
-    for name, figure, target in rows(found[: given.worlds], found[given.worlds :]):
+    print(f"{args.worlds} worlds from seed {first}\n")
+    for name, figure, target in rows(recoveries[: args.worlds], recoveries[args.worlds :]):
         print(f"{name:<48} {figure or '–'!s:<42} {f'target {target}' if target else ''}".rstrip())
-    if given.json:
-        given.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")
+    if args.json:
+        args.json.write_text(
+            json.dumps([asdict(recovery) for recovery in recoveries], indent=1) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -180,12 +180,12 @@ def _overlap(key: Key, place: Place, finding: Found) -> float:
 
 def _shared_words(place: str, quotation: str) -> float:
     """Return the longest run of words in common as a share of the shorter text; 0 if it is shorter than `MIN_SHARED_WORDS`."""
-    one, other = (same_form(text).split() for text in (place, quotation))
-    if not one or not other:
+    first, other = (same_form(text).split() for text in (place, quotation))
+    if not first or not other:
         return 0.0
     rows, longest = [0] * (len(other) + 1), 0
-    for word in one:
+    for word in first:
         rows = [0, *(before + 1 if word == theirs else 0 for before, theirs in zip(rows, other, strict=False))]
         longest = max(longest, *rows)
-    shorter = min(len(one), len(other))
+    shorter = min(len(first), len(other))
     return longest / shorter if longest >= min(MIN_SHARED_WORDS, shorter) else 0.0

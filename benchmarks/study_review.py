@@ -134,8 +134,8 @@ def print_findings(key: Key, run: Run) -> None:
 def as_json(run: Run) -> Mapping[str, object]:
     """Return a run as it is written with `--json`."""
     score = {name: value for name, value in asdict(run.score).items() if name != "found"}
-    found = {id: finding.model_dump() for id, finding in run.score.found.items()}
-    data = {"name": run.name, "session": run.report.session, "found": found, **score}
+    findings = {id: finding.model_dump() for id, finding in run.score.found.items()}
+    data = {"name": run.name, "session": run.report.session, "found": findings, **score}
     return {**data, "ledger": run.report.ledger and run.report.ledger.model_dump(mode="json")}
 
 
@@ -220,27 +220,27 @@ def options() -> argparse.ArgumentParser:
 
 def main() -> None:
     parser = options()
-    given = parser.parse_args()
-    key = load_key(given.key)
+    args = parser.parse_args()
+    key = load_key(args.key)
     try:
-        if given.score:
-            same = len({path.stem for path in given.score}) < len(given.score)
-            names = [str(path) if same else path.stem for path in given.score]
-            texts = [path.read_text(encoding="utf-8") for path in given.score]
+        if args.score:
+            same = len({path.stem for path in args.score}) < len(args.score)
+            names = [str(path) if same else path.stem for path in args.score]
+            texts = [path.read_text(encoding="utf-8") for path in args.score]
             runs = [scored(name, text, key) for name, text in zip(names, texts, strict=True)]
         else:
-            detail: Detail = given.detail or ("brief" if given.model.partition(":")[0] == "local" else "full")
-            limits = Limits(seconds=given.max_seconds) if given.max_seconds else None
-            study = Study(key, given.model, detail, dict(given.set), limits)
-            runs = asyncio.run(run_all(study, given.repeat, given.out))
+            detail: Detail = args.detail or ("brief" if args.model.partition(":")[0] == "local" else "full")
+            limits = Limits(seconds=args.max_seconds) if args.max_seconds else None
+            study = Study(key, args.model, detail, dict(args.set), limits)
+            runs = asyncio.run(run_all(study, args.repeat, args.out))
     except (OSError, ValueError, UserError) as error:
         parser.error(str(error))
     print_table(key, runs)
     for run in runs:
         print_findings(key, run)
-    if given.json:
+    if args.json:
         text = json.dumps([as_json(run) for run in runs], indent=1, default=lambda value: value.model_dump())
-        write(given.json, text)
+        write(args.json, text)
 
 
 if __name__ == "__main__":

@@ -105,12 +105,12 @@ class OneGather(Plain):
 
     async def run(self, session: Session) -> Report:
         async with session.phase("answer", 1):
-            said: list[Reply[str] | Failure] = await session.gather(
+            replies: list[Reply[str] | Failure] = await session.gather(
                 [session.ask(a.id, Prompt(f"Answer as {a.id}."), key=f"answer/{a.id}") for a in session.agents]
             )
-        last = said[-1]
+        last = replies[-1]
         answer = last.text if isinstance(last, Reply) else None
-        return await session.report(Report, first=said, stop_reason=StopReason.SETTLED, answer=answer)
+        return await session.report(Report, first=replies, stop_reason=StopReason.SETTLED, answer=answer)
 
 
 @register
@@ -132,9 +132,9 @@ class InTurn(Plain):
 
     async def run(self, session: Session) -> Report:
         members = [agent.id for agent in session.agents]
-        said: list[Reply[str]] = []
+        replies: list[Reply[str]] = []
         for begin in range(0, self.messages, self.at_once):
-            shown = tuple(session.quote(reply, reply.agent) for reply in said[-self.shown :])
+            shown = tuple(session.quote(reply, reply.agent) for reply in replies[-self.shown :])
             turns = range(begin, min(begin + self.at_once, self.messages))
             async with session.phase("speak", begin + 1):
                 works = [
@@ -143,9 +143,9 @@ class InTurn(Plain):
                     )
                     for n in turns
                 ]
-                said += [reply for reply in await session.gather(works) if isinstance(reply, Reply)]
-        first = said[: self.size]
-        return await session.report(Report, first=first, stop_reason=StopReason.SETTLED, answer=said[-1].text)
+                replies += [reply for reply in await session.gather(works) if isinstance(reply, Reply)]
+        first = replies[: self.size]
+        return await session.report(Report, first=first, stop_reason=StopReason.SETTLED, answer=replies[-1].text)
 
 
 @dataclass(frozen=True)
@@ -200,5 +200,5 @@ def thread_cpu(prefix: str) -> float:
     clock_of = getattr(time, "pthread_getcpuclockid", None)
     if clock_of is None:
         return 0.0
-    found = [t.ident for t in threading.enumerate() if t.name.startswith(prefix) and t.ident is not None]
-    return sum(time.clock_gettime(clock_of(ident)) for ident in found)
+    threads = [t.ident for t in threading.enumerate() if t.name.startswith(prefix) and t.ident is not None]
+    return sum(time.clock_gettime(clock_of(ident)) for ident in threads)

@@ -42,11 +42,11 @@ def main(arguments: list[str] | None = None) -> dict[int, int]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--game", default="TicTacToe-v0", help="a two-player game that says which moves are open")
     parser.add_argument("--model", help="as for `consilience --model`; the one that it would choose if none is named")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     panel = DeliberatingAgent(
-        Emergence(children=2, max_rounds=1, perspectives=PANEL, reply_tokens=160), model=given.model
+        Emergence(children=2, max_rounds=1, perspectives=PANEL, reply_tokens=160), model=args.model
     )
-    rewards, reason = play(given.game, panel, FirstSquare())
+    rewards, reason = play(args.game, panel, FirstSquare())
     print(f"{reason} Rewards: {rewards}. Moves that named none of the open ones: {panel.stray}.")
     print(f"See what the panel said: consilience show {panel.sessions[-1]}")
     return rewards
