@@ -152,19 +152,19 @@ async def test_error_of_a_run_beside_a_running_loop_is_raised_to_the_caller() ->
 
 
 async def test_models_are_assigned_in_agent_order_or_by_agent_id() -> None:
-    one, two = ScriptedModel(lambda r: "a", name="one"), ScriptedModel(lambda r: "b", name="two")
+    first, two = ScriptedModel(lambda r: "a", name="one"), ScriptedModel(lambda r: "b", name="two")
     protocol = consilience.Emergence(children=3, max_rounds=1)
-    report = await consilience.deliberate("Why?", protocol, model=[one, two])
+    report = await consilience.deliberate("Why?", protocol, model=[first, two])
     assert [a.model for a in report.agents] == ["one", "two", "one", "two"]
     assert [(s.model, s.agents) for s in report.independence.shared] == [
         ("one", ("L1N1", "L2N2")),
         ("two", ("L2N1", "L2N3")),
     ]
-    by_agent = {"L1N1": one, "L2N1": one, "L2N2": two, "L2N3": two}
+    by_agent = {"L1N1": first, "L2N1": first, "L2N2": two, "L2N3": two}
     report = await consilience.deliberate("Why?", protocol, model=by_agent)
     assert [a.model for a in report.agents] == ["one", "one", "two", "two"]
     with pytest.raises(SettingsError, match="L2N3 has none"):
-        await consilience.deliberate("Why?", protocol, model={"L1N1": one, "L2N1": one, "L2N2": two})
+        await consilience.deliberate("Why?", protocol, model={"L1N1": first, "L2N1": first, "L2N2": two})
 
 
 @pytest.mark.parametrize("task", ["", "  \n", "x" * 1_000_001])
@@ -179,7 +179,7 @@ NOTE = consilience.Source("Rents rose.", "note")
 
 
 @pytest.mark.parametrize(
-    ("task", "protocol", "settings", "said"),
+    ("task", "protocol", "settings", "expected"),
     [
         ("Why?", consilience.Solo, {}, r"Solo is a class, not a protocol.* Write Solo\(\)\."),
         ("Why?", "solo", {}, r"'solo' \(str\) is not a protocol.* consilience\.Solo\(\)\."),
@@ -209,10 +209,10 @@ NOTE = consilience.Source("Rents rose.", "note")
     ],
 )
 def test_invalid_argument_error_shows_the_right_form(
-    task: Any, protocol: Any, settings: dict[str, Any], said: str, home: Path
+    task: Any, protocol: Any, settings: dict[str, Any], expected: str, home: Path
 ) -> None:
     asked = model()
-    with pytest.raises(SettingsError, match=said) as mistake:
+    with pytest.raises(SettingsError, match=expected) as mistake:
         consilience.run_sync(task, protocol, model=asked, **settings)
     assert not isinstance(mistake.value.__context__, RuntimeError), "no absent loop stands above it in a traceback"
     assert asked.requests == []
@@ -220,7 +220,7 @@ def test_invalid_argument_error_shows_the_right_form(
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("inputs", "expected"),
     [
         ({"calls": -1}, "calls must be at least 0, not -1"),
         ({"calls": 10**400}, "calls must be at most 9223372036854775807"),
@@ -232,13 +232,13 @@ def test_invalid_argument_error_shows_the_right_form(
         ({"phases": {"leaf_respond/x": {"calls": 1}}}, "phases: 'leaf_respond/x' is not a phase"),
     ],
 )
-def test_invalid_limit_is_a_user_error_in_every_form(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(SettingsError, match=rf"^invalid limits: {said}.* Where: limits\. Give "):
-        consilience.Limits(**given)
-    with pytest.raises(SettingsError, match=said):
-        consilience.run_sync("Why?", SOLO, model=model(), limits=given)  # type: ignore[arg-type]
+def test_invalid_limit_is_a_user_error_in_every_form(inputs: dict[str, Any], expected: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^invalid limits: {expected}.* Where: limits\. Give "):
+        consilience.Limits(**inputs)
+    with pytest.raises(SettingsError, match=expected):
+        consilience.run_sync("Why?", SOLO, model=model(), limits=inputs)  # type: ignore[arg-type]
     with pytest.raises(ValidationError):  # in a journal it is damage
-        consilience.Limits.model_validate(given)
+        consilience.Limits.model_validate(inputs)
 
 
 def test_invalid_limit_of_an_agent_is_a_user_error() -> None:
@@ -254,7 +254,7 @@ async def test_invalid_store_is_a_user_error_in_every_function() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "wrong"),
+    ("inputs", "wrong"),
     [
         ((3, "report"), "'text' of the source must be text, not 3. Where: Source(…)."),
         (("Rents rose.", 3), "'name' of the source must be text, not 3. Where: Source(…)."),
@@ -264,9 +264,9 @@ async def test_invalid_store_is_a_user_error_in_every_function() -> None:
         ),
     ],
 )
-def test_document_of_another_type_error_shows_the_right_form(given: tuple[object, ...], wrong: str) -> None:
+def test_document_of_another_type_error_shows_the_right_form(inputs: tuple[object, ...], wrong: str) -> None:
     with pytest.raises(SettingsError) as refused:
-        consilience.Source(*given)  # type: ignore[arg-type]
+        consilience.Source(*inputs)  # type: ignore[arg-type]
     assert wrong in str(refused.value)
     assert 'Write Source("The text.", name="report.md", agents=("L2N1",))' in str(refused.value)
 
@@ -314,14 +314,14 @@ async def test_plain_text_among_sources_is_refused(begun: Any, tmp_path: Path, h
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "does not exist"), (b"\xff\x00", "is not UTF-8 text"), (b" \n", "is empty")]
+    ("content", "expected"), [(None, "does not exist"), (b"\xff\x00", "is not UTF-8 text"), (b" \n", "is empty")]
 )
-async def test_file_that_is_no_document_is_refused(content: bytes | None, said: str, tmp_path: Path) -> None:
+async def test_file_that_is_no_document_is_refused(content: bytes | None, expected: str, tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     if content is not None:
         file.write_bytes(content)
     asked = model()
-    with pytest.raises(UserError, match=f"the document {said}.* Where: .*notes.txt"):
+    with pytest.raises(UserError, match=f"the document {expected}.* Where: .*notes.txt"):
         await _deliberated([file], asked)
     with pytest.raises(UserError, match="the document cannot be read"):
         await _deliberated([tmp_path], asked)
@@ -341,7 +341,7 @@ async def test_protocol_under_a_taken_name_is_refused_before_anything_is_recorde
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("inputs", "says"),
     [
         ({"task": "caf\udce9"}, "the task contains"),
         ({"sources": [consilience.Source(text="caf\udce9")]}, "document 1 contains"),
@@ -351,20 +351,20 @@ async def test_protocol_under_a_taken_name_is_refused_before_anything_is_recorde
     ],
 )
 async def test_lone_surrogate_in_arguments_is_refused_before_anything_is_recorded(
-    given: dict[str, Any], says: str, home: Path
+    inputs: dict[str, Any], says: str, home: Path
 ) -> None:
     with pytest.raises(SettingsError, match=says):
-        await consilience.deliberate(protocol=SOLO, **{"task": "Why?", "model": model(), **given})
+        await consilience.deliberate(protocol=SOLO, **{"task": "Why?", "model": model(), **inputs})
     assert consilience.SqliteStore(home / "journal.db").sessions() == []
 
 
 async def test_lone_surrogate_in_a_reply_does_not_end_the_run() -> None:
-    said = Scripted("caf\udce9", finish_reason="\udce9")
-    report = await consilience.deliberate("Why?", SOLO, model=ScriptedModel([said]))
+    completion = Scripted("caf\udce9", finish_reason="\udce9")
+    report = await consilience.deliberate("Why?", SOLO, model=ScriptedModel([completion]))
     assert report.answer == "caf?"
 
 
-@pytest.mark.parametrize("given", [{"repairs": -1}, {"repairs": 11}, {"temperature": "hot"}, {"temperature": -0.1}])
-def test_invalid_options_are_refused(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("inputs", [{"repairs": -1}, {"repairs": 11}, {"temperature": "hot"}, {"temperature": -0.1}])
+def test_invalid_options_are_refused(inputs: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):
-        Options(**given)
+        Options(**inputs)

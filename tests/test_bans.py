@@ -71,19 +71,19 @@ def banned_in(path: Path) -> list[str]:
     """One sentence for each thing in this file that a protocol may not do."""
     tree = parse(path)
     sessions = _sessions(tree)
-    found: list[tuple[int, str]] = []
+    uses: list[tuple[int, str]] = []
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 0)
         for module in _imported(node):
             instead = BANNED_MODULES.get(module.partition(".")[0])
             if instead:
-                found.append((line, f"imports {module}; use {instead}"))
+                uses.append((line, f"imports {module}; use {instead}"))
         call = _called(node)
         if call in BANNED_CALLS:
-            found.append((line, f"calls {call}(); use {BANNED_CALLS[call]}"))
+            uses.append((line, f"calls {call}(); use {BANNED_CALLS[call]}"))
         if isinstance(node, ast.Attribute) and _private(node.attr) and _is_session(node.value, sessions):
-            found.append((line, f"reaches into the session: {ast.unparse(node)}; use its public methods"))
-    return [f"{path}:{line}: {what}" for line, what in sorted(found)]
+            uses.append((line, f"reaches into the session: {ast.unparse(node)}; use its public methods"))
+    return [f"{path}:{line}: {what}" for line, what in sorted(uses)]
 
 
 def _imported(node: ast.AST) -> Iterator[str]:
@@ -137,12 +137,12 @@ def _is_session(node: ast.expr, names: Iterable[str]) -> bool:
 
 
 def test_protocols_touch_the_world_through_the_session_only() -> None:
-    found = [what for path in python_files(SOURCE / "protocols") for what in banned_in(path)]
-    assert not found, "protocols touch the world through Session only:\n" + "\n".join(found)
+    uses = [what for path in python_files(SOURCE / "protocols") for what in banned_in(path)]
+    assert not uses, "protocols touch the world through Session only:\n" + "\n".join(uses)
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "expected"),
     [
         ("import asyncio", "imports asyncio; use session.gather"),
         ("def f():\n    import random", ":2: imports random; use session.rng"),
@@ -171,13 +171,13 @@ def test_protocols_touch_the_world_through_the_session_only() -> None:
         ("mine = session\nmine._x", "reaches into the session: mine._x"),
     ],
 )
-def test_banned_use_in_a_sample_is_found(tmp_path: Path, code: str, said: str) -> None:
+def test_banned_use_in_a_sample_is_found(tmp_path: Path, code: str, expected: str) -> None:
     path = tmp_path / "protocol.py"
     path.write_text(code)
-    found = banned_in(path)
-    assert len(found) == 1
-    assert said in found[0]
-    assert str(path) in found[0]
+    uses = banned_in(path)
+    assert len(uses) == 1
+    assert expected in uses[0]
+    assert str(path) in uses[0]
 
 
 @pytest.mark.parametrize(
@@ -205,18 +205,20 @@ def test_allowed_use_in_a_sample_is_not_reported(tmp_path: Path, code: str) -> N
 
 def too_long_in(path: Path) -> list[str]:
     lines = len(path.read_text(encoding="utf-8").splitlines())
-    found = [f"{path}: {lines} lines, at most {MAX_FILE_LINES}; split it by concept"] if lines > MAX_FILE_LINES else []
+    problems = (
+        [f"{path}: {lines} lines, at most {MAX_FILE_LINES}; split it by concept"] if lines > MAX_FILE_LINES else []
+    )
     for node in ast.walk(parse(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > MAX_FUNCTION_LINES:
-                found.append(f"{path}:{node.lineno}: {node.name} has {length} lines, at most {MAX_FUNCTION_LINES}")
-    return found
+                problems.append(f"{path}:{node.lineno}: {node.name} has {length} lines, at most {MAX_FUNCTION_LINES}")
+    return problems
 
 
 def test_files_and_functions_are_short() -> None:
-    found = [what for path in python_files(SOURCE) for what in too_long_in(path)]
-    assert not found, "\n".join(found)
+    problems = [what for path in python_files(SOURCE) for what in too_long_in(path)]
+    assert not problems, "\n".join(problems)
 
 
 def function(name: str, lines: int) -> str:

@@ -12,11 +12,11 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_a_group_of_benchmarks_runs_and_writes_its_figures(tmp_path: Path) -> None:
-    found = tmp_path / "results.json"
-    command = [sys.executable, "benchmarks/run.py", "--quick", "--repeats", "1", "--row", "prompts", "--json", found]
+    figures = tmp_path / "results.json"
+    command = [sys.executable, "benchmarks/run.py", "--quick", "--repeats", "1", "--row", "prompts", "--json", figures]
     ran = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
-    rows = json.loads(found.read_text())["rows"]
+    rows = json.loads(figures.read_text())["rows"]
     assert {row["group"] for row in rows} == {"prompts"}
     assert all(row["values"] for row in rows)
 
@@ -31,10 +31,10 @@ def test_every_module_of_the_benchmarks_is_imported_by_its_command() -> None:
 
 
 def test_the_study_of_debates_runs_and_prints_its_figures(tmp_path: Path) -> None:
-    found = tmp_path / "worlds.json"
-    command = [sys.executable, "benchmarks/study_debate.py", "--worlds", "2", "--develop", "--json", found]
+    figures = tmp_path / "worlds.json"
+    command = [sys.executable, "benchmarks/study_debate.py", "--worlds", "2", "--develop", "--json", figures]
     ran = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
     assert "crux F1 " in ran.stdout
     planted, lone = [1, 2], [10_000_001]
-    assert [world["seed"] for world in json.loads(found.read_text())] == planted + lone
+    assert [world["seed"] for world in json.loads(figures.read_text())] == planted + lone

@@ -166,8 +166,8 @@ def test_task_shown_in_the_guide_is_valid() -> None:
 
 def test_make_targets_named_on_pages_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    said = "\n".join(page.read_text() for page in PAGES)
-    named = set(re.findall(r"`make ([a-z-]+)|^make ([a-z-]+)(?=  |$)", said, re.MULTILINE))
+    text = "\n".join(page.read_text() for page in PAGES)
+    named = set(re.findall(r"`make ([a-z-]+)|^make ([a-z-]+)(?=  |$)", text, re.MULTILINE))
     assert named
     for target in {first or second for first, second in named}:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
@@ -340,14 +340,14 @@ def test_storage_page_commands_list_and_remove_sessions(recorded: str, home: Pat
     page = (ROOT / "docs" / "storage.md").read_text()
     commands = re.findall(r"`consilience (sessions [^`]+)`", page)
     assert [command.split()[1] for command in commands] == ["list", "rm", "gc"]
-    said = {}
+    outputs = {}
     for command in (commands[0], f"{commands[2]} --dry-run", f"{commands[1]} --yes", f"{commands[2]} --yes"):
         result = CliRunner().invoke(app, shlex.split(command.replace("ID...", recorded)))
         assert result.exit_code == 0, result.output
-        said[command] = result.stdout
-    assert recorded in said[commands[0]]
-    assert "1 session would be removed" in said[f"{commands[2]} --dry-run"]
-    assert f"1 session removed ({recorded})" in said[f"{commands[1]} --yes"]
+        outputs[command] = result.stdout
+    assert recorded in outputs[commands[0]]
+    assert "1 session would be removed" in outputs[f"{commands[2]} --dry-run"]
+    assert f"1 session removed ({recorded})" in outputs[f"{commands[1]} --yes"]
     assert "monitoring gap" not in (home / "journal.db").read_bytes().decode("latin-1")
 
 

@@ -68,12 +68,12 @@ def floor_of(room: str) -> int:
 
 def modules_in(source: Path) -> dict[str, Path]:
     """Every module below `source`, by its name relative to the package."""
-    found: dict[str, Path] = {}
+    modules: dict[str, Path] = {}
     for path in sorted(source.rglob("*.py")):
         parts = path.relative_to(source).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
-        found[name] = path
-    return found
+        modules[name] = path
+    return modules
 
 
 def imports_of(module: str, path: Path, known: set[str]) -> Iterator[Import]:
@@ -119,32 +119,32 @@ def _relative(name: str) -> str:
 def violations(source: Path) -> list[str]:
     """One sentence for each import that does not point downward, and for each module without a floor."""
     modules = modules_in(source)
-    found: list[str] = []
+    wrong: list[str] = []
     for module, path in modules.items():
         room = room_of(module)
         if room is None:
-            found.append(f"{path}: no floor is named for {module}; give it one in FLOORS of tests/test_layers.py")
+            wrong.append(f"{path}: no floor is named for {module}; give it one in FLOORS of tests/test_layers.py")
             continue
-        for one in imports_of(module, path, set(modules)):
-            target = room_of(one.imported)
+        for imported in imports_of(module, path, set(modules)):
+            target = room_of(imported.imported)
             if target is None:
-                found.append(f"{one}, which has no floor")
+                wrong.append(f"{imported}, which has no floor")
             elif target != room and floor_of(target) >= floor_of(room):
                 where = "beside it" if floor_of(target) == floor_of(room) else "above it"
-                found.append(f"{one}, a room {where}")
-    return found
+                wrong.append(f"{imported}, a room {where}")
+    return wrong
 
 
 def test_imports_point_downward() -> None:
-    found = violations(SOURCE)
-    assert not found, "imports point downward only (docs/design, and CONTRIBUTING.md):\n" + "\n".join(found)
+    wrong = violations(SOURCE)
+    assert not wrong, "imports point downward only (docs/design, and CONTRIBUTING.md):\n" + "\n".join(wrong)
 
 
 def circle(source: Path) -> list[str]:
     """The modules of one import circle, the first one repeated at the end; empty if there is none."""
     modules = modules_in(source)
     below = {
-        module: {one.imported for one in imports_of(module, path, set(modules))} & modules.keys() - {module}
+        module: {edge.imported for edge in imports_of(module, path, set(modules))} & modules.keys() - {module}
         for module, path in modules.items()
     }
     try:
@@ -155,8 +155,8 @@ def circle(source: Path) -> list[str]:
 
 
 def test_no_modules_import_each_other() -> None:
-    found = circle(SOURCE)
-    assert not found, "an import circle: " + " imports ".join(reversed(found))
+    modules = circle(SOURCE)
+    assert not modules, "an import circle: " + " imports ".join(reversed(modules))
 
 
 # --- the check itself
@@ -222,7 +222,7 @@ def test_import_that_points_downward_is_allowed(tree: Path, file: str, code: str
 
 
 @pytest.mark.parametrize(
-    ("file", "code", "said"),
+    ("file", "code", "expected"),
     [
         ("domain/errors.py", "import consilience.engine.session", "imports engine.session, a room above it"),
         ("domain/errors.py", "import consilience", "imports __init__, a room above it"),
@@ -250,22 +250,22 @@ def test_import_that_points_downward_is_allowed(tree: Path, file: str, code: str
         ("cli/main.py", "import consilience.plugins", "imports plugins, which has no floor"),
     ],
 )
-def test_import_that_does_not_point_downward_is_found(tree: Path, file: str, code: str, said: str) -> None:
+def test_import_that_does_not_point_downward_is_found(tree: Path, file: str, code: str, expected: str) -> None:
     (tree / file).write_text(code)
-    found = violations(tree)
-    assert len(found) == 1
-    assert said in found[0]
-    assert str(tree / file) in found[0]
+    wrong = violations(tree)
+    assert len(wrong) == 1
+    assert expected in wrong[0]
+    assert str(tree / file) in wrong[0]
 
 
 def test_module_without_a_floor_is_found(tree: Path) -> None:
     (tree / "misc.py").write_text("")
     (tree / "plugins").mkdir()
     (tree / "plugins" / "one.py").write_text("")
-    found = violations(tree)
-    assert len(found) == 2
-    assert "no floor is named for misc" in found[0]
-    assert "no floor is named for plugins.one" in found[1]
+    wrong = violations(tree)
+    assert len(wrong) == 2
+    assert "no floor is named for misc" in wrong[0]
+    assert "no floor is named for plugins.one" in wrong[1]
 
 
 def test_no_room_is_named_twice() -> None:
@@ -303,10 +303,10 @@ def types_in(root: Path) -> Iterator[tuple[str, Path]]:
 
 
 def names_of_two_types(root: Path) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    owners: dict[str, list[str]] = {}
     for name, path in types_in(root):
-        found.setdefault(name, []).append(str(path.relative_to(root)))
-    return {name: places for name, places in found.items() if len(places) > 1 and len(name) > 1}
+        owners.setdefault(name, []).append(str(path.relative_to(root)))
+    return {name: places for name, places in owners.items() if len(places) > 1 and len(name) > 1}
 
 
 def test_no_type_name_stands_for_two_things() -> None:

@@ -80,11 +80,11 @@ async def test_live_left_early_stops_the_run_which_resumes(store: consilience.Sq
 
 async def test_live_never_entered_records_nothing(store: consilience.SqliteStore) -> None:
     model = ScriptedModel(emergent)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as error:
         warnings.simplefilter("always")
         consilience.live("Is it so?", TREE, model=model, store=store)
         gc.collect()
-    assert [str(warning.message) for warning in said] == []
+    assert [str(warning.message) for warning in error] == []
     assert (model.requests, store.sessions()) == ([], [])
 
 
@@ -115,11 +115,11 @@ async def test_log_records_events_without_texts(
 
     with caplog.at_level(logging.DEBUG, logger="consilience"):
         report = await consilience.deliberate(f"Is it {SECRET}?", TREE, model=ScriptedModel(reply), store=store)  # type: ignore[arg-type]
-    said = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "consilience"]
-    assert said[0] == ("INFO", f"session {report.session} begins: emergence with 3 agents")
-    assert said[-1] == ("INFO", f"session {report.session} ends: {report.stop_reason.value}")
-    assert ("WARNING", f"session {report.session}: round-1/lateral/L2N1 failed: rate_limited") in said
-    assert sum("completed" in text for _, text in said) == report.ledger.actual.calls - 1
+    records = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "consilience"]
+    assert records[0] == ("INFO", f"session {report.session} begins: emergence with 3 agents")
+    assert records[-1] == ("INFO", f"session {report.session} ends: {report.stop_reason.value}")
+    assert ("WARNING", f"session {report.session}: round-1/lateral/L2N1 failed: rate_limited") in records
+    assert sum("completed" in text for _, text in records) == report.ledger.actual.calls - 1
     assert SECRET not in caplog.text
 
 

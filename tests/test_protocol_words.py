@@ -46,9 +46,9 @@ ALLOWED: dict[str, str] = {
 def words_of(protocol: type[Protocol]) -> set[str]:
     """Names that belong to a protocol: its own, its settings, its report's fields beyond the header, its kinds and notes."""
     report = protocol.report
-    found = {protocol.name, *protocol.model_fields, *report.asides, *protocol.must_be_read, *protocol.notes}
-    found |= set(report.model_fields) - set(Report.model_fields)
-    return found
+    names = {protocol.name, *protocol.model_fields, *report.asides, *protocol.must_be_read, *protocol.notes}
+    names |= set(report.model_fields) - set(Report.model_fields)
+    return names
 
 
 ALL_WORDS = {word for protocol in SHIPPED.values() for word in words_of(protocol)}
@@ -80,23 +80,23 @@ def test_words_of_protocols_are_collected() -> None:
 
 def test_engine_and_reporting_strings_name_no_protocol() -> None:
     words = ALL_WORDS - ALLOWED.keys()
-    found = [
+    uses = [
         f"{path.relative_to(SOURCE)}:{line}: {word!r} in {text[:80]!r}"
         for path in files()
         for text, line in strings_in(path)
         for word in sorted(words & set(re.findall(r"[a-z_]+", text)))
     ]
-    assert not found, "the engine and reporting know no protocol:\n" + "\n".join(found)
+    assert not uses, "the engine and reporting know no protocol:\n" + "\n".join(uses)
 
 
 def test_engine_and_reporting_import_no_protocol() -> None:
-    found = []
+    imports = []
     for path in files():
         for node in ast.walk(ast.parse(path.read_text())):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            found += [f"{path}: {module}" for module in modules if module.startswith("consilience.protocols")]
-    assert not found
+            imports += [f"{path}: {module}" for module in modules if module.startswith("consilience.protocols")]
+    assert not imports
 
 
 def test_every_allowed_word_is_needed() -> None:

@@ -14,23 +14,23 @@ STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u202
 
 def skeleton(text: str) -> list[tuple[str, str, int]]:
     """The blocks of a report as it is read, the inside of its answer left out: kind, heading's text, depth."""
-    found: list[tuple[str, str, int]] = []
+    parts: list[tuple[str, str, int]] = []
     tokens = READER.parse(text)
     inside = False
     for token, following in zip(tokens, [*tokens[1:], Token("", "", 0)], strict=True):
         if token.type == "heading_open" and token.level == 0 and token.tag in ("h1", "h2"):
             inside = False
             title = following.content if token.tag == "h2" else ""
-            found.append((token.tag, title, 0))
+            parts.append((token.tag, title, 0))
             inside = title == "Answer"
         elif inside:
             high = token.type == "heading_open" and token.level > 0 and token.tag in ("h1", "h2")
             assert not high, f"a heading as high as ours, within something: {token}"
         elif token.type != "inline":
-            found.append((token.type, "", token.level))
+            parts.append((token.type, "", token.level))
         assert "html" not in token.type, f"HTML: {token.content!r}"
         assert not any("html" in child.type for child in token.children or ()), f"HTML in {token.content!r}"
-    return found
+    return parts
 
 
 def headings(text: str) -> list[str]:

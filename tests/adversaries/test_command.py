@@ -33,21 +33,21 @@ def invoke(*arguments: str) -> Result:
     return result
 
 
-def saying(said: str, request: ModelRequest) -> object:
+def saying(text: str, request: ModelRequest) -> object:
     fields = request.returns.model_fields if request.returns else {}  # type: ignore[attr-defined]
     body: dict[str, object] = {}
     if "objections" in fields and "/lateral/L2N3" in request.key:
-        body["objections"] = [{"to": "A", "text": said[:1000]}]
+        body["objections"] = [{"to": "A", "text": text[:1000]}]
     if "claims" in fields:
-        body["claims"] = [{"text": said[:1000], "ids": ["A"]}]
-    return json.dumps({**body, "text": f"{said}\nYes."}) if fields else said
+        body["claims"] = [{"text": text[:1000], "ids": ["A"]}]
+    return json.dumps({**body, "text": f"{text}\nYes."}) if fields else text
 
 
 @pytest.mark.matrix(keep=9)
-@pytest.mark.parametrize("said", TEXTS)
-def test_hostile_replies_reach_the_user_as_text(town: Town, said: str) -> None:
+@pytest.mark.parametrize("hostile", TEXTS)
+def test_hostile_replies_reach_the_user_as_text(town: Town, hostile: str) -> None:
     """On both streams, in the files, in what is shown of a finished session."""
-    town.reply = lambda request: saying(TEXTS[said], request)
+    town.reply = lambda request: saying(TEXTS[hostile], request)
     result = invoke(*RUN, "--out", "report")
     assert result.exit_code == 0
     (session,) = recorded()
@@ -68,12 +68,12 @@ def test_hostile_replies_reach_the_user_as_text(town: Town, said: str) -> None:
 
 
 @pytest.mark.matrix(keep=9)
-@pytest.mark.parametrize("said", TEXTS)
-def test_hostile_replies_of_an_unfinished_session_are_shown_as_text(town: Town, said: str) -> None:
+@pytest.mark.parametrize("hostile", TEXTS)
+def test_hostile_replies_of_an_unfinished_session_are_shown_as_text(town: Town, hostile: str) -> None:
     def until_the_end(request: ModelRequest) -> object:
         if "/observe/" in request.key:
-            raise RuntimeError(f"boom {TEXTS[said][:200]}")
-        return saying(TEXTS[said], request) if request.agent == "L2N1" else sensible(request)
+            raise RuntimeError(f"boom {TEXTS[hostile][:200]}")
+        return saying(TEXTS[hostile], request) if request.agent == "L2N1" else sensible(request)
 
     town.reply = until_the_end
     broken = invoke(*RUN)

@@ -22,52 +22,52 @@ from consilience.reporting.markdown import markdown, print_markdown
 from consilience.reporting.record import AnyReport
 
 
-def report(said: str) -> AnyReport:
+def report(text: str) -> AnyReport:
     """A report in which everything that an agent or a user wrote is this, as it comes out of a reply."""
-    said = said.encode("utf-8", "replace").decode()
+    text = text.encode("utf-8", "replace").decode()
     agents = (
         Agent(id="L1N1", role="integrator", model="m"),
-        Agent(id="L2N1", role="specialist", persona=said, perspective=said, model="m"),
-        Agent(id="L2N2", role="specialist", perspective=said, model="m"),
+        Agent(id="L2N1", role="specialist", persona=text, perspective=text, model="m"),
+        Agent(id="L2N2", role="specialist", perspective=text, model="m"),
     )
-    given: dict[str, Any] = {
-        "ballots": [{"agent": "L2N1", "position": said}],
-        "pool": {said: 1.0},
-        "position": said,
+    fields: dict[str, Any] = {
+        "ballots": [{"agent": "L2N1", "position": text}],
+        "pool": {text: 1.0},
+        "position": text,
         "rounds": [],
     }
     return AnyReport(
         session="r1",
         protocol="emergence",
-        task=said,
+        task=text,
         settings={"max_rounds": 5},
         seed=0,
         agents=agents,
         topology=tree(2, 2),
         stop_reason=StopReason.EXHAUSTED_STEPS,
-        degraded=said,
+        degraded=text,
         replied=2,
         quorum_met=True,
         steps=2,
-        answer=said,
+        answer=text,
         ledger=LedgerReport(estimated=Estimate(min=7, max=15), actual=UsageTotals(calls=9)),
-        claims=(Claim(text=f"x{said}", ids=("round-1/lateral/L2N1",)), Claim(text=f"{said}x")),
-        dissent=(Dissent(agent="L2N1", text=said, position=said),),
-        objections=(Objection(id="o", agent="L2N1", to="L2N2", text=said, read=False),),
-        position_changes=(PositionChange(agent="L2N1", before=said, after=said, step=1, cause=said),),
-        missing=(MissingAgent(agent="L2N2", since="round-2/lateral/L2N2", reason=said),),
-        quotations=(Quotation(words=said, source="S1", line=1, verified=False),),
-        failed_calls=(FailedCall(key=said, agent="L2N2", kind=FailureKind.REJECTED, detail=said),),
-        unmet=(said,),
+        claims=(Claim(text=f"x{text}", ids=("round-1/lateral/L2N1",)), Claim(text=f"{text}x")),
+        dissent=(Dissent(agent="L2N1", text=text, position=text),),
+        objections=(Objection(id="o", agent="L2N1", to="L2N2", text=text, read=False),),
+        position_changes=(PositionChange(agent="L2N1", before=text, after=text, step=1, cause=text),),
+        missing=(MissingAgent(agent="L2N2", since="round-2/lateral/L2N2", reason=text),),
+        quotations=(Quotation(words=text, source="S1", line=1, verified=False),),
+        failed_calls=(FailedCall(key=text, agent="L2N2", kind=FailureKind.REJECTED, detail=text),),
+        unmet=(text,),
         answer_cut=True,
-        warnings=(f"about {said}",),
-        **given,
+        warnings=(f"about {text}",),
+        **fields,
     )
 
 
-@pytest.mark.parametrize("said", TEXTS.values(), ids=TEXTS)
-def test_plain_text_does_not_break_the_structure_of_a_report(said: str) -> None:
-    text = markdown(report(said[:100_000]))
+@pytest.mark.parametrize("hostile", TEXTS.values(), ids=TEXTS)
+def test_plain_text_does_not_break_the_structure_of_a_report(hostile: str) -> None:
+    text = markdown(report(hostile[:100_000]))
     assert skeleton(text) == skeleton(markdown(report("harmless")))
     assert not STEERING.search(text)
     assert text.startswith("# ")
@@ -86,20 +86,20 @@ def test_plain_text_does_not_break_the_structure_of_a_report(said: str) -> None:
 @example("> Dissent\n> ---")
 @example("~~~ `\n<h1>\n~~~\n<h1>")
 @example("``` a`b\n<h1>")
-def test_markdown_does_not_break_the_structure_of_a_report(said: str) -> None:
-    assert skeleton(markdown(report(said))) == skeleton(markdown(report("harmless")))
+def test_markdown_does_not_break_the_structure_of_a_report(text: str) -> None:
+    assert skeleton(markdown(report(text))) == skeleton(markdown(report("harmless")))
 
 
 @given(MARKDOWN)
-def test_open_markup_of_an_answer_is_closed_at_its_end(said: str) -> None:
+def test_open_markup_of_an_answer_is_closed_at_its_end(text: str) -> None:
     """Whatever follows it is read as it stands."""
-    tokens = READER.parse(f"{demote_markdown(said)}\n\n## After\n")
+    tokens = READER.parse(f"{demote_markdown(text)}\n\n## After\n")
     assert [(t.tag, t.content) for t in tokens[-3:-1]] == [("h2", ""), ("", "After")]
     assert [t.content for t in tokens if t.type == "inline" and t.content == "After"] == ["After"]
 
 
 @pytest.mark.parametrize(
-    "said",
+    "hostile",
     [
         "Use `Vec<String>` and `List<T>`.",
         "```python\n# a comment\nif a <b: pass\n---\n```\n\nThen go on.",
@@ -108,14 +108,14 @@ def test_open_markup_of_an_answer_is_closed_at_its_end(said: str) -> None:
         "a < b and x <= 3, or ~5 %; *really*, **truly**",
     ],
 )
-def test_ordinary_markdown_is_unchanged(said: str) -> None:
-    assert demote_markdown(said) == said
+def test_ordinary_markdown_is_unchanged(hostile: str) -> None:
+    assert demote_markdown(hostile) == hostile
 
 
 @given(MARKDOWN)
-def test_one_line_of_agent_text_is_escaped(said: str) -> None:
+def test_one_line_of_agent_text_is_escaped(text: str) -> None:
     """As an item, as emphasis' neighbour and as a cell, it is read as the characters it has."""
-    shown = " ".join(escape_markdown(said).split())
+    shown = " ".join(escape_markdown(text).split())
     for frame in (f"- {shown} — *who*", f"x {shown} — *who*"):
         tokens = READER.parse(frame)
         (line,) = [t for t in tokens if t.type == "inline"]
@@ -124,9 +124,9 @@ def test_one_line_of_agent_text_is_escaped(said: str) -> None:
         assert sum(child.type == "em_open" for child in line.children or ()) == 1, frame
 
 
-@pytest.mark.parametrize("said", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("hostile", TEXTS.values(), ids=TEXTS)
 def test_agent_text_on_a_terminal_has_no_control_characters_or_markup(
-    said: str, monkeypatch: pytest.MonkeyPatch
+    hostile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
 
@@ -135,8 +135,8 @@ def test_agent_text_on_a_terminal_has_no_control_characters_or_markup(
             return True
 
     screen = Terminal()
-    print_markdown(markdown(report(said[:5000])), screen)
+    print_markdown(markdown(report(hostile[:5000])), screen)
     drawn = re.sub(r"\x1b\[[\d;]*m", "", screen.getvalue())  # colours are our own
     assert not STEERING.search(drawn)
-    if "[bold red]" in said:
+    if "[bold red]" in hostile:
         assert "[bold red]owned[/]" in drawn

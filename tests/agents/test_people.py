@@ -60,18 +60,18 @@ async def test_session_with_an_absent_person_is_parked_at_once(store: SqliteStor
 async def test_recorded_question_contains_documents_and_quotations(store: SqliteStore) -> None:
     """A1 closes, and so is shown what the others said."""
     models = {"A1": "human", "A2": model(), "A3": model()}
-    given = {"model": models, "store": store}
+    fields = {"model": models, "store": store}
     with pytest.raises(SessionWaiting):
         await consilience.deliberate(
             TASK,
             OutsideAgent(),
             sources=[consilience.Source(text="One.\nTwo.", name="a note")],
             session="s",
-            **given,  # type: ignore[arg-type]
+            **fields,  # type: ignore[arg-type]
         )
     store.answer("s", "say/A1", "It is, \x1b[31msays the person.")
     with pytest.raises(SessionWaiting) as parked:
-        await consilience.resume("s", **given)  # type: ignore[arg-type]
+        await consilience.resume("s", **fields)  # type: ignore[arg-type]
     assert parked.value.awaited == ("close",)
     (question,) = pending_questions(store.read("s"), store.text, store.prompt)
     assert "document S1:\n  | a note\n  | 1| One.\n  | 2| Two." in question.text
@@ -256,15 +256,15 @@ async def test_question_asked_before_max_time_can_be_answered_after_it(
 
     limits = Limits(seconds=100, agents={"A2": SpendingLimits(seconds=10)}, phases={"*": SpendingLimits(seconds=100)})
     models = {"A1": ScriptedModel(slow), "A2": "human", "A3": ScriptedModel(slow)}
-    given = {"models": models, "store": store}
+    fields = {"models": models, "store": store}
     with pytest.raises(SessionWaiting):
-        await runner.start(TASK, OutsideAgent(), session="s", limits=limits, **given)  # type: ignore[arg-type]
+        await runner.start(TASK, OutsideAgent(), session="s", limits=limits, **fields)  # type: ignore[arg-type]
     with pytest.raises(SessionWaiting) as parked:
-        await runner.resume("s", **given)  # type: ignore[arg-type]
+        await runner.resume("s", **fields)  # type: ignore[arg-type]
     assert parked.value.awaited == ("say/A2",)
     assert failures(store) == []
     store.answer("s", "say/A2", "It is.")
-    report = await runner.resume("s", **given)  # type: ignore[arg-type]
+    report = await runner.resume("s", **fields)  # type: ignore[arg-type]
     assert report.replied == 3
     assert [(key, kind) for key, kind, _ in failures(store)] == [("close", FailureKind.TIME)]
     assert (await runner.replay("s", store=store)).digest() == report.digest()

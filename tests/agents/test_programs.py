@@ -46,13 +46,13 @@ def python(code: str) -> str:
     return f"exec:{shlex.quote(sys.executable)} -c {shlex.quote(code)}"
 
 
-def request(text: str = "What is it?", **given: object) -> ModelRequest:
-    return ModelRequest(agent="L2N1", key="round-1/x", system="Be brief.", user=text, **given)  # type: ignore[arg-type]
+def request(text: str = "What is it?", **fields: object) -> ModelRequest:
+    return ModelRequest(agent="L2N1", key="round-1/x", system="Be brief.", user=text, **fields)  # type: ignore[arg-type]
 
 
-async def reply(name: str, **given: object) -> str:
+async def reply(name: str, **fields: object) -> str:
     async with asyncio.timeout(PATIENCE):
-        return (await resolve(name).complete(request(**given))).text  # type: ignore[arg-type]
+        return (await resolve(name).complete(request(**fields))).text  # type: ignore[arg-type]
 
 
 def gone_from(path: str) -> bool:
@@ -120,8 +120,8 @@ async def test_program_has_a_clean_environment_and_an_empty_directory(monkeypatc
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-programs")
     monkeypatch.setenv("AGENT_LOGIN", "asked for")
     monkeypatch.setenv("CONSILIENCE_EXEC_ENV", "AGENT_LOGIN, NOT_SET")
-    said = await reply(python("import os; print(sorted(os.environ), os.listdir(), os.getcwd(), sep='|')"))
-    names, listed, directory = said.split("|")
+    text = await reply(python("import os; print(sorted(os.environ), os.listdir(), os.getcwd(), sep='|')"))
+    names, listed, directory = text.split("|")
     assert set(eval(names)) - {"LC_CTYPE"} <= {
         *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "AGENT_LOGIN")
     }
@@ -396,8 +396,16 @@ async def test_program_has_default_signals_and_no_added_variables(
     for name in ("LC_ALL", "LC_CTYPE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LANG", "C")
-    said = (await reply("exec:env")).splitlines()
-    assert {line.partition("=")[0] for line in said} <= {"PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR"}
+    lines = (await reply("exec:env")).splitlines()
+    assert {line.partition("=")[0] for line in lines} <= {
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "LANG",
+        "TZ",
+        "TMPDIR",
+    }
     monkeypatch.setenv("LC_CTYPE", "C.UTF-8")
     assert "LC_CTYPE=C.UTF-8" in await reply("exec:env")
     if LINUX:

@@ -34,11 +34,11 @@ def counting(directory: Path, uses: int = 3) -> Agent[None, str]:
     def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         with (directory / "requests").open("a") as log:
             log.write(f"{len(messages)}\n")
-        given = returned(messages)
-        if len(given) < uses and info.function_tools:
-            asked = range(len(given), max(2, len(given) + 1))
+        results = returned(messages)
+        if len(results) < uses and info.function_tools:
+            asked = range(len(results), max(2, len(results) + 1))
             return ModelResponse(parts=[ToolCallPart("look", {"at": f"shelf {n}"}) for n in asked])
-        return ModelResponse(parts=[TextPart(f"It holds {', '.join(given) or 'nothing known'}.")])
+        return ModelResponse(parts=[TextPart(f"It holds {', '.join(results) or 'nothing known'}.")])
 
     agent: Agent[None, str] = Agent(FunctionModel(model), name="counter")
 

@@ -67,9 +67,9 @@ def cells(stdout: str, row: str, section: str) -> list[str]:
 def test_compare_one_task_prints_answers_and_usage(cli: Cli) -> None:
     result = cli(*ASKED, *PATTERN)
     assert result.exit_code == 0, result.stderr
-    said = cells(result.stdout, "circle", "Answers")
-    assert said[1:4] == ["3", "Ann has 3 apples. Answer: 3", "settled"]
-    assert said[4] in recorded()
+    output = cells(result.stdout, "circle", "Answers")
+    assert output[1:4] == ["3", "Ann has 3 apples. Answer: 3", "settled"]
+    assert output[4] in recorded()
     took = cells(result.stdout, "vote", "Cost")
     assert took[:5] == ["vote", "4", "1,000", "100 %", "$0.004"]
     assert "One task does not show which protocol is better" in result.stdout
@@ -175,7 +175,7 @@ def test_parquet_is_skipped_without_pyarrow(cli: Cli, here: Path, monkeypatch: p
 
 def test_repeated_compare_resumes_without_repeating_calls(cli: Cli, here: Path, town: Town) -> None:
     path = str(task_file(here, 4))
-    given = ("compare", "--tasks", path, "--protocols", "circle,solo,vote", "--model", MODEL, "--json")
+    arguments = ("compare", "--tasks", path, "--protocols", "circle,solo,vote", "--model", MODEL, "--json")
 
     def stopping(request: ModelRequest) -> Scripted:
         if len(town.requests) == 20:
@@ -183,19 +183,19 @@ def test_repeated_compare_resumes_without_repeating_calls(cli: Cli, here: Path, 
         return adding_up(request)
 
     town.reply = stopping
-    stopped = cli(*given)
+    stopped = cli(*arguments)
     assert stopped.exit_code == 130
     assert "the same command continues from there" in stopped.stderr
     asked, town.reply = len(town.requests), adding_up
-    done = cli(*given)
+    done = cli(*arguments)
     assert done.exit_code == 0
     whole = len(town.requests) - 1  # the call that was in flight was asked again
-    again = cli(*given)
+    again = cli(*arguments)
     assert len(town.requests) - 1 == whole
     assert "runs were recorded before" in again.stderr
     assert all(run.recorded for run in Comparison.model_validate_json(again.stdout).runs)
     town.requests.clear()
-    cli(*given, "--name", "anew")
+    cli(*arguments, "--name", "anew")
     assert len(town.requests) == whole > asked
 
 
@@ -292,7 +292,7 @@ def test_compare_on_a_terminal_asks_before_spending(cli: Cli, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "expected"),
     [
         (("compare", "--model", MODEL), "either a task or a file"),
         (("compare", "x", "--tasks", "starter"), "either a task or a file"),
@@ -318,10 +318,10 @@ def test_compare_on_a_terminal_asks_before_spending(cli: Cli, monkeypatch: pytes
         (("compare", " ", "--protocols", "circle", "--model", MODEL), "the task is empty"),
     ],
 )
-def test_compare_mistakes_are_one_paragraph(cli: Cli, town: Town, given: tuple[str, ...], said: str) -> None:
-    result = cli(*given)
+def test_compare_mistakes_are_one_paragraph(cli: Cli, town: Town, arguments: tuple[str, ...], expected: str) -> None:
+    result = cli(*arguments)
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert expected in result.stderr
     assert town.requests == []
 
 
@@ -351,7 +351,7 @@ def test_killed_compare_resumes_without_repeating_calls(env: dict[str, str], her
     (here / "tasks.jsonl").write_text(
         "\n".join(json.dumps({"id": id, "task": f"Is {id} so?"}) for id in ("a", "b", "c"))
     )
-    given = (
+    arguments = (
         "compare", "--tasks", "tasks.jsonl", "--protocols", "emergence", "--set", "children=2", "--set", "max_rounds=1",
         "--model", LOOPBACK, "--json",
     )  # fmt: skip
@@ -359,43 +359,43 @@ def test_killed_compare_resumes_without_repeating_calls(env: dict[str, str], her
         env |= environment(server.url)
         leaf, end, after = "after_commit@leaf_respond/1#2", "before_finish", "after_finish"
         for fault, asked in ((leaf, 2), (end, 5), (after, 5), (leaf, 7)):
-            killed = command(*given, env={**env, "CONSILIENCE_FAULT": fault}, cwd=here)
+            killed = command(*arguments, env={**env, "CONSILIENCE_FAULT": fault}, cwd=here)
             assert killed.returncode == -signal.SIGKILL, killed.stderr
             assert len(server.asked) == asked
-        done = command(*given, env=env, cwd=here)
+        done = command(*arguments, env=env, cwd=here)
         assert done.returncode == 0, done.stderr
         comparison = Comparison.model_validate_json(done.stdout)
         assert [run.calls for run in comparison.runs] == [5, 5, 5]
         assert len(server.asked) == 15
-        again = command(*given, env=env, cwd=here)
+        again = command(*arguments, env=env, cwd=here)
         assert len(server.asked) == 15
     assert all(run.recorded for run in Comparison.model_validate_json(again.stdout).runs)
 
 
 def test_compare_after_ctrl_c_prints_how_to_continue(env: dict[str, str], here: Path) -> None:
-    given = (
+    arguments = (
         "compare", "Is it so?", "--protocols", "emergence", "--set", "children=2", "--set", "max_rounds=1", "--repeat", "2",
         "--model", LOOPBACK, "--json",
     )  # fmt: skip
     with provider() as server:
         env |= environment(server.url)
         server.open.clear()
-        process = begin(*given, env=env, cwd=here)
+        process = begin(*arguments, env=env, cwd=here)
         assert server.arrived.wait(60)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, output = process.communicate(timeout=60)
         assert process.returncode == 130
-        assert "the same command continues from there" in " ".join(said.split())
+        assert "the same command continues from there" in " ".join(output.split())
         server.open.set()
-        done = command(*given, env=env, cwd=here)
+        done = command(*arguments, env=env, cwd=here)
     assert done.returncode == 0, done.stderr
     assert [run.calls for run in Comparison.model_validate_json(done.stdout).runs] == [5, 5]
 
 
 def test_compare_dry_run_names_rows_that_the_budget_may_cut_short(cli: Cli) -> None:
-    told = cli(*ASKED, "--budget-calls", "3", "--dry-run").stdout
+    output = cli(*ASKED, "--budget-calls", "3", "--dry-run").stdout
     assert "circle may be cut short**: it needs up to 4 calls and the budget surely pays for 3" in " ".join(
-        told.split()
+        output.split()
     )
     assert "cut short" not in cli(*ASKED, "--budget-calls", "4", "--dry-run").stdout
     rows = json.loads(cli(*ASKED, "--budget-calls", "3", "--dry-run", "--json").stdout)["rows"]

@@ -18,7 +18,7 @@ TASK = Task(id="t1", task="?")
 
 
 def run(**more: object) -> Run:
-    given: dict[str, object] = {
+    fields: dict[str, object] = {
         "row": "solo",
         "task": "t1",
         "seed": 0,
@@ -35,7 +35,7 @@ def run(**more: object) -> Run:
         "cost": 0.0,
         "seconds": 4.2,
     }
-    return Run.model_validate({**given, **more})
+    return Run.model_validate({**fields, **more})
 
 
 @pytest.fixture

@@ -135,8 +135,8 @@ def test_run_with_a_program_needs_consent(cli: Cli, town: Town) -> None:
     run = ("emergence", TASK, "--model", MODEL, "--agent", "L2N1=exec:echo yes")
     shown = cli(*run, "--dry-run")
     assert "cost not known: exec:echo yes may spend money of its own" in shown.stdout
-    for given in ((), ("--max-cost", "1")):
-        refused = cli(*run, *given)
+    for arguments in ((), ("--max-cost", "1")):
+        refused = cli(*run, *arguments)
         assert refused.exit_code == 2
         assert "this run may cost money (cost not known: exec:echo yes may spend money of its own)" in refused.stderr
         assert "Give --yes to agree" in refused.stderr
@@ -178,8 +178,8 @@ def test_program_as_fallback_needs_consent(
     assert (town.requests, recorded(), (here / "started").exists()) == ([], [], False)
     planned = cli(*run, "--dry-run", env=env).stdout
     assert "exec:touch started may spend money of its own" in " ".join(planned.split())
-    found = json.loads(cli(*run, "--dry-run", "--json", env=env).stdout)
-    assert (found["programs"], found["most_money"]) == (["exec:touch started"], None)
+    output = json.loads(cli(*run, "--dry-run", "--json", env=env).stdout)
+    assert (output["programs"], output["most_money"]) == (["exec:touch started"], None)
 
 
 def test_program_as_fallback_runs_with_consent(cli: Cli, town: Town) -> None:

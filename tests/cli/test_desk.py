@@ -59,7 +59,7 @@ async def test_prompter_asks_each_field_until_it_is_valid(capsys: pytest.Capture
         "tags": ["cheap"],
         "text": "Go.",
     }
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     for complaint in (
         "Side must be one of yes, no.",
         "Share must be a number from 0 to 1.",
@@ -68,7 +68,7 @@ async def test_prompter_asks_each_field_until_it_is_valid(capsys: pytest.Capture
         "Tags must be one of cheap, fast.",
         "by (words, or nothing):",
     ):
-        assert complaint in said
+        assert complaint in output
 
 
 async def test_prompter_text_ends_at_a_dot_and_empty_defers() -> None:

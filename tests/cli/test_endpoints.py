@@ -183,13 +183,13 @@ def test_configuration_in_the_current_directory_grants_no_consent(
         refused = command(*run, env=env, cwd=here)
         assert refused.returncode == 2
         assert "there is no terminal to confirm it" in refused.stderr
-        said = f"[endpoints] and a higher confirm_above ignored; only {home / 'consilience.toml'} may set that"
-        assert refused.stderr.splitlines()[0] == f"consilience.toml: {said}"
+        text = f"[endpoints] and a higher confirm_above ignored; only {home / 'consilience.toml'} may set that"
+        assert refused.stderr.splitlines()[0] == f"consilience.toml: {text}"
         assert server.asked == []
         done = command(*run, "--yes", env=env, cwd=here)
         assert (done.returncode, done.stderr.count("ignored")) == (0, 1)
     doctor = command("doctor", env=env, cwd=here)
-    assert said in " ".join(doctor.stdout.split())
+    assert text in " ".join(doctor.stdout.split())
     assert "asks above $0.50" in " ".join(doctor.stdout.split())
     assert "ignored" not in doctor.stderr
 
@@ -211,9 +211,9 @@ def test_an_environment_file_with_a_nul_is_refused(cli: Cli, here: Path) -> None
 
 def test_directory_configuration_may_lower_confirm_above_only(cli: Cli, here: Path, home: Path) -> None:
     (home / "consilience.toml").write_text("confirm_above = 0.2\n")
-    for asked, said in (("0.1", "$0.10"), ("0.3", "$0.20"), (str(10**5), "$0.20")):
+    for asked, text in (("0.1", "$0.10"), ("0.3", "$0.20"), (str(10**5), "$0.20")):
         (here / "consilience.toml").write_text(f"confirm_above = {asked}\n")
-        assert said in json.loads(cli("doctor", "--json").stdout)["Model"]["asks above"]
+        assert text in json.loads(cli("doctor", "--json").stdout)["Model"]["asks above"]
     (here / "consilience.toml").unlink()
     (home / "consilience.toml").write_text("confirm_above = 3\n")
     assert "$3.00" in json.loads(cli("doctor", "--json").stdout)["Model"]["asks above"]
@@ -232,22 +232,22 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(
     option: str, env: dict[str, str], here: Path, home: Path
 ) -> None:
     name = f"http://ann:{KEY}@127.0.0.1:9/v1#m"
-    given = ["solo", QUESTION, "--model", "local", "--dry-run", "--json"]
+    arguments = ["solo", QUESTION, "--model", "local", "--dry-run", "--json"]
     if option == "--agent":
-        given += ["--agent", f"S1={name}"]
+        arguments += ["--agent", f"S1={name}"]
     elif option == "--encoder":
-        given += ["--encoder", name]
+        arguments += ["--encoder", name]
     else:
-        given[2:4] = [option, name] if option.startswith("--") else []
+        arguments[2:4] = [option, name] if option.startswith("--") else []
     if option == "model":
         (here / "consilience.toml").write_text(f"model = {json.dumps(name)}\n")
     more = {"CONSILIENCE_MODEL": name} if option == "CONSILIENCE_MODEL" else {}
-    done = command(*given, env={**env, **more}, cwd=here)
+    done = command(*arguments, env={**env, **more}, cwd=here)
     assert done.returncode == 2
     assert "holds a user name or password" in done.stderr
     doctor = command("doctor", env={**env, **more}, cwd=here)
-    for said in (done.stdout, done.stderr, doctor.stdout, doctor.stderr):
-        assert KEY not in said
+    for text in (done.stdout, done.stderr, doctor.stdout, doctor.stderr):
+        assert KEY not in text
     assert not any(KEY.encode() in path.read_bytes() for path in home.rglob("*") if path.is_file())
 
 
@@ -265,26 +265,26 @@ def test_endpoint_key_is_sent_and_not_written(env: dict[str, str], here: Path, h
     with provider(answer) as server:
         free(home, server.url)
         env |= {"CONSILIENCE_ENDPOINT_KEY": KEY, "OPENAI_API_KEY": "sk-of-openai-0123456789"}
-        said = ""
+        text = ""
         for _ in range(2):
             done = command("solo", QUESTION, "--model", f"{server.url}/v1#m", "--out", "report", env=env, cwd=here)
-            said += done.stdout + done.stderr
+            text += done.stdout + done.stderr
     assert heard == [f"Bearer {KEY}"] * 2
-    assert "CONSILIENCE_ENDPOINT_KEY" in said
-    assert KEY not in said
+    assert "CONSILIENCE_ENDPOINT_KEY" in text
+    assert KEY not in text
     assert not any(
         KEY.encode() in path.read_bytes() for top in (home, here) for path in top.rglob("*") if path.is_file()
     )
 
 
 def test_several_endpoints_take_seats_in_one_run(env: dict[str, str], here: Path) -> None:
-    with provider() as one, provider() as other:
-        models = f"{one.url}/v1#a/b:c,{other.url}/v1#d"
-        env["CONSILIENCE_FREE_ENDPOINTS"] = f"{one.url}/v1,{other.url}/v1"
-        run = ("vote", QUESTION, "--votes", "3", "--models", models, "--agent", f"V3={one.url}/v1#e")
+    with provider() as first, provider() as other:
+        models = f"{first.url}/v1#a/b:c,{other.url}/v1#d"
+        env["CONSILIENCE_FREE_ENDPOINTS"] = f"{first.url}/v1,{other.url}/v1"
+        run = ("vote", QUESTION, "--votes", "3", "--models", models, "--agent", f"V3={first.url}/v1#e")
         done = command(*run, "--json", env=env, cwd=here)
         assert done.returncode in (0, 3), done.stderr
-        assert sorted(body["model"] for body in one.asked) == ["a/b:c", "e"]
+        assert sorted(body["model"] for body in first.asked) == ["a/b:c", "e"]
         assert [body["model"] for body in other.asked] == ["d"]
 
 

@@ -119,9 +119,9 @@ def test_unknown_view_error_lists_the_views(cli: Cli, session: str, command: lis
     result = cli(*command, "passes")
     assert result.exit_code == 2
     assert ("--json" in command) == (result.stdout != "")
-    said = " ".join(result.stderr.split())
-    assert "a session of emergence has no view 'passes'" in said
-    assert "Its views: tree, evolution, convergence, reads, figures, objections." in said
+    output = " ".join(result.stderr.split())
+    assert "a session of emergence has no view 'passes'" in output
+    assert "Its views: tree, evolution, convergence, reads, figures, objections." in output
 
 
 def test_export_svg_defaults_to_the_tree(cli: Cli, session: str) -> None:
@@ -131,7 +131,7 @@ def test_export_svg_defaults_to_the_tree(cli: Cli, session: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["export", "last", "--out", "a.txt"], "--format json|markdown|html|svg|events"),
         (["export", "last", "--out", "a.md", "--view", "tree"], "--format svg"),
@@ -143,16 +143,16 @@ def test_export_svg_defaults_to_the_tree(cli: Cli, session: str) -> None:
         (["schema", "moon"], "there is no schema 'moon'"),
     ],
 )
-def test_invalid_export_options_are_refused(cli: Cli, session: str, arguments: list[str], said: str) -> None:
+def test_invalid_export_options_are_refused(cli: Cli, session: str, arguments: list[str], expected: str) -> None:
     result = cli(*arguments)
     assert result.exit_code == 2
-    assert said in " ".join(result.stderr.split())
+    assert expected in " ".join(result.stderr.split())
 
 
 def test_unfinished_session_is_exported(cli: Cli, broken_off: str) -> None:
-    found = json.loads(cli("export", "last", "--format", "json").stdout)
-    assert found == json.loads(cli("show", "last", "--json").stdout)
-    assert found["state"] == "unfinished"
+    output = json.loads(cli("export", "last", "--format", "json").stdout)
+    assert output == json.loads(cli("show", "last", "--json").stdout)
+    assert output["state"] == "unfinished"
     written = cli("export", "last").stdout
     assert 'state: "unfinished"' in written
     assert f"`consilience resume {broken_off}`" in written
@@ -198,14 +198,14 @@ def test_json_option_is_accepted_by_commands_that_print_json(cli: Cli, session: 
 def test_unwritable_export_error_suggests_another_path(cli: Cli, session: str, here: Path) -> None:
     (here / "file").write_text("x")
     (here / "taken.html").mkdir()
-    for place, said in {
+    for place, text in {
         "taken.html": "the report cannot be written",
         "file/report.html": "there is no directory file",
         "nowhere/report.html": "there is no directory nowhere",
     }.items():
         result = cli("export", session, "--out", place)
         assert result.exit_code == 2
-        assert said in result.stderr
+        assert text in result.stderr
         assert result.stderr.endswith("Name another file with --out.\n")
 
 

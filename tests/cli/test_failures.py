@@ -23,7 +23,7 @@ RESUME = "consilience resume r1"
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said", "resumable"),
+    ("error", "code", "expected", "resumable"),
     [
         (
             SettingsError("too deep", where="depth", do="Give less."),
@@ -49,11 +49,11 @@ RESUME = "consilience resume r1"
     ],
 )
 def test_exit_codes(
-    error: BaseException, code: int, said: str, resumable: bool, capsys: pytest.CaptureFixture[str]
+    error: BaseException, code: int, expected: str, resumable: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code_of(error, session="r1") == code
     err = capsys.readouterr().err
-    assert err.startswith(said)
+    assert err.startswith(expected)
     assert len(err.splitlines()) == 1
     assert (RESUME in err) == resumable
     exit_code_of(error)
@@ -61,7 +61,7 @@ def test_exit_codes(
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "expected"),
     [
         (SettingsError("too deep", where="depth", do="Give less."), (2, "too deep", "depth", "Give less.")),
         (ReplayMiss("not\nthere"), (1, "not there", "", "")),
@@ -72,15 +72,15 @@ def test_exit_codes(
     ],
 )
 def test_failure_is_printed_as_json(
-    error: BaseException, told: tuple[int, str, str, str], capsys: pytest.CaptureFixture[str]
+    error: BaseException, expected: tuple[int, str, str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, what, where, do = told
+    code, what, where, do = expected
     assert exit_code_of(error, as_json=True) == code
-    found = {"exit_code": code, "what": what, "where": where, "do": do, "session": None}
-    assert json.loads(capsys.readouterr().out) == found
+    fields = {"exit_code": code, "what": what, "where": where, "do": do, "session": None}
+    assert json.loads(capsys.readouterr().out) == fields
     exit_code_of(error, session="r1", as_json=True)
     go_on = f"{do} Resume with: {RESUME}".strip()
-    assert json.loads(capsys.readouterr().out) == {**found, "do": go_on, "session": "r1"}
+    assert json.loads(capsys.readouterr().out) == {**fields, "do": go_on, "session": "r1"}
 
 
 @pytest.mark.parametrize("debug", ["", "1"])

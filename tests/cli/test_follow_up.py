@@ -30,18 +30,18 @@ def session(cli: Cli, town: Town) -> str:
 
 
 def due(cli: Cli, *arguments: str) -> dict[str, list[dict[str, str]]]:
-    found = json.loads(cli("due", "--json", *arguments).stdout)
-    assert isinstance(found, dict)
-    return found
+    output = json.loads(cli("due", "--json", *arguments).stdout)
+    assert isinstance(output, dict)
+    return output
 
 
 @pytest.mark.parametrize(
     ("on", "group"), [("2027-10-01", "past"), ("2027-09-30", "near"), ("2027-07-02", "near"), ("2027-07-01", "")]
 )
 def test_deadline_is_past_after_its_last_day_and_near_before_it(cli: Cli, session: str, on: str, group: str) -> None:
-    found = due(cli, "--on", on)
+    deadlines = due(cli, "--on", on)
     for name in ("past", "near"):
-        rows = [(row["session"], row["forecast"], row["agent"], row["day"]) for row in found[name]]
+        rows = [(row["session"], row["forecast"], row["agent"], row["day"]) for row in deadlines[name]]
         wanted = [(session, id, "D1", "2027-09-30") for id in ("p1", "crux-1")]
         assert rows == (wanted if name == group else [])
 
@@ -86,14 +86,14 @@ def test_resolve_scores_the_final_sides_and_the_last_outcome_counts(cli: Cli, se
     scores = {row["name"]: row["score"] for row in result["agents"]}
     assert scores == {"D1": pytest.approx(0.15**2), "D2": pytest.approx(0.85**2)}
 
-    found = json.loads(cli("scores", "--json").stdout)
-    (month,) = {row["period"] for row in found["agents"]} - {"all"}
+    output = json.loads(cli("scores", "--json").stdout)
+    (month,) = {row["period"] for row in output["agents"]} - {"all"}
     assert result["recorded"].startswith(month)
-    assert {(row["name"], row["period"], row["forecasts"]) for row in found["models"]} == {
+    assert {(row["name"], row["period"], row["forecasts"]) for row in output["models"]} == {
         (MODEL, "all", 2),
         (MODEL, month, 2),
     }
-    assert [row["score"] for row in found["models"]] == [pytest.approx((0.15**2 + 0.85**2) / 2)] * 2
+    assert [row["score"] for row in output["models"]] == [pytest.approx((0.15**2 + 0.85**2) / 2)] * 2
     assert "Brier score" in cli("scores").stdout
 
 

@@ -91,7 +91,7 @@ def test_set_reads_lists_from_json_and_keeps_plain_text(cli: Cli, town: Town, pa
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("arguments", "says"),
     [
         (["--at", "999"], "has the events 1 to"),
         (["--at", "round-1/leaf_respnd/L2N1"], "Did you mean 'round-1/leaf_respond/L2N1'"),
@@ -113,8 +113,8 @@ def test_set_reads_lists_from_json_and_keeps_plain_text(cli: Cli, town: Town, pa
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_fork_mistakes_are_reported_and_record_nothing(cli: Cli, parent: str, given: list[str], says: str) -> None:
-    result = cli("fork", parent, *given)
+def test_fork_mistakes_are_reported_and_record_nothing(cli: Cli, parent: str, arguments: list[str], says: str) -> None:
+    result = cli("fork", parent, *arguments)
     assert result.exit_code == 2
     assert says in result.stderr
     assert recorded() == [parent]
@@ -156,10 +156,10 @@ def test_diff_prints_settings_first_difference_and_results(cli: Cli, town: Town,
     assert "2 replies the same in both" in text
     assert "They diverge at `round-1/lateral/L2N" in text
     assert "+Something else entirely on round-2/observe/L1N1." in text
-    found = json.loads(cli("diff", parent, child, "--json").stdout)
-    assert found["setup"] == {"perspective of L2N2": ["creative", "a grocer"]}
-    assert found["calls"]["same"] == 2
-    assert found["calls"]["only_a"] == found["calls"]["only_b"] == []
+    output = json.loads(cli("diff", parent, child, "--json").stdout)
+    assert output["setup"] == {"perspective of L2N2": ["creative", "a grocer"]}
+    assert output["calls"]["same"] == 2
+    assert output["calls"]["only_a"] == output["calls"]["only_b"] == []
     alike = cli("diff", parent, parent).stdout
     assert "**The same settings**" in alike
     assert "The same, word for word." in alike

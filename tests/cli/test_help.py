@@ -55,10 +55,10 @@ def test_python_dash_m_runs_the_command() -> None:
 
 
 def test_help_lists_protocols_with_the_first_sentence_of_their_package(cli: Cli) -> None:
-    said = " ".join(cli("--help").stdout.split())
-    assert "Protocols: broadcast Contributors each work on the whole goal" in said
-    assert "emergence Specialists answer alone, then object to each other's answers" in said
-    assert "(seed" not in said
+    output = " ".join(cli("--help").stdout.split())
+    assert "Protocols: broadcast Contributors each work on the whole goal" in output
+    assert "emergence Specialists answer alone, then object to each other's answers" in output
+    assert "(seed" not in output
 
 
 @pytest.mark.parametrize("target", ["no.such.module:X", "consilience:X", "math:X", "json.nothing:X"])
@@ -104,7 +104,7 @@ def test_mistyped_command_suggests_the_nearest(cli: Cli) -> None:
 
 
 def test_options_of_emergence_follow_from_its_settings(cli: Cli) -> None:
-    said = " ".join(cli("emergence", "--help-all").stdout.split())
+    output = " ".join(cli("emergence", "--help-all").stdout.split())
     for words in (
         "--children N Children of every internal node (1 to 64). [default: 3]",
         "--signals / --no-signals Parents nudge their children between rounds. [default: signals]",
@@ -114,7 +114,7 @@ def test_options_of_emergence_follow_from_its_settings(cli: Cli) -> None:
         "--max-tokens N Max tokens in total, input and output.",
         "--similarity TEXT Stop test: auto, declared, positions, jaccard, embedding or judge",
     ):
-        assert words in said, words
+        assert words in output, words
 
 
 # --- generation, on a protocol made for it
@@ -159,15 +159,15 @@ class Painted(Protocol):
 def painted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
     """The protocol registered, and what its command was given each time."""
     monkeypatch.setitem(registry._registered, "painted", Painted)
-    given: list[dict[str, object]] = []
+    styles: list[dict[str, object]] = []
 
     def run(cls: type[Protocol], request: object, settings: dict[str, object]) -> int:
-        given.append(settings)
+        styles.append(settings)
         cls(**settings)
         return 0
 
     monkeypatch.setattr("consilience.cli.run.run", run)
-    return given
+    return styles
 
 
 def paint(*arguments: str) -> int:

@@ -137,7 +137,7 @@ def test_inaccessible_home_is_reported(cli: Cli, town: Town, home: Path) -> None
     home.chmod(0o000)
     done = commands("shut", [("sessions", "list"), ("doctor",)], home)
     home.chmod(0o700)
-    assert [one.exit_code for one in done] == [2, 2]
+    assert [process.exit_code for process in done] == [2, 2]
     assert "the home directory cannot be entered: Permission denied" in done[0].stderr
     assert "NOT USABLE: the home directory cannot be entered" in done[1].stdout
     assert len(recorded()) == 1

@@ -75,9 +75,11 @@ def test_oversized_pipe_is_refused_with_the_limit(
     assert town.requests == []
 
 
-@pytest.mark.parametrize("given", [("solo", "-", "--model", MODEL), (*RUN, "--source", "-")], ids=["task", "source"])
-def test_oversized_stdin_is_refused_with_the_limit(cli: Cli, town: Town, given: tuple[str, ...]) -> None:
-    done = cli(*given, input=b"x" * 10_000_001)
+@pytest.mark.parametrize(
+    "arguments", [("solo", "-", "--model", MODEL), (*RUN, "--source", "-")], ids=["task", "source"]
+)
+def test_oversized_stdin_is_refused_with_the_limit(cli: Cli, town: Town, arguments: tuple[str, ...]) -> None:
+    done = cli(*arguments, input=b"x" * 10_000_001)
     assert done.exit_code == 2
     assert TOO_LONG.format(10) in done.stderr
     assert "Where: standard input" in done.stderr
@@ -91,8 +93,8 @@ def test_document_is_read_from_a_pipe(cli: Cli, town: Town, here: Path) -> None:
 
 def test_journal_as_an_input_file_is_refused(cli: Cli, town: Town, home: Path) -> None:
     assert cli(*RUN).exit_code == 0
-    for given in (("--source", str(journal_path())), ("--panel", str(home / "journal.db"))):
-        done = cli(*RUN, *given)
+    for arguments in (("--source", str(journal_path())), ("--panel", str(home / "journal.db"))):
+        done = cli(*RUN, *arguments)
         assert done.exit_code == 2
         assert "it is a file of the journal" in done.stderr
     assert len(recorded()) == 1
@@ -129,8 +131,8 @@ def test_source_link_on_the_command_line_is_followed(cli: Cli, town: Town, here:
     (here / "real" / "tides.md").write_text("High tide is at noon.")
     (here / "folder").symlink_to("real")
     (here / "file.md").symlink_to("real/tides.md")
-    for given in ("folder", "file.md"):
-        assert cli(*RUN, "--source", given).exit_code == 0
+    for arguments in ("folder", "file.md"):
+        assert cli(*RUN, "--source", arguments).exit_code == 0
         assert "High tide is at noon." in town.requests[-1].user
 
 

@@ -30,7 +30,7 @@ def test_journal_removed_during_a_run_is_an_error(how: str, home: Path, here: Pa
         else:
             os.truncate(journal, 0)
         server.open.set()
-        said, errors = run.communicate(timeout=PATIENCE)
-    assert run.returncode == 2, (said, errors)
+        output, errors = run.communicate(timeout=PATIENCE)
+    assert run.returncode == 2, (output, errors)
     assert "the journal was removed, replaced or emptied while it was in use" in errors
     assert "Traceback" not in errors

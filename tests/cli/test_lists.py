@@ -32,9 +32,9 @@ DOCUMENTED = (
 )
 
 
-def commands(found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
     """Every command below this one, by how it is called."""
-    command = found.load() if hasattr(found, "load") else found
+    command = group.load() if hasattr(group, "load") else group
     for name in command.list_commands(None) if hasattr(command, "list_commands") else ():
         yield from commands(command.get_command(None, name), (*path, name))
     yield " ".join(path), command
@@ -53,15 +53,15 @@ def test_list_option_help_states_a_form_that_works(called: str) -> None:
     command, option = OPTIONS[called]
     name = option.opts[0]
     context = command.make_context("x", [], resilient_parsing=True)
-    one, two, three = NAMES.get(name, ["A1=one", "two", "three"])
-    read = option.process_value(context, [f"{one}, {two}", str(three)])
+    first, two, three = NAMES.get(name, ["A1=one", "two", "three"])
+    read = option.process_value(context, [f"{first}, {two}", str(three)])
     if name in NAMES:
         assert option.help.endswith(LISTED)
         assert option.metavar.endswith(",…")
-        assert read == [one, two, three]
+        assert read == [first, two, three]
     else:
         assert option.help.endswith(REPEATED)
-        assert read == [f"{one}, {two}", three]
+        assert read == [f"{first}, {two}", three]
     assert f"`{name}`" in DOCUMENTED
 
 
@@ -75,20 +75,20 @@ def test_list_options_are_exactly_those_of_the_table() -> None:
 def test_an_empty_name_in_a_list_is_refused(name: str) -> None:
     from consilience.domain.errors import SettingsError
 
-    command, option = next(found for found in OPTIONS.values() if found[1].opts[0] == name)
+    command, option = next(entry for entry in OPTIONS.values() if entry[1].opts[0] == name)
     context = command.make_context("x", [], resilient_parsing=True)
     with pytest.raises(SettingsError, match=f"empty.*{name}"):
         option.process_value(context, [f"{NAMES[name][0]},"])
 
 
 def test_models_option_assigns_in_order_of_lists_and_repetitions(cli: Cli) -> None:
-    given = ("--models", "openai:a,openai:b", "--models", "openai:c", "--votes", "4", "--dry-run", "--json")
-    plan = json.loads(cli("vote", "Is it so?", *given).stdout)
+    arguments = ("--models", "openai:a,openai:b", "--models", "openai:c", "--votes", "4", "--dry-run", "--json")
+    plan = json.loads(cli("vote", "Is it so?", *arguments).stdout)
     assert [agent["model"] for agent in plan["agents"]] == ["openai:a", "openai:b", "openai:c", "openai:a"]
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("arguments", "reason"),
     [
         (("--source", "a.md,b.md"), "'a.md,b.md' lists several values"),
         (("--agent", "L2N1=openai:a,L2N2=openai:b"), "Repeat the option: --agent ID=MODEL --agent ID=MODEL"),
@@ -97,11 +97,11 @@ def test_models_option_assigns_in_order_of_lists_and_repetitions(cli: Cli) -> No
     ],
 )
 def test_comma_list_in_a_repeatable_option_is_refused(
-    cli: Cli, here: Path, given: tuple[str, ...], reason: str
+    cli: Cli, here: Path, arguments: tuple[str, ...], reason: str
 ) -> None:
     for name in ("a.md", "b.md"):
         (here / name).write_text("A text.")
-    refused = cli("emergence", "Is it so?", *given, "--model", "openai:x", "--dry-run")
+    refused = cli("emergence", "Is it so?", *arguments, "--model", "openai:x", "--dry-run")
     assert refused.exit_code == 2
     assert reason in " ".join(refused.stderr.split())
 

@@ -111,10 +111,10 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def test_invalid_command_line_is_one_paragraph_and_exit_code_2(name: str, cli: Cli, town: Town, here: Path) -> None:
     _files(here)
     (here / "binary.gguf").write_bytes(b"no weights")
-    arguments, said = MISTAKES[name]
+    arguments, output = MISTAKES[name]
     result = cli(*arguments)
     assert result.exit_code == 2, result.output
-    for words in said:
+    for words in output:
         assert words in result.stderr, result.stderr
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
@@ -132,14 +132,14 @@ ERROR = Path(__file__).parent.parent.parent / "docs" / "schema" / "error.schema.
 def test_invalid_command_line_is_json_with_the_option(name: str, cli: Cli, town: Town, here: Path) -> None:
     _files(here)
     (here / "binary.gguf").write_bytes(b"no weights")
-    arguments, said = MISTAKES[name]
+    arguments, expected = MISTAKES[name]
     result = cli(*arguments, "--json")
-    told = json.loads(result.stdout)
-    jsonschema.validate(told, json.loads(ERROR.read_text()))
-    assert (result.exit_code, told["exit_code"], told["session"]) == (2, 2, None)
-    for words in said:
-        assert words in f"{told['what']} {told['where']} {told['do']}"
-    assert told["what"] in result.stderr
+    output = json.loads(result.stdout)
+    jsonschema.validate(output, json.loads(ERROR.read_text()))
+    assert (result.exit_code, output["exit_code"], output["session"]) == (2, 2, None)
+    for words in expected:
+        assert words in f"{output['what']} {output['where']} {output['do']}"
+    assert output["what"] in result.stderr
 
 
 def test_task_text_like_json_option_does_not_switch_to_json(cli: Cli, town: Town) -> None:
@@ -148,7 +148,7 @@ def test_task_text_like_json_option_does_not_switch_to_json(cli: Cli, town: Town
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("model = ", "not valid TOML"),
         ("a." * 5_000 + "a = 1", "A key has more than 32 parts"),
@@ -165,12 +165,12 @@ def test_task_text_like_json_option_does_not_switch_to_json(cli: Cli, town: Town
     ],
 )
 def test_invalid_configuration_is_one_line_that_names_file_and_key(
-    text: str, said: str, cli: Cli, town: Town, here: Path
+    text: str, expected: str, cli: Cli, town: Town, here: Path
 ) -> None:
     (here / "consilience.toml").write_text(text)
     result = cli("emergence", TASK)
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert expected in result.stderr
     assert "consilience.toml" in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert recorded() == []

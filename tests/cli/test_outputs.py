@@ -174,7 +174,7 @@ PLACES: dict[str, Callable[[Path, Path], Path]] = {
     "relative": lambda home, here: Path("../home/journal.db"),
     "log": lambda home, here: home / "journal.db-wal",
     "index": lambda home, here: home / "journal.db-shm",
-    **{one.__name__: one for one in (hard_link, symlink, linked_directory, lease, lease_by_a_hard_link)},
+    **{way.__name__: way for way in (hard_link, symlink, linked_directory, lease, lease_by_a_hard_link)},
 }
 
 

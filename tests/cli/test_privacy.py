@@ -46,9 +46,9 @@ def files_below(*directories: Path) -> list[Path]:
     return [path for top in directories for path in sorted(top.rglob("*")) if path.is_file() and not path.is_symlink()]
 
 
-def check_nothing_holds(secrets: Iterable[str], said: str, files: Iterable[Path]) -> None:
+def check_nothing_holds(secrets: Iterable[str], text: str, files: Iterable[Path]) -> None:
     for secret in secrets:
-        assert secret not in said
+        assert secret not in text
         assert [path.name for path in files if secret.encode() in path.read_bytes()] == []
 
 
@@ -60,13 +60,13 @@ def echoing(status: int, shape: str) -> Answer:
 
     def answer(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
         sent = headers["authorization"]
-        said = {
+        content = {
             "message": {"error": {"message": f"You sent Authorization: {sent}; that is wrong.", "code": sent}},
             "key only": {"error": {"message": f"Incorrect API key provided: {sent.split()[-1]}."}},
             "headers": {"detail": {"headers": headers, "why": "no"}},
             "text": f"<html>{headers}</html>",
         }[shape]
-        return status, said
+        return status, content
 
     return answer
 
@@ -77,29 +77,29 @@ def echoing(status: int, shape: str) -> Answer:
 def test_key_echoed_in_an_error_is_stored_nowhere(
     status: int, shape: str, env: dict[str, str | None], home: Path, here: Path, cli: Cli
 ) -> None:
-    said = ""
+    text = ""
     with provider(echoing(status, shape)) as server:
         env |= {"OPENAI_API_KEY": KEY, **environment(server.url), "CONSILIENCE_DEBUG": "1"}
         arguments = (*RUN, "--out", "report", "--max-calls", "3")
-        for one in (arguments, *AFTERWARDS):
-            done = cli(*one, env=env)
+        for command in (arguments, *AFTERWARDS):
+            done = cli(*command, env=env)
             assert done.exit_code in (0, 1, 3), done.stderr
-            said += done.stdout + done.stderr
+            text += done.stdout + done.stderr
         assert server.asked
-    assert "***" in said
+    assert "***" in text
     assert (here / "report" / "report.json").exists()
     assert (here / "again" / "report.md").exists()
-    check_nothing_holds([KEY], said, files_below(home, here))
+    check_nothing_holds([KEY], text, files_below(home, here))
 
 
 def test_key_echoed_in_a_reply_is_stored_nowhere(env: dict[str, str | None], home: Path, here: Path, cli: Cli) -> None:
     def answer(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
-        status, said = prose(body, headers)
-        assert isinstance(said, dict)
+        status, output = prose(body, headers)
+        assert isinstance(output, dict)
         sent = headers["authorization"]
-        said["choices"][0]["message"]["content"] = f"You sent {sent}. The answer is yes."
-        said["choices"][0]["finish_reason"] = f"at {sent}"
-        return status, {**said, "model": f"of {sent}"}
+        output["choices"][0]["message"]["content"] = f"You sent {sent}. The answer is yes."
+        output["choices"][0]["finish_reason"] = f"at {sent}"
+        return status, {**output, "model": f"of {sent}"}
 
     with provider(answer) as server:
         env |= {"OPENAI_API_KEY": KEY, **environment(server.url)}
@@ -143,15 +143,15 @@ PLACES = [in_env_file, in_the_address, in_the_query]
 def test_env_file_secret_is_stored_nowhere_else(
     place: Any, answer: Answer, env: dict[str, str | None], home: Path, here: Path, cli: Cli
 ) -> None:
-    said = ""
+    text = ""
     with provider(answer) as server:
         more = place(env, here, server.url)
-        for one in ((*RUN, "--out", "report", *more), ("doctor", *more), ("show", "last", "--json")):
-            done = cli(*one, env=env)
+        for command in ((*RUN, "--out", "report", *more), ("doctor", *more), ("show", "last", "--json")):
+            done = cli(*command, env=env)
             assert done.exit_code in (0, 1, 3), done.stderr
-            said += done.stdout + done.stderr
+            text += done.stdout + done.stderr
         assert server.asked
-    check_nothing_holds(SECRETS, said, [path for path in files_below(home, here) if path.name != "keys.env"])
+    check_nothing_holds(SECRETS, text, [path for path in files_below(home, here) if path.name != "keys.env"])
 
 
 @pytest.mark.parametrize(
@@ -317,8 +317,8 @@ def test_secret_in_a_program_command_is_not_printed(
     """Wherever the command is named, and also in the form of an error for other programs."""
     command = f"exec:{shlex.join(('cat', *words))}"
     (here / "consilience.toml").write_text(f"model = {json.dumps(command)}\n")
-    said = ""
-    for one, more in (
+    text = ""
+    for arguments, more in (
         (("solo", "Is it so?", "--yes", "--model", command), {}),
         (("solo", "Is it so?", "--yes", "--model", command, "--json"), {}),
         (("emergence", "Is it so?", "--yes", "--model", "exec:cat", "--agent", f"L2N1={command}"), {}),
@@ -330,12 +330,12 @@ def test_secret_in_a_program_command_is_not_printed(
         (("doctor",), {"CONSILIENCE_MODEL": f"ollama:x|{command}"}),
         (("solo", "Is it so?", "--yes", "--model", f"ollama:x|{command}"), {}),
     ):
-        done = cli(*one, env={**env, **more})
+        done = cli(*arguments, env={**env, **more})
         assert done.exit_code == 2, done.output
-        said += done.stdout + done.stderr
-    assert "looks like a secret" in said
+        text += done.stdout + done.stderr
+    assert "looks like a secret" in text
     assert recorded() == []
-    check_nothing_holds(SECRETS, said, files_below(home))
+    check_nothing_holds(SECRETS, text, files_below(home))
 
 
 def test_secret_in_a_command_error_shows_how_to_use_a_variable(env: dict[str, str | None], cli: Cli) -> None:
@@ -351,13 +351,13 @@ def test_secret_in_a_program_error_is_not_printed(
     script = here / "agent"
     script.write_text(f"#!/bin/sh\necho {shlex.quote('run as: agent ' + ' '.join(words))} >&2\nexit 3\n")
     script.chmod(0o700)
-    said = ""
+    text = ""
     with provider(lambda body, headers: (400, {"error": {"message": f"not taken: {' '.join(words)}"}})) as server:
         env |= {"OPENAI_API_KEY": "none-needed", "OPENAI_BASE_URL": f"{server.url}/v1"}
         for model in (f"exec:{script}", MODEL):
             done = cli("solo", "Is it so?", "--yes", "--model", model, "--out", "report", env=env)
             assert done.exit_code in (1, 3), done.output
-            said += done.stdout + done.stderr
-            said += cli("export", "last", "--format", "events", env=env).stdout
-    assert "***" in said
-    check_nothing_holds(SECRETS, said, [path for path in files_below(home, here) if path != script])
+            text += done.stdout + done.stderr
+            text += cli("export", "last", "--format", "events", env=env).stdout
+    assert "***" in text
+    check_nothing_holds(SECRETS, text, [path for path in files_below(home, here) if path != script])

@@ -37,15 +37,15 @@ PATIENCE = 600.0
 
 def children_of(pid: int) -> list[int]:
     """Processes whose parent that is; Linux only."""
-    found = []
+    children = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[1]) == pid:
-            found.append(int(stat.parent.name))
-    return found
+            children.append(int(stat.parent.name))
+    return children
 
 
 def test_run_on_the_local_model_resumes_and_replays() -> None:

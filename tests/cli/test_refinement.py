@@ -69,7 +69,7 @@ def test_hierarchy_option_takes_a_file(cli: Cli, writers: Town, here: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (["--hierarchy", "blgo"], "there is no hierarchy named 'blgo'. Did you mean 'blog'?"),
         (["--hierarchy", "gone.toml"], "there is no such hierarchy file"),
@@ -81,14 +81,14 @@ def test_hierarchy_option_takes_a_file(cli: Cli, writers: Town, here: Path) -> N
     ],
 )
 def test_invalid_refinement_options_are_refused_before_any_call(
-    cli: Cli, writers: Town, here: Path, options: list[str], said: str
+    cli: Cli, writers: Town, here: Path, options: list[str], expected: str
 ) -> None:
     (here / "empty.md").write_text("\n")
     roles = ONE_ROLE.format("lead", '["left"]') + ONE_ROLE.format("left", "[]")
     (here / "bare.toml").write_text(f'name = "bare"\ndescription = "No vectors."\n{roles}')
     result = cli("refinement", "Write.", "--model", MODEL, *options)
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert expected in result.stderr
     assert writers.requests == []
 
 

@@ -92,9 +92,9 @@ def test_rm_removes_sessions_and_every_byte_of_their_tasks(cli: Cli, session: st
 
 def test_rm_removes_several_sessions_each_once(cli: Cli, session: str, broken_off: str) -> None:
     result = cli("sessions", "rm", session, broken_off, session[:6], "--yes", "--json")
-    found = json.loads(result.stdout)
-    assert found["removed"] == [session, broken_off]
-    assert found["bytes_freed"] > 0
+    output = json.loads(result.stdout)
+    assert output["removed"] == [session, broken_off]
+    assert output["bytes_freed"] > 0
     assert recorded() == []
     assert cli("sessions", "list").stdout == "No session is recorded.\n"
 
@@ -132,9 +132,11 @@ def test_rm_with_a_running_session_removes_nothing(cli: Cli, session: str, broke
     assert recorded() == [session, broken_off]
 
 
-@pytest.mark.parametrize("given", [("zzz",), ("r",), ()])
-def test_rm_with_an_unknown_id_removes_nothing(cli: Cli, session: str, broken_off: str, given: tuple[str, ...]) -> None:
-    assert cli("sessions", "rm", *given, "--yes").exit_code == 2
+@pytest.mark.parametrize("arguments", [("zzz",), ("r",), ()])
+def test_rm_with_an_unknown_id_removes_nothing(
+    cli: Cli, session: str, broken_off: str, arguments: tuple[str, ...]
+) -> None:
+    assert cli("sessions", "rm", *arguments, "--yes").exit_code == 2
     assert recorded() == [session, broken_off]
 
 
@@ -170,8 +172,8 @@ def test_gc_removes_old_finished_sessions(cli: Cli, session: str, broken_off: st
 def test_gc_all_removes_unfinished_but_no_running_sessions(
     cli: Cli, session: str, broken_off: str, store: SqliteStore
 ) -> None:
-    for one in (session, broken_off):
-        aged(one, 2 * DAY)
+    for removed in (session, broken_off):
+        aged(removed, 2 * DAY)
     journal = store.open(broken_off)
     assert f"({session})" in cli("sessions", "gc", "--older-than", "1d", "--all", "--yes").stdout
     journal.release()
@@ -188,9 +190,9 @@ def test_gc_dry_run_prints_sessions_and_size(cli: Cli, session: str, broken_off:
     assert line.startswith(f"{session} ")
     assert "finished" in line
     assert total.startswith("1 session would be removed, ")
-    found = json.loads(cli("sessions", "gc", "--older-than", "2w", "--dry-run", "--json").stdout)
-    assert [row["session"] for row in found["would_remove"]] == [session]
-    assert found["bytes"] > len(TASK)
+    output = json.loads(cli("sessions", "gc", "--older-than", "2w", "--dry-run", "--json").stdout)
+    assert [row["session"] for row in output["would_remove"]] == [session]
+    assert output["bytes"] > len(TASK)
     assert recorded() == [session, broken_off]
 
 
@@ -238,10 +240,10 @@ def test_list_skips_sessions_removed_meanwhile(
     read = SqliteStore.read
 
     def meanwhile(self: SqliteAdmin, id: str) -> object:
-        found = read(self, id)
+        events = read(self, id)
         if session in store.sessions():
             store.admin.remove([session])
-        return found
+        return events
 
     monkeypatch.setattr(SqliteStore, "read", meanwhile)
     result = cli("sessions", *command)
@@ -283,9 +285,9 @@ def test_age_option_reads_units(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "30", "d", "30 days", "-1d", "1y", "1e3d", "٣d", "9999999d"])
 def test_gc_invalid_age_is_reported(text: str) -> None:
-    with pytest.raises(SettingsError, match="invalid age") as said:
+    with pytest.raises(SettingsError, match="invalid age") as error:
         session_admin.age(text)
-    assert "30d" in str(said.value)
+    assert "30d" in str(error.value)
 
 
 def test_removal_without_a_journal_does_nothing(cli: Cli, home: Path) -> None:

@@ -49,7 +49,7 @@ def test_range_is_reviewed_with_the_files_that_it_changes(cli: Cli, town: Town, 
     assert result.exit_code == 0
     report = json.loads(result.stdout)
     assert report["task"] == "Review the changes main..HEAD.\n\nFocus: bounds"
-    assert [found["quotation"] for found in report["findings"]] == ["return items[len(items)]"]
+    assert [finding["quotation"] for finding in report["findings"]] == ["return items[len(items)]"]
     assert report["settings"]["left_out"] == ["lock file: uv.lock"]
     assert "+    return items[len(items)]" in asked(town)
     assert "def last(items):" in asked(town)
@@ -157,16 +157,16 @@ def test_fail_on_counts_findings_over_the_limit_unless_they_are_disputed(
     cli: Cli, town: Town, repository: Repository
 ) -> None:
     minor = finding("return items[len(items)]", 2, "S2", severity="minor", category="names")
-    found = {"red": review([minor]), "blue": review([DEFECT])}
-    town.reply = script(found)
+    fields = {"red": review([minor]), "blue": review([DEFECT])}
+    town.reply = script(fields)
     failed = cli("review", *RUN, "--max-findings", "1", "--fail-on", "minor")
     assert failed.exit_code == 6
     assert "at least minor: F1, 1 over the limit of findings." in failed.stderr
     assert cli("review", *RUN, "--max-findings", "1", "--fail-on", "critical").exit_code == 0
-    town.reply = script(found, judge=judgement("refute"))
+    town.reply = script(fields, judge=judgement("refute"))
     assert cli("review", *RUN, "--max-findings", "1", "--fail-on", "minor").exit_code == 0
     report = json.loads(cli("show", "last", "--json").stdout)
-    assert [(one["reason"], one["disputed"]) for one in report["dropped"]] == [("over the limit", True)]
+    assert [(finding["reason"], finding["disputed"]) for finding in report["dropped"]] == [("over the limit", True)]
 
 
 def test_resume_takes_the_options_of_delivery(cli: Cli, town: Town, repository: Repository) -> None:

@@ -144,9 +144,9 @@ def test_open_without_a_display_prints_the_path(
 
 def test_task_is_read_from_a_file_or_stdin(cli: Cli, town: Town, here: Path) -> None:
     (here / "task.txt").write_text("\ufeffFrom a file?\r\nYes.\n", encoding="utf-8")
-    for argument, input, said in (("@task.txt", None, "From a file?\nYes."), ("-", "From a pipe?\n", "From a pipe?")):
+    for argument, input, text in (("@task.txt", None, "From a file?\nYes."), ("-", "From a pipe?\n", "From a pipe?")):
         result = cli("emergence", argument, *QUICK, "--json", input=input)
-        assert EmergenceReport.model_validate_json(result.stdout).task == said
+        assert EmergenceReport.model_validate_json(result.stdout).task == text
 
 
 def test_source_with_id_is_shown_to_that_agent_only(cli: Cli, town: Town, here: Path) -> None:
@@ -299,8 +299,8 @@ def test_dry_run_prints_json(cli: Cli) -> None:
 
 
 def test_unknown_price_is_reported_as_unknown(cli: Cli) -> None:
-    said = cli("emergence", TASK, "--dry-run", "--model", "openai:of-next-year").stdout
-    assert "the price of openai:of-next-year is not known" in said
+    output = cli("emergence", TASK, "--dry-run", "--model", "openai:of-next-year").stdout
+    assert "the price of openai:of-next-year is not known" in output
 
 
 def test_first_line_names_model_reason_and_unused_keys(cli: Cli, town: Town) -> None:
@@ -324,8 +324,8 @@ def test_plan_includes_the_cost_of_an_encoder(cli: Cli) -> None:
 def test_encoder_without_a_provider_is_refused(cli: Cli, town: Town, name: str, dry: bool) -> None:
     result = cli("emergence", TASK, "--model", MODEL, "--encoder", name, *(["--dry-run"] if dry else []))
     assert result.exit_code == 2
-    said = " ".join(result.stderr.split())
-    assert f"'{name}' is not the name of an encoder. Where: --encoder. Write minilm, PROVIDER:MODEL" in said
+    output = " ".join(result.stderr.split())
+    assert f"'{name}' is not the name of an encoder. Where: --encoder. Write minilm, PROVIDER:MODEL" in output
     assert recorded() == []
 
 
@@ -333,9 +333,9 @@ def test_encoder_without_a_provider_is_refused(cli: Cli, town: Town, name: str, 
 def test_stdin_named_twice_is_refused(cli: Cli, town: Town, second: tuple[str, str]) -> None:
     result = cli("solo", "-", "--model", MODEL, *second, input="Is it so?")
     assert result.exit_code == 2
-    said = " ".join(result.stderr.split())
-    assert "standard input is named twice" in said
-    assert "empty" not in said
+    output = " ".join(result.stderr.split())
+    assert "standard input is named twice" in output
+    assert "empty" not in output
     assert cli("solo", TASK, "--model", MODEL, *second, input="A document.").exit_code == 0
 
 
@@ -418,12 +418,12 @@ def test_require_exits_4_for_another_stop_reason(cli: Cli, town: Town) -> None:
 
 def test_cut_answer_is_marked_and_not_converged(cli: Cli, town: Town) -> None:
     def reply(request: ModelRequest) -> object:
-        said = (
+        text = (
             "The answer is yes, since the stalls"
             if request.returns is None
             else '{"stance": "kept", "text": "Yes, since the stalls"}'
         )
-        return Scripted(said, finish_reason="length" if "/observe/" in request.key else "stop")
+        return Scripted(text, finish_reason="length" if "/observe/" in request.key else "stop")
 
     town.reply = reply
     arguments = ("emergence", TASK, "--model", MODEL, "--max-rounds", "2")
@@ -434,8 +434,8 @@ def test_cut_answer_is_marked_and_not_converged(cli: Cli, town: Town) -> None:
     )
     assert "*Incomplete: this text was cut off at the token limit.*\n\nYes, since the stalls" in result.stdout
     assert "It stopped inconclusive; converged was required." in result.stderr
-    told = json.loads(cli(*arguments, "--json").stdout)
-    assert (told["answer_cut"], told["confidence"]["level"]) == (True, None)
+    output = json.loads(cli(*arguments, "--json").stdout)
+    assert (output["answer_cut"], output["confidence"]["level"]) == (True, None)
 
 
 def proposing(request: ModelRequest) -> object:

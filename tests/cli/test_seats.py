@@ -28,8 +28,8 @@ class Run:
 @pytest.fixture
 def run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Run:
     """With the council among the installed protocols."""
-    found = {**commands.installed_protocols(), Council.name: "kit.council:Council"}
-    monkeypatch.setattr(commands, "installed_protocols", lambda: found)
+    fields = {**commands.installed_protocols(), Council.name: "kit.council:Council"}
+    monkeypatch.setattr(commands, "installed_protocols", lambda: fields)
     return Run(cli)
 
 

@@ -98,12 +98,12 @@ def test_show_of_an_unfinished_session_prints_progress(cli: Cli, broken_off: str
 
 
 def test_show_of_an_unfinished_session_as_json(cli: Cli, broken_off: str) -> None:
-    found = json.loads(cli("show", "last", "--json").stdout)
-    assert found["state"] == "unfinished"
-    assert found["spent"]["calls"] == 6
-    assert found["in_flight"] == ["round-1/observe/L1N1"]
-    assert found["resume"] == f"consilience resume {broken_off}"
-    assert len(found["calls"]) == 6
+    output = json.loads(cli("show", "last", "--json").stdout)
+    assert output["state"] == "unfinished"
+    assert output["spent"]["calls"] == 6
+    assert output["in_flight"] == ["round-1/observe/L1N1"]
+    assert output["resume"] == f"consilience resume {broken_off}"
+    assert len(output["calls"]) == 6
 
 
 def test_resume_makes_only_missing_calls(cli: Cli, town: Town, broken_off: str, here: Path) -> None:
@@ -132,9 +132,9 @@ def test_replay_prints_number_of_matched_events(cli: Cli, town: Town, session: s
     assert result.stdout.startswith(f"Replayed {session}: ")
     assert "events matched, 0 calls, " in result.stdout
     assert town.requests == []
-    found = json.loads(cli("replay", "last", "--json").stdout)
-    assert found["calls"] == 0
-    assert found["events_matched"] == 15 + 2 + 3 + 1 + 2  # calls, objections, notes, a check, beginning and end
+    output = json.loads(cli("replay", "last", "--json").stdout)
+    assert output["calls"] == 0
+    assert output["events_matched"] == 15 + 2 + 3 + 1 + 2  # calls, objections, notes, a check, beginning and end
 
 
 def test_replay_of_an_unfinished_session_is_refused(cli: Cli, broken_off: str) -> None:
@@ -240,10 +240,10 @@ def test_resume_of_a_session_with_a_python_model_is_refused(cli: Cli, home: Path
         run_sync(TASK, Emergence(children=2), model={"L1N1": scripted, "L2N1": scripted, "L2N2": agent}, session="s1")
     result = cli("resume", "s1", "--yes")
     assert result.exit_code == 2
-    said = " ".join(result.stderr.split())
-    assert "session s1 was started by a program with a model of its own" in said
-    assert "consilience.resume('s1', model={" in said
-    assert "defect" not in said
+    output = " ".join(result.stderr.split())
+    assert "session s1 was started by a program with a model of its own" in output
+    assert "consilience.resume('s1', model={" in output
+    assert "defect" not in output
 
 
 def test_session_killed_before_its_start_is_reported(cli: Cli, store: SqliteStore) -> None:

@@ -99,9 +99,9 @@ def test_panels_list_and_show_print_panels(cli: Cli, here: Path) -> None:
     (here / "mine.toml").write_text(
         'name = "mine"\ndescription = "Ours."\n[[personas]]\nname = "Baker"\ndescription = "You rise \\u001b[31m early."\n'
     )
-    said = cli("panels", "show", "mine.toml").stdout
-    assert "Baker" in said
-    assert "\x1b" not in said
+    output = cli("panels", "show", "mine.toml").stdout
+    assert "Baker" in output
+    assert "\x1b" not in output
 
 
 @pytest.mark.parametrize("group", ["panels", "models", "hierarchies", "sessions"])
@@ -112,9 +112,9 @@ def test_group_without_a_command_lists(cli: Cli, town: Town, group: str) -> None
         assert (bare.exit_code, bare.stdout) == (0, listed.stdout)
     assert json.loads(bare.stdout)
     for help in ("-h", "--help"):
-        said = cli(group, help)
-        assert (said.exit_code, said.stdout.startswith(f"Usage: consilience {group} ")) == (0, True)
-        assert "The default command is list." in " ".join(said.stdout.split())
+        text = cli(group, help)
+        assert (text.exit_code, text.stdout.startswith(f"Usage: consilience {group} ")) == (0, True)
+        assert "The default command is list." in " ".join(text.stdout.split())
     assert "No such command 'lst'" in cli(group, "lst").stderr
     assert "No such option: --jsn" in cli(group, "--jsn").stderr
     assert "{" in cli(group, "lst", "--json").stdout
@@ -145,9 +145,9 @@ def test_doctor_names_keys_and_never_shows_them(cli: Cli, here: Path, home: Path
 
 def test_doctor_prints_chosen_model_with_reason(cli: Cli, here: Path) -> None:
     (here / "consilience.toml").write_text('model = "ollama:town"\nconfirm_above = 0.3\n')
-    found = json.loads(cli("doctor", "--json").stdout)
-    assert found["Model"]["would be used"] == "ollama:town: consilience.toml names it; it costs nothing"
-    assert "$0.30" in found["Model"]["asks above"]
+    output = json.loads(cli("doctor", "--json").stdout)
+    assert output["Model"]["would be used"] == "ollama:town: consilience.toml names it; it costs nothing"
+    assert "$0.30" in output["Model"]["asks above"]
     env: dict[str, str | None] = {"CONSILIENCE_MODEL": "openai:gpt-4o"}
     assert "CONSILIENCE_MODEL is set; it is paid for" in cli("doctor", env=env).stdout
 
@@ -156,7 +156,7 @@ def test_doctor_prints_chosen_model_with_reason(cli: Cli, here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "package", "said"),
+    ("name", "package", "expected"),
     [
         (None, "xllamacpp", "local models need xllamacpp, not installed here"),
         ("local:smollm2-135m", "openai", "local models need openai, not installed here"),
@@ -165,16 +165,16 @@ def test_doctor_prints_chosen_model_with_reason(cli: Cli, here: Path) -> None:
     ],
 )
 def test_doctor_prints_what_a_model_needs(
-    cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch, name: str | None, package: str, said: str
+    cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch, name: str | None, package: str, expected: str
 ) -> None:
     keys = {"OPENAI_API_KEY": "sk-planted", "ANTHROPIC_API_KEY": "sk-planted"}
     for module in [module for module in sys.modules if module.endswith(f".{package}")]:
         monkeypatch.delitem(sys.modules, module)  # else what was imported before would do
     monkeypatch.setitem(sys.modules, package, None)
-    found = json.loads(cli("doctor", "--json", env={"CONSILIENCE_MODEL": name, **keys}).stdout)
-    taken = found["Model"]["would be used"]
+    output = json.loads(cli("doctor", "--json", env={"CONSILIENCE_MODEL": name, **keys}).stdout)
+    taken = output["Model"]["would be used"]
     assert "NOT USABLE" in taken
-    assert said in taken
+    assert expected in taken
 
 
 @pytest.mark.parametrize("model", ["exec:cat", "ollama:town|exec:cat", "openai:gpt-4o|exec:cat"])
@@ -194,10 +194,10 @@ def test_doctor_prints_unknown_cost_for_a_program(cli: Cli, here: Path, configur
 def test_doctor_and_a_dry_run_name_the_settings_of_configuration_files(cli: Cli, here: Path, home: Path) -> None:
     (here / "consilience.toml").write_text("[emergence]\nchildren = 2\n[vote]\nvots = 3\n")
     (home / "consilience.toml").write_text("[emergence]\nchildren = 4\nmax_rounds = 3\n")
-    found = json.loads(cli("doctor", "--json").stdout)
-    assert found["Data"]["configuration here"] == "consilience.toml: read"
-    assert found["Data"]["configuration of the user"] == f"{home / 'consilience.toml'}: read"
-    settings = found["Settings of protocols (options take precedence)"]
+    output = json.loads(cli("doctor", "--json").stdout)
+    assert output["Data"]["configuration here"] == "consilience.toml: read"
+    assert output["Data"]["configuration of the user"] == f"{home / 'consilience.toml'}: read"
+    settings = output["Settings of protocols (options take precedence)"]
     user = home / "consilience.toml"
     assert settings["emergence"] == f"children = 2 in consilience.toml; max_rounds = 3 in {user}"
     assert "unknown key 'vots'" in settings["vote"]
@@ -227,14 +227,14 @@ def test_doctor_prints_no_price_for_an_invalid_model(cli: Cli, here: Path) -> No
 
 def test_doctor_names_an_unwritable_journal_path(cli: Cli, here: Path) -> None:
     (here / "file").write_text("x")
-    for home, said in (
+    for home, text in (
         (here / "file", f"{here / 'file'} is not a directory"),
         (here / "file" / "below", f"{here / 'file'} is not a directory"),
         *([(Path("/proc/town"), "/proc is not writable")] if Path("/proc/self").exists() else []),
     ):
         result = cli("doctor", env={"CONSILIENCE_HOME": str(home)})
         assert result.exit_code == 2
-        assert f"missing, CANNOT BE CREATED: {said}" in result.stdout
+        assert f"missing, CANNOT BE CREATED: {text}" in result.stdout
     (here / "made").mkdir()
     assert "missing, will be created" in cli("doctor", env={"CONSILIENCE_HOME": str(here / "made" / "x")}).stdout
     assert list((here / "made").iterdir()) == []

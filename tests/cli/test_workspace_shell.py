@@ -88,9 +88,9 @@ def test_commands_of_the_page_without_a_deliberation_run(here: Path, environment
     (here / "deploy.sh").write_text("rm -rf $target\n")
     assert "security" in shell(posted, here, environment).splitlines()
     assert "security: pending (deploy.sh cannot be read)" in shell(reviewed, here, environment)
-    said = shell(ended, here, environment)
-    assert "met     specific_examples" in said
-    assert said.splitlines()[-1] == str(here / "archive_shop")
+    output = shell(ended, here, environment)
+    assert "met     specific_examples" in output
+    assert output.splitlines()[-1] == str(here / "archive_shop")
 
 
 def test_gate_of_the_page_is_tried(here: Path, environment: dict[str, str]) -> None:

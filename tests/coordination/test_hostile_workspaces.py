@@ -112,9 +112,9 @@ def finish(workspace: Workspace, ticket_id: str) -> None:
     ticket = claim(workspace, ticket_id, "red", now=0)
     assert ticket is not None
     submit(workspace, ticket, f"of {ticket_id}")
-    found = result(workspace, ticket_id)
-    assert found is not None
-    assert found.text == f"of {ticket_id}"
+    handed_in = result(workspace, ticket_id)
+    assert handed_in is not None
+    assert handed_in.text == f"of {ticket_id}"
 
 
 @every_plant
@@ -220,7 +220,7 @@ def test_directory_that_is_a_link_is_not_entered(workspace: Workspace, outside: 
     moved = outside.parent / "moved"
     os.rename(workspace.path / place, moved)
     (workspace.path / place).symlink_to(outside / "places")
-    said = []
+    errors = []
     for use in (
         workspace.tickets,
         workspace.agents,
@@ -233,8 +233,10 @@ def test_directory_that_is_a_link_is_not_entered(workspace: Workspace, outside: 
         try:
             use()
         except WorkspaceError as error:
-            said.append(str(error))
-    assert all("not a directory" in error or "no ticket" in error or "claim of ticket" in error for error in said), said
+            errors.append(str(error))
+    assert all("not a directory" in error or "no ticket" in error or "claim of ticket" in error for error in errors), (
+        errors
+    )
     check_outside(outside)
 
 

@@ -139,13 +139,13 @@ def test_result_is_bound_to_ticket_and_iteration(workspace: Workspace) -> None:
         now=9,
     )
     claimed(workspace, "u")
-    found = result(workspace, "t", 1)
-    assert found is not None
-    assert (found.text, found.summary, found.ticket) == ("# First", "short", completed)
+    handed_in = result(workspace, "t", 1)
+    assert handed_in is not None
+    assert (handed_in.text, handed_in.summary, handed_in.ticket) == ("# First", "short", completed)
     assert completed.result is not None
     assert (completed.result.submitted_by, completed.result.submitted_at) == ("red", 9)
     assert (completed.result.gates_passed, completed.result.needs_iteration) == (("specific_examples",), True)
-    assert result(workspace, "t") == found
+    assert result(workspace, "t") == handed_in
     assert result(workspace, "t", 2) is None  # iteration 2 is not judged on iteration 1's file
     assert result(workspace, "u", 2) is None
     assert in_states(workspace) == {"active": ["u.json"], "completed": ["t.json"]}

@@ -108,23 +108,23 @@ def test_path_that_a_prompt_cannot_name_is_refused(tmp_path: Path, name: str) ->
 
 
 def test_two_workspaces_with_the_same_ids_never_mix(tmp_path: Path) -> None:
-    one, two = (Workspace.create(tmp_path / name, agents=["red"]) for name in ("one", "two"))
-    for workspace in (one, two):
+    first, two = (Workspace.create(tmp_path / name, agents=["red"]) for name in ("one", "two"))
+    for workspace in (first, two):
         post(workspace, Ticket(id="t", topic=workspace.session_id))
-    held = claim(one, "t", "red", now=0)
+    held = claim(first, "t", "red", now=0)
     assert held is not None
     assert two.ticket("t").state == "pending"
     other = claim(two, "t", "red", now=0)
     assert other is not None
     with pytest.raises(WorkspaceError, match="red has claimed it since"):
         submit(two, held, "of one")
-    submit(one, held, "of one")
+    submit(first, held, "of one")
     assert result(two, "t") is None
-    sweep(one, now=1e9)
+    sweep(first, now=1e9)
     assert two.ticket("t") == other
-    for name in os.listdir(one.path / "tickets/history"):  # files of one, copied into the other, are not its tickets
+    for name in os.listdir(first.path / "tickets/history"):  # files of one, copied into the other, are not its tickets
         (two.path / f"tickets/history/{name.replace('t~', 'u~')}").write_bytes(
-            (one.path / f"tickets/history/{name}").read_bytes()
+            (first.path / f"tickets/history/{name}").read_bytes()
         )
     assert [ticket.id for ticket in two.tickets()] == ["t"]
     assert sweep(two, now=0).damaged == ("u",)

@@ -82,10 +82,10 @@ async def test_four_agents_two_threads_the_higher_score_is_promoted_and_its_word
     boost = Floor.boost
 
     def noted(floor: Floor, message: DebateMessage) -> float:
-        found = boost(floor, message)
+        amount = boost(floor, message)
         if tuple(floor.disputes) == ("thread-1", "thread-2") and not message.by_moderator:
-            seen.append((message, found))
-        return found
+            seen.append((message, amount))
+        return amount
 
     monkeypatch.setattr(Floor, "boost", noted)
     report, notes = await four_agents(store, agenda=True)
@@ -98,9 +98,9 @@ async def test_four_agents_two_threads_the_higher_score_is_promoted_and_its_word
     promoted = [load_note(CruxPromoted, note, store.text).thread for note in notes if note.name == "crux_promoted"]
     assert promoted == ["thread-1", "thread-2"]
     assert report.system_metrics.dcg_promotions == 2
-    by_thread = {found for message, found in seen if message.thread == "thread-1"}
-    by_word = {found for message, found in seen if message.thread == "thread-2" and "hedge" in message.text}
-    second = {found for message, found in seen if message.thread == "thread-2" and "hedge" not in message.text}
+    by_thread = {amount for message, amount in seen if message.thread == "thread-1"}
+    by_word = {amount for message, amount in seen if message.thread == "thread-2" and "hedge" in message.text}
+    second = {amount for message, amount in seen if message.thread == "thread-2" and "hedge" not in message.text}
     assert (by_thread, by_word, second) == ({0.2}, {0.2}, {0.1})
 
 

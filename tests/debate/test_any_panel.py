@@ -46,17 +46,17 @@ class Panel:
 
     def any_of(self, request: ModelRequest, draw: random.Random) -> dict[str, object]:
         """A random value for every enumerated field."""
-        found: dict[str, object] = {}
+        by_name: dict[str, object] = {}
         for name, schema in properties(request).items():
             if isinstance(schema, dict) and schema.get("enum"):
-                found[name] = draw.choice(schema["enum"])
+                by_name[name] = draw.choice(schema["enum"])
         if "move" in properties(request):
-            found |= {
+            by_name |= {
                 "move": draw.choice(moves_of(request)),
                 "question": "Would any of it be so?",
                 "conceded": "one point",
             }
-        return found
+        return by_name
 
 
 @pytest.mark.matrix(keep=25, whole=200)

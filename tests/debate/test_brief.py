@@ -192,28 +192,30 @@ def figures(data: dict[str, Any]) -> list[str]:
     sides = [ballot["positions"][0] for ballot in finals]
     names = {"YES": "yes", "NO": "no", "UNCERTAIN": "undecided"}
     verdict = " · ".join(f"{sides.count(side)} {name}" for side, name in names.items() if side in sides)
-    found = [verdict, f"{len(finals)} of {len(data['letters'])} agents", data["added"]]
+    arguments = [verdict, f"{len(finals)} of {len(data['letters'])} agents", data["added"]]
     crux = data["threads"][0]["crux"]
     score = [crux["score"][name] for name in ("score", "coverage", "polarity", "impact")]
-    found.append("{:.2f} = {:.2f} × {:.2f} × {:.2f}".format(*score))
+    arguments.append("{:.2f} = {:.2f} × {:.2f} × {:.2f}".format(*score))
     records = data["flip_records"]["thread-1"]
     declared, observed = (sum(record[name] is True for record in records) for name in ("declared", "observed"))
-    found.append(f"Declared to hang on it: {declared} of {len(records)}")
-    found.append(f"when told its answer: {observed} of {len(records)}")
-    found.append(f"{crux['score']['score']:.2f} declared, {crux['observed_score']['score']:.2f} observed")
+    arguments.append(f"Declared to hang on it: {declared} of {len(records)}")
+    arguments.append(f"when told its answer: {observed} of {len(records)}")
+    arguments.append(f"{crux['score']['score']:.2f} declared, {crux['observed_score']['score']:.2f} observed")
     quoted = data["quotations"]
-    found.append(f"{sum(q['verified'] for q in quoted)} verified, {sum(not q['verified'] for q in quoted)} not found")
-    found.append(
+    arguments.append(
+        f"{sum(q['verified'] for q in quoted)} verified, {sum(not q['verified'] for q in quoted)} not found"
+    )
+    arguments.append(
         f"Changes without a named argument: {sum(change['conformity'] for change in data['position_changes'])}."
     )
     single, spent = data["single_call"], data["ledger"]["actual"]
-    found.append(f"{single['tokens_in'] + single['tokens_out']:,}")
+    arguments.append(f"{single['tokens_in'] + single['tokens_out']:,}")
     tests = sum(len(test["ballots"]) for test in [*data["tests"], data["placebo"]])
-    found.append(f"{spent['calls']} calls (debate {spent['calls'] - tests - 2}, tests {tests}, single call 2)")
-    found.append(f"{spent['tokens_in']:,} tokens read")
+    arguments.append(f"{spent['calls']} calls (debate {spent['calls'] - tests - 2}, tests {tests}, single call 2)")
+    arguments.append(f"{spent['tokens_in']:,} tokens read")
     placebo = [record["placebo"] for record in records]
-    found.append(f"is {data['placebo']['fact'].rstrip('.').rpartition(' ')[2]}): {sum(placebo)} of {len(placebo)}")
-    return found
+    arguments.append(f"is {data['placebo']['fact'].rstrip('.').rpartition(' ')[2]}): {sum(placebo)} of {len(placebo)}")
+    return arguments
 
 
 async def test_all_four_renderings_hold_the_same_figures(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,9 +266,9 @@ async def test_what_would_turn_the_answer_comes_from_the_tests_where_there_are_a
     majority = await debate(
         {"final": lambda request: {"p1": "NO"}, "closing": lambda request: {"p1": "NO"}}, test_cruxes=0
     )
-    told = {"D1": "YES", "D2": "YES", "D3": "YES", "D4": "NO"}
-    turned = CruxTest(thread="thread-1", stipulated="YES", ballots=ballots(told))
-    kept = CruxTest(thread="thread-1", stipulated="NO", ballots=ballots(dict.fromkeys(told, "NO")))
+    fields = {"D1": "YES", "D2": "YES", "D3": "YES", "D4": "NO"}
+    turned = CruxTest(thread="thread-1", stipulated="YES", ballots=ballots(fields))
+    kept = CruxTest(thread="thread-1", stipulated="NO", ballots=ballots(dict.fromkeys(fields, "NO")))
     head = above_answer(majority.model_copy(update={"tests": (turned, kept)}))
     assert "**Becomes yes if** crux 1 comes out yes: tested, then 3 yes · 1 no." in head
     assert "comes out no" not in head
@@ -343,10 +345,10 @@ async def test_records_across_cruxes_are_shown_with_their_crux_numbers() -> None
     second_thread = thread.model_copy(update={"id": "thread-2", "crux": other})
     report = report.model_copy(update={"threads": (thread, second_thread)})
     first, second = "thread-1", "thread-2"
-    said = report.messages[1]
+    message = report.messages[1]
     report = report.model_copy(
         update={
-            "common_ground": (CommonGround(statement="Kafka ends in March.", kind="factual", sources=(said.id,)),),
+            "common_ground": (CommonGround(statement="Kafka ends in March.", kind="factual", sources=(message.id,)),),
             "coalitions": (
                 Coalition(
                     label="Queue camp",
@@ -373,7 +375,7 @@ async def test_records_across_cruxes_are_shown_with_their_crux_numbers() -> None
         }
     )
     text = report.markdown()
-    assert f"### All 6 agents confirmed\n\n- Kafka ends in March. \\[{said.label}\\] — (factual)" in text
+    assert f"### All 6 agents confirmed\n\n- Kafka ends in March. \\[{message.label}\\] — (factual)" in text
     together = text.split("### Who stands together")[1].split("### ")[0]
     assert "**Queue camp:**" in together
     assert "crux 1 yes; cohesion 0.90; “It is fast.”" in together

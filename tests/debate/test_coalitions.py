@@ -72,8 +72,8 @@ def ballot(agent: str, row: str) -> DebateBallot:
     return DebateBallot(agent=agent, step=1, positions=("YES",), questions=questions, confidence=0.7)
 
 
-def members(found: Coalitions) -> list[str]:
-    return ["".join(coalition.members) for coalition in found.found]
+def members(coalitions: Coalitions) -> list[str]:
+    return ["".join(coalition.members) for coalition in coalitions.found]
 
 
 @pytest.mark.parametrize(
@@ -105,11 +105,11 @@ def test_average_linkage_keeps_out_whom_only_one_member_resembles() -> None:
 
 
 def test_similarity_is_weighted_by_the_confidence_of_a_crux() -> None:
-    one: dict[str, Side] = {"a": "YES", "b": "YES", "c": "YES"}
+    fields: dict[str, Side] = {"a": "YES", "b": "YES", "c": "YES"}
     other: dict[str, Side] = {"a": "YES", "b": "YES", "c": "NO"}
-    assert similarity(one, other, {"a": 0.95, "b": 0.95, "c": 0.4}) == pytest.approx(1.9 / 2.3)
-    assert similarity(one, other, {"a": 0.4, "b": 0.4, "c": 0.95}) == pytest.approx(0.8 / 1.75)
-    assert similarity(one, {}, {"a": 1.0}) == 0.0
+    assert similarity(fields, other, {"a": 0.95, "b": 0.95, "c": 0.4}) == pytest.approx(1.9 / 2.3)
+    assert similarity(fields, other, {"a": 0.4, "b": 0.4, "c": 0.95}) == pytest.approx(0.8 / 1.75)
+    assert similarity(fields, {}, {"a": 1.0}) == 0.0
     (crux,) = cruxes({"A": "Y"}, confidence=0.4)
     assert crux_confidence(crux) == pytest.approx(0.4)
 
@@ -117,9 +117,9 @@ def test_similarity_is_weighted_by_the_confidence_of_a_crux() -> None:
 def test_final_ballots_count_and_not_what_was_said_in_public() -> None:
     public = cruxes({"A": "YYY", "B": "YYY", "C": "YYY", "D": "YYY"})
     final = [ballot("A", "YYY"), ballot("B", "YYY"), ballot("C", "NNN"), ballot("D", "NNN")]
-    found = detect_coalitions(public, final)
-    assert members(found) == ["AB", "CD"]
-    first, second = found.found
+    coalitions = detect_coalitions(public, final)
+    assert members(coalitions) == ["AB", "CD"]
+    first, second = coalitions.found
     assert first.positions == {"p1": "YES", "thread-1": "YES", "thread-2": "YES", "thread-3": "YES"}
     assert first.shared_beliefs == tuple(f"{agent} on {n}" for n in (1, 2, 3) for agent in "AB")
     assert second.positions == {"p1": "YES", "thread-1": "NO", "thread-2": "NO", "thread-3": "NO"}
@@ -127,9 +127,9 @@ def test_final_ballots_count_and_not_what_was_said_in_public() -> None:
 
 
 def test_positions_are_only_those_of_all_members() -> None:
-    (found,) = detect_coalitions(cruxes({"A": "YYYN", "B": "YYYY"})).found
-    assert found.positions == {"thread-1": "YES", "thread-2": "YES", "thread-3": "YES"}
-    assert found.cohesion == pytest.approx(0.75)
+    (only,) = detect_coalitions(cruxes({"A": "YYYN", "B": "YYYY"})).found
+    assert only.positions == {"thread-1": "YES", "thread-2": "YES", "thread-3": "YES"}
+    assert only.cohesion == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def test_label_is_a_topic_that_members_share_and_nobody_else_uses() -> None:
         said("D", "harbour tax", "noise at night", "cost"),
         said("A", "cost"),
     ]
-    found = detect_coalitions(table, messages=messages)
-    assert [coalition.label for coalition in found.found] == ["Night ferry", "Coalition B"]
+    coalitions = detect_coalitions(table, messages=messages)
+    assert [coalition.label for coalition in coalitions.found] == ["Night ferry", "Coalition B"]
 
 
 ONE = Coalition(label="Coalition A", members=("A", "B"), positions={}, cohesion=1)

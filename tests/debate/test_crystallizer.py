@@ -441,5 +441,5 @@ def test_contradiction_is_a_yes_whose_consequence_is_denied(
     kind: DependencyKind, target: Side, agents: tuple[str, ...]
 ) -> None:
     answers: dict[str, dict[str, Side]] = {"a": {"A": "YES", "B": "NO"}, "b": {"A": target, "B": target}}
-    found = contradictions_of([depends("a", "b", kind)], answers)
-    assert [contradiction.agents for contradiction in found] == ([agents] if agents else [])
+    contradictions = contradictions_of([depends("a", "b", kind)], answers)
+    assert [contradiction.agents for contradiction in contradictions] == ([agents] if agents else [])

@@ -363,8 +363,8 @@ def panel(*names: str, **fields: object) -> Panel:
 
 def test_seats_come_from_the_panel_with_interests_horizon_and_evidence() -> None:
     model = ScriptedModel(Debaters())
-    given = panel("Town treasurer", "Head cook", interests=("plate waste",), horizon="10 years", evidence="Invoices.")
-    report = debate(panel=given, model=model)
+    seats = panel("Town treasurer", "Head cook", interests=("plate waste",), horizon="10 years", evidence="Invoices.")
+    report = debate(panel=seats, model=model)
     assert [agent.id for agent in report.agents if agent.voice] == ["town-treasurer", "head-cook"]
     opening = next(request for request in model.requests if request.key == "opening/head-cook")
     for words in ("plate waste", "10 years", "Invoices."):
@@ -407,9 +407,9 @@ def test_evidence_quotes_sources_or_is_marked_as_memory() -> None:
         return evident(request) | ({"text": next(words)} if "PROVIDE_EVIDENCE" in moves_of(request) else {})
 
     report = debate(script=Debaters({"turn": turn}), sources=(Source("In 2025 12 orders were lost.", "memo"),))
-    given = [message for message in report.messages if message.move == "PROVIDE_EVIDENCE"]
-    assert any(message.quotations and not message.from_memory for message in given)
-    assert all(message.from_memory for message in given if "remember" in message.text)
+    matching_messages = [message for message in report.messages if message.move == "PROVIDE_EVIDENCE"]
+    assert any(message.quotations and not message.from_memory for message in matching_messages)
+    assert all(message.from_memory for message in matching_messages if "remember" in message.text)
 
 
 # bounds
@@ -585,11 +585,12 @@ def test_agent_whose_turn_was_blocked_is_shown_it_and_the_reason() -> None:
     model = ScriptedModel(Debaters({"turn": turn}))
     report = debate(Debate(debaters=5, max_messages=24), model=model)
     assert report.system_metrics.reasons_blocked["reply_limit"]
-    told = [request for request in model.requests if '"unpublished"' in request.text]
-    assert told
-    assert all(request.key.startswith("turn/") for request in told)
+    matching_requests = [request for request in model.requests if '"unpublished"' in request.text]
+    assert matching_requests
+    assert all(request.key.startswith("turn/") for request in matching_requests)
     assert all(
-        "a third reply to one message" in request.text and "from unpublished>" in request.text for request in told
+        "a third reply to one message" in request.text and "from unpublished>" in request.text
+        for request in matching_requests
     )
 
 

@@ -144,18 +144,18 @@ def keys(value: object, of: str = "") -> object:
     return {name: keys(entry, name) for name, entry in value.items()}
 
 
-def lacking(wanted: object, found: object, path: str = "") -> list[str]:
+def lacking(wanted: object, exported: object, path: str = "") -> list[str]:
     """Paths of keys that `found` lacks."""
     if isinstance(wanted, list):
-        return lacking(wanted[0], found[0], path) if isinstance(found, list) and found and wanted else []
+        return lacking(wanted[0], exported[0], path) if isinstance(exported, list) and exported and wanted else []
     if not isinstance(wanted, dict):
         return []
-    if not isinstance(found, dict):
+    if not isinstance(exported, dict):
         return [path]
-    missing = [f"{path}.{name}" for name in wanted if name not in found]
+    missing = [f"{path}.{name}" for name in wanted if name not in exported]
     return [
         *missing,
-        *(p for name in wanted if name in found for p in lacking(wanted[name], found[name], f"{path}.{name}")),
+        *(p for name in wanted if name in exported for p in lacking(wanted[name], exported[name], f"{path}.{name}")),
     ]
 
 

@@ -48,7 +48,7 @@ def test_world_that_agrees_is_reported_as_consensus(sycophancy: float) -> None:
 def test_observed_flips_are_those_planted_where_agents_misreport() -> None:
     world = plant(101, agents=5, misreport=0.6)
     report, _ = debated(world)
-    records = [(thread, record) for thread, found in report.flip_records.items() for record in found]
+    records = [(thread, record) for thread, flip_record in report.flip_records.items() for record in flip_record]
     questions = {thread.id: thread.crux.question for thread in report.threads if thread.crux}
     assert records
     for thread, record in records:

@@ -102,10 +102,10 @@ def test_what_counts_is_what_the_closing_call_and_the_tests_read() -> None:
     report = debate(model=model)
     closing = next(request for request in model.requests if request.key == "closing")
     assert f"- {report.letters['D1']}: q1 YES (ballot: NO)" in closing.text.splitlines()
-    told = {
+    answers = {
         r.agent: "you answered: q1 YES (ballot: NO)." in r.text for r in model.requests if r.key.startswith("test/")
     }
-    assert told == {"D1": True, "D2": False, "D3": False}
+    assert answers == {"D1": True, "D2": False, "D3": False}
 
 
 def test_without_a_reply_the_ballot_stands_and_the_report_says_so() -> None:
@@ -193,7 +193,7 @@ def test_lone_answer_that_is_not_given_again_counts_as_undecided() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "found"),
+    ("rows", "expected"),
     [
         ({"p1": "YYYY"}, {}),
         ({"p1": "YYYN"}, {"D4": "p1"}),
@@ -209,7 +209,9 @@ def test_lone_answer_that_is_not_given_again_counts_as_undecided() -> None:
         ({"p1": "YY?N"}, {"D4": "p1"}),
     ],
 )
-def test_holdouts_are_those_who_alone_keep_a_debate_from_consensus(rows: dict[str, str], found: dict[str, str]) -> None:
+def test_holdouts_are_those_who_alone_keep_a_debate_from_consensus(
+    rows: dict[str, str], expected: dict[str, str]
+) -> None:
     sides: dict[str, Side] = {"Y": "YES", "N": "NO", "?": "UNCERTAIN"}
     answers = {name: {f"D{n}": sides[mark] for n, mark in enumerate(row, 1)} for name, row in rows.items()}
-    assert holdouts(answers) == found
+    assert holdouts(answers) == expected

@@ -282,9 +282,9 @@ async def test_how_far_to_trust_it_names_steelmen_attention_and_evidence() -> No
 
     report = await debate({"turn": turn})
     trust = report.markdown().split("## How far to trust it")[1]
-    given = [m for m in report.messages if m.move == "PROVIDE_EVIDENCE"]
-    assert given
-    assert f"{len(given)} rest on the model's memory: {given[0].label}" in trust
+    matching_messages = [m for m in report.messages if m.move == "PROVIDE_EVIDENCE"]
+    assert matching_messages
+    assert f"{len(matching_messages)} rest on the model's memory: {matching_messages[0].label}" in trust
     assert "Attention by shared words" in trust
     assert "Steelmen: 4; 100 % of the graded ones accepted." in trust
 

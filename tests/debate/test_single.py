@@ -100,9 +100,9 @@ async def test_a_question_on_the_subject_of_a_crux_is_neither_named_nor_missed()
 async def test_only_those_who_speak_in_the_debate_are_shown_its_moves() -> None:
     _, requests = await run()
     kinds = {request.key.partition("/")[0] for request in requests}
-    told = {request.key.partition("/")[0] for request in requests if "- PROPOSE_CRUX: " in request.text}
-    assert told == {"turn", "commit", "steelman", "grade", "flip"}
-    assert {"opening", "crystallize", "final", "test", "closing", "named", "single"} <= kinds - told
+    readers = {request.key.partition("/")[0] for request in requests if "- PROPOSE_CRUX: " in request.text}
+    assert readers == {"turn", "commit", "steelman", "grade", "flip"}
+    assert {"opening", "crystallize", "final", "test", "closing", "named", "single"} <= kinds - readers
     assert len({request.system for request in requests}) == 1
     assert not re.search("debate|participant|moderator", next(r.text for r in requests if r.key == "single").lower())
 

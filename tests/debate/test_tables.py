@@ -31,8 +31,8 @@ from consilience.protocols.debate.scoring import crux_score, regime_of, validati
 def test_attention_by_meaning(
     semantic: float, in_thread: bool, age_ms: int, move: Move, mentioned: bool, score: float
 ) -> None:
-    found = embedding_score(semantic, in_thread=in_thread, age_ms=age_ms, move=move, mentioned=mentioned)
-    assert found == pytest.approx(score)
+    computed = embedding_score(semantic, in_thread=in_thread, age_ms=age_ms, move=move, mentioned=mentioned)
+    assert computed == pytest.approx(score)
 
 
 @pytest.mark.parametrize(
@@ -112,9 +112,9 @@ def test_crux_score(
     impact: float,
     score: float,
 ) -> None:
-    found = crux_score(sides(positions), flips(*declared), agents)
-    assert (found.coverage, found.polarity, found.impact) == pytest.approx((coverage, polarity, impact))
-    assert found.score == pytest.approx(score)
+    computed = crux_score(sides(positions), flips(*declared), agents)
+    assert (computed.coverage, computed.polarity, computed.impact) == pytest.approx((coverage, polarity, impact))
+    assert computed.score == pytest.approx(score)
 
 
 @pytest.mark.parametrize(
@@ -225,8 +225,8 @@ def message(n: int) -> DebateMessage:
     ("messages", "first", "shown"), [(1, 1, 1), (24, 1, 24), (25, 17, 9), (40, 17, 24), (41, 33, 9)]
 )
 def test_window_moves_in_jumps(messages: int, first: int, shown: int) -> None:
-    found = window([message(n) for n in range(1, messages + 1)])
-    assert (found[0].number, len(found)) == (first, shown)
+    in_window = window([message(n) for n in range(1, messages + 1)])
+    assert (in_window[0].number, len(in_window)) == (first, shown)
 
 
 class Bus(Floor):
@@ -250,13 +250,13 @@ class Bus(Floor):
     ],
 )
 def test_bus_is_a_query_over_the_published_list(query: dict[str, Any], numbers: list[int]) -> None:
-    said = [message(n) for n in range(1, 5)]
-    said[1] = said[1].model_copy(update={"agent": "D2", "thread": "thread-2", "mentions": ("D3",)})
-    said[2] = said[2].model_copy(update={"agent": "D3", "topics": ("grant",)})
-    said[3] = said[3].model_copy(update={"thread": "thread-2"})
-    assert [m.number for m in Bus(said).published(**query)] == numbers
+    messages = [message(n) for n in range(1, 5)]
+    messages[1] = messages[1].model_copy(update={"agent": "D2", "thread": "thread-2", "mentions": ("D3",)})
+    messages[2] = messages[2].model_copy(update={"agent": "D3", "topics": ("grant",)})
+    messages[3] = messages[3].model_copy(update={"thread": "thread-2"})
+    assert [m.number for m in Bus(messages).published(**query)] == numbers
 
 
 def test_bus_keeps_the_last_five_hundred_messages() -> None:
-    found = Bus([message(n) for n in range(1, 700)]).published()
-    assert (len(found), found[0].number) == (500, 200)
+    published = Bus([message(n) for n in range(1, 700)]).published()
+    assert (len(published), published[0].number) == (500, 200)

@@ -59,13 +59,13 @@ def test_shipped_hierarchies_match_the_documentation() -> None:
 
 @pytest.mark.parametrize("name", shipped_hierarchies())
 def test_shipped_hierarchy_is_complete(name: str) -> None:
-    found = load_hierarchy(name)
-    assert found.name == name
-    assert found.has_vectors
-    assert len(found.sections) == 3
-    assert any(role.documents for role in found.roles), "nobody would read documents"
-    assert all(role.description.startswith("You ") for role in found.roles)
-    assert set(found.shape.agents) == {role.name for role in found.roles}
+    hierarchy = load_hierarchy(name)
+    assert hierarchy.name == name
+    assert hierarchy.has_vectors
+    assert len(hierarchy.sections) == 3
+    assert any(role.documents for role in hierarchy.roles), "nobody would read documents"
+    assert all(role.description.startswith("You ") for role in hierarchy.roles)
+    assert set(hierarchy.shape.agents) == {role.name for role in hierarchy.roles}
 
 
 def test_blog_is_the_seeds() -> None:
@@ -90,22 +90,22 @@ def test_blog_is_the_seeds() -> None:
 
 
 def test_shipped_hierarchies_include_one_of_four_layers() -> None:
-    found = load_hierarchy("research-summary")
-    assert found.layer("reader") == 4
-    assert found.above("reader") == {"reader", "evidence", "findings", "lead"}
+    hierarchy = load_hierarchy("research-summary")
+    assert hierarchy.layer("reader") == 4
+    assert hierarchy.above("reader") == {"reader", "evidence", "findings", "lead"}
 
 
 # --- a user's own
 
 
 def test_hierarchy_file_is_read(tmp_path: Path) -> None:
-    found = load_hierarchy(written(tmp_path, GOOD))
-    assert found.sections == ("opening", "body")
-    assert found.edges_to_leaves == (("opening", "checker"), ("body", "checker"))
+    hierarchy = load_hierarchy(written(tmp_path, GOOD))
+    assert hierarchy.sections == ("opening", "body")
+    assert hierarchy.edges_to_leaves == (("opening", "checker"), ("body", "checker"))
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "expected"),
     [
         (
             'children = ["opening", "body"]',
@@ -140,18 +140,18 @@ def test_hierarchy_file_is_read(tmp_path: Path) -> None:
         ('name = "letter"', "name = letter", "not valid TOML"),
     ],
 )
-def test_load_hierarchy_invalid_file_names_the_error(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_load_hierarchy_invalid_file_names_the_error(tmp_path: Path, old: str, new: str, expected: str) -> None:
     path = written(tmp_path, GOOD.replace(old, new, 1))
     with pytest.raises(SettingsError) as caught:
         load_hierarchy(path)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
     assert str(path) in caught.value.where
     assert caught.value.do
 
 
 @pytest.mark.parametrize(
-    ("layers", "said"),
+    ("layers", "expected"),
     [
         ((1, 2, 2, 3), ""),
         ((1, 2, 3, 4), ""),
@@ -159,7 +159,7 @@ def test_load_hierarchy_invalid_file_names_the_error(tmp_path: Path, old: str, n
         ((1, 3, 3, 3), "'checker' is on layer 3, not below its parent 'opening' on layer 3"),
     ],
 )
-def test_layers_in_a_file_are_checked(layers: tuple[int, ...], said: str) -> None:
+def test_layers_in_a_file_are_checked(layers: tuple[int, ...], expected: str) -> None:
     roles = [
         {"name": "editor", "description": "x", "children": ["opening", "body"]},
         {"name": "opening", "description": "x", "children": ["checker"]},
@@ -167,10 +167,10 @@ def test_layers_in_a_file_are_checked(layers: tuple[int, ...], said: str) -> Non
         {"name": "checker", "description": "x"},
     ]
     table = {"name": "n", "description": "d", "roles": [{**r, "layer": n} for r, n in zip(roles, layers, strict=True)]}
-    if not said:
+    if not expected:
         assert Hierarchy.model_validate(table).layer("checker") == layers[3]
         return
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=expected):
         Hierarchy.model_validate(table)
 
 
@@ -191,7 +191,7 @@ PARENT = 'children = ["b"]'
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (
             HEAD + role("a", 'children = "b"') + role("b"),
@@ -238,15 +238,15 @@ PARENT = 'children = ["b"]'
         ),
     ],
 )
-def test_load_hierarchy_invalid_value_names_key_role_and_value(tmp_path: Path, text: str, said: str) -> None:
+def test_load_hierarchy_invalid_value_names_key_role_and_value(tmp_path: Path, text: str, expected: str) -> None:
     with pytest.raises(SettingsError) as raised:
         load_hierarchy(written(tmp_path, text))
     mistakes = str(raised.value).partition(". Where:")[0]
-    assert said in mistakes
+    assert expected in mistakes
     assert not any(word in mistakes for word in ("Tuple", "tuple", "Input", "dictionary", "validation"))
-    if "of role 1" in said:
-        assert mistakes.count(";") <= said.count(";"), "nothing else is wrong"
-    with pytest.raises(SettingsError, match=re.escape(said)):
+    if "of role 1" in expected:
+        assert mistakes.count(";") <= expected.count(";"), "nothing else is wrong"
+    with pytest.raises(SettingsError, match=re.escape(expected)):
         Refinement(hierarchy=tomllib.loads(text))
 
 
@@ -261,8 +261,8 @@ def test_many_layers_of_many_parents_cost_little() -> None:
     roles = [{"name": "top", "description": "x", "children": layers[0]}]
     for above, below in zip(layers, [*layers[1:], []], strict=True):
         roles += [{"name": name, "description": "x", "children": below} for name in above]
-    found = Hierarchy.model_validate({"name": "n", "description": "d", "roles": roles})
-    assert len(found.above("r8-9")) == 1 + 80 + 1
+    hierarchy = Hierarchy.model_validate({"name": "n", "description": "d", "roles": roles})
+    assert len(hierarchy.above("r8-9")) == 1 + 80 + 1
 
 
 # --- distance

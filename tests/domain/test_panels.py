@@ -75,9 +75,9 @@ def test_a_shipped_panel_suits_small_models(name: str) -> None:
 def test_no_two_shipped_personas_are_alike() -> None:
     personas = [persona for name in shipped_panels() for persona in load_panel(name).personas]
     assert len({persona.name for persona in personas}) == len(personas)
-    for one, other in itertools.combinations(personas, 2):
-        first, second = set(one.description.lower().split()), set(other.description.lower().split())
-        assert len(first & second) / len(first | second) < 0.35, f"{one.name} repeats {other.name}"
+    for combination, other in itertools.combinations(personas, 2):
+        first, second = set(combination.description.lower().split()), set(other.description.lower().split())
+        assert len(first & second) / len(first | second) < 0.35, f"{combination.name} repeats {other.name}"
 
 
 # --- what can be loaded
@@ -245,7 +245,7 @@ def test_invalid_toml_error_has_line_and_column(tmp_path: Path, text: str, place
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "expected"),
     [
         ('name = "launch"', "", "the panel has no 'name'"),
         ('name = "launch"', 'name = " "', "'name' of the panel is empty"),
@@ -269,13 +269,13 @@ def test_invalid_toml_error_has_line_and_column(tmp_path: Path, text: str, place
         ),
     ],
 )
-def test_invalid_panel_field_is_named(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_invalid_panel_field_is_named(tmp_path: Path, old: str, new: str, expected: str) -> None:
     assert old in GOOD
-    assert said in mistake(tmp_path, GOOD.replace(old, new))
+    assert expected in mistake(tmp_path, GOOD.replace(old, new))
 
 
 @pytest.mark.parametrize(
-    ("personas", "said"),
+    ("personas", "expected"),
     [
         ("", "the panel has no 'personas'"),
         ("personas = []", "'personas' of the panel must have at least 1 entry, not 0"),
@@ -290,8 +290,8 @@ def test_invalid_panel_field_is_named(tmp_path: Path, old: str, new: str, said: 
         ),
     ],
 )
-def test_invalid_persona_list_is_named(tmp_path: Path, personas: str, said: str) -> None:
-    assert said in mistake(tmp_path, f'name = "x"\ndescription = "y"\n{personas}')
+def test_invalid_persona_list_is_named(tmp_path: Path, personas: str, expected: str) -> None:
+    assert expected in mistake(tmp_path, f'name = "x"\ndescription = "y"\n{personas}')
 
 
 def test_all_panel_errors_are_reported_up_to_a_limit(tmp_path: Path) -> None:

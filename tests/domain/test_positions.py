@@ -48,8 +48,8 @@ def test_positions_of_equal_weight_are_pooled_by_name() -> None:
 
 def test_a_change_is_between_consecutive_ballots_of_one_agent() -> None:
     cast = [ballot("a", 0, "yes"), ballot("b", 0, "no"), ballot("a", 1, "no", cause="m"), ballot("a", 2, "yes")]
-    found = [(c.agent, c.before, c.after, c.step, c.conformity) for c in changes(cast)]
-    assert found == [("a", "yes", "no", 1, False), ("a", "no", "yes", 2, True)]
+    moves = [(c.agent, c.before, c.after, c.step, c.conformity) for c in changes(cast)]
+    assert moves == [("a", "yes", "no", 1, False), ("a", "no", "yes", 2, True)]
 
 
 def test_unchanged_counts_sides_confidence_and_who_is_missing() -> None:

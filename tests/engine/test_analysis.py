@@ -42,9 +42,10 @@ WORDS = st.lists(
 
 @given(WORDS, st.lists(WORDS, max_size=6))
 def test_novelty_counts_sentences_without_a_similar_one(answer: str, inputs: list[str]) -> None:
-    said = [bare_tokens(sentence) for text in inputs for sentence in sentences(text)]
+    earlier = [bare_tokens(sentence) for text in inputs for sentence in sentences(text)]
     own = [bare_tokens(sentence) for sentence in sentences(answer)]
     new = [
-        not any(set_jaccard(one, other) >= MIN_RESTATED_OVERLAP if one else not other for other in said) for one in own
+        not any(set_jaccard(tokens, other) >= MIN_RESTATED_OVERLAP if tokens else not other for other in earlier)
+        for tokens in own
     ]
     assert novelty(answer, inputs) == (sum(new) / len(new) if new else None)

@@ -38,10 +38,10 @@ class RoundOf2Talks(Protocol):
         return Estimate(min=3, max=3)
 
     async def run(self, session: Session) -> Report:
-        said = await session.gather([session.ask(a.id, Prompt("Speak."), key=f"say/{a.id}") for a in session.agents])
+        replies = await session.gather([session.ask(a.id, Prompt("Speak."), key=f"say/{a.id}") for a in session.agents])
         last = await session.ask("A1", Prompt("Close."), key="close", closing=True, max_tokens=77)
         answer = last.text if isinstance(last, Reply) else None
-        return await session.report(Report, first=said, stop_reason=StopReason.SETTLED, answer=answer)
+        return await session.report(Report, first=replies, stop_reason=StopReason.SETTLED, answer=answer)
 
 
 class Sceptical(consilience.Emergence):

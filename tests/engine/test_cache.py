@@ -103,16 +103,16 @@ async def test_cached_reply_keeps_its_model_and_cut_mark() -> None:
         return Fallback([broken, ScriptedModel(second, name="second")])
 
     cut = [Scripted(text, finish_reason="length") for text in ("Much too lo", "Much too long, and cut ag")]
-    for given in (cut, []):
+    for arguments in (cut, []):
         report = await runner.start(
-            TASK, Solo(), models=chain(given), store=store, options=CACHE, session=f"s{len(given)}"
+            TASK, Solo(), models=chain(arguments), store=store, options=CACHE, session=f"s{len(arguments)}"
         )
-        said = [event for event in store.read(report.session) if isinstance(event, CallCompleted)]
-        who = [(event.attempt, event.finish, event.volatile["model"], event.volatile["fallback"]) for event in said]
+        expected = [event for event in store.read(report.session) if isinstance(event, CallCompleted)]
+        who = [(event.attempt, event.finish, event.volatile["model"], event.volatile["fallback"]) for event in expected]
         assert who == [(1, "length", "second", 1), (2, "length", "second", 1)], "a cut answer is asked for once more"
         assert report.answer == "Much too long, and cut ag"
         assert report.warnings == ("1 reply cut at the token limit: answer/S1",)
-        assert report.ledger.actual.fallbacks == len(given), "the cached one was not paid for"
+        assert report.ledger.actual.fallbacks == len(arguments), "the cached one was not paid for"
 
 
 async def test_partly_cached_run_calls_only_the_rest() -> None:

@@ -298,9 +298,9 @@ async def test_the_first_refusal_ends_waking_and_what_is_in_flight_is_published(
         assert len(failed) == 1, "each refused call after the first was started beyond a known limit"
         assert "close" in completed
         assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
-        said = {e.id for e in events if isinstance(e, MessagePublished)}
-        assert said == {f"{key}/said" for key in completed - {"close"} if not key.startswith("turn/A3/")}
-        assert said < {e.id for e in free if isinstance(e, MessagePublished)}
+        text = {e.id for e in events if isinstance(e, MessagePublished)}
+        assert text == {f"{key}/said" for key in completed - {"close"} if not key.startswith("turn/A3/")}
+        assert text < {e.id for e in free if isinstance(e, MessagePublished)}
 
 
 async def test_a_limit_on_time_ends_waking_too_and_replays() -> None:

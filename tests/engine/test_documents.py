@@ -93,7 +93,7 @@ async def test_a_document_an_agent_may_not_see_or_that_is_not_there_is_refused(r
 
 async def test_a_quotation_is_judged_by_what_the_call_was_shown() -> None:
     """Words of lines that were not shown are not verified, unless a message that was shown quotes them truly."""
-    said = {
+    fields = {
         "reader": 'It says "line 121" [S2:121] and "line 7" [S2:7] and "line 122 line 123" [S2:122].',
         "own": 'Closed: "closed" [S3:1].',
         "relay": 'As found: "line 121" [S2:121], "line  121" [S2:121], "line 200" [S2:200], "closed" [S3:1].',
@@ -107,7 +107,7 @@ async def test_a_quotation_is_judged_by_what_the_call_was_shown() -> None:
         await session.ask("A3", Prompt("x", shown, documents=()), key="relay")
         await session.ask("A3", Prompt("x"), key="all")
 
-    report, store = await play(body, ScriptedModel(lambda request: said[request.key]), sources=SOURCES, session="s")
+    report, store = await play(body, ScriptedModel(lambda request: fields[request.key]), sources=SOURCES, session="s")
     assert [(q.words, q.agent, q.verified) for q in report.quotations] == [
         ("line 121", "A1", True),
         ("line 7", "A1", False),

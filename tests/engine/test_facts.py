@@ -13,9 +13,9 @@ def draft(text: str, *points: str) -> Reply[object]:
 
 
 def kept(text: str, answer: str, *claims: str) -> FactsKept:
-    found = facts_kept([draft(text)], answer, claims)
-    assert found is not None
-    return found
+    facts = facts_kept([draft(text)], answer, claims)
+    assert facts is not None
+    return facts
 
 
 def test_facts_in_other_words_and_other_forms_count_as_kept() -> None:
@@ -25,8 +25,8 @@ def test_facts_in_other_words_and_other_forms_count_as_kept() -> None:
 
 
 def test_lost_facts_are_listed_once_as_written() -> None:
-    found = kept("Rents rise 8 % a month. In May it was 8 %, says Anna.", "Rents rise.")
-    assert found == FactsKept(kept=0, total=3, lost=("8", "May", "Anna"))
+    facts = kept("Rents rise 8 % a month. In May it was 8 %, says Anna.", "Rents rise.")
+    assert facts == FactsKept(kept=0, total=3, lost=("8", "May", "Anna"))
 
 
 def test_fact_in_a_claim_counts_as_kept() -> None:
@@ -34,8 +34,8 @@ def test_fact_in_a_claim_counts_as_kept() -> None:
 
 
 def test_points_of_a_reply_count_as_its_text() -> None:
-    found = facts_kept([draft("On 7 days of 9.", "It opens on 5 days.")], "It opens on 5 days.", ())
-    assert found == FactsKept(kept=1, total=1)
+    facts = facts_kept([draft("On 7 days of 9.", "It opens on 5 days.")], "It opens on 5 days.", ())
+    assert facts == FactsKept(kept=1, total=1)
 
 
 def test_number_inside_another_number_is_not_a_match() -> None:

@@ -49,10 +49,10 @@ def test_words_are_found_at_the_nearest_occurrence(lines: list[str], data: st.Da
     words = " ".join(flat[start : start + data.draw(st.integers(1, 5))])
     line = data.draw(st.integers(-2, len(lines) + 3))
     places = begins(lines, words)
-    found = document(*lines).find(as_written(words, data.draw(st.integers(0, 4))), line)
-    assert found is not None
-    assert found in places
-    assert abs(found[0] - line) == min(abs(first - line) for first, _ in places)
+    place = document(*lines).find(as_written(words, data.draw(st.integers(0, 4))), line)
+    assert place is not None
+    assert place in places
+    assert abs(place[0] - line) == min(abs(first - line) for first, _ in places)
 
 
 @given(TEXTS, st.data())
@@ -71,10 +71,10 @@ def test_only_the_lines_shown_are_searched(lines: list[str], data: st.DataObject
     first = data.draw(st.integers(1, len(lines)))
     last = data.draw(st.integers(first, len(lines)))
     word = data.draw(st.sampled_from(WORDS))
-    found = document(*lines, shown=(first, last)).find(word, data.draw(st.integers(1, 12)))
+    place = document(*lines, shown=(first, last)).find(word, data.draw(st.integers(1, 12)))
     expected = [n for n in range(first, last + 1) if word in lines[n - 1]]
-    assert (found is None) == (not expected)
-    assert found is None or found[0] in expected
+    assert (place is None) == (not expected)
+    assert place is None or place[0] in expected
 
 
 @given(TEXTS, st.data())
@@ -82,7 +82,7 @@ def test_find_and_contains_agree(lines: list[str], data: st.DataObject) -> None:
     text = document(*lines)
     words = data.draw(st.one_of(LINES, st.text(max_size=6)))
     line = data.draw(st.integers(1, len(lines)))
-    assert text.contains(words, line) == ((found := text.find(words, line)) is not None and found[0] == line)
+    assert text.contains(words, line) == ((place := text.find(words, line)) is not None and place[0] == line)
 
 
 def test_the_earlier_of_two_as_near_counts() -> None:

@@ -53,8 +53,8 @@ async def parent(protocol: Emergence = TREE, **options: object) -> tuple[SqliteS
 
 
 def replies(store: SqliteStore, session: str, *, inherited: bool | None = None) -> dict[str, CallCompleted]:
-    found = {e.key: e for e in store.read(session) if isinstance(e, CallCompleted)}
-    return {key: e for key, e in found.items() if inherited is None or e.inherited is inherited}
+    completed = {e.key: e for e in store.read(session) if isinstance(e, CallCompleted)}
+    return {key: e for key, e in completed.items() if inherited is None or e.inherited is inherited}
 
 
 @every_case
@@ -237,9 +237,7 @@ LATER = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("protocol", "script", "change", "closing"), LATER, ids=lambda given: getattr(given, "name", "")
-)
+@pytest.mark.parametrize(("protocol", "script", "change", "closing"), LATER, ids=lambda case: getattr(case, "name", ""))
 async def test_what_was_said_of_other_texts_is_asked_for_again(protocol, script, change, closing) -> None:  # type: ignore[no-untyped-def]
     store = SqliteStore(":memory:")
     await runner.start(TASK, protocol, models=ScriptedModel(script), store=store, session="p")
@@ -264,12 +262,12 @@ async def test_what_was_said_of_other_texts_is_asked_for_again(protocol, script,
 async def test_a_revision_for_another_critique_is_written_anew() -> None:
     """A part more makes the critic judge again, and what it says now is what the authors are shown."""
 
-    def critic(said: str) -> Callable[[ModelRequest], str]:
+    def critic(message: str) -> Callable[[ModelRequest], str]:
         def reply(request: ModelRequest) -> str:
             body = json.loads(text) if (text := refining(request)).startswith("{") else None
             if "/critique/" not in request.key or body is None:
                 return text
-            return json.dumps({part: {**judged, "issues": [f"{part} is {said}"]} for part, judged in body.items()})
+            return json.dumps({part: {**judged, "issues": [f"{part} is {message}"]} for part, judged in body.items()})
 
         return reply
 
@@ -374,7 +372,7 @@ async def test_what_was_paid_for_is_not_charged_to_the_fork() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "says"),
+    ("inputs", "error", "says"),
     [
         ({"at": 10_000}, SettingsError, "has the events 1 to"),
         ({"at": -1}, SettingsError, "has the events 1 to"),
@@ -387,10 +385,10 @@ async def test_what_was_paid_for_is_not_charged_to_the_fork() -> None:
     ],
     ids=str,
 )
-async def test_what_cannot_be_forked_is_said_before_anything_is_made(given, error, says) -> None:  # type: ignore[no-untyped-def]
+async def test_what_cannot_be_forked_is_said_before_anything_is_made(inputs, error, says) -> None:  # type: ignore[no-untyped-def]
     store, _ = await parent()
     with pytest.raises(error, match=says):
-        await fork("p", store=store, **{"models": ScriptedModel([]), **given})
+        await fork("p", store=store, **{"models": ScriptedModel([]), **inputs})
     assert store.sessions() == ["p"]
 
 
@@ -421,7 +419,7 @@ async def test_vectors_of_another_encoder_are_not_inherited() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "settled"),
+    ("inputs", "settled"),
     [
         (Options(), (2, True, 0.4)),
         (Options(repairs=0, cache=False, temperature=0.0), (0, False, 0.0)),
@@ -429,11 +427,11 @@ async def test_vectors_of_another_encoder_are_not_inherited() -> None:
     ids=["as the parent", "given"],
 )
 async def test_what_options_settle_is_as_in_the_parent_or_as_given(
-    given: Options, settled: tuple[int, bool, float]
+    inputs: Options, settled: tuple[int, bool, float]
 ) -> None:
     store, _ = await parent(options=Options(repairs=2, cache=True, temperature=0.4))
     model = ScriptedModel(emergent)
-    report = await fork("p", store=store, at=0, models=model, session="f", options=given)
+    report = await fork("p", store=store, at=0, models=model, session="f", options=inputs)
     started = store.beginning("f")
     assert started is not None
     assert (started.repairs, started.cache, started.temperature) == settled
@@ -471,12 +469,12 @@ async def test_a_changed_prompt_is_named_with_the_difference(tmp_path: Path) -> 
     store = SqliteStore(path)
     with pytest.raises(RequestMismatch) as raised:
         await runner.replay("p", store=store)
-    said = str(raised.value)
-    assert "round-1/leaf_respond/L2N1" in said
-    assert "its words part at character" in said
-    assert "recorded '" in said
-    assert "now '" in said
-    assert "consilience fork p --at" in said
+    message = str(raised.value)
+    assert "round-1/leaf_respond/L2N1" in message
+    assert "its words part at character" in message
+    assert "recorded '" in message
+    assert "now '" in message
+    assert "consilience fork p --at" in message
     store.close()
 
 

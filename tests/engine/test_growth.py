@@ -107,9 +107,9 @@ def forget() -> None:
     """Empty the caches of the package, as they are in a new process."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == consilience.__name__:
-            for found in list(vars(module).values()):
-                if hasattr(found, "cache_clear"):
-                    found.cache_clear()
+            for member in list(vars(module).values()):
+                if hasattr(member, "cache_clear"):
+                    member.cache_clear()
 
 
 async def counted(protocol: Protocol, script: Script, path: Path) -> Counts:
@@ -134,12 +134,12 @@ async def counted(protocol: Protocol, script: Script, path: Path) -> Counts:
 def faster(counts: list[Counts], than: Callable[[str], float]) -> list[str]:
     """What grows faster than `than` says: whose step to the third size is more than so many times the step to the second."""
     first, second, third = counts
-    found = []
+    lines = []
     for name in sorted(third):
         allowed = than(name) * max(second[name] - first[name], 0) + SLACK
         if third[name] - second[name] > allowed:
-            found.append(f"{name}: {first[name]:,} → {second[name]:,} → {third[name]:,}")
-    return found
+            lines.append(f"{name}: {first[name]:,} → {second[name]:,} → {third[name]:,}")
+    return lines
 
 
 def quiet(request: ModelRequest) -> str:
@@ -169,12 +169,12 @@ class Transcript(Throwaway):
 
     async def run(self, session: Session) -> Report:
         everyone = [agent.id for agent in session.agents]
-        said: list[Reply[str] | Failure] = []
+        replies: list[Reply[str] | Failure] = []
         for n in range(self.turns):
-            shown = tuple(Quote(reply.key, reply.agent) for reply in said)
+            shown = tuple(Quote(reply.key, reply.agent) for reply in replies)
             prompt = Prompt("Your turn.", (), shown)
-            said.append(await session.ask(everyone[n % self.size], prompt, key=f"turn/{n}", audience=everyone))
-        return await close(session, said[: self.size], said[self.size :], said[-1])
+            replies.append(await session.ask(everyone[n % self.size], prompt, key=f"turn/{n}", audience=everyone))
+        return await close(session, replies[: self.size], replies[self.size :], replies[-1])
 
 
 @dataclass(frozen=True)
@@ -210,24 +210,24 @@ DOUBLINGS = [
 
 async def growth(doubling: Doubling, directory: Path) -> list[Counts]:
     """Counts at the three sizes; that the work doubles is seen from the calls asked for."""
-    found = [await counted(doubling.made(n), doubling.script, directory / f"{n}.db") for n in doubling.sizes]
-    calls = [counts["calls of the model"] for counts in found]
+    measured = [await counted(doubling.made(n), doubling.script, directory / f"{n}.db") for n in doubling.sizes]
+    calls = [counts["calls of the model"] for counts in measured]
     assert 1.9 < calls[1] / calls[0] < 2.3
     assert 1.9 < calls[2] / calls[1] < 2.3
-    return found
+    return measured
 
 
 async def grown_faster(doubling: Doubling, directory: Path, than: Callable[[str], float]) -> list[str]:
     """What grows faster in two measurements. How often a coroutine waits depends a little on which of two replies comes first."""
-    found: list[str] = []
+    lines: list[str] = []
     for n in ("first", "again"):
         (directory / n).mkdir()
         once = faster(await growth(doubling, directory / n), than)
-        names = {line.rpartition(": ")[0] for line in found}
-        found = [line for line in once if n == "first" or line.rpartition(": ")[0] in names]
-        if not found:
+        names = {line.rpartition(": ")[0] for line in lines}
+        lines = [line for line in once if n == "first" or line.rpartition(": ")[0] in names]
+        if not lines:
             break
-    return found
+    return lines
 
 
 @pytest.mark.parametrize("doubling", DOUBLINGS, ids=lambda doubling: doubling.name)
@@ -275,6 +275,6 @@ async def test_twice_the_objections_cost_at_most_twice_as_much(tmp_path: Path) -
 async def test_superlinear_growth_is_detected(tmp_path: Path) -> None:
     """The count itself: a family twice as wide is not twice as much to read, and that is seen in characters and in functions."""
     counts = await growth(Doubling("a family", family, (8, 16, 32)), tmp_path)
-    found = "\n".join(faster(counts, lambda _: TWICE))
-    assert "characters of prompts" in found
-    assert "run: calls of engine/state.py State.message" in found
+    lines = "\n".join(faster(counts, lambda _: TWICE))
+    assert "characters of prompts" in lines
+    assert "run: calls of engine/state.py State.message" in lines

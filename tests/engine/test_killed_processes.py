@@ -136,15 +136,15 @@ def test_concurrent_resumes_have_one_winner(case: Case, nth: int, tmp_path: Path
     first = processes.one(case.name, journal, Run("start", f"after_commit#{nth}"))
     assert first.killed or first.digest
     ended = processes.step(case.name, journal, Run(), Run(), Run())
-    winners = [one for one in ended if one.digest is not None]
+    winners = [process for process in ended if process.digest is not None]
     assert winners
-    assert {one.digest for one in winners} == {reference(case.name)[1]}
+    assert {winner.digest for winner in winners} == {reference(case.name)[1]}
     for loser in ended:
         if loser not in winners:
             assert loser.error == "SessionBusy"
             holder = re.search(rf"is being run by process (\d+) on {re.escape(socket.gethostname())}\.", loser.said)
             assert holder, loser.said
-            assert int(holder[1]) in {one.pid for one in winners}
+            assert int(holder[1]) in {winner.pid for winner in winners}
     assert max(Counter(ended[0].asked).values(), default=1) == 1, "nothing was asked by two of them"
     store = SqliteStore(journal)
     assert canonical_digest(store.read("s")) == reference(case.name)[0]

@@ -155,8 +155,8 @@ async def test_limit_without_any_call_is_a_warning() -> None:
     report, _, _ = await play(
         Limits(phases={"latteral": SpendingLimits(calls=1)}, agents={"L9N9": SpendingLimits(calls=0)})
     )
-    said = [w for w in report.warnings if w.startswith("no call was made under")]
-    assert said == [
+    matching_warnings = [w for w in report.warnings if w.startswith("no call was made under")]
+    assert matching_warnings == [
         "no call was made under the limit of agent L9N9",
         "no call was made under the limit of phase latteral",
     ]
@@ -415,7 +415,7 @@ def test_the_greatest_size_counts_what_one_agent_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("The halt should reopen, since the bus takes an hour. " * 20, 256),
         ("小镇应该重新开放火车站，因为公共汽车要一个小时。" * 20, 255),
@@ -423,6 +423,6 @@ def test_the_greatest_size_counts_what_one_agent_is_shown() -> None:
     ],
     ids=["English", "Chinese", "Russian"],
 )
-def test_token_estimate_is_high_in_any_script(text: str, told: int) -> None:
+def test_token_estimate_is_high_in_any_script(text: str, expected: int) -> None:
     """`told` is what qwen2.5-coder-0.5b counts. (smollm2-135m, made for English, counts 261, 840 and 881.)"""
-    assert told <= estimate_tokens(text) <= 2 * told
+    assert expected <= estimate_tokens(text) <= 2 * expected

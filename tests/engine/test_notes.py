@@ -100,8 +100,8 @@ class Noting(Protocol):
     def _side(self, session: Session, agent: str):  # type: ignore[no-untyped-def]
         async def body() -> object:
             reply = await session.ask(agent, Prompt(f"Say it, {self.title}."), key=f"say/{agent}")
-            said = reply.text if isinstance(reply, Reply) else "nothing"
-            session.note("thread_opened", ThreadOpened(title=f"of {agent}", body=said))
+            text = reply.text if isinstance(reply, Reply) else "nothing"
+            session.note("thread_opened", ThreadOpened(title=f"of {agent}", body=text))
             return reply
 
         return session.procedure(body(), calls=1)

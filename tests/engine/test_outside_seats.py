@@ -565,9 +565,9 @@ async def test_sessions_in_one_workspace_do_not_mix(tmp_path: Path, workspace: W
     first, second = workspace.tickets()
     answers = {first.id: "First.", second.id: "Second."}
     work_off(workspace, "red", lambda workspace, claimed: submit(workspace, claimed, answers[claimed.id]))
-    for store, said in zip(stores, ("First.", "Second."), strict=True):
+    for store, text in zip(stores, ("First.", "Second."), strict=True):
         await go_on(store, workspace)
-        assert said in {store.text(e.text) for e in store.read("s") if e.type == "call_completed"}
+        assert text in {store.text(e.text) for e in store.read("s") if e.type == "call_completed"}
         store.close()
 
 
@@ -625,7 +625,7 @@ async def test_models_people_and_outside_agents_sit_together(store: SqliteStore,
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "said"),
+    ("name", "error", "expected"),
     [
         ("workspace:", SettingsError, "names no workspace"),
         ("workspace:#red", SettingsError, "names no workspace"),
@@ -638,10 +638,10 @@ async def test_models_people_and_outside_agents_sit_together(store: SqliteStore,
     ],
 )
 async def test_a_wrong_name_is_refused_before_the_session_begins(
-    name: str, error: type[Exception], said: str, store: SqliteStore, workspace: Workspace
+    name: str, error: type[Exception], expected: str, store: SqliteStore, workspace: Workspace
 ) -> None:
     models = {**seats(workspace), "A2": name.format(path=workspace.path)}
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=expected):
         await runner.start(TASK, OutsideAgent(), models=models, store=store)
     assert store.sessions() == []
 
@@ -681,9 +681,9 @@ def reading(size: int, quorum: Quorum) -> Body:
             results = await session.gather(
                 [session.ask(f"A{n + 1}", Prompt("read"), key=f"read/A{n + 1}") for n in range(size)]
             )
-        said = " ".join(r.agent for r in results if isinstance(r, Reply))
+        names = " ".join(r.agent for r in results if isinstance(r, Reply))
         missing = " ".join(f"{r.agent}:{r.kind}" for r in results if isinstance(r, Failure))
-        return Reply("end", "A1", f"{said} | {missing}", f"{said} | {missing}")
+        return Reply("end", "A1", f"{names} | {missing}", f"{names} | {missing}")
 
     return body
 

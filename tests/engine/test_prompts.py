@@ -95,7 +95,7 @@ DOCUMENT = "The plant opened in 1998.\nIt employs   about 300 people,\nmost of t
 
 
 @pytest.mark.parametrize(
-    ("said", "true"),
+    ("expected", "true"),
     [
         ('"opened in 1998" [S1:1]', True),
         ("“about 300 people” [S1:2]", True),
@@ -107,15 +107,17 @@ DOCUMENT = "The plant opened in 1998.\nIt employs   about 300 people,\nmost of t
         ('"opened in 1998" [S1:99]', False),
     ],
 )
-def test_quotation_is_verified_on_its_line_only(said: str, true: bool) -> None:
-    (found,) = find_quotations(f"They say {said}.", number_documents([Source(text=DOCUMENT)]), "A")
-    assert found.verified is true
+def test_quotation_is_verified_on_its_line_only(expected: str, true: bool) -> None:
+    (only,) = find_quotations(f"They say {expected}.", number_documents([Source(text=DOCUMENT)]), "A")
+    assert only.verified is true
 
 
 def test_quotation_on_the_empty_line_before_is_unverified() -> None:
-    given = number_documents([Source(text="one two\n\nthree four\n")])
-    said = [find_quotations(f'They say "three four" [S1:{line}].', given, "A")[0].verified for line in (1, 2, 3)]
-    assert said == [False, False, True]
+    documents = number_documents([Source(text="one two\n\nthree four\n")])
+    verified = [
+        find_quotations(f'They say "three four" [S1:{line}].', documents, "A")[0].verified for line in (1, 2, 3)
+    ]
+    assert verified == [False, False, True]
 
 
 SCRAPS = st.text(st.sampled_from("ab \n\r\t\x1c\u2028\u3000"), max_size=14)
@@ -140,24 +142,24 @@ class Counted(str):
     read = 0
 
     def splitlines(self, keepends: bool = False) -> list[str]:
-        found = super().splitlines(keepends)
-        self.read += len(found)
-        return found
+        lines = super().splitlines(keepends)
+        self.read += len(lines)
+        return lines
 
 
 def test_document_is_normalised_once_for_all_quotations() -> None:
     text = Counted("\n".join(f"line {n} of the document" for n in range(1, 301)))
     document = Document("S1", "", text)
-    said = " ".join(f'"{n} of the document line {n + 1}" [S1:{n}]' for n in range(1, 300, 3))
-    found = find_quotations(said, [document], "A")
-    assert len(found) == 100
-    assert all(quotation.verified for quotation in found)
+    quoting = " ".join(f'"{n} of the document line {n + 1}" [S1:{n}]' for n in range(1, 300, 3))
+    quotations = find_quotations(quoting, [document], "A")
+    assert len(quotations) == 100
+    assert all(quotation.verified for quotation in quotations)
     assert "300| line 300" in document.numbered
     assert text.read == 300
 
 
 @pytest.mark.parametrize(
-    "said",
+    "expected",
     [
         '"It\'s  SHUT – since 1998" [S1:1]',
         "“It’s shut - since 1998.” [S1:1]",
@@ -165,11 +167,11 @@ def test_document_is_normalised_once_for_all_quotations() -> None:
         "«it's shut – since 1998» [S1:1]",
     ],
 )
-def test_quotation_ignores_case_quotation_marks_and_dashes(said: str) -> None:
+def test_quotation_ignores_case_quotation_marks_and_dashes(expected: str) -> None:
     document = Document("S1", "", "It’s shut – since 1998 or so.")
-    (found,) = find_quotations(said, [document], "A")
-    assert found.verified
-    (other,) = find_quotations(said.replace("1998", "1999"), [document], "A")
+    (only,) = find_quotations(expected, [document], "A")
+    assert only.verified
+    (other,) = find_quotations(expected.replace("1998", "1999"), [document], "A")
     assert not other.verified
 
 

@@ -107,7 +107,7 @@ async def test_failure_without_a_limit_is_not_reported_as_a_limit() -> None:
     report = await runner.start(
         TASK, Vote(votes=3), models=limited(ScriptedModel(reply)), store=SqliteStore(":memory:"), limits=Limits(calls=3)
     )
-    assert [one.agent for one in report.missing] == ["V2"]
+    assert [missing.agent for missing in report.missing] == ["V2"]
     assert report.stop_reason is not StopReason.EXHAUSTED_BUDGET
 
 
@@ -160,7 +160,7 @@ SHAPES = [
 @pytest.mark.parametrize(
     ("protocol", "script"),
     list(zip(SHAPES, map(well_formed, (emergent, broadcasting, refining)), strict=True)),
-    ids=lambda given: getattr(given, "name", ""),
+    ids=lambda case: getattr(case, "name", ""),
 )
 async def test_any_budget_from_the_greatest_need_on_changes_nothing(protocol, script, sample) -> None:  # type: ignore[no-untyped-def]
     """Means for retries that a branch was lent are not handed on to those who keep them longer."""
@@ -200,14 +200,14 @@ async def test_money_limit_binds_the_priced_link_of_a_chain_with_a_link_of_unkno
     assert dear.requests == unknown.requests == []
 
 
-@pytest.mark.parametrize(("told", "estimated"), [((0, 9), 1), ((9, 0), 1), ((9, 9), 0)])
-async def test_partial_token_count_is_completed_by_an_estimate(told: tuple[int, int], estimated: int) -> None:
-    model = ScriptedModel(lambda request: Scripted("yes, it is so", tokens_in=told[0], tokens_out=told[1]))
+@pytest.mark.parametrize(("expected", "estimated"), [((0, 9), 1), ((9, 0), 1), ((9, 9), 0)])
+async def test_partial_token_count_is_completed_by_an_estimate(expected: tuple[int, int], estimated: int) -> None:
+    model = ScriptedModel(lambda request: Scripted("yes, it is so", tokens_in=expected[0], tokens_out=expected[1]))
     report = await runner.start(TASK, Solo(), models=model, store=SqliteStore(":memory:"))
     spent = report.ledger.actual
     assert spent.estimated == estimated
-    assert spent.tokens_in >= 9 if told[0] else spent.tokens_in > 20
-    assert spent.tokens_out == (told[1] or spent.tokens_out) > 0
+    assert spent.tokens_in >= 9 if expected[0] else spent.tokens_in > 20
+    assert spent.tokens_out == (expected[1] or spent.tokens_out) > 0
 
 
 async def test_a_refusal_without_a_count_is_estimated_too() -> None:

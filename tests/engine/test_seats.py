@@ -223,8 +223,8 @@ async def test_a_session_with_a_personas_model_is_taken_up_with_the_model_of_the
     monkeypatch.setattr(seats, "resolve", lambda name, deadline=None: brought)
     personas = (Persona(name="One", description="You ask.", model="brought:x"), *BRINGING.personas[1:])
     panel = BRINGING.model_copy(update={"personas": personas})
-    for given in (model("a"), model("a")):
-        here = consilience.Deliberation(Council(), panel=panel, model=given, store=store)
+    for arguments in (model("a"), model("a")):
+        here = consilience.Deliberation(Council(), panel=panel, model=arguments, store=store)
         report = await here.run_or_resume("s", TASK)
         assert [agent.model for agent in report.agents] == ["brought:x", "a", "a", "a", "a"]
     with pytest.raises(SettingsError, match="other settings"):

@@ -103,16 +103,16 @@ async def test_a_defect_in_one_branch_is_raised_and_the_others_are_cancelled() -
 
 
 def test_a_fork_funds_in_the_order_asked_and_repairs_only_from_what_is_left() -> None:
-    one, seven = Usage(1, 10, 0), Usage(7, 70, 0)
+    first, seven = Usage(1, 10, 0), Usage(7, 70, 0)
 
     def calls(budget: float, needs: list[Usage]) -> list[float]:
         branches = BranchBudget(Usage(budget, 1000, 1)).split([Demand(need, need) for need in needs])
         return [branch.left.calls for branch in branches]
 
-    assert calls(2, [one, one, one]) == [1, 1, 0]
-    assert calls(5, [seven, one]) == [0, 0], "who does not fit gets nothing, nor does anyone after"
-    assert calls(4, [one, one, one]) == [2, 1, 1]
-    assert calls(8, [seven, one]) == [7, 1]
+    assert calls(2, [first, first, first]) == [1, 1, 0]
+    assert calls(5, [seven, first]) == [0, 0], "who does not fit gets nothing, nor does anyone after"
+    assert calls(4, [first, first, first]) == [2, 1, 1]
+    assert calls(8, [seven, first]) == [7, 1]
 
 
 async def test_fifty_side_by_side_on_a_budget_for_three_never_overspend_and_still_end_in_an_answer() -> None:

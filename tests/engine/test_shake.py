@@ -66,13 +66,13 @@ class Panel(Protocol):
         return await session.gather(asks)
 
     async def run(self, session: Session) -> Report:
-        said = await self.opinions(session)
-        quotes = tuple(Quote(reply.key, reply.agent) for reply in said if isinstance(reply, Reply))
+        opinions = await self.opinions(session)
+        quotes = tuple(Quote(reply.key, reply.agent) for reply in opinions if isinstance(reply, Reply))
         answer = await session.ask("A1", Prompt(session.render_template("close"), quotes), key="close", closing=True)
-        failures = [result for result in (*said, answer) if isinstance(result, Failure)]
+        failures = [result for result in (*opinions, answer) if isinstance(result, Failure)]
         return await session.report(
             Report,
-            first=said,
+            first=opinions,
             stop_reason=exhaustion(failures) or StopReason.SETTLED,
             answer=answer.text if isinstance(answer, Reply) else None,
         )
@@ -92,11 +92,11 @@ class Racing(Panel):
             arrived.append(agent)
             return reply
 
-        said = await session.gather([session.procedure(one(a.id), calls=1) for a in session.agents])
+        replies = await session.gather([session.procedure(one(a.id), calls=1) for a in session.agents])
         answer = await session.ask("A1", Prompt(f"First was {arrived[0]}."), key="close", closing=True)
         return await session.report(
             Report,
-            first=said,
+            first=replies,
             stop_reason=StopReason.SETTLED,
             answer=answer.text if isinstance(answer, Reply) else None,
         )
@@ -126,22 +126,22 @@ class Pretending(Panel):
     """Says that it settled, also where its budget was exhausted."""
 
     async def run(self, session: Session) -> Report:
-        said = await self.opinions(session)
+        opinions = await self.opinions(session)
         answer = await session.ask("A1", Prompt("Answer."), key="close", closing=True)
         text = answer.text if isinstance(answer, Reply) else None
-        return await session.report(Report, first=said, stop_reason=StopReason.SETTLED, answer=text)
+        return await session.report(Report, first=opinions, stop_reason=StopReason.SETTLED, answer=text)
 
 
 class Unclosed(Panel):
     """Declares a closing call and makes none."""
 
     async def run(self, session: Session) -> Report:
-        said = await self.opinions(session)
-        failures = [result for result in said if isinstance(result, Failure)]
+        opinions = await self.opinions(session)
+        failures = [result for result in opinions if isinstance(result, Failure)]
         stop = exhaustion(failures) or StopReason.SETTLED
-        last = said[-1]
+        last = opinions[-1]
         return await session.report(
-            Report, first=said, stop_reason=stop, answer=last.text if isinstance(last, Reply) else None
+            Report, first=opinions, stop_reason=stop, answer=last.text if isinstance(last, Reply) else None
         )
 
 

@@ -99,9 +99,9 @@ async def on_a_busy_machine_too(test: Callable[[float], Awaitable[None]]) -> Non
 async def side_by_side(runs: Mapping[str, Awaitable[Played]], limit: float = LIMIT) -> dict[str, Played]:
     """All of them end in time, with a report that says why."""
     played = dict(zip(runs, await asyncio.gather(*runs.values()), strict=True))
-    late = {name: one.seconds for name, one in played.items() if not limit <= one.seconds < limit + PROMISE}
+    late = {name: run.seconds for name, run in played.items() if not limit <= run.seconds < limit + PROMISE}
     assert not late
-    reasons = {name: one.report.stop_reason for name, one in played.items()}
+    reasons = {name: run.report.stop_reason for name, run in played.items()}
     assert set(reasons.values()) == {StopReason.EXHAUSTED_TIME}, reasons
     return played
 
@@ -131,13 +131,13 @@ async def test_a_run_ends_at_its_limit_whatever_its_provider_does(monkeypatch: p
 
     async def against(answers: Mapping[str, Answer], limit: float) -> dict[str, Played]:
         played = await side_by_side({name: on(name, answer, limit) for name, answer in answers.items()}, limit)
-        for name, one in played.items():
-            assert one.report.ledger.actual.timed_out == len(one.charged)
-            assert one.report.answer is None
-            assert one.warned("no closing reply within the time limit"), name
-            listed = one.warned("ended by the time limit, possibly") + one.warned("ended by the time limit, no request")
-            assert all(event.key in listed for event in one.ended), name
-            assert bool(one.warned("possibly charged: ")) is bool(one.charged), name
+        for name, run in played.items():
+            assert run.report.ledger.actual.timed_out == len(run.charged)
+            assert run.report.answer is None
+            assert run.warned("no closing reply within the time limit"), name
+            listed = run.warned("ended by the time limit, possibly") + run.warned("ended by the time limit, no request")
+            assert all(event.key in listed for event in run.ended), name
+            assert bool(run.warned("possibly charged: ")) is bool(run.charged), name
         return played
 
     async def test(limit: float) -> None:
@@ -158,13 +158,13 @@ async def test_a_fallback_and_a_queue_end_at_the_limit() -> None:
             Limited(never, Limiter("never"), deadline=60, retries=0),
         ]
     )
-    one = Limited(
+    limited = Limited(
         ScriptedModel(agreeable, latency=60.0, name="one"),
         Limiter("one", Pace(initial_window=1, max_window=1)),
         deadline=60,
         retries=0,
     )
-    played = await side_by_side({"fallback": play(chain), "queue": play(one)})
+    played = await side_by_side({"fallback": play(chain), "queue": play(limited)})
     assert [event.requests for event in played["fallback"].ended] == [2] * 4
     assert played["fallback"].report.ledger.actual.timed_out == 4
     waiting = [event for event in played["queue"].ended if not event.requests]
@@ -269,7 +269,7 @@ async def test_agents_with_tools_end_at_the_limit() -> None:
                 assert len(played["refuse_to_end"].store.read("s")) == events, "what still runs records nothing"
         finally:
             release.set()
-        begun = {name: [event for event in one.ended if event.requests] for name, one in played.items()}
+        begun = {name: [event for event in run.ended if event.requests] for name, run in played.items()}
         for name, ended in begun.items():
             assert all(event.possibly_charged is (name == "model") for event in ended), name
             assert {event.requests for event in ended} <= {1}, name

@@ -62,9 +62,9 @@ OPEN = Task(id="open", task="Ann has 3 apples. How many apples are there?", answ
 
 
 def by_row(comparison: Comparison, row: str) -> list[Run]:
-    found = comparison.of(row)
-    assert found
-    return found
+    row_result = comparison.of(row)
+    assert row_result
+    return row_result
 
 
 async def test_only_who_shares_facts_is_right_on_tasks_whose_facts_are_split(store: SqliteStore) -> None:
@@ -83,10 +83,10 @@ async def test_emergence_brings_split_facts_together_and_its_changes_of_position
     """A real protocol: typed replies, sealed ballots, private sources."""
 
     def reply(request: ModelRequest) -> Scripted | BaseModel:
-        said = adding_up(request)
+        answer = adding_up(request)
         if request.returns is not None and "position" in request.returns.model_fields:
-            return request.returns(position=str(said.value), confidence="certain", reason="It adds up.")
-        return said
+            return request.returns(position=str(answer.value), confidence="certain", reason="It adds up.")
+        return answer
 
     settings = {"emergence": {"max_rounds": 1}}
     rows = [find_protocol(name)(**settings.get(name, {})) for name in ("emergence", "solo", "vote")]
@@ -206,7 +206,7 @@ async def test_size_set_by_the_user_is_kept(store: SqliteStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "labels"),
+    ("inputs", "labels"),
     [
         ((Poll(size=2), "vote"), {"vote (size=2)", "vote"}),
         ((Poll(size=2), Poll(size=3)), {"vote", "vote (size=3)"}),
@@ -215,11 +215,11 @@ async def test_size_set_by_the_user_is_kept(store: SqliteStore) -> None:
     ],
 )
 def test_rows_of_one_protocol_are_told_apart_in_any_order(
-    given: tuple[str | Poll | CompareRow, ...], labels: set[str]
+    inputs: tuple[str | Poll | CompareRow, ...], labels: set[str]
 ) -> None:
-    assert {row.label for row in plan([OPEN], given, models="local").rows} == labels
-    if Poll(size=3) not in given or "vote" in given:  # of several with settings the first keeps the name
-        assert {row.label for row in plan([OPEN], given[::-1], models="local").rows} == labels
+    assert {row.label for row in plan([OPEN], inputs, models="local").rows} == labels
+    if Poll(size=3) not in inputs or "vote" in inputs:  # of several with settings the first keeps the name
+        assert {row.label for row in plan([OPEN], inputs[::-1], models="local").rows} == labels
 
 
 async def test_repeated_comparison_makes_no_call(store: SqliteStore) -> None:
@@ -253,9 +253,9 @@ async def test_added_tasks_and_seeds_run_only_what_is_new(store: SqliteStore) ->
     ids=["name", "budget", "seed", "settings", "model"],
 )
 async def test_changed_settings_are_run_again(store: SqliteStore, changed: dict[str, object]) -> None:
-    given: dict[str, object] = {"protocols": ["circle"], "models": ScriptedModel(adding_up)}
-    await compare(OPEN, **given, store=store)  # type: ignore[arg-type]
-    again = await compare(OPEN, **{**given, **changed}, store=store)  # type: ignore[arg-type]
+    fields: dict[str, object] = {"protocols": ["circle"], "models": ScriptedModel(adding_up)}
+    await compare(OPEN, **fields, store=store)  # type: ignore[arg-type]
+    again = await compare(OPEN, **{**fields, **changed}, store=store)  # type: ignore[arg-type]
     assert not again.runs[0].recorded
 
 
@@ -424,9 +424,9 @@ async def test_a_task_without_reference_is_compared_and_not_scored(store: Sqlite
 
 async def test_differences_are_to_one_call_and_to_the_vote(store: SqliteStore) -> None:
     comparison = await compare(SPLIT, ROWS, models=ScriptedModel(adding_up), store=store)
-    found = {(d.row, d.reference): d for d in comparison.differences}
-    assert list(found) == [("circle", "solo"), ("vote", "solo"), ("circle", "vote")]
-    ahead = found["circle", "solo"]
+    differences = {(d.row, d.reference): d for d in comparison.differences}
+    assert list(differences) == [("circle", "solo"), ("vote", "solo"), ("circle", "vote")]
+    ahead = differences["circle", "solo"]
     assert (ahead.difference, ahead.low, ahead.high, ahead.better, ahead.worse) == (1, 1, 1, 3, 0)
     assert ahead.p == 0.25
     assert ahead.verdict == "cannot tell"  # three tasks are too few, however they fall
@@ -441,7 +441,7 @@ async def test_a_failing_seat_is_a_wrong_answer_and_no_crash(store: SqliteStore)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("inputs", "expected"),
     [
         ({"protocols": ["circle", "circle"]}, "two rows are both"),
         ({"protocols": []}, "no row to compare"),
@@ -454,11 +454,11 @@ async def test_a_failing_seat_is_a_wrong_answer_and_no_crash(store: SqliteStore)
     ],
 )
 async def test_invalid_comparison_is_refused_before_any_call(
-    store: SqliteStore, given: dict[str, object], said: str
+    store: SqliteStore, inputs: dict[str, object], expected: str
 ) -> None:
     model = ScriptedModel([])
-    with pytest.raises(SettingsError, match=said):
-        await compare(**{"tasks": OPEN, "protocols": ["circle"], "models": model, "store": store, **given})  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match=expected):
+        await compare(**{"tasks": OPEN, "protocols": ["circle"], "models": model, "store": store, **inputs})  # type: ignore[arg-type]
     assert model.requests == []
     assert store.sessions() == []
 
@@ -494,9 +494,9 @@ async def test_row_cut_by_the_budget_is_named_before_and_after(store: SqliteStor
     rows = {row.row: row for row in comparison.rows}
     assert rows["circle"].stops == {StopReason.EXHAUSTED_BUDGET: 3}
     assert (rows["circle"].cut_short, rows["solo"].cut_short, rows["vote"].cut_short) == (3, 0, 0)
-    said = markdown(comparison)
-    assert "Cut short by the budget, so not compared over a whole run: circle 3 of 3." in said
-    assert "| exhausted_budget 3 |" in said
+    text = markdown(comparison)
+    assert "Cut short by the budget, so not compared over a whole run: circle 3 of 3." in text
+    assert "| exhausted_budget 3 |" in text
     enough = await compare(SPLIT, ROWS, models=ScriptedModel(adding_up), store=store, budget=Budget(calls=4))
     assert "Cut short" not in markdown(enough)
 

@@ -34,9 +34,9 @@ def finding(key: Any, planted: Any, place: int = 0, *, claim: str | None = None,
     """A finding at a place of the key, which says what the key asks for."""
     at = planted.places[place]
     first, last = key.lines(at)
-    said = claim if claim is not None else " ".join([planted.what, *planted.says[:1]])
-    found = {"file": at.file, "first_line": first, "last_line": last, "quotation": at.words, "claim": said}
-    return {**found, "severity": planted.severity, **fields}
+    text = claim if claim is not None else " ".join([planted.what, *planted.says[:1]])
+    values = {"file": at.file, "first_line": first, "last_line": last, "quotation": at.words, "claim": text}
+    return {**values, "severity": planted.severity, **fields}
 
 
 # --- the projects
@@ -132,8 +132,8 @@ def test_service_quotes_and_books(tmp_path: Path) -> None:
 def test_perfect_reviewer_finds_all_and_nothing_else(planted: ModuleType, name: str) -> None:
     key = planted.load_key(ROOT / "benchmarks" / name)
     for place in (0, -1):
-        found = [planted.Found.model_validate(finding(key, defect, place)) for defect in key.defects]
-        score = planted.score(key, found)
+        findings = [planted.Found.model_validate(finding(key, defect, place)) for defect in key.defects]
+        score = planted.score(key, findings)
         assert set(score.found) == {defect.id for defect in key.defects}
         assert [*score.duplicates, *score.decoys, *score.elsewhere, *score.other] == []
 
@@ -150,8 +150,8 @@ def test_reviewer_of_decoys_is_false_and_finds_nothing(planted: ModuleType, name
 def test_noise_at_every_fault_is_not_found(planted: ModuleType, name: str) -> None:
     key = planted.load_key(ROOT / "benchmarks" / name)
     noise = "This name should be more descriptive."
-    found = [planted.Found.model_validate(finding(key, defect, claim=noise)) for defect in key.defects]
-    score = planted.score(key, found)
+    findings = [planted.Found.model_validate(finding(key, defect, claim=noise)) for defect in key.defects]
+    score = planted.score(key, findings)
     assert not score.found
     assert len(score.elsewhere) == len(key.defects)
 
@@ -165,23 +165,23 @@ def test_silent_reviewer_finds_nothing(planted: ModuleType) -> None:
 def test_second_finding_on_a_defect_is_a_duplicate_also_at_another_place(planted: ModuleType) -> None:
     key = planted.load_key(ROOT / "benchmarks" / KEYS[0])
     defect = next(defect for defect in key.defects if defect.id == "longest-stay")
-    found = [planted.Found.model_validate(finding(key, defect, place)) for place in (0, 2)]
-    score = planted.score(key, found)
-    assert score.found == {"longest-stay": found[0]}
-    assert score.duplicates == [("longest-stay", found[1])]
+    findings = [planted.Found.model_validate(finding(key, defect, place)) for place in (0, 2)]
+    score = planted.score(key, findings)
+    assert score.found == {"longest-stay": findings[0]}
+    assert score.duplicates == [("longest-stay", findings[1])]
 
 
 def test_finding_that_matches_nothing_is_left_to_a_person(planted: ModuleType) -> None:
     key = planted.load_key(ROOT / "benchmarks" / KEYS[0])
-    found = planted.Found(file="schema.sql", first_line=1, last_line=1, claim="The comment has a wrong unit.")
-    assert planted.score(key, [found]).other == [found]
+    finding_found = planted.Found(file="schema.sql", first_line=1, last_line=1, claim="The comment has a wrong unit.")
+    assert planted.score(key, [finding_found]).other == [finding_found]
 
 
 def test_finding_of_a_whole_file_matches_nothing(planted: ModuleType) -> None:
     key = planted.load_key(ROOT / "benchmarks" / KEYS[0])
     claims = " ".join(stem for defect in key.defects for stem in defect.says)
-    found = planted.Found(file="berths/service.py", first_line=1, last_line=170, claim=claims)
-    assert planted.score(key, [found]).other == [found]
+    finding_found = planted.Found(file="berths/service.py", first_line=1, last_line=170, claim=claims)
+    assert planted.score(key, [finding_found]).other == [finding_found]
 
 
 def test_finding_in_prose_needs_words_of_the_place(planted: ModuleType) -> None:
@@ -189,7 +189,7 @@ def test_finding_in_prose_needs_words_of_the_place(planted: ModuleType) -> None:
     defect = next(defect for defect in key.defects if defect.id == "percentage")
     right = finding(key, defect, quotation="reduced the hours above 26 °C per classroom by 41 %")
     wrong = finding(key, defect, quotation="others were run as usual")
-    score = planted.score(key, [planted.Found.model_validate(found) for found in (right, wrong)])
+    score = planted.score(key, [planted.Found.model_validate(fields) for fields in (right, wrong)])
     assert list(score.found) == ["percentage"]
     assert len(score.other) == 1
 

@@ -157,10 +157,10 @@ NUMBERS = [
 def test_a_number_meets_its_reference_whole_or_not_at_all(reference: str, answer: str, right: bool) -> None:
     assert judged("number", reference, answer) is right
     text = f"I think so.\nAnswer: {answer}"
-    found = not answer.startswith(
+    matches = not answer.startswith(
         ("-EUR", r"-\frac")
     )  # the pattern takes a sign, and one of $, € and £, before the digits
-    assert judged("number", reference, text, NUMBER_PATTERN) is (right and found)
+    assert judged("number", reference, text, NUMBER_PATTERN) is (right and matches)
 
 
 @pytest.mark.parametrize(("reference", "answer", "right"), [row for row in NUMBERS if not row[2]])
@@ -233,7 +233,7 @@ def test_a_ballot_holds_a_number_with_its_unit(answer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "found"),
+    ("answer", "expected"),
     [
         ("<answer>B</answer>", "b"),
         ("It is clear. <answer>B</answer>", "b"),
@@ -252,8 +252,8 @@ def test_a_ballot_holds_a_number_with_its_unit(answer: str) -> None:
         ("Answer: a good question, but B", None),
     ],
 )
-def test_one_choice_is_an_answer_and_two_are_none(answer: str, found: str | None) -> None:
-    assert extract(CHOICE_PATTERN, answer) == found
+def test_one_choice_is_an_answer_and_two_are_none(answer: str, expected: str | None) -> None:
+    assert extract(CHOICE_PATTERN, answer) == expected
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ def test_labels_decide_where_both_have_one(reference: str, answer: str, right: b
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("A or D? I cannot say.", None),
         ("Call it what you like", None),
@@ -394,12 +394,12 @@ def test_labels_decide_where_both_have_one(reference: str, answer: str, right: b
         ("The answer is Bern", None),
     ],
 )
-def test_what_holds_no_answer_is_not_undressed_into_one(text: str, found: str | None) -> None:
-    assert extract(CHOICE_PATTERN, text) == found
+def test_what_holds_no_answer_is_not_undressed_into_one(text: str, expected: str | None) -> None:
+    assert extract(CHOICE_PATTERN, text) == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("inputs", "words"),
     [
         (r"\boxed{\text{Paris}}", "paris"),
         (r"\( \text{Paris} \)", "paris"),
@@ -410,15 +410,15 @@ def test_what_holds_no_answer_is_not_undressed_into_one(text: str, found: str | 
         ("$5 and $6", "$5 and $6"),
     ],
 )
-def test_words_are_compared_without_markup(given: str, words: str) -> None:
-    assert normalize(given) == words
+def test_words_are_compared_without_markup(inputs: str, words: str) -> None:
+    assert normalize(inputs) == words
 
 
 # --- which of several matches
 
 
 @pytest.mark.parametrize(
-    ("text", "pattern", "found"),
+    ("text", "pattern", "expected"),
     [
         ("First I took 40, but two were forgotten. So there are 42.", r"(\d+)", "42"),
         ("Answer: 40. No, that forgets two.\nAnswer: 42", NUMBER_PATTERN, "42"),
@@ -433,8 +433,8 @@ def test_words_are_compared_without_markup(given: str, words: str) -> None:
         ("Answer: yes\nThere is no other way.", "yes|no", "yes"),
     ],
 )
-def test_of_several_matches_the_one_that_the_text_ends_with_counts(text: str, pattern: str, found: str) -> None:
-    assert extract(pattern, text) == found
+def test_of_several_matches_the_one_that_the_text_ends_with_counts(text: str, pattern: str, expected: str) -> None:
+    assert extract(pattern, text) == expected
 
 
 def test_a_model_that_reasons_first_is_judged_by_what_it_concludes() -> None:

@@ -100,25 +100,25 @@ async def test_probe_answered_only_by_seats_with_sources_is_repeated(store: Sqli
     assert comparison.notes == ()
 
 
-@pytest.mark.parametrize(("told", "size", "each"), [(100, 10, 500), (900, 1, 250), (250, 4, 250)])
-async def test_probe_with_an_unusual_cost_is_reported(store: SqliteStore, told: int, size: int, each: int) -> None:
+@pytest.mark.parametrize(("expected", "size", "each"), [(100, 10, 500), (900, 1, 250), (250, 4, 250)])
+async def test_probe_with_an_unusual_cost_is_reported(store: SqliteStore, expected: int, size: int, each: int) -> None:
     def reply(request: ModelRequest) -> Scripted:
         if not request.key.startswith("vote"):
             return adding_up(request)
         probed = sum(r.key.startswith("vote") for r in model.requests) <= PROBE_CALLS
-        tokens = told if probed else each
+        tokens = expected if probed else each
         return Scripted("Answer: 3", tokens_in=tokens - 50, tokens_out=50)
 
     model = ScriptedModel(reply)
     comparison = await compare(OPEN, ["circle", "vote"], models=model, store=store)
     assert vote(comparison) == (size, size * each)
-    if told == each:
+    if expected == each:
         assert comparison.notes == ()
     else:
         assert comparison.notes == (
             f"vote on task open, seed 0: its size of {size} is far from the one to be matched: it cost {size * each:,} tokens "
             "where the most expensive other row spent 1,000 tokens; "
-            f"the probe measured {told} tokens a call, and the run took {each} tokens.",
+            f"the probe measured {expected} tokens a call, and the run took {each} tokens.",
         )
 
 
@@ -194,11 +194,11 @@ async def test_lost_calls_are_reported(store: SqliteStore, tmp_path: Path) -> No
     comparison = await compare("Is it so?", [Alone()], models=ScriptedModel(adding_up), store=store)
     (run,) = comparison.runs
     assert (run.calls, run.lost) == (1, 1)
-    said = "Calls interrupted when a process ended, possibly charged and in no figure: solo 1."
-    assert comparison.notes == (said,)
-    assert f"- {said}" in markdown(comparison)
+    text = "Calls interrupted when a process ended, possibly charged and in no figure: solo 1."
+    assert comparison.notes == (text,)
+    assert f"- {text}" in markdown(comparison)
     again = await compare("Is it so?", [Alone()], models=ScriptedModel([]), store=store)
-    assert again.notes == (said,)
+    assert again.notes == (text,)
 
 
 # --- what is matched, and by how much it is missed

@@ -20,10 +20,10 @@ from kit.juries import Alone, Poll, adding_up
 
 def reply(request: ModelRequest) -> str:
     """Whatever is asked, all that was read, added up; content with itself once it has read anybody."""
-    said = str(adding_up(request).value)
+    text = str(adding_up(request).value)
     body = {
-        "text": said,
-        "position": said,
+        "text": text,
+        "position": text,
         "confidence": "certain",
         "rating": "good",
         "satisfied": True,

@@ -141,9 +141,9 @@ def rejects(only_row: int, only_reference: int) -> bool:
 
 def shows(n: int, psi: float, delta: float) -> float:
     """How probably a set of n tasks shows δ: every way in which the tasks may fall to one, the other or neither, summed by hand."""
-    one, other, neither = (psi + delta) / 2, (psi - delta) / 2, 1 - psi
+    first, other, neither = (psi + delta) / 2, (psi - delta) / 2, 1 - psi
     return math.fsum(
-        math.comb(n, b) * math.comb(n - b, c) * one**b * other**c * neither ** (n - b - c)
+        math.comb(n, b) * math.comb(n - b, c) * first**b * other**c * neither ** (n - b - c)
         for b in range(n + 1)
         for c in range(n + 1 - b)
         if rejects(b, c)
@@ -166,11 +166,11 @@ def test_what_can_be_shown_is_shown_in_four_cases_of_five_and_nothing_smaller_is
 @example(6, 1.1125369292536007e-308)
 def test_something_can_be_shown_from_six_tasks_on(n: int, psi: float) -> None:
     """Six that all fall one way are the fewest that the test tells from chance."""
-    found = detectable(n, psi)
-    assert found is not None
-    assert 0 < found < 1
-    if found > psi:  # then all that differ point one way, and six of them are needed
-        assert stats.binom.sf(5, n, found) == pytest.approx(0.8, abs=1e-6)
+    difference = detectable(n, psi)
+    assert difference is not None
+    assert 0 < difference < 1
+    if difference > psi:  # then all that differ point one way, and six of them are needed
+        assert stats.binom.sf(5, n, difference) == pytest.approx(0.8, abs=1e-6)
 
 
 def test_detectable_differences_match_the_guide() -> None:

@@ -30,9 +30,9 @@ def study(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def typed(key: Any, planted: Any, claim: str) -> dict[str, object]:
     """A finding as a reviewer types it, at the first place of a defect."""
     place = planted.places[0]
-    found = {"severity": planted.severity, "category": planted.id, "document": f"S{key.files.index(place.file) + 1}"}
-    said = {"claim": claim, "recommendation": "Change it.", "check": {"kind": "read", "text": "the lines"}}
-    return {**found, **said, "line": key.lines(place)[0], "quotation": place.words}
+    fields = {"severity": planted.severity, "category": planted.id, "document": f"S{key.files.index(place.file) + 1}"}
+    values = {"claim": claim, "recommendation": "Change it.", "check": {"kind": "read", "text": "the lines"}}
+    return {**fields, **values, "line": key.lines(place)[0], "quotation": place.words}
 
 
 def shown(key: Any, request: ModelRequest) -> list[Any]:
@@ -53,7 +53,7 @@ def silent(key: Any, request: ModelRequest) -> list[dict[str, object]]:
 
 
 def false(key: Any, request: ModelRequest) -> list[dict[str, object]]:
-    return [{**one, "quotation": "words that stand nowhere in it"} for one in perfect(key, request)]
+    return [{**finding, "quotation": "words that stand nowhere in it"} for finding in perfect(key, request)]
 
 
 def reviewer(key: Any, findings: Findings) -> ScriptedModel:

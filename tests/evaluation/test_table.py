@@ -18,7 +18,7 @@ ROWS = ("circle", "solo", "vote")
 
 
 def difference(**more: object) -> Difference:
-    given: dict[str, object] = {
+    fields: dict[str, object] = {
         "row": "debate",
         "reference": "vote",
         "tasks": 40,
@@ -32,7 +32,7 @@ def difference(**more: object) -> Difference:
         "detectable": 0.2149,
         "verdict": "cannot tell",
     }
-    return Difference.model_validate({**given, **more})
+    return Difference.model_validate({**fields, **more})
 
 
 def test_verdicts_are_printed_in_words() -> None:
@@ -57,21 +57,21 @@ def test_verdicts_are_printed_in_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "said"), [(0.0, "0"), (-0.0, "0"), (-0.00001, "0"), (0.1234, "+12.3"), (-1.0, "−100")]
+    ("part", "expected"), [(0.0, "0"), (-0.0, "0"), (-0.00001, "0"), (0.1234, "+12.3"), (-1.0, "−100")]
 )
-def test_points_have_a_sign_except_zero(part: float, said: str) -> None:
-    assert points(part) == said
-    assert points(abs(part), sign=False) == said.lstrip("+−")
+def test_points_have_a_sign_except_zero(part: float, expected: str) -> None:
+    assert points(part) == expected
+    assert points(abs(part), sign=False) == expected.lstrip("+−")
 
 
 async def test_every_column_is_documented_and_every_documented_column_is_there(store: SqliteStore) -> None:
     starter = load_tasks("starter")
     model = ScriptedModel(lambda request: Scripted("Answer: 3", tokens_in=9, tokens_out=9))
     everything = await compare(starter, ROWS, models=model, store=store, repeat=2)
-    one = await compare(starter[0], ROWS, models=model, store=store, budget=Budget(calls=5))
+    comparison = await compare(starter[0], ROWS, models=model, store=store, budget=Budget(calls=5))
     bound = await compare(starter[0], ROWS, models=model, store=store, budget=Budget(tokens=10_000))
     headers = set()
-    for text in (markdown(everything), markdown(one), markdown(bound)):
+    for text in (markdown(everything), markdown(comparison), markdown(bound)):
         headers |= {cell for head in re.findall(r"^(\|.*\|)\n\|---", text, re.MULTILINE) for cell in head.split("|")}
     shown = {header.strip() for header in headers if header.strip()}
     meant = GUIDE.read_text().partition("## What the columns mean")[2].partition("\n## ")[0]
@@ -118,6 +118,6 @@ async def test_notes_state_what_a_comparison_does_not_show(store: SqliteStore) -
     open_question = markdown(await compare("Is it so?", ["circle", "solo"], models=model, store=store))
     assert "Nothing was scored" in open_question
     assert "## Accuracy" not in open_question
-    one = markdown(await compare(Task(id="a", task="?", answer="x"), ["circle", "solo"], models=model, store=store))
-    assert "One task does not show which protocol is better" in one
-    assert "Tokens spent were not equal; share of what circle spent: solo 25 %." in one
+    text = markdown(await compare(Task(id="a", task="?", answer="x"), ["circle", "solo"], models=model, store=store))
+    assert "One task does not show which protocol is better" in text
+    assert "Tokens spent were not equal; share of what circle spent: solo 25 %." in text

@@ -195,7 +195,7 @@ def test_what_a_pattern_found_in_a_word_is_read_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "given", "right"),
+    ("answer", "inputs", "right"),
     [
         ("B", "Option B", True),
         ("B", "B. Paris", True),
@@ -212,16 +212,16 @@ def test_what_a_pattern_found_in_a_word_is_read_as_it_is() -> None:
         ("C", "C++", False),
     ],
 )
-def test_a_choice_is_named_by_its_label_or_its_text(answer: str, given: str, right: bool) -> None:
+def test_a_choice_is_named_by_its_label_or_its_text(answer: str, inputs: str, right: bool) -> None:
     task = Task(id="x", task="?", kind="choice", answer=answer)
-    assert score(task, report(given)) == Score(True, right)
+    assert score(task, report(inputs)) == Score(True, right)
 
 
 @pytest.mark.parametrize(
-    ("given", "right"), [(".5", True), ("0.5", False), ("5", False), (r"\boxed{.5}", True), ("Option .5", False)]
+    ("inputs", "right"), [(".5", True), ("0.5", False), ("5", False), (r"\boxed{.5}", True), ("Option .5", False)]
 )
-def test_exact_words_keep_their_point(given: str, right: bool) -> None:
-    assert score(Task(id="x", task="?", answer=".5"), report(given)) == Score(True, right)
+def test_exact_words_keep_their_point(inputs: str, right: bool) -> None:
+    assert score(Task(id="x", task="?", answer=".5"), report(inputs)) == Score(True, right)
 
 
 def test_words_are_compared_without_markup_and_punctuation() -> None:
@@ -250,7 +250,7 @@ def test_task_file_is_read_line_by_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         ("{", "Invalid JSON"),
         ("[]", "the task must be a table with id and task, not []"),
@@ -286,11 +286,11 @@ def test_task_file_is_read_line_by_line(tmp_path: Path) -> None:
         ({**GOOD, "id": "b\nc"}, "control character"),
     ],
 )
-def test_invalid_task_error_names_file_and_line(tmp_path: Path, line: object, said: str) -> None:
+def test_invalid_task_error_names_file_and_line(tmp_path: Path, line: object, expected: str) -> None:
     path = write(tmp_path / "t.jsonl", GOOD, "", line)
     with pytest.raises(SettingsError) as error:
         load_tasks(path)
-    assert said in str(error.value)
+    assert expected in str(error.value)
     assert f"{path}, line 3" in str(error.value)
 
 
@@ -492,8 +492,12 @@ def test_a_right_answer_in_the_form_asked_for_is_right_and_another_is_not(task: 
 )
 def test_an_estimate_is_read_however_it_is_written(task: Task, written: str) -> None:
     right = float(task.answer or 0)
-    given = written.format(right, million=right / 1e6)
-    for text in (f"60 or 70, then.\nAnswer: {given} m^2.", f"Answer: 1. No.\n**Answer:** {given} km2\n", given):
+    estimate = written.format(right, million=right / 1e6)
+    for text in (
+        f"60 or 70, then.\nAnswer: {estimate} m^2.",
+        f"Answer: 1. No.\n**Answer:** {estimate} km2\n",
+        estimate,
+    ):
         assert score(task, report(text)).correct, text
     assert not score(task, report(f"Answer: -{right:.0f}")).correct
     assert score(task, report("It was 5.\nIt is 6.")) == Score(False, False)
@@ -503,7 +507,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "compare.md"
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("It is a close call. Answer: C", "c"),
         ("A close call.\n**Answer:** C.", "c"),
@@ -512,15 +516,15 @@ GUIDE = Path(__file__).parents[2] / "docs" / "compare.md"
         ("Call it what you like", None),
     ],
 )
-def test_the_pattern_that_the_guide_recommends_for_a_choice(text: str, found: str | None) -> None:
+def test_the_pattern_that_the_guide_recommends_for_a_choice(text: str, expected: str | None) -> None:
     """A ballot is the bare option, and a text ends with the form that was asked for."""
     pattern = r"Answer:\W*(?!(?-i:a) \w)([A-D])\b(?![\s*)\]]*(?:or|and|[/,&])\W*(?-i:[A-D])\b)|^[A-D]$"
     assert f"\n{pattern}  " in GUIDE.read_text()
-    assert extract(pattern, text) == found
+    assert extract(pattern, text) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("A year has 12 months. Answer: 366 days, as 4 divides it.", "366"),
         ("**Answer:** 1,366", "1,366"),
@@ -531,12 +535,12 @@ def test_the_pattern_that_the_guide_recommends_for_a_choice(text: str, found: st
         ("$366", "$366"),
     ],
 )
-def test_the_pattern_that_the_guide_recommends_for_a_number(text: str, found: str) -> None:
+def test_the_pattern_that_the_guide_recommends_for_a_number(text: str, expected: str) -> None:
     pattern = r"Answer:(?:.*=)?[^\d−-]*([−-]?[$€£]?[\d,./]*\d)|^[−-]?\D?[\d,./]*\d\w*$"
     assert f"\n{pattern}  " in GUIDE.read_text()
     assert f'--answer-pattern "{pattern}"' in GUIDE.read_text()
     assert json.dumps(pattern, ensure_ascii=False) in GUIDE.read_text()
-    assert extract(pattern, text) == found
+    assert extract(pattern, text) == expected
 
 
 def test_every_number_asked_for_keeps_its_sign() -> None:

@@ -39,9 +39,9 @@ def runs(row: str, right: Sequence[int]) -> list[Run]:
 
 
 def between(ours: Sequence[int], theirs: Sequence[int]) -> Difference:
-    found = row_difference(runs("ours", ours), runs("theirs", theirs))
-    assert found is not None
-    return found
+    difference = row_difference(runs("ours", ours), runs("theirs", theirs))
+    assert difference is not None
+    return difference
 
 
 def test_all_repeats_count_and_no_majority_hides_them() -> None:

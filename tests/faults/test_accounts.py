@@ -74,16 +74,16 @@ async def both(*models: Model) -> list[EmergenceReport]:
 
 def two(fails: Callable[[int], ProviderError | None]) -> tuple[Watched, Watched]:
     log: list[tuple[float, str, int]] = []
-    one = Watched("acme:one", log, fails)
-    return one, Watched("acme:two", log, fails, flying=one.flying)
+    first = Watched("acme:one", log, fails)
+    return first, Watched("acme:two", log, fails, flying=first.flying)
 
 
 async def test_two_deliberations_share_the_concurrency_of_their_account() -> None:
-    one, other = two(lambda n: None)
-    reports = await both(*(Limited(model, deadline=60, retries=0, pace=QUICK) for model in (one, other)))
+    first, other = two(lambda n: None)
+    reports = await both(*(Limited(model, deadline=60, retries=0, pace=QUICK) for model in (first, other)))
     assert [report.ledger.actual.requests for report in reports] == [CALLS, CALLS]
-    assert max(flying for _, _, flying in one.log) == 4
-    names = [name for _, name, _ in one.log]
+    assert max(flying for _, _, flying in first.log) == 4
+    names = [name for _, name, _ in first.log]
     assert names != sorted(names), "they did not run side by side"
     assert limiter_for("acme").in_flight == 0
 
@@ -94,18 +94,18 @@ async def test_pause_of_an_account_stops_both_deliberations_and_ends_gradually(
 ) -> None:
     """The fifth request is told to wait: nothing leaves until then, then one goes ahead, and the others follow by ones."""
     wait = 0.15
-    one, other = two(lambda n: answer("wait", retry_after=wait) if n == 5 else None)
-    reports = await both(*(Limited(model, deadline=60, retries=2, pace=QUICK) for model in (one, other)))
-    (told,) = one.failed + other.failed
-    after = [(at, name, flying) for at, name, flying in one.log if at > told]
-    assert min(at for at, _, _ in after) >= told + wait
+    first, other = two(lambda n: answer("wait", retry_after=wait) if n == 5 else None)
+    reports = await both(*(Limited(model, deadline=60, retries=2, pace=QUICK) for model in (first, other)))
+    (only,) = first.failed + other.failed
+    after = [(at, name, flying) for at, name, flying in first.log if at > only]
+    assert min(at for at, _, _ in after) >= only + wait
     growth = [flying for _, _, flying in after]
     assert growth[0] == 1, "the first goes alone"
     assert all(n <= nth for nth, n in enumerate(growth, 1)), f"a stampede: {growth[:8]}"
     assert len(set(growth)) > 1, "and it grows again"
     assert {name for _, name, _ in after} == {"acme:one", "acme:two"}
     spent = [report.ledger.actual for report in reports]
-    assert sum(s.requests for s in spent) == len(one.log) == 2 * CALLS + 1
+    assert sum(s.requests for s in spent) == len(first.log) == 2 * CALLS + 1
     assert sorted(s.retries for s in spent) == [0, 1]
     assert all(report.answer == "Yes." and not report.missing for report in reports)
 

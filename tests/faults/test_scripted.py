@@ -184,10 +184,10 @@ def check_shown(report: Report) -> None:
     """In Markdown who is missing stands in the report by its name, and the JSON says all that the report does."""
     text = markdown(report)
     assert f"({report.stop_reason.value})" in text
-    said = text.splitlines()[2].replace("\\", "")
-    assert (report.degraded or "").partition("no reply: ")[0].rstrip("; ") in said
-    assert (f"{len(report.failed_calls)} call" in said) == bool(report.failed_calls)
-    assert all(reason[:190] in said for reason in report.unmet)
+    heading = text.splitlines()[2].replace("\\", "")
+    assert (report.degraded or "").partition("no reply: ")[0].rstrip("; ") in heading
+    assert (f"{len(report.failed_calls)} call" in heading) == bool(report.failed_calls)
+    assert all(reason[:190] in heading for reason in report.unmet)
     failed = text.partition("### Failed calls\n\n")[2].partition("\n\n")[0]
     for call in report.failed_calls:
         where = f"{call.phase[0]} {call.phase[1]}" if call.phase else call.key
@@ -196,8 +196,8 @@ def check_shown(report: Report) -> None:
             for line in failed.splitlines()
         ), (where, call.agent, failed[:300])
     silent = text.partition("### Missing agents\n\n")[2].partition("\n\n")[0].replace("\\", "").splitlines()
-    for one in report.missing:
-        assert any(_names(line, one.agent, report) and f": silent since {one.since}" in line for line in silent)
+    for missing in report.missing:
+        assert any(_names(line, missing.agent, report) and f": silent since {missing.since}" in line for line in silent)
     assert ("## No answer" in text) == (report.answer is None)
     assert markdown(AnyReport.model_validate_json(report.model_dump_json())) == text
 

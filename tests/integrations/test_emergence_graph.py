@@ -197,10 +197,11 @@ async def test_earlier_checkpoint_shows_its_state_without_calls(store: SqliteSto
     async for past in graph.aget_state_history(thread):
         if past.next == ("observe_root",) and past.values["current_round"] == 1:
             break
-    told = [update async for update in graph.astream(None, past.config, stream_mode="updates")]
-    assert [node for update in told for node in update] == [*SHALLOW[2:], *SHALLOW, "finalize"]
+    updates = [update async for update in graph.astream(None, past.config, stream_mode="updates")]
+    assert [node for update in updates for node in update] == [*SHALLOW[2:], *SHALLOW, "finalize"]
     assert (
-        told[0]["observe_root"]["agent_states"]["L1N1"]["responses"] == final["agent_states"]["L1N1"]["responses"][:1]
+        updates[0]["observe_root"]["agent_states"]["L1N1"]["responses"]
+        == final["agent_states"]["L1N1"]["responses"][:1]
     )
     again = (await graph.aget_state(thread)).values
     assert again == final
@@ -245,8 +246,8 @@ async def test_person_in_the_tree_interrupts_the_graph_and_answers(store: Sqlite
 
     async def told(value: Any) -> dict[str, Any]:
         state = await graph.ainvoke(value, thread)
-        found: dict[str, Any] = state["__interrupt__"][0].value
-        return found
+        interrupt: dict[str, Any] = state["__interrupt__"][0].value
+        return interrupt
 
     first = await told(TASK)
     (key,) = first["questions"]

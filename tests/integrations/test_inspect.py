@@ -57,8 +57,8 @@ def mock(reply: Any) -> Any:
     """Inspect's mock model, answering by a function of the last message and the configuration."""
 
     def output(messages: list[ChatMessage], tools: object, choice: object, config: GenerateConfig) -> ModelOutput:
-        said = reply(messages[-1].text, config)
-        output = said if isinstance(said, ModelOutput) else ModelOutput.from_content(model="mock", content=said)
+        text = reply(messages[-1].text, config)
+        output = text if isinstance(text, ModelOutput) else ModelOutput.from_content(model="mock", content=text)
         output.usage = ModelUsage(input_tokens=10, output_tokens=2, total_tokens=17, input_tokens_cache_read=5)
         return output
 
@@ -189,8 +189,8 @@ async def test_a_sample_with_more_than_text_is_an_error_and_not_another_question
     assert log.status == "error"
     error = samples(log)[0].error
     assert error is not None
-    for said in ("content of the type 'image'", "message 2 (user) of the sample", "task=…"):
-        assert said in error.message
+    for text in ("content of the type 'image'", "message 2 (user) of the sample", "task=…"):
+        assert text in error.message
     assert store.sessions() == []
     own = deliberation(Solo(), task=lambda state: "Is a cat in it?", store=store)
     log = await run(tmp_path, own, mock(wet), dataset=dataset)

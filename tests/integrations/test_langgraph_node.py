@@ -56,15 +56,15 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 @pytest.mark.parametrize("way", ["invoke", "ainvoke", "invoke inside a loop"])
 async def test_a_graph_is_given_the_answer_and_the_report(way: str, store: SqliteStore) -> None:
     graph = graph_of(protocol_node(VOTE, model=ScriptedModel(voting), store=store))
-    given = {"task": "Is it so?"}
+    fields = {"task": "Is it so?"}
     if way == "ainvoke":
-        state = await graph.ainvoke(given)
+        state = await graph.ainvoke(fields)
     elif way == "invoke":
         import asyncio
 
-        state = await asyncio.to_thread(graph.invoke, given)
+        state = await asyncio.to_thread(graph.invoke, fields)
     else:
-        state = graph.invoke(given)
+        state = graph.invoke(fields)
     assert state["answer"] == "yes"
     report = consilience.VoteReport.model_validate(state["report"])
     assert report.task == "Is it so?"
@@ -234,8 +234,8 @@ async def test_answer_under_an_unknown_key_is_an_error(store: SqliteStore) -> No
     first, second = sorted(state["__interrupt__"][0].value["questions"])
 
     async def resumed(answers: dict[str, str]) -> dict[str, Any]:
-        found: dict[str, Any] = await graph.ainvoke(Command(resume=answers), THREAD)
-        return found
+        state: dict[str, Any] = await graph.ainvoke(Command(resume=answers), THREAD)
+        return state
 
     state = await resumed({"V2": "no"})
     assert state["__interrupt__"][0].value["error"] == (

@@ -17,8 +17,8 @@ PACKAGES = ("langgraph", "langchain_core", "textarena", "inspect_ai")
 def test_importing_the_adapters_imports_no_framework() -> None:
     modules = ", ".join(f"consilience.integrations.{name}" for name in ADAPTERS)
     code = f"import sys, {modules}; print([m for m in {PACKAGES!r} if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
 def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,14 +30,14 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch: p
     for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
-    said = r"needs the package {}, which is not installed. Run: pip install 'consilience\[{}\]'"
-    with pytest.raises(UserError, match=said.format("langgraph", "langgraph")):
+    text = r"needs the package {}, which is not installed. Run: pip install 'consilience\[{}\]'"
+    with pytest.raises(UserError, match=text.format("langgraph", "langgraph")):
         protocol_node(Solo())
-    with pytest.raises(UserError, match=said.format("langgraph", "langgraph")):
+    with pytest.raises(UserError, match=text.format("langgraph", "langgraph")):
         emergence_graph()
-    with pytest.raises(UserError, match=said.format("textarena", "textarena")):
+    with pytest.raises(UserError, match=text.format("textarena", "textarena")):
         DeliberatingAgent(Solo())
-    with pytest.raises(UserError, match=said.format("inspect_ai", "inspect")):
+    with pytest.raises(UserError, match=text.format("inspect_ai", "inspect")):
         deliberation(Solo())
 
 

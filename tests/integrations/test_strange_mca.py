@@ -41,7 +41,7 @@ def test_run_strange_mca_takes_all_parameters_of_both_designs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "value"),
+    ("inputs", "value"),
     [
         ("max_rounds", 2),
         ("convergence_threshold", 0.5),
@@ -50,11 +50,11 @@ def test_run_strange_mca_takes_all_parameters_of_both_designs() -> None:
         ("perspectives", ["legal", "financial"]),
     ],
 )
-def test_any_parameter_of_the_bottom_up_design_asks_for_it(given: str, value: object) -> None:
-    chosen = choose_protocol(False, {given: value})
+def test_any_parameter_of_the_bottom_up_design_asks_for_it(inputs: str, value: object) -> None:
+    chosen = choose_protocol(False, {inputs: value})
     assert isinstance(chosen.protocol, Emergence)
     assert chosen.ignored == ()
-    setting = {"convergence_threshold": "threshold", "enable_downward_signals": "signals"}.get(given, given)
+    setting = {"convergence_threshold": "threshold", "enable_downward_signals": "signals"}.get(inputs, inputs)
     assert getattr(chosen.protocol, setting) == (tuple(value) if isinstance(value, list) else value)
 
 

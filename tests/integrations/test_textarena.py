@@ -58,18 +58,18 @@ def test_the_example_plays_a_whole_game(
     model = ScriptedModel(across)
     monkeypatch.setattr(seats, "resolve", lambda name, **_: model)
     assert example.main(["--model", "local"]) == {0: 1, 1: -1}
-    said = capsys.readouterr().out
-    assert re.findall(r"Player (\d): (\S+)", said) == [
+    output = capsys.readouterr().out
+    assert re.findall(r"Player (\d): (\S+)", output) == [
         ("0", "[4]"),
         ("1", "[0]"),
         ("0", "[2]"),
         ("1", "[1]"),
         ("0", "[6]"),
     ]
-    assert "Player 0 has won! Rewards: {0: 1, 1: -1}. Moves that named none of the open ones: 0." in said
+    assert "Player 0 has won! Rewards: {0: 1, 1: -1}. Moves that named none of the open ones: 0." in output
     assert len(model.requests) == 3 * 5, "a panel of two and its root, a round each"
     store = SqliteStore(home / "journal.db")
-    assert store.sessions()[-1] in said
+    assert store.sessions()[-1] in output
     store.close()
 
 
@@ -214,10 +214,10 @@ def test_the_prompts_of_a_long_game_do_not_grow(store: SqliteStore) -> None:
 @given(st.lists(st.text("ab\n[] ", max_size=40), max_size=30), st.integers(50, 400))
 def test_an_observation_is_bounded(messages: list[str], most: int) -> None:
     observation = "".join(f"\n[GAME] {message}" for message in messages)
-    found = shorten_observation(observation, most)
-    assert len(found) <= most + 50
+    shortened = shorten_observation(observation, most)
+    assert len(shortened) <= most + 50
     if len(observation) <= most:
-        assert found == observation
+        assert shortened == observation
 
 
 def test_the_agent_of_strange_mca_takes_its_parameters(store: SqliteStore) -> None:
@@ -236,8 +236,8 @@ def test_the_agent_of_strange_mca_takes_its_parameters(store: SqliteStore) -> No
     assert agent(OPEN) == "[3]"
     assert len(model.requests) == 6
     assert agent.report is not None
-    said = f"{OPEN}\n\nThe moves open to you now are [2], [3]. Take one of them."
-    assert agent.report.task == said, "without a template the observation is the task"
+    text = f"{OPEN}\n\nThe moves open to you now are [2], [3]. Take one of them."
+    assert agent.report.task == text, "without a template the observation is the task"
     templated = StrangeMCAAgent(
         model=model, max_rounds=1, task_template="Chess, and nothing else: {observation}", store=store
     )
@@ -248,8 +248,8 @@ def test_the_agent_of_strange_mca_takes_its_parameters(store: SqliteStore) -> No
 
 @pytest.mark.skipif("broadcast" not in protocol_names(), reason="the protocol broadcast is not installed")
 def test_the_agent_of_strange_mca_broadcasts_in_mca_mode(store: SqliteStore) -> None:
-    said = '{"rating": "good", "satisfied": true, "flags": [], "text": "I take [3]."}'
-    agent = StrangeMCAAgent(model=ScriptedModel(lambda request: said), mca_mode=True, max_iterations=1, store=store)
+    text = '{"rating": "good", "satisfied": true, "flags": [], "text": "I take [3]."}'
+    agent = StrangeMCAAgent(model=ScriptedModel(lambda request: text), mca_mode=True, max_iterations=1, store=store)
     assert agent(OPEN) == "[3]"
     assert agent.report is not None
     assert agent.report.protocol == "broadcast"

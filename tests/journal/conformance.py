@@ -48,9 +48,9 @@ class StoreConformance:
         journal.append(events[0], texts=["one"])
         journal.append(events[1])
         await journal.commit(events[2], texts=["two"])
-        found = store.read("s")
-        assert [event.seq for event in found] == [1, 2, 3]
-        assert found == events
+        records = store.read("s")
+        assert [event.seq for event in records] == [1, 2, 3]
+        assert records == events
         assert (store.text(text_id("one")), store.text(text_id("two"))) == ("one", "two")
         await journal.close()
         store.close()
@@ -170,7 +170,7 @@ class StoreConformance:
     def test_session_id_wanted_by_several_threads_is_given_to_one(self, opened: Open) -> None:
         store = opened()
         start = threading.Barrier(4)
-        said: list[str] = []
+        refusals: list[str] = []
 
         def want() -> None:
             for n in range(25):
@@ -178,16 +178,16 @@ class StoreConformance:
                 try:
                     store.create(f"s{n}").release()
                 except SettingsError as error:
-                    said.append(error.what)
+                    refusals.append(error.what)
                 else:
-                    said.append("mine")
+                    refusals.append("mine")
 
         threads = [threading.Thread(target=want) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert Counter(said) == {"mine": 25, **{f"there is a session 's{n}' already": 3 for n in range(25)}}
+        assert Counter(refusals) == {"mine": 25, **{f"there is a session 's{n}' already": 3 for n in range(25)}}
         store.create("the store lives on").release()
         store.close()
 

@@ -28,10 +28,10 @@ def journal(home: Path) -> Path:
     return Path(shutil.copy(KEPT, home / "journal.db"))
 
 
-def exchange(journal: Path, one: int, other: int) -> None:
+def exchange(journal: Path, left: int, other: int) -> None:
     """Two pages, as by a disk that wrote each where the other belongs; the first is 0."""
     data = bytearray(KEPT.read_bytes())
-    first, second = (slice(n * PAGE, (n + 1) * PAGE) for n in (one, other))
+    first, second = (slice(n * PAGE, (n + 1) * PAGE) for n in (left, other))
     data[first], data[second] = data[second], data[first]
     journal.write_bytes(data)
 
@@ -71,7 +71,7 @@ def test_with_two_pages_exchanged_a_session_is_read_as_it_was_or_refused(
             except StoreUnusable as error:
                 refused.append(str(error))
         assert read == {session: right[session] for session in read}
-        assert all(".recover" in said for said in refused)
+        assert all(".recover" in text for text in refused)
 
 
 def hidden(journal: Path) -> tuple[int, int]:
@@ -112,11 +112,11 @@ def misplaced(journal: Path) -> Path:
     ids=" ".join,
 )
 def test_a_finished_session_is_not_shown_as_killed_before_it_began(misplaced: Path, arguments: tuple[str, ...]) -> None:
-    code, said = command(*arguments)
+    code, output = command(*arguments)
     assert code == 2
-    assert "damaged" in said
-    assert ".recover" in said
-    assert "killed before" not in said
+    assert "damaged" in output
+    assert ".recover" in output
+    assert "killed before" not in output
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def test_nothing_is_removed_from_a_damaged_journal(misplaced: Path, arguments: t
     command("sessions", "list")
     with closing(sqlite3.connect(misplaced)) as db:
         before = [db.execute(f"SELECT COUNT(*) FROM {table}").fetchall() for table in ("sessions", "texts", "prompts")]
-    code, said = command(*arguments)
+    code, output = command(*arguments)
     assert code == 2
-    assert "damaged" in said
+    assert "damaged" in output
     with closing(sqlite3.connect(misplaced)) as db:
         after = [db.execute(f"SELECT COUNT(*) FROM {table}").fetchall() for table in ("sessions", "texts", "prompts")]
     assert after == before
@@ -168,7 +168,7 @@ def test_missing_table_is_reported_and_not_created(journal: Path, table: str) ->
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ("ALTER TABLE texts RENAME COLUMN body TO words", "the table texts has no column body"),
         ("PRAGMA user_version=0", "it has records and no version"),
@@ -176,9 +176,9 @@ def test_missing_table_is_reported_and_not_created(journal: Path, table: str) ->
         ("UPDATE prompts SET added=replace(added, 'k:', 'K:')", "is damaged"),
     ],
 )
-def test_other_damage_is_reported(journal: Path, change: str, said: str) -> None:
+def test_other_damage_is_reported(journal: Path, change: str, expected: str) -> None:
     run(change)(journal)
-    with pytest.raises(StoreUnusable, match=said):
+    with pytest.raises(StoreUnusable, match=expected):
         read_with_prompts(journal, "plain")
 
 

@@ -72,7 +72,7 @@ def commits_in(log: bytes) -> tuple[int, ...]:
 def left(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Left]:
     """For every case the files of a process killed before it could finish."""
     processes = Processes()
-    found = {}
+    sessions = {}
     for case in CALLING:
         directory = tmp_path_factory.mktemp(case.name)
         assert processes.one(case.name, directory / "j.db", Run("start", "before_finish")).killed
@@ -82,9 +82,9 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Left]:
         calls = sum(isinstance(event, CallCompleted) for event in known[-1])
         assert len(known) > calls // 4, "commits are shared by what is ready at the same time"
         assert all(a == b[: len(a)] for a, b in itertools.pairwise(known)), "each commit only adds"
-        found[case.name] = Left(directory, commits, known)
+        sessions[case.name] = Left(directory, commits, known)
     processes.close()
-    return found
+    return sessions
 
 
 def events_at(left: Left, length: int, scratch: Path) -> tuple[AnyEvent, ...]:
@@ -195,15 +195,15 @@ def test_garbage_in_the_file_is_a_user_error(seed: int, tmp_path: Path) -> None:
     at = dice.randrange((4096 if seed % 4 == 0 else len(data) - 4096) - size + 1)
     data[at : at + size] = dice.randbytes(size)
     (tmp_path / "j.db").write_bytes(data)
-    said: list[ConsilienceError] = []
+    errors: list[ConsilienceError] = []
     try:
         store = SqliteStore(tmp_path / "j.db")
     except (StoreUnusable, NewerSchema) as refusal:
-        said.append(refusal)
+        errors.append(refusal)
     else:
-        said += what_goes_wrong_with(store)
+        errors += what_goes_wrong_with(store)
         store.close()
-    for error in said:
+    for error in errors:
         assert "\n" not in str(error)
         assert str(error).isprintable()
         if isinstance(error, StoreUnusable):
@@ -214,44 +214,44 @@ def test_garbage_in_the_file_is_a_user_error(seed: int, tmp_path: Path) -> None:
 
 def what_goes_wrong_with(store: SqliteStore) -> list[ConsilienceError]:
     """The errors of everything that can be asked of it; any other exception goes through."""
-    said: list[ConsilienceError] = []
+    errors: list[ConsilienceError] = []
     sessions: list[str] = []
-    with collecting(said, StoreUnusable):
+    with collecting(errors, StoreUnusable):
         sessions = store.sessions()
     for session in sessions:
         events: list[AnyEvent] = []
-        with collecting(said, StoreUnusable, UnknownName):
+        with collecting(errors, StoreUnusable, UnknownName):
             events = store.read(session)
         for read in (store.created, store.holder, store.flights, lambda id: store.admin.weight([id])):
-            with collecting(said, StoreUnusable, UnknownName):
+            with collecting(errors, StoreUnusable, UnknownName):
                 read(session)
         for event in events:
             for id in ids_in(event.model_dump_json()):
-                with collecting(said, StoreUnusable):
+                with collecting(errors, StoreUnusable):
                     assert store.prompt(id) if getattr(event, "prompt", "") == id else store.text(id) is not None
-        with collecting(said, ConsilienceError):  # a record that can be read and is another may also not replay
+        with collecting(errors, ConsilienceError):  # a record that can be read and is another may also not replay
             asyncio.run(runner.replay(session, store=store))
         with suppress(UnknownName, StoreUnusable):
             assert store.holder(session) is None, "a lease is given back whatever happened"
-        with collecting(said, StoreUnusable, UnknownName):
+        with collecting(errors, StoreUnusable, UnknownName):
             store.admin.remove([session])
             assert session not in store.sessions()
-    return said
+    return errors
 
 
 @contextmanager
-def collecting(said: list[ConsilienceError], *kinds: type[ConsilienceError]) -> Iterator[None]:
+def collecting(text: list[ConsilienceError], *kinds: type[ConsilienceError]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        said.append(error)
+        text.append(error)
 
 
-@pytest.mark.parametrize("given", [b"", b"SQLite format 3\0" + bytes(84), b"hello " * 1000, bytes(5000)])
-def test_file_that_is_not_a_journal_is_refused(given: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("inputs", [b"", b"SQLite format 3\0" + bytes(84), b"hello " * 1000, bytes(5000)])
+def test_file_that_is_not_a_journal_is_refused(inputs: bytes, tmp_path: Path) -> None:
     """An empty file is a journal that nobody wrote to yet; anything else is left as it is."""
-    (tmp_path / "j.db").write_bytes(given)
-    if not given:
+    (tmp_path / "j.db").write_bytes(inputs)
+    if not inputs:
         store = SqliteStore(tmp_path / "j.db")
         assert store.sessions() == []
         store.close()
@@ -259,4 +259,4 @@ def test_file_that_is_not_a_journal_is_refused(given: bytes, tmp_path: Path) -> 
     with pytest.raises(UserError, match="damaged or not a journal") as refusal:
         SqliteStore(tmp_path / "j.db")
     assert "move it away" in str(refusal.value)
-    assert (tmp_path / "j.db").read_bytes() == given
+    assert (tmp_path / "j.db").read_bytes() == inputs

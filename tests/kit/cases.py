@@ -198,13 +198,13 @@ def reviewing(request: ModelRequest) -> str:
     """Findings on both parts, one of them with a false quotation and one that both sides find; some replies malformed at first."""
     if request.attempt == 1 and request.key != "closing" and (len(request.text) + len(request.key)) % 5 == 0:
         return '{"findings": "none"}'
-    found = [finding(document="S2", claim=plain(request))] if "S2" in documents_of(request) else []
+    findings = [finding(document="S2", claim=plain(request))] if "S2" in documents_of(request) else []
     if request.agent.endswith(("blue", "2")):
-        found.append(finding("It is not so.", 3, "S3") if request.key.startswith("review-1") else UNCLOSED)
+        findings.append(finding("It is not so.", 3, "S3") if request.key.startswith("review-1") else UNCLOSED)
     if request.agent.endswith(("red", "1")) and "S2" in documents_of(request):
-        found.append(finding("def first(values):", 1, "S2", category="naming", severity="minor"))
+        findings.append(finding("def first(values):", 1, "S2", category="naming", severity="minor"))
     refuting = judgement("refute" if len(request.text) % 2 else "confirm")
-    return str(script({request.agent: review(found, vote="changes")}, refuting, closing(plain(request)))(request))
+    return str(script({request.agent: review(findings, vote="changes")}, refuting, closing(plain(request)))(request))
 
 
 def well_formed(script: Script) -> Script:

@@ -50,7 +50,7 @@ class Council(PanelSeats):
         async with session.phase("open", 1):
             opening = await session.ask("moderator", Prompt("open"), key="open", audience=everyone)
         async with session.phase("speak", 1):
-            said = await session.gather(
+            replies = await session.gather(
                 [
                     session.ask(
                         id,
@@ -62,14 +62,14 @@ class Council(PanelSeats):
                 ]
             )
         async with session.phase("close", 1):
-            quotes = tuple(Quote(reply.key, reply.agent) for reply in said if isinstance(reply, Reply))
+            quotes = tuple(Quote(reply.key, reply.agent) for reply in replies if isinstance(reply, Reply))
             closing = await session.ask("crystallizer", Prompt("close", quotes), key="close", closing=True)
-        spoke = [reply for reply in (opening, *said) if isinstance(reply, Reply)]
-        failed = [reply for reply in (opening, *said, closing) if isinstance(reply, Failure)]
-        alive = session.is_quorum(len(said) - sum(isinstance(reply, Failure) for reply in said), len(said))
+        spoke = [reply for reply in (opening, *replies) if isinstance(reply, Reply)]
+        failed = [reply for reply in (opening, *replies, closing) if isinstance(reply, Failure)]
+        alive = session.is_quorum(len(replies) - sum(isinstance(reply, Failure) for reply in replies), len(replies))
         return await session.report(
             Report,
-            first=[opening, *said],
+            first=[opening, *replies],
             stop_reason=exhaustion(failed) or (StopReason.SETTLED if alive else StopReason.FAILED),
             answer=closing.text if isinstance(closing, Reply) else None,
             dissent=tuple(Dissent(agent=reply.agent, text=reply.text) for reply in spoke),

@@ -34,9 +34,9 @@ def labels(request: ModelRequest) -> list[str]:
 
 def properties(request: ModelRequest) -> dict[str, Any]:
     schema = request.schema or {}
-    found = schema.get("properties", {})
-    assert isinstance(found, dict)
-    return found
+    fields = schema.get("properties", {})
+    assert isinstance(fields, dict)
+    return fields
 
 
 def moves_of(request: ModelRequest) -> list[str]:
@@ -47,8 +47,8 @@ def moves_of(request: ModelRequest) -> list[str]:
 
 def question_of(request: ModelRequest) -> str:
     """The question of a thread, as a request to write it down gives it; another if it has none."""
-    found = re.search(r"^Its question(?:, on which [^:]*)?: (.+)$", request.text, re.MULTILINE)
-    return found[1] if found else "Would queues lose orders at the peak?"
+    match = re.search(r"^Its question(?:, on which [^:]*)?: (.+)$", request.text, re.MULTILINE)
+    return match[1] if match else "Would queues lose orders at the peak?"
 
 
 CONTROL = "Were the old queues named after rivers?"

@@ -122,10 +122,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--minutes", type=float, default=1)
     parser.add_argument("--seed", type=int, default=0, help="the first one")
-    given = parser.parse_args()
-    processes, end = Processes(), time.monotonic() + 60 * given.minutes
+    args = parser.parse_args()
+    processes, end = Processes(), time.monotonic() + 60 * args.minutes
     counted: Counter[str] = Counter()
-    seed = given.seed
+    seed = args.seed
     while time.monotonic() < end:
         with tempfile.TemporaryDirectory() as directory:
             try:

@@ -52,8 +52,8 @@ class Jury(Throwaway):
         )
 
     def read(self, replies: list[Result]) -> dict[str, int]:
-        said = [extract(self.answer_pattern or ".+", reply.text) for reply in replies if isinstance(reply, Reply)]
-        return dict(Counter(position for position in said if position).most_common())
+        answers = [extract(self.answer_pattern or ".+", reply.text) for reply in replies if isinstance(reply, Reply)]
+        return dict(Counter(position for position in answers if position).most_common())
 
 
 class Alone(Jury):
@@ -113,12 +113,12 @@ class Circle(Jury):
 
     async def run(self, session: Session) -> Report:
         ids = [agent.id for agent in session.agents]
-        said: list[Result] = await session.gather(
+        replies: list[Result] = await session.gather(
             [session.ask(id, Prompt("answer"), key=f"say/{id}", audience=ids) for id in ids]
         )
-        quotes = tuple(Quote(r.key, r.agent) for r in said if isinstance(r, Reply))
+        quotes = tuple(Quote(r.key, r.agent) for r in replies if isinstance(r, Reply))
         answer = await session.ask(ids[0], Prompt("sum up", quotes), key="close", closing=True)
-        return await self.conclude(session, said, _text(answer), self.read([answer]))
+        return await self.conclude(session, replies, _text(answer), self.read([answer]))
 
 
 def seated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,11 +139,11 @@ def _step(case: str, journal: Path, runs: Sequence[Run]) -> list[Ended]:
             os.kill(pid, signal.SIGKILL)  # it is there until it is waited for
     running = [_wait(*child) if run.how != "read" else None for child, run in zip(children, runs, strict=True)]
     journal.with_suffix(".over").touch()
-    ended = [one or _wait(*child) for one, child in zip(running, children, strict=True)]
+    ended = [process or _wait(*child) for process, child in zip(running, children, strict=True)]
     journal.with_suffix(".over").unlink()
     asked = log.read_text().splitlines()[before:] if log.exists() else []
-    for one in ended:
-        one.asked = asked
+    for finished in ended:
+        finished.asked = asked
     return ended
 
 
@@ -155,23 +155,23 @@ def _wait(pid: int, result: Path) -> Ended:
 
 
 def _child(case: str, journal: Path, log: Path, run: Run, result: Path) -> None:
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     try:
         signal.alarm(PATIENCE)
         if run.fault:
             os.environ["CONSILIENCE_FAULT"] = run.fault
         if run.most is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (run.most, resource.RLIM_INFINITY))
-        found["digest"] = _read(journal) if run.how == "read" else asyncio.run(_run(case, journal, log, run.how))
+        fields["digest"] = _read(journal) if run.how == "read" else asyncio.run(_run(case, journal, log, run.how))
     except BaseException as error:
-        found = {"error": type(error).__name__, "said": str(error)}
+        fields = {"error": type(error).__name__, "said": str(error)}
         if not isinstance(error, ConsilienceError):
             import traceback
 
             traceback.print_exception(error)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        result.write_text(json.dumps(found))
+        result.write_text(json.dumps(fields))
         os._exit(0)
 
 

@@ -22,12 +22,12 @@ def tooled(id: str, model: ScriptedModel, order: int | None = None) -> ToolAgent
     dice = random.Random(order) if order is not None else None
 
     async def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        said = [str(getattr(part, "content", part)) for message in messages for part in message.parts]
-        given = [str(p.content) for message in messages for p in message.parts if isinstance(p, ToolReturnPart)]
-        text = "\n".join(said[:1] + given)
+        contents = [str(getattr(part, "content", part)) for message in messages for part in message.parts]
+        returned = [str(p.content) for message in messages for p in message.parts if isinstance(p, ToolReturnPart)]
+        text = "\n".join(contents[:1] + returned)
         made = await model.complete(ModelRequest(id, f"{id}:{text_id(text)}", "", text))
-        if len(given) < 3 and info.function_tools:
-            asked = ("left", "right") if not given else ("middle",)
+        if len(returned) < 3 and info.function_tools:
+            asked = ("left", "right") if not returned else ("middle",)
             return ModelResponse(parts=[ToolCallPart("measure", {"side": side}) for side in asked])
         return ModelResponse(parts=[TextPart(made.text)])
 

@@ -21,8 +21,8 @@ ENCODER = "openai:text-embedding-3-small"
 AT_ONCE = Pace(backoff_seconds=0.0, max_backoff_seconds=0.0, max_spacing_seconds=0.0)
 
 
-def vectors(*found: list[float]) -> Answer:
-    data = [{"object": "embedding", "index": n, "embedding": vector} for n, vector in enumerate(found)]
+def vectors(*items: list[float]) -> Answer:
+    data = [{"object": "embedding", "index": n, "embedding": vector} for n, vector in enumerate(items)]
     usage = {"prompt_tokens": 3, "total_tokens": 3}
     return Answer(body={"object": "list", "model": "text-embedding-3-small", "data": data, "usage": usage})
 

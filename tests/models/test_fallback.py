@@ -28,10 +28,10 @@ def test_the_next_model_answers_and_the_requests_add_up() -> None:
 
 def test_failed_chain_reports_all_errors() -> None:
     async def main() -> None:
-        one = Provider(outcome=first(9, lambda: Refused("one refused")))
+        failing = Provider(outcome=first(9, lambda: Refused("one refused")))
         two = Provider(outcome=first(9, lambda: Rejected("two: no such model")))
         with pytest.raises(Rejected) as caught:
-            await Fallback([one, two]).complete(REQUEST)
+            await Fallback([failing, two]).complete(REQUEST)
         assert str(caught.value) == "two: no such model; before that, one refused"
         assert requests_of(caught.value) == 2
 

@@ -159,7 +159,7 @@ async def test_a_reply_that_unpacks_to_gigabytes_takes_little_memory(home: Path,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        out, err = (said.decode() for said in await process.communicate())
+        out, err = (text.decode() for text in await process.communicate())
     assert "compressed as 'gzip'" in out
     peak = re.search(r"PEAK (\d+) MB", err)
     assert peak is not None, err

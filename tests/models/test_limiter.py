@@ -60,9 +60,10 @@ class TestConcurrency:
 
     def test_two_models_of_one_account_share_its_window(self) -> None:
         async def main() -> None:
-            one, two, gate = Provider(), Provider(), limiter()
+            left, two, gate = Provider(), Provider(), limiter()
             await asyncio.gather(
-                many(Limited(one, gate, deadline=60, retries=0), 8), many(Limited(two, gate, deadline=60, retries=0), 8)
+                many(Limited(left, gate, deadline=60, retries=0), 8),
+                many(Limited(two, gate, deadline=60, retries=0), 8),
             )
             assert now() == 4.0
 

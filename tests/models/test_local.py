@@ -82,9 +82,9 @@ async def turns_until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 async def model(smollm2: Path) -> AsyncIterator[LocalModel]:
-    one = LocalModel(weights.TESTS)
-    yield one
-    await one.close()
+    first = LocalModel(weights.TESTS)
+    yield first
+    await first.close()
     assert local._servers == {}
 
 
@@ -121,18 +121,20 @@ async def test_seed_determines_the_answer(model: LocalModel) -> None:
 async def test_a_schema_is_enforced(model: LocalModel) -> None:
     for seed in range(3):
         reply = await model.complete(ask("Should we move to the sea?", schema=SCHEMA, max_tokens=120, seed=seed))
-        said = json.loads(reply.text)
-        assert set(said) == {"stance", "sure", "why"}
-        assert said["stance"] in ("in favour", "against", "undecided")
-        assert isinstance(said["sure"], bool)
-        assert len(said["why"]) <= 60
+        text = json.loads(reply.text)
+        assert set(text) == {"stance", "sure", "why"}
+        assert text["stance"] in ("in favour", "against", "undecided")
+        assert isinstance(text["sure"], bool)
+        assert len(text["why"]) <= 60
 
 
 @real
 async def test_agents_share_one_child_and_are_served_side_by_side(model: LocalModel) -> None:
     other = LocalModel(weights.TESTS)
     try:
-        replies = await asyncio.gather(*(one.complete(ask(f"Say {n}.")) for n in range(4) for one in (model, other)))
+        replies = await asyncio.gather(
+            *(local.complete(ask(f"Say {n}.")) for n in range(4) for local in (model, other))
+        )
         assert len(replies) == 8
         process = pid()
         assert max(reply.waited for reply in replies) > 0

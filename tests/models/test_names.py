@@ -234,8 +234,8 @@ def listing(*ids: str, owner: str = "llamacpp") -> Answer:
     return Answer(body={"object": "list", "data": [{"id": name, "owned_by": owner} for name in ids]})
 
 
-def tags(*found: str) -> Answer:
-    return Answer(body={"models": [{"name": name} for name in found]})
+def tags(*items: str) -> Answer:
+    return Answer(body={"models": [{"name": name} for name in items]})
 
 
 class TestChoose:

@@ -555,8 +555,8 @@ class TestSecrets:
         assert scrub("as it was", []) == "as it was"
 
     def test_passwords_of_addresses_in_a_text_are_removed(self) -> None:
-        said = "no route to http://ada:hidden@host:80/v1 at 10:30, write to ada@host or see http://host:80/@ada"
-        assert scrub(said, []) == said.replace("ada:hidden", "***")
+        text = "no route to http://ada:hidden@host:80/v1 at 10:30, write to ada@host or see http://host:80/@ada"
+        assert scrub(text, []) == text.replace("ada:hidden", "***")
 
     @pytest.mark.parametrize(
         "text",

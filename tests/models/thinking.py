@@ -34,7 +34,9 @@ def answer(schema: Body | None, defs: Body | None = None) -> object:
             return answer(schema[several][0], defs)
     match schema.get("type"):
         case "object":
-            return {name: answer(one, defs) for name, one in schema.get("properties", {}).items()}
+            return {
+                name: answer(property_schema, defs) for name, property_schema in schema.get("properties", {}).items()
+            }
         case "array":
             least = max(int(schema.get("minItems", 0)), 1)
             return [answer(schema["items"], defs) for _ in range(least)] if "items" in schema else []

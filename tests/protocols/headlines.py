@@ -102,8 +102,8 @@ SETTLED, STALLED, FAILED_RUN = StopReason.SETTLED, StopReason.STALLED, StopReaso
 NO_CALLS = SpendingLimits(calls=0)
 
 
-def case(name: str, protocol: Protocol, spoil: Spoil, stop: StopReason, *said: str, **more: Any) -> Case:
-    return Case(name, protocol, spoil, stop, said, **more)
+def case(name: str, protocol: Protocol, spoil: Spoil, stop: StopReason, *items: str, **more: Any) -> Case:
+    return Case(name, protocol, spoil, stop, items, **more)
 
 
 def nothing(request: ModelRequest) -> None:

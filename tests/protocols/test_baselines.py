@@ -34,9 +34,9 @@ async def solo(protocol: Solo, reply: object, **more: object) -> tuple[SoloRepor
     return report, model
 
 
-async def vote(protocol: Vote, said: dict[str, object], **more: object) -> tuple[VoteReport, ScriptedModel]:
+async def vote(protocol: Vote, text: dict[str, object], **more: object) -> tuple[VoteReport, ScriptedModel]:
     def reply(request: ModelRequest) -> object:
-        return said[request.agent]
+        return text[request.agent]
 
     model = ScriptedModel(reply)  # type: ignore[arg-type]
     store = SqliteStore(":memory:")
@@ -103,8 +103,8 @@ def reviewer(*rounds: tuple[list[str], object], answer: object = "Run it.") -> C
 
 
 def version(text: str, *responses: tuple[int, str, str]) -> str:
-    given = [{"issue": issue, "fate": fate, "how": how} for issue, fate, how in responses]
-    return json.dumps({"responses": given, "text": text})
+    fates = [{"issue": issue, "fate": fate, "how": how} for issue, fate, how in responses]
+    return json.dumps({"responses": fates, "text": text})
 
 
 async def test_reviews_criticise_the_answer_and_rewrite_it() -> None:
@@ -279,11 +279,11 @@ async def test_of_equally_similar_answers_the_first_is_elected() -> None:
 
 
 async def test_without_extractable_answers_the_medoid_answers() -> None:
-    said: dict[str, object] = {"V1": "the sea is cold tonight", "V2": "the sea is cold", "V3": "bread"}
-    report, _ = await vote(Vote(votes=3), said)
+    fields: dict[str, object] = {"V1": "the sea is cold tonight", "V2": "the sea is cold", "V3": "bread"}
+    report, _ = await vote(Vote(votes=3), fields)
     assert (report.decided_by, report.position, report.tally) == ("medoid", None, {})
     assert report.answer in ("the sea is cold tonight", "the sea is cold")
-    report, _ = await vote(Vote(votes=3, answer_pattern=r"\d+"), said)
+    report, _ = await vote(Vote(votes=3, answer_pattern=r"\d+"), fields)
     assert report.decided_by == "medoid"
     assert any("3 of 3 answers do not match the answer_pattern" in w for w in report.warnings)
 
@@ -301,34 +301,34 @@ async def test_votes_are_compared_pair_by_pair_and_each_is_split_once(monkeypatc
         pairs += 1
         return len(left & right) / len(left | right)
 
-    said = {f"V{n}": f"vote {n} says {n % 3} and {n % 5}" for n in range(1, 13)}
+    replies = {f"V{n}": f"vote {n} says {n % 3} and {n % 5}" for n in range(1, 13)}
     with monkeypatch.context() as counting:
         counting.setattr(similarity, "token_set", tokens)
         counting.setattr(similarity, "set_jaccard", shared)
-        model = ScriptedModel(lambda request: said[request.agent])
+        model = ScriptedModel(lambda request: replies[request.agent])
         report = await runner.start(TASK, Vote(votes=12), models=model, store=SqliteStore(":memory:"))
     assert isinstance(report, VoteReport)
-    assert set(split) == set(said.values())
+    assert set(split) == set(replies.values())
     assert set(split.values()) == {1}
     assert pairs == 12 * 11 / 2
     for vote in report.votes:
-        others = [similarity.jaccard(vote.text, other) for agent, other in said.items() if agent != vote.agent]
+        others = [similarity.jaccard(vote.text, other) for agent, other in replies.items() if agent != vote.agent]
         assert vote.similarity == math.fsum(others) / 11
-    scores = [similarity.jaccard(a, b) for a, b in combinations(said.values(), 2)]
+    scores = [similarity.jaccard(a, b) for a, b in combinations(replies.values(), 2)]
     assert report.metrics["sibling_similarity/answer/1"] == math.fsum(scores) / 66
 
 
 async def test_missing_votes_are_named_and_a_quorum_is_needed() -> None:
-    said: dict[str, object] = {
+    fields: dict[str, object] = {
         "V1": "yes",
         "V2": RateLimited("busy"),
         "V3": RateLimited("busy"),
         "V4": RateLimited("busy"),
     }
-    report, _ = await vote(Vote(votes=4, answer_pattern="yes|no"), said)
+    report, _ = await vote(Vote(votes=4, answer_pattern="yes|no"), fields)
     assert (report.stop_reason, report.answer) == (StopReason.FAILED, None)
     assert {m.agent for m in report.missing} == {"V2", "V3", "V4"}
-    report, _ = await vote(Vote(votes=4, answer_pattern="yes|no"), said, quorum=0.25)
+    report, _ = await vote(Vote(votes=4, answer_pattern="yes|no"), fields, quorum=0.25)
     assert (report.stop_reason, report.position) == (StopReason.SETTLED, "yes")
     assert report.degraded == "1 of 4 agents; no reply: answer 1 V2, V3, V4 (rate_limited)"
     assert report.confidence.level == 0.25, "a missing vote agrees with nobody"
@@ -336,8 +336,8 @@ async def test_missing_votes_are_named_and_a_quorum_is_needed() -> None:
 
 @pytest.mark.parametrize("calls", [0, 1, 3, 4])
 async def test_a_budget_buys_as_many_votes_as_it_has_calls(calls: int) -> None:
-    said: dict[str, object] = dict.fromkeys(("V1", "V2", "V3", "V4"), "yes")
-    report, model = await vote(Vote(votes=4, answer_pattern="yes|no"), said, limits=Limits(calls=calls))
+    replies: dict[str, object] = dict.fromkeys(("V1", "V2", "V3", "V4"), "yes")
+    report, model = await vote(Vote(votes=4, answer_pattern="yes|no"), replies, limits=Limits(calls=calls))
     assert len(model.requests) == calls
     assert report.stop_reason is (StopReason.SETTLED if calls == 4 else StopReason.EXHAUSTED_BUDGET)
     assert report.tally == ({"yes": calls} if calls else {})
@@ -358,8 +358,8 @@ async def test_a_panel_gives_voters_its_points_of_view() -> None:
 )
 async def test_order_of_seats_changes_no_tally(texts: list[str]) -> None:
     async def tally(order: list[str]) -> tuple[dict[str, int], bool]:
-        said: dict[str, object] = {f"V{n}": text for n, text in enumerate(order, 1)}
-        report, _ = await vote(Vote(votes=len(order), answer_pattern="yes|no"), said)
+        replies: dict[str, object] = {f"V{n}": text for n, text in enumerate(order, 1)}
+        report, _ = await vote(Vote(votes=len(order), answer_pattern="yes|no"), replies)
         return report.tally, report.tie
 
     assert (await tally(texts))[0] == (await tally(texts[::-1]))[0]
@@ -374,6 +374,6 @@ def test_invalid_answer_pattern_is_rejected() -> None:
 
 
 async def test_votes_cost_what_their_calls_cost() -> None:
-    said: dict[str, object] = {f"V{n}": Scripted("yes", tokens_in=10, tokens_out=1, cost=0.5) for n in (1, 2, 3)}
-    report, _ = await vote(Vote(votes=3, answer_pattern="yes|no"), said)
+    replies: dict[str, object] = {f"V{n}": Scripted("yes", tokens_in=10, tokens_out=1, cost=0.5) for n in (1, 2, 3)}
+    report, _ = await vote(Vote(votes=3, answer_pattern="yes|no"), replies)
     assert (report.ledger.actual.cost, report.ledger.actual.tokens_in, report.ledger.estimated.max) == (1.5, 30, 3)

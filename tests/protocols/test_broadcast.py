@@ -116,7 +116,7 @@ def allowed(key: str, shape: Topology, rounds: int, iterations: int) -> set[str]
             return inner | missing | {near(earlier, "broadcast", agent), near(earlier, "evaluate", agent)}
         case "coordinate":
             before = f"coordinate-{int(number) - 1}" if number != "1" else "self_reflect"
-            return goal | {near(path, before, one) for one in siblings}
+            return goal | {near(path, before, sibling) for sibling in siblings}
         case "evaluate":
             return {left_by(child, path, shape, rounds) for child in children} | {near(path, "broadcast", agent)}
         case "synthesize":
@@ -229,17 +229,17 @@ async def test_a_mean_exactly_at_the_threshold_satisfies(
     assert (report.stop_reason, report.total_iterations) == (StopReason.EXHAUSTED_STEPS, 2)
 
 
-@pytest.mark.parametrize("said", [True, False, None])
-async def test_evaluator_no_repeats_the_iteration_and_yes_alone_does_not_satisfy(said: bool | None) -> None:
+@pytest.mark.parametrize("expected", [True, False, None])
+async def test_evaluator_no_repeats_the_iteration_and_yes_alone_does_not_satisfy(expected: bool | None) -> None:
     for points, rated in ((8, True), (6, False)):
-        satisfied = rated and said is not False
-        report, _ = await go(Broadcast(children=2, max_iterations=1), agents(lambda r: {"satisfied": said}, points))
-        assert [(i.satisfied, i.said_satisfied) for i in report.iterations] == [(satisfied, said)]
-        assert (report.stop_reason is StopReason.CONVERGED) == (satisfied and said is True)
+        satisfied = rated and expected is not False
+        report, _ = await go(Broadcast(children=2, max_iterations=1), agents(lambda r: {"satisfied": expected}, points))
+        assert [(i.satisfied, i.said_satisfied) for i in report.iterations] == [(satisfied, expected)]
+        assert (report.stop_reason is StopReason.CONVERGED) == (satisfied and expected is True)
         contrary = "in 1 of 1 iterations the evaluator contradicted the agents' own ratings and flags"
-        assert (contrary in report.warnings) == (said is not None and said != rated)
-        assert any("the evaluator says no" in reason for reason in report.unmet) == (said is False)
-        again, _ = await go(Broadcast(children=2, max_iterations=2), agents(lambda r: {"satisfied": said}, points))
+        assert (contrary in report.warnings) == (expected is not None and expected != rated)
+        assert any("the evaluator says no" in reason for reason in report.unmet) == (expected is False)
+        again, _ = await go(Broadcast(children=2, max_iterations=2), agents(lambda r: {"satisfied": expected}, points))
         assert again.total_iterations == (1 if satisfied else 2)
 
 
@@ -252,7 +252,7 @@ async def test_a_rating_that_cannot_be_read_never_satisfies(unreadable: object) 
 
     report, _ = await go(Broadcast(children=2, satisfaction_threshold=0), agents(mine, 10))
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
-    assert all(one.ratings["L2N2"] is None and one.mean is None for one in report.iterations)
+    assert all(iteration.ratings["L2N2"] is None and iteration.mean is None for iteration in report.iterations)
     assert report.states["L2N2"].satisfaction is None
     assert any("missing or unreadable ratings: 2 (L2N2)" in w for w in report.warnings)
 
@@ -268,9 +268,9 @@ async def test_malformed_replies_never_satisfy(nonsense: str, what: str, rounds:
 
     protocol = Broadcast(children=2, depth=3, satisfaction_threshold=0, coordination_rounds=rounds)
     report, _ = await go(protocol, ScriptedModel(reply))
-    family = [one for one in report.iterations if one.node == "L2N1"]
-    assert any(one.satisfied for one in family) == (what == "execute" and nonsense.startswith("prose"))
-    assert all(one.satisfied for one in report.iterations if one.node == "L2N2")
+    family = [iteration for iteration in report.iterations if iteration.node == "L2N1"]
+    assert any(reply.satisfied for reply in family) == (what == "execute" and nonsense.startswith("prose"))
+    assert all(iteration.satisfied for iteration in report.iterations if iteration.node == "L2N2")
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ async def test_no_reply_crashes_a_run(nonsense: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "read"),
+    ("inputs", "read"),
     [
         (0, 0.0), (7, 0.7), (10, 1.0), (7.5, 0.75), (0.85, 0.85), ("8", 0.8), ("8/10", 0.8), ("8 / 10", 0.8), ("80 %", 0.8),
         ("0.8", 0.8), ("0.8/1", 0.8), ("9 of 10", 0.9), (1, 0.1), (1.0, 1.0), ("1", 0.1), ("1.0", 1.0),
@@ -293,8 +293,8 @@ async def test_no_reply_crashes_a_run(nonsense: str) -> None:
         ("splendid", None), (None, None), ([7], None),
     ],
 )  # fmt: skip
-def test_how_ratings_are_read(given: object, read: float | None) -> None:
-    assert read_rating(given) == (None if read is None else pytest.approx(read))
+def test_how_ratings_are_read(inputs: object, read: float | None) -> None:
+    assert read_rating(inputs) == (None if read is None else pytest.approx(read))
 
 
 # --- flags
@@ -314,7 +314,7 @@ async def test_critical_flag_causes_a_broadcast_that_quotes_it_until_the_cap() -
         "iteration-1/broadcast/L1N1",
     }
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
-    assert [one.mean for one in report.iterations] == [pytest.approx(0.9)] * 2
+    assert [iteration.mean for iteration in report.iterations] == [pytest.approx(0.9)] * 2
     assert report.iterations[1].caused_by == (
         "iteration-1/self_reflect/L2N2/flag-1",
         "iteration-1/self_reflect/L2N1/missing-1",

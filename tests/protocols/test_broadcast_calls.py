@@ -93,7 +93,7 @@ async def test_content_siblings_skip_coordination_unless_disabled() -> None:
 
 
 @pytest.mark.parametrize(
-    "one",
+    "expected",
     [
         {"rating": 9},
         {"rating": 10, "flags": [{"tag": "unexpected_finding", "text": "a well"}]},
@@ -101,9 +101,9 @@ async def test_content_siblings_skip_coordination_unless_disabled() -> None:
     ],
     ids=["rates itself 0.9", "flags something harmless", "gives no readable rating"],
 )
-async def test_one_discontent_sibling_makes_the_family_coordinate(one: dict[str, object]) -> None:
+async def test_one_discontent_sibling_makes_the_family_coordinate(expected: dict[str, object]) -> None:
     def reply(request: ModelRequest) -> str:
-        mine = one if request.key == "iteration-1/self_reflect/L2N2" else {}
+        mine = expected if request.key == "iteration-1/self_reflect/L2N2" else {}
         return rating(10, **mine)(request)
 
     _, model = await go(Broadcast(children=3, max_iterations=1), ScriptedModel(reply))

@@ -240,10 +240,10 @@ async def test_the_report_says_how_often_each_agent_was_executed_and_broadcast()
 # --- the evaluation, the goal, the previous text
 
 
-@pytest.mark.parametrize("said", [True, None])
-async def test_the_evaluation_reaches_the_synthesis_of_a_satisfied_parent(said: bool | None) -> None:
+@pytest.mark.parametrize("expected", [True, None])
+async def test_the_evaluation_reaches_the_synthesis_of_a_satisfied_parent(expected: bool | None) -> None:
     protocol = Broadcast(children=2, depth=3)
-    report, record = await recorded(protocol, agents(lambda r: {"satisfied": said}, 8))
+    report, record = await recorded(protocol, agents(lambda r: {"satisfied": expected}, 8))
     assert all(iteration.satisfied for iteration in report.iterations)
     assert "iteration-1/1/evaluate/L2N1" in shown(record, "iteration-1/synthesize/L2N1")
     assert "iteration-1/evaluate/L1N1" in shown(record, "synthesize/L1N1")

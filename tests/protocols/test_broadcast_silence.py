@@ -32,7 +32,7 @@ async def test_a_flag_stands_while_its_author_cannot_judge_again() -> None:
     report, _ = await go(protocol, ScriptedModel(reply))
     assert report.total_iterations == 2, "it goes up, and the root broadcasts again"
     assert any(i.node == "L2N1" and i.path == (1, 2) and i.flags for i in report.iterations)
-    assert any(one == "goal_mismatch (L3N2)" for one in report.signal_chain)
+    assert any(signal == "goal_mismatch (L3N2)" for signal in report.signal_chain)
 
 
 async def test_flags_beneath_a_parent_that_cannot_write_still_stand() -> None:
@@ -50,7 +50,7 @@ async def test_flags_beneath_a_parent_that_cannot_write_still_stand() -> None:
     report, _ = await go(protocol, ScriptedModel(reply))
     standing = {flag.tag for flag in report.flags if flag.stands}
     assert "goal_mismatch" in standing
-    assert any("wrong in" in one.text for one in report.dissent)
+    assert any("wrong in" in dissent.text for dissent in report.dissent)
     assert any("L2N1 did not combine the texts below" in warning for warning in report.warnings)
 
 
@@ -96,7 +96,7 @@ async def test_silence_withdraws_nothing_in_a_later_execution_of_the_family_eith
     (flag,) = report.flags
     assert (flag.stands, flag.path, report.metrics["flags"]) == (True, (1, 1), 1)
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
-    assert [one.agent for one in report.dissent] == ["L3N2"]
+    assert [dissent.agent for dissent in report.dissent] == ["L3N2"]
     for n in range(1, iterations + 1):
         assert "iteration-1/1/self_reflect/L3N2" in shown(record, f"iteration-{n}/synthesize/L2N1")
 
@@ -126,8 +126,8 @@ async def test_a_tag_is_known_however_it_is_spelt(spelt: str) -> None:
 
 async def test_sentence_of_an_agent_below_is_not_novel_in_the_answer() -> None:
     def reply(request: ModelRequest) -> str:
-        said = "The bridge holds four tons at most." if request.agent[:2] in ("L1", "L2") else f"{request.key} it is."
-        return json.dumps({"text": said, "rating": 10, "satisfied": True})
+        text = "The bridge holds four tons at most." if request.agent[:2] in ("L1", "L2") else f"{request.key} it is."
+        return json.dumps({"text": text, "rating": 10, "satisfied": True})
 
     report, _ = await go(Broadcast(children=2, depth=3), ScriptedModel(reply))
     assert report.answer == "The bridge holds four tons at most."

@@ -47,16 +47,16 @@ class Closing(Protocol):
         return Estimate(min=3, max=3)
 
     async def run(self, session: Session) -> Report:
-        said = await session.gather(
+        replies = await session.gather(
             [session.ask(id, Prompt("speak"), key=f"say/{id}", audience=(ROOT,)) for id in (FIRST, SECOND)]
         )
-        spoken = [reply for reply in said if isinstance(reply, Reply)]
+        spoken = [reply for reply in replies if isinstance(reply, Reply)]
         quotes = tuple(session.quote(reply, label) for reply, label in zip(spoken, "AB", strict=False))
         closing = await session.ask(ROOT, Prompt("close", quotes), key="close", returns=GradedConclusion, closing=True)
         answer = closing if isinstance(closing, Reply) else None
         return await session.report(
             Report,
-            first=said,
+            first=replies,
             stop_reason=StopReason.SETTLED,
             answer=answer.text if answer else None,
             **conclusion_fields(session, answer),

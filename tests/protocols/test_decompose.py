@@ -28,8 +28,8 @@ def splitting(parts: int = 4, **more: object) -> Any:
     """Leads find so many parts; every text begins with its own key."""
 
     def reply(request: ModelRequest) -> str:
-        found = [{"title": f"{request.agent}'s {n}", "instructions": f"do {n}"} for n in range(1, parts + 1)]
-        return json.dumps({"parts": found, **more, "text": f"{request.key} says {request.agent}"})
+        parts_given = [{"title": f"{request.agent}'s {n}", "instructions": f"do {n}"} for n in range(1, parts + 1)]
+        return json.dumps({"parts": parts_given, **more, "text": f"{request.key} says {request.agent}"})
 
     return reply
 
@@ -65,8 +65,8 @@ async def test_calls_made_equal_the_formula(c: int, d: int, loops: int) -> None:
 
 
 def test_the_examples_of_the_design() -> None:
-    found = [Decompose(children=c, depth=d).estimate().max for c, d in ((2, 2), (3, 2), (2, 3))]
-    assert found == [4, 5, 10]
+    max_calls = [Decompose(children=c, depth=d).estimate().max for c, d in ((2, 2), (3, 2), (2, 3))]
+    assert max_calls == [4, 5, 10]
 
 
 async def test_each_child_sees_its_own_part_and_nothing_of_its_siblings() -> None:
@@ -76,8 +76,8 @@ async def test_each_child_sees_its_own_part_and_nothing_of_its_siblings() -> Non
     assert shown(record, "execute/L3N3") == ["split/L2N2/part-1"]
     assert shown(record, "synthesize/L2N2") == ["execute/L3N3", "execute/L3N4", "split/L1N1/part-2"]
     assert shown(record, "synthesize/L1N1") == ["synthesize/L2N1", "synthesize/L2N2"]
-    given = [event for event in record.events if isinstance(event, MessagePublished)]
-    assert [(event.id, event.audience) for event in given if event.sender == "L1N1"] == [
+    matching_events = [event for event in record.events if isinstance(event, MessagePublished)]
+    assert [(event.id, event.audience) for event in matching_events if event.sender == "L1N1"] == [
         ("split/L1N1/part-1", ("L2N1",)),
         ("split/L1N1/part-2", ("L2N2",)),
     ]

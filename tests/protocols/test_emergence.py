@@ -241,7 +241,7 @@ async def test_dead_seat_is_named_and_lost_quorum_fails_the_run() -> None:
     assert [m.agent for m in report.missing] == ["L2N2"]
     assert report.quorum_met
     assert report.answer
-    assert not any("L2N2" in said for r in model.requests for said in said_in(r.text))
+    assert not any("L2N2" in text for r in model.requests for text in said_in(r.text))
     report, model = await go(Emergence(children=3, max_rounds=1), ScriptedModel(dead("L2N1", "L2N2")))  # type: ignore[arg-type]
     assert (report.stop_reason, report.answer, report.quorum_met) == (StopReason.FAILED, None, False)
     assert not any(r.agent == "L1N1" for r in model.requests), "the chair was asked although no quorum was left"
@@ -336,7 +336,7 @@ async def test_reused_text_is_the_response_before_its_revision() -> None:
     protocol = Emergence(children=2, max_rounds=2, threshold=1.0, leaf_reask=False, signals=False)
     report, _ = await go(protocol)
     for n in ("L2N1", "L2N2"):
-        first, second = (found.agents[n] for found in report.rounds)
+        first, second = (one_round.agents[n] for one_round in report.rounds)
         assert second.response == first.lateral_response
         assert (second.revised, second.lateral_response) != (False, None)
 
@@ -555,7 +555,7 @@ async def test_reused_texts_count_as_unrevised_and_can_be_causes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "text", "found"),
+    ("pattern", "text", "expected"),
     [
         ("(?i)yes|no", "I say YES.", "yes"),
         ("(?is)answer:.(\\w+)", "Answer:\nmaybe", "maybe"),
@@ -563,6 +563,6 @@ async def test_reused_texts_count_as_unrevised_and_can_be_causes() -> None:
         ("(?i)(?x)a b", "ab", "ab"),
     ],
 )
-def test_flags_of_a_pattern_may_stand_at_its_beginning(pattern: str, text: str, found: str) -> None:
+def test_flags_of_a_pattern_may_stand_at_its_beginning(pattern: str, text: str, expected: str) -> None:
     assert Emergence(answer_pattern=pattern).answer_pattern == pattern
-    assert extract(pattern, text) == found
+    assert extract(pattern, text) == expected

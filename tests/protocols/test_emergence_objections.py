@@ -139,7 +139,7 @@ async def test_ruling_of_the_parent_is_reported_with_the_fate() -> None:
     script["finalize/1"] = answers("B.1", "refuted", "the sum is right")
     report, _ = await go(Emergence(children=2, max_rounds=1, strange_loops=1), answering(script))
     assert report.objections[0].ruled == "rejected", "the last ruling counts"
-    assert [one.text for one in report.dissent] == ["the sum is wrong"]
+    assert [dissent.text for dissent in report.dissent] == ["the sum is wrong"]
     rejected = "* Not answered before the run ended. · Ruling: rejected: the sum is right\n"
     assert rejected in markdown(report)
 
@@ -174,8 +174,8 @@ async def test_only_refuted_authors_are_invited_to_raise_an_objection_again() ->
         "round-2/leaf_respond/L2N1": answers("B.1", "refuted", "it was counted once"),
     }
     _, model = await go(Emergence(children=2, max_rounds=3), answering(script))
-    told = {request.key for request in model.requests if again in request.text}
-    assert told == {"round-2/lateral/L2N2", "round-3/lateral/L2N2"}
+    askers = {request.key for request in model.requests if again in request.text}
+    assert askers == {"round-2/lateral/L2N2", "round-3/lateral/L2N2"}
 
 
 async def test_authors_of_nudged_texts_know_their_label() -> None:
@@ -231,19 +231,21 @@ async def test_void_objections_are_dropped_before_the_cap_and_counted() -> None:
 
 async def test_the_root_is_asked_for_a_conclusion_and_raises_no_objections() -> None:
     ids = ["A"]
-    told = {
+    fields = {
         "claims": [{"text": "It rained.", "ids": ids}],
         "against": [{"text": "Stay, it may clear up.", "ids": ["B"]}],
         "would_change": ["A dry forecast."],
         "unknown": ["Who has the key."],
         "objections": [{"to": "A", "text": "nobody can read this"}],
     }
-    report, model = await go(Emergence(children=2, max_rounds=1), answering({"round-1/observe/L1N1": told}))
+    report, model = await go(Emergence(children=2, max_rounds=1), answering({"round-1/observe/L1N1": fields}))
     root = next(request for request in model.requests if request.key == "round-1/observe/L1N1")
     assert root.schema is not None
     assert list(root.schema["properties"]) == ["claims", "against", "would_change", "unknown", "text"]  # type: ignore[arg-type]
     assert report.objections == ()
-    assert [(one.text, one.ids) for one in report.against] == [("Stay, it may clear up.", ("round-1/lateral/L2N2",))]
+    assert [(argument.text, argument.ids) for argument in report.against] == [
+        ("Stay, it may clear up.", ("round-1/lateral/L2N2",))
+    ]
     assert (report.would_change, report.unknown) == (("A dry forecast.",), ("Who has the key.",))
 
 
@@ -277,8 +279,8 @@ async def test_all_kept_without_open_objection_converges_in_round_two() -> None:
 
 
 async def test_change_or_missing_declaration_continues_the_run() -> None:
-    one = {"round-2/lateral/L2N2": {"stance": "changed"}}
-    report, _ = await go(TWO, declaring("kept", one))
+    fields = {"round-2/lateral/L2N2": {"stance": "changed"}}
+    report, _ = await go(TWO, declaring("kept", fields))
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
     assert report.convergence.score_trajectory == (2 / 3,)
     report, _ = await go(TWO, answering({}))
@@ -308,8 +310,11 @@ async def test_changes_of_the_answer_name_the_texts_that_caused_them() -> None:
         Emergence(children=2, max_rounds=2, strange_loops=1),
         answering({"round-2/observe/L1N1": change, "finalize/1": review}),
     )
-    told = [(one.key, one.stance, [(c.text, c.ids) for c in one.changes]) for one in report.answer_changes]
-    assert told == [
+    changes = [
+        (answer_change.key, answer_change.stance, [(c.text, c.ids) for c in answer_change.changes])
+        for answer_change in report.answer_changes
+    ]
+    assert changes == [
         ("round-2/observe/L1N1", "changed", [("Tuesday, not Monday", ("round-2/lateral/L2N2",))]),
         ("finalize/1", "kept", []),
     ]

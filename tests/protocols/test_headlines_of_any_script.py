@@ -78,9 +78,9 @@ class Script:
     def last(self, *patterns: str) -> str | None:
         """The last answered key of the first pattern that has one, by the numbers in it."""
         for pattern in patterns:
-            found = [key for key in self.said if re.fullmatch(pattern, key)]
-            if found:
-                return max(found, key=lambda key: [int(n) for n in re.findall(r"\d+", key)])
+            keys = [key for key in self.said if re.fullmatch(pattern, key)]
+            if keys:
+                return max(keys, key=lambda key: [int(n) for n in re.findall(r"\d+", key)])
         return None
 
 
@@ -109,7 +109,7 @@ def broadcasting(protocol: Broadcast, report: Report, script: Script) -> Iterato
     for node in report.topology.children["L1N1"]:
         if report.topology.children[node]:
             ran = [re.fullmatch(rf"iteration-{report.steps}/(\d+)/broadcast/{node}", key) for key in everything]
-            families[node] = f"iteration-{report.steps}/{max(int(found[1]) for found in ran if found)}/"
+            families[node] = f"iteration-{report.steps}/{max(int(match[1]) for match in ran if match)}/"
     for node, place in families.items():
         children = report.topology.children[node]
         own = rf"{place}(broadcast|evaluate)/{node}$|{place}[a-z_]+(-1)?/({'|'.join(children)})$"
@@ -117,10 +117,10 @@ def broadcasting(protocol: Broadcast, report: Report, script: Script) -> Iterato
             yield f"a failed call in the family of {node}"
         talks = [script.said.get(f"{place}coordinate-1/{child}") for child in children]
         reflections = [script.said.get(f"{place}self_reflect/{child}") for child in children]
-        said = [talk or reflection for talk, reflection in zip(talks, reflections, strict=True)]
-        if None in said or sum(RATINGS[one["rating"]] for one in said if one) < 0.7 * len(children) - 1e-9:
+        family = [talk or reflection for talk, reflection in zip(talks, reflections, strict=True)]
+        if None in family or sum(RATINGS[reply["rating"]] for reply in family if reply) < 0.7 * len(children) - 1e-9:
             yield f"low ratings beneath {node}"
-        if any(one and one["flags"] for one in (*talks, *reflections)):
+        if any(reply and reply["flags"] for reply in (*talks, *reflections)):
             yield f"a critical flag beneath {node}"
         if script.said.get(f"{place}evaluate/{node}", {}).get("satisfied") is False:
             yield f"the evaluator {node} says no"
@@ -144,7 +144,7 @@ def refining(protocol: Refinement, report: Report, script: Script) -> Iterator[s
         yield "a missing part"
     best = getattr(report, "best_pass", None)
     marks = script.said.get(f"pass-{best}/critique/critic", {}).values()
-    if any(one["overall"] == "useless" for one in marks):
+    if any(mark["overall"] == "useless" for mark in marks):
         yield "a useless part"
 
 

@@ -15,8 +15,8 @@ from kit import runner
 
 
 def roles(*names: str) -> str:
-    found = [{"name": n, "asks": f"Who pays the {n}?", "trusts": "ledgers", "distrusts": "promises."} for n in names]
-    return json.dumps({"personas": found})
+    proposed = [{"name": n, "asks": f"Who pays the {n}?", "trusts": "ledgers", "distrusts": "promises."} for n in names]
+    return json.dumps({"personas": proposed})
 
 
 async def propose(protocol: Propose, *replies: object, **more: object) -> ProposeReport:

@@ -38,14 +38,14 @@ def critique(
     assert request.schema is not None
     if request.key.startswith("pass-0/"):
         overall, scores = 1, {}
-    said = {}
+    texts = {}
     for part in request.schema["required"]:  # type: ignore[attr-defined]
         mark = overall.get(part, 10) if isinstance(overall, Mapping) else overall
         vague = [] if part == "whole" else [f"{part} is vague ({request.key})"]
-        given = vague if issues is None else list(issues.get(part, ()))
+        case = vague if issues is None else list(issues.get(part, ()))
         marks = {"coherence": mark, "accuracy": mark, "depth": mark, "overall": mark, **scores}
-        said[part] = {**marks, "issues": given}
-    return json.dumps(said)
+        texts[part] = {**marks, "issues": case}
+    return json.dumps(texts)
 
 
 def script(judge: Script | None = None, sure: Mapping[str, str] | None = None) -> Script:
@@ -68,12 +68,12 @@ async def refine(
     *,
     detail: DetailChoice = "full",
     window: int | None = None,
-    **given: Any,
+    **fields: Any,
 ) -> tuple[RefinementReport, ScriptedModel]:
     model = ScriptedModel(reply or script(), context_window=window)
     options = Options(patience=0, detail=detail)
     report = await consilience.deliberate(
-        "Write about loops.", blog(**settings or {}), model=model, options=options, **given
+        "Write about loops.", blog(**settings or {}), model=model, options=options, **fields
     )
     assert isinstance(report, RefinementReport)
     return report, model
@@ -337,7 +337,7 @@ async def test_run_out_of_passes_does_not_meet_threshold() -> None:
 async def test_the_answer_is_the_best_pass_and_not_the_last() -> None:
     marks = {1: 4, 2: 7, 3: 5}
     report, _ = await refine({"max_passes": 3}, script(lambda r: critique(r, overall=marks[pass_of(r.key)])))
-    assert [one.quality for one in report.passes] == [pytest.approx(x) for x in (0.4, 0.7, 0.5)]
+    assert [record.quality for record in report.passes] == [pytest.approx(x) for x in (0.4, 0.7, 0.5)]
     assert report.best_pass == 2
     assert report.answer == prose("coordinator", "pass-2/integrate/coordinator")
     assert any("pass 2 of 3" in warning for warning in report.warnings)
@@ -345,7 +345,7 @@ async def test_the_answer_is_the_best_pass_and_not_the_last() -> None:
         ("pass-1", "yielded"),
         ("pass-2", "stands"),
     }
-    assert {one.id for one in report.dissent} == {o.id for o in report.objections if o.fate == "stands"}
+    assert {dissent.id for dissent in report.dissent} == {o.id for o in report.objections if o.fate == "stands"}
 
 
 async def test_of_equal_passes_the_one_with_fewer_issues_is_better_and_then_the_earlier() -> None:
@@ -464,8 +464,8 @@ async def test_an_aggregate_is_never_above_the_best_of_it(level: str) -> None:
     report, _ = await refine({"max_passes": 1}, script(sure=dict.fromkeys(hierarchy.by_name, level)))
     assert report.metrics["aggregated_minus_best"] == pytest.approx(0.0)
     assert (report.metrics["aggregated_minus_best"] or 0.0) <= 0.0
-    for one in report.aggregated_children.values():
-        assert one.weighted_confidence <= one.best_individual
+    for child in report.aggregated_children.values():
+        assert child.weighted_confidence <= child.best_individual
 
 
 async def test_confidence_self_uses_what_authors_declare() -> None:
@@ -526,8 +526,10 @@ async def test_filter_always_cuts_texts_by_distance_and_reports_it() -> None:
     assert {(h.parent, h.child) for h in report.handed_down} == {
         (parent, child) for parent in hierarchy.shape.agents for child in hierarchy.children(parent)
     }
-    for one in report.handed_down:
-        assert one.kept == (one.sentences if one.sentences <= 3 else max(1, int(one.sentences * one.strength + 1e-9)))
+    for handed in report.handed_down:
+        assert handed.kept == (
+            handed.sentences if handed.sentences <= 3 else max(1, int(handed.sentences * handed.strength + 1e-9))
+        )
     intent = "coordinator says thing {} in intent/coordinator."
     text = asked(model)["pass-1/draft/intro"].text
     assert intent.format(4) in text
@@ -540,7 +542,7 @@ async def test_filter_always_cuts_texts_by_distance_and_reports_it() -> None:
 async def test_filter_never_shows_texts_whole() -> None:
     report, model = await refine({"max_passes": 1, "filter": "never"})
     assert "coordinator says thing 5 in intent" in asked(model)["pass-1/draft/intro"].text
-    assert all(one.share == 1 and one.distance is None for one in report.handed_down)
+    assert all(text.share == 1 and text.distance is None for text in report.handed_down)
     assert report.metrics["distance_share_correlation"] is None
     filtered, _ = await refine({"max_passes": 1, "filter": "always"})
     assert report.distances == filtered.distances != {}, "the hierarchy has vectors, so they are told all the same"
@@ -570,7 +572,7 @@ async def test_a_filter_that_had_nothing_long_enough_to_cut_is_not_blamed_on_dis
     for times, warned in ((3, False), (4, True)):
         report, _ = await refine({"hierarchy": near, "max_passes": 1, "filter": "always"}, said(times))
         assert report.metrics["share_kept"] == 1.0
-        assert any("filtering by distance has little effect" in one for one in report.warnings) == warned
+        assert any("filtering by distance has little effect" in warning for warning in report.warnings) == warned
 
 
 async def test_a_critique_is_never_cut() -> None:
@@ -630,7 +632,7 @@ async def test_run_with_draft_starts_from_it_and_keeps_its_code() -> None:
     assert report.answer is not None
     assert report.answer.startswith("---\ntitle: Loops\n---\n# Loops")
     assert "```python\nwhile True: pass\n```" in report.answer
-    assert [one.index for one in report.passes] == [0, 1]
+    assert [record.index for record in report.passes] == [0, 1]
     assert "-They go round." in report.passes[1].diff
     assert "+They go round and round." in report.passes[1].diff
     assert report.document() == f"{report.answer.rstrip()}\n"
@@ -917,7 +919,7 @@ async def test_pass_without_any_text_is_not_counted(calls: int, passes: int) -> 
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
     assert {pass_of(key) for key in asked(model, "pass-")} == set(range(1, passes + 1))
     assert report.steps == len(report.passes) == passes
-    assert {one.step for one in report.handed_down} <= set(range(1, passes + 1))
+    assert {text.step for text in report.handed_down} <= set(range(1, passes + 1))
     assert report.revision_requested == (passes > 1)
     warned = [warning for warning in report.warnings if warning.startswith("the answer is pass")]
     assert warned == {
@@ -939,7 +941,7 @@ async def test_parts_that_nobody_put_together_are_no_answer_where_an_earlier_who
     limits = Limits(phases={"integrate": SpendingLimits(calls=1)})
     report, _ = await refine({"max_passes": 3}, script(judge), limits=limits)
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
-    assert [one.quality for one in report.passes] == [pytest.approx(0.4), None]
+    assert [record.quality for record in report.passes] == [pytest.approx(0.4), None]
     assert report.best_pass == 1
     assert report.answer == prose("coordinator", "pass-1/integrate/coordinator")
 

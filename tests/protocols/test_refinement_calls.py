@@ -116,8 +116,8 @@ def test_any_replies_end_within_the_bound_in_a_typed_end(
     assert report.ledger.actual.calls <= protocol.estimate().max
     converged = report.stop_reason is StopReason.CONVERGED
     assert converged == (report.quality_threshold_met and not report.unmet)
-    by_index = {one.index: one for one in report.passes}
-    judged = [one.quality for one in report.passes if one.quality is not None]
+    by_index = {record.index: record for record in report.passes}
+    judged = [record.quality for record in report.passes if record.quality is not None]
     if report.best_pass and judged and not converged:
         assert by_index[report.best_pass].quality == max(judged)
     if report.best_pass == 0:

@@ -39,14 +39,14 @@ def test_the_seeds_third_scenario_counted_right() -> None:
 @given(st.integers(0, 60), st.floats(0, 1))
 def test_the_filter_keeps_what_its_formula_says_and_never_nothing(n: int, distance: float) -> None:
     text = numbered(n)
-    found = filter_context(text, distance)
-    assert text.startswith(found.text)
-    assert found.of == n
+    context = filter_context(text, distance)
+    assert text.startswith(context.text)
+    assert context.of == n
     if n <= 3 or distance == 0:
-        assert found.text == text
+        assert context.text == text
     else:
-        assert found.kept == max(1, int(n * strength(distance) + 1e-9))
-        assert len(sentences(found.text)) == found.kept
+        assert context.kept == max(1, int(n * strength(distance) + 1e-9))
+        assert len(sentences(context.text)) == context.kept
 
 
 def test_distance_zero_keeps_whole_and_distance_one_keeps_a_sentence_at_least() -> None:
@@ -63,9 +63,9 @@ def test_filter_does_not_end_sentences_at_decimals_or_abbreviations() -> None:
 
 def test_what_is_kept_is_kept_as_it_was_written() -> None:
     text = "# A title\n\nOne  sentence.\nAnother one.\n\n- An item.\n\nThe same. The same. The end."
-    found = filter_context(text, 0.5)
-    assert text.startswith(found.text)
-    assert found.text.endswith("- An item.")
+    context = filter_context(text, 0.5)
+    assert text.startswith(context.text)
+    assert context.text.endswith("- An item.")
     assert filter_context("Same. Same. Same. Same. Other.", 0.3).text == "Same. Same. Same."
 
 
@@ -203,7 +203,7 @@ def test_markers_come_out_of_code_that_a_model_wrote_itself() -> None:
     assert whole == "Look:\n\n~~~\ny\n~~~\n```py\nx = 1\n```\n```\n# as here\n\n\n```"
     assert lost == []
     fences = [token.content for token in MarkdownIt("commonmark").parse(whole) if token.type == "fence"]
-    assert [one.strip() for one in fences] == ["y", "x = 1", "# as here"]
+    assert [fence.strip() for fence in fences] == ["y", "x = 1", "# as here"]
 
 
 def test_a_block_that_goes_back_into_code_of_the_model_does_not_break_it() -> None:
@@ -359,10 +359,10 @@ def went_through(blocks: int, written: Callable[[ProtectedDraft], str]) -> int:
     sys.setprofile(count)
     try:
         draft = extract_protected(text, ("code", "front_matter"))
-        given = written(draft)
-        draft.restored(given)
-        draft.comparable(given)
-        draft.expand_markers(given)
+        revised = written(draft)
+        draft.restored(revised)
+        draft.comparable(revised)
+        draft.expand_markers(revised)
     finally:
         sys.setprofile(before)
     return characters

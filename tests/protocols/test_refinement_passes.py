@@ -137,7 +137,7 @@ async def test_a_pass_after_a_worse_one_starts_from_the_best_and_is_shown_what_w
     assert "intro is dull" not in draft
     assert draft.index("body is thin") < draft.index("body is long"), "the critique, then that of the worse pass"
     assert prose("coordinator", "pass-1/integrate/coordinator") in again["pass-3/integrate/coordinator"].text
-    assert [one.base for one in report.passes] == [0, 1, 1]
+    assert [record.base for record in report.passes] == [0, 1, 1]
     assert report.best_pass == 3
     assert {(o.id.split("/")[0], o.fate) for o in report.objections} == {
         ("pass-1", "yielded"),
@@ -171,8 +171,12 @@ async def test_a_draft_is_judged_as_a_whole_and_its_issues_reach_the_authors_of_
     assert readers == {*authors, "intent/coordinator", "pass-1/integrate/coordinator", "pass-1/critique/critic"}
     seen = {key for key, r in asked(model).items() if DRAFT in r.text}
     assert {"pass-1/integrate/coordinator", "pass-1/revise/body", "pass-2/draft/body", "pass-1/critique/critic"} <= seen
-    given = report.passes[0]
-    assert (given.index, given.document, given.whole_issues) == (0, DRAFT, ("the warning comes too late",))
+    first_pass = report.passes[0]
+    assert (first_pass.index, first_pass.document, first_pass.whole_issues) == (
+        0,
+        DRAFT,
+        ("the warning comes too late",),
+    )
     assert report.best_pass == 2
     assert report.steps == 2
     assert "the draft" in report.presentation().model_dump_json()
@@ -229,18 +233,18 @@ def long_winded(request: ModelRequest) -> Any:
 
 async def test_texts_are_shortened_only_for_a_specialist_whose_prompt_fills_half_of_its_window() -> None:
     wide, model = await refine({"max_passes": 1}, long_winded, window=1_000_000)
-    assert all(one.share == 1 for one in wide.handed_down)
+    assert all(first.share == 1 for first in wide.handed_down)
     unknown, _ = await refine({"max_passes": 1}, long_winded)
-    assert all(one.share == 1 for one in unknown.handed_down)
+    assert all(first.share == 1 for first in unknown.handed_down)
     narrow, model = await refine({"max_passes": 1}, long_winded, window=4_000)
-    cut = {(one.parent, one.child) for one in narrow.handed_down if one.share < 1}
+    cut = {(first.parent, first.child) for first in narrow.handed_down if first.share < 1}
     assert cut == set(load_hierarchy("blog").edges_to_leaves)
     to_stylist = (h for h in narrow.handed_down if (h.parent, h.child) == ("conclusion", "stylist"))
-    (one,) = (h for h in to_stylist if h.what == "draft")
+    (first,) = (h for h in to_stylist if h.what == "draft")
     text = asked(model)["pass-1/specialist/conclusion/stylist"].text
-    assert f"[{200 - one.kept} sentences left out]" in text
-    assert f"says thing {one.kept} in" in text
-    assert f"says thing {one.kept + 1} in" not in text
+    assert f"[{200 - first.kept} sentences left out]" in text
+    assert f"says thing {first.kept} in" in text
+    assert f"says thing {first.kept + 1} in" not in text
     assert "conclusion → stylist" in narrow.presentation().model_dump_json()
 
 
@@ -252,9 +256,9 @@ def reviewing(standing: Mapping[int, Sequence[int]], new: Mapping[int, Sequence[
 
     def judge(request: ModelRequest) -> str:
         n = pass_of(request.key)
-        said = json.loads(critique(request, overall=4 + n, issues={"body": new.get(n, ())}))
-        said["body"]["standing"] = list(standing.get(n, ()))
-        return json.dumps(said)
+        output = json.loads(critique(request, overall=4 + n, issues={"body": new.get(n, ())}))
+        output["body"]["standing"] = list(standing.get(n, ()))
+        return json.dumps(output)
 
     return judge
 
@@ -271,19 +275,19 @@ async def test_an_issue_that_the_critic_still_finds_is_handed_back_again_and_one
     assert "2. body is long" in again
     assert "body is thin" not in again
     assert "body is thin" not in third.text
-    assert [(one.text, one.fate) for one in report.objections] == [
+    assert [(objection.text, objection.fate) for objection in report.objections] == [
         ("body is thin", "yielded"),
         ("body is long", "yielded"),
         ("body is dull", "unanswered"),
     ]
-    assert [one.text for one in report.dissent] == ["body is dull"]
+    assert [dissent.text for dissent in report.dissent] == ["body is dull"]
 
 
 async def test_brief_critic_is_not_asked_about_earlier_issues() -> None:
     new = {1: ["body is thin"]}
     report, model = await refine({"max_passes": 2}, script(reviewing({2: [1]}, new)), detail="brief")
     assert "body is thin" not in asked(model)["pass-2/critique/critic"].text
-    assert [(one.text, one.fate) for one in report.objections] == [("body is thin", "yielded")]
+    assert [(objection.text, objection.fate) for objection in report.objections] == [("body is thin", "yielded")]
 
 
 # --- a session that is still running

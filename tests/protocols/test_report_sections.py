@@ -25,9 +25,9 @@ RUNS = [
 ]
 
 
-async def run(protocol: Protocol, reply: Any, **given: Any) -> Report:
-    given.setdefault("model", ScriptedModel(reply))
-    return await consilience.deliberate("Should we move?", protocol, **given)
+async def run(protocol: Protocol, reply: Any, **fields: Any) -> Report:
+    fields.setdefault("model", ScriptedModel(reply))
+    return await consilience.deliberate("Should we move?", protocol, **fields)
 
 
 @pytest.mark.parametrize(("protocol", "reply"), RUNS, ids=lambda value: getattr(value, "name", ""))

@@ -170,12 +170,12 @@ async def test_whole_reply_without_a_vote_is_asked_for_again() -> None:
 
 async def test_judge_may_confirm_a_defect_with_another_consequence() -> None:
     report, _ = await go(Review(), script({"red": review([finding()])}, judgement("amend")))
-    (found,) = report.findings
-    assert (found.status, report.dissent) == ("confirmed", ())
-    said = "Another consequence according to blue"
-    assert f"- **blue confirms with another consequence:** {found.judgements[0].reason}" in markdown(report)
-    assert said in json.dumps(report.sarif())
-    assert said in json.dumps(report.github_comments())
+    (only,) = report.findings
+    assert (only.status, report.dissent) == ("confirmed", ())
+    text = "Another consequence according to blue"
+    assert f"- **blue confirms with another consequence:** {only.judgements[0].reason}" in markdown(report)
+    assert text in json.dumps(report.sarif())
+    assert text in json.dumps(report.github_comments())
 
 
 async def test_prompts_name_one_form_of_quotation() -> None:
@@ -392,9 +392,9 @@ async def test_sub_lead_judges_a_finding_on_the_part_of_its_own_worker() -> None
     after = [line.replace("= ", "= -") if n in (60, 70, 90, 100) else line for n, line in enumerate(before, 1)]
     diff = "".join(difflib.unified_diff(before, after, "a/big.py", "b/big.py"))
     sources = (Source(diff, "diff main..HEAD"), Source("".join(after), "big.py"))
-    found = review([finding("line_88 = 88", 88, "S2")])
+    reply = review([finding("line_88 = 88", 88, "S2")])
     protocol = Review(review_type="architecture", reviewers=5, part_tokens=350, changed_lines_only=False)
-    report, model = await go(protocol, script({"R1": found, "R2": found}), sources=sources)
+    report, model = await go(protocol, script({"R1": reply, "R2": reply}), sources=sources)
     assert [part.documents for part in report.parts] == [("S1:1-24",), ("S1:25-38", "S2:85-108")]
     assert [entry.by for entry in report.findings] == [("R1", "R2")]
     assert [key for key in keys(model) if key.startswith("judge")] == ["judge/part-1/S1", "judge/part-2/S2"]

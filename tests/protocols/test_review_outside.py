@@ -34,12 +34,12 @@ def workspace(tmp_path: Path) -> Workspace:
     return Workspace.create(tmp_path / "workspace")
 
 
-def reporting(**found: Any) -> Any:
+def reporting(**fields: Any) -> Any:
     """An agent that reads every document of its ticket and finds one thing."""
 
     def work(workspace: Workspace, claimed: Ticket) -> None:
         read = [{"document": id, "remark": "read"} for id in re.findall(r"from document (S\d+)", claimed.instructions)]
-        body = {"read": read, "findings": [found], "vote": "changes", "confidence": 0.8, "reason": "so"}
+        body = {"read": read, "findings": [fields], "vote": "changes", "confidence": 0.8, "reason": "so"}
         submit(workspace, claimed, json.dumps(body))
 
     return work

@@ -64,29 +64,29 @@ SCHEMAS = Path(__file__).parent.parent.parent / "docs" / "schema"
 
 
 def schema(name: str) -> jsonschema.Draft202012Validator:
-    found = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
-    jsonschema.Draft202012Validator.check_schema(found)
-    return jsonschema.Draft202012Validator(found)
+    output = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(output)
+    return jsonschema.Draft202012Validator(output)
 
 
 def front(written: str) -> dict[str, Any]:
     opening, body, rest = written.split("---\n", 2)
     assert opening == ""
     assert rest
-    found = yaml.safe_load(body)
-    assert isinstance(found, dict)
-    return found
+    fields = yaml.safe_load(body)
+    assert isinstance(fields, dict)
+    return fields
 
 
 # --- Markdown
 
 
 def test_front_matter_contains_settings_and_usage(recorded: SessionRecord) -> None:
-    found = front(as_markdown(recorded))
-    assert found == {
+    fields = front(as_markdown(recorded))
+    assert fields == {
         "session": "r813184",
         "protocol": "emergence",
-        "created": found["created"],
+        "created": fields["created"],
         "task": recorded.report.task if recorded.report else None,
         "state": "finished",
         "stop_reason": "converged",
@@ -99,7 +99,7 @@ def test_front_matter_contains_settings_and_usage(recorded: SessionRecord) -> No
         "seconds": 140.028,
         "parent": None,
     }
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", found["created"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", fields["created"])
 
 
 TASKS = [
@@ -222,16 +222,16 @@ EVERY: list[Event] = [
 
 
 def test_every_event_type_is_exported_with_its_references() -> None:
-    found = rows(by_hand(complete(3), copy.deepcopy(EVERY)))
+    table = rows(by_hand(complete(3), copy.deepcopy(EVERY)))
     line = schema("events")
-    for row in found:
+    for row in table:
         line.validate(row)
-    assert [set(row["bodies"]) for row in found[1:]] == [
+    assert [set(row["bodies"]) for row in table[1:]] == [
         {"said", "own"}, {"unread", "own"}, set(), set(), {"answered"}, {"against"}, {"against"}, set(),
         {"said", "against", "00ff"}, {"said"}, set(), set(), {"own", "{}"}, {"found"},
     ]  # fmt: skip
     stored = set(EVENT.json_schema()["discriminator"]["mapping"]) - {"call_started"}
-    assert stored - {row["type"] for row in found} == {"session_finished"}
+    assert stored - {row["type"] for row in table} == {"session_finished"}
 
 
 @pytest.fixture
@@ -258,8 +258,8 @@ async def several(store: SqliteStore) -> dict[str, SessionRecord]:
     await fork("whole", store=store, at="round-1/observe/L1N1", models=ScriptedModel(saying), session="fork")
     await ran(store, reply=lambda request: saying(request, HOSTILE), task=HOSTILE, session="hostile")
     await store.create("nothing").close()
-    found = {session: read_record(store, session) for session in store.sessions()}
-    return found | {"parked": by_hand(tree(2, 2), [SessionParked(awaited=("talk-1/L2N1",))])}
+    records = {session: read_record(store, session) for session in store.sessions()}
+    return records | {"parked": by_hand(tree(2, 2), [SessionParked(awaited=("talk-1/L2N1",))])}
 
 
 async def test_every_session_exports_in_every_format(several: dict[str, SessionRecord]) -> None:
@@ -347,5 +347,10 @@ def test_export_with_unknown_suffix_is_refused(name: str) -> None:
 
 
 def test_front_matter_of_a_session_without_start_event(store: SqliteStore) -> None:
-    found = yaml.safe_load(front_matter(SessionRecord("r0", [], text=str, prompt=lambda id: ())).strip("-\n"))
-    assert (found["session"], found["task"], found["state"], found["calls"]) == ("r0", None, "unfinished", 0)
+    fields = yaml.safe_load(front_matter(SessionRecord("r0", [], text=str, prompt=lambda id: ())).strip("-\n"))
+    assert (
+        fields["session"],
+        fields["task"],
+        fields["state"],
+        fields["calls"],
+    ) == ("r0", None, "unfinished", 0)

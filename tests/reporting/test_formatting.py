@@ -19,7 +19,7 @@ from consilience.reporting.formatting import (
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "expected"),
     [
         (0.04, "0.0 s"),
         (6.24, "6.2 s"),
@@ -31,20 +31,20 @@ from consilience.reporting.formatting import (
         (3840, "1 h 4 min"),
     ],
 )
-def test_duration_is_formatted(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
+def test_duration_is_formatted(seconds: float, expected: str) -> None:
+    assert duration(seconds) == expected
 
 
 @pytest.mark.parametrize(
-    ("dollars", "said"),
+    ("dollars", "expected"),
     [(None, "not known"), (0, "$0"), (0.0004, "$0.0004"), (0.05, "$0.05"), (0.1, "$0.10"), (12, "$12.00")],
 )
-def test_money_is_formatted(dollars: float | None, said: str) -> None:
-    assert money(dollars) == said
+def test_money_is_formatted(dollars: float | None, expected: str) -> None:
+    assert money(dollars) == expected
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("key", "expected"),
     [
         ("round-1/leaf_respond/L2N1", "round 1 · leaf_respond"),
         ("finalize/2", "finalize 2"),
@@ -52,8 +52,8 @@ def test_money_is_formatted(dollars: float | None, said: str) -> None:
         ("round-2/lateral/L2N1/step-3", "round 2 · lateral · L2N1"),
     ],
 )
-def test_place_is_formatted(key: str, said: str) -> None:
-    assert describe_place(key) == said
+def test_place_is_formatted(key: str, expected: str) -> None:
+    assert describe_place(key) == expected
 
 
 def test_counts_ranges_sizes_and_percents_are_formatted() -> None:

@@ -35,7 +35,7 @@ async def test_verdict_and_dissent_precede_views_settings_and_transcript(store: 
     written = page(await ran(store))
     body = words(parsed(written)).partition("To the report")[2]
     order = ["Stopped:", "Where they differed", "I object", "All figures", "Protocol", "in program order, by phase"]
-    places = [body.find(said) for said in order]
+    places = [body.find(text) for text in order]
     assert -1 not in places
     assert places == sorted(places)
     assert '<meta name="viewport" content="width=device-width' in written
@@ -50,8 +50,8 @@ def words(element: Element) -> str:
 
 
 def by_id(root: Element, id: str) -> Element:
-    (found,) = [element for element in root.iter() if element.get("id") == id]
-    return found
+    (only,) = [element for element in root.iter() if element.get("id") == id]
+    return only
 
 
 def tags(root: Element) -> Iterator[str]:
@@ -106,15 +106,15 @@ def test_transcript_shows_text_usage_and_read_messages_of_every_call(recorded: S
     root = parsed(page(recorded))
     articles = {element.get("id"): element for element in root.iter("article")}
     assert len(articles) == len(recorded.calls) + sum(isinstance(e, MessagePublished) for e in recorded.events)
-    for n, one in enumerate(recorded.calls, 1):
-        assert isinstance(one, CallCompleted)
+    for n, recorded_call in enumerate(recorded.calls, 1):
+        assert isinstance(recorded_call, CallCompleted)
         article = articles[f"call-{n}"]
-        said = recorded.text(one.text)
+        said = recorded.text(recorded_call.text)
         assert printable(reply_text(said)) in words(article)
         assert [words(whole) for whole in article.iter("pre")] == ([said] if reply_text(said) != said else [])
-        assert f"{one.tokens_in:,} tokens read, {one.tokens_out:,} written" in words(article)
+        assert f"{recorded_call.tokens_in:,} tokens read, {recorded_call.tokens_out:,} written" in words(article)
         linked = [words(articles[a.attrib["href"][1:]]) for a in article.iter("a")]
-        quoted = recorded.readings[one.key].quoted
+        quoted = recorded.readings[recorded_call.key].quoted
         assert len(linked) == len(quoted)
         for link, read in zip(linked, quoted, strict=True):
             assert read.message in link
@@ -127,9 +127,9 @@ async def test_agent_html_is_escaped(store: SqliteStore) -> None:
     root = parsed(page(record))
     assert_inert(root)
     assert_links_resolve(root)
-    said = [words(e) for article in root.iter("article") for e in article.iter("div")]
-    assert len(said) == len(record.calls) + sum(isinstance(e, MessagePublished) for e in record.events)
-    assert sum("<script>alert(1)</script></style>]]> &amp; <img" in text for text in said) == len(said)
+    texts = [words(e) for article in root.iter("article") for e in article.iter("div")]
+    assert len(texts) == len(record.calls) + sum(isinstance(e, MessagePublished) for e in record.events)
+    assert sum("<script>alert(1)</script></style>]]> &amp; <img" in text for text in texts) == len(texts)
     answer = words(by_id(root, "report"))
     assert "<script>alert(1)</script>" in answer
     assert "![pixel](https://evil.example/p.png) [press](javascript:alert(3))" in answer

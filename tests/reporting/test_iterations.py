@@ -68,19 +68,21 @@ async def test_tree_shows_ratings_and_flags(record: SessionRecord) -> None:
 
 async def test_iteration_rows_show_verdict_and_cause(record: SessionRecord) -> None:
     assert record.report is not None
-    given = record.report.model_dump()["iterations"]
-    assert len(given) > 1, "the case broadcasts again"
+    iterations = record.report.model_dump()["iterations"]
+    assert len(iterations) > 1, "the case broadcasts again"
     text = view_text("iterations", record)
-    for one in given:
-        name = f"{one['node']} {'.'.join(map(str, one['path']))}"
+    for iteration in iterations:
+        name = f"{iteration['node']} {'.'.join(map(str, iteration['path']))}"
         (row,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
-        assert ("not satisfied" in row) is not one["satisfied"]
-        assert ("said otherwise" in row) is (one["said_satisfied"] not in (None, one["satisfied"]))
+        assert ("not satisfied" in row) is not iteration["satisfied"]
+        assert ("said otherwise" in row) is (iteration["said_satisfied"] not in (None, iteration["satisfied"]))
     again = [line for line in text.splitlines() if "broadcast again because of" in line]
-    assert len(again) == sum(bool(one["caused_by"]) for one in given)
+    assert len(again) == sum(bool(iteration["caused_by"]) for iteration in iterations)
     assert "(L2N" in text, "flags are named by tag and node"
     drawn = ElementTree.fromstring(view_svg("iterations", record))
-    assert len(drawn.findall(f"{SVG}rect[@class='cv-cell']")) == sum(one["mean"] is not None for one in given)
+    assert len(drawn.findall(f"{SVG}rect[@class='cv-cell']")) == sum(
+        iteration["mean"] is not None for iteration in iterations
+    )
     assert drawn.find(f"{SVG}title") is not None
 
 
@@ -108,10 +110,10 @@ async def test_critical_flags_come_first_with_a_total(record: SessionRecord) -> 
     assert f"9 flags, 2 critical: {first}" in " ".join(view_text("iterations", shown).split())
     assert "satisfied 0.80; flags: needs_reframing, goal_mismatch, resource_request" in view_text("tree", shown, 160)
     drawn = {view: ElementTree.fromstring(view_svg(view, shown)) for view in ("iterations", "tree")}
-    said = {view: [words.text for words in svg.iterfind(f"{SVG}text")] for view, svg in drawn.items()}
-    assert "satisfied 0.80; 3 tags" in said["tree"]
-    assert any(words and words.startswith("critical: needs_reframing") for words in said["tree"])
-    assert " ".join(filter(None, said["iterations"])).count("resource_request (L2N1)") == 7, "none is cut away"
+    texts = {view: [words.text for words in svg.iterfind(f"{SVG}text")] for view, svg in drawn.items()}
+    assert "satisfied 0.80; 3 tags" in texts["tree"]
+    assert any(words and words.startswith("critical: needs_reframing") for words in texts["tree"])
+    assert " ".join(filter(None, texts["iterations"])).count("resource_request (L2N1)") == 7, "none is cut away"
 
 
 async def test_report_uses_words_of_broadcast(record: SessionRecord) -> None:
@@ -164,7 +166,9 @@ async def test_hostile_texts_are_shown_as_text(record: SessionRecord, name: str)
     assert record.report is not None
     odd = TEXTS[name].encode("utf-8", "replace").decode()
     data = record.report.model_dump()
-    data["iterations"] = [{**one, "feedback": odd, "caused_by": [odd], "flags": [odd]} for one in data["iterations"]]
+    data["iterations"] = [
+        {**iteration, "feedback": odd, "caused_by": [odd], "flags": [odd]} for iteration in data["iterations"]
+    ]
     data["flags"] = [{**flag, "text": odd} for flag in data["flags"]]
     shown = with_report(record, data)
     for view in ("tree", "iterations"):

@@ -42,7 +42,7 @@ AGENTS = (
 )
 
 
-def report(kind: type[Report] = AnyReport, **given: Any) -> Report:
+def report(kind: type[Report] = AnyReport, **fields: Any) -> Report:
     common: dict[str, Any] = {
         "session": "r1",
         "protocol": "emergence",
@@ -60,7 +60,7 @@ def report(kind: type[Report] = AnyReport, **given: Any) -> Report:
             estimated=Estimate(min=7, max=15), actual=UsageTotals(calls=9, tokens_in=1000, tokens_out=200, cost=0.0)
         ),
     }
-    return kind(**{**common, **given})
+    return kind(**{**common, **fields})
 
 
 def figures(report: Report) -> str:
@@ -92,11 +92,11 @@ def test_answer_of_a_single_reply_is_marked() -> None:
     assert "none was declared" not in text
 
 
-@pytest.mark.parametrize(("n", "said"), [(1, "1 reply"), (3, "3 replies")])
-def test_estimated_token_counts_are_reported(n: int, said: str) -> None:
+@pytest.mark.parametrize(("n", "expected"), [(1, "1 reply"), (3, "3 replies")])
+def test_estimated_token_counts_are_reported(n: int, expected: str) -> None:
     spent = UsageTotals(calls=9, tokens_in=1000, tokens_out=200, cost=0.0, estimated=n)
     shown = report(ledger=LedgerReport(estimated=Estimate(min=7, max=15), actual=spent))
-    assert f"| Tokens | 1,000 read, 200 written; estimated for {said} without figures from the model |" in figures(
+    assert f"| Tokens | 1,000 read, 200 written; estimated for {expected} without figures from the model |" in figures(
         shown
     )
 
@@ -320,7 +320,7 @@ def test_checklist_keeps_its_line_breaks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("inputs", "shown"),
     [
         ("a | b", r"a \| b"),
         ("*x* _y_ `z`", r"\*x\* \_y\_ \`z\`"),
@@ -330,8 +330,8 @@ def test_checklist_keeps_its_line_breaks() -> None:
         ("\u202eright", "right"),
     ],
 )
-def test_one_line_text_is_escaped(given: str, shown: str) -> None:
-    assert escape_markdown(given) == shown
+def test_one_line_text_is_escaped(inputs: str, shown: str) -> None:
+    assert escape_markdown(inputs) == shown
 
 
 def test_report_of_an_uninstalled_protocol_renders() -> None:

@@ -94,15 +94,15 @@ def revisions(report: Report) -> dict[str, str]:
 
 
 async def test_criticism_is_listed_with_the_change(store: SqliteStore) -> None:
-    found = revisions(report_of(await refined(store)))
-    assert list(found) == [
+    changes = revisions(report_of(await refined(store)))
+    assert list(changes) == [
         "intro, pass 1, 0.40 → 0.70; rewritten in pass 2",
         "body, pass 1, 0.50 → 0.80; rewritten in pass 2",
         "conclusion, pass 1, 0.50 → 0.80; rewritten in pass 2",
         "whole, pass 1, 0.50 → 0.80; put together again in pass 2",
         "intro, pass 2, 0.70 → 0.50; rewritten in pass 3, which was discarded",
     ]
-    intro = found["intro, pass 1, 0.40 → 0.70; rewritten in pass 2"]
+    intro = changes["intro, pass 1, 0.40 → 0.70; rewritten in pass 2"]
     assert [line for line in intro.splitlines() if line[:2] == "- "] == [f"- {issue}" for issue in ISSUES]
     assert "\n-In pass 1 the intro added figure 1.\n+In pass 2 the intro added figure 2.\n" in intro
 
@@ -156,9 +156,9 @@ async def test_heuristic_critic_names_its_measure(store: SqliteStore) -> None:
     text = markdown(shown)
     assert "From 0 to 1: what its author declares of each part, with the number of issues." in text
     assert table(text, "Scores")[1] == ["1, the answer", "0.68", "–", "0.95", "0.40 (2 issues)", "0.70"]
-    ((heading, said),) = revisions(shown).items()
+    ((heading, output),) = revisions(shown).items()
     assert heading == "body, pass 1, declared 0.40 → 0.40; rewritten in pass 2, which was discarded"
-    assert said.startswith("- too short")
+    assert output.startswith("- too short")
 
 
 async def test_long_changes_are_cut_and_counted(store: SqliteStore) -> None:
@@ -178,10 +178,15 @@ async def test_long_changes_are_cut_and_counted(store: SqliteStore) -> None:
 
 async def test_last_critique_of_every_part_is_listed(store: SqliteStore) -> None:
     record = await refined(store)
-    said = criticism(report_of(record)).partition("### Critique after pass 3\n\n")[2].splitlines()
-    assert [line.partition(":**")[0] for line in said] == ["- **intro", "- **body", "- **conclusion", "- **whole"]
-    assert ISSUES[1] in said[0]
-    assert "overall 5 of 10" in said[0]
+    lines = criticism(report_of(record)).partition("### Critique after pass 3\n\n")[2].splitlines()
+    assert [line.partition(":**")[0] for line in lines] == [
+        "- **intro",
+        "- **body",
+        "- **conclusion",
+        "- **whole",
+    ]
+    assert ISSUES[1] in lines[0]
+    assert "overall 5 of 10" in lines[0]
     assert "Critique after pass 3" in view_text("revisions", record), "the view that the report's last line names"
     page = html.page(record)
     assert page.index("Dissent") < page.index("<summary>Criticism and revisions</summary>") < page.index("All figures")
@@ -203,7 +208,7 @@ async def test_refinement_figures_are_sentences(store: SqliteStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "said", "left"),
+    ("reason", "expected", "left"),
     [
         (StopReason.CONVERGED, "the text is good enough", "nobody has an issue left with this text."),
         (
@@ -214,11 +219,11 @@ async def test_refinement_figures_are_sentences(store: SqliteStore) -> None:
     ],
 )
 async def test_stop_reasons_use_words_of_refinement(
-    store: SqliteStore, reason: StopReason, said: str, left: str
+    store: SqliteStore, reason: StopReason, expected: str, left: str
 ) -> None:
     protocol = blog(critic="heuristic", confidence="self", threshold=0.7 if reason is StopReason.CONVERGED else 0.9)
     text = markdown(report_of(await refined(store, protocol)))
-    assert f"**Stopped: {said} ({reason.value})**" in text
+    assert f"**Stopped: {expected} ({reason.value})**" in text
     assert f"**Dissent:** {left}\n" in text
     assert "Critique after" not in text
 
@@ -290,9 +295,9 @@ async def test_diagram_has_every_edge(store: SqliteStore) -> None:
 # --- whatever is in it
 
 
-@pytest.mark.parametrize("said", TEXTS.values(), ids=TEXTS)
-async def test_agent_text_does_not_break_the_report(store: SqliteStore, said: str) -> None:
-    words = said[:300].encode("utf-8", "replace").decode()
+@pytest.mark.parametrize("expected", TEXTS.values(), ids=TEXTS)
+async def test_agent_text_does_not_break_the_report(store: SqliteStore, expected: str) -> None:
+    words = expected[:300].encode("utf-8", "replace").decode()
 
     async def written(words: str, session: str) -> str:
         protocol = blog(max_passes=2)
@@ -329,6 +334,8 @@ async def test_compare_counts_dissent_that_is_an_objection_once(store: SqliteSto
     record = await (ran(store) if protocol == "emergence" else refined(store))
     report = report_of(record)
     assert report.objections
-    assert [one.id for one in report.dissent] == [one.id for one in report.objections if one.is_open]
-    found = SessionDiff(record, record).as_json()["outcome"]
-    assert found["dissent"] == [str(len(report.dissent))] * 2  # type: ignore[index]
+    assert [entry.id for entry in report.dissent] == [
+        objection.id for objection in report.objections if objection.is_open
+    ]
+    outcome = SessionDiff(record, record).as_json()["outcome"]
+    assert outcome["dissent"] == [str(len(report.dissent))] * 2  # type: ignore[index]

@@ -78,10 +78,10 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def tampered(record: SessionRecord, **given: Any) -> SessionRecord:
+def tampered(record: SessionRecord, **fields: Any) -> SessionRecord:
     """The same session with other things in its report, as another version may have written them."""
     assert record.report is not None
-    body = {**record.report.model_dump(mode="json"), **given}
+    body = {**record.report.model_dump(mode="json"), **fields}
     (finished,) = [event for event in record.events if isinstance(event, SessionFinished)]
     return SessionRecord(
         session=record.session,
@@ -159,7 +159,7 @@ async def test_quality_parts_are_shown_with_critic_scores(store: SqliteStore) ->
     bars = [float(bar.attrib["width"]) for bar in drawn.iterfind(f"{SVG}rect[@class='cv-dot']")]
     whole = max(float(box.attrib["width"]) for box in drawn.iterfind(f"{SVG}rect[@rx='2']"))
     assert [round(bar / whole, 2) for bar in bars[:4]] == [0.61, 0.59, 0.58, 0.66], "one kind"
-    words = [found.text for found in drawn.iterfind(f"{SVG}text")]
+    words = [element.text for element in drawn.iterfind(f"{SVG}text")]
     assert words.count("critic: overall 0.50") == 2
     assert "bars from 0 to 1: length · dashed: what is needed · grey: kept as it was" in words
 
@@ -200,15 +200,15 @@ async def test_weights_shown_are_those_of_the_report(store: SqliteStore) -> None
         record = await refined(store, **CASES[name], session=name.replace(" ", "-"))
         assert record.report is not None
         report = RefinementReport.model_validate(record.report.model_dump())
-        best = [one for one in report.contributions if one.step == report.best_pass]
-        assert {(one.parent, one.child): one.weight for one in best} == {
+        best = [contribution for contribution in report.contributions if contribution.step == report.best_pass]
+        assert {(contribution.parent, contribution.child): contribution.weight for contribution in best} == {
             (parent, child): weight
-            for parent, one in report.aggregated_children.items()
-            for child, weight in one.weights.items()
+            for parent, contribution in report.aggregated_children.items()
+            for child, weight in contribution.weights.items()
         }
         drawn = [text.text for text in ElementTree.fromstring(view_svg("flow", record)).iterfind(f"{SVG}text")]
-        for one in best:
-            assert f"↑ {one.weight:.2f}" in drawn
+        for best_contribution in best:
+            assert f"↑ {best_contribution.weight:.2f}" in drawn
 
 
 async def test_contributions_do_not_change_the_digest(store: SqliteStore) -> None:
@@ -242,7 +242,10 @@ async def test_prose_reply_declares_lowest_and_failed_revision_keeps_confidence(
     record = await refined(store, blog(max_passes=2), reply=reply)
     assert record.report is not None
     report = RefinementReport.model_validate(record.report.model_dump())
-    up = {(one.step, one.parent, one.child): one for one in report.contributions}
+    up = {
+        (contribution.step, contribution.parent, contribution.child): contribution
+        for contribution in report.contributions
+    }
     assert (up[1, "conclusion", "stylist"].declared, up[1, "conclusion", "stylist"].weight) == ("unsure", 1.0)
     declared = up[2, "coordinator", "body"]
     assert declared.declared == "fairly sure"
@@ -308,10 +311,10 @@ async def test_matrix_colour_grows_with_distance(store: SqliteStore) -> None:
 
 
 async def test_distance_view_without_vectors_explains(store: SqliteStore) -> None:
-    said = "The roles have no vectors, and the filter was not set to always, so no distances were measured.\n"
+    text = "The roles have no vectors, and the filter was not set to always, so no distances were measured.\n"
     record = await refined(store, **CASES["nobody helps"])
-    assert view_text("distances", record).split() == said.split()
-    assert view_text("distances", unfinished(record)).split() == said.split()
+    assert view_text("distances", record).split() == text.split()
+    assert view_text("distances", unfinished(record)).split() == text.split()
 
 
 async def test_vectors_are_compared_without_filter(store: SqliteStore) -> None:
@@ -352,8 +355,8 @@ async def test_refinement_view_of_another_protocol_lists_its_views(store: Sqlite
         with pytest.raises(SettingsError, match="a session of emergence has no view 'passes'") as refusal:
             show("passes", record)
         assert "Its views: tree, evolution, convergence, reads, figures, objections." in str(refusal.value)
-    found = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(page(record))
-    ids = {element.get("id") for element in found.iter()}
+    document = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(page(record))
+    ids = {element.get("id") for element in document.iter()}
     assert "reads" in ids
     assert not ids & set(OURS)
 
@@ -424,8 +427,8 @@ async def test_malformed_fields_of_a_report_are_skipped(store: SqliteStore) -> N
         {"distances": {"intro": {"body": 4e300, "intro": None}, "body": {}}, "aggregated_children": {"intro": {"weights": 1}}},
         {"distances": {"</svg>": {"<b>": -2.0}}, "passes": [{"index": 1, "sections": {"</svg>\x1b": {"issues": ["]]>"]}}}]},
     ]  # fmt: skip
-    for given in odd:
-        shown = tampered(record, **given)
+    for case in odd:
+        shown = tampered(record, **case)
         assert "## Answer" in as_markdown(shown)
         for name in views_of(shown):
             assert view_text(name, shown)
@@ -476,13 +479,13 @@ async def test_seat_label_equal_to_its_id_is_not_repeated(store: SqliteStore) ->
 def test_layers_avoid_crossings_and_boxes() -> None:
     shape = hierarchy({"lead": ["a", "b", "c"], "a": ["z"], "b": ["y"], "c": ["x"], "x": ["w"], "lead2": ["w"]})
     edges = [(parent, child) for child in shape.agents for parent in shape.parents.get(child, ())]
-    found = layered(shape.levels, edges)
-    order = sorted(("x", "y", "z"), key=found.across.__getitem__)
-    assert order == [{"a": "z", "b": "y", "c": "x"}[one] for one in sorted("abc", key=found.across.__getitem__)]
-    assert [level for _, level in found.routes["lead2", "w"]] == [2, 3]
+    layers = layered(shape.levels, edges)
+    order = sorted(("x", "y", "z"), key=layers.across.__getitem__)
+    assert order == [{"a": "z", "b": "y", "c": "x"}[name] for name in sorted("abc", key=layers.across.__getitem__)]
+    assert [level for _, level in layers.routes["lead2", "w"]] == [2, 3]
     for level in set(shape.levels.values()):
-        stand = [found.across[id] for id in shape.agents if shape.levels[id] == level]
-        stand += [x for route in found.routes.values() for x, row in route if row == level]
+        stand = [layers.across[id] for id in shape.agents if shape.levels[id] == level]
+        stand += [x for route in layers.routes.values() for x, row in route if row == level]
         stand.sort()
         assert all(right - left >= 1 - 1e-9 for left, right in pairwise(stand))
 
@@ -491,11 +494,11 @@ def test_layers_avoid_crossings_and_boxes() -> None:
 def test_shipped_hierarchies_have_no_crossing(name: str) -> None:
     shape = load_hierarchy(name).shape
     edges = [(parent, child) for child in shape.agents for parent in shape.parents.get(child, ())]
-    found = layered(shape.levels, edges)
+    layers = layered(shape.levels, edges)
     ends: list[tuple[float, float, int]] = []
     for parent, child in edges:
-        inner = [x for x, _ in found.routes[parent, child]]
-        places = [found.across[parent], *inner, found.across[child]]
+        inner = [x for x, _ in layers.routes[parent, child]]
+        places = [layers.across[parent], *inner, layers.across[child]]
         ends += [(x0, x1, shape.levels[parent] + n) for n, (x0, x1) in enumerate(pairwise(places))]
     for n, (x0, x1, level) in enumerate(ends):
         for y0, y1, other in ends[n + 1 :]:

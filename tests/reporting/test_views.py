@@ -59,7 +59,7 @@ def test_agent_with_two_parents_is_drawn_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "said", "well"),
+    ("event", "expected", "well"),
     [
         (CallFailed(key="a/A1", agent="A1", failure=FailureKind.SERVER), "failed: server, 0 replies, 1 failed", False),
         (
@@ -72,9 +72,9 @@ def test_agent_with_two_parents_is_drawn_once() -> None:
         (CallCompleted(key="a/A1", agent="A1", text="x"), "1 reply", True),
     ],
 )
-def test_seat_state_is_shown(event: Event, said: str, well: bool) -> None:
+def test_seat_state_is_shown(event: Event, expected: str, well: bool) -> None:
     record = by_hand(complete(2), [event])
-    assert f"\nseat (A1): {said}\n" in view_text("tree", record)
+    assert f"\nseat (A1): {expected}\n" in view_text("tree", record)
     assert trees.fold(record).seats[0].well is well
 
 
@@ -87,8 +87,8 @@ def test_circle_of_peers_is_a_ring_up_to_twelve() -> None:
 
 
 def boxes(record: SessionRecord) -> list[tuple[float, float, float, float]]:
-    found = ElementTree.fromstring(view_svg("tree", record)).iterfind(f"{SVG}rect[@rx='6']")
-    return [tuple(float(box.attrib[side]) for side in ("x", "y", "width", "height")) for box in found]  # type: ignore[misc]
+    rectangles = ElementTree.fromstring(view_svg("tree", record)).iterfind(f"{SVG}rect[@rx='6']")
+    return [tuple(float(box.attrib[side]) for side in ("x", "y", "width", "height")) for box in rectangles]  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,12 @@ def test_evolution_shows_the_change_of_each_turn(store: SqliteStore) -> None:
             call("talk-2/A2", "alpha", "3"),
         ],
     )
-    found = evolution.fold(record)
-    assert found.steps == ("talk 1", "talk 2")
-    assert evolution.change(found.turns["A1"]["talk 1"]) == "first words"
-    assert evolution.change(found.turns["A1"]["talk 2"]) == "changed, 50 % of words kept"
-    assert evolution.change(found.turns["A2"]["talk 2"]) == "same words"
-    assert found.turns["A1"]["talk 2"].excerpt == "one two four"
+    view = evolution.fold(record)
+    assert view.steps == ("talk 1", "talk 2")
+    assert evolution.change(view.turns["A1"]["talk 1"]) == "first words"
+    assert evolution.change(view.turns["A1"]["talk 2"]) == "changed, 50 % of words kept"
+    assert evolution.change(view.turns["A2"]["talk 2"]) == "same words"
+    assert view.turns["A1"]["talk 2"].excerpt == "one two four"
 
 
 def test_evolution_omits_a_common_beginning() -> None:
@@ -162,8 +162,8 @@ def test_evolution_skips_replies_without_text() -> None:
         named("execute/L2N2", ("execute", 2), "rents rise", "2"),
         named("synthesize/L1N1", ("synthesize", 1), "rents rise", "3"),
     ]
-    said = view_text("evolution", by_hand(tree(2, 2), events), 60)
-    assert said == (
+    text = view_text("evolution", by_hand(tree(2, 2), events), 60)
+    assert text == (
         "seat (L1N1)\n  synthesize [first words] rents rise\n\n"
         "seat (L2N1)\n  execute [first words] rents: 3\n\n"
         "seat (L2N2)\n  execute [first words] rents rise\n"
@@ -187,11 +187,11 @@ def test_steps_counted_by_level_are_labelled() -> None:
 
 async def test_evolution_marks_changed_positions(store: SqliteStore) -> None:
     record = await ran(store, Emergence(children=3, max_rounds=2, answer_pattern="yes|no"))
-    found = evolution.fold(record)
-    assert found.steps == ("round 0", "round 1", "round 2")
-    held = [(found.turns["L2N2"][step].position, found.turns["L2N2"][step].moved) for step in found.steps]
+    view = evolution.fold(record)
+    assert view.steps == ("round 0", "round 1", "round 2")
+    held = [(view.turns["L2N2"][step].position, view.turns["L2N2"][step].moved) for step in view.steps]
     assert held == [("no", False), ("no", False), ("yes", True)]
-    assert found.turns["L2N2"]["round 1"].revised
+    assert view.turns["L2N2"]["round 1"].revised
     assert "[moved to: yes]" in view_text("evolution", record, 120)
 
 
@@ -212,10 +212,10 @@ async def test_self_reviews_come_after_the_rounds(store: SqliteStore) -> None:
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
 def test_narrow_table_becomes_a_list(recorded: SessionRecord, width: int) -> None:
-    said = view_text("evolution", recorded, width)
-    assert "batch jobs" in " ".join(said.split())
-    assert max(map(cells, said.splitlines())) <= width
-    listed = "round 1 [first words, revised] I keep my answer" in " ".join(said.split())
+    text = view_text("evolution", recorded, width)
+    assert "batch jobs" in " ".join(text.split())
+    assert max(map(cells, text.splitlines())) <= width
+    listed = "round 1 [first words, revised] I keep my answer" in " ".join(text.split())
     assert listed == (width < 80)
 
 
@@ -223,25 +223,25 @@ def test_narrow_table_becomes_a_list(recorded: SessionRecord, width: int) -> Non
 @pytest.mark.parametrize("name", ["tree", "evolution", "convergence", "reads"])
 def test_text_view_keeps_its_width(name: str, width: int) -> None:
     names = ["Lead", "plain_writer", "methodologist", "evidence", "critic", "chronicler"]
-    said = ", ".join(f"needs_reframing ({name})" for name in names)
-    events: list[Event] = [call(f"talk-1/{name}", said, str(n)) for n, name in enumerate(names)]
+    flags = ", ".join(f"needs_reframing ({name})" for name in names)
+    events: list[Event] = [call(f"talk-1/{name}", flags, str(n)) for n, name in enumerate(names)]
     shown = [f"q:A:talk-1/{name}" for name in names]
-    events.append(call("talk-2/Lead", said, "9", *shown))
+    events.append(call("talk-2/Lead", flags, "9", *shown))
     events.append(
-        CheckRecorded(index=2, check=Check(met=False, kind="satisfaction", score=0.7, threshold=0.85, detail=said))
+        CheckRecorded(index=2, check=Check(met=False, kind="satisfaction", score=0.7, threshold=0.85, detail=flags))
     )
     views = dict.fromkeys(names[1:], "Somebody who reads it as the members would, all of them")
     text = view_text(name, by_hand(star("Lead", names[1:]), events, views=views), width)
     assert max(map(cells, text.splitlines())) <= width
     if name == "convergence":
-        assert said in " ".join(text.split()), "none of it is cut away"
+        assert flags in " ".join(text.split()), "none of it is cut away"
 
 
 # --- how close it came
 
 
-def checks(*found: Check) -> SessionRecord:
-    return by_hand(complete(2), [CheckRecorded(index=n, check=check) for n, check in enumerate(found, 2)])
+def checks(*items: Check) -> SessionRecord:
+    return by_hand(complete(2), [CheckRecorded(index=n, check=check) for n, check in enumerate(items, 2)])
 
 
 def test_scores_of_different_kinds_have_separate_scales() -> None:
@@ -297,14 +297,14 @@ async def test_reads_view_counts_quoted_messages(store: SqliteStore) -> None:
         for label in re.findall(r"<quote [0-9a-f]+ from (.+)>", request.text):
             author = {"you": request.agent, "parent": "L1N1"}.get(label, label.partition(".")[0])
             expected[request.agent, author] += 1
-    found = reads.fold(record)
+    view = reads.fold(record)
     assert expected
-    assert found.edges == expected
+    assert view.edges == expected
     added: Counter[tuple[str, str]] = Counter()
-    for edges in found.phases.values():
+    for edges in view.phases.values():
         added.update(edges)
     assert added == expected
-    assert "leaf_respond 1" not in found.phases, "nobody had read anybody"
+    assert "leaf_respond 1" not in view.phases, "nobody had read anybody"
 
 
 def test_reads_view_counts_documents_objections_and_unknown_authors() -> None:
@@ -327,14 +327,14 @@ def test_reads_view_counts_documents_objections_and_unknown_authors() -> None:
             call("talk-2/A1", "three", "3", "q:you:talk-1/A1"),
         ],
     )
-    found = reads.fold(record)
-    assert found.edges == {
+    view = reads.fold(record)
+    assert view.edges == {
         ("A1", "A1"): 1, ("A1", "S1"): 1, ("A2", "A1"): 2, ("A2", "S1"): 1, ("A2", reads.UNKNOWN): 1,
     }  # fmt: skip
-    assert found.authors == ("A1", "S1", reads.UNKNOWN)
-    said = view_text("reads", record)
-    assert "A2 read A1 ×2, S1, unknown author" in said
-    assert "A1 read its own" in said
+    assert view.authors == ("A1", "S1", reads.UNKNOWN)
+    text = view_text("reads", record)
+    assert "A2 read A1 ×2, S1, unknown author" in text
+    assert "A1 read its own" in text
     tips = [tip.text for tip in ElementTree.fromstring(view_svg("reads", record)).iterfind(f"{SVG}rect/{SVG}title")]
     assert "A2 was shown 2 messages of A1: talk 1 ×2" in tips
     assert "A1 was shown 1 message of its own: talk 2 ×1" in tips
@@ -343,10 +343,10 @@ def test_reads_view_counts_documents_objections_and_unknown_authors() -> None:
 def test_reads_view_separates_documents_from_agents() -> None:
     record = by_hand(independent(["S1"]), [call("answer-1/S1", "one", "0", "k:t", "s:S1")])
     assert reads.fold(record).edges == {("S1", "document S1"): 1}
-    for said in (view_text("reads", record), view_svg("reads", record)):
-        assert "document S1" in said
-        assert "own:" not in said
-        assert "read its own" not in said
+    for text in (view_text("reads", record), view_svg("reads", record)):
+        assert "document S1" in text
+        assert "own:" not in text
+        assert "read its own" not in text
 
 
 def test_reads_view_ignores_refused_calls() -> None:
@@ -415,23 +415,25 @@ def test_picture_width_fits_the_widest_font(words: str, book: float, bold: float
 
 
 def test_text_stays_inside_its_box() -> None:
-    said = (
+    text = (
         "Die Gemeinde Großschönau hat es 2019 vorgemacht & it worked <b>WELL</b>. MMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMM 日本"
     )
-    drawn = ElementTree.fromstring(view_svg("evolution", by_hand(complete(1), [call("talk-1/A1", said, "0")])))
+    drawn = ElementTree.fromstring(view_svg("evolution", by_hand(complete(1), [call("talk-1/A1", text, "0")])))
     (box,) = drawn.iterfind(f"{SVG}rect[@x]")
     left, width = float(box.attrib["x"]), float(box.attrib["width"])
     inside = [words for words in drawn.iterfind(f"{SVG}text") if float(words.attrib["x"]) == left + 10]
-    assert "".join(words.text or "" for words in inside[2:]).replace(" ", "") == said.replace(" ", "")
+    assert "".join(words.text or "" for words in inside[2:]).replace(" ", "") == text.replace(" ", "")
     for words in inside:
         assert 10 + pixels(words.text or "", words.attrib.get("class", "")) <= width - 10
 
 
 def columns(drawn: ElementTree.Element, names: list[str]) -> list[tuple[float, float]]:
     """From where to where headings in the middle of their columns reach."""
-    found = [words for words in drawn.iterfind(f"{SVG}text[@text-anchor='middle']") if words.text in names]
-    widths = [pixels(words.text or "", words.attrib["class"]) / 2 for words in found]
-    return [(float(w.attrib["x"]) - half, float(w.attrib["x"]) + half) for w, half in zip(found, widths, strict=True)]
+    headings = [words for words in drawn.iterfind(f"{SVG}text[@text-anchor='middle']") if words.text in names]
+    widths = [pixels(words.text or "", words.attrib["class"]) / 2 for words in headings]
+    return [
+        (float(w.attrib["x"]) - half, float(w.attrib["x"]) + half) for w, half in zip(headings, widths, strict=True)
+    ]
 
 
 def test_reads_view_column_headings_do_not_overlap() -> None:

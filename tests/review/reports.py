@@ -32,7 +32,7 @@ FIX = """\
 """
 
 
-def finding(**given: Any) -> Finding:
+def finding(**fields: Any) -> Finding:
     """A finding on line 11 of `src/pager.py`, with a fix; `given` replaces fields."""
     common: dict[str, Any] = {
         "id": "F1",
@@ -53,10 +53,10 @@ def finding(**given: Any) -> Finding:
         "status": "confirmed",
         "fingerprint": "9f2c",
     }
-    return Finding(**{**common, **given})
+    return Finding(**{**common, **fields})
 
 
-def dropped(**given: Any) -> DroppedFinding:
+def dropped(**fields: Any) -> DroppedFinding:
     common: dict[str, Any] = {
         "reason": "baseline",
         "by": "blue",
@@ -68,10 +68,10 @@ def dropped(**given: Any) -> DroppedFinding:
         "category": "unused import",
         "fingerprint": "77aa",
     }
-    return DroppedFinding(**{**common, **given})
+    return DroppedFinding(**{**common, **fields})
 
 
-def review(*findings: Finding, **given: Any) -> ReviewData:
+def review(*findings: Finding, **fields: Any) -> ReviewData:
     """A review of a diff that shows lines 8 to 14 of `src/pager.py`."""
     common: dict[str, Any] = {
         "session": "r1",
@@ -90,7 +90,7 @@ def review(*findings: Finding, **given: Any) -> ReviewData:
         "parts": (PartRead(index=1, documents=("S1", "S2"), tokens=900, readers=("red", "blue")),),
         "hunks": (DiffHunk(file="src/pager.py", old=(8, 13), new=(8, 14)),),
     }
-    return ReviewData(**{**common, **given})
+    return ReviewData(**{**common, **fields})
 
 
 def rich_review() -> ReviewData:

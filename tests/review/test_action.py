@@ -82,8 +82,8 @@ class Job:
             "github.token": "secret-token",
             **{f"steps.review.outputs.{name}": value for name, value in self.outputs.items()},
         }
-        for name, given in ACTION["inputs"].items():
-            known[f"inputs.{name}"] = self.inputs.get(name, self._default(given.get("default", ""), known))
+        for name, case in ACTION["inputs"].items():
+            known[f"inputs.{name}"] = self.inputs.get(name, self._default(case.get("default", ""), known))
         return re.sub(r"\$\{\{ ([\w.-]+) \}\}", lambda match: known[match[1]], expression)
 
     @staticmethod

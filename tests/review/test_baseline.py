@@ -45,13 +45,13 @@ def test_what_is_no_baseline_is_refused(text: str) -> None:
 
 
 def test_a_baseline_is_stable_text() -> None:
-    one, two = finding(quotation="b b b", fingerprint="1"), finding(quotation="a a a", fingerprint="2")
-    assert baseline_of([one, two]) == baseline_of([two, one, one])
-    assert [entry["quotation"] for entry in json.loads(baseline_of([one, two]))["findings"]] == ["a a a", "b b b"]
+    first, two = finding(quotation="b b b", fingerprint="1"), finding(quotation="a a a", fingerprint="2")
+    assert baseline_of([first, two]) == baseline_of([two, first, first])
+    assert [entry["quotation"] for entry in json.loads(baseline_of([first, two]))["findings"]] == ["a a a", "b b b"]
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "expected"),
+    ("message", "other", "expected"),
     [
         ("return x", "RETURN  x", True),
         ("x", "return x", False),
@@ -63,6 +63,6 @@ def test_a_baseline_is_stable_text() -> None:
         ("abcabcabcabcabcabcab", "abcabcabcabcX", False),
     ],
 )
-def test_overlap(one: str, other: str, expected: bool) -> None:
-    assert overlap(one, other) is expected
-    assert overlap(other, one) is expected
+def test_overlap(message: str, other: str, expected: bool) -> None:
+    assert overlap(message, other) is expected
+    assert overlap(other, message) is expected

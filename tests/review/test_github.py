@@ -54,7 +54,7 @@ def test_removed_lines_are_on_the_left() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "inputs",
     [
         {"first_line": 7, "last_line": 7},
         {"first_line": 15, "last_line": 20},
@@ -62,8 +62,8 @@ def test_removed_lines_are_on_the_left() -> None:
         {"side": "old", "first_line": 14, "last_line": 14},
     ],
 )
-def test_finding_outside_the_diff_is_in_the_body(given: dict[str, Any]) -> None:
-    report = review(finding(**given))
+def test_finding_outside_the_diff_is_in_the_body(inputs: dict[str, Any]) -> None:
+    report = review(finding(**inputs))
     assert comments_of(report) == []
     assert "Every page after the first repeats an item." in body_of(report)
 
@@ -226,8 +226,10 @@ def test_path_does_not_leave_its_code_span(text: str) -> None:
 def test_every_field_of_a_finding_is_made_harmless() -> None:
     hostile = "@octocat fixes #12 ![x](https://example.com/x.png)"
     fields = dict.fromkeys(("category", "claim", "consequence", "recommendation"), hostile)
-    given = finding(**fields, by=(hostile,), check=Verification(kind="read", text=hostile), file=f"{hostile}.py")
-    review_ = review(given, finding(**fields), answer=hostile, left_out=(hostile,), warnings=(hostile,))
+    finding_given = finding(
+        **fields, by=(hostile,), check=Verification(kind="read", text=hostile), file=f"{hostile}.py"
+    )
+    review_ = review(finding_given, finding(**fields), answer=hostile, left_out=(hostile,), warnings=(hostile,))
     result = github_comments(review_)
     bodies = [str(result["body"]), *(comment["body"] for comment in comments_of(review_))]
     assert len(bodies) == 2

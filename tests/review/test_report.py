@@ -27,7 +27,7 @@ GOLDEN = Path(__file__).parent / "golden"
 BOTH = ("red", "blue")
 
 
-def report_of(*findings: Finding, **given: Any) -> ReviewReport:
+def report_of(*findings: Finding, **fields: Any) -> ReviewReport:
     """A review of one part by red and blue."""
     common: dict[str, Any] = {
         "parts": (PartRead(index=1, documents=("S1", "S2"), tokens=900, readers=BOTH, assigned=BOTH),),
@@ -35,7 +35,7 @@ def report_of(*findings: Finding, **given: Any) -> ReviewReport:
         "ballots": (cast("red", "approve"), cast("blue", "approve")),
         "answer": "One page repeats an item." if findings else "No findings in 1 file.",
     }
-    return ReviewReport(**reports.review(*findings, **{**common, **given}).model_dump())
+    return ReviewReport(**reports.review(*findings, **{**common, **fields}).model_dump())
 
 
 def cast(agent: str, vote: str, part: int = 1, reason: str = "") -> BallotCast:
@@ -44,11 +44,11 @@ def cast(agent: str, vote: str, part: int = 1, reason: str = "") -> BallotCast:
     )
 
 
-def evaluation(iteration: int, missed_by: tuple[str, ...] = (), **given: Any) -> ConvergenceCheck:
+def evaluation(iteration: int, missed_by: tuple[str, ...] = (), **fields: Any) -> ConvergenceCheck:
     gates = (GateVerdict(id="files_covered"), GateVerdict(id="findings_quoted", missed_by=missed_by))
     common: dict[str, Any] = {"quality": 0.5 if missed_by else 1.0, "threshold": 0.8, "reason": "so"}
     outcome = "continue" if missed_by else "converged"
-    return ConvergenceCheck(iteration=iteration, verdicts=gates, **{"outcome": outcome, **common, **given})
+    return ConvergenceCheck(iteration=iteration, verdicts=gates, **{"outcome": outcome, **common, **fields})
 
 
 def everything() -> ReviewReport:
@@ -80,7 +80,7 @@ def everything() -> ReviewReport:
         "Pages below 1 are no longer refused.": ("refute", "The caller checks it, see line 40 of app.py."),
         "The last page is lost unless it is full.": ("confirm", "11 items give 1 page."),
     }
-    said = {
+    values = {
         finding.id: (
             JudgedBy.model_validate(
                 {
@@ -93,7 +93,7 @@ def everything() -> ReviewReport:
         for finding in vetted.findings
         if finding.claim in judgements
     }
-    findings, over = listed(judged(vetted.findings, said), 10)
+    findings, over = listed(judged(vetted.findings, values), 10)
     others = (
         reports.dropped(),
         reports.dropped(reason="ignored", detail="generated code"),
@@ -187,7 +187,7 @@ def test_a_vote_without_a_finding_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "gap"),
+    ("inputs", "gap"),
     [
         ({"parts": ()}, "no part of the target was reviewed"),
         ({"parts": (PartRead(index=1, documents=("S1",), tokens=9),)}, "no part of the target was reviewed"),
@@ -199,17 +199,17 @@ def test_a_vote_without_a_finding_is_named() -> None:
         ({"stop_reason": StopReason.FAILED}, ""),
     ],
 )
-def test_no_findings_is_a_success_only_if_all_was_read(given: dict[str, Any], gap: str) -> None:
+def test_no_findings_is_a_success_only_if_all_was_read(inputs: dict[str, Any], gap: str) -> None:
     clean = "**No findings:** 1 file in 1 part, read by red and blue."
     assert clean in markdown(report_of())
-    text = markdown(report_of(**given))
+    text = markdown(report_of(**inputs))
     assert clean not in text
     assert "the review is incomplete, so this is no sign of quality." in text
     assert f"**Incomplete:** {gap}." in text if gap else "**Incomplete:**" not in text
 
 
-def status(**given: Any) -> str:
-    return decided_by(reports.finding(**{"status": "unjudged", **given}))
+def status(**fields: Any) -> str:
+    return decided_by(reports.finding(**{"status": "unjudged", **fields}))
 
 
 def test_who_decided_on_a_finding() -> None:

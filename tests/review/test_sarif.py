@@ -108,8 +108,8 @@ def test_what_several_agents_say_of_known_words_is_suppressed_once() -> None:
 def test_partial_run_names_what_is_missing() -> None:
     (invocation,) = run_of(rich_review())["invocations"]
     assert not invocation["executionSuccessful"]
-    told = {note["descriptor"]["id"]: note["message"]["text"] for note in invocation["toolExecutionNotifications"]}
-    assert told == {
+    notes = {note["descriptor"]["id"]: note["message"]["text"] for note in invocation["toolExecutionNotifications"]}
+    assert notes == {
         "missing-agent": "blue gave no reply since review/1/2: timed out",
         "part-not-read": "No reviewer read src/long.py:1-200.",
         "left-out": "logo.png: not a text",

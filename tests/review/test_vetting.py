@@ -47,14 +47,14 @@ PLAIN = (Document("S1", "src/pager.py", CODE),)
 CHANGED = (Document("S1", "diff main..HEAD", DIFF), Document("S2", "src/pager.py", CODE))
 
 
-def reply(quotation: str, line: int = 1, document: str = "S1", **given: Any) -> FindingReply:
+def reply(quotation: str, line: int = 1, document: str = "S1", **fields: Any) -> FindingReply:
     common: dict[str, Any] = {
         "severity": "major",
         "category": "bounds",
         "claim": f"It is wrong: {quotation}",
         "check": CheckReply(kind="run", text="pytest"),
     }
-    return FindingReply(document=document, line=line, quotation=quotation, **{**common, **given})
+    return FindingReply(document=document, line=line, quotation=quotation, **{**common, **fields})
 
 
 def handed_in(
@@ -408,7 +408,7 @@ HANDED_IN = st.lists(
 def test_nothing_is_lost_and_order_does_not_matter(submitted: list[Submitted], rng: random.Random, known: bool) -> None:
     baseline = parse_baseline(baseline_of(vetted(handed_in(reply("size = 10", 2))).findings)) if known else None
     result = vetted(*submitted, baseline=baseline)
-    claims = Counter(finding.claim for one in submitted for finding in one.reply.findings)
+    claims = Counter(finding.claim for reply in submitted for finding in reply.reply.findings)
     kept = Counter(claim for finding in result.findings for claim in (finding.claim, *finding.duplicates))
     assert kept + Counter(dropped.claim for dropped in result.dropped) == claims
     shuffled = list(submitted)

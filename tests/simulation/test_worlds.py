@@ -17,7 +17,10 @@ def test_plant_gives_the_same_world_for_the_same_seed() -> None:
 
 @pytest.mark.parametrize("world", WORLDS[:8])
 def test_world_has_planted_cruxes_distractors_and_agreed_statements(world) -> None:  # type: ignore[no-untyped-def]
-    kinds = {kind: {one.question for one in world.statements if one.kind == kind} for kind in ("crux", "distractor")}
+    kinds = {
+        kind: {statement.question for statement in world.statements if statement.kind == kind}
+        for kind in ("crux", "distractor")
+    }
     assert world.cruxes <= kinds["crux"]
     assert all(len(world.sides(question)) == 2 for question in kinds["distractor"])
     grounds = frozenset[str]().union(*(mind.grounds for mind in world.minds.values()))
@@ -48,7 +51,7 @@ def test_answer_changes_only_when_a_ground_comes_out_otherwise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "index"),
+    ("expected", "other", "index"),
     [
         ([0, 0, 1, 1], [5, 5, 7, 7], 1.0),
         ([0, 0, 1, 1], [0, 1, 0, 1], -0.5),
@@ -61,8 +64,8 @@ def test_answer_changes_only_when_a_ground_comes_out_otherwise() -> None:
         ([0, 1, 2], [3, 4, 5], 1.0),
     ],
 )
-def test_adjusted_rand_index_is_the_known_one(one: list[int], other: list[int], index: float) -> None:
-    assert adjusted_rand(one, other) == pytest.approx(index)
+def test_adjusted_rand_index_is_the_known_one(expected: list[int], other: list[int], index: float) -> None:
+    assert adjusted_rand(expected, other) == pytest.approx(index)
 
 
 def test_f1_counts_hits_in_both_sets() -> None:
@@ -72,11 +75,11 @@ def test_f1_counts_hits_in_both_sets() -> None:
 
 
 def test_bootstrap_holds_the_mean_and_bounds_a_share_without_a_hit() -> None:
-    found = bootstrap([0.0, 1.0] * 50)
-    assert found is not None
-    assert found.mean == 0.5
-    assert 0.35 < found.low < 0.45
-    assert 0.55 < found.high < 0.65
+    interval = bootstrap([0.0, 1.0] * 50)
+    assert interval is not None
+    assert interval.mean == 0.5
+    assert 0.35 < interval.low < 0.45
+    assert 0.55 < interval.high < 0.65
     never = bootstrap([0.0] * 60)
     assert never is not None
     assert (never.low, never.high) == (0.0, 0.05)

@@ -161,9 +161,9 @@ def test_an_entry_that_cannot_be_read_ends_nothing(tmp_path: Path, monkeypatch: 
 
     def scandir(path: str) -> list[os.DirEntry[str]]:
         with listed(path) as entries:
-            found = list(entries)
+            in_directory = list(entries)
         (tmp_path / "gone.py").unlink(missing_ok=True)
-        return found
+        return in_directory
 
     monkeypatch.setattr(os, "scandir", scandir)
     target = read(tmp_path)
@@ -243,10 +243,10 @@ def test_ignored_files_are_those_that_git_ignores(tmp_path: Path, seed: int) -> 
     listing = repository.git("ls-files", "--others", "--cached", "--exclude-standard", "-z")
     expected = sorted(name for name in listing.split("\0") if name and not name.endswith(".gitignore"))
     try:
-        found = sorted(names(read(repository.path)))
+        folders = sorted(names(read(repository.path)))
     except SourceError:
-        found = []
-    assert found == expected, ignores
+        folders = []
+    assert folders == expected, ignores
 
 
 def test_only_some_kinds_of_files_may_be_opened_again(tmp_path: Path) -> None:
