@@ -65,9 +65,9 @@ def live(
     session: str | None = None,
     options: Options | None = None,
 ) -> Live[R]:
-    """Like `deliberate`, with its events: `async with live(…) as session: async for event in session.events(): …`.
+    """Run a protocol and yield its events: `async with live(…) as session: async for event in session.events(): …`.
 
-    `await session.report()` returns the report. Leaving the block earlier stops the run.
+    The parameters are those of `deliberate`. `await session.report()` returns the report. Leaving the block earlier stops the run.
     """
     return deliberation_from(protocol, locals()).stream(task, session=session)
 

@@ -53,17 +53,17 @@ class Deliberation(Generic[R]):
     """
 
     protocol: ReportingProtocol[R] | None = None
-    """The protocol with its settings. None: only for resume, replay and fork, of sessions of any protocol."""
+    """The protocol with its settings. None: the object can only resume, replay, fork and tell, sessions of any protocol."""
     _: KW_ONLY
     model: Models | None = None
     """One model for all agents, several to assign in turn in the order of `report.agents`, or one per agent id; names or models.
 
-    None: for a new session the choice of the command line, for an existing one the recorded models.
+    None: for a new session the model that the command line would use, for an existing session the recorded models.
     """
     panel: Panel | str | Path | None = None
     """Personas that replace the protocol's perspectives: a panel, the name or file of one, or "auto" to have one proposed."""
     sources: Sequence[Source | Path] = ()
-    """Documents. A `pathlib.Path` is a file to read, a `Source` holds its text; a text alone is refused."""
+    """Documents. A `pathlib.Path` is a file to read, a `Source` contains its text. A plain string is refused."""
     seed: int = 0
     """Random seed."""
     limits: Limits | None = None
@@ -71,7 +71,7 @@ class Deliberation(Generic[R]):
     quorum: float = 0.5
     """Share of agents, 0 to 1, that must reply in the first phase."""
     encoder: str | Encoder | None = None
-    """Encoder for similarity by embedding, or the name of its model. None: none; for an existing session, the recorded one."""
+    """Encoder for similarity by embedding, or the name of its model. None: none; for an existing session, the recorded encoder."""
     store: Store | None = None
     """Where sessions are recorded. None: the user's journal."""
     prompts: Path | None = None
@@ -96,9 +96,9 @@ class Deliberation(Generic[R]):
             return cast(R, await runner.begin(setup, store=store, session=session))
 
     def run_sync(self, task: str, *, session: str | None = None) -> R:
-        """`run` for code that is not asynchronous, and for notebooks, where a loop runs already.
+        """Do the same as `run` in synchronous code, and in notebooks, in which an event loop is already running.
 
-        Ctrl-C stops the run; what is recorded is kept, and `resume` continues.
+        Ctrl-C stops the run. Recorded calls are kept, and `resume` continues.
         """
         return run_blocking(self.run(task, session=session))
 
@@ -121,7 +121,7 @@ class Deliberation(Generic[R]):
     async def resume(self, session: str) -> R:
         """Continue a recorded session where it was left. A completed call is never paid for twice.
 
-        A finished session returns its report, even without its protocol's code. Raises `SettingsError` for another protocol's.
+        A finished session returns its report, even without its protocol's code. Raises `SettingsError` if it has another protocol.
         """
         with opened(self._store) as store:
             self._check_protocol(store, session)
@@ -154,13 +154,13 @@ class Deliberation(Generic[R]):
     ) -> R:
         """Run a new session, `name`, that inherits the replies of a recorded one up to `at` and asks again from there.
 
-        `at` is the number of an event, the key of a call, PHASE/INDEX, or "end". `settings` change some of the recorded
-        protocol's; `replace` gives single agents other models, `perspectives` other points of view. `sources` are documents
-        to add; one with the name of a recorded document takes its place. `task` replaces the task. Model, encoder, prompts
-        and limits are this object's if it has any, else the parent's; all else is the parent's.
+        `at` is the number of an event, the key of a call, PHASE/INDEX, or "end". `settings` replace recorded settings of the
+        protocol; `replace` gives single agents other models, `perspectives` other perspectives. `sources` are documents
+        to add; a document with the name of a recorded one replaces it. `task` replaces the task. Model, encoder, prompts
+        and limits are those of this object if they are set. Everything else is taken from the parent.
 
-        Replies before `at` are inherited even though their calls were not shown new documents or the new task. A call that
-        is shown a reply that the fork received itself is asked again. The report lists inherited replies without a use.
+        Replies before `at` are inherited, although their calls were not shown new documents or the new task. A call is
+        repeated if its prompt quotes a new reply of the fork. The report lists inherited replies that the fork did not use.
         """
         changed = {"at": at, "settings": settings, "replace": replace, "perspectives": perspectives, "name": name}
         validation.check_types(changed if task is None else {**changed, "task": task})
@@ -181,9 +181,9 @@ class Deliberation(Generic[R]):
     ) -> R:
         """Tell a finished session a new fact, with documents that support it, and return the report of a new session, `name`.
 
-        It is a fork: agents give their final positions anew, the answer is written anew, and the report names who moved. All else
-        is inherited, and the parent stays as it is. Raises `SettingsError` for a session that cannot be told a fact: of a protocol
-        without final positions, not finished, or ended before any agent took one.
+        The new session is a fork: agents give their final positions again, the answer is written again, and the report names the
+        agents that moved. Everything else is inherited; the parent does not change. Raises `SettingsError` if the protocol has no
+        final positions, the session is not finished, or no agent gave a final position.
         """
         validation.check_types({"fact": fact, "name": name})
         changes = self._changes(sources)
@@ -209,7 +209,7 @@ class Deliberation(Generic[R]):
     tell_sync = as_blocking(tell)
 
     async def run_or_resume(self, session: str, task: str) -> R:
-        """Run a new session, or resume it if it is recorded; a finished one returns its report. Nothing is paid for twice.
+        """Run a new session, or resume it if it is recorded. A finished one returns its report. No completed call is paid twice.
 
         Raises `SettingsError` if another deliberation is recorded under this id.
         """
@@ -225,7 +225,7 @@ class Deliberation(Generic[R]):
     def proposing(self) -> Deliberation[ProposeReport]:
         """Return the deliberation, of one call, that proposes a panel for the seats of this one; see `with_proposed`.
 
-        It asks the model of the first agent and shows it the documents that are open to all.
+        It calls the model of the first agent with the documents that all agents may see.
         """
         protocol, model = self._checked(), self.model
         if isinstance(model, Mapping):
@@ -243,7 +243,7 @@ class Deliberation(Generic[R]):
         )
 
     def with_proposed(self, report: ProposeReport) -> Deliberation[R]:
-        """Return this deliberation with the panel proposed, and with what the proposal left of the limits.
+        """Return this deliberation with the proposed panel and with the limits less the usage of the proposal.
 
         Raises `SettingsError` if no panel was proposed.
         """
@@ -383,8 +383,9 @@ def _remaining_limits(limits: Limits, used: UsageTotals) -> Limits:
 class Live(Generic[R]):
     """A running session: `async with consilience.live(…) as session`, then `events()` and `report()`.
 
-    Leaving the block before the end stops the run; what is recorded is kept and `consilience.resume(session.id)` continues.
-    Iterated without the block, it yields the events of the whole run and raises what ended it; leaving the loop stops it.
+    Leaving the block before the end stops the run. Recorded calls are kept, and `consilience.resume(session.id)` continues.
+    `async for event in session` without the block yields the events of the whole run and raises the error that ended it; leaving
+    the loop stops the run.
     """
 
     def __init__(self, id: str, begin: Callable[[Callable[[Event], None]], Coroutine[Any, Any, R]]) -> None:
@@ -395,7 +396,7 @@ class Live(Generic[R]):
         self._news: asyncio.Future[None] | None = None
 
     async def events(self) -> AsyncIterator[Event]:
-        """Every event from the first, as it is recorded, until the run ends; any number of readers may follow.
+        """Yield every event from the first on, as it is recorded, until the run ends. Any number of readers can call this.
 
         Includes `call_started`, which is not in the journal. An error that ends the run ends the events too; `report` raises it.
         """

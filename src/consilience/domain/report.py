@@ -25,7 +25,7 @@ class Claim(Frozen):
 
     text: str
     ids: tuple[str, ...] = ()
-    """Messages on which it rests."""
+    """Ids of the messages that support it."""
     from_memory: bool = False
     """Whether it quotes no document although documents were given."""
 
@@ -35,7 +35,7 @@ class Against(Frozen):
 
     text: str
     ids: tuple[str, ...] = ()
-    """Messages that hold the position."""
+    """Ids of the messages that state the position."""
 
 
 class FactsKept(Frozen):
@@ -44,7 +44,7 @@ class FactsKept(Frozen):
     kept: int
     total: int
     lost: tuple[str, ...] = ()
-    """As they were written."""
+    """Those that the answer does not contain, as they were written."""
 
 
 class StrangeLoop(Frozen):
@@ -55,6 +55,7 @@ class StrangeLoop(Frozen):
     after: str | None
     """None if the call failed."""
     domain: bool = False
+    """Whether it followed the user's instructions for the last self-review."""
 
 
 class UsageTotals(Frozen):
@@ -130,7 +131,7 @@ class FailedCall(Frozen):
     limit: str = ""
     """The agent or phase whose limit refused the call; empty for the session's limit and for other failures."""
     exhausted: LimitUnit = ""
-    """What the limit that refused or ended the call bounds."""
+    """The unit of the limit that refused or ended the call."""
 
 
 class Dissent(Frozen):
@@ -140,12 +141,12 @@ class Dissent(Frozen):
     text: str
     position: str | None = None
     id: str | None = None
-    """Of the objection."""
+    """Id of the objection."""
 
 
 ObjectionFate = Literal["yielded", "refuted", "stands", "unanswered"]
-"""The outcome of an objection: its target changed its text; its target refuted it; it was raised again after a refutation; the run
-ended before its target's next turn."""
+"""The outcome of an objection. `yielded`: the target changed its text. `refuted`: the target refuted it. `stands`: it was raised
+again after a refutation. `unanswered`: the run ended before the target's next turn."""
 
 
 class Objection(Frozen):
@@ -154,18 +155,18 @@ class Objection(Frozen):
     id: str
     agent: str
     to: str
-    """The agent whose text it is against."""
+    """The agent whose text is objected to."""
     text: str
     read: bool
     """Whether a later prompt quoted it."""
     fate: ObjectionFate | None = None
     """None in old sessions, which list only unanswered objections."""
     how: str = ""
-    """How the target met it, in the target's words."""
+    """The target's answer, in its words."""
     answer: str | None = None
-    """The message that met it, if the protocol's agents answer in messages of their own."""
+    """Id of the message with the target's answer, if the protocol has separate messages for answers."""
     ruled: Literal["upheld", "rejected"] | None = None
-    """Whether the text of their common parent follows it."""
+    """The ruling of the common parent of both agents: its text follows the objection or not. None without a ruling."""
     ruling: str = ""
     """The decision of their common parent, in its words."""
 
@@ -200,7 +201,7 @@ class Forecast(Frozen):
     """A yes/no question on which agents took sides, and which the future may answer."""
 
     id: str
-    """By which the user names it within its session."""
+    """The name of the question within its session, as in `consilience resolve`."""
     question: str
     sides: dict[str, tuple[bool, float]] = {}
     """The final side of each firm agent, True for yes, with its confidence from 0 to 1. Uncertain agents are missing."""
