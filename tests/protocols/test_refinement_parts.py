@@ -17,7 +17,7 @@ from consilience.engine.analysis import sentences
 from consilience.protocols.refinement import texts
 from consilience.protocols.refinement.outcome import aggregate, change, differences, unified
 from consilience.protocols.refinement.passes import filter_context, strength
-from consilience.protocols.refinement.records import NAMED_POINTS, critique_of
+from consilience.protocols.refinement.settings import NAMED_POINTS, critique_of
 from consilience.protocols.refinement.texts import ProtectedDraft, extract_protected
 
 # --- the filter

@@ -7,7 +7,6 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher, unified_diff
 from functools import partial
 from typing import Any
@@ -16,12 +15,11 @@ from consilience.domain.outcome import StopReason
 from consilience.domain.positions import LEVELS
 from consilience.domain.report import Confidence, Objection
 from consilience.engine.analysis import novelty, sentences, survival
-from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Reply, drawn_on
 from consilience.protocols._common.conclusion import claims_of, first_results, open_dissent
 from consilience.protocols.refinement.passes import MAX_UNCUT_SENTENCES
-from consilience.protocols.refinement.records import Assessment, IntegratedReply, PassState, RefinementRun, RoleOutput
+from consilience.protocols.refinement.records import Assessment, PassState, RefinementRun, RoleOutput
 from consilience.protocols.refinement.report import RefinementReport
 from consilience.protocols.refinement.report_data import (
     WHOLE,
@@ -33,7 +31,6 @@ from consilience.protocols.refinement.report_data import (
     Revision,
     pass_name,
 )
-from consilience.protocols.refinement.settings import RefinementSettings
 
 _HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+", re.MULTILINE)
 
@@ -50,11 +47,9 @@ MIN_LENGTH_SHARE = 0.7
 """A whole shorter than this share of its target length has lost something."""
 
 
-async def conclude(
-    session: Session, settings: RefinementSettings, run: RefinementRun, stop: StopReason
-) -> RefinementReport:
+async def conclude(run: RefinementRun, stop: StopReason) -> RefinementReport:
     """Return the report. The answer is the best pass, its quality the confidence; its open issues are the dissent."""
-    outcome = _Outcome.of(session, settings, run, stop)
+    session, outcome = run.session, _Outcome(run, failed=stop is StopReason.FAILED)
     best, chosen = outcome.best, outcome.chosen
     answer, lost = run.draft.restored(outcome.document) if outcome.document else (None, [])
     aggregated = {parent: weighed for parent, _, weighed in _helped(best)} if best else {}
@@ -62,16 +57,17 @@ async def conclude(
     metrics = {"words": len((answer or "").split()), **outcome.metrics(passes, aggregated)}
     for warning in outcome.warnings(metrics, lost):
         session.warn(warning)
-    judged = [state.assessment for state in run.begun if state.is_judged and not state.assessment.failure]
+    judged = [state.assessment for state in outcome.begun if state.is_judged and not state.assessment.failure]
+    critique = {part: judged[-1].critique(part) for part in judged[-1].issues} if judged else {}
     return await session.report(
         RefinementReport,
-        first=first_results(run.passes[1].result.opening(settings.first_speakers)) if len(run.passes) > 1 else (),
+        first=first_results(run.passes[1].opening(run.settings.first_speakers)) if len(run.passes) > 1 else (),
         stop_reason=stop,
         unmet=outcome.unmet(),
         answer_cut=chosen is not None and chosen.is_cut,
         check=best.check if best else None,
         confidence=outcome.confidence(),
-        steps=len(run.begun),
+        steps=len(outcome.begun),
         answer=answer,
         closing=drawn_on(outcome.whole, run.failures),
         claims=claims_of(session, outcome.whole),
@@ -81,20 +77,15 @@ async def conclude(
         passes=passes,
         best_pass=chosen.index if chosen else None,
         coordinator_intent=run.intent.text if run.intent else None,
-        coordinator_critique=_critique_by_part(judged[-1]) if judged else {},
-        revision_requested=any(state.index > 1 and state.base and state.base.critiques for state in run.begun),
+        coordinator_critique={part: text for part, text in critique.items() if text},
+        revision_requested=any(state.index > 1 and state.base and state.base.critiques for state in outcome.begun),
         quality_threshold_met=best is not None and best.reached,
         aggregated_children=aggregated,
         distances=run.distances,
-        handed_down=tuple(handed for state in run.begun for handed in state.result.handed),
+        handed_down=outcome.handed,
         revisions=outcome.revisions(passes),
-        contributions=tuple(entry for state in run.begun for entry in _contributions(state)),
+        contributions=tuple(entry for state in outcome.begun for entry in _contributions(state)),
     )
-
-
-def _critique_by_part(assessment: Assessment) -> dict[str, str]:
-    texts = {part: assessment.critique(part) for part in assessment.issues}
-    return {part: text for part, text in texts.items() if text}
 
 
 def aggregate(declared: Mapping[str, float]) -> tuple[dict[str, float], float]:
@@ -111,8 +102,8 @@ def aggregate(declared: Mapping[str, float]) -> tuple[dict[str, float], float]:
 
 def _helped(state: PassState) -> Iterator[tuple[str, dict[str, RoleOutput], Aggregate]]:
     """Yield what every parent had from its children at the end of a pass, weighted by the confidence that each child declares."""
-    for parent in state.result.tree.shape.agents:
-        if below := state.result.below(parent):
+    for parent in state.tree.shape.agents:
+        if below := state.below(parent):
             levels = {name: LEVELS[output.declared] if output.declared else 0.0 for name, output in below.items()}
             weights, mean = aggregate(levels)
             yield (
@@ -122,9 +113,7 @@ def _helped(state: PassState) -> Iterator[tuple[str, dict[str, RoleOutput], Aggr
                     weights=weights,
                     weighted_confidence=mean,
                     best_individual=max(levels.values()),
-                    combined_content="\n\n".join(
-                        output.text.text for output in below.values() if output.text is not None
-                    ),
+                    combined_content="\n\n".join(output.text.text for output in below.values() if output.text),
                     sources=tuple(below),
                 ),
             )
@@ -133,53 +122,40 @@ def _helped(state: PassState) -> Iterator[tuple[str, dict[str, RoleOutput], Aggr
 def _contributions(state: PassState) -> Iterator[Contribution]:
     for parent, below, weighed in _helped(state):
         for child, output in below.items():
-            yield Contribution(
-                step=state.index,
-                parent=parent,
-                child=child,
-                declared=output.declared,
-                weight=weighed.weights[child],
-                new=output.written,
-            )
+            weight, declared, new = weighed.weights[child], output.declared, output.written
+            yield Contribution(step=state.index, parent=parent, child=child, declared=declared, weight=weight, new=new)
 
 
-@dataclass(frozen=True)
 class _Outcome:
     """A finished run with its best pass."""
 
-    session: Session
-    settings: RefinementSettings
-    run: RefinementRun
-    documents: Mapping[int, str | None]
-    """The text of each pass, with markers; after a failed run only the draft."""
-    best: PassState | None
-    """Of the passes with a text."""
-    chosen: PassState | None
-    """The best pass or the draft, whichever is the answer."""
-
-    @classmethod
-    def of(cls, session: Session, settings: RefinementSettings, run: RefinementRun, stop: StopReason) -> _Outcome:
-        failed = stop is StopReason.FAILED
-        documents = {state.index: state.document for state in (run.origin, *([] if failed else run.begun))}
-        best = max((state for state in run.begun if documents.get(state.index)), key=lambda p: p.rank, default=None)
-        chosen = run.origin if not failed and run.is_draft_better(best) else best
-        return cls(session, settings, run, documents, best, chosen)
-
-    @property
-    def document(self) -> str:
+    def __init__(self, run: RefinementRun, *, failed: bool) -> None:
+        self.run, self.session, self.settings, self.begun = run, run.session, run.settings, run.begun
+        states = (run.origin, *([] if failed else self.begun))
+        self.documents = {state.index: state.document for state in states}
+        """The text of each pass, with markers; after a failed run only the draft."""
+        self.best = max((s for s in self.begun if self.documents.get(s.index)), key=lambda s: s.rank, default=None)
+        """Of the passes with a text."""
+        self.is_draft = not failed and self._is_draft_better()
+        self.chosen = run.origin if self.is_draft else self.best
+        """The best pass or the draft, whichever is the answer."""
+        self.document = (self.documents[self.chosen.index] or "") if self.chosen else ""
         """The answer, with markers; empty without one."""
-        return (self.documents[self.chosen.index] or "") if self.chosen else ""
-
-    @property
-    def whole(self) -> Reply[IntegratedReply] | None:
+        self.whole = self.chosen.whole if self.chosen else None
         """The coordinator's reply that is the answer."""
-        return self.chosen.whole if self.chosen else None
-
-    @property
-    def missing(self) -> list[str]:
+        parts, sections = (
+            self.best.parts if self.best else self.settings.hierarchy.sections,
+            self.settings.hierarchy.sections,
+        )
+        self.missing = [part for part in sections if part not in parts]
         """The parts missing in the best pass."""
-        parts = self.best.result.parts if self.best else self.settings.hierarchy.sections
-        return [part for part in self.settings.hierarchy.sections if part not in parts]
+        self.handed = tuple(handed for state in self.begun for handed in state.handed)
+
+    def _is_draft_better(self) -> bool:
+        """Return whether the draft is the answer: it has a mark, and no pass has a better one for the whole."""
+        drafted = self.run.origin.assessment.scores.get(WHOLE)
+        written = self.best.assessment.scores.get(WHOLE) if self.best is not None else None
+        return drafted is not None and (written is None or written.overall <= drafted.overall)
 
     def confidence(self) -> Confidence:
         chosen = self.chosen
@@ -191,11 +167,11 @@ class _Outcome:
 
     def unmet(self) -> tuple[str, ...]:
         """Return why the run cannot count as good enough: silences in the best or last pass, and defects of the answer."""
-        best, begun = self.best, self.run.begun
+        best = self.best
         if best is None:
             return ()
-        reasons = list(dict.fromkeys((*best.silences, *begun[-1].silences)))
-        if failures := [state.assessment.failure.key for state in begun if state.assessment.failure]:
+        reasons = list(dict.fromkeys((*best.silences, *self.begun[-1].silences)))
+        if failures := [state.assessment.failure.key for state in self.begun if state.assessment.failure]:
             reasons.append(f"no reply to {', '.join(failures)}")
         if best.assessment.cut:
             reasons.append(f"the critic's reply was cut at the token limit in pass {best.index}")
@@ -210,14 +186,14 @@ class _Outcome:
         draft, origin = self.run.draft, self.run.origin
         compared: dict[int, str] = {}
         reports: list[PassReport] = []
-        for state in (origin, *self.run.begun):
+        for state in (origin, *self.begun):
             base, document, assessment = state.base, self.documents.get(state.index), state.assessment
             before = compared[base.index] if base is not None else ""
             after = compared[state.index] = draft.comparable(document) if document else ""
             if state is origin and (not state.is_judged or assessment.failure is not None):
                 continue
-            earlier = base.result.part_texts if base is not None else {}
-            parts = state.result.parts.items()
+            earlier = base.part_texts if base is not None else {}
+            parts = state.parts.items()
             reports.append(
                 PassReport(
                     index=state.index,
@@ -236,35 +212,34 @@ class _Outcome:
         return tuple(reports)
 
     def objections(self) -> tuple[Objection, ...]:
-        """Return the issues with the answer, which stand, and with the texts that it is based on.
-
-        An issue with an earlier text is met unless the critic says that it still holds; then it is among the later issues. If the
-        critic was not asked, it is met if its target wrote another text.
-        """
-        objections: list[Objection] = []
-        later: PassState | None = None
-        for state in (self.chosen or self.run.origin).lineage:
-            objections = [*self._objections_to(state, later), *objections]
-            later = state
-        return tuple(objections)
+        """Return the issues with the answer, which stand, and with the texts that it is based on."""
+        chosen = self.chosen or self.run.origin
+        pairs = zip(chosen.lineage, [None, *chosen.lineage], strict=False)
+        return tuple(
+            objection for state, later in reversed(list(pairs)) for objection in self._objections_to(state, later)
+        )
 
     def _objections_to(self, state: PassState, later: PassState | None) -> Iterator[Objection]:
+        """Yield the issues with a text. They are met unless the critic says of the `later` text that they still hold; then they are
+        among its issues. If the critic was not asked, an issue is met if its target wrote another text."""
         shown, coordinator = self.session.shown(), self.settings.hierarchy.coordinator
         standing = later.assessment.standing if later is not None else None
+        rewritten = (
+            {output.role for output in later.outputs if output.written} | {WHOLE} if later is not None else set()
+        )
         for part, issues in state.assessment.issues.items():
             id = self.settings.critique_id(state.index, part)
-            met = standing is not None or (later is not None and (part == WHOLE or later.rewrote(part)))
+            met = standing is not None or part in rewritten
             for n, issue in enumerate(issues, 1):
-                if standing is not None and issue in standing.get(part, ()):
-                    continue
-                yield Objection(
-                    id=f"{id}.{n}",
-                    agent=self.settings.judge,
-                    to=coordinator if part == WHOLE else part,
-                    text=issue,
-                    read=id in shown,
-                    fate="yielded" if met else "stands" if id in shown else "unanswered",
-                )
+                if standing is None or issue not in standing.get(part, ()):
+                    yield Objection(
+                        id=f"{id}.{n}",
+                        agent=self.settings.judge,
+                        to=coordinator if part == WHOLE else part,
+                        text=issue,
+                        read=id in shown,
+                        fate="yielded" if met else "stands" if id in shown else "unanswered",
+                    )
 
     def revisions(self, passes: Sequence[PassReport]) -> tuple[Revision, ...]:
         """Return the result of every critique that was handed back."""
@@ -294,14 +269,13 @@ class _Outcome:
     def metrics(
         self, passes: Sequence[PassReport], aggregated: Mapping[str, Aggregate]
     ) -> dict[str, float | int | None]:
-        chosen = self.chosen
-        parts = [_without_headings(text.text) for text in chosen.result.part_texts.values()] if chosen else []
+        chosen, handed = self.chosen, self.handed
+        parts = [_without_headings(text.text) for text in chosen.part_texts.values()] if chosen else []
         document = _without_headings(self.document)
         integrated = document if self.whole else ""
-        outputs = [output for state in self.run.passes for output in state.result.authors.values()]
+        outputs = [output for state in self.run.passes for output in state.authors.values()]
         revised = [(o.draft, o.text) for o in outputs if o.draft and o.text and o.text is not o.draft]
         changed = [text for draft, text in revised if text.text.split() != draft.text.split()]
-        handed = [handed for state in self.run.begun for handed in state.result.handed]
         gains = [a.weighted_confidence - a.best_individual for a in aggregated.values() if a.best_individual]
         metrics: dict[str, float | int | None] = {
             "novelty": novelty(integrated, map(_without_headings, self._written_before(chosen)))
@@ -327,7 +301,7 @@ class _Outcome:
     def _written_before(self, state: PassState) -> list[str]:
         """Return all texts that existed when the whole of a pass was put together."""
         run, passes = self.run, self.run.passes
-        outputs = [output for earlier in passes[: state.index + 1] for output in earlier.result.all]
+        outputs = [output for earlier in passes[: state.index + 1] for output in earlier.outputs]
         texts = [reply.text for output in outputs for reply in (output.draft, output.text) if reply is not None]
         wholes = [earlier.whole.value.document for earlier in passes[: state.index] if earlier.whole is not None]
         documents = [document.text for document in self.session.sources]
@@ -335,8 +309,8 @@ class _Outcome:
 
     def warnings(self, metrics: Mapping[str, float | int | None], lost: Sequence[str]) -> Iterator[str]:
         """Yield everything that makes the answer or its figures doubtful."""
-        best, run, drafted = self.best, self.run, self.chosen is self.run.origin
-        if best is not None and (later := [state for state in run.begun[best.index :] if not state.unchanged]):
+        best, run = self.best, self.run
+        if best is not None and (later := [state for state in self.begun[best.index :] if not state.unchanged]):
             judged = any(state.check is not None and state.check.score is not None for state in later)
             reason = "no later one was judged better" if judged else "no later one was judged"
             yield f"the answer is pass {best.index} of {later[-1].index}: {reason}"
@@ -356,7 +330,7 @@ class _Outcome:
             if n >= LOOP_REPETITIONS:
                 yield f"the text repeats one sentence {n} times: {sentence[:80]}"
         target = self.settings.target_words
-        if best is not None and target and not drafted:
+        if best is not None and target and not self.is_draft:
             words = len((best.document or "").split())
             if words < MIN_LENGTH_SHARE * target:
                 of = "the target of" if self.settings.length else "the draft, which has"
@@ -365,11 +339,10 @@ class _Outcome:
             yield f"the coordinator kept only {kept:.0%} of the parts' sentences"
         if (new := metrics["beyond_parts"]) is not None and new > MIN_KEPT_SHARE:
             yield f"{new:.0%} of the whole's sentences are in none of its parts"
-        shown = metrics["share_kept"]
-        cuttable = _cuttable(handed for state in run.passes for handed in state.result.handed)
+        shown, cuttable = metrics["share_kept"], _cuttable(handed for state in run.passes for handed in state.handed)
         if self.settings.filter == "always" and shown is not None and 1 - shown < MIN_FILTERED_SHARE and cuttable:
-            yield (f"filtering by distance has little effect: it left out {1 - shown:.1%} of the text handed down")
-        if drafted:
+            yield f"filtering by distance has little effect: it left out {1 - shown:.1%} of the text handed down"
+        if self.is_draft:
             yield "the answer is the draft: no pass had a better mark for the whole text"
 
 

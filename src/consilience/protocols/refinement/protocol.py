@@ -6,6 +6,7 @@ intent → [draft → specialist → revise → integrate → critique → revis
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from functools import partial
 from typing import ClassVar
 
@@ -16,41 +17,39 @@ from consilience.domain.messages import Message, is_empty_remark
 from consilience.domain.outcome import Check, StopReason
 from consilience.domain.positions import LEVELS, exact
 from consilience.engine.analysis import SentenceIndex, sentences
-from consilience.engine.prompt import Prompt, Quote
+from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols._common.conclusion import quoted, step_limit
 from consilience.protocols._common.presenting import format_score
 from consilience.protocols.refinement.outcome import conclude
-from consilience.protocols.refinement.passes import PassWriter
+from consilience.protocols.refinement.passes import PassWriter, words_in
 from consilience.protocols.refinement.records import (
     MAX_MARK,
-    MAX_POINTS,
     Assessment,
+    PassState,
+    RefinementRun,
+    RevisionRequests,
+    mark_from,
+)
+from consilience.protocols.refinement.report import RefinementReport
+from consilience.protocols.refinement.report_data import WHOLE, JudgedPass, Scores
+from consilience.protocols.refinement.settings import (
+    MAX_POINTS,
     BriefJudgement,
     Critique,
     DraftReply,
     IntegratedReply,
     Judgement,
     LaterJudgement,
-    PassResult,
-    PassState,
-    RefinementRun,
-    RevisionRequests,
+    RefinementSettings,
     TitledReply,
     critique_of,
-    mark_from,
-    total_of,
-    words_in,
 )
-from consilience.protocols.refinement.report import RefinementReport
-from consilience.protocols.refinement.report_data import WHOLE, JudgedPass, Scores
-from consilience.protocols.refinement.settings import RefinementSettings
 from consilience.protocols.refinement.texts import extract_protected
 
 MAX_EXTRA_WORDS = 100
 """Words that a whole may have in addition to 1.5 times those of its parts, for short parts."""
-
 
 FULL_LENGTH_CHARS = 500
 """Length of a text with the best mark by length (seed 004, M7)."""
@@ -71,41 +70,52 @@ class Refinement(RefinementSettings):
     closing: ClassVar[bool] = True
 
     async def run(self, session: Session) -> RefinementReport:
-        origin = PassState(0, PassResult(self.hierarchy))
-        run = RefinementRun(extract_protected(self.draft, self.protect), [origin], await self._distances(session))
+        draft, distances = extract_protected(self.draft, self.protect), await self._distances(session)
+        run = RefinementRun(session, self, draft, distances, [PassState(0, self.hierarchy)])
         passes = step_limit(session, self.max_passes)
         if passes > 0:
-            await self._judge_draft(session, run)
-            await self._set_intent(session, run)
+            await self._judge_draft(run)
+            await self._set_intent(run)
         for index in range(1, passes + 1):
-            state = await self._write_parts(session, run, index)  # draft → specialist → revise
-            if self._is_to_integrate(session, run, state):
-                await self._integrate(session, run, state)
-                await self._criticise(session, run, state)
-            if stop := self._stop_reason(session, run, state):
-                return await conclude(session, self, run, stop)
-        return await conclude(session, self, run, StopReason.EXHAUSTED_STEPS)
+            state = await self._write_parts(run, index)  # draft → specialist → revise
+            if self._is_to_integrate(run, state):
+                await self._integrate(run, state)
+                await self._criticise(run, state)
+            if stop := self._stop_reason(run, state):
+                return await conclude(run, stop)
+        return await conclude(run, StopReason.EXHAUSTED_STEPS)
 
-    async def _judge_draft(self, session: Session, run: RefinementRun) -> None:
+    async def _distances(self, session: Session) -> dict[str, dict[str, float]]:
+        """Return the distances of all roles, from their vectors or, if the filter needs them, from embedded descriptions."""
+        if self.hierarchy.has_vectors:
+            return self.hierarchy.distances
+        if not self.needs_encoder:
+            return {}  # nothing is embedded for the report alone
+        roles = self.hierarchy.roles
+        cosines = await session.cosines([role.description for role in roles])
+        if cosines is None:
+            return {}
+        return {a.name: {b.name: from_cosine(cosines[i][j]) for j, b in enumerate(roles)} for i, a in enumerate(roles)}
+
+    async def _judge_draft(self, run: RefinementRun) -> None:
         """Publish the draft, and judge it as pass 0, as a whole."""
         if not run.draft.text:
             return
-        run.origin.draft = Message(
-            id="draft", sender="draft", kind="draft", text=run.draft.text, audience=_everyone(session)
-        )
-        session.publish(run.origin.draft)
+        run.origin.draft = Message(id="draft", sender="draft", kind="draft", text=run.draft.text, audience=run.everyone)
+        run.session.publish(run.origin.draft)
         if self.critic == "model":
-            await self._criticise(session, run, run.origin)
+            await self._criticise(run, run.origin)
 
-    async def _set_intent(self, session: Session, run: RefinementRun) -> None:
+    async def _set_intent(self, run: RefinementRun) -> None:
         """Ask the coordinator once what the text is for, given the critique of the draft."""
-        tree, critiques = self.hierarchy, self._requests(session, run).whole
+        session, tree, draft = run.session, self.hierarchy, run.origin.draft
+        critiques = self._requests(run).get(WHOLE, {})
         words = session.render_template(
             "intent",
             duty=tree.by_name[tree.coordinator].description,
             parts=tuple((part, tree.by_name[part].description) for part in tree.sections),
             tone=self.tone,
-            draft=run.origin.draft is not None,
+            draft=draft is not None,
             length=self.target("the task"),
             of_draft=tuple(critiques),
         )
@@ -113,39 +123,39 @@ class Refinement(RefinementSettings):
         async with session.phase("intent", 0):
             reply = await session.ask(
                 tree.coordinator,
-                Prompt(words, quotes, quoted(session, run.origin.draft, "draft")),
+                Prompt(words, quotes, quoted(session, draft, "draft")),
                 key=f"intent/{tree.coordinator}",
                 kind="intent",
-                audience=_everyone(session),
+                audience=run.everyone,
             )
         if isinstance(reply, Failure):
             run.failures.append(reply)
         else:
             run.intent = reply
 
-    async def _write_parts(self, session: Session, run: RefinementRun, index: int) -> PassState:
+    async def _write_parts(self, run: RefinementRun, index: int) -> PassState:
         """Write the parts of a pass, from the best pass so far or, in the first one, from the draft."""
-        base, requests = run.base, self._requests(session, run)
-        result = await PassWriter(session, self, run, index, base, requests).write()
-        state = PassState(index, result, base, requests=requests)
+        base = run.base
+        state = PassState(index, self.hierarchy, base, requests=self._requests(run))
+        await PassWriter(run, state, base).write()
         run.passes.append(state)
-        run.failures.extend(result.failures)
-        rewritten = any(output.written for output in result.parts.values())
-        state.unchanged = index > 1 and not rewritten and not requests.concern_only_whole
+        run.failures.extend(state.failures)
+        rewritten = any(output.written for output in state.parts.values())
+        state.unchanged = index > 1 and not rewritten and not state.concerns_only_whole
         return state
 
-    def _is_to_integrate(self, session: Session, run: RefinementRun, state: PassState) -> bool:
+    def _is_to_integrate(self, run: RefinementRun, state: PassState) -> bool:
         """Return whether the parts are to become a whole. After a limit in a later pass the judged text stands, not half a pass."""
         if state.index == 1:
-            return session.has_quorum(state.result.opening(self.first_speakers))
+            return run.session.has_quorum(state.opening(self.first_speakers))
         return not run.exhausted and not state.unchanged
 
-    async def _integrate(self, session: Session, run: RefinementRun, state: PassState) -> None:
+    async def _integrate(self, run: RefinementRun, state: PassState) -> None:
         """Ask the coordinator for one text. It may be the answer, so the call may draw on the reserve."""
-        lead, parts, critiques = self.hierarchy.coordinator, state.result.parts, state.requests.whole
+        session, lead, parts, draft = run.session, self.hierarchy.coordinator, state.parts, run.origin.draft
         last = state.base.whole if state.base is not None else None
-        texts = list(state.result.part_texts.values())
-        below = {name: output.text for name, output in state.result.below(lead).items()}
+        critiques, texts = state.requests.get(WHOLE, {}), list(state.part_texts.values())
+        below = {name: output.text for name, output in state.below(lead).items()}
         helpers = tuple(name for name in below if name not in parts)
         words = session.render_template(
             "integrate",
@@ -153,7 +163,7 @@ class Refinement(RefinementSettings):
             parts=tuple(parts),
             helpers=helpers,
             intent=run.intent is not None,
-            draft=run.origin.draft is not None,
+            draft=draft is not None,
             changed=tuple(name for name, part in parts.items() if part.written) if last is not None else (),
             again=last is not None,
             of_whole=tuple(critiques),
@@ -169,11 +179,11 @@ class Refinement(RefinementSettings):
         async with session.phase("integrate", state.index):
             reply = await session.ask(
                 lead,
-                Prompt(words, tuple(quotes), quoted(session, run.origin.draft, "draft")),
+                Prompt(words, tuple(quotes), quoted(session, draft, "draft")),
                 key=f"pass-{state.index}/integrate/{lead}",
                 returns=TitledReply if session.detail == "brief" else IntegratedReply,
                 kind="whole",
-                audience=_everyone(session),
+                audience=run.everyone,
                 accept=partial(_accept_whole, [text.text for text in texts], len(self.draft.split())),
                 closing=True,
                 max_tokens=self.longest_reply,
@@ -182,98 +192,89 @@ class Refinement(RefinementSettings):
             run.failures.append(reply)
             return
         state.whole = reply
-        if state.requests.concern_only_whole and last is not None:
+        if state.concerns_only_whole and last is not None:
             state.unchanged = reply.value.document.split() == last.value.document.split()
 
-    async def _criticise(self, session: Session, run: RefinementRun, state: PassState) -> None:
+    async def _criticise(self, run: RefinementRun, state: PassState) -> None:
         """Have the pass judged, unless its text is unchanged or a limit was hit, and record whether it is good enough."""
         if state.unchanged or run.exhausted:
             return
-        async with session.phase("critique", state.index):
-            context = (*quoted(session, run.intent, "intent"), *quoted(session, run.origin.draft, "draft"))
-            state.assessment = await judge(session, self, state, context)
-        if state.assessment.failure is not None:
-            run.failures.append(state.assessment.failure)
+        async with run.session.phase("critique", state.index):
+            assessment = state.assessment = await judge(run, state)
+        if assessment.failure is not None:
+            run.failures.append(assessment.failure)
             return
+        quality = None if assessment.quality is None else float(assessment.quality)
         if state.index:
             state.silences = tuple(run.silences())
-            check = check_of(self, state.assessment)
+            check = self._check(assessment, quality)
             state.reached, state.check = check.met, check.vetoed(*state.silences)
-            session.record_check(state.check, state.index)
-        session.note("pass", judged_pass(state))
+            run.session.record_check(state.check, state.index)
+        marks, issues = assessment.confidences, dict(assessment.issues)
+        note = JudgedPass(index=state.index, quality=quality, met=state.reached, scores=marks, issues=issues)
+        run.session.note("pass", note)
 
-    def _stop_reason(self, session: Session, run: RefinementRun, state: PassState) -> StopReason | None:
+    def _check(self, assessment: Assessment, score: float | None) -> Check:
+        """Return whether a pass is good enough: the mean mark of the parts and the mark of the whole reach the threshold, no mark
+        is missing, and no part is useless."""
+        needed, quality, whole = exact(self.threshold), assessment.quality, assessment.marks.get(WHOLE, MAX_MARK)
+        met = quality is not None and whole is not None and min(quality, Fraction(whole, MAX_MARK)) >= needed
+        detail = ", ".join(f"{part} {format_score(value)}" for part, value in assessment.confidences.items())
+        check = Check(met=met, kind=self.confidence, score=score, threshold=self.threshold, detail=detail)
+        return check.vetoed(assessment.useless) if assessment.useless else check
+
+    def _stop_reason(self, run: RefinementRun, state: PassState) -> StopReason | None:
         """Return why the run ends with a pass; None if another pass may follow."""
-        if state.index == 1 and not session.has_quorum(state.result.opening(self.first_speakers)):
+        if state.index == 1 and not run.session.has_quorum(state.opening(self.first_speakers)):
             return StopReason.FAILED
         if run.exhausted:
             return run.exhausted
         if state.unchanged:  # a failed call is no decision to keep the text
-            return None if state.whole is None and state.result.failures else StopReason.STALLED
+            return None if state.whole is None and state.failures else StopReason.STALLED
         if state.check is None:
             return StopReason.INCONCLUSIVE
         if state.check.met:
             return StopReason.CONVERGED
-        missing = len(state.result.parts) < len(self.hierarchy.sections)
+        missing = len(state.parts) < len(self.hierarchy.sections)
         if missing or any(state.assessment.issues.values()):
             return None
         return StopReason.INCONCLUSIVE if state.reached else StopReason.STALLED
 
     # --- critiques, as messages
 
-    def _requests(self, session: Session, run: RefinementRun) -> RevisionRequests:
+    def _requests(self, run: RefinementRun) -> RevisionRequests:
         """Return the critiques of the pass that the next one starts from and, if the last pass was worse, also that one's critiques
         of the same parts."""
         base, last = run.base, run.passes[-1]
         states = {"": base} if last is base else {"": base, "later ": last}
+        requests: dict[str, dict[str, Message]] = {}
+        for part in (*(part for part, issues in base.assessment.issues.items() if issues and part != WHOLE), WHOLE):
+            label = base.whole_label if part == WHOLE else "critique"
+            handed = {f"{when}{label}": self._handed_back(run, state, part) for when, state in states.items()}
+            if critiques := {label: message for label, message in handed.items() if message is not None}:
+                requests[part] = critiques
+        return requests
 
-        def critiques(part: str, label: str) -> dict[str, Message]:
-            handed = {f"{when}{label}": self._handed_back(session, state, part) for when, state in states.items()}
-            return {label: message for label, message in handed.items() if message is not None}
-
-        parts = [part for part, issues in base.assessment.issues.items() if issues and part != WHOLE]
-        return RevisionRequests(
-            {part: critiques(part, "critique") for part in parts}, critiques(WHOLE, base.whole_label)
-        )
-
-    def _handed_back(self, session: Session, state: PassState, part: str) -> Message | None:
-        """Return the critique of a part in a pass, published once; None without issues."""
-        if state.assessment.issues.get(part) and part not in state.critiques:
-            state.critiques[part] = self._publish_critique(session, state, part)
-        return state.critiques.get(part)
-
-    def _publish_critique(self, session: Session, state: PassState, part: str) -> Message:
-        """Publish the critique of a part to its writers, their specialists and the coordinator; of the whole, to every role."""
-        tree, of = self.hierarchy, state.text_of(part)
-        writers = [name for name in (*tree.inner, part) if part != WHOLE and part in tree.writes_for(name)]
-        readers = dict.fromkeys((*writers, *(child for name in writers for child in tree.children(name))))
-        message = Message(
-            id=self.critique_id(state.index, part),
-            sender=self.judge,
-            kind="critique",
-            text=state.assessment.critique(part),
-            audience=tree.shape.agents if part == WHOLE else tuple(readers),
-            reply_to=session.quote(of, part).id if of is not None else None,
-            phase=("critique", state.index),
-        )
-        session.publish(message)
-        return message
-
-    async def _distances(self, session: Session) -> dict[str, dict[str, float]]:
-        """Return the distances of all roles, from their vectors or, if the filter needs them, from embedded descriptions."""
-        if self.hierarchy.has_vectors:
-            return self.hierarchy.distances
-        if not self.needs_encoder:
-            return {}  # nothing is embedded for the report alone
-        roles = self.hierarchy.roles
-        cosines = await session.cosines([role.description for role in roles])
-        if cosines is None:
-            return {}
-        return {a.name: {b.name: from_cosine(cosines[i][j]) for j, b in enumerate(roles)} for i, a in enumerate(roles)}
-
-
-def _everyone(session: Session) -> tuple[str, ...]:
-    return tuple(agent.id for agent in session.agents)
+    def _handed_back(self, run: RefinementRun, state: PassState, part: str) -> Message | None:
+        """Return the critique of a part in a pass; None without issues. It is published once: that of a part to its writers, their
+        specialists and the coordinator, that of the whole to every role."""
+        if not state.assessment.issues.get(part):
+            return None
+        if part not in state.critiques:
+            tree, of = self.hierarchy, state.text_of(part)
+            writers = [name for name in (*tree.inner, part) if part != WHOLE and part in tree.writes_for(name)]
+            readers = dict.fromkeys((*writers, *(child for name in writers for child in tree.children(name))))
+            state.critiques[part] = Message(
+                id=self.critique_id(state.index, part),
+                sender=self.judge,
+                kind="critique",
+                text=state.assessment.critique(part),
+                audience=tree.shape.agents if part == WHOLE else tuple(readers),
+                reply_to=run.session.quote(of, part).id if of is not None else None,
+                phase=("critique", state.index),
+            )
+            run.session.publish(state.critiques[part])
+        return state.critiques[part]
 
 
 def _accept_whole(parts: Sequence[str], drafted: int, reply: IntegratedReply) -> None:
@@ -293,36 +294,30 @@ def _accept_whole(parts: Sequence[str], drafted: int, reply: IntegratedReply) ->
 # --- the critic
 
 
-async def judge(
-    session: Session, settings: RefinementSettings, state: PassState, context: Sequence[Quote]
-) -> Assessment:
-    """Judge the parts and the whole of a pass, or the draft as a whole. One call, none with the heuristic critic.
-
-    Without a whole the critic reads the parts. `context` is what the text should be: the intent, the draft.
-    """
-    parts, index = state.result.part_texts, state.index
+async def judge(run: RefinementRun, state: PassState) -> Assessment:
+    """Judge the parts and the whole of a pass, or the draft as a whole. One call, none with the heuristic critic."""
+    settings, parts, cap = run.settings, state.part_texts, run.session.caps.issues
     # in brief the critic is not asked about earlier issues
-    earlier = state.base.critiques if state.base is not None and session.detail != "brief" else {}
+    earlier = state.base if state.base is not None and state.base.critiques and run.session.detail != "brief" else None
     reply: Reply[Critique] | Failure | None = None
-    if settings.critic == "model" and (parts or not index):
-        reply = await _ask(session, settings, state, context, earlier)
-    scores = _scores_of(reply.value) if isinstance(reply, Reply) else {}
-    marks: dict[str, int | None] = {}
-    for part in settings.hierarchy.sections if index else ():
-        marks[part] = mark_of(settings.confidence, parts[part], scores.get(part)) if part in parts else None
+    if settings.critic == "model" and (parts or not state.index):
+        reply = await _ask_critic(run, state, earlier)
+    judgements = reply.value.judgements() if isinstance(reply, Reply) else {}
+    scores = {part: _scores_of(judgement) for part, judgement in judgements.items()}
+    sections = settings.hierarchy.sections if state.index else ()
+    marks = {part: mark_of(settings.confidence, parts.get(part), scores.get(part)) for part in sections}
     if settings.critic == "heuristic":
         return Assessment(marks, issues={part: heuristic_issues(parts[part], marks[part]) for part in parts})
-    if settings.confidence == "critic" or not index:
+    if settings.confidence == "critic" or not state.index:
         marks[WHOLE] = mark_from(scores[WHOLE].overall) if WHOLE in scores else None
     if not isinstance(reply, Reply):
         return Assessment(marks, failure=reply)
-    issues = {part: _stated_issues(judgement) for part, judgement in reply.value.judgements().items()}
+    issues = {part: _stated_issues(judgement) for part, judgement in judgements.items()}
     standing = None
-    if earlier and state.base is not None:
-        before = state.base.assessment.issues
-        standing = {part: _standing(before.get(part, ()), one) for part, one in reply.value.judgements().items()}
+    if earlier is not None:
+        before = earlier.assessment.issues
+        standing = {part: _standing(before.get(part, ()), judgement) for part, judgement in judgements.items()}
         issues = {part: tuple(dict.fromkeys((*standing[part], *named))) for part, named in issues.items()}
-    cap = session.caps.issues
     kept = {part: named[:cap] for part, named in issues.items()}
     return Assessment(
         marks=marks,
@@ -335,47 +330,41 @@ async def judge(
     )
 
 
-def _ask(
-    session: Session,
-    settings: RefinementSettings,
-    state: PassState,
-    context: Sequence[Quote],
-    earlier: Mapping[str, Message],
-) -> Ask[Critique]:
-    """`earlier` are the critiques of the version before, by part."""
-    parts = state.result.part_texts
-    read = {"text": state.whole} if state.whole is not None else parts
-    quotes = [*context, *(session.quote(text, label) for label, text in read.items())]
-    of_whole = state.base.whole_label if state.base is not None else ""
-    labelled = {of_whole if part == WHOLE else f"critique of {part}": message for part, message in earlier.items()}
+def _ask_critic(run: RefinementRun, state: PassState, earlier: PassState | None) -> Ask[Critique]:
+    """Ask about the whole, or the parts if there is none, beside what the text should be: the intent, the draft. `earlier`: the
+    version before, if the critic is to say which of its issues still hold."""
+    session, settings, parts = run.session, run.settings, state.part_texts
+    shown = {"intent": run.intent, "draft": run.origin.draft, **({"text": state.whole} if state.whole else parts)}
+    labels = tuple(label for label, text in shown.items() if text is not None)
+    criticised = earlier.critiques if earlier is not None else {}
+    of_whole = earlier.whole_label if earlier is not None else ""
+    critiques = {of_whole if part == WHOLE else f"critique of {part}": text for part, text in criticised.items()}
     words = session.render_template(
         "critique",
         parts=tuple((part, settings.hierarchy.by_name[part].description) for part in parts),
-        labels=tuple(quote.label for quote in quotes),
+        labels=labels,
         length=settings.target(),
         tone=settings.tone,
         size=words_in(state.whole),
-        earlier=tuple(labelled),
+        earlier=tuple(critiques),
         most=session.caps.issues,
         documents=bool(session.sources),
     )
+    quotes = (quote for label, text in (*shown.items(), *critiques.items()) for quote in quoted(session, text, label))
     return session.ask(
         settings.judge,
-        Prompt(words, (*quotes, *(session.quote(message, label) for label, message in labelled.items()))),
+        Prompt(words, tuple(quotes)),
         key=f"pass-{state.index}/critique/{settings.judge}",
-        returns=critique_of((*parts, WHOLE), frozenset(earlier), brief=session.detail == "brief"),
+        returns=critique_of((*parts, WHOLE), frozenset(criticised), brief=session.detail == "brief"),
         kind="judgement",
         closing=True,  # an answer exists then, and one that was judged is worth more than the reserve
         max_tokens=settings.critique_tokens,
     )
 
 
-def _scores_of(critique: Critique) -> dict[str, Scores]:
+def _scores_of(judgement: Judgement | BriefJudgement) -> Scores:
     """Return the critic's points as shares of the best ones, to a hundredth of a point."""
-    return {
-        part: Scores(**{n: mark_from(getattr(judgement, n) / MAX_POINTS) / MAX_MARK for n in Scores.model_fields})
-        for part, judgement in critique.judgements().items()
-    }
+    return Scores(**{n: mark_from(getattr(judgement, n) / MAX_POINTS) / MAX_MARK for n in Scores.model_fields})
 
 
 def _stated_issues(judgement: Judgement | BriefJudgement) -> tuple[str, ...]:
@@ -396,9 +385,11 @@ def _is_echo(issue: str, text: Reply[object] | Message | None) -> bool:
     return bool(written) and all(map(SentenceIndex(sentences(issue)).contains, written))
 
 
-def mark_of(kind: str, text: Reply[DraftReply], scores: Scores | None) -> int | None:
+def mark_of(kind: str, text: Reply[DraftReply] | None, scores: Scores | None) -> int | None:
     """Return a part's mark of one kind: the critic's overall score, `min(len/500, 1)`, or the author's declared confidence."""
     match kind:
+        case _ if text is None:
+            return None
         case "critic":
             return mark_from(scores.overall) if scores is not None else None
         case "length":
@@ -411,30 +402,3 @@ def heuristic_issues(text: Reply[DraftReply], mark: int | None) -> tuple[str, ..
     """Return the issues by the seed's two rules."""
     low = mark is not None and mark < MIN_CONFIDENCE_MARK
     return (*["too short"] * (len(text.text) < MIN_PART_CHARS), *["low confidence"] * low)
-
-
-def check_of(settings: RefinementSettings, assessment: Assessment) -> Check:
-    """Return whether a pass is good enough: the mean mark of the parts and the mark of the whole reach the threshold, no mark is
-    missing, and no part is useless."""
-    needed, parts = exact(settings.threshold) * MAX_MARK, assessment.part_marks
-    total, whole = total_of(parts), assessment.marks.get(WHOLE, MAX_MARK)
-    check = Check(
-        met=total is not None and total >= needed * len(parts) and whole is not None and whole >= needed,
-        kind=settings.confidence,
-        score=assessment.quality,
-        threshold=settings.threshold,
-        detail=", ".join(f"{part} {format_score(value)}" for part, value in assessment.confidences.items()),
-    )
-    return check.vetoed(assessment.useless) if assessment.useless else check
-
-
-def judged_pass(state: PassState) -> JudgedPass:
-    """Return the note that records a judgement."""
-    assessment = state.assessment
-    return JudgedPass(
-        index=state.index,
-        quality=assessment.quality,
-        met=state.reached,
-        scores=assessment.confidences,
-        issues=dict(assessment.issues),
-    )

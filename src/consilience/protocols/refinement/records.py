@@ -1,26 +1,22 @@
-"""What agents return, and what a run consists of: the texts of the roles, judgements, passes, the whole run."""
+"""What a run consists of: the texts of the roles, judgements, passes, the whole run."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Annotated, Any
+from fractions import Fraction
+from typing import Any
 
-from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, create_model
-
-from consilience.domain.detail import capped
 from consilience.domain.hierarchies import Hierarchy
-from consilience.domain.messages import ClaimReplies, FreeText, Message
+from consilience.domain.messages import Message
 from consilience.domain.outcome import Check, StopReason
 from consilience.domain.positions import ConfidenceLevel
 from consilience.engine.prompt import Quote
+from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, exhaustion
 from consilience.protocols.refinement.report_data import WHOLE, HandedDownText, Scores
+from consilience.protocols.refinement.settings import MAX_POINTS, DraftReply, IntegratedReply, RefinementSettings
 from consilience.protocols.refinement.texts import ProtectedDraft
-
-MAX_MEAN_WORD_CHARS = 15
-"""A text with longer words on average does not separate words by spaces."""
 
 MAX_MARK = 1000
 """Marks are integers, in hundredths of a point of ten, to compare exactly."""
@@ -28,122 +24,8 @@ MAX_MARK = 1000
 CONTRADICTION = 300
 """Min distance of an overall mark that contradicts the mean of the other marks."""
 
-
 CRITIQUE_OF_WHOLE, CRITIQUE_OF_DRAFT = "critique of the whole", "critique of the draft"
 """Labels of critiques of a whole text."""
-
-
-class DraftReply(BaseModel):
-    """A piece of text, and its author's confidence in it."""
-
-    confidence: ConfidenceLevel = "unsure"
-    text: FreeText
-
-
-class IntegratedReply(BaseModel):
-    """The whole text, and its main claims with the parts they rest on.
-
-    The claims come last: a token limit may cut them off, but not the text.
-    """
-
-    text: FreeText
-    claims: ClaimReplies = Field(default_factory=list)
-
-    @property
-    def document(self) -> str:
-        """The text as the reader gets it."""
-        return self.text
-
-
-class TitledReply(IntegratedReply):
-    """A whole text with a separate title: small models write a title in the text and stop."""
-
-    title: str = ""
-
-    @property
-    def document(self) -> str:
-        """The title above the text, unless the text has one."""
-        title = " ".join(self.title.split()).lstrip("# ")
-        return f"# {title}\n\n{self.text}" if title and not self.text.startswith("# ") else self.text
-
-
-def words_in(*texts: Reply[Any] | None) -> int:
-    """Return the number of words in texts; 0 (unknown) in scripts that do not separate words by spaces."""
-    words = [word for text in texts if text is not None for word in text.text.split()]
-    return len(words) if sum(map(len, words)) < MAX_MEAN_WORD_CHARS * len(words) else 0
-
-
-MAX_POINTS = 10.0
-
-NAMED_POINTS: Mapping[str, float] = {"useless": 0.0, "weak": 3.0, "passable": 5.0, "good": 8.0, "excellent": 10.0}
-"""Words for points: small models do not choose numbers with care (docs/design/refinement.md). The values are this project's."""
-
-
-def _points_from_name(value: object) -> object:
-    return NAMED_POINTS.get(value.strip().casefold(), value) if isinstance(value, str) else value
-
-
-_ACCEPTED = (BeforeValidator(_points_from_name), Field(ge=0, le=MAX_POINTS, allow_inf_nan=False))
-_NUMBER = WithJsonSchema({"type": "number", "minimum": 0, "maximum": MAX_POINTS})
-
-Points = Annotated[float, *_ACCEPTED, _NUMBER]
-"""0 to 10. Asks for a number; a name is accepted."""
-NamedPoints = Annotated[float, *_ACCEPTED, WithJsonSchema({"type": "string", "enum": list(NAMED_POINTS)})]
-"""0 to 10. Asks for a name; a number is accepted."""
-CriticIssues = Annotated[list[str], Field(json_schema_extra=capped("issues"))]
-
-
-# The names of the following classes are part of the schema in every recorded request.
-
-
-class Judgement(BaseModel):
-    """What the critic says of one part or of the whole. Issues come first: marks that follow from them are better."""
-
-    issues: CriticIssues = Field(default_factory=list)
-    coherence: Points
-    accuracy: Points
-    depth: Points
-    overall: Points
-
-
-class StandingIssues(BaseModel):
-    """The issues with the version before that still hold."""
-
-    standing: list[int] = Field(default_factory=list)
-    """Their numbers."""
-
-
-class LaterJudgement(Judgement, StandingIssues):
-    """A judgement of what the critic has judged before."""
-
-
-class BriefJudgement(BaseModel):
-    """A judgement by a small model, which finds the same issues in every part unless it gives marks first."""
-
-    coherence: NamedPoints
-    accuracy: NamedPoints
-    depth: NamedPoints
-    overall: NamedPoints
-    issues: CriticIssues = Field(default_factory=list)
-
-
-class Critique(BaseModel):
-    """A judgement of every part and of the whole, each under its own name."""
-
-    def judgements(self) -> Mapping[str, Judgement | BriefJudgement]:
-        """Return them by part, and for the whole."""
-        fields = type(self).model_fields
-        return {str(field.alias): getattr(self, name) for name, field in fields.items()}
-
-
-@lru_cache(maxsize=256)
-def critique_of(
-    names: tuple[str, ...], earlier: frozenset[str] = frozenset(), *, brief: bool = False
-) -> type[Critique]:
-    """Return the type of a critique of these parts, all required. `earlier`: the parts that had issues before."""
-    kinds = {name: BriefJudgement if brief else LaterJudgement if name in earlier else Judgement for name in names}
-    fields = {f"part_{n}": (kinds[name], Field(alias=name)) for n, name in enumerate(names, 1)}
-    return create_model("Critique", __base__=Critique, **fields)  # type: ignore[call-overload,no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,67 +56,9 @@ class RoleOutput:
         return self.written or self.draft is not None
 
 
-@dataclass(frozen=True, slots=True)
-class PassResult:
-    """What all roles wrote in a pass."""
-
-    tree: Hierarchy
-    authors: Mapping[str, RoleOutput] = field(default_factory=dict)
-    served: Mapping[tuple[str, str], RoleOutput] = field(default_factory=dict)
-    """Of the specialists, by parent and specialist."""
-
-    @property
-    def all(self) -> tuple[RoleOutput, ...]:
-        return (*self.authors.values(), *self.served.values())
-
-    @property
-    def failures(self) -> tuple[Failure, ...]:
-        return tuple(failure for output in self.all for failure in output.failures)
-
-    @property
-    def handed(self) -> tuple[HandedDownText, ...]:
-        return tuple(handed for output in self.all for handed in output.handed)
-
-    def below(self, parent: str) -> dict[str, RoleOutput]:
-        """Return what a role gets from each of its children that has a text."""
-        children = self.tree.children(parent)
-        outputs = {child: self.served.get((parent, child), self.authors.get(child)) for child in children}
-        return {child: output for child, output in outputs.items() if output is not None and output.text is not None}
-
-    @property
-    def parts(self) -> dict[str, RoleOutput]:
-        """The existing parts of the text, in order."""
-        return {
-            name: output for name, output in self.below(self.tree.coordinator).items() if name in self.tree.sections
-        }
-
-    @property
-    def part_texts(self) -> dict[str, Reply[DraftReply]]:
-        """The texts of the parts."""
-        return {name: output.text for name, output in self.parts.items() if output.text is not None}
-
-    def opening(self, speakers: Sequence[str]) -> list[tuple[Reply[DraftReply] | None, Sequence[Failure]]]:
-        """Return the text and the failures of each of `first_speakers`, who may be specialists of the coordinator."""
-        outputs = [self.authors.get(name) or self.served[self.tree.coordinator, name] for name in speakers]
-        return [(output.text, output.failures) for output in outputs]
-
-
-LabelledMessages = Mapping[str, Message]
-"""Messages by the label under which prompts quote them."""
-
-
-@dataclass(frozen=True)
-class RevisionRequests:
-    """Critiques that a pass must meet. Labels that begin with `later` belong to a worse pass that started from the same text."""
-
-    parts: Mapping[str, LabelledMessages] = field(default_factory=dict)
-    """Of each criticised part."""
-    whole: LabelledMessages = field(default_factory=dict)
-
-    @property
-    def concern_only_whole(self) -> bool:
-        return bool(self.whole) and not self.parts
-
+RevisionRequests = Mapping[str, Mapping[str, Message]]
+"""Critiques that a pass must meet: by criticised part, or `WHOLE`, and by the label under which prompts quote them. Labels that
+begin with `later` belong to a worse pass that started from the same text."""
 
 IssuesByPart = Mapping[str, tuple[str, ...]]
 """Issues by part, and of the whole under `WHOLE`."""
@@ -263,19 +87,11 @@ class Assessment:
     """The critic's reply ended at the token limit."""
 
     @property
-    def total(self) -> int | None:
-        """The sum of all marks; None if one is missing."""
-        return total_of(self.marks.values())
-
-    @property
-    def part_marks(self) -> list[int | None]:
-        return [mark for part, mark in self.marks.items() if part != WHOLE]
-
-    @property
-    def quality(self) -> float | None:
+    def quality(self) -> Fraction | None:
         """The mean mark of the parts, from 0 to 1; None if one is missing."""
-        total = total_of(self.part_marks)
-        return None if total is None else total / (MAX_MARK * len(self.part_marks))
+        marks = [mark for part, mark in self.marks.items() if part != WHOLE]
+        total = total_of(marks)
+        return None if total is None else Fraction(total, MAX_MARK * len(marks))
 
     @property
     def confidences(self) -> dict[str, float | None]:
@@ -322,13 +138,15 @@ class PassState:
     """One pass of a run, or the draft given with the task as pass 0. None stands for steps that were not reached."""
 
     index: int
-    result: PassResult
+    tree: Hierarchy
     base: PassState | None = None
     """The pass that it started from: the draft, or the best so far."""
     draft: Message | None = None
     """The draft, if it is one."""
-    requests: RevisionRequests = field(default_factory=RevisionRequests)
-    """The critiques that it must meet."""
+    requests: RevisionRequests = field(default_factory=dict)
+    authors: Mapping[str, RoleOutput] = field(default_factory=dict)
+    served: Mapping[tuple[str, str], RoleOutput] = field(default_factory=dict)
+    """Of the specialists, by parent and specialist."""
     whole: Reply[IntegratedReply] | None = None
     assessment: Assessment = field(default_factory=Assessment)
     check: Check | None = None
@@ -342,6 +160,40 @@ class PassState:
     """Critiques handed back for a later pass, by part."""
 
     @property
+    def outputs(self) -> tuple[RoleOutput, ...]:
+        return (*self.authors.values(), *self.served.values())
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """Of authors and specialists."""
+        return tuple(failure for output in self.outputs for failure in output.failures)
+
+    @property
+    def handed(self) -> tuple[HandedDownText, ...]:
+        return tuple(handed for output in self.outputs for handed in output.handed)
+
+    def below(self, parent: str) -> dict[str, RoleOutput]:
+        """Return what a role gets from each of its children that has a text."""
+        outputs = {c: self.served.get((parent, c), self.authors.get(c)) for c in self.tree.children(parent)}
+        return {child: output for child, output in outputs.items() if output is not None and output.text is not None}
+
+    @property
+    def parts(self) -> dict[str, RoleOutput]:
+        """The existing parts of the text, in order."""
+        below = self.below(self.tree.coordinator)
+        return {name: output for name, output in below.items() if name in self.tree.sections}
+
+    @property
+    def part_texts(self) -> dict[str, Reply[DraftReply]]:
+        """The texts of the parts."""
+        return {name: output.text for name, output in self.parts.items() if output.text is not None}
+
+    def opening(self, speakers: Sequence[str]) -> list[tuple[Reply[DraftReply] | None, Sequence[Failure]]]:
+        """Return the text and the failures of each of `first_speakers`, who may be specialists of the coordinator."""
+        outputs = [self.authors.get(name) or self.served[self.tree.coordinator, name] for name in speakers]
+        return [(output.text, output.failures) for output in outputs]
+
+    @property
     def is_judged(self) -> bool:
         """Whether a judgement was tried."""
         return bool(self.assessment.marks)
@@ -349,8 +201,8 @@ class PassState:
     @property
     def is_begun(self) -> bool:
         """Whether the pass produced any text. A pass whose first call hit a limit did not."""
-        refused = all(failure.kind.is_limit for failure in self.result.failures)
-        return self.whole is not None or any(output.replied for output in self.result.all) or not refused
+        refused = all(failure.kind.is_limit for failure in self.failures)
+        return self.whole is not None or any(output.replied for output in self.outputs) or not refused
 
     @property
     def document(self) -> str | None:
@@ -362,17 +214,22 @@ class PassState:
             return self.whole.value.document
         if self.index > 1 and not self.is_judged:
             return None
-        return "\n\n".join(text.text for text in self.result.part_texts.values()) or None
+        return "\n\n".join(text.text for text in self.part_texts.values()) or None
 
     @property
     def is_cut(self) -> bool:
         """Whether the text, or one of the parts that it consists of, ended at the token limit."""
-        return any(text.cut for text in ([self.whole] if self.whole else self.result.part_texts.values()))
+        return any(text.cut for text in ([self.whole] if self.whole else self.part_texts.values()))
 
     @property
     def lineage(self) -> list[PassState]:
         """The passes that it is based on, itself first, the draft last."""
         return [self, *(self.base.lineage if self.base is not None else ())]
+
+    @property
+    def concerns_only_whole(self) -> bool:
+        """Whether only the whole was criticised before it."""
+        return self.requests.keys() == {WHOLE}
 
     @property
     def whole_label(self) -> str:
@@ -381,16 +238,12 @@ class PassState:
 
     def text_of(self, part: str) -> Reply[Any] | Message | None:
         """Return the text of a part, or the whole text."""
-        return self.result.part_texts[part] if part != WHOLE else self.draft or self.whole
-
-    def rewrote(self, part: str) -> bool:
-        """Return whether a part got another text."""
-        return any(output.role == part and output.written for output in self.result.all)
+        return self.part_texts[part] if part != WHOLE else self.draft or self.whole
 
     @property
     def speakers(self) -> frozenset[str]:
         """The authors and specialists who replied."""
-        return frozenset(output.role for output in self.result.all if output.replied)
+        return frozenset(output.role for output in self.outputs if output.replied)
 
     @property
     def rank(self) -> tuple[bool, int, int, int]:
@@ -398,7 +251,7 @@ class PassState:
 
         A pass without marks ranks below those with marks, and then the later is better.
         """
-        total = self.assessment.total if self.check is not None else None
+        total = total_of(self.assessment.marks.values()) if self.check is not None else None
         issues = sum(map(len, self.assessment.issues.values()))
         met = self.check is not None and self.check.met
         return (met, -1, 0, self.index) if total is None else (met, total, -issues, -self.index)
@@ -408,13 +261,19 @@ class PassState:
 class RefinementRun:
     """The state of a run: the draft, the intent and the passes so far."""
 
+    session: Session
+    settings: RefinementSettings
     draft: ProtectedDraft
+    distances: dict[str, dict[str, float]]
+    """Between roles."""
     passes: list[PassState]
     """The draft as pass 0, whether or not there is one, then the passes."""
-    distances: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Between roles."""
     intent: Reply[str] | None = None
     failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def everyone(self) -> tuple[str, ...]:
+        return tuple(agent.id for agent in self.session.agents)
 
     @property
     def origin(self) -> PassState:
@@ -431,23 +290,17 @@ class RefinementRun:
         """The best pass that was judged, from which the next one starts; the draft if no pass was."""
         return max((p for p in self.passes[1:] if p.is_judged), key=lambda p: p.rank, default=self.origin)
 
-    def is_draft_better(self, best: PassState | None) -> bool:
-        """Return whether the draft is the answer: it has a mark, and no pass has a better one for the whole."""
-        drafted = self.origin.assessment.scores.get(WHOLE)
-        written = best.assessment.scores.get(WHOLE) if best is not None else None
-        return drafted is not None and (written is None or written.overall <= drafted.overall)
-
     def silences(self) -> Iterator[str]:
         """Yield which replies are missing in the last pass: of a seat that spoke in this pass or the one before, of all
         specialists, of the coordinator."""
         before, state = self.passes[-2:]
-        speakers = state.speakers | before.speakers
-        failed = [failure.agent for failure in state.result.failures if failure.agent in speakers]
-        if silent := dict.fromkeys(agent for agent in failed if agent not in state.speakers):
+        spoke = state.speakers | before.speakers
+        failed = dict.fromkeys(failure.agent for failure in state.failures if failure.agent in spoke)
+        if silent := [agent for agent in failed if agent not in state.speakers]:
             yield f"silent in pass {state.index}: {', '.join(silent)}"
-        if partial := dict.fromkeys(agent for agent in failed if agent in state.speakers):
+        if partial := [agent for agent in failed if agent in state.speakers]:
             yield f"not every reply came in pass {state.index}: {', '.join(partial)}"
-        asked = [output for output in state.result.served.values() if output.replied or output.failures]
+        asked = [output for output in state.served.values() if output.replied or output.failures]
         if asked and not any(output.replied for output in asked):
             yield f"no specialist replied in pass {state.index}"
         if self.intent is None and state.index == 1:

@@ -1,21 +1,133 @@
-"""Settings of `refinement`, and what follows from them: seats, readers of the documents, number of calls."""
+"""What agents are asked to return; the settings of `refinement`, and what follows from them: seats, readers, number of calls."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from math import ceil
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, create_model, model_validator
 
 from consilience.domain.agents import Agent
+from consilience.domain.detail import capped
 from consilience.domain.hierarchies import CRITIC, HierarchySetting
-from consilience.domain.messages import FILE
+from consilience.domain.messages import FILE, ClaimReplies, FreeText
 from consilience.domain.outcome import Estimate
+from consilience.domain.positions import ConfidenceLevel
 from consilience.domain.topology import Topology
 from consilience.engine.prompt import estimate_tokens
 from consilience.engine.protocol import Protocol
 from consilience.protocols.refinement.texts import extract_protected
+
+# Replies. The names of their classes are part of the schema in every recorded request.
+
+
+class DraftReply(BaseModel):
+    """A piece of text, and its author's confidence in it."""
+
+    confidence: ConfidenceLevel = "unsure"
+    text: FreeText
+
+
+class IntegratedReply(BaseModel):
+    """The whole text, and its main claims with the parts they rest on.
+
+    The claims come last: a token limit may cut them off, but not the text.
+    """
+
+    text: FreeText
+    claims: ClaimReplies = Field(default_factory=list)
+
+    @property
+    def document(self) -> str:
+        """The text as the reader gets it."""
+        return self.text
+
+
+class TitledReply(IntegratedReply):
+    """A whole text with a separate title: small models write a title in the text and stop."""
+
+    title: str = ""
+
+    @property
+    def document(self) -> str:
+        """The title above the text, unless the text has one."""
+        title = " ".join(self.title.split()).lstrip("# ")
+        return f"# {title}\n\n{self.text}" if title and not self.text.startswith("# ") else self.text
+
+
+MAX_POINTS = 10.0
+
+NAMED_POINTS: Mapping[str, float] = {"useless": 0.0, "weak": 3.0, "passable": 5.0, "good": 8.0, "excellent": 10.0}
+"""Words for points: small models do not choose numbers with care (docs/design/refinement.md). The values are this project's."""
+
+
+def _points_from_name(value: object) -> object:
+    return NAMED_POINTS.get(value.strip().casefold(), value) if isinstance(value, str) else value
+
+
+_ACCEPTED = (BeforeValidator(_points_from_name), Field(ge=0, le=MAX_POINTS, allow_inf_nan=False))
+_NUMBER = WithJsonSchema({"type": "number", "minimum": 0, "maximum": MAX_POINTS})
+
+Points = Annotated[float, *_ACCEPTED, _NUMBER]
+"""0 to 10. Asks for a number; a name is accepted."""
+NamedPoints = Annotated[float, *_ACCEPTED, WithJsonSchema({"type": "string", "enum": list(NAMED_POINTS)})]
+"""0 to 10. Asks for a name; a number is accepted."""
+CriticIssues = Annotated[list[str], Field(json_schema_extra=capped("issues"))]
+
+
+class Judgement(BaseModel):
+    """What the critic says of one part or of the whole. Issues come first: marks that follow from them are better."""
+
+    issues: CriticIssues = Field(default_factory=list)
+    coherence: Points
+    accuracy: Points
+    depth: Points
+    overall: Points
+
+
+class StandingIssues(BaseModel):
+    """The issues with the version before that still hold."""
+
+    standing: list[int] = Field(default_factory=list)
+    """Their numbers."""
+
+
+class LaterJudgement(Judgement, StandingIssues):
+    """A judgement of what the critic has judged before."""
+
+
+class BriefJudgement(BaseModel):
+    """A judgement by a small model, which finds the same issues in every part unless it gives marks first."""
+
+    coherence: NamedPoints
+    accuracy: NamedPoints
+    depth: NamedPoints
+    overall: NamedPoints
+    issues: CriticIssues = Field(default_factory=list)
+
+
+class Critique(BaseModel):
+    """A judgement of every part and of the whole, each under its own name."""
+
+    def judgements(self) -> Mapping[str, Judgement | BriefJudgement]:
+        """Return them by part, and for the whole."""
+        fields = type(self).model_fields
+        return {str(field.alias): getattr(self, name) for name, field in fields.items()}
+
+
+@lru_cache(maxsize=256)
+def critique_of(
+    names: tuple[str, ...], earlier: frozenset[str] = frozenset(), *, brief: bool = False
+) -> type[Critique]:
+    """Return the type of a critique of these parts, all required. `earlier`: the parts that had issues before."""
+    kinds = {name: BriefJudgement if brief else LaterJudgement if name in earlier else Judgement for name in names}
+    fields = {f"part_{n}": (kinds[name], Field(alias=name)) for n, name in enumerate(names, 1)}
+    return create_model("Critique", __base__=Critique, **fields)  # type: ignore[call-overload,no-any-return]
+
+
+# Settings
 
 Protectable = Literal["code", "front_matter"]
 
@@ -144,13 +256,9 @@ class RefinementSettings(Protocol):
 
     def agents_without_panel(self) -> list[Agent]:
         """Return the roles, parents first, then the critic."""
-        critic = [Agent(id=CRITIC, role="critic")] if self.critic == "model" else []
-        return [*(Agent(id=name, role=self._kind(name)) for name in self.hierarchy.shape.agents), *critic]
-
-    def _kind(self, name: str) -> str:
-        if name == self.hierarchy.coordinator:
-            return "coordinator"
-        return "author" if name in self.first_speakers else "specialist"
+        authors = dict.fromkeys(self.first_speakers, "author")
+        kinds = {self.hierarchy.coordinator: "coordinator", CRITIC: "critic", **authors}
+        return [Agent(id=name, role=kinds.get(name, "specialist")) for name in self.topology().agents]
 
     def calls(self, passes: int) -> int:
         """Return the number of calls if every part has issues in every pass and every call has a reply (protocols §5)."""
