@@ -268,7 +268,7 @@ def test_strength_of_a_cut_text_is_below_100_percent() -> None:
     down = HandedDownText(
         step=1, parent="a", child="b", what="draft", kept=3, sentences=4, distance=0.002, strength=0.9986
     )
-    (row,) = flow_rows(("a", "b"), {("a", "b"): [down]}, {})
+    (row,) = flow_rows(("a", "b"), [down], None)
     assert row == ("a → b", "draft", "3 of 4, 75 %", "<0.01", "99.8 %", "–", "–")
 
 

@@ -8,7 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from consilience.domain.outcome import Check
 from consilience.domain.positions import Ballot
 from consilience.domain.report import Report, StrangeLoop
-from consilience.domain.sections import Block, Bullets, HeldPosition, Item, KeyFigure, Paragraph, Presentation, Section
+from consilience.domain.sections import (
+    Block,
+    Bullets,
+    HeldPosition,
+    Item,
+    KeyFigure,
+    Paragraph,
+    Presentation,
+    Section,
+    View,
+)
 
 _SHARES: Mapping[str, str] = {
     "novelty": "Sentences of the answer that no agent had written before",
@@ -72,6 +82,17 @@ def bullets(items: Iterable[Item]) -> tuple[Block, ...]:
     """Return a list, or no block without items."""
     entries = tuple(items)
     return (Bullets(items=entries),) if entries else ()
+
+
+def text_view(name: str, heading: str, text: str) -> View:
+    """Return a view that says why there is nothing to show."""
+    return View(name=name, heading=heading, blocks=(Paragraph(text=text),))
+
+
+def threshold_in(settings: Mapping[str, object], name: str = "threshold") -> float | None:
+    """Return a threshold in recorded settings; None if there is none."""
+    value = settings.get(name)
+    return float(value) if isinstance(value, int | float) else None
 
 
 def key_figures(

@@ -35,6 +35,8 @@ from consilience.protocols._common.presenting import (
     plural,
     position_blocks,
     single_call_section,
+    text_view,
+    threshold_in,
     trajectory,
 )
 from consilience.protocols.broadcast.executions import (
@@ -53,6 +55,7 @@ ENDINGS: Mapping[StopReason, str] = {
     StopReason.INCONCLUSIVE: "the run does not count as satisfied",
 }
 
+THRESHOLD = "satisfaction_threshold"
 SEATS_LEGEND = "the more colour, the better an agent rates what it wrote, from 0 to 1"
 
 
@@ -162,7 +165,7 @@ class BroadcastReport(TreeReport):
                 self._ratings(names),
             ),
             figures=(*satisfaction, *key_figures(self.metrics, names={"flags": "Flags raised"})),
-            views=(_iterations_view(self.iterations, self.flags, self.settings.get("satisfaction_threshold")),),
+            views=(_iterations_view(self.iterations, self.flags, threshold_in(self.settings, THRESHOLD)),),
             seats={
                 agent: _seat_note(state.satisfaction, {tag: tag in critical for tag in state.flags})
                 for agent, state in self.states.items()
@@ -179,7 +182,7 @@ class BroadcastReport(TreeReport):
         for event in progress.events:
             if isinstance(event, Noted) and event.name in NOTES:
                 fold.add(load_note(NOTES[event.name], event, progress.text))
-        needed = progress.started.settings.get("satisfaction_threshold")
+        needed = threshold_in(progress.started.settings, THRESHOLD)
         view = _iterations_view(tuple(fold.iterations.values()), fold.flags, needed)
         seats = {agent: _seat_note(rating, fold.flags_of(agent)) for agent, rating in fold.ratings.items()}
         update = {"stance": "position", "views": (view,), "seats": seats, "seats_legend": SEATS_LEGEND}
@@ -320,12 +323,11 @@ class NoteFold:
         self.iterations[node, path] = self._iteration(node, path).model_copy(update=values)
 
 
-def _iterations_view(iterations: Sequence[Iteration], flags: Sequence[Flag], threshold: object) -> View:
+def _iterations_view(iterations: Sequence[Iteration], flags: Sequence[Flag], needed: float | None) -> View:
     """Show every iteration of every parent: goal, ratings, flags, verdict, and what caused it."""
     heading = "Why a goal was broadcast again"
     if not iterations:
-        return View(name="iterations", heading=heading, blocks=(Paragraph(text="Nothing was broadcast."),))
-    needed = float(threshold) if isinstance(threshold, int | float) else None
+        return text_view("iterations", heading, "Nothing was broadcast.")
     average = f", needed {needed:.2f} on average" if needed is not None else ""
     named = "Every broadcast of a parent, named by the iterations from the root's down"
     head = Paragraph(text=f"{named}; how its children rated themselves{average}.")

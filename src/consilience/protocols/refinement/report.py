@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from consilience.domain.events import Noted, load_note
 from consilience.domain.hierarchies import Hierarchy
@@ -28,7 +30,7 @@ from consilience.domain.sections import (
     Table,
     View,
 )
-from consilience.protocols._common.presenting import extend_presentation, format_score, format_share, plural
+from consilience.protocols._common.presenting import extend_presentation, format_score, format_share, plural, text_view
 from consilience.protocols.refinement.report_data import (
     ENDINGS,
     Contribution,
@@ -42,11 +44,6 @@ from consilience.protocols.refinement.report_data import (
     sections,
 )
 
-_KINDS: Mapping[str, str] = {
-    "critic": "the mean of the critic's overall scores",
-    "length": "the mean of what each part has of a full length",
-    "self": "the mean of what the authors declare",
-}
 SCORES = ("overall", "coherence", "accuracy", "depth")
 MAX_MATRIX_ROLES = 14
 PASSES, FLOW, DISTANCES = "Passes", "Texts handed down and up", "Distances between roles"
@@ -67,7 +64,7 @@ def views_so_far(progress: UnfinishedSession) -> tuple[View, ...]:
     rows = Hierarchy.model_validate(hierarchy).distances if isinstance(hierarchy, dict) else {}
     return (
         _passes_so_far(progress),
-        _empty("flow", FLOW, "What was handed down stands in the report, and this session has none yet."),
+        text_view("flow", FLOW, "What was handed down stands in the report, and this session has none yet."),
         distances_view(settings, rows, progress.started.topology.parents, finished=False),
     )
 
@@ -76,7 +73,7 @@ def _passes_so_far(progress: UnfinishedSession) -> View:
     """Return the judged passes, from the notes."""
     notes = [load_note(JudgedPass, event, progress.text) for event in progress.events if isinstance(event, Noted)]
     if not notes:
-        return _empty("passes", PASSES, "No pass has been judged yet.")
+        return text_view("passes", PASSES, "No pass has been judged yet.")
     parts = list(dict.fromkeys(part for note in notes for part in note.scores))
     heads = ("pass", "quality", *parts, "issues", "threshold")
     rows = tuple(
@@ -97,18 +94,12 @@ def _passes_so_far(progress: UnfinishedSession) -> View:
     return View(name="passes", heading=PASSES, blocks=tuple(blocks))
 
 
-def _empty(name: str, heading: str, why: str) -> View:
-    return View(name=name, heading=heading, blocks=(Paragraph(text=why),))
-
-
 def _passes_view(report: RefinementData) -> View:
     if not report.passes:
-        return _empty("passes", PASSES, "No pass was made: nothing was written.")
-    kind = report.quality_kind
+        return text_view("passes", PASSES, "No pass was made: nothing was written.")
+    what = f"Quality is from 0 to 1: the mean of {report.measure.mean}; whole: the critic's mark of the whole text."
     blocks: list[Block] = [
-        Paragraph(
-            text=f"Quality is from 0 to 1: {_KINDS.get(kind, 'the mean of all parts')}; whole: the critic's mark of the whole text."
-        ),
+        Paragraph(text=what),
         Table(
             heads=("pass", "", "quality", "whole", "threshold", "issues", "parts written", "changed"),
             rows=tuple(_overview(entry, report) for entry in report.passes),
@@ -167,7 +158,7 @@ def _part_table(entry: PassReport, report: RefinementData) -> Block:
     """A row for each part: its confidence, the critic's scores, the number of issues, its outcome."""
     if not entry.sections:
         return Paragraph(text="no part was written" if entry.index else "judged as a whole")
-    measured = [report.quality_unit] if report.quality_unit else []
+    measured = [report.measure.unit] if report.measure.unit else []
     scored = any(part.scores for each in report.passes for part in each.sections.values())
     names = SCORES if scored or not measured else ()
     rows = [
@@ -185,7 +176,7 @@ def _part_table(entry: PassReport, report: RefinementData) -> Block:
 
 def _passes_picture(report: RefinementData) -> Grid:
     """A column for each pass, a row for each part."""
-    needed, measured = report.needed_quality, report.quality_unit
+    needed, measured = report.needed_quality, report.measure.unit
     columns, cells = [], []
     for entry in report.passes:
         best = entry.index == report.best_pass
@@ -233,16 +224,22 @@ def _passes_picture(report: RefinementData) -> Grid:
 _Edge = tuple[str, str]
 
 
+@dataclass
+class _Carried:
+    """What went down and up an edge in a pass."""
+
+    down: list[HandedDownText] = field(default_factory=list)
+    up: Contribution | None = None
+
+
 def _flow_view(report: RefinementData) -> View:
-    down: dict[int, dict[_Edge, list[HandedDownText]]] = {}
+    passes: dict[int, defaultdict[_Edge, _Carried]] = {}
     for text in report.handed_down:
-        down.setdefault(text.step, {}).setdefault((text.parent, text.child), []).append(text)
-    up: dict[int, dict[_Edge, Contribution]] = {}
-    for contribution in report.contributions:
-        up.setdefault(contribution.step, {})[contribution.parent, contribution.child] = contribution
-    steps = sorted(down.keys() | up.keys())
-    if not steps:
-        return _empty("flow", FLOW, "Nothing was handed down: nobody wrote anything.")
+        passes.setdefault(text.step, defaultdict(_Carried))[text.parent, text.child].down.append(text)
+    for reply in report.contributions:
+        passes.setdefault(reply.step, defaultdict(_Carried))[reply.parent, reply.child].up = reply
+    if not passes:
+        return text_view("flow", FLOW, "Nothing was handed down: nobody wrote anything.")
     blocks: list[Block] = [
         Paragraph(
             text="Down: what was handed to whom, and how many of its sentences were shown, by the distance of the two roles."
@@ -255,14 +252,14 @@ def _flow_view(report: RefinementData) -> View:
     shape = report.topology
     order = [(parent, child) for child in shape.agents for parent in shape.parents.get(child, ())]
     panels = []
-    for step in steps:
-        texts, replies = down.get(step, {}), up.get(step, {})
-        edges = [edge for edge in dict.fromkeys((*order, *texts)) if edge in texts or edge in replies]
+    for step, carried in sorted(passes.items()):
+        edges = {edge: carried[edge] for edge in dict.fromkeys((*order, *carried)) if edge in carried}
         title = f"pass {step}{' (the answer)' if step == report.best_pass else ''}"
-        rows = [row for edge in edges for row in flow_rows(edge, texts, replies)]
+        rows = [row for edge, one in edges.items() for row in flow_rows(edge, one.down, one.up)]
         heads = ("from → to", "down", "shown", "distance", "strength", "up", "weight")
         blocks += [Subheading(text=title), Table(heads=heads, rows=tuple(rows), left=2)]
-        panels.append(_flow_panel(report, title, edges, texts, replies))
+        drawn = tuple(_flow_edge(edge, one.down, one.up) for edge, one in edges.items())
+        panels.append(GraphPanel(title=title, nodes=tuple(_flow_nodes(report, step)), edges=drawn))
     legend = (
         "↓ share of what was handed down that was shown; dashed: not all of it, faint: nothing was",
         "↑ weight of what came up, among all that came to the same reader",
@@ -271,13 +268,13 @@ def _flow_view(report: RefinementData) -> View:
     return View(name="flow", heading=FLOW, blocks=tuple(blocks), picture=Graph(panels=tuple(panels), legend=legend))
 
 
-def flow_rows(
-    edge: _Edge, down: Mapping[_Edge, Sequence[HandedDownText]], up: Mapping[_Edge, Contribution]
-) -> Iterator[tuple[str, ...]]:
-    first = True
-    for cells in [_down_figures(text) for text in down.get(edge, ())] or [("–", "", "", "")]:
-        yield (f"{edge[0]} → {edge[1]}" if first else "", *cells, *(_up_figures(up.get(edge)) if first else ("", "")))
-        first = False
+def flow_rows(edge: _Edge, down: Sequence[HandedDownText], up: Contribution | None) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each text that went down; the first also names the edge and what came up."""
+    first = (f"{edge[0]} → {edge[1]}", _up_figures(up))
+    for cells in map(_down_figures, down) if down else [("–", "", "", "")]:
+        name, came = first
+        yield (name, *cells, *came)
+        first = ("", ("", ""))
 
 
 def _down_figures(text: HandedDownText) -> tuple[str, str, str, str]:
@@ -302,24 +299,14 @@ def _up_figures(contribution: Contribution | None) -> tuple[str, str]:
     return declared if contribution.new else f"({declared})", format_score(contribution.weight)
 
 
-def _flow_panel(
-    report: RefinementData,
-    title: str,
-    edges: Sequence[_Edge],
-    down: Mapping[_Edge, Sequence[HandedDownText]],
-    up: Mapping[_Edge, Contribution],
-) -> GraphPanel:
-    drawn = [_flow_edge(edge, down.get(edge, ()), up.get(edge)) for edge in edges]
+def _flow_nodes(report: RefinementData, step: int) -> Iterator[Node]:
     judges = {agent.id for agent in report.agents if agent.role == "critic"}
     levels = {id: level for id, level in report.topology.levels.items() if id not in judges}
-    top = min(levels.values(), default=0)
-    nodes = []
     for id, level in levels.items():
-        contributions = [contribution for (_, child), contribution in up.items() if child == id]
-        works = level == top or any(contribution.new for contribution in contributions)
-        note = ", ".join(dict.fromkeys(contribution.declared or "undeclared" for contribution in contributions))
-        nodes.append(Node(id=id, note=note, level=level, tone="plain" if works else "quiet"))
-    return GraphPanel(title=title, nodes=tuple(nodes), edges=tuple(drawn))
+        replies = [reply for reply in report.contributions if reply.step == step and reply.child == id]
+        works = level == min(levels.values()) or any(reply.new for reply in replies)
+        note = ", ".join(dict.fromkeys(reply.declared or "undeclared" for reply in replies))
+        yield Node(id=id, note=note, level=level, tone="plain" if works else "quiet")
 
 
 def _flow_edge(edge: _Edge, down: Sequence[HandedDownText], contribution: Contribution | None) -> Edge:
@@ -355,7 +342,7 @@ def distances_view(
             why = "The roles have no vectors, and the filter was not set to always, so no distances were measured."
         elif not finished:
             why = "The roles have no vectors; their distances stand in the report, and this session has none yet."
-        return _empty("distances", DISTANCES, why)
+        return text_view("distances", DISTANCES, why)
 
     def handed(a: str, b: str) -> bool:
         return a in parents.get(b, ()) or b in parents.get(a, ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from consilience.domain.agents import seat_names, voices
 from consilience.domain.events import LongText
@@ -27,6 +27,7 @@ from consilience.protocols._common.presenting import (
     key_figures,
     plural,
     single_call_section,
+    threshold_in,
 )
 
 WHOLE = "whole"
@@ -42,11 +43,22 @@ MAX_COLUMNS = 8
 MAX_SENTENCES = 8
 """Max removed and max added sentences shown of a revision. The view of the passes has all."""
 
-QUALITY_UNITS: Mapping[str, str] = {"length": "length", "self": "declared"}
-"""What quality is the mean of, if not of the critic's overall scores, which are then shown in addition."""
-_EACH: Mapping[str, str] = {
-    "length": "From 0 to 1: what each part has of a full length",
-    "self": "From 0 to 1: what its author declares of each part",
+
+class QualityMeasure(NamedTuple):
+    """What quality is, in words."""
+
+    mean: str
+    """It is the mean of this."""
+    each: str = "overall"
+    """What the number of a part is."""
+    unit: str = ""
+    """Empty if it is the critic's overall score, which is otherwise shown in addition."""
+
+
+MEASURES: Mapping[str, QualityMeasure] = {
+    "critic": QualityMeasure("the critic's overall scores"),
+    "length": QualityMeasure("what each part has of a full length", "what each part has of a full length", "length"),
+    "self": QualityMeasure("what the authors declare", "what its author declares of each part", "declared"),
 }
 _SHARES: Mapping[str, str] = {
     "share_kept": "Share of what was handed down that was shown",
@@ -257,11 +269,6 @@ class RefinementData(Report):
     contributions: tuple[Contribution, ...] = ()
     """Empty in reports of earlier versions."""
 
-    @property
-    def quality_unit(self) -> str:
-        """What quality is the mean of, if not of the critic's overall scores."""
-        return QUALITY_UNITS.get(self.quality_kind, "")
-
     def document(self) -> str:
         """Return the text as a file of its own; empty without an answer."""
         return f"{self.answer.rstrip()}\n" if self.answer else ""
@@ -271,9 +278,12 @@ class RefinementData(Report):
         return str(self.settings.get("confidence", ""))
 
     @property
+    def measure(self) -> QualityMeasure:
+        return MEASURES.get(self.quality_kind, QualityMeasure("all parts"))
+
+    @property
     def needed_quality(self) -> float | None:
-        threshold = self.settings.get("threshold")
-        return float(threshold) if isinstance(threshold, int | float) else None
+        return threshold_in(self.settings)
 
     @property
     def needed_text(self) -> str:
@@ -315,7 +325,7 @@ def _quality(report: RefinementData) -> Section:
         for entry in report.passes
         if not entry.unchanged
     ]
-    kind = f" ({report.quality_unit})" if report.quality_unit else ""
+    kind = f" ({report.measure.unit})" if report.measure.unit else ""
     line = " → ".join(scores) + report.needed_text
     return Section(name="quality", part="answer", blocks=(Paragraph(lead=f"Quality by pass{kind}:", text=line),))
 
@@ -368,24 +378,22 @@ def _scores(report: RefinementData) -> Section:
     rated = [entry for entry in report.passes if entry.is_judged]
     if not rated:
         return Section(name="scores", part="differences")
-    kind = report.quality_kind
     parts = list(dict.fromkeys(part for entry in rated for part in entry.sections))
-    by_pass = [(entry, {name: _scored(part, kind) for name, part in entry.sections.items()}) for entry in rated]
-    if len(parts) <= MAX_COLUMNS:
-        heads = ["pass", "quality", "whole", *parts]
-        rows = [
-            (_name(entry, report), format_score(entry.quality), _whole(entry), *(cells.get(p, "–") for p in parts))
-            for entry, cells in by_pass
-        ]
-    else:
-        by_pass = by_pass[-MAX_COLUMNS:]
-        heads = ["part", *(_name(entry, report) for entry, _ in by_pass)]
-        rows = [(part, *(cells.get(part, "–") for _, cells in by_pass)) for part in parts]
-        rows.append(("whole", *(_whole(entry) for entry, _ in by_pass)))
     scored = any(part.scores for entry in rated for part in entry.sections.values())
-    critic = ", then the critic's overall score" if kind in _EACH and scored else ""
-    what = Paragraph(text=f"{_EACH.get(kind, 'From 0 to 1: overall')}{critic}, with the number of issues.")
-    table = Table(heads=tuple(heads), rows=tuple(rows))
+    wide = len(parts) > MAX_COLUMNS
+    if wide:
+        rated = rated[-MAX_COLUMNS:]
+    names = [_name(entry, report) for entry in rated]
+    whole = ("whole", *(format_score(entry.whole_mark) + _counted(entry.whole_issues) for entry in rated))
+    cells = [(name, *(_scored(entry.sections.get(name), report.measure) for entry in rated)) for name in parts]
+    if wide:
+        heads, rows = ("part", *names), [*cells, whole]
+    else:
+        quality = ("quality", *(format_score(entry.quality) for entry in rated))
+        heads, *rows = zip(("pass", *names), quality, whole, *cells, strict=True)
+    critic = ", then the critic's overall score" if report.measure.unit and scored else ""
+    what = Paragraph(text=f"From 0 to 1: {report.measure.each}{critic}, with the number of issues.")
+    table = Table(heads=heads, rows=tuple(rows))
     return Section(name="scores", part="differences", heading="Scores", blocks=(what, table))
 
 
@@ -394,17 +402,17 @@ def _name(entry: PassReport, report: RefinementData) -> str:
     return f"{name}, the answer" if entry.index == report.best_pass else name
 
 
-def _whole(entry: PassReport) -> str:
-    issues = f" ({plural(len(entry.whole_issues), 'issue')})" if entry.whole_issues else ""
-    return format_score(entry.whole_mark) + issues
+def _counted(issues: Sequence[str]) -> str:
+    return f" ({plural(len(issues), 'issue')})" if issues else ""
 
 
-def _scored(part: PartReport, kind: str) -> str:
+def _scored(part: PartReport | None, measure: QualityMeasure) -> str:
+    if part is None:
+        return "–"
     score = format_score(part.overall)
-    if kind in QUALITY_UNITS:
+    if measure.unit:
         score = f"{format_score(part.confidence)}{f', critic {score}' if part.scores else ''}"
-    issues = f" ({plural(len(part.issues), 'issue')})" if part.issues else ""
-    return f"{score}{issues}{'' if part.written else ', kept'}"
+    return f"{score}{_counted(part.issues)}{'' if part.written else ', kept'}"
 
 
 def _revisions(report: RefinementData) -> Section:
@@ -444,7 +452,7 @@ def _moved(revision: Revision, report: RefinementData) -> str:
         return f", {format_score(part.overall)} → {format_score(later.overall if later else None)}"
     if revision.before is None:
         return ""
-    kind = f"{report.quality_unit} " if report.quality_unit and revision.role != WHOLE else ""
+    kind = f"{report.measure.unit} " if report.measure.unit and revision.role != WHOLE else ""
     return f", {kind}{format_score(revision.before)} → {format_score(revision.after)}"
 
 
