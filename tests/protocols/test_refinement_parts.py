@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from consilience.engine.analysis import sentences
-from consilience.protocols.refinement import texts
+from consilience.protocols._common import protected
+from consilience.protocols._common.protected import ProtectedDraft, extract_protected
 from consilience.protocols.refinement.outcome import aggregate, change, differences, unified
 from consilience.protocols.refinement.passes import filter_context, strength
-from consilience.protocols.refinement.settings import NAMED_POINTS, critique_of
-from consilience.protocols.refinement.texts import ProtectedDraft, extract_protected
+from consilience.protocols.refinement.protocol import NAMED_POINTS, critique_of
 
 # --- the filter
 
@@ -349,7 +349,7 @@ def went_through(blocks: int, written: Callable[[ProtectedDraft], str]) -> int:
 
     def count(frame: FrameType, event: str, what: Any) -> None:
         nonlocal characters
-        if event == "c_call" and frame.f_code.co_filename == texts.__file__:
+        if event == "c_call" and frame.f_code.co_filename == protected.__file__:
             subject = getattr(what, "__self__", None)
             characters += len(subject) if isinstance(subject, str) else 0
         elif event == "call" and frame.f_code.co_filename == re.__file__:

@@ -1,1 +1,1 @@
-"""What several protocols share: trees, conclusions, extractable answers, parts of reports. It imports no protocol."""
+"""What protocols share: trees, conclusions, answers, protected parts of a draft, parts of reports. It imports no protocol."""

@@ -19,7 +19,6 @@ from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Reply, drawn_on
 from consilience.protocols._common.conclusion import claims_of, first_results, open_dissent
 from consilience.protocols.refinement.passes import MAX_UNCUT_SENTENCES
-from consilience.protocols.refinement.records import Assessment, PassState, RefinementRun, RoleOutput
 from consilience.protocols.refinement.report import RefinementReport
 from consilience.protocols.refinement.report_data import (
     WHOLE,
@@ -31,8 +30,12 @@ from consilience.protocols.refinement.report_data import (
     Revision,
     pass_name,
 )
+from consilience.protocols.refinement.settings import Assessment, PassState, RefinementRun, RoleOutput, mark_from
 
 _HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+", re.MULTILINE)
+
+CONTRADICTION = 300
+"""Min distance of an overall mark that contradicts the mean of the other marks."""
 
 MIN_FILTERED_SHARE = 0.05
 """Filtering that removes less than this share of what is handed down has little effect."""
@@ -350,8 +353,10 @@ def _critic_warnings(name: str, assessment: Assessment) -> Iterator[str]:
     """Yield what is wrong with a judgement."""
     if assessment.failure is not None:
         yield f"no judgement of {name}: the critic gave no usable reply ({assessment.failure.kind.value})"
-    for part in assessment.contradictory:
-        yield f"in {name} the critic's overall score of {part} contradicts its other scores"
+    for part, scores in assessment.scores.items():
+        others = mark_from(scores.coherence) + mark_from(scores.accuracy) + mark_from(scores.depth)
+        if abs(3 * mark_from(scores.overall) - others) >= 3 * CONTRADICTION:
+            yield f"in {name} the critic's overall score of {part} contradicts its other scores"
     if assessment.echoes:
         yield f"issues with {name} that only repeat the criticised text: {assessment.echoes}"
     if assessment.surplus:

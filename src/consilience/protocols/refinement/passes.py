@@ -18,15 +18,16 @@ from consilience.engine.analysis import sentences
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.work import Failure, Pending, Reply
 from consilience.protocols._common.conclusion import quoted
-from consilience.protocols.refinement.records import (
+from consilience.protocols.refinement.report_data import WHOLE, HandedDownKind, HandedDownText
+from consilience.protocols.refinement.settings import (
     CRITIQUE_OF_DRAFT,
     CRITIQUE_OF_WHOLE,
+    DraftReply,
+    IntegratedReply,
     PassState,
     RefinementRun,
     RoleOutput,
 )
-from consilience.protocols.refinement.report_data import WHOLE, HandedDownKind, HandedDownText
-from consilience.protocols.refinement.settings import DraftReply, IntegratedReply
 
 UNKNOWN_DISTANCE = 0.5
 """Distance of roles without vectors: that of orthogonal ones."""

@@ -5,13 +5,14 @@ intent → [draft → specialist → revise → integrate → critique → revis
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import partial
-from typing import ClassVar
+from functools import lru_cache, partial
+from typing import Annotated, ClassVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, create_model
 
+from consilience.domain.detail import capped
 from consilience.domain.hierarchies import from_cosine
 from consilience.domain.messages import Message, is_empty_remark
 from consilience.domain.outcome import Check, StopReason
@@ -22,31 +23,24 @@ from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols._common.conclusion import quoted, step_limit
 from consilience.protocols._common.presenting import format_score
+from consilience.protocols._common.protected import extract_protected
 from consilience.protocols.refinement.outcome import conclude
 from consilience.protocols.refinement.passes import PassWriter, words_in
-from consilience.protocols.refinement.records import (
-    MAX_MARK,
-    Assessment,
-    PassState,
-    RefinementRun,
-    RevisionRequests,
-    mark_from,
-)
 from consilience.protocols.refinement.report import RefinementReport
 from consilience.protocols.refinement.report_data import WHOLE, JudgedPass, Scores
 from consilience.protocols.refinement.settings import (
+    MAX_MARK,
     MAX_POINTS,
-    BriefJudgement,
-    Critique,
+    Assessment,
     DraftReply,
     IntegratedReply,
-    Judgement,
-    LaterJudgement,
+    PassState,
+    RefinementRun,
     RefinementSettings,
+    RevisionRequests,
     TitledReply,
-    critique_of,
+    mark_from,
 )
-from consilience.protocols.refinement.texts import extract_protected
 
 MAX_EXTRA_WORDS = 100
 """Words that a whole may have in addition to 1.5 times those of its parts, for short parts."""
@@ -78,7 +72,10 @@ class Refinement(RefinementSettings):
             await self._set_intent(run)
         for index in range(1, passes + 1):
             state = await self._write_parts(run, index)  # draft → specialist → revise
-            if self._is_to_integrate(run, state):
+            if index == 1 and not session.has_quorum(state.opening(self.first_speakers)):
+                return await conclude(run, StopReason.FAILED)
+            # after a limit in a later pass the judged text stands, not half a pass
+            if index == 1 or not (run.exhausted or state.unchanged):
                 await self._integrate(run, state)
                 await self._criticise(run, state)
             if stop := self._stop_reason(run, state):
@@ -144,12 +141,6 @@ class Refinement(RefinementSettings):
         state.unchanged = index > 1 and not rewritten and not state.concerns_only_whole
         return state
 
-    def _is_to_integrate(self, run: RefinementRun, state: PassState) -> bool:
-        """Return whether the parts are to become a whole. After a limit in a later pass the judged text stands, not half a pass."""
-        if state.index == 1:
-            return run.session.has_quorum(state.opening(self.first_speakers))
-        return not run.exhausted and not state.unchanged
-
     async def _integrate(self, run: RefinementRun, state: PassState) -> None:
         """Ask the coordinator for one text. It may be the answer, so the call may draw on the reserve."""
         session, lead, parts, draft = run.session, self.hierarchy.coordinator, state.parts, run.origin.draft
@@ -206,7 +197,7 @@ class Refinement(RefinementSettings):
             return
         quality = None if assessment.quality is None else float(assessment.quality)
         if state.index:
-            state.silences = tuple(run.silences())
+            state.silences = tuple(_silences(run))
             check = self._check(assessment, quality)
             state.reached, state.check = check.met, check.vetoed(*state.silences)
             run.session.record_check(state.check, state.index)
@@ -225,8 +216,6 @@ class Refinement(RefinementSettings):
 
     def _stop_reason(self, run: RefinementRun, state: PassState) -> StopReason | None:
         """Return why the run ends with a pass; None if another pass may follow."""
-        if state.index == 1 and not run.session.has_quorum(state.opening(self.first_speakers)):
-            return StopReason.FAILED
         if run.exhausted:
             return run.exhausted
         if state.unchanged:  # a failed call is no decision to keep the text
@@ -291,7 +280,93 @@ def _accept_whole(parts: Sequence[str], drafted: int, reply: IntegratedReply) ->
         )
 
 
+def _silences(run: RefinementRun) -> Iterator[str]:
+    """Yield which replies are missing in the last pass: of a seat that spoke in this pass or the one before, of all specialists, of
+    the coordinator."""
+    before, state = run.passes[-2:]
+    spoke = state.speakers | before.speakers
+    failed = dict.fromkeys(failure.agent for failure in state.failures if failure.agent in spoke)
+    if silent := [agent for agent in failed if agent not in state.speakers]:
+        yield f"silent in pass {state.index}: {', '.join(silent)}"
+    if partly := [agent for agent in failed if agent in state.speakers]:
+        yield f"not every reply came in pass {state.index}: {', '.join(partly)}"
+    asked = [output for output in state.served.values() if output.replied or output.failures]
+    if asked and not any(output.replied for output in asked):
+        yield f"no specialist replied in pass {state.index}"
+    if run.intent is None and state.index == 1:
+        yield "the coordinator gave no intent"
+    if state.whole is None:
+        yield "the coordinator put no whole together"
+
+
 # --- the critic
+
+NAMED_POINTS: Mapping[str, float] = {"useless": 0.0, "weak": 3.0, "passable": 5.0, "good": 8.0, "excellent": 10.0}
+"""Words for points: small models do not choose numbers with care (docs/design/refinement.md). The values are this project's."""
+
+
+def _points_from_name(value: object) -> object:
+    return NAMED_POINTS.get(value.strip().casefold(), value) if isinstance(value, str) else value
+
+
+_ACCEPTED = (BeforeValidator(_points_from_name), Field(ge=0, le=MAX_POINTS, allow_inf_nan=False))
+_NUMBER = WithJsonSchema({"type": "number", "minimum": 0, "maximum": MAX_POINTS})
+
+Points = Annotated[float, *_ACCEPTED, _NUMBER]
+"""0 to 10. Asks for a number; a name is accepted."""
+NamedPoints = Annotated[float, *_ACCEPTED, WithJsonSchema({"type": "string", "enum": list(NAMED_POINTS)})]
+"""0 to 10. Asks for a name; a number is accepted."""
+CriticIssues = Annotated[list[str], Field(json_schema_extra=capped("issues"))]
+
+
+class Judgement(BaseModel):
+    """What the critic says of one part or of the whole. Issues come first: marks that follow from them are better."""
+
+    issues: CriticIssues = Field(default_factory=list)
+    coherence: Points
+    accuracy: Points
+    depth: Points
+    overall: Points
+
+
+class StandingIssues(BaseModel):
+    """The issues with the version before that still hold."""
+
+    standing: list[int] = Field(default_factory=list)
+    """Their numbers."""
+
+
+class LaterJudgement(Judgement, StandingIssues):
+    """A judgement of what the critic has judged before."""
+
+
+class BriefJudgement(BaseModel):
+    """A judgement by a small model, which finds the same issues in every part unless it gives marks first."""
+
+    coherence: NamedPoints
+    accuracy: NamedPoints
+    depth: NamedPoints
+    overall: NamedPoints
+    issues: CriticIssues = Field(default_factory=list)
+
+
+class Critique(BaseModel):
+    """A judgement of every part and of the whole, each under its own name."""
+
+    def judgements(self) -> Mapping[str, Judgement | BriefJudgement]:
+        """Return them by part, and for the whole."""
+        fields = type(self).model_fields
+        return {str(field.alias): getattr(self, name) for name, field in fields.items()}
+
+
+@lru_cache(maxsize=256)
+def critique_of(
+    names: tuple[str, ...], earlier: frozenset[str] = frozenset(), *, brief: bool = False
+) -> type[Critique]:
+    """Return the type of a critique of these parts, all required. `earlier`: the parts that had issues before."""
+    kinds = {name: BriefJudgement if brief else LaterJudgement if name in earlier else Judgement for name in names}
+    fields = {f"part_{n}": (kinds[name], Field(alias=name)) for n, name in enumerate(names, 1)}
+    return create_model("Critique", __base__=Critique, **fields)  # type: ignore[call-overload,no-any-return]
 
 
 async def judge(run: RefinementRun, state: PassState) -> Assessment:
