@@ -179,7 +179,7 @@ def collect_garbage(
                     with folder.folder(name) as inner:
                         inner.remove(ABANDONED)  # somebody took the workspace back into use
                     abandoned[name] = _rename(folder, name, ABANDONED_PREFIX)
-                    _mark(folder, abandoned[name], at)
+                    _record_abandoned(folder, abandoned[name], at)
             except (WorkspaceError, OSError) as error:
                 reasons[name] = str(error)
     return Collected(abandoned=abandoned, deleted=tuple(deleted), kept=reasons)
@@ -198,18 +198,19 @@ def _reason_to_keep(root: Folder, name: str, at: float, idle: float, kept: float
     if not (is_draft or ABANDONED in names or ("tickets" in names and names & {METADATA, CONVERGENCE, PROTOCOL})):
         return "not a workspace"  # such as a directory that holds only `artifacts`
     if name.startswith(ABANDONED_PREFIX):
-        since = _mark(root, name, at)
+        since = _record_abandoned(root, name, at)
         if at - since <= kept:
             return "abandoned"
-        return _life_sign(root.path / name, at) if SESSION_ID in names else ""  # somebody may work in it where it lies
+        # agents may still work in it under its new name
+        return _reason_not_idle(root.path / name, at) if SESSION_ID in names else ""
     if SESSION_ID not in names and not is_draft:
         return ""
     if quiet <= idle:
         return "in use"
-    return _life_sign(root.path / name, at) if SESSION_ID in names else ""
+    return _reason_not_idle(root.path / name, at) if SESSION_ID in names else ""
 
 
-def _life_sign(path: Path, at: float) -> str:
+def _reason_not_idle(path: Path, at: float) -> str:
     """Return why a workspace does not age though nothing changes in it; "" if it does."""
     workspace = Workspace.open(path)
     if workspace.path != path:
@@ -236,7 +237,7 @@ def _last_change(folder: Folder) -> float:
     return max(times)
 
 
-def _mark(root: Folder, name: str, at: float) -> float:
+def _record_abandoned(root: Folder, name: str, at: float) -> float:
     """Record in an abandoned workspace when it was set aside, unless that is recorded; return when."""
     with root.folder(name) as folder:
         folder.create(ABANDONED, f'{{"abandoned_at": {at}}}'.encode(), durable=False)

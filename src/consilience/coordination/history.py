@@ -81,7 +81,7 @@ def refresh_links(root: Folder, history: Folder, ticket: Ticket, before: Ticket 
                 for state in states:
                     _show(history, tickets, state, ticket, inodes, state == ticket.state)
             with suppress(WorkspaceError), root.folder("agents") as agents:
-                for box, is_shown in _boxes(ticket).items():
+                for box, is_shown in _agent_directories(ticket).items():
                     _show(history, agents, box, ticket, inodes, is_shown)
             if history.status(record_name(ticket.id, ticket.revision + 1)) is None:
                 return
@@ -91,7 +91,7 @@ def refresh_links(root: Folder, history: Folder, ticket: Ticket, before: Ticket 
             ticket, states = newer, STATES  # another process moved it meanwhile, and may have refreshed before this one
 
 
-def misplaced(root: Folder, tickets: Iterable[Ticket]) -> list[Ticket]:
+def find_misplaced(root: Folder, tickets: Iterable[Ticket]) -> list[Ticket]:
     """Return the tickets that are not shown where they belong, as a process leaves them that ends between two steps."""
     places = {state: _names(root, f"tickets/{state}") for state in STATES}
     return [
@@ -101,7 +101,7 @@ def misplaced(root: Folder, tickets: Iterable[Ticket]) -> list[Ticket]:
     ]
 
 
-def shown(root: Folder, state: TicketState) -> list[str]:
+def shown_ids(root: Folder, state: TicketState) -> list[str]:
     """Return what may be ids of the tickets in a state, oldest record first: a ticket may have moved on, or not be shown yet."""
     times: dict[str, int] = {}
     with suppress(WorkspaceError), root.folder(f"tickets/{state}") as folder:
@@ -120,7 +120,7 @@ def _names(root: Folder, place: str) -> set[str]:
         return set()
 
 
-def _boxes(ticket: Ticket) -> dict[str, bool]:
+def _agent_directories(ticket: Ticket) -> dict[str, bool]:
     """Directories of agents that may show a ticket, and whether they do now."""
     assignee = assigned_agent(ticket.assigned_to)
     boxes = {}

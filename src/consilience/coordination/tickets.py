@@ -20,10 +20,10 @@ from consilience.coordination.history import (
     RecordTooLarge,
     all_records,
     append,
+    find_misplaced,
     last_record,
-    misplaced,
     refresh_links,
-    shown,
+    shown_ids,
 )
 from consilience.coordination.locks import free_locks
 from consilience.coordination.records import (
@@ -140,7 +140,7 @@ def claim(workspace: Workspace, ticket_id: str, agent: str, *, now: float | None
 def claim_next(workspace: Workspace, agent: str, *, now: float | None = None) -> Ticket | None:
     """Claim a ticket that the agent may have, the oldest unless another agent takes that one; None if there is none."""
     with workspace.root() as root:
-        waiting = shown(root, "pending")
+        waiting = shown_ids(root, "pending")
     place = 0
     while waiting:
         with suppress(WorkspaceError):  # assigned to another agent, or no ticket
@@ -262,7 +262,7 @@ def sweep(workspace: Workspace, *, now: float | None = None) -> SweepResult:
     at = wall_time(now)
     with workspace.root() as root, root.folder(HISTORY) as history:
         tickets, damaged = all_records(history, workspace.session_id)
-        for ticket in misplaced(root, tickets):
+        for ticket in find_misplaced(root, tickets):
             refresh_links(root, history, ticket)
     _remove_drafts(workspace, at - DRAFT_SECONDS)
     swept = _sweep(workspace, tickets, at)
@@ -277,7 +277,7 @@ def _sweep(workspace: Workspace, tickets: Iterable[Ticket], at: float) -> SweepR
     expired, requeued, ended, freed, damaged = [], [], [], [], []
     for ticket in tickets:
         try:
-            swept = _swept(workspace, ticket, at) if ticket.state == "active" else ticket
+            swept = _end_expired_claim(workspace, ticket, at) if ticket.state == "active" else ticket
             if swept is None:
                 continue
             if swept is not ticket:
@@ -306,7 +306,7 @@ def _remove_drafts(workspace: Workspace, before: float) -> None:
                 folder.remove_drafts(before)
 
 
-def _swept(workspace: Workspace, ticket: Ticket, at: float) -> Ticket | None:
+def _end_expired_claim(workspace: Workspace, ticket: Ticket, at: float) -> Ticket | None:
     """Return the ticket after its expired claim was ended; None if it has not expired or another process ended it."""
     if ticket.claimed_at is None or is_human(ticket.assigned_to):
         return None

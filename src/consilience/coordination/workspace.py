@@ -343,7 +343,7 @@ def write_artifact(
     if not re.fullmatch(r"(\.[A-Za-z0-9]{1,16})?", suffix):
         raise WorkspaceError(f"invalid suffix of an artifact: {suffix!r:.40}", do="Use one such as .md or .json.")
     with workspace.folder(ARTIFACTS, make=True) as folder, folder.draft() as draft:
-        digest, size = _pour(content, draft)
+        digest, size = _write_chunks(content, draft)
         name = f"{stem}~{digest[:_NAME_DIGITS]}{suffix}"
         draft.sync()
         if not folder.link_draft(draft, name, durable=False) and folder.digest(name, size) != digest:
@@ -390,7 +390,7 @@ def stem_of(agent: str, iteration: int, ticket_id: str, attempt: int) -> str:
     return f"artifact_{check_id(agent, 'name of an agent')[:60]}_{iteration}_{check_id(ticket_id)}~{attempt}"
 
 
-def _pour(content: str | bytes | os.PathLike[str], draft: Draft) -> tuple[str, int]:
+def _write_chunks(content: str | bytes | os.PathLike[str], draft: Draft) -> tuple[str, int]:
     digest, size = hashlib.sha256(), 0
     for chunk in _chunks(content):
         size += len(chunk)

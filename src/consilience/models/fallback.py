@@ -55,7 +55,7 @@ class Fallback:
             else:
                 if not earlier:
                     return completion
-                whole = _together([*paid, completion])
+                whole = _add_usage([*paid, completion])
                 return replace(
                     whole, requests=sent + completion.requests, waited=waited + completion.waited, fallback=True
                 )
@@ -70,7 +70,7 @@ class Fallback:
         if earlier:
             failure.detail = "; before that, ".join([failure.detail, *reversed(earlier)])
             failure.args = (failure.detail,)
-        vars(failure).update(requests=sent, waited=waited, completion=_together(paid) if paid else None)
+        vars(failure).update(requests=sent, waited=waited, completion=_add_usage(paid) if paid else None)
         raise failure
 
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
@@ -84,7 +84,7 @@ class Fallback:
             await model.close()
 
 
-def _together(completions: Sequence[Completion]) -> Completion:
+def _add_usage(completions: Sequence[Completion]) -> Completion:
     """The last completion, with the usage of all of them."""
     costs = [completion.cost for completion in completions]
     return replace(

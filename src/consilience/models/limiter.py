@@ -159,7 +159,7 @@ class Limiter:
         return sum(not future.done() for _, future in self._waiting)
 
     @property
-    def shut(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether the provider asked for a pause above `max_pause_seconds`, so that `enter` raises."""
         return self._gate > 0.0 and self._gate - self.clock() > self.pace.max_pause_seconds
 
@@ -178,8 +178,8 @@ class Limiter:
                 began = self.clock()
                 try:
                     mark = await self.enter(ticket)
-                except RateLimited as shut:
-                    raise _with_counts(shut, sent, waited) from None
+                except RateLimited as error:
+                    raise _with_counts(error, sent, waited) from None
                 waited += self.clock() - began
             outcome = await self._send_once(sending, mark, deadline)
             if not isinstance(outcome, ProviderError):
@@ -187,7 +187,7 @@ class Limiter:
             sent += requests_of(outcome)
             attempt += 1
             worth = retries if outcome.retries is None else min(retries, outcome.retries)
-            if not outcome.transient or attempt > worth or self.shut or not retry_allowed():
+            if not outcome.transient or attempt > worth or self.is_closed or not retry_allowed():
                 raise _with_counts(outcome, sent, waited)
             if not isinstance(outcome, RateLimited) and not outcome.retry_after:  # else the account's pause serves
                 began = self.clock()
@@ -229,9 +229,9 @@ class Limiter:
         return self._epoch
 
     async def enter(self, ticket: int) -> int:
-        """Take a slot, in turn. Returns the mark for releasing it. Raises `RateLimited` if the account is `shut`."""
-        if self.shut:
-            raise self._account_shut(self._gate - self.clock())
+        """Take a slot, in turn. Returns the mark for releasing it. Raises `RateLimited` if the account `is_closed`."""
+        if self.is_closed:
+            raise self._pause_error(self._gate - self.clock())
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (ticket, future))
         self._release_waiters()
@@ -309,10 +309,10 @@ class Limiter:
         if seconds > self.pace.max_pause_seconds:
             for _, future in self._waiting:
                 if not future.done():
-                    future.set_exception(self._account_shut(seconds))
+                    future.set_exception(self._pause_error(seconds))
             self._waiting.clear()
 
-    def _account_shut(self, seconds: float) -> RateLimited:
+    def _pause_error(self, seconds: float) -> RateLimited:
         error = RateLimited(
             f"{self.account}: the provider asks to wait {seconds:.0f} s; try again later or use another model",
             retry_after=seconds,

@@ -74,8 +74,8 @@ class ScriptedModel:
         return Completion(
             text=text,
             model=self.name,
-            tokens_in=_quarter(request.text) if scripted.tokens_in is None else scripted.tokens_in,
-            tokens_out=_quarter(text) if scripted.tokens_out is None else scripted.tokens_out,
+            tokens_in=_estimate_tokens(request.text) if scripted.tokens_in is None else scripted.tokens_in,
+            tokens_out=_estimate_tokens(text) if scripted.tokens_out is None else scripted.tokens_out,
             tokens_thought=scripted.tokens_thought,
             tokens_cached=scripted.tokens_cached,
             cost=scripted.cost,
@@ -106,5 +106,5 @@ class ScriptedModel:
         return self._left.pop(0)
 
 
-def _quarter(text: str) -> int:
+def _estimate_tokens(text: str) -> int:
     return -(-len(text) // 4)

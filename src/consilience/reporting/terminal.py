@@ -47,7 +47,7 @@ def fitted(text: str, width: float, measure: Measure = cells) -> str:
     line = one_line(text)
     if measure(line) <= width:
         return line
-    return f"{_head(line, width - measure('…'), measure).rstrip()}…"
+    return f"{_longest_prefix(line, width - measure('…'), measure).rstrip()}…"
 
 
 def wrapped(text: str, width: float, max_lines: int, measure: Measure = cells) -> list[str]:
@@ -55,7 +55,7 @@ def wrapped(text: str, width: float, max_lines: int, measure: Measure = cells) -
     lines: list[str] = []
     rest = one_line(text, int(width) * (max_lines + 1))
     while rest and len(lines) < max_lines - 1 and measure(rest) > width:
-        head = _head(rest, width, measure) or rest[0]
+        head = _longest_prefix(rest, width, measure) or rest[0]
         at = head.rfind(" ")
         if measure(head[: max(at, 0)]) > width / 2 and not rest[len(head)].isspace():
             head = head[:at]
@@ -64,7 +64,7 @@ def wrapped(text: str, width: float, max_lines: int, measure: Measure = cells) -
     return [*lines, fitted(rest, width, measure)] if rest else lines
 
 
-def _head(line: str, width: float, measure: Measure) -> str:
+def _longest_prefix(line: str, width: float, measure: Measure) -> str:
     """Return the longest beginning that is no wider than `width`."""
     if measure is cells and cells(head := line[: int(width)]) <= width:
         return head

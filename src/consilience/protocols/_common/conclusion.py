@@ -134,9 +134,9 @@ def publish_from(
     return message
 
 
-def step_limit(session: Session, most: int) -> int:
-    """Return `most`, or the session's limit on steps if that is lower."""
-    return most if session.limits.steps is None else min(most, session.limits.steps)
+def step_limit(session: Session, max_steps: int) -> int:
+    """Return `max_steps`, or the session's limit on steps if that is lower."""
+    return max_steps if session.limits.steps is None else min(max_steps, session.limits.steps)
 
 
 def first_results(opening: Iterable[tuple[Reply[T] | None, Sequence[Failure]]]) -> list[Reply[T] | Failure]:

@@ -59,7 +59,7 @@ class Agenda:
         """Take the locked cruxes with the highest scores as the active disputes; one whose thread has ended makes room."""
         floor = self.floor
         self._scores |= {thread.id: self._score(thread) for thread in floor.active if thread.id in self._scores}
-        ranked = sorted((t for t in floor.active if t.id in self._scores), key=self._rank, reverse=True)
+        ranked = sorted((t for t in floor.active if t.id in self._scores), key=self._agenda_order, reverse=True)
         active = [thread.id for thread in ranked[:MAX_DISPUTES]]
         if active and active[0] != floor.promoted:
             floor.promoted = active[0]
@@ -68,12 +68,12 @@ class Agenda:
             floor.note(notes.CruxPromoted(at=floor.now, thread=active[0], score=score))
         if floor.settings.agenda and active != list(floor.disputes):
             floor.disputes = {
-                id: (MAX_BOOST / place, self._words(floor.threads[id])) for place, id in enumerate(active, 1)
+                id: (MAX_BOOST / place, self._distinct_words(floor.threads[id])) for place, id in enumerate(active, 1)
             }
             scores = tuple(self._scores[id].score for id in active)
             floor.note(notes.AgendaNote(at=floor.now, active=tuple(active), scores=scores))
 
-    def _rank(self, thread: Thread) -> tuple[float, int, float, int]:
+    def _agenda_order(self, thread: Thread) -> tuple[float, int, float, int]:
         """The crux score; ties to the dispute with more agents undecided, then with more varied confidence, then the earlier. The
         seed's third criterion, dependencies, is known of ended threads only."""
         firm = sum(side in FIRM for side in thread.declared_sides.values())
@@ -81,7 +81,7 @@ class Agenda:
         undecided = len(self.floor.debaters) - firm
         return self._scores[thread.id].score, undecided, pvariance(confidences) if confidences else 0.0, -thread.number
 
-    def _words(self, thread: Thread) -> frozenset[str]:
+    def _distinct_words(self, thread: Thread) -> frozenset[str]:
         """The words of a question that no other thread's has; all of them if there are none."""
         own = set(keywords(thread.question or thread.topic))
         others = [other for other in self.floor.threads.values() if other is not thread]
@@ -243,10 +243,10 @@ class Spawning:
     async def _decide(self, proposal: Proposal) -> None:
         """Open the thread, unless there are too many, too few want it, or one asks the same."""
         floor = self.floor
-        reason = self._obstacle(proposal)
+        reason = self._reason_not_to_open(proposal)
         if not reason:
-            same = await self.same_as(proposal.question, self._asked())
-            reason = f"{same.id} {SAME}" if same is not None else self._obstacle(proposal)
+            same = await self.same_as(proposal.question, self._asked_threads())
+            reason = f"{same.id} {SAME}" if same is not None else self._reason_not_to_open(proposal)
         self.pending -= 1
         if reason:
             self._reject(proposal, reason)
@@ -283,7 +283,7 @@ class Spawning:
         other.half, other.horizon, other.left = "years", over["years"], frozenset(months)
         return True
 
-    def _obstacle(self, proposal: Proposal) -> str:
+    def _reason_not_to_open(self, proposal: Proposal) -> str:
         floor = self.floor
         if floor.over is not None:
             return "the debate is over"
@@ -294,10 +294,10 @@ class Spawning:
         if len(proposal.supporters) < SPAWN_MIN_AGENTS or proposal.mentions < SPAWN_MIN_MENTIONS:
             return "fewer than two agents want it"
         wanted = proposal.question.casefold()
-        same = next((thread for thread in self._asked() if (thread.question or "").casefold() == wanted), None)
+        same = next((thread for thread in self._asked_threads() if (thread.question or "").casefold() == wanted), None)
         return f"{same.id} {SAME}" if same else ""
 
-    def _asked(self) -> list[Thread]:
+    def _asked_threads(self) -> list[Thread]:
         """Threads whose question is being debated, or was and came to a crux: nobody needs another one about it."""
         return [thread for thread in self.floor.threads.values() if thread.active or thread.crux is not None]
 

@@ -42,10 +42,10 @@ def headline(report: DebateData, state: DebateState) -> Iterator[Block]:
         yield Paragraph(lead=verdict, text=f"({voted}). {which}", refs=finals)
     if shared := _independence(report, state):
         yield Paragraph(lead="Independence:", text=shared, refs=finals)
-    yield from _today(report, state)
+    yield from _decide_today(report, state)
     yield from _turning_points(report, state)
     yield Paragraph(text=REGIMES[report.regime], refs=finals)
-    if news := [*_worst_news(report, state)]:
+    if news := [*_reservations(report, state)]:
         yield Paragraph(lead="Before you rely on it:", text="", refs=news[0].refs)
         yield Bullets(items=tuple(news))
 
@@ -113,7 +113,7 @@ def _verdict(sides: list[Side], agents: int) -> str:
 # --- what to do today, and what would turn it
 
 
-def _today(report: DebateData, state: DebateState) -> Iterator[Block]:
+def _decide_today(report: DebateData, state: DebateState) -> Iterator[Block]:
     """The side of the answer against the ballots, and the finding to get first by the closing call's own word."""
     if not report.decided:
         yield Paragraph(text="There is no answer to compare with the ballots.", refs=state.final_refs)
@@ -184,14 +184,14 @@ def _declared(state: DebateState, n: int, decided: str) -> Iterator[tuple[str, R
     against = len([side for side in state.positions_on(n) if side == OTHER[decided]])
     for number, crux in enumerate(state.cruxes, 1):
         for answer in FIRM:
-            moved = [agent for agent in behind if _hangs_on(crux, agent, answer)]
+            moved = [agent for agent in behind if _would_flip_against(crux, agent, answer)]
             if moved and against + len(moved) > len(behind) - len(moved):
                 names = joined([state.names[agent] for agent in moved])
                 text = f"crux {number} comes out {SIDES[answer]}: by their own word the claims of {names} hang on it (not tested)."
                 yield text, state.flip_refs(crux, moved)
 
 
-def _hangs_on(crux: Crux, agent: str, answer: Side) -> bool:
+def _would_flip_against(crux: Crux, agent: str, answer: Side) -> bool:
     flip = crux.flips.get(agent)
     return flip is not None and flip.would_flip and flip.side != answer
 
@@ -203,7 +203,7 @@ def _test_refs(report: DebateData) -> Refs:
 # --- the worst news
 
 
-def _worst_news(report: DebateData, state: DebateState) -> Iterator[Item]:
+def _reservations(report: DebateData, state: DebateState) -> Iterator[Item]:
     yield from _misreported(report, state)
     idle = report.placebo.ballots if report.placebo else {}
     if moved := [a for a, ballot in idle.items() if a in state.final and ballot.positions != state.final[a].positions]:

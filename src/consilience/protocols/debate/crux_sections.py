@@ -68,8 +68,8 @@ def _crux_table(crux: Crux, state: DebateState, records: Mapping[str, FlipRecord
     heads = ("agent", "answer now", "on this crux", "would change its mind if", hangs)
     rows, refs = [], []
     for agent in dict.fromkeys((*crux.positions, *state.final)):
-        last = _when_told(records.get(agent)) if records else _hangs(agent, crux)
-        on_crux = _on_crux(agent, crux, state)
+        last = _test_cell(records.get(agent)) if records else _hangs(agent, crux)
+        on_crux = _crux_position(agent, crux, state)
         rows.append(
             (
                 state.names[agent],
@@ -83,7 +83,7 @@ def _crux_table(crux: Crux, state: DebateState, records: Mapping[str, FlipRecord
     return Table(heads=heads, rows=tuple(rows), left=len(heads), refs=tuple(refs))
 
 
-def _when_told(record: FlipRecord | None) -> str:
+def _test_cell(record: FlipRecord | None) -> str:
     """Return what the agent did when told the answer against its own, and whether it had declared so."""
     if record is None or record.observed is None:
         return "not tested"
@@ -110,7 +110,7 @@ def _tested(crux: Crux, report: DebateData, records: Mapping[str, FlipRecord]) -
     return f"{line}."
 
 
-def _on_crux(agent: str, crux: Crux, state: DebateState) -> str:
+def _crux_position(agent: str, crux: Crux, state: DebateState) -> str:
     now = state.final_side(agent, crux)
     before, message = state.committed_side(agent, crux.thread)
     if message is None:

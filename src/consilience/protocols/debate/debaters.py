@@ -108,7 +108,7 @@ class Debater:
         threads = [thread for thread in self.floor.active if self.agent in thread.members]
         for thread in threads:
             steelman = thread.ungraded_for(self.agent)
-            if steelman is not None and self._willing(thread, "grade"):
+            if steelman is not None and self._has_not_given_up(thread, "grade"):
                 return Intent(thread, "grade", self.floor.by_id[steelman.message], steelman=steelman, of=steelman.agent)
         if self.floor.now < self.me.ready_at:
             return None
@@ -117,13 +117,13 @@ class Debater:
     def _due_in(self, thread: Thread) -> Intent | None:
         if thread.stage == "DISCOVERY" or thread.busy:
             return None
-        if self.agent in thread.to_commit and self._willing(thread, "commit"):
+        if self.agent in thread.to_commit and self._has_not_given_up(thread, "commit"):
             return Intent(thread, "commit", thread.messages[-1])
         if thread.stage == "EVIDENCE":
             return None
-        if self.agent in thread.to_falsify and self._willing(thread, "falsify"):
+        if self.agent in thread.to_falsify and self._has_not_given_up(thread, "falsify"):
             return Intent(thread, "falsify", thread.messages[-1])
-        if self._willing(thread, "steelman"):
+        if self._has_not_given_up(thread, "steelman"):
             for agent, of in lock.pending_pairs(thread):
                 latest = thread.latest_steelman(agent, of)
                 if agent == self.agent and (latest is None or latest.grade not in ("PENDING", "ACCURATE")):
@@ -131,7 +131,7 @@ class Debater:
                     return Intent(thread, "steelman", self.floor.by_id[commitment], of=of, steelman=latest)
         return None
 
-    def _willing(self, thread: Thread, kind: TurnKind) -> bool:
+    def _has_not_given_up(self, thread: Thread, kind: TurnKind) -> bool:
         return not self.me.gave_up(thread.id, kind)
 
     def _choose(self) -> Intent | Literal["wait", "pass"]:
@@ -146,11 +146,13 @@ class Debater:
         open_now = [pair for pair in scored if pair[0] >= floor.settings.attention_threshold and self._open(pair[1])]
         if not open_now:
             return "wait"
-        if not named and not me.held_back and self._crowded(new):
+        if not named and not me.held_back and self._is_crowded(new):
             me.held_back = True
             return "pass"
         me.held_back, me.seen = False, floor.messages[-1].number
-        ranked = sorted(open_now, key=lambda pair: (-pair[0] - self._sticky(pair[1]), *self._crowd(pair[1])))
+        ranked = sorted(
+            open_now, key=lambda pair: (-pair[0] - self._membership_bonus(pair[1]), *self._crowding_order(pair[1]))
+        )
         index = self._draw()
         if named and index >= len(ranked):
             index = 0
@@ -176,17 +178,17 @@ class Debater:
             or replies_to(thread, message) + min(composing, thread.in_flight) < MAX_REPLIES_PER_MESSAGE
         )
 
-    def _crowded(self, new: list[DebateMessage]) -> bool:
+    def _is_crowded(self, new: list[DebateMessage]) -> bool:
         """Whether others have just had much to say in one thread: let them talk."""
         threads = [message.thread for message in new if not message.by_moderator]
         return any(threads.count(thread) >= HOLD_BACK_MESSAGES for thread in set(threads))
 
-    def _crowd(self, message: DebateMessage) -> tuple[int, int]:
+    def _crowding_order(self, message: DebateMessage) -> tuple[int, int]:
         """Order messages of equal attention: those of threads that fewer have taken up first, so that none goes unheard."""
         thread = self.floor.threads[message.thread]
         return len(thread.participants) + thread.in_flight, -message.number
 
-    def _sticky(self, message: DebateMessage) -> float:
+    def _membership_bonus(self, message: DebateMessage) -> float:
         """Threads that the agent is in come first."""
         thread = self.floor.threads[message.thread]
         return 0.1 * (self.agent in {message_spoken.agent for message_spoken in thread.spoken})
@@ -297,7 +299,7 @@ class Debater:
             return
         thread = intent.thread
         self.me.refusals[thread.id, intent.kind] += 1
-        if not self._willing(thread, intent.kind):
+        if not self._has_not_given_up(thread, intent.kind):
             due = thread.to_commit if intent.kind == "commit" else thread.to_falsify
             if self.agent in due:
                 due.remove(self.agent)
@@ -313,12 +315,12 @@ class Debater:
         words = floor.session.render_template(
             intent.kind,
             seat=self._seat(),
-            state=self._state(thread),
+            state=self._state_lines(thread),
             question=thread.question or "",
             provisional=thread.stage == "DISCOVERY",
             topic=thread.topic,
             chars=MAX_CHARS[floor.session.detail],
-            own=self._own(thread),
+            own=self._own_position(thread),
             claim=floor.claims.get(self.agent, ""),
             **extra,
         )
@@ -327,7 +329,7 @@ class Debater:
             Prompt(
                 words,
                 (*floor.own_quotes(thread, self.agent), *unpublished),
-                (*self._standing(thread), *floor.quotes(thread)),
+                (*self._quotes_before_window(thread), *floor.quotes(thread)),
                 preface=floor.rules,
             ),
             key=key,
@@ -403,7 +405,10 @@ class Debater:
             {id: supporters for id, (_, supporters) in thread.proposals.items()} if thread.stage == "DISCOVERY" else {}
         )
         wanted |= {id: set(spawning.proposals[id].supporters) for id in spawning.open_in(thread)}
-        shown = (*(quote.id for quote in self._standing(thread)), *(message.id for message in window(thread.messages)))
+        shown = (
+            *(quote.id for quote in self._quotes_before_window(thread)),
+            *(message.id for message in window(thread.messages)),
+        )
         return tuple(floor.by_id[id].label for id in shown if self.agent not in wanted.get(id, {self.agent}))
 
     def _challengeable(self, thread: Thread) -> tuple[str, ...]:
@@ -423,7 +428,7 @@ class Debater:
             f"You are {floor.letters[self.agent]}; the others are {', '.join(others)}. {agent.introduction()}".strip()
         )
 
-    def _own(self, thread: Thread) -> str:
+    def _own_position(self, thread: Thread) -> str:
         """Where the agent's own position on the question stands."""
         commitment = thread.commitments.get(self.agent)
         return f"{commitment.side}, in {self.floor.by_id[commitment.message].label}" if commitment else ""
@@ -431,14 +436,14 @@ class Debater:
     def _open_proposals(self, thread: Thread) -> list[str]:
         return self.moderator.spawning.open_in(thread)[-STATE_LINES:]
 
-    def _state(self, thread: Thread) -> tuple[str, ...]:
+    def _state_lines(self, thread: Thread) -> tuple[str, ...]:
         """Where a thread stands, for every participant alike. What others wrote stands in quotations, never in these lines."""
         letters, by_id = self.floor.letters, self.floor.by_id
         lines = [f"{letters[a]} answers {c.side}, in {by_id[c.message].label}." for a, c in thread.commitments.items()]
         proposed = self._open_proposals(thread)
         return (*lines, *(f"{by_id[id].label} proposes a question for a thread of its own." for id in proposed))
 
-    def _standing(self, thread: Thread) -> tuple[Quote, ...]:
+    def _quotes_before_window(self, thread: Thread) -> tuple[Quote, ...]:
         """Messages before the window that matter to all, in order: commitments, the last concessions, open proposals. They come
         first, so that prompts share their beginning."""
         by_id = self.floor.by_id

@@ -144,7 +144,7 @@ def blocked(
         return "stage_restriction"
     if move != "GRADE_STEELMAN" and at < ready_at:
         return "agent_cooldown"
-    if move == "CHALLENGE_EVIDENCE" and (target is None or not _earned(thread, agent, target)):
+    if move == "CHALLENGE_EVIDENCE" and (target is None or not _may_answer(thread, agent, target)):
         return "steelman_required"
     if move not in DELIVERED and target is not None and replies_to(thread, target) >= MAX_REPLIES_PER_MESSAGE:
         return "reply_limit"
@@ -157,7 +157,7 @@ def blocked(
     return None
 
 
-def _earned(thread: Thread, agent: str, target: DebateMessage) -> bool:
+def _may_answer(thread: Thread, agent: str, target: DebateMessage) -> bool:
     return target.by_moderator or may_challenge(thread, agent, target.agent)
 
 

@@ -76,11 +76,11 @@ class Moderator:
                 self.end_evidence(thread, "positions were stable")
             elif thread.signal and not thread.settling:
                 thread.settling = True
-                await self.floor.intervene(thread, "settling", self._fallen_silent(thread))
+                await self.floor.intervene(thread, "settling", self._quietest_members(thread))
             else:
                 await self._remark_on_orbit(thread)
 
-    def _fallen_silent(self, thread: Thread) -> tuple[str, ...]:
+    def _quietest_members(self, thread: Thread) -> tuple[str, ...]:
         """The two members of a thread who spoke longest ago."""
         last = {message.agent: message.number for message in thread.spoken}
         return tuple(sorted(thread.members, key=lambda agent: last.get(agent, 0))[:2])
@@ -205,7 +205,7 @@ class Moderator:
         if not thread.to_commit and thread.required is None:
             await self._require(thread)
         if lock.is_due(thread):
-            await self._attempt(thread)
+            await self._attempt_lock(thread)
 
     async def _require(self, thread: Thread) -> None:
         """Fix the required steelmen, once the last participant has committed, and ask for what is missing."""
@@ -222,7 +222,7 @@ class Moderator:
                 thread, "steelman", tuple(dict.fromkeys(a for a, _ in thread.required)), missing=pairs
             )
 
-    async def _attempt(self, thread: Thread) -> None:
+    async def _attempt_lock(self, thread: Thread) -> None:
         """Try to lock the crux; name each criterion that is missing."""
         floor, number = self.floor, len(thread.attempts) + 1
         thread.locked_question = thread.question
@@ -245,9 +245,9 @@ class Moderator:
             self.close(thread, "FAILED_LOCK", f"{number} attempts to lock it failed: {'; '.join(failures)}")
             return
         thread.grant(max(0, thread.in_stage - thread.budget) + 2 * len(lock.pending_pairs(thread)) + 2)
-        await self._help(thread, number, failures, "sides" in kinds, "falsifiers" in kinds)
+        await self._respond_to_failed_lock(thread, number, failures, "sides" in kinds, "falsifiers" in kinds)
 
-    async def _help(
+    async def _respond_to_failed_lock(
         self, thread: Thread, failed: int, failures: tuple[str, ...], sides: bool, falsifiers: bool
     ) -> None:
         """What the moderator does after a failed attempt: where nobody takes one of the sides, ask those who were not in the
@@ -365,10 +365,10 @@ async def watch(moderator: Moderator) -> None:
         looks += 1
         await floor.session.clock.sleep(floor.session.rng("watch", looks).randint(*IDLE_MS))
         if floor.over is None:
-            await _look(moderator)
+            await _check_threads(moderator)
 
 
-async def _look(moderator: Moderator) -> None:
+async def _check_threads(moderator: Moderator) -> None:
     floor = moderator.floor
     for thread in floor.active:
         if _is_held(floor, thread):

@@ -51,12 +51,12 @@ class _Fold:
 
     def take(self, event: Noted) -> None:
         """Take in a note; those that change nothing a view shows are left out."""
-        note = _loaded(event, self.text)
+        note = _load_note(event, self.text)
         match note:
             case notes.FramedNote():
                 self.framing = note.framing
             case notes.TurnNote():
-                self._turn(note)
+                self._add_turn(note)
             case notes.ThreadCreated():
                 self.since[note.thread] = note.at
                 self.threads[note.thread] = ThreadRecord(
@@ -96,10 +96,10 @@ class _Fold:
         if thread in self.threads:
             self.threads[thread] = self.threads[thread].model_copy(update=fields)
 
-    def _turn(self, turn: notes.TurnNote) -> None:
+    def _add_turn(self, turn: notes.TurnNote) -> None:
         self.at = max(self.at, turn.at)
         message = self.texts.get(turn.message)
-        text = _without_head(self.text(message.text)) if message else ""
+        text = _strip_move(self.text(message.text)) if message else ""
         shared = turn.model_dump(include=set(TurnData.model_fields))
         number = len(self.messages) + 1
         self.messages.append(DebateMessage(id=turn.message, number=number, text=text, new_side=turn.side, **shared))
@@ -158,7 +158,7 @@ class _Fold:
         self._change(note.thread, crux=crux)
 
 
-def _without_head(words: str) -> str:
+def _strip_move(words: str) -> str:
     """Return a message without its move, which prompts quote before it: `CHALLENGE on B4: …`."""
     return re.sub(r"\A[A-Z_]{5,}(?: (?:on|of|by) [^:]{1,40})?: ", "", words)
 
@@ -212,7 +212,7 @@ def _column(thread: ThreadRecord, state: DebateState) -> ProgressColumn:
 
 def note_line(event: Noted) -> str:
     """Return a note as a line of progress; empty for one that needs none. No note of a debate has long texts."""
-    note = _loaded(event, str)
+    note = _load_note(event, str)
     where = thread_name(getattr(note, "thread", ""))
     match note:
         case notes.FramedNote(framing=framing):
@@ -248,7 +248,7 @@ def note_line(event: Noted) -> str:
     return ""
 
 
-def _loaded(event: Noted, text: Callable[[str], str]) -> BaseModel | None:
+def _load_note(event: Noted, text: Callable[[str], str]) -> BaseModel | None:
     """A note of a debate; None for one of another version that this one cannot read."""
     try:
         return load_note(notes.NOTES[event.name], event, text)

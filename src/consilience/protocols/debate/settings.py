@@ -216,9 +216,9 @@ class DebateSettings(PanelSeats):
         seats, threads, single = len(self.seat_ids), MAX_THREADS, int(self.single_call)
         moderator = self.max_framings + threads + self.max_comparisons
         ballots = 2 + MAX_RECHECKS + (2 * self.test_cruxes + 1 if self.test_cruxes else 0) + len(self.new_facts)
-        most = int(self.frames) + ballots * seats + self.max_attempts + seats * threads + moderator
-        most += self.max_crystallizations + 1 + 2 * single
-        return Estimate(min=1 if self.frames else 2 * seats + 1 + single, max=most)
+        max_calls = int(self.frames) + ballots * seats + self.max_attempts + seats * threads + moderator
+        max_calls += self.max_crystallizations + 1 + 2 * single
+        return Estimate(min=1 if self.frames else 2 * seats + 1 + single, max=max_calls)
 
 
 def proposition(task: str) -> str:

@@ -59,19 +59,22 @@ class _Voice:
                 ]
                 claim = {"claim": f"I answer {self.mind.beliefs[PROPOSITION]}.", "reason": "It follows."}
                 extra = {"horizon": "5y", "interests": interests}
-                return self._ballot() | self._sure() | claim | self._falsifier() | extra
+                return self._ballot() | self._draw_confidence() | claim | self._falsifier() | extra
             case "final" | "test" | "told":
                 claim = {"claim": "I have said it.", "reason": "It follows."}
-                return self._ballot() | self._sure() | claim | {"cause": None}
+                return self._ballot() | self._draw_confidence() | claim | {"cause": None}
             case "recheck":
                 return self._ballot() | {"reason": "So I hold it."}
             case "commit":
-                side, hangs = self._public(self._question()), self._hangs(self._question())
+                side, hangs = self._public(self._question()), self._declare_flip(self._question())
                 fields = {"horizon": "5y", "side": side, "text": f"I answer {side}."}
-                return self._sure() | self._falsifier() | hangs | fields
+                return self._draw_confidence() | self._falsifier() | hangs | fields
             case "flip":
-                hangs, held = self._hangs(self._question()), self._noisy(self.mind.answer(self._question(), {}))
-                return self._sure() | hangs | {"side": held, "objects": False, "objection": ""}
+                hangs, held = (
+                    self._declare_flip(self._question()),
+                    self._add_noise(self.mind.answer(self._question(), {})),
+                )
+                return self._draw_confidence() | hangs | {"side": held, "objects": False, "objection": ""}
             case "steelman":
                 reason = {"strongest_reason": "Their reason.", "falsifier_represented": "A count."}
                 return {"claim_represented": "Their claim.", **reason}
@@ -100,19 +103,19 @@ class _Voice:
             stipulated[question] = "YES" if match[2] == "YES" else "NO"
         asked = ((name, _known(self.world, text)) for name, text in _ASKED.findall(self.text) if name in self.fields)
         return {
-            name: self._noisy(self.mind.answer(question, stipulated)) if question else "UNCERTAIN"
+            name: self._add_noise(self.mind.answer(question, stipulated)) if question else "UNCERTAIN"
             for name, question in asked
         }
 
-    def _noisy(self, side: Firm) -> Side:
+    def _add_noise(self, side: Firm) -> Side:
         if self.random.random() >= self.world.ballot_noise:
             return side
         return self.random.choice((opposite(side), "UNCERTAIN"))
 
-    def _sure(self) -> JsonObject:
+    def _draw_confidence(self) -> JsonObject:
         return {"confidence": self.random.choice(("fairly sure", "certain"))}
 
-    def _hangs(self, question: str) -> JsonObject:
+    def _declare_flip(self, question: str) -> JsonObject:
         """What the agent declares: whether its claim rests on a question. Where it misreports, it does so each time."""
         rests = question in self.mind.grounds
         wrong = self.world.random("misreport", self.mind.agent, question).random() < self.world.misreport
@@ -140,14 +143,14 @@ class _Voice:
         if "PROPOSE_CRUX" in moves and (proposal := self._proposal(question)):
             label, proposed = proposal
             if label:
-                return {**body, **self._about(proposed), "move": self._argue(moves), "supports": label}
-            return {**body, **self._about(proposed), "move": "PROPOSE_CRUX", "question": proposed}
+                return {**body, **self._topics(proposed), "move": self._argue(moves), "supports": label}
+            return {**body, **self._topics(proposed), "move": "PROPOSE_CRUX", "question": proposed}
         if "UPDATE_POSITION" in moves and question and self.random.random() < UPDATES:
             side = self._public(question)
             if side != self.mind.beliefs[question]:
                 update = {"move": "UPDATE_POSITION", "new_side": side}
-                return body | self._about(question) | update | self._falsifier()
-        return {**body, **self._about(question or PROPOSITION), "move": self._argue(moves)}
+                return body | self._topics(question) | update | self._falsifier()
+        return {**body, **self._topics(question or PROPOSITION), "move": self._argue(moves)}
 
     def _argue(self, moves: list[str]) -> str:
         challenge = next((move for move in ("CHALLENGE", "CHALLENGE_EVIDENCE") if move in moves), None)
@@ -155,7 +158,7 @@ class _Voice:
             return challenge
         return next((move for move in ("PROVIDE_EVIDENCE", "CLAIM") if move in moves), moves[0])
 
-    def _about(self, question: str) -> JsonObject:
+    def _topics(self, question: str) -> JsonObject:
         subjects = [statement.subject for statement in self.world.statements if statement.question == question]
         return {"topics": subjects}
 

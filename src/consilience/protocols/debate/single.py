@@ -179,14 +179,14 @@ def single_blocks(report: DebateData, state: DebateState) -> Iterator[Block]:
             yield Paragraph(text=text, refs=(failed[-1].key,))
         return
     own = (single.key, "closing") if report.decided else (single.key,)
-    rows = tuple(_beside(report, state, single))
+    rows = tuple(_comparison_rows(report, state, single))
     yield Paragraph(text=report.added, tone="strong", refs=own)
     yield Table(heads=("", "the debate", "one call"), rows=rows, left=3, refs=(own,) * len(rows))
     yield from bullets(_single_items(state, single))
     yield Details(summary="The answer of the single call", blocks=(AgentText(text=single.answer or " "),))
 
 
-def _beside(report: DebateData, state: DebateState, single: SingleCall) -> Iterator[tuple[str, str, str]]:
+def _comparison_rows(report: DebateData, state: DebateState, single: SingleCall) -> Iterator[tuple[str, str, str]]:
     spent = report.ledger.actual
     several = len(state.propositions) > 1
     for n, position in enumerate(single.positions):

@@ -267,12 +267,12 @@ def _timeline(state: DebateState) -> View:
             rows.append((thread_name(thread.id), STAGES[stage.stage], when, str(stage.messages)))
             at = end
         end_time = "" if thread.closed_at is None else virtual_time(thread.closed_at)
-        rows.append((thread_name(thread.id), f"{badge(thread)}{_because(thread)}", end_time, ""))
+        rows.append((thread_name(thread.id), f"{badge(thread)}{_closing_reason(thread)}", end_time, ""))
     table = Table(heads=("thread", "stage", "virtual time", "messages"), rows=tuple(rows), left=3)
     return View(name="timeline", heading="Timeline", blocks=(table,), picture=_timeline_picture(state))
 
 
-def _because(thread: ThreadRecord) -> str:
+def _closing_reason(thread: ThreadRecord) -> str:
     return f": {thread.closed_by}" if thread.closed_by else ""
 
 

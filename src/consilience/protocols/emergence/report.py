@@ -152,7 +152,7 @@ class EmergenceReport(TreeReport):
     def _answers_section(self) -> Section:
         """Return changes of the answer from round to round, and which agents kept theirs."""
         names = seat_names(self.agents)
-        blocks = (*bullets(_changed(change, names) for change in self.answer_changes), *self._stances(names))
+        blocks = (*bullets(_change_item(change, names) for change in self.answer_changes), *self._stances(names))
         return Section(
             name="answers", part="differences", heading="Changes of the answer" if blocks else "", blocks=blocks
         )
@@ -237,14 +237,14 @@ class EmergenceReport(TreeReport):
         }
 
 
-def _changed(change: AnswerChange, names: Mapping[str, str]) -> Item:
+def _change_item(change: AnswerChange, names: Mapping[str, str]) -> Item:
     place, _, rest = change.key.partition("/")
     lead = f"Review {rest}:" if place == "finalize" else f"{place.replace('-', ' ').capitalize()}:"
-    what = "; ".join(_because(change_reason, names) for change_reason in change.changes)
+    what = "; ".join(_change_with_authors(change_reason, names) for change_reason in change.changes)
     return Item(lead=lead, text=f"{change.stance}{f': {what}' if what else ''}")
 
 
-def _because(change: Claim, names: Mapping[str, str]) -> str:
+def _change_with_authors(change: Claim, names: Mapping[str, str]) -> str:
     authors = [author_of(id, names) for id in change.ids]
     return f"{change.text.rstrip('.')} (because of {', '.join(dict.fromkeys(authors))})" if authors else change.text
 

@@ -131,12 +131,12 @@ def _quoted(finding: Finding) -> Block:
     if finding.file.lower().endswith(PROSE) and "\n" not in finding.quotation.strip():
         return QuoteBlock(text=finding.quotation.strip())
     lines = finding.quotation.strip("\n").split("\n")
-    ticks = max((len(run) for line in lines for run in _runs(line)), default=0)
+    ticks = max((len(run) for line in lines for run in _backtick_runs(line)), default=0)
     fence = "`" * max(ticks + 1, 3)
     return AgentText(text="\n".join([fence, *lines, fence]))
 
 
-def _runs(line: str) -> list[str]:
+def _backtick_runs(line: str) -> list[str]:
     """Return the runs of backticks in a line."""
     return [run for run in "".join(char if char == "`" else " " for char in line).split() if run]
 
@@ -182,7 +182,7 @@ def _gates(evaluations: Sequence[ConvergenceCheck]) -> Iterator[Block]:
         return
     by_iteration = [{verdict.id: verdict for verdict in evaluation.verdicts} for evaluation in evaluations]
     rows = [
-        (gate, *(_met(verdicts[gate].missed_by) if gate in verdicts else "–" for verdicts in by_iteration))
+        (gate, *(_gate_result(verdicts[gate].missed_by) if gate in verdicts else "–" for verdicts in by_iteration))
         for gate in gates
     ]
     rows.append(("share of gates met", *(format_score(evaluation.quality) for evaluation in evaluations)))
@@ -197,7 +197,7 @@ def _gates(evaluations: Sequence[ConvergenceCheck]) -> Iterator[Block]:
     yield from bullets(absent)
 
 
-def _met(missed_by: Sequence[str]) -> str:
+def _gate_result(missed_by: Sequence[str]) -> str:
     return f"missed by {join_names(missed_by)}" if missed_by else "met"
 
 
@@ -221,7 +221,7 @@ def _gates_view(evaluations: Sequence[ConvergenceCheck]) -> View:
         GridCell(
             row=verdict.id,
             column=str(evaluation.iteration),
-            lines=(_met(verdict.missed_by),),
+            lines=(_gate_result(verdict.missed_by),),
             tone="plain" if verdict.met else "bad",
             tip=verdict.description,
         )
@@ -323,7 +323,7 @@ def overall_vote(report: ReviewData) -> str:
         return "none, since no reviewer cast a ballot."
     absent = [agent for agent in reviewers(report) if agent not in votes]
     worst = min(votes.values(), key=VOTES.index)
-    each = [f"{agent} {vote}{_extent(report, agent, vote)}" for agent, vote in votes.items()]
+    each = [f"{agent} {vote}{_vote_parts(report, agent, vote)}" for agent, vote in votes.items()]
     head = worst.upper()
     if split := split_parts(report.ballots):
         where = f" on {name_parts(split)}" if len(report.parts) > 1 else ""
@@ -425,7 +425,7 @@ def _who_read(report: ReviewData) -> str:
     return f"{files}, each part read by {join_names(reviewers(report))} as assigned"
 
 
-def _extent(report: ReviewData, agent: str, vote: ReviewVote) -> str:
+def _vote_parts(report: ReviewData, agent: str, vote: ReviewVote) -> str:
     """Return in how many of its parts an agent voted so, if not in all, or which parts these are, if it has not all."""
     cast = {ballot.part: ballot.vote for ballot in report.ballots if ballot.agent == agent}
     same = [part for part, its in cast.items() if its == vote]

@@ -98,9 +98,9 @@ def _draw_panel(drawing: Drawing, panel: GraphPanel, placed: Layers, top: float)
         points = placed.path(pair, at, _HIGH / 2)
         drawing.line(points, _LINES[edge.tone])
         if edge.near_source:
-            labels.append((*_along(points[0], points[1], 0.36), edge.near_source, edge.tip))
+            labels.append((*_interpolate(points[0], points[1], 0.36), edge.near_source, edge.tip))
         if edge.near_target:
-            labels.append((*_along(points[-2], points[-1], 0.70), edge.near_target, edge.tip))
+            labels.append((*_interpolate(points[-2], points[-1], 0.70), edge.near_target, edge.tip))
     for x, y, words, tip in labels:
         drawing.box(x - 25, y - 9, 50, 18, "cv-ground", round=3, tip=tip)
         drawing.words(x, y + 4, words, "cv-small", "middle", room=50)
@@ -113,7 +113,7 @@ def _draw_panel(drawing: Drawing, panel: GraphPanel, placed: Layers, top: float)
             drawing.words(left, y + 14, node.note, "cv-small", within=_WIDE - 20)
 
 
-def _along(start: tuple[float, float], end: tuple[float, float], part: float) -> tuple[float, float]:
+def _interpolate(start: tuple[float, float], end: tuple[float, float], part: float) -> tuple[float, float]:
     return start[0] + (end[0] - start[0]) * part, start[1] + (end[1] - start[1]) * part
 
 

@@ -79,15 +79,17 @@ def text(convergence: CheckCurves, width: int) -> str:
         return f"{NO_CHECK}\n"
     lines: list[str] = []
     beside = max(
-        len(_after(point, convergence)) + len(describe_point(point)) for c in convergence.curves for point in c.points
+        len(_step_label(point, convergence)) + len(describe_point(point))
+        for c in convergence.curves
+        for point in c.points
     )
     room = max(10, min(MAX_BAR_CELLS, width - beside - 3))
     for curve in convergence.curves:
         lines.append(f"{curve.name} (scale {curve_min(curve):g} to {curve_max(curve):g})")
         for point in curve.points:
-            first = _after(point, convergence)
+            first = _step_label(point, convergence)
             bar = [] if point.value is None else [_bar(point, point.value, curve, room)]
-            lines += _beside([*bar, describe_point(point), *([point.detail] if point.detail else [])], first, width)
+            lines += _wrap_parts([*bar, describe_point(point), *([point.detail] if point.detail else [])], first, width)
         lines.append("")
     if any("|" in line for line in lines):
         lines.append("█ score, | what is needed")
@@ -99,7 +101,7 @@ def text(convergence: CheckCurves, width: int) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _beside(parts: Sequence[str], first: str, width: int) -> list[str]:
+def _wrap_parts(parts: Sequence[str], first: str, width: int) -> list[str]:
     """Put parts beside each other while there is room, else on lines of their own."""
     lines = [f"{first}{parts[0]}"]
     for part in parts[1:]:
@@ -110,7 +112,7 @@ def _beside(parts: Sequence[str], first: str, width: int) -> list[str]:
     return lines
 
 
-def _after(point: Point, convergence: CheckCurves) -> str:
+def _step_label(point: Point, convergence: CheckCurves) -> str:
     return f"  after {convergence.step} {point.index:<3} "
 
 

@@ -97,7 +97,7 @@ class Drawing:
         shade: float = 1,
     ) -> None:
         """`shade`: opacity of its colour, from 0 to 1."""
-        self._grow(x + width, y + height)
+        self._extend_to(x + width, y + height)
         shaded = f' fill-opacity="{shade:.2f}"' if shade < 1 else ""
         body = f"{shaded}><title>{escape_xml(tip)}</title></rect>" if tip else f"{shaded}/>"
         self._shapes.append(
@@ -107,13 +107,13 @@ class Drawing:
     def line(self, points: Iterable[tuple[float, float]], style: str = "cv-line") -> None:
         placed = list(points)
         for x, y in placed:
-            self._grow(x, y)
+            self._extend_to(x, y)
         self._shapes.append(
             f'<polyline class="{style}" points="{" ".join(f"{round(x, 1):g},{round(y, 1):g}" for x, y in placed)}"/>'
         )
 
     def dot(self, x: float, y: float, style: str = "cv-dot", radius: float = 5) -> None:
-        self._grow(x + radius, y + radius)
+        self._extend_to(x + radius, y + radius)
         self._shapes.append(f'<circle class="{style}" cx="{round(x, 1):g}" cy="{round(y, 1):g}" r="{radius:g}"/>')
 
     def words(
@@ -126,7 +126,7 @@ class Drawing:
             text = fitted(text, within, partial(pixels, style=style))
         width = room or pixels(text, style)
         right = {"start": x + width, "middle": x + width / 2, "end": x}[anchor]
-        self._grow(right, y + 4)
+        self._extend_to(right, y + 4)
         classed = f' class="{style}"' if style else ""
         anchored = "" if anchor == "start" else f' text-anchor="{anchor}"'
         self._shapes.append(
@@ -150,7 +150,7 @@ class Drawing:
             f'<style>{STYLE}</style><rect class="cv-ground" width="100%" height="100%"/>{"".join(self._shapes)}</svg>\n'
         )
 
-    def _grow(self, x: float, y: float) -> None:
+    def _extend_to(self, x: float, y: float) -> None:
         self._right = max(self._right, x)
         self._bottom = max(self._bottom, y)
 
@@ -263,12 +263,12 @@ def _placed(rows: Sequence[Sequence[LayerNode]], above: Neighbours, below: Neigh
             for node in row:
                 middle = _mean([at[other] for other in (above if down else below).get(node, ())])
                 wanted.append(at[node] if middle is None else middle)
-            at.update(zip(row, _apart(wanted), strict=True))
+            at.update(zip(row, _space_out(wanted), strict=True))
     left = min(at.values(), default=0.0)
     return {node: x - left for node, x in at.items()}
 
 
-def _apart(wanted: Sequence[float]) -> list[float]:
+def _space_out(wanted: Sequence[float]) -> list[float]:
     """Return places at least 1 apart: half-way between pushing all nodes to the right and all to the left."""
     right: list[float] = []
     for x in wanted:

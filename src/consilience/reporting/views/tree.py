@@ -114,7 +114,7 @@ def text(tree: SeatTree, width: int) -> str:
     head = f"{count(len(tree.seats), 'agent')}, {tree.kind}" + (f", all on {one_line(shared)}" if shared else "")
     lines = paragraph(head, width, "  ")
     by_id = {seat.id: seat for seat in tree.seats}
-    below = _below(tree)
+    below = _listed_children(tree)
     for root in (seat for seat in tree.seats if not _first_parent(seat, by_id)):
         lines += _branch(root, below, by_id, "", "", bool(shared), width)
     if tree.circles:
@@ -166,7 +166,7 @@ def _first_parent(seat: DrawnSeat, by_id: Mapping[str, DrawnSeat]) -> str:
     return next((parent for parent in seat.parents if parent in by_id), "")
 
 
-def _below(tree: SeatTree) -> dict[str, list[str]]:
+def _listed_children(tree: SeatTree) -> dict[str, list[str]]:
     """Return children by the parent below which they are listed: their first."""
     by_id = {seat.id: seat for seat in tree.seats}
     children: dict[str, list[str]] = {}
