@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 from rich.console import Console, Group
@@ -161,14 +161,16 @@ class RunProgress:
         self, before: Iterable[Event] = (), *, title: str = "", text: Callable[[str], str] | None = None
     ) -> None:
         self.state = SessionState()
-        before = list(before)
-        self._columns = ProgressColumns(before, text)
+        self._text = text
+        self._column_events: list[AnyEvent] = []
+        self._columns: Sequence[ProgressColumn] | None = None
+        """The protocol's columns; None if events came since they were made."""
         self.loading = ""
         self._title = title
         self._call_started: dict[str, float] = {}
         self._opened = time.monotonic()
         for event in before:
-            self.state.take(event)
+            self._record(event)
         self.state.flying.clear()
         self._seconds_before = self.state.seconds
         self._first_start: float | None = None
@@ -177,8 +179,7 @@ class RunProgress:
 
     def take(self, event: Event) -> str:
         """Record an event; return its line, "" for none."""
-        self.state.take(event)
-        self._columns.take(event)
+        self._record(event)
         now = time.monotonic()
         if isinstance(event, CallStarted):
             self._call_started[event.key] = now
@@ -189,6 +190,24 @@ class RunProgress:
         if isinstance(event, SessionStarted) and self._title:
             return f"{self._title} begins"
         return event_line(event, self.state)
+
+    def _record(self, event: Event) -> None:
+        self.state.take(event)
+        if isinstance(event, SessionStarted | MessagePublished | Noted):
+            self._column_events.append(event)
+            self._columns = None
+
+    @property
+    def columns(self) -> Sequence[ProgressColumn]:
+        """The protocol's columns; none if it has none or its code fails, since progress must not end a run."""
+        if self._columns is None:
+            self._columns = ()
+            started = self.state.started
+            if self._text is not None and started is not None:
+                with suppress(Exception):
+                    progress = UnfinishedSession(started, self._column_events, self._text)
+                    self._columns = find_report(started.protocol).progress(progress).columns
+        return self._columns
 
     def seconds_in_flight(self, key: str) -> float:
         now = time.monotonic()
@@ -264,7 +283,7 @@ class RunProgress:
             figures += f" · {score}"
         names = seat_labels(state.agents)
         columns = columns_grid(
-            self._columns.current, state.flying.values(), names, width, height - _OTHER_LINES - grid.row_count
+            self.columns, state.flying.values(), names, width, height - _OTHER_LINES - grid.row_count
         )
         rows = [grid, Text(""), columns] if columns is not None else [grid]
         return Group(self._head(), *rows, progress_bar(" ", state.made, state.started.estimate.max, figures))
@@ -319,37 +338,6 @@ class RunProgress:
 
 MIN_COLUMN_CELLS, MIN_COLUMN_LINES = 30, 4
 LINES_PER_ENTRY = 3
-
-
-class ProgressColumns:
-    """The columns of a running session, by its protocol. `text` returns a stored text by its id."""
-
-    def __init__(self, before: Iterable[Event], text: Callable[[str], str] | None) -> None:
-        self._text = text
-        self._events: list[AnyEvent] = []
-        self._columns: Sequence[ProgressColumn] | None = None
-        """None if events came since they were made."""
-        for event in before:
-            self.take(event)
-
-    def take(self, event: Event) -> None:
-        if isinstance(event, SessionStarted | MessagePublished | Noted):
-            self._events.append(event)
-            self._columns = None
-
-    @property
-    def current(self) -> Sequence[ProgressColumn]:
-        """The columns; none if the protocol has none or its code fails, since progress must not end a run."""
-        if self._columns is None:
-            self._columns = ()
-            started = self._events[0] if self._events else None
-            if self._text is not None and isinstance(started, SessionStarted):
-                try:
-                    progress = UnfinishedSession(started, self._events, self._text)
-                    self._columns = find_report(started.protocol).progress(progress).columns
-                except Exception:
-                    self._columns = ()
-        return self._columns
 
 
 def columns_grid(
