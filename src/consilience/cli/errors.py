@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from types import FrameType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import typer
 
@@ -24,11 +24,7 @@ from consilience.reporting.formatting import escape_json
 T = TypeVar("T")
 
 
-class Stream(Protocol):
-    def isatty(self) -> bool: ...
-
-
-def can_draw_over(stream: Stream) -> bool:
+def can_draw_over(stream: TextIO) -> bool:
     """Return whether lines can be redrawn: on a terminal, except a dumb one, where Rich prints nothing."""
     return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 

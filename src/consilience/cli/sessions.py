@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -49,11 +49,8 @@ def user_store() -> Iterator[Store]:
         raise UnknownName(
             "no session is recorded yet", where=str(path), do='Start one: consilience emergence "Should we …?"'
         )
-    store = open_store(path)
-    try:
+    with closing(open_store(path)) as store:
         yield store
-    finally:
-        store.close()
 
 
 def find_session(store: Store, name: str) -> str:
