@@ -7,9 +7,9 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -26,21 +26,20 @@ AS_JSON = "consilience.json"
 
 
 class LazyCommand(TyperCommand):
-    """A command that imports its implementation, `target` (`module:attribute`), when it is called.
-
-    The attribute is a Typer app, or a function from the command's name to a Typer app.
-    """
+    """A command that imports its implementation when it is called: `target` is the module of this package that has a Typer app of
+    the command's name, or `module:attribute` with a function from that name to an app."""
 
     def __init__(self, name: str, target: str, summary: str) -> None:
         super().__init__(name, short_help=summary, rich_markup_mode=None)
+        self.name: str = name
         self.target = target
 
     def load(self) -> Command:
         from importlib import import_module
 
         module, _, attribute = self.target.partition(":")
-        app = getattr(import_module(module), attribute)
-        command = get_command(app if isinstance(app, typer.Typer) else app(self.name))
+        app = getattr(import_module(f"consilience.cli.{module}"), attribute or self.name)
+        command = get_command(app(self.name) if attribute else app)
         command.name = self.name
         return command
 
@@ -50,22 +49,55 @@ class LazyCommand(TyperCommand):
         return self.load().make_context(info_name, args, parent, **extra)
 
 
-class LazyGroup(TyperGroup):
-    """A group with one command per installed protocol, under the heading `protocols`, followed by `sections`: heading → command
-    name → (target, summary)."""
+SECTIONS = {
+    "Evaluation": [
+        LazyCommand(
+            "compare", "compare", "Compare protocols on the same tasks at equal budget; reports losses as well as wins."
+        )
+    ],
+    "Sessions": [
+        LazyCommand("show", "sessions", "Show a session's report or its progress."),
+        LazyCommand("resume", "run", "Resume a session; recorded calls are not paid for again."),
+        LazyCommand("replay", "sessions", "Run a session again from its record, without model calls."),
+        LazyCommand("fork", "run", "Continue from an event of a session with changes."),
+        LazyCommand("tell", "run", "Tell a finished session a new fact and show who moves."),
+        LazyCommand("diff", "sessions", "Show what differs between two sessions."),
+        LazyCommand("due", "session_admin", "List findings whose deadline is past or near."),
+        LazyCommand("resolve", "session_admin", "Record how a question of a session came out."),
+        LazyCommand("scores", "session_admin", "Show Brier scores of agents and models."),
+        LazyCommand("export", "sessions", "Write a session as JSON, Markdown, HTML, SVG or events."),
+        LazyCommand("sessions", "session_admin", "List, remove or answer sessions; also all commands above."),
+    ],
+    "Coordination": [
+        LazyCommand("workspace", "workspace", "Coordinate agents in other processes by tickets in a directory.")
+    ],
+    "Set-up": [
+        LazyCommand("models", "setup", "List, fetch or remove local models."),
+        LazyCommand("panels", "setup", "List or show panels of personas."),
+        LazyCommand("hierarchies", "setup", "List or show hierarchies of roles."),
+        LazyCommand("schema", "setup", "Print the JSON Schemas of reports and exported events."),
+        LazyCommand("doctor", "doctor", "Check the installation and show which model would be used."),
+    ],
+}
+"""The commands that belong to no protocol, by heading."""
 
-    sections: ClassVar[Mapping[str, Mapping[str, tuple[str, str]]]] = {}
-    protocols: ClassVar[str] = ""
+FIXED = {command.name: command for commands in SECTIONS.values() for command in commands}
+
+
+class Commands(TyperGroup):
+    """One command per installed protocol, then those of `SECTIONS`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._protocols: dict[str, LazyCommand] = {}
 
     def list_commands(self, ctx: Context) -> list[str]:
-        return [name for _, names in self._commands_by_heading() for name in names]
+        return [command.name for _, commands in self._by_heading() for command in commands]
 
     def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
-        for commands in self.sections.values():
-            if cmd_name in commands:
-                target, summary = commands[cmd_name]
-                return self.commands.setdefault(cmd_name, LazyCommand(cmd_name, target, summary))
-        self._commands_by_heading()
+        if cmd_name in FIXED:
+            return FIXED[cmd_name]
+        self._by_heading()
         return self.commands.get(cmd_name)
 
     def make_context(
@@ -102,23 +134,19 @@ class LazyGroup(TyperGroup):
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         width = max(len(name) for name in self.list_commands(ctx))
-        for heading, names in self._commands_by_heading():
-            rows = [(name.ljust(width), self.commands[name].short_help or "") for name in names]
+        for heading, commands in self._by_heading():
             with formatter.section(heading):
-                formatter.write_dl(rows)
+                formatter.write_dl([(command.name.ljust(width), command.short_help or "") for command in commands])
 
-    def _commands_by_heading(self) -> list[tuple[str, list[str]]]:
-        """Return command names by heading, after registering every command."""
-        fixed = {name for commands in self.sections.values() for name in commands}
-        installed = {name: target for name, target in installed_protocols().items() if name not in fixed}
+    def _by_heading(self) -> list[tuple[str, list[LazyCommand]]]:
+        """Register every command, and return all by heading."""
+        installed = {name: target for name, target in sorted(installed_protocols().items()) if name not in FIXED}
         for name, target in installed.items():
-            if name not in self.commands:
-                self.commands[name] = LazyCommand(name, "consilience.cli.run:app_for", summary_of(target))
-        for commands in self.sections.values():
-            for name, (target, summary) in commands.items():
-                self.commands.setdefault(name, LazyCommand(name, target, summary))
-        by_heading = [(heading, list(commands)) for heading, commands in self.sections.items()]
-        return [(self.protocols, sorted(installed)), *by_heading] if installed else by_heading
+            if name not in self._protocols:
+                self._protocols[name] = LazyCommand(name, "run:app_for", summary_of(target))
+        self.commands = {**self._protocols, **FIXED}
+        protocols = {"Protocols": [self._protocols[name] for name in installed]} if installed else {}
+        return [*protocols.items(), *SECTIONS.items()]
 
 
 @contextmanager
@@ -155,52 +183,6 @@ def summary_of(target: str) -> str:
         return ""
     first = re.sub(r"\s*\([^()]*\)\.?$", "", " ".join(docstring.partition("\n\n")[0].split()))
     return first if not first or first.endswith(".") else f"{first}."
-
-
-class Commands(LazyGroup):
-    """One command per installed protocol, then the fixed ones."""
-
-    sections = {
-        "Evaluation": {
-            "compare": (
-                "consilience.cli.compare:compare",
-                "Compare protocols on the same tasks at equal budget; reports losses as well as wins.",
-            ),
-        },
-        "Sessions": {
-            "show": ("consilience.cli.sessions:show", "Show a session's report or its progress."),
-            "resume": (
-                "consilience.cli.run:resume",
-                "Resume a session; recorded calls are not paid for again.",
-            ),
-            "replay": ("consilience.cli.sessions:replay", "Run a session again from its record, without model calls."),
-            "fork": ("consilience.cli.run:fork", "Continue from an event of a session with changes."),
-            "tell": ("consilience.cli.run:tell", "Tell a finished session a new fact and show who moves."),
-            "diff": ("consilience.cli.sessions:diff", "Show what differs between two sessions."),
-            "due": ("consilience.cli.session_admin:due", "List findings whose deadline is past or near."),
-            "resolve": ("consilience.cli.session_admin:resolve", "Record how a question of a session came out."),
-            "scores": ("consilience.cli.session_admin:scores", "Show Brier scores of agents and models."),
-            "export": ("consilience.cli.sessions:export", "Write a session as JSON, Markdown, HTML, SVG or events."),
-            "sessions": (
-                "consilience.cli.session_admin:sessions",
-                "List, remove or answer sessions; also all commands above.",
-            ),
-        },
-        "Coordination": {
-            "workspace": (
-                "consilience.cli.workspace:workspace",
-                "Coordinate agents in other processes by tickets in a directory.",
-            ),
-        },
-        "Set-up": {
-            "models": ("consilience.cli.setup:models", "List, fetch or remove local models."),
-            "panels": ("consilience.cli.setup:panels", "List or show panels of personas."),
-            "hierarchies": ("consilience.cli.setup:hierarchies", "List or show hierarchies of roles."),
-            "schema": ("consilience.cli.setup:schema", "Print the JSON Schemas of reports and exported events."),
-            "doctor": ("consilience.cli.doctor:doctor", "Check the installation and show which model would be used."),
-        },
-    }
-    protocols = "Protocols"
 
 
 app = typer.Typer(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from consilience.cli.errors import can_confirm, confirm, notify, print_json, print_result
-from consilience.cli.main import Commands, LazyCommand
+from consilience.cli.main import FIXED
 from consilience.cli.options import Id, JsonOption, ListingGroup, argument, new_app
 from consilience.cli.sessions import find_session, user_store
 from consilience.domain.errors import JournalError, SessionBusy, SettingsError, UnknownName
@@ -34,7 +34,7 @@ from consilience.reporting.follow_up import (
     resolutions_path,
 )
 from consilience.reporting.formatting import count, one_line, printable
-from consilience.reporting.session_state import SessionState, fold_events, status_of
+from consilience.reporting.session_state import fold_events, status_of
 
 if TYPE_CHECKING:
     from typer._click import Command, Context
@@ -52,6 +52,20 @@ SHARED = ("show", "resume", "replay", "fork", "tell", "diff", "export")
 """Commands of `sessions` that stand at the top level too."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SessionRow:
+    """A session in a list. Its `state` is `unreadable` if its record is damaged or of a newer version."""
+
+    session: str
+    protocol: str | None = None
+    state: str
+    stop_reason: str | None = None
+    calls: int = 0
+    cost: float | None = None
+    created: str
+    task: str | None = None
+
+
 class SessionsGroup(ListingGroup):
     """The commands of `sessions`; the shared ones are imported when they are called."""
 
@@ -60,7 +74,7 @@ class SessionsGroup(ListingGroup):
 
     def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
         if cmd_name in SHARED:
-            return LazyCommand(cmd_name, *Commands.sections["Sessions"][cmd_name])
+            return FIXED[cmd_name]
         return super().get_command(ctx, cmd_name)
 
 
@@ -90,7 +104,7 @@ def _list(
 ) -> None:
     """List sessions, newest first."""
     check_home()
-    rows: list[dict[str, object]] = []
+    rows: list[SessionRow] = []
     if not journal_path().exists():
         print_result(rows, "No session is recorded yet.", as_json=as_json)
         return
@@ -98,16 +112,13 @@ def _list(
         known = store.sessions()
         for session in reversed(known[-most:]):
             with _unless_removed(store, session):
-                rows.append(_row(session, fold_events(store.read(session)), store))
+                rows.append(_row(store, session))
     room = max(20, shutil.get_terminal_size().columns - 71)
     lines = []
     for row in rows:
-        stop = row["stop_reason"] or row["state"]
-        task, when = one_line(str(row["task"] or ""), room), _local_time(str(row["created"]))
-        lines.append(
-            f"{row['session']:<10} {when} {row['protocol'] or '–':<12} {stop:<17} {row['calls']:>5} calls  {task}"
-        )
-    print_result(rows, "\n".join(lines) or "No session is recorded.", as_json=as_json)
+        stop, task, when = row.stop_reason or row.state, one_line(row.task or "", room), _local_time(row.created)
+        lines.append(f"{row.session:<10} {when} {row.protocol or '–':<12} {stop:<17} {row.calls:>5} calls  {task}")
+    print_result([asdict(row) for row in rows], "\n".join(lines) or "No session is recorded.", as_json=as_json)
     if len(known) > most and not as_json:
         notify(f"{len(known) - most} older sessions: --limit {len(known)} shows all.")
 
@@ -120,28 +131,19 @@ def _created(store: Store, session: str) -> str:
     return datetime.fromtimestamp(store.created(session), UTC).isoformat(timespec="seconds")
 
 
-def _row(session: str, course: SessionState, store: Store) -> dict[str, object]:
+def _row(store: Store, session: str) -> SessionRow:
+    course = fold_events(store.read(session))
     started = course.started
-    return {
-        "session": session,
-        "protocol": started.protocol if started else None,
-        "state": _state_of(course, session, store),
-        "stop_reason": course.finished.stop_reason.value if course.finished else None,
-        "calls": course.made,
-        "cost": course.cost,
-        "created": _created(store, session),
-        "task": store.text(started.task) if started else None,
-    }
-
-
-@dataclass(frozen=True)
-class RemovalRow:
-    """A session to remove. Its `state` is `unreadable` if its record is damaged or of a newer version."""
-
-    session: str
-    created: str
-    state: str
-    task: str
+    return SessionRow(
+        session=session,
+        protocol=started.protocol if started else None,
+        state=status_of(course, None if course.finished else store.holder(session)),
+        stop_reason=course.finished.stop_reason.value if course.finished else None,
+        calls=course.made,
+        cost=course.cost,
+        created=_created(store, session),
+        task=store.text(started.task) if started else None,
+    )
 
 
 @sessions.command("rm")
@@ -217,7 +219,7 @@ def age(text: str) -> float:
     return float(match[1]) * AGE_UNITS[match[2]]
 
 
-def _old(store: Store, seconds: float, *, everything: bool) -> list[RemovalRow]:
+def _old(store: Store, seconds: float, *, everything: bool) -> list[SessionRow]:
     """Return sessions of at least this age, oldest first. A clock that was set back makes a session younger, never older."""
     wanted = ("finished", "waiting", "unfinished") if everything else ("finished",)
     now = time.time()
@@ -232,20 +234,16 @@ def _old(store: Store, seconds: float, *, everything: bool) -> list[RemovalRow]:
     return [row for row in rows if row.state in wanted]
 
 
-def _removal_row(store: Store, session: str) -> RemovalRow:
-    created = _created(store, session)
+def _removal_row(store: Store, session: str) -> SessionRow:
     try:
-        course = fold_events(store.read(session))
-        task = store.text(course.started.task) if course.started else ""
-        state = _state_of(course, session, store)
+        return _row(store, session)
     except JournalError:
         if session not in store.sessions():
             raise
-        return RemovalRow(session, created, "unreadable", "")
-    return RemovalRow(session, created, state, task)
+        return SessionRow(session=session, created=_created(store, session), state="unreadable")
 
 
-def _confirm_removal(rows: Sequence[RemovalRow], *, yes: bool) -> None:
+def _confirm_removal(rows: Sequence[SessionRow], *, yes: bool) -> None:
     """Return if the user agrees to remove them. Raises `SettingsError` without a terminal, `Declined` after a no."""
     if yes:
         return
@@ -259,28 +257,25 @@ def _confirm_removal(rows: Sequence[RemovalRow], *, yes: bool) -> None:
     confirm(f"Remove {count(len(rows), 'session')} for good?", otherwise="Nothing was removed.")
 
 
-def _print_preview(rows: Sequence[RemovalRow], size: int, *, as_json: bool) -> None:
+def _print_preview(rows: Sequence[SessionRow], size: int, *, as_json: bool) -> None:
     lines = [*map(_line, rows), f"{count(len(rows), 'session')} would be removed, {_size(size)}. Nothing was."]
-    print_result({"would_remove": [asdict(row) for row in rows], "bytes": size}, "\n".join(lines), as_json=as_json)
+    shown = [{"session": r.session, "created": r.created, "state": r.state, "task": r.task or ""} for r in rows]
+    print_result({"would_remove": shown, "bytes": size}, "\n".join(lines), as_json=as_json)
 
 
-def _print_removed(rows: Sequence[RemovalRow], freed: int, *, as_json: bool) -> None:
+def _print_removed(rows: Sequence[SessionRow], freed: int, *, as_json: bool) -> None:
     removed = [row.session for row in rows]
     names = f" ({', '.join(removed)})" if removed else ""
     text = f"{count(len(rows), 'session')} removed{names}; {_size(freed)} given back."
     print_result({"removed": removed, "bytes_freed": freed}, text, as_json=as_json)
 
 
-def _line(row: RemovalRow) -> str:
-    return f"{row.session:<10} {_local_time(row.created)} {row.state:<10} {one_line(row.task, 60)}".rstrip()
+def _line(row: SessionRow) -> str:
+    return f"{row.session:<10} {_local_time(row.created)} {row.state:<10} {one_line(row.task or '', 60)}".rstrip()
 
 
 def _size(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
-
-
-def _state_of(course: SessionState, session: str, store: Store) -> str:
-    return status_of(course, None if course.finished else store.holder(session))
 
 
 @sessions.command("answer")
