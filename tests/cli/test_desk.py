@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from consilience.cli.prompter import TerminalPrompter
+from consilience.cli.execution import TerminalPrompter
 from consilience.domain.messages import FreeText
 from consilience.engine.ports import AnswerDeferred
 from consilience.engine.prompt import schema_for

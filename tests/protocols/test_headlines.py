@@ -10,7 +10,7 @@ import pytest
 from consilience import Broadcast, Emergence, Limits, Refinement, Report, StopReason, replay, run_sync
 from consilience.cli.errors import EXIT_FAILED, EXIT_OK, EXIT_REQUIREMENT_NOT_MET
 from consilience.cli.execution import apply_conditions, exit_code
-from consilience.cli.requests import DeliveryRequest
+from consilience.cli.options import DeliveryRequest
 from consilience.domain.outcome import SpendingLimits
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Options

@@ -10,18 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
 from rich.console import Group
 
-from consilience.cli.config import Config, load_config
 from consilience.cli.display import Display, progress_bar
 from consilience.cli.errors import EXIT_NO_ANSWER, EXIT_OK, notify
-from consilience.cli.execution import approve, publish, run_on
-from consilience.cli.inputs import assign_models, check_limit, read_settings, read_sources, read_task, setting_value
-from consilience.cli.options import LIMITS, MATERIAL, OUTPUT, option, request_app
+from consilience.cli.execution import publish, run_on
+from consilience.cli.inputs import assign_models, check_limit, read_sources, read_task
+from consilience.cli.options import LIMITS, MATERIAL, OUTPUT, PlannedRequest, argument, option, request_app
 from consilience.cli.plan import (
     AS_ASKED,
     RunPlan,
+    approve,
     check_models,
     choose_model,
     cost_json,
@@ -30,7 +29,7 @@ from consilience.cli.plan import (
     max_price,
     unspent_words,
 )
-from consilience.cli.requests import PlannedRequest
+from consilience.cli.settings import Config, load_config, read_settings, setting_value
 from consilience.cli.setup import ensure_weights
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError
@@ -38,7 +37,6 @@ from consilience.domain.events import CallCompleted, Event
 from consilience.domain.outcome import Estimate, Limits
 from consilience.domain.validation import describe_invalid
 from consilience.engine.protocol import Protocol, find_protocol
-from consilience.engine.runner import Options
 from consilience.evaluation import (
     Budget,
     CompareObserver,
@@ -73,10 +71,9 @@ class CompareRequest(PlannedRequest):
 
     task: Annotated[
         str | None,
-        typer.Argument(
-            help="One question or task; @FILE reads it from a file, - from standard input. Alternatively, give --tasks.",
-            metavar="TASK",
-            show_default=False,
+        argument(
+            "One question or task; @FILE reads it from a file, - from standard input. Alternatively, give --tasks.",
+            "TASK",
         ),
     ] = None
     protocols: list[str] = option(
@@ -140,12 +137,7 @@ def _compare(request: CompareRequest) -> int:
         name=request.name,
         money=check_limit("--max-cost", request.max_cost),
         seconds=check_limit("--max-time", request.max_time),
-        options=Options(
-            detail=request.detail,
-            thinking=request.thinking,
-            temperature=request.temperature,
-            deadline=request.deadline,
-        ),
+        options=request.options,
     )
     if request.jobs < 1:
         raise SettingsError(f"invalid number of jobs: {request.jobs}", where="--jobs", do="Give 1 or more.")
@@ -298,8 +290,8 @@ def _rows(request: CompareRequest, config: Config) -> list[CompareRow]:
     """Return rows with their settings. Raises `SettingsError`, `UnknownName`."""
     protocols: dict[str, type[Protocol]] = {}
     reviewed: set[str] = set()
-    for argument in request.protocols:
-        label, _, protocol = argument.rpartition("=")
+    for row in request.protocols:
+        label, _, protocol = row.rpartition("=")
         label = label or protocol
         if label in protocols:
             raise SettingsError(
@@ -309,14 +301,14 @@ def _rows(request: CompareRequest, config: Config) -> list[CompareRow]:
         if protocol == REVIEWED:
             reviewed.add(label)
     settings: dict[str, dict[str, object]] = {label: {} for label in protocols}
-    for argument in request.setting or ():
-        target, equals, value = argument.partition("=")
+    for assignment in request.setting or ():
+        target, equals, value = assignment.partition("=")
         label, dot, name = target.strip().rpartition(".")
         name = name.replace("-", "_")
         labels = [label] if dot else [label for label, cls in protocols.items() if name in cls.model_fields]
         if not equals or not labels or not set(labels) <= protocols.keys():
             raise SettingsError(
-                f"no row has the setting {argument!r}",
+                f"no row has the setting {assignment!r}",
                 where="--set",
                 do=f"Write [ROW.]NAME=VALUE; rows: {', '.join(protocols)}.",
             )

@@ -13,19 +13,18 @@ from typing import NamedTuple
 
 import typer
 
-from consilience.cli.config import (
-    CONFIRM_ABOVE,
+from consilience.cli.errors import EXIT_USAGE, print_result
+from consilience.cli.options import EnvFile, JsonOption, new_app
+from consilience.cli.plan import check_models, default_model, links, programs_words, setting_words
+from consilience.cli.settings import (
     Config,
     config_files,
     ignored_words,
     load_config,
     load_env_file,
     read_config,
+    read_settings,
 )
-from consilience.cli.errors import EXIT_USAGE, print_result
-from consilience.cli.inputs import read_settings
-from consilience.cli.options import EnvFile, JsonOption, new_app
-from consilience.cli.plan import check_models, default_model, links, programs_words, setting_words
 from consilience.cli.setup import local_weights
 from consilience.domain.errors import SettingsError, UnknownName, UserError
 from consilience.domain.paths import check_home, data_dir, is_open_to_others, journal_path, weights_dir
@@ -83,17 +82,17 @@ def _doctor(
     Exits with 2 if anything is unusable.
     """
     loaded = load_env_file(env_file) if env_file is not None else []
-    config: Config | UserError
+    config, problem = Config(), ""
     try:
         config = load_config(tell=False)
     except UserError as error:
-        config = error
+        problem = str(error)
     sections: dict[str, list[Row]] = {
         "This installation": _installation(),
         "Data": _data(config),
-        "Model": _model(config),
+        "Model": _model(config, problem),
         "OpenAI-compatible endpoints (any address; one example for each kind of server)": _endpoints(config),
-        "Settings of protocols (options take precedence)": _settings(config),
+        "Settings of protocols (options take precedence)": _settings(config, problem),
         "Keys (names only; a key is used only for a model you name)": _keys(),
     }
     if env_file is not None:
@@ -135,13 +134,12 @@ def _installation() -> list[Row]:
     return rows
 
 
-def _data(config: Config | UserError) -> list[Row]:
+def _data(config: Config) -> list[Row]:
     home = data_dir()
     try:
         check_home()
     except SettingsError as error:
         return [Row("directory", f"{home}: NOT USABLE: {error.what}", fine=False)]
-    above = config.confirm_above if isinstance(config, Config) else CONFIRM_ABOVE
     files = zip(("configuration here", "configuration of the user"), config_files(), strict=True)
     weights = installed()
     journal = _journal(journal_path())  # first, because it closes the directory to others if it can
@@ -154,7 +152,7 @@ def _data(config: Config | UserError) -> list[Row]:
         Row("directory", f"{home}{warning}"),
         journal,
         Row("weights", f"{weights_dir()}: {', '.join(weights) or 'none'} (of {', '.join((*CATALOGUE, *ENCODERS))})"),
-        *(_configuration(whose, path, above) for whose, path in files),
+        *(_configuration(whose, path, config.confirm_above) for whose, path in files),
     ]
 
 
@@ -194,10 +192,10 @@ def _why_not_creatable(path: Path) -> str:
     return ""
 
 
-def _model(config: Config | UserError) -> list[Row]:
+def _model(config: Config, problem: str) -> list[Row]:
     """Return the model that would be used, and the sources of its name by precedence."""
-    if isinstance(config, UserError):
-        return [Row("configuration", f"NOT USABLE: {config}", fine=False)]
+    if problem:
+        return [Row("configuration", f"NOT USABLE: {problem}", fine=False)]
     try:
         choice = default_model(config)
     except UserError as error:
@@ -213,9 +211,7 @@ def _model(config: Config | UserError) -> list[Row]:
         ),
         Row(
             "3. configuration",
-            f"model = {without_secret(config.model)!r} in {config.origin['model']}"
-            if config.model
-            else "names no model",
+            f"model = {without_secret(config.model)!r} in {config.model_file}" if config.model else "names no model",
         ),
         Row("4. local server", "Ollama, LM Studio, llama.cpp or vLLM on this machine, if it answers"),
         Row("5. else", "local, which needs no key"),
@@ -248,7 +244,7 @@ def _spending(name: str) -> tuple[str, bool]:
     return spending, True
 
 
-def _endpoints(config: Config | UserError) -> list[Row]:
+def _endpoints(config: Config) -> list[Row]:
     """Return how endpoints are named, and whether those of environment and configuration answer a request without a key."""
     rows = [Row(title, f"--model {example}") for title, example in endpoints.EXAMPLES.items()]
     key = "is set" if os.environ.get(ENDPOINT_KEY_VARIABLE) else "is not set"
@@ -262,8 +258,7 @@ def _endpoints(config: Config | UserError) -> list[Row]:
             f"{url.partition('?')[0] or '(not set)'}; if set, --model openai-chat:MODEL is called there",
         )
     )
-    configured = config.model if isinstance(config, Config) else None
-    names = filter(is_endpoint, alternatives(os.environ.get("CONSILIENCE_MODEL") or configured or ""))
+    names = filter(is_endpoint, alternatives(os.environ.get("CONSILIENCE_MODEL") or config.model or ""))
     named = dict.fromkeys([*endpoints.addresses(), *(endpoints.address_of(name, os.environ) or "" for name in names)])
     return rows + [Row(address, _reached(address)) for address in named]
 
@@ -282,9 +277,9 @@ def _reached(address: str) -> str:
     return f"{f'answers, lists {names}' if names else listing.problem}; {cost}"
 
 
-def _settings(config: Config | UserError) -> list[Row]:
+def _settings(config: Config, problem: str) -> list[Row]:
     """Return the settings in configuration files, by protocol, with the file."""
-    if isinstance(config, UserError):
+    if problem:
         return [Row("none", "the configuration is not usable", fine=False)]
     rows = []
     for name, table in config.tables.items():

@@ -1,18 +1,20 @@
-"""The steps that every run shares on the command line: approval, execution with progress, and delivery of the report."""
+"""How every run is carried out on the command line: with its progress shown, people asked, and its report delivered."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import secrets
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import typer
+from pydantic import BaseModel
 
-from consilience.cli.config import Config
 from consilience.cli.display import Display, RunProgress, ticking
 from consilience.cli.errors import (
     EXIT_FAILED,
@@ -21,75 +23,43 @@ from consilience.cli.errors import (
     EXIT_OK,
     EXIT_REQUIREMENT_NOT_MET,
     EXIT_WAITING,
+    can_confirm,
     exit_code_of,
     notify,
     print_json,
     run_until_done,
 )
-from consilience.cli.inputs import target_lines, task_of, unused_options
-from consilience.cli.plan import RunPlan, confirm_spending, dry_run, dry_run_json, first_line
-from consilience.cli.prompter import TerminalPrompter, prompter_for
-from consilience.cli.requests import (
+from consilience.cli.options import (
     DeliveryRequest,
     FindingsRequest,
-    PlannedRequest,
-    SessionRequest,
-    SpendingRequest,
-    TargetRequest,
 )
+from consilience.cli.plan import RunPlan
 from consilience.cli.sessions import PAGE, open_in_browser, read_back, write_page
 from consilience.cli.setup import ensure_weights, loaded
 from consilience.domain.errors import SessionWaiting, SettingsError
-from consilience.domain.events import AnyEvent, Event, SessionStarted
-from consilience.domain.outcome import Estimate, StopReason
-from consilience.domain.report import LedgerReport, Report, UsageTotals
-from consilience.engine.ports import AgentPort
-from consilience.engine.protocol import Protocol
+from consilience.domain.events import AnyEvent
+from consilience.domain.outcome import StopReason
+from consilience.domain.report import Report
+from consilience.engine.ports import AgentPort, AnswerDeferred, Person
 from consilience.engine.runner import Options
 from consilience.journal.store import Store
-from consilience.reporting.export import report_files, save_report
+from consilience.models.parsing import Malformed, parse_reply, prose_field
+from consilience.models.port import ModelRequest
+from consilience.models.registry import is_person
+from consilience.reporting.export import report_files
 from consilience.reporting.files import claim_directory, write_file, write_files
+from consilience.reporting.formatting import describe_place
 from consilience.reporting.markdown import markdown, print_markdown
-from consilience.targets import Target
+from consilience.reporting.partial_report import partial_json
+from consilience.reporting.questions import Form, SchemaNode, choices, match_choice, quotations_as_text
 
 R = TypeVar("R", bound=Report)
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 30.0
 """How long a run without a terminal waits for an answer from outside before it parks."""
-
-
-def approve(
-    plan: RunPlan,
-    request: SpendingRequest,
-    config: Config,
-    *,
-    summary: str = "",
-    preview: tuple[str, Mapping[str, object]] | None = None,
-) -> bool:
-    """Announce a run and get consent to its cost, or print its plan for --dry-run; return whether to run it.
-
-    `summary` and `preview` (as Markdown and as JSON) replace what the plan says of itself.
-    """
-
-    def tell(lines: Iterable[str]) -> None:
-        for line in () if request.quiet else lines:
-            notify(line)
-
-    if isinstance(request, SessionRequest):
-        tell(unused_options(request, plan.agents))
-    if isinstance(request, PlannedRequest) and request.dry_run:
-        text, value = preview or (dry_run(plan), dry_run_json(plan))
-        if request.json:
-            print_json(value)
-        else:
-            print_markdown(text)
-        return False
-    if request.out is not None:
-        claim_directory(request.out)
-    tell([summary or first_line(plan), *plan.details])
-    confirm_spending(plan, yes=request.yes, confirm_above=config.confirm_above)
-    return True
+LATER = "later"
+"""What a person types to leave a question."""
 
 
 def run_on(
@@ -150,18 +120,13 @@ class RunExecution:
     """Whether the journal outlives the command."""
 
     @classmethod
-    def open(
-        cls,
-        request: DeliveryRequest,
-        store: Store,
-        models: Mapping[str, str],
-        *,
-        load: Sequence[str],
-        stored: bool = True,
-    ) -> RunExecution:
-        """Fetch missing weights. `models` are those of the agents by id. Raises `UnavailableModel`, `UnknownName`."""
+    def open(cls, request: DeliveryRequest, store: Store, plan: RunPlan | None, *, stored: bool = True) -> RunExecution:
+        """Fetch missing weights. A finished session has no plan. Raises `UnavailableModel`, `UnknownName`."""
+        load = plan.models if plan and plan.makes_calls else []
         ensure_weights(load, quiet=request.quiet)
-        return cls(request, store, load, prompter_for(models.values()), stored)
+        has_people = plan is not None and any(map(is_person, plan.models))
+        prompter = TerminalPrompter(sys.stdin.fileno()) if has_people and can_confirm() else None
+        return cls(request, store, load, prompter, stored)
 
     def seat(self, models: Mapping[str, str]) -> Mapping[str, str | AgentPort]:
         """Return the models by agent; people are asked on the terminal, if there is one."""
@@ -184,18 +149,12 @@ class RunExecution:
 
         An error is reported with the command that resumes the session, as JSON too if asked; then `typer.Exit` is raised.
         """
-        started = bool(before)
-        screen = Display(RunProgress(before, title=title, text=self.store.text), quiet=self.request.quiet)
+        progress = RunProgress(before, title=title, text=self.store.text)
+        screen = Display(progress, quiet=self.request.quiet)
         if self.prompter is not None:
             self.prompter.screen = screen
-
-        def observe(event: Event) -> None:
-            nonlocal started
-            started = started or isinstance(event, SessionStarted)
-            screen.observe(event)
-
         patience = None if self.prompter else PATIENCE_SECONDS
-        options = replace(self.request.options, observer=observe, patience=patience)
+        options = replace(self.request.options, observer=screen.observe, patience=patience)
         leave = self.prompter.leave if self.prompter else lambda: False
         try:
             return run_on(screen, lambda: work(options), models=self.load, leave=leave)
@@ -206,7 +165,7 @@ class RunExecution:
                 notify(f"Waiting for {', '.join(error.awaited)}, and nothing is kept (--no-store): the run ends here.")
                 code = EXIT_WAITING
             else:
-                resumable = session if started and self.stored else None
+                resumable = session if progress.state.started and self.stored else None
                 as_json = self.request.json and not waiting
                 code = exit_code_of(error, session=resumable, options=self.request.repeated, as_json=as_json)
             if waiting and self.request.json:
@@ -215,11 +174,7 @@ class RunExecution:
 
     def _print_progress(self, session: str) -> None:
         """Print a parked session as JSON, as `show` does."""
-        from consilience.reporting.partial_report import partial_json
-        from consilience.reporting.record import read_record
-
-        record = read_record(self.store, session)
-        progress = partial_json(replace(record, holder=None))
+        progress = partial_json(replace(read_back(self.store, session), holder=None))
         if not self.stored:
             del progress["resume"]
         print_json(progress)
@@ -320,31 +275,188 @@ def write_baseline(report: Report, request: DeliveryRequest) -> list[Path]:
     return [request.write_baseline]
 
 
-def report_nothing(protocol: Protocol, request: TargetRequest, target: Target) -> int:
-    """Report that there is nothing to review, in the format asked for and without a session; return the exit code, a success."""
-    lines = [f"Nothing to review: {target.title}.", *target_lines(target)[1:]]
-    report = protocol.report.model_validate(
-        {
-            "protocol": protocol.name,
-            "task": task_of(target, None),
-            "settings": protocol.model_dump(mode="json"),
-            "seed": request.seed,
-            "agents": (),
-            "topology": protocol.topology(),
-            "stop_reason": StopReason.SETTLED,
-            "replied": 0,
-            "quorum_met": True,
-            "answer": lines[0],
-            "ledger": LedgerReport(estimated=Estimate(min=0, max=0), actual=UsageTotals()),
-            **({"left_out": target.left_out} if "left_out" in protocol.report.model_fields else {}),
-        }
-    )
-    if not request.dry_run:
-        write_baseline(report, request)
-        if request.out is not None:
-            save_report(report, request.out)
-    if request.output_format in TEXT_FORMATS:
-        typer.echo("\n".join(lines))
-    else:
-        print_json(report_data(report, request.output_format))
-    return EXIT_OK
+# --- people on the terminal
+
+
+class TerminalPrompter:
+    """Asks on standard error and reads lines of the terminal `fd`. A question left for later leaves all further questions."""
+
+    def __init__(self, fd: int) -> None:
+        self.screen: Display | None = None
+        self._fd = fd
+        self._turn = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._typed = bytearray()
+        self._line: asyncio.Future[str | None] | None = None
+        self._left = False
+
+    def seat(self, models: Mapping[str, str]) -> dict[str, str | AgentPort]:
+        """Return the models by agent; people are asked here."""
+        return {id: Person(name, self.put) if is_person(name) else name for id, name in models.items()}
+
+    def leave(self) -> bool:
+        """Leave the open question, if there is one, and return whether there was. Safe in a signal handler."""
+        if self._loop is None or self._left:
+            return False
+        self._left = True
+        self._loop.call_soon_threadsafe(self._interrupt)
+        return True
+
+    async def put(self, request: ModelRequest) -> str:
+        """Ask, and return the answer in the form of a model's reply. Raises `AnswerDeferred`."""
+        async with self._turn:
+            if self._left:
+                raise AnswerDeferred
+            self._loop = asyncio.get_running_loop()
+            if self.screen is not None:
+                self.screen.aside(True)
+            self._loop.add_reader(self._fd, self._read)
+            try:
+                return await self._ask(request)
+            except AnswerDeferred:
+                self._left = True
+                _print("\nLeft for later.")
+                raise
+            finally:
+                self._loop.remove_reader(self._fd)
+                self._loop = None
+                if self.screen is not None:
+                    self.screen.aside(False)
+
+    async def _ask(self, request: ModelRequest) -> str:
+        _print(
+            f"\n=== {request.agent} is asked: {describe_place(request.key)} ===\n\n{quotations_as_text(request.text)}\n"
+        )
+        if request.schema is None or request.returns is None or not issubclass(request.returns, BaseModel):
+            return await self._type_lines(
+                f"Your answer; end it with a line that contains a single dot; {LATER} leaves it for later:"
+            )
+        form = Form(request.schema, prose_field(request.returns))
+        _print(f"{LATER} leaves it for later.")
+        while True:
+            text = json.dumps(await self._object(form, form.schema, ""), ensure_ascii=False)
+            try:
+                parse_reply(text, request.returns)
+            except Malformed as wrong:
+                _print(f"Invalid answer: {wrong}. Please try again.")
+            else:
+                return text
+
+    async def _object(self, form: Form, node: SchemaNode, at: str) -> dict[str, object]:
+        values = {}
+        optional = form.may_be_left_out(node)
+        for name, inner in form.fields(node).items():
+            long = name == form.prose and not at
+            value = await self._value(form, inner, f"{at}{name}", long=long, optional=name in optional)
+            if value is not None:
+                values[name] = value
+        return values
+
+    async def _value(self, form: Form, node: SchemaNode, name: str, *, long: bool, optional: bool) -> object:
+        """Return a field, asked for until it is valid; None if it is optional and left out."""
+        if long:
+            return await self._type_lines(f"{name}; end it with a line with a single dot:")
+        if node.get("type") == "object":
+            return await self._object(form, node, f"{name}.")
+        if node.get("type") == "array":
+            return await self._list(form, node, name)
+        while True:
+            typed = await self._type_line(f"{name} ({form.described(node)}{', or nothing' if optional else ''}):")
+            if optional and not typed:
+                return None
+            value = _converted(typed, node)
+            if not (wrong := form.wrong(value, node, name)):
+                return value
+            _print(f"{wrong[:1].upper()}{wrong[1:]}.")
+
+    async def _list(self, form: Form, node: SchemaNode, name: str) -> list[object]:
+        inner, limit = form.items(node), node.get("maxItems")
+        values: list[object] = []
+        while not isinstance(limit, int) or len(values) < limit:
+            if inner.get("type") == "object":
+                if (await self._type_line(f"{name}: add one? (y, or nothing)")).casefold() not in ("y", "yes"):
+                    break
+                values.append(await self._object(form, inner, f"{name}."))
+                continue
+            typed = await self._type_line(f"{name} ({form.described(inner)}; nothing ends the list):")
+            if not typed:
+                break
+            value = _converted(typed, inner)
+            if wrong := form.wrong(value, inner, name):
+                _print(f"{wrong[:1].upper()}{wrong[1:]}.")
+            else:
+                values.append(value)
+        return values
+
+    async def _type_lines(self, prompt: str) -> str:
+        """Return the lines up to a single dot or Ctrl-D. Raises `AnswerDeferred` for an empty text."""
+        _print(prompt)
+        lines: list[str] = []
+        while (line := await self._next()) is not None and line.strip() != ".":
+            if not lines and line.strip().casefold() == LATER:
+                raise AnswerDeferred
+            lines.append(line)
+        text = "\n".join(lines).strip()
+        if not text:
+            raise AnswerDeferred
+        return text
+
+    async def _type_line(self, prompt: str) -> str:
+        _print(prompt)
+        line = await self._next()
+        if line is None or line.strip().casefold() == LATER:
+            raise AnswerDeferred
+        return line.strip()
+
+    async def _next(self) -> str | None:
+        """Return the next line; None at the end of input. Raises `AnswerDeferred` when interrupted."""
+        if self._left:
+            raise AnswerDeferred
+        self._line = asyncio.get_running_loop().create_future()
+        try:
+            self._deliver_line()
+            return await self._line
+        finally:
+            self._line = None
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._fd, 65536)
+        except OSError:  # the terminal is gone
+            data = b""
+        self._typed += data or b"\x04"
+        self._deliver_line()
+
+    def _deliver_line(self) -> None:
+        if self._line is None or self._line.done() or not self._typed:
+            return
+        line, end, rest = self._typed.partition(b"\n")
+        if not end and not line.endswith(b"\x04"):
+            return
+        self._typed = rest
+        at_end = not end and line == b"\x04"
+        self._line.set_result(None if at_end else line.rstrip(b"\x04").decode("utf-8", "replace").rstrip("\r"))
+
+    def _interrupt(self) -> None:
+        if self._line is not None and not self._line.done():
+            self._line.set_exception(AnswerDeferred())
+
+
+def _converted(typed: str, node: SchemaNode) -> object:
+    """Return the typed text as a value of the field's type, if possible."""
+    if options := choices(node):
+        return match_choice(typed, options) or typed
+    match node.get("type"):
+        case "boolean":
+            return {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}.get(typed.casefold())
+        case "integer" | "number":
+            try:
+                value = float(typed)
+            except ValueError:
+                return None
+            return int(value) if value.is_integer() else value
+    return typed
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

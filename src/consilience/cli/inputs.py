@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 from weakref import WeakSet
 
 from pydantic import ValidationError
 
-from consilience.cli.config import Config
 from consilience.cli.errors import notify
-from consilience.cli.requests import NewSessionRequest, PlannedRequest, RunRequest, SessionRequest, TargetRequest
+from consilience.cli.options import NewSessionRequest, PlannedRequest, RunRequest, SessionRequest, TargetRequest
 from consilience.deliberation import AUTO_PANEL
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
@@ -24,8 +20,7 @@ from consilience.domain.messages import Source
 from consilience.domain.outcome import MAX_LIMIT, Limits, LimitsError, SpendingLimits
 from consilience.domain.panels import Panel, Persona, load_panel
 from consilience.domain.paths import too_long
-from consilience.domain.validation import describe_invalid, similar_names
-from consilience.engine.protocol import Protocol
+from consilience.domain.validation import describe_invalid
 from consilience.engine.runner import MAX_TASK_CHARS
 from consilience.engine.sources import MAX_SOURCE_BYTES, decode_text, read_text_file
 from consilience.models.registry import alternatives
@@ -46,8 +41,14 @@ def read_text(argument: str, what: str = "the text") -> str:
 
 def read_file(path: str, what: str) -> str:
     """Return the text of a file, or of standard input for `-`. Raises `SourceError`, also if it is empty."""
-    text = _standard_input() if path == "-" else read_text_file(Path(path).expanduser(), what)
-    return _filled(text, "standard input" if path == "-" else path, what)
+    text = read_text(path if path == "-" else f"@{path}", what)
+    if not text.strip():
+        raise SourceError(f"{what} is empty", where=source_name(path), do="Leave it out or fill it.")
+    return text
+
+
+def source_name(path: str) -> str:
+    return "standard input" if path == "-" else path
 
 
 def read_task(argument: str) -> str:
@@ -63,18 +64,6 @@ def read_task(argument: str) -> str:
             do="Give long material as documents (--source FILE) and ask about them.",
         )
     return task.strip()
-
-
-@dataclass(frozen=True)
-class Material:
-    """What is deliberated on."""
-
-    task: str
-    sources: Sequence[Source]
-    lines: Sequence[str] = ()
-    """What the plan says of it."""
-    data: Mapping[str, object] = field(default_factory=dict)
-    """The same in a dry run as JSON."""
 
 
 def read_request(request: TargetRequest) -> Target:
@@ -110,13 +99,15 @@ def _line_count(source: Source) -> int:
     return len(source.text.splitlines())
 
 
-def read_material(request: NewSessionRequest, target: Target | None, agents: Sequence[Agent]) -> Material:
+def read_material(
+    request: NewSessionRequest, target: Target | None, agents: Sequence[Agent]
+) -> tuple[str, Sequence[Source]]:
     """Return task and documents: of a target, or those that the options name. Raises `SettingsError`, `SourceError`."""
     if isinstance(request, TargetRequest) and target is not None:
         focus = None if request.focus is None else read_task(request.focus)
-        return Material(task_of(target, focus), target.sources, target_lines(target), target_json(target))
+        return task_of(target, focus), target.sources
     assert isinstance(request, RunRequest)
-    return Material(read_task(request.task), read_sources(request.source or (), agents))
+    return read_task(request.task), read_sources(request.source or (), agents)
 
 
 def read_sources(arguments: Sequence[str], agents: Sequence[Agent], *, noun: str = "an agent") -> list[Source]:
@@ -129,16 +120,13 @@ def read_sources(arguments: Sequence[str], agents: Sequence[Agent], *, noun: str
     for argument in arguments:
         reader, path = _reader_and_path(argument, ids, noun)
         only = (reader,) if reader else None
-        if path == "-":
-            text = _filled(_standard_input(), "standard input")
-            sources.append(Source(text=text, name="standard input", agents=only))
-        elif Path(path).expanduser().is_dir():
-            sources += _directory(Path(path).expanduser(), only)
-        elif not Path(path).expanduser().exists() and _all_exist(path.split(",")):
+        place = Path(path).expanduser()
+        if path != "-" and place.is_dir():
+            sources += _directory(place, only)
+        elif path != "-" and not place.exists() and _all_exist(path.split(",")):
             raise _one_at_a_time("--source", "FILE", argument)
         else:
-            text = read_text_file(Path(path).expanduser(), "the document")
-            sources.append(Source(text=_filled(text, path), name=path, agents=only))
+            sources.append(Source(text=read_file(path, "the document"), name=source_name(path), agents=only))
     return sources
 
 
@@ -247,40 +235,6 @@ def _spending_limits(option: str, arguments: Sequence[str], known: Sequence[str]
             raise SettingsError(f"{name} is limited twice", where=option, do="Give one limit with all its kinds.")
         limits[name] = limit
     return limits
-
-
-def read_settings(cls: type[Protocol], settings: Mapping[str, object], config: Config) -> Protocol:
-    """Return the protocol with `settings`, then the configuration's. Raises `SettingsError` with the place of a wrong setting."""
-    table = config.tables.get(cls.name, {})
-    for key, (value, path) in table.items():
-        where = f"{path}, table [{cls.name}]"
-        if key not in cls.model_fields:
-            close = similar_names(key, cls.model_fields)
-            raise SettingsError(
-                f"the configuration has an unknown key {key!r}",
-                where=where,
-                do=f"{f'Did you mean {close}? ' if close else ''}Known: {', '.join(cls.model_fields)}.",
-            )
-        if key not in settings:
-            try:
-                cls(**{key: value})
-            except SettingsError as error:
-                if error.what.startswith(f"{key}"):
-                    raise SettingsError(error.what, where=where, do="Correct it there.") from None
-    return cls(**{**{key: value for key, (value, _) in table.items()}, **settings})
-
-
-def setting_value(accept: Callable[[Mapping[str, object]], object], name: str, text: str) -> object:
-    """Return the text of a setting if `accept` takes it, else its value as JSON, as lists are written, or else the text.
-
-    `accept` raises `SettingsError` for settings that the protocol refuses.
-    """
-    try:
-        accept({name: text})
-    except SettingsError:
-        with suppress(ValueError):
-            return json.loads(text)
-    return text
 
 
 def assign_models(
@@ -429,12 +383,6 @@ def _standard_input() -> str:
             do="Shorten it.",
         )
     return decode_text(data, "the text", "standard input")
-
-
-def _filled(text: str, where: str, what: str = "the document") -> str:
-    if not text.strip():
-        raise SourceError(f"{what} is empty", where=where, do="Leave it out or fill it.")
-    return text
 
 
 _PERSONA_FORM = (

@@ -1,19 +1,24 @@
-"""How options are declared: lists, sections of help, and a request, a dataclass whose fields are the options of a command."""
+"""The options of commands: how they are declared, and requests, dataclasses whose fields are the options of one command."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import EnumType
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from consilience.domain.detail import DetailChoice
+from consilience.domain.outcome import Severity, StopReason, ThinkingLevel
+
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
+
+    from consilience.engine.execution import Options
 
 T = TypeVar("T")
 
@@ -39,14 +44,16 @@ MODELS = "Agents and models"
 MATERIAL = "Documents and prompts"
 LIMITS = "Limits"
 OUTPUT = "Run and output"
+CHANGES = "Changes"
+TARGET = "Target"
 OTHER = "Other options"
 LAST_SECTIONS = (MODELS, MATERIAL, LIMITS, OUTPUT, OTHER)
 """Sections of help that follow those of a single command, in this order."""
 
 
-def new_app(cls: type[ListingGroup] | None = None) -> typer.Typer:
+def new_app(cls: type[ListingGroup] | None = None, **more: Any) -> typer.Typer:
     """Return an app for one command, or with `cls` for a group."""
-    return typer.Typer(cls=cls, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    return typer.Typer(cls=cls, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **more)
 
 
 def names_option(*spelling: str, help: str, metavar: str, kind: Callable[[str], object] = str, **more: Any) -> Any:
@@ -132,15 +139,13 @@ def option(
     default: object = None,
     kind: Callable[[str], object] | None = None,
     names: Sequence[str] = (),
-    short: str = "",
 ) -> Any:
     """Return a field of a request dataclass that is an option of its command.
 
-    A flag has no `--no-` form. With `kind` the value is a list; see `names_option`. `names` default to that of the field, `short`
-    is a second one.
+    A flag has no `--no-` form. With `kind` the value is a list; see `names_option`. `names` default to that of the field.
     """
     spec = {"help": help, "rich_help_panel": section, "metavar": metavar, "show_default": default not in (None, "")}
-    metadata = {"option": (spec, kind, names, short)}
+    metadata = {"option": (spec, kind, names)}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -162,9 +167,9 @@ def options_in(cls: type[Any]) -> list[Field[Any]]:
 
 def _parameter(field: Field[Any], annotation: Any) -> inspect.Parameter:
     if "option" in field.metadata:
-        spec, kind, names, short = field.metadata["option"]
-        if short or (annotation is bool and not names):
-            names = [f"--{field.name.replace('_', '-')}", *([short] if short else [])]
+        spec, kind, names = field.metadata["option"]
+        if annotation is bool and not names:
+            names = [f"--{field.name.replace('_', '-')}"]
         info = typer.Option(*names, **spec) if kind is None else names_option(*names, kind=kind, **spec)
         annotation = Annotated[annotation, info]
     default = inspect.Parameter.empty if field.default is MISSING else field.default
@@ -189,3 +194,250 @@ def request_app(name: str, cls: type[T], execute: Callable[[T], int]) -> typer.T
     app = new_app()
     app.command(name, cls=SectionedCommand, help=inspect.getdoc(execute))(command)
     return app
+
+
+# --- requests
+
+ReportFormat = Literal["text", "markdown", "json", "sarif", "github"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpendingRequest:
+    """Options of every command that may spend money."""
+
+    deadline: float | None = option(
+        "Max seconds per request to a model. Default: 300; 900 for a server on this machine or long thinking.",
+        LIMITS,
+        "SECONDS",
+    )
+    yes: bool = option("Spend money without asking.", OUTPUT, names=("--yes", "-y"), default=False)
+    out: Path | None = option("Write the report files into this directory.", OUTPUT, "DIR")
+    json: bool = option("Print the report as JSON and nothing else.", OUTPUT, default=False)
+    quiet: bool = option("Print the report without progress.", OUTPUT, names=("--quiet", "-q"), default=False)
+    env_file: Path | None = option("Read environment variables (KEY=VALUE lines) first.", OUTPUT, "FILE")
+
+    @property
+    def options(self) -> Options:
+        """How sessions are executed: those of `Options` that the command has. Raises `SettingsError` for a value out of range."""
+        from consilience.engine.execution import Options
+
+        names = [name for name in Options.__dataclass_fields__ if getattr(self, name, False) is not False]
+        return Options(**{name: getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeliveryRequest(SpendingRequest):
+    """Options of every command that runs a session: what becomes of its report."""
+
+    open: bool = option("Open the report in a browser.", OUTPUT, default=False)
+    require: list[StopReason] | None = option(
+        "Exit with 4 unless the run stopped for one of these reasons.", OUTPUT, "REASON", kind=StopReason
+    )
+
+    @property
+    def output_format(self) -> str:
+        """The format in which the report is printed; `text` is Markdown, rendered on a terminal."""
+        return "json" if self.json else "text"
+
+    @property
+    def repeated(self) -> list[str]:
+        """The options that `resume` needs again to deliver the report as asked, because no session records them."""
+        words: list[str] = []
+        for name in ("out", "require", "fail_on", "format", "write_baseline"):
+            value = getattr(self, name, None)
+            for one in value if isinstance(value, list) else [value] if value not in (None, "text") else []:
+                words += [f"--{name.replace('_', '-')}", str(one)]
+        return words
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingsRequest(DeliveryRequest):
+    """The same of every command whose session may be of a protocol that reports findings."""
+
+    fail_on: Severity | None = option(
+        "Exit with 6 if a finding is at least this severe, or if a part was not read.",
+        OUTPUT,
+        "critical|major|minor",
+    )
+    format: ReportFormat = option(
+        "How to print the report: text, markdown, json, sarif (2.1.0) or github (a review with comments on lines).",
+        OUTPUT,
+        "text|markdown|json|sarif|github",
+        default="text",
+    )
+    write_baseline: Path | None = option(
+        "Write the findings into this file, for --baseline in later runs.", OUTPUT, "FILE"
+    )
+
+    @property
+    def output_format(self) -> str:
+        return "json" if self.json else self.format
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeRequest(FindingsRequest):
+    """Options of `resume`."""
+
+    id: Id
+    pace: float = option(
+        "Real seconds per virtual second for new events; 0 does not wait.", OUTPUT, "SECONDS", default=0.0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRequest(SpendingRequest):
+    """Options of every command that plans new calls: which models get what, and within which limits."""
+
+    model: str | None = option(
+        "Model of all agents: local, local:NAME, PROVIDER:MODEL, exec:COMMAND, or http://HOST:PORT/v1#NAME at"
+        " any OpenAI-compatible endpoint; A|B: B if A fails.",
+        MODELS,
+        "MODEL",
+    )
+    models: list[str] | None = option("Models to assign to the agents in turn.", MODELS, "MODEL", kind=str)
+    source: list[str] | None = option(
+        "A document to deliberate on; ID=FILE shows it to one agent only. Repeatable.", MATERIAL, "FILE|DIR|-"
+    )
+    detail: DetailChoice | None = option(
+        "Length of the prompts: full, brief (for small models), or auto: brief if an embedded model has a "
+        "voice. Default: auto.",
+        MODELS,
+        "auto|brief|full",
+    )
+    thinking: ThinkingLevel | None = option(
+        "Thinking before the answer, for models that can think: off, minimal, low, medium, high. Default: low.",
+        MODELS,
+        "LEVEL",
+    )
+    temperature: float | None = option("Sampling temperature, 0 to 2. Default: the model's own.", MODELS, "T")
+    max_cost: float | None = option("Max cost in US dollars.", LIMITS, "DOLLARS")
+    max_time: float | None = option("Max time in seconds.", LIMITS, "SECONDS")
+    dry_run: bool = option("Show agents, calls and cost without running.", OUTPUT, default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionRequest(PlannedRequest, DeliveryRequest):
+    """Options that a run and a fork share: each makes one new session."""
+
+    encoder: str | None = option(
+        "Embedding model for text similarity: minilm (offline) or PROVIDER:MODEL.", MODELS, "MODEL"
+    )
+    prompts: Path | None = option("Directory of templates that replace those of the protocol.", MATERIAL, "DIR")
+    human_deadline: float | None = option(
+        "Max seconds per answer of a person, including time while the session is parked. Default: no limit.",
+        LIMITS,
+        "SECONDS",
+    )
+    max_calls: int | None = option("Max requests to models, including retries.", LIMITS, "N")
+    max_tokens: int | None = option("Max tokens in total, input and output.", LIMITS, "N")
+    max_steps: int | None = option("Max rounds.", LIMITS, "N")
+    agent_limit: list[str] | None = option(
+        "Limit for one agent (calls, tokens, cost, time); * for every agent. Repeatable.", LIMITS, "ID:calls=N,…"
+    )
+    phase_limit: list[str] | None = option(
+        "Limit for one phase (NAME) or one round of it (NAME/INDEX). Repeatable.", LIMITS, "NAME:calls=N,…"
+    )
+    cache: bool = option("Reuse recorded replies to identical requests (free).", OUTPUT, default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewSessionRequest(SessionRequest):
+    """Options of every command of a protocol: it begins a session."""
+
+    agent: list[str] | None = option(
+        "Model of one agent: ID=MODEL, or exec:COMMAND, human, workspace:DIR[#NAME]. Repeatable.", MODELS, "ID=MODEL"
+    )
+    panel: str | None = option(
+        "Personas from a panel: a shipped name (consilience panels), a TOML file, or auto for a proposed one.",
+        MODELS,
+        "NAME|FILE|auto",
+    )
+    persona: list[str] | None = option(
+        'A persona in a few words ("Sceptical CFO" or "CFO: You ask who pays. [horizon=1 year]"). Repeatable.',
+        MODELS,
+        "TEXT",
+    )
+    quorum: float = option("Min share of agents that must give a first reply, 0 to 1.", LIMITS, "SHARE", default=0.5)
+    seed: int = option("Random seed.", OUTPUT, "N", default=0)
+    pace: float = option(
+        "Real seconds per virtual second, for protocols that run in virtual time; 0 does not wait.",
+        OUTPUT,
+        "SECONDS",
+        default=0.0,
+    )
+    no_store: bool = option("Record nothing; the run cannot be resumed or replayed.", OUTPUT, default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest(NewSessionRequest):
+    """Options of a protocol's command, without the protocol's own settings."""
+
+    task: Annotated[str, argument("The question or task; @FILE reads it from a file, - from standard input.", "TASK")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetRequest(FindingsRequest, NewSessionRequest):
+    """Options of the command of a protocol that reads a target, without the protocol's own settings."""
+
+    target: Annotated[
+        list[str] | None,
+        argument(
+            "Files, directories, a .diff file, or - for standard input; with --diff, paths that select changed files. "
+            "Default: the uncommitted changes.",
+            "TARGET",
+        ),
+    ] = None
+    diff: str | None = option(
+        "Changes that Git records: main..HEAD, main...HEAD, COMMIT (the files against it) or COMMIT^! (its own).",
+        TARGET,
+        "RANGE",
+    )
+    staged: bool = option("Changes in the index of Git.", TARGET, default=False)
+    include: list[str] | None = option(
+        "Read what is otherwise left out: lock files, generated, minified and large files. A pattern as in .gitignore. "
+        "Repeatable.",
+        TARGET,
+        "PATTERN",
+    )
+    focus: str | None = option("What to look for; @FILE reads it from a file, - from standard input.", TARGET, "TEXT")
+    source: list[str] | None = field(default=None, init=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InheritingRequest(SessionRequest):
+    """Options of every command that makes a new session from another."""
+
+    id: Id
+    replace_agent: list[str] | None = option("Another model for one agent. Repeatable.", CHANGES, "ID=MODEL")
+    source: list[str] | None = option(
+        "A document to add; one with the name of a recorded document replaces it. ID=FILE shows it to one "
+        "agent. Repeatable.",
+        CHANGES,
+        "FILE|DIR|-",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TellRequest(InheritingRequest):
+    """Options of `tell`."""
+
+    id: Id  # the first argument
+    fact: Annotated[str, argument("The new fact, in a sentence.", "FACT")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForkRequest(FindingsRequest, InheritingRequest):
+    """Options of `fork`."""
+
+    id: Id
+    at: Annotated[
+        str,
+        typer.Option(
+            help="The last event to keep: its number, a call's key, PHASE/INDEX, or end (show ID --events lists them).",
+            metavar="EVENT",
+            show_default=False,
+        ),
+    ]
+    set: list[str] | None = option("A setting of the protocol. Repeatable.", CHANGES, "KEY=VALUE")
+    perspective: list[str] | None = option("Another perspective for one agent. Repeatable.", CHANGES, "ID=TEXT")
+    task: str | None = option("Another task; @FILE reads it from a file, - from standard input.", CHANGES, "TASK")

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from consilience.cli.config import Config
-from consilience.cli.errors import can_confirm, confirm
-from consilience.cli.requests import PlannedRequest
+from consilience.cli.errors import can_confirm, confirm, notify, print_json
+from consilience.cli.inputs import unused_options
+from consilience.cli.options import PlannedRequest, SessionRequest, SpendingRequest
+from consilience.cli.settings import Config
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError, UserError
@@ -43,7 +44,9 @@ from consilience.models.registry import (
     window_by_name,
 )
 from consilience.models.weights import CATALOGUE, verify
+from consilience.reporting.files import claim_directory
 from consilience.reporting.formatting import count, describe_agent, describe_agents, describe_calls, format_range, money
+from consilience.reporting.markdown import print_markdown
 
 AS_ASKED = "as asked"
 PERSONA = "its persona"
@@ -93,6 +96,10 @@ class RunPlan:
         return list(dict.fromkeys(agent.model for agent in self.agents))
 
     @property
+    def models_by_agent(self) -> dict[str, str]:
+        return {agent.id: agent.model for agent in self.agents}
+
+    @property
     def programs(self) -> list[str]:
         """Programs among the models and their fallbacks. Their own cost is unknown."""
         return [name for name in links(self.models) if is_program(name)]
@@ -113,7 +120,7 @@ def default_model(config: Config) -> Choice:
     """Return the model used if the command line names none; the reason names the configuration file, if it decided."""
     choice = choose(os.environ, {"model": config.model} if config.model else {})
     if config.model and choice.name == config.model and "configuration" in choice.why:
-        return Choice(choice.name, f"{config.origin['model']} names it", choice.unspent_keys)
+        return Choice(choice.name, f"{config.model_file} names it", choice.unspent_keys)
     return choice
 
 
@@ -258,13 +265,11 @@ def price(name: str, tokens_read: int, tokens_written: int) -> float | None:
     from pydantic_ai.messages import ModelResponse
     from pydantic_ai.usage import RequestUsage
 
+    from consilience.models.provider import listed_cost
+
     provider, model = maker_of(name.removeprefix("gateway/"))
     usage = RequestUsage(input_tokens=tokens_read, output_tokens=tokens_written)
-    try:
-        response = ModelResponse(parts=[], usage=usage, model_name=model, provider_name=account_of(provider))
-        return float(response.cost().total_price)
-    except (LookupError, ValueError, AssertionError):  # AssertionError for a name without a model
-        return None
+    return listed_cost(ModelResponse(parts=[], usage=usage, model_name=model, provider_name=account_of(provider)))
 
 
 def first_line(plan: RunPlan) -> str:
@@ -405,6 +410,39 @@ def cost_json(plan: RunPlan) -> dict[str, object]:
         "paid": list(plan.paid),
         "programs": plan.programs,
     }
+
+
+def approve(
+    plan: RunPlan,
+    request: SpendingRequest,
+    config: Config,
+    *,
+    summary: str = "",
+    preview: tuple[str, Mapping[str, object]] | None = None,
+) -> bool:
+    """Announce a run and get consent to its cost, or print its plan for --dry-run; return whether to run it.
+
+    `summary` and `preview` (as Markdown and as JSON) replace what the plan says of itself.
+    """
+
+    def tell(lines: Iterable[str]) -> None:
+        for line in () if request.quiet else lines:
+            notify(line)
+
+    if isinstance(request, SessionRequest):
+        tell(unused_options(request, plan.agents))
+    if isinstance(request, PlannedRequest) and request.dry_run:
+        text, value = preview or (dry_run(plan), dry_run_json(plan))
+        if request.json:
+            print_json(value)
+        else:
+            print_markdown(text)
+        return False
+    if request.out is not None:
+        claim_directory(request.out)
+    tell([summary or first_line(plan), *plan.details])
+    confirm_spending(plan, yes=request.yes, confirm_above=config.confirm_above)
+    return True
 
 
 def confirm_spending(plan: RunPlan, *, yes: bool, confirm_above: float) -> None:

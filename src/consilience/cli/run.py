@@ -1,19 +1,18 @@
-"""The commands that run a session: one per protocol, `fork` and `resume`. Each is prepared, approved, executed and delivered."""
+"""The commands that run a session, `fork`, `tell`, `resume` and one per protocol: planned, approved, executed, delivered."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import typer
 
-from consilience.cli.config import Config, load_config
-from consilience.cli.errors import EXIT_OK, notify
-from consilience.cli.execution import RunExecution, approve, check_output, report_nothing
+from consilience.cli.errors import EXIT_OK, notify, print_json
+from consilience.cli.execution import TEXT_FORMATS, RunExecution, check_output, report_data, write_baseline
 from consilience.cli.inputs import (
     assign_models,
     own_models,
@@ -22,50 +21,48 @@ from consilience.cli.inputs import (
     read_material,
     read_panel,
     read_request,
-    read_settings,
     read_sources,
     read_task,
-    setting_value,
+    target_json,
+    target_lines,
+    task_of,
     unassigned_models,
 )
 from consilience.cli.options import (
+    FindingsRequest,
+    ForkRequest,
+    InheritingRequest,
+    NewSessionRequest,
+    ResumeRequest,
+    RunRequest,
     SectionedCommand,
+    TargetRequest,
+    TellRequest,
     new_app,
     options_in,
     parameters_of,
     request_app,
     set_signature,
 )
-from consilience.cli.plan import (
-    PERSONA,
-    RunPlan,
-    check_models,
-    choose_model,
-    make_plan,
-    with_documents,
-)
-from consilience.cli.requests import (
-    FindingsRequest,
-    ForkRequest,
-    InheritingRequest,
-    NewSessionRequest,
-    ResumeRequest,
-    TargetRequest,
-    TellRequest,
-    option_of,
-    request_type,
+from consilience.cli.plan import PERSONA, RunPlan, approve, check_models, choose_model, make_plan, with_documents
+from consilience.cli.sessions import find_session, user_store
+from consilience.cli.settings import (
+    Config,
+    load_config,
+    option_spelling,
+    read_settings,
     setting_options,
     setting_parameter,
+    setting_value,
 )
-from consilience.cli.sessions import find_session, user_store
 from consilience.deliberation import AUTO_PANEL, Deliberation
 from consilience.domain.agents import Agent, in_dealing_order
 from consilience.domain.errors import SessionBusy, SettingsError, UnavailableModel, UnknownName
 from consilience.domain.events import SessionStarted
 from consilience.domain.messages import FILE, Source
-from consilience.domain.outcome import Estimate
+from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.panels import Panel
-from consilience.domain.report import Report
+from consilience.domain.report import LedgerReport, Report, UsageTotals
 from consilience.engine import fork as forks
 from consilience.engine.protocol import Protocol, find_protocol, recorded_protocol, report_type
 from consilience.engine.seats import choose_detail
@@ -74,6 +71,7 @@ from consilience.journal.store import Store
 from consilience.models.embeddings import MiniLM, ProviderEncoder, check_encoder, open_encoder
 from consilience.models.providers import is_endpoint
 from consilience.models.registry import Choice
+from consilience.reporting.export import save_report
 from consilience.reporting.files import claim_directory
 from consilience.reporting.formatting import count
 from consilience.reporting.session_state import SessionState, fold_events
@@ -91,22 +89,25 @@ COMMON_TARGET_SETTINGS = 2
 
 
 def app_for(name: str) -> typer.Typer:
-    """Return the command of a protocol. Raises `UnknownName`."""
+    """Return the command of a protocol: its options are the settings and those of a request. Raises `UnknownName`."""
     cls = find_protocol(name)
-    settings = setting_options(cls)
-    request_class = request_type(cls)
+    request_class = TargetRequest if cls.reads_target else RunRequest
+    common_options = options_in(request_class)
+    settings = setting_options(cls, [field.name for field in common_options])
 
     def command(ctx: typer.Context, **values: Any) -> None:
-        request = request_class(**{field.name: values.pop(field.name) for field in options_in(request_class)})
+        request = request_class(**{field.name: values.pop(field.name) for field in common_options})
         given = {
-            field: _setting_value(cls, field, values[option])
-            for option, field in settings.items()
-            if _is_given(ctx, option)
+            field: _setting_value(cls, field, values[name], option_spelling(name))
+            for name, field in settings.items()
+            if _is_given(ctx, name)
         }
         raise typer.Exit(run(cls, request, given))
 
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    own = [setting_parameter(cls, option, field) for option, field in settings.items()]
+    own = [
+        setting_parameter(cls.model_fields[field], name, f"Settings of {cls.name}") for name, field in settings.items()
+    ]
     set_signature(command, [context, *own, *parameters_of(request_class)])
     fixed, n = (COMMON_TARGET, COMMON_TARGET_SETTINGS) if cls.reads_target else (COMMON, COMMON_SETTINGS)
 
@@ -118,29 +119,18 @@ def app_for(name: str) -> typer.Typer:
     return app
 
 
-def _is_given(ctx: typer.Context, option: str) -> bool:
-    source = ctx.get_parameter_source(option)
+def _is_given(ctx: typer.Context, parameter: str) -> bool:
+    source = ctx.get_parameter_source(parameter)
     return source is not None and source.name != "DEFAULT"
 
 
-def _setting_value(cls: type[Protocol], field: str, value: object) -> object:
+def _setting_value(cls: type[Protocol], field: str, value: object, option: str) -> object:
     """Return the value of a setting: the file's text if the option names a file. Raises `SettingsError`, `SourceError`."""
     if isinstance(value, list | tuple) and any(isinstance(text, str) and not text.strip() for text in value):
-        raise SettingsError("a text is empty", where=option_of(cls, field), do="Give words, or leave it out.")
+        raise SettingsError("a text is empty", where=option, do="Give words, or leave it out.")
     if FILE not in cls.model_fields[field].metadata:
         return value
     return read_file(str(value), f"the {field}")
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """The checked inputs of a run."""
-
-    task: str
-    deliberation: Deliberation[Report]
-    models: Mapping[str, str]
-    """By agent."""
-    plan: RunPlan
 
 
 def run(cls: type[Protocol], request: NewSessionRequest, settings: Mapping[str, object]) -> int:
@@ -152,22 +142,20 @@ def run(cls: type[Protocol], request: NewSessionRequest, settings: Mapping[str, 
         target = read_request(request)
         settings = {**settings, "left_out": target.left_out}
         if not target.sources:
-            return report_nothing(read_settings(cls, settings, config), request, target)
-    inputs = _prepare(cls, request, settings, config, target)
-    plan, task = inputs.plan, inputs.task
+            return _report_nothing(read_settings(cls, settings, config), request, target)
+    task, deliberation, plan = _prepare(cls, request, settings, config, target)
     if not approve(plan, request, config):
         return EXIT_OK
     with closing(open_store(":memory:" if request.no_store else None, writing=True)) as store:
-        load = plan.models if plan.makes_calls else []
-        execution = RunExecution.open(request, store, inputs.models, load=load, stored=not request.no_store)
-        deliberation = replace(inputs.deliberation, store=store, model=execution.seat(inputs.models))
+        execution = RunExecution.open(request, store, plan, stored=not request.no_store)
+        deliberation = replace(deliberation, store=store, model=execution.seat(plan.models_by_agent))
         if request.panel == AUTO_PANEL:
             proposing = deliberation.proposing()
             proposed = execution.start(
                 "propose",
                 lambda options, session: replace(proposing, options=options).run(task, session=session),
             )
-            models = _reassigned_models(inputs, proposed.panel, request)
+            models = _reassigned_models(plan, proposed.panel, request)
             deliberation = replace(deliberation.with_proposed(proposed), model=execution.seat(models))
             if not request.quiet and proposed.panel is not None:
                 notify(f"The panel ({proposed.session}): {', '.join(proposed.panel.names)}.")
@@ -178,13 +166,44 @@ def run(cls: type[Protocol], request: NewSessionRequest, settings: Mapping[str, 
         return execution.deliver(report)
 
 
+def _report_nothing(protocol: Protocol, request: TargetRequest, target: Target) -> int:
+    """Report that there is nothing to review, in the format asked for and without a session; return the exit code, a success."""
+    lines = [f"Nothing to review: {target.title}.", *target_lines(target)[1:]]
+    report = protocol.report.model_validate(
+        {
+            "protocol": protocol.name,
+            "task": task_of(target, None),
+            "settings": protocol.model_dump(mode="json"),
+            "seed": request.seed,
+            "agents": (),
+            "topology": protocol.topology(),
+            "stop_reason": StopReason.SETTLED,
+            "replied": 0,
+            "quorum_met": True,
+            "answer": lines[0],
+            "ledger": LedgerReport(estimated=Estimate(min=0, max=0), actual=UsageTotals()),
+            **({"left_out": target.left_out} if "left_out" in protocol.report.model_fields else {}),
+        }
+    )
+    if not request.dry_run:
+        write_baseline(report, request)
+        if request.out is not None:
+            save_report(report, request.out)
+    if request.output_format in TEXT_FORMATS:
+        typer.echo("\n".join(lines))
+    else:
+        print_json(report_data(report, request.output_format))
+    return EXIT_OK
+
+
 def _prepare(
     cls: type[Protocol],
     request: NewSessionRequest,
     settings: Mapping[str, object],
     config: Config,
     target: Target | None,
-) -> Inputs:
+) -> tuple[str, Deliberation[Report], RunPlan]:
+    """Return the task, how it is deliberated on, and the plan of that."""
     panel = read_panel(request)
     protocol = read_settings(cls, settings, config).with_panel(panel)
     agents = in_dealing_order(protocol.agents(panel))
@@ -193,8 +212,7 @@ def _prepare(
         raise SettingsError(
             f"a quorum of {request.quorum} is not a share", where="--quorum", do="Give a number from 0 to 1."
         )
-    material = read_material(request, target, agents)
-    sources = material.sources
+    task, sources = read_material(request, target, agents)
     models, choice, origins = _choose_models(request, config, agents)
     detail = choose_detail(request.detail, agents, models)
     protocol = with_documents(protocol.with_detail(detail), sources, models.values())
@@ -208,7 +226,7 @@ def _prepare(
         quorum=request.quorum,
         encoder=_encoder(protocol, request),
         prompts=request.prompts,
-        options=replace(request.options, detail=detail),
+        options=request.options,
     )
     plan = make_plan(
         protocol,
@@ -216,7 +234,7 @@ def _prepare(
         models,
         choice,
         limits=limits,
-        task=material.task,
+        task=task,
         sources=sources,
         prompts=request.prompts,
         encoder=request.encoder,
@@ -225,14 +243,14 @@ def _prepare(
     )
     table = config.tables.get(cls.name, {})
     configured = {name: path for name, (_, path) in table.items() if name not in settings}
-    details = list(material.lines)
+    details = target_lines(target) if target else []
     if request.panel == AUTO_PANEL:
         details.append("A panel is proposed first, by one additional call.")
     seated = {agent.persona for agent in agents}
     if unseated := [name for name in panel.names if name not in seated] if panel else []:
         details.append(f"Personas without a seat: {', '.join(unseated)}.")
-    plan = replace(plan, configured=configured, origins=origins, details=details, data=material.data)
-    return Inputs(material.task, deliberation, models, plan)
+    data = target_json(target) if target else {}
+    return task, deliberation, replace(plan, configured=configured, origins=origins, details=details, data=data)
 
 
 def _choose_models(
@@ -253,14 +271,14 @@ def _choose_models(
     return models, choice, origins
 
 
-def _reassigned_models(inputs: Inputs, panel: Panel | None, request: NewSessionRequest) -> Mapping[str, str]:
+def _reassigned_models(plan: RunPlan, panel: Panel | None, request: NewSessionRequest) -> Mapping[str, str]:
     """Return the models by agent after a panel was proposed, which may change the seats."""
-    protocol = inputs.plan.protocol
+    protocol = plan.protocol
     if protocol.with_panel(panel) == protocol:
-        return inputs.models
+        return plan.models_by_agent
     agents = in_dealing_order(protocol.with_panel(panel).agents(panel))
     own = own_models("--agent", request.agent or (), agents)
-    return assign_models(request, agents, own, next(iter(inputs.models.values())))
+    return assign_models(request, agents, own, plan.models[0])
 
 
 def _encoder(protocol: Protocol, request: NewSessionRequest) -> MiniLM | ProviderEncoder | None:
@@ -356,7 +374,7 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, whe
     plan = replace(plan, preamble=origin, data=place)
     if not approve(plan, request, config):
         return EXIT_OK
-    execution = RunExecution.open(request, store, models, load=plan.models)
+    execution = RunExecution.open(request, store, plan)
     planned = replace(planned, models=execution.seat(models))
     report = execution.start(
         plan.protocol.name,
@@ -395,9 +413,9 @@ def resume_session(request: ResumeRequest) -> int:
         session = find_session(store, request.id)
         events = store.read(session)
         course = fold_events(events)
-        check_output((course.started and report_type(course.started.protocol)) or Report, request)
-        models: dict[str, str] = {}
-        load: list[str] = []
+        started = course.started
+        check_output((started and report_type(started.protocol)) or Report, request)
+        plan = None
         if course.finished is not None:
             if request.out is not None:
                 claim_directory(request.out)
@@ -409,19 +427,16 @@ def resume_session(request: ResumeRequest) -> int:
                 f"session {session} is being run by {holder}",
                 do="Wait for it to end, or stop that process; then try again.",
             )
-        else:
-            models = {agent.id: agent.model for agent in course.agents}
-            if course.started is not None:
-                plan = _remaining_plan(course.started, course.made, store)
-                _check_recorded(session, plan)
-                approve(plan, request, config, summary=_resume_line(session, course, store))
-                load = plan.models
-        execution = RunExecution.open(request, store, models, load=load)
-        seated = execution.seat(models) if execution.prompter else None
+        elif started is not None:
+            plan = _remaining_plan(started, course.made, store)
+            _check_recorded(session, plan)
+            approve(plan, request, config, summary=_resume_line(session, course, store))
+        execution = RunExecution.open(request, store, plan)
+        seated = execution.seat(plan.models_by_agent) if plan and execution.prompter else None
         report = execution.watch(
             lambda options: Deliberation[Report](model=seated, store=store, options=options).resume(session),
             session=session,
-            title=f"{course.started.protocol if course.started else ''} {session}".strip(),
+            title=f"{started.protocol if started else ''} {session}".strip(),
             before=events,
         )
         return execution.deliver(report)

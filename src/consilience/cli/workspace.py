@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from consilience.cli.errors import EXIT_REQUIREMENT_NOT_MET, notify, print_json, print_result
-from consilience.cli.options import JsonOption, argument, names_option
+from consilience.cli.options import JsonOption, argument, names_option, new_app
 from consilience.cli.workspace_text import (
     EXIT_NOTHING_THERE,
     advice_for,
@@ -50,10 +50,7 @@ EXIT_GATE_NOT_MET = EXIT_REQUIREMENT_NOT_MET
 SWEEP_SECONDS = 2.0
 """Time between two sweeps while `claim` waits."""
 
-workspace = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+workspace = new_app(
     no_args_is_help=True,
     epilog="Exit codes: 0 done, 2 usage error, 3 nothing to claim or no result, 4 a gate is not met.",
 )
@@ -327,9 +324,9 @@ def wait(
         return found if completed >= needed or possible < needed else None
 
     found = poll(ended, timeout) or [target.ticket(id) for id in ids]
-    paths = [artifact_of(target, ticket) for ticket in found]
-    results = [(ticket, str(path)) for ticket, path in zip(found, paths, strict=True) if path is not None]
-    missing = [ticket for ticket, path in zip(found, paths, strict=True) if path is None]
+    paths = [(ticket, artifact_of(target, ticket)) for ticket in found]
+    results = [(ticket, str(path)) for ticket, path in paths if path is not None]
+    missing = [ticket for ticket, path in paths if path is None]
     if as_json:
         print_json(
             {

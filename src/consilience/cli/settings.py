@@ -1,4 +1,6 @@
-"""`consilience.toml` and environment files. Precedence: option, environment, ./consilience.toml, the user's file, default.
+"""Settings of `consilience.toml` and environment files, and those of protocols as options of their commands.
+
+Precedence: option, environment, ./consilience.toml, the user's file, default.
 
 model = "anthropic:claude-sonnet-4-5"
 confirm_above = 2.0        # dollars
@@ -15,17 +17,31 @@ lower `confirm_above` but not raise it.
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
 import sys
-from collections.abc import Mapping
+import types
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
+import typer
+
+from consilience.cli.options import REPEATED, names_option
 from consilience.domain.errors import SettingsError
+from consilience.domain.messages import FILE, NAMES, NO_OPTION, OptionName
 from consilience.domain.paths import check_home, home_dir, read_bounded_text
-from consilience.engine.protocol import installed_protocols
+from consilience.domain.validation import similar_names
+from consilience.engine.protocol import Protocol, installed_protocols
 from consilience.models.endpoints import FREE, configure_prices
 from consilience.models.providers import is_endpoint
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 FILE_NAME = "consilience.toml"
 ENDPOINTS = "endpoints"
@@ -41,13 +57,11 @@ class Config:
     """The merged content of the configuration files."""
 
     model: str | None = None
+    model_file: Path | None = None
+    """The file that names the model."""
     confirm_above: float = CONFIRM_ABOVE
-    origin: Mapping[str, Path] = field(default_factory=dict)
-    """The file of each top-level key."""
     tables: Mapping[str, Mapping[str, tuple[object, Path]]] = field(default_factory=dict)
     """Settings by protocol and name, with their file."""
-    endpoints: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Prices (in, out) of endpoints, in dollars per million tokens, by address or full name."""
 
 
 def config_files() -> tuple[Path, Path]:
@@ -72,8 +86,8 @@ def load_config(*, tell: bool = True, env_file: Path | None = None) -> Config:
         load_env_file(env_file)
     check_home()
     model: str | None = None
+    model_file: Path | None = None
     confirm_above = CONFIRM_ABOVE
-    origin: dict[str, Path] = {}
     tables: dict[str, dict[str, tuple[object, Path]]] = {}
     endpoints: dict[str, tuple[float, float]] = {}
     for path in reversed(config_files()):
@@ -86,15 +100,14 @@ def load_config(*, tell: bool = True, env_file: Path | None = None) -> Config:
             if isinstance(value, dict):
                 tables.setdefault(key, {}).update({name: (setting, path) for name, setting in value.items()})
                 continue
-            origin[key] = path
             if key == "model":
-                model = str(value)
+                model, model_file = str(value), path
             else:
                 confirm_above = float(value) if is_own(path) else min(float(value), confirm_above)
         if tell and (ignored := ignored_words(path, content, confirm_above)):
             print(f"{path}: {ignored}", file=sys.stderr)
     configure_prices(endpoints)
-    return Config(model, confirm_above, origin, tables, endpoints)
+    return Config(model, model_file, confirm_above, tables)
 
 
 def is_own(path: Path) -> bool:
@@ -164,8 +177,6 @@ def _checked(key: str, value: object, path: Path) -> str | float | dict[str, obj
             where=where,
             do=f"Write [{key}] on a line of its own, and its settings below it.",
         )
-    from consilience.domain.validation import similar_names
-
     close = similar_names(key, ["model", "confirm_above", *protocols])
     meant = f"Did you mean {close}? " if close else ""
     tables = ", ".join(f"[{name}]" for name in sorted(protocols))
@@ -238,3 +249,123 @@ def load_env_file(path: Path) -> list[str]:
             os.environ[name] = value
             names.append(name)
     return names
+
+
+# --- settings of protocols
+
+
+def read_settings(cls: type[Protocol], settings: Mapping[str, object], config: Config) -> Protocol:
+    """Return the protocol with `settings`, then the configuration's. Raises `SettingsError` with the place of a wrong setting."""
+    table = config.tables.get(cls.name, {})
+    for key, (value, path) in table.items():
+        where = f"{path}, table [{cls.name}]"
+        if key not in cls.model_fields:
+            close = similar_names(key, cls.model_fields)
+            raise SettingsError(
+                f"the configuration has an unknown key {key!r}",
+                where=where,
+                do=f"{f'Did you mean {close}? ' if close else ''}Known: {', '.join(cls.model_fields)}.",
+            )
+        if key not in settings:
+            try:
+                cls(**{key: value})
+            except SettingsError as error:
+                if error.what.startswith(f"{key}"):
+                    raise SettingsError(error.what, where=where, do="Correct it there.") from None
+    return cls(**{**{key: value for key, (value, _) in table.items()}, **settings})
+
+
+def setting_value(accept: Callable[[Mapping[str, object]], object], name: str, text: str) -> object:
+    """Return the text of a setting if `accept` takes it, else its value as JSON, as lists are written, or else the text.
+
+    `accept` raises `SettingsError` for settings that the protocol refuses.
+    """
+    try:
+        accept({name: text})
+    except SettingsError:
+        with suppress(ValueError):
+            return json.loads(text)
+    return text
+
+
+def option_spelling(parameter: str) -> str:
+    return f"--{parameter.replace('_', '-')}"
+
+
+def setting_options(cls: type[Protocol], taken: Sequence[str]) -> dict[str, str]:
+    """Return the settings of a protocol by the parameter of their option, prefixed by the protocol if its name is `taken`."""
+    options = {}
+    for setting, info in cls.model_fields.items():
+        if NO_OPTION not in info.metadata:
+            name = next((mark.name for mark in info.metadata if isinstance(mark, OptionName)), setting)
+            options[f"{cls.name}_{name}" if name in taken else name] = setting
+    return {name.replace("-", "_"): setting for name, setting in options.items()}
+
+
+def setting_parameter(info: FieldInfo, name: str, section: str) -> inspect.Parameter:
+    """Return the option `name` of a setting."""
+    parsed, default = option_type(info.annotation), info.get_default(call_default_factory=True)
+    spelling = option_spelling(name)
+    if parsed is bool:
+        spelling = f"{spelling}/--no-{spelling.removeprefix('--')}"
+    if isinstance(default, tuple | list | frozenset):
+        default = list(default)
+    if isinstance(default, Enum):
+        default = default.value
+    shown: dict[str, Any] = {
+        "show_default": default not in ("", None, []),
+        "rich_help_panel": section,
+    }
+    (element,) = get_args(parsed) if get_origin(parsed) is list else (None,)
+    description: Any
+    if element in (int, float):
+        description = names_option(
+            spelling, help=help_of(info), metavar=metavar_of(element) or "", kind=element, **shown
+        )
+    elif NAMES in info.metadata or get_origin(element) is Literal:
+        parsed = list[str]
+        description = names_option(spelling, help=help_of(info), metavar="NAME", **shown)
+    else:
+        metavar = "FILE|-" if FILE in info.metadata else metavar_of(element or parsed)
+        repeated = f" {REPEATED}" if element else ""
+        description = typer.Option(spelling, help=f"{help_of(info)}{repeated}".strip(), metavar=metavar, **shown)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[parsed | None, description], default=default
+    )
+
+
+def option_type(annotation: object) -> Any:
+    """Return the type that the command line parses, without None: the field's own if it is simple, else text that the settings
+    validate."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return option_type(arguments[0])
+    if origin is Union or origin is types.UnionType:
+        inner = [option_type(a) for a in arguments if a is not type(None)]
+        return inner[0] if len(inner) == 1 else str
+    if origin is Literal:
+        return annotation
+    if origin in (tuple, list, frozenset, set, Sequence):
+        return list[option_type(arguments[0]) if arguments else str]  # type: ignore[misc]
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return Literal[tuple(member.value for member in annotation)]
+    return annotation if annotation in (bool, int, float) else str
+
+
+def metavar_of(parsed: Any) -> str | None:
+    """Return the placeholder of the value in help; None for a flag."""
+    if get_origin(parsed) is Literal:
+        return "|".join(map(str, get_args(parsed)))
+    return {bool: None, int: "N", float: "NUMBER"}.get(parsed, "TEXT")
+
+
+def help_of(info: FieldInfo) -> str:
+    """Return the field's description and its bounds."""
+    text = (info.description or "").strip()
+    if text.partition(",")[0] != info.default:  # the description begins with a value, which keeps its spelling
+        text = f"{text[:1].upper()}{text[1:]}"
+    low = next((m.ge for m in info.metadata if hasattr(m, "ge")), None)
+    high = next((m.le for m in info.metadata if hasattr(m, "le")), None)
+    if low is not None and high is not None:
+        text += f" ({low} to {high})"
+    return f"{text}." if text and not text.endswith(".") else text
