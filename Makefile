@@ -13,7 +13,8 @@ STUDY_OPTIONS ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
-PYTEST := $(BIN)/python -m pytest -n logical
+# Bytecode is written even where the environment forbids it: otherwise each process compiles the tests and the package again.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n logical
 READY := .venv/.ready
 BENCH_READY := .venv/.ready-bench
 DOCS_READY := .venv/.ready-docs
