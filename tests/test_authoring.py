@@ -19,6 +19,7 @@ from consilience import protocol as face
 from consilience.domain.events import Noted
 from consilience.journal.sqlite import SqliteStore
 from consilience.testing import ScriptedModel, shake
+from kit import forks
 
 PAGE = (Path(__file__).parent.parent / "docs" / "authoring.md").read_text()
 FILES = dict(re.findall(r"^```\w+ file=(\S+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
@@ -46,10 +47,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def command(site: Path, *arguments: str, code: int = 0) -> str:
     source = str(Path(consilience.__file__).parent.parent)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), source])}
-    done = subprocess.run(
-        [sys.executable, "-m", "consilience", *arguments],
-        cwd=site, env=environment, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    program = [sys.executable, "-m", "consilience", *arguments]
+    done = forks.run(program, cwd=site, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 

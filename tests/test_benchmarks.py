@@ -8,13 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from kit import forks
+
 ROOT = Path(__file__).parents[1]
 
 
 def test_a_group_of_benchmarks_runs_and_writes_its_figures(tmp_path: Path) -> None:
     figures = tmp_path / "results.json"
     command = [sys.executable, "benchmarks/run.py", "--quick", "--repeats", "1", "--row", "prompts", "--json", figures]
-    ran = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=120, check=False)
+    ran = forks.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
     rows = json.loads(figures.read_text())["rows"]
     assert {row["group"] for row in rows} == {"prompts"}
@@ -33,7 +35,7 @@ def test_every_module_of_the_benchmarks_is_imported_by_its_command() -> None:
 def test_the_study_of_debates_runs_and_prints_its_figures(tmp_path: Path) -> None:
     figures = tmp_path / "worlds.json"
     command = [sys.executable, "benchmarks/study_debate.py", "--worlds", "2", "--develop", "--json", figures]
-    ran = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=120, check=False)
+    ran = forks.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
     assert "crux F1 " in ran.stdout
     planted, lone = [1, 2], [10_000_001]

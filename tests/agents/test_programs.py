@@ -35,7 +35,7 @@ from consilience.models.port import Completion, ModelRequest
 from consilience.models.program import ProgramModel, without_secret
 from consilience.models.registry import paid, resolve
 from consilience.testing import ScriptedModel
-from kit.processes import PYTHONPATH
+from kit.forks import PYTHONPATH
 
 pytestmark = pytest.mark.processes
 

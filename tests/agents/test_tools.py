@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Literal
 
 import pytest
@@ -37,6 +37,7 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.registry import resolve
 from consilience.reporting.session_state import fold_events
 from consilience.testing import ScriptedModel
+from kit import forks
 from kit.throwaways import OutsideAgent
 from models.misbehaving import Answer, completion, misbehaving
 
@@ -156,10 +157,10 @@ async def test_steps_of_a_failed_call_are_counted(tmp_path: Path, monkeypatch: p
     store.close()
 
 
-def process(journal: Path, directory: Path, how: str, fault: str = "") -> subprocess.CompletedProcess[str]:
+def process(journal: Path, directory: Path, how: str, fault: str = "") -> CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(TESTS), **({"CONSILIENCE_FAULT": fault} if fault else {})}
     command = [sys.executable, agents.tooled.__file__, str(journal), str(directory), how]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return forks.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.matrix(keep=2)

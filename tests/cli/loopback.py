@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, CompletedProcess
 from typing import Any
+
+from kit import forks
 
 MODEL = "openai-chat:stub"
 PATIENCE = 60.0
@@ -105,29 +107,21 @@ def provider(answer: Answer = prose, listing: object = None) -> Iterator[Provide
 
 
 LIMITED = """
-import os, resource, sys
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
-os.execv(sys.argv[2], sys.argv[2:])
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, resource.RLIM_INFINITY))
+from consilience.cli.main import main
+main()
 """
 
 
-def begin(*arguments: str, env: dict[str, str], cwd: Path, most: int | None = None) -> subprocess.Popen[str]:
+def begin(*arguments: str, env: dict[str, str], cwd: Path, most: int | None = None) -> forks.Fork:
     """The real command, as a process with exactly this environment, whose files may have `most` bytes each."""
-    limited = [] if most is None else [sys.executable, "-c", LIMITED, str(most)]
-    return subprocess.Popen(
-        [*limited, sys.executable, "-m", "consilience", *arguments],
-        env=env,
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    program = ["-m", "consilience"] if most is None else ["-c", LIMITED.format(most=most)]
+    command = [sys.executable, *program, *arguments]
+    return forks.Fork(command, env=env, cwd=cwd, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
 
 
-def command(
-    *arguments: str, env: dict[str, str], cwd: Path, most: int | None = None
-) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str, env: dict[str, str], cwd: Path, most: int | None = None) -> CompletedProcess[str]:
     """The same, to its end."""
     process = begin(*arguments, env=env, cwd=cwd, most=most)
     try:
@@ -136,4 +130,4 @@ def command(
         process.kill()
         process.communicate()
         raise
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    return CompletedProcess(process.args, process.returncode, out, err)

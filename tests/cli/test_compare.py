@@ -20,8 +20,8 @@ from consilience.evaluation import Comparison
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.testing import Scripted
+from kit.forks import PYTHONPATH
 from kit.juries import adding_up, seated
-from kit.processes import PYTHONPATH
 
 pytestmark = pytest.mark.processes
 

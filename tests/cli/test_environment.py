@@ -10,7 +10,7 @@ import pytest
 from cli.loopback import MODEL, provider
 from cli.town import Cli, recorded
 from consilience.models import endpoints
-from kit.processes import PYTHONPATH
+from kit.forks import PYTHONPATH
 
 PROBE = endpoints.probe
 """As it is before the fixtures see to it that no server is looked for."""

@@ -20,7 +20,7 @@ from consilience.domain.events import SessionFinished, canonical_digest
 from consilience.domain.paths import journal_path
 from consilience.engine.faults import POINTS
 from consilience.journal.sqlite import SqliteStore
-from kit.processes import PYTHONPATH
+from kit.forks import PYTHONPATH
 
 pytestmark = pytest.mark.processes
 

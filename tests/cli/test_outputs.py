@@ -6,17 +6,19 @@ import json
 import os
 import shutil
 import stat
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
 from cli.town import MODEL, TASK, Cli, Town
 from consilience.evaluation import Comparison
 from consilience.journal.sqlite import SqliteStore
-from kit.processes import PYTHONPATH
+from kit import forks
+from kit.forks import PYTHONPATH
 
 KEPT = Path(__file__).parent.parent / "fixtures" / "journals" / "schema-1-emergence-2.db"
 EXPORT = ("export", "plain", "--format", "json")
@@ -28,10 +30,10 @@ def kept(home: Path) -> Path:
     return Path(shutil.copy(KEPT, home / "journal.db"))
 
 
-def process(*arguments: str, home: Path, **options: object) -> subprocess.CompletedProcess[bytes]:
+def process(*arguments: str, home: Path, **options: Any) -> CompletedProcess[bytes]:
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH, "CONSILIENCE_HOME": str(home)}
     command = [sys.executable, "-m", "consilience", *arguments]
-    return subprocess.run(command, env=environment, timeout=60, check=False, **options)  # type: ignore[call-overload,no-any-return]
+    return forks.run(command, env=environment, timeout=60, **options)
 
 
 def is_report(data: bytes | str) -> bool:

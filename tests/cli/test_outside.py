@@ -17,8 +17,9 @@ import pytest
 from cli.test_process import PATIENCE, PROGRAM
 from cli.town import MODEL, recorded
 from consilience.coordination import Workspace, claim, submit
+from kit import forks
+from kit.forks import PYTHONPATH
 from kit.outsiders import expire
-from kit.processes import PYTHONPATH
 
 pytestmark = pytest.mark.processes
 
@@ -58,12 +59,12 @@ Start = Callable[[str, Workspace, str], "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start(program: list[str]) -> Iterator[Start]:
+def start() -> Iterator[Start]:
     """Starts a script, which is killed at the end with all that it has started."""
     started: list[subprocess.Popen[str]] = []
 
     def start(script: str, workspace: Workspace, agent: str) -> subprocess.Popen[str]:
-        command = ["sh", "-c", script, "sh", str(workspace.path), agent, *program]
+        command = ["sh", "-c", script, "sh", str(workspace.path), agent, sys.executable, "-m", "consilience"]
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -78,9 +79,7 @@ def start(program: list[str]) -> Iterator[Start]:
 
 
 def run(program: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE
-    )
+    return forks.run([*program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def seats(patient: Workspace, hasty: Workspace, script: str, person: str, lost: str) -> list[str]:
@@ -133,7 +132,7 @@ def test_emergence_with_a_script_a_person_and_an_agent_that_is_stopped_and_repla
     late = start(STOPPED, other, "lost")
     rounds = ("emergence", TASK, "--children", "3", "--max-rounds", "1")
     command = [*program, *rounds, *seats(patient, other, "L2N1", "L2N2", "L2N3")]
-    begun = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    begun = forks.Fork(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status = os.waitpid(late.pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status)
     expire(other)
@@ -175,7 +174,7 @@ def test_a_killed_session_finds_its_tickets_again(program: list[str], patient: W
     """Killed when both tickets are out; one is answered before it is resumed, one by a script after that."""
     wait_for_agents(program)
     vote = ("vote", TASK, "--votes", "2", "--model", f"workspace:{patient.path}")
-    process = subprocess.Popen([*program, *vote], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = forks.Fork([*program, *vote], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None and len(patient.tickets()) < 2:
         pass
     (session,) = recorded()

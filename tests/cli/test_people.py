@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import DEVNULL, CompletedProcess
 
 import pytest
 
@@ -20,7 +19,8 @@ from cli.town import MODEL, recorded
 from consilience.domain.events import CallCompleted
 from consilience.domain.paths import journal_path
 from consilience.journal.sqlite import SqliteStore
-from kit.processes import PYTHONPATH
+from kit import forks
+from kit.forks import PYTHONPATH
 
 pytestmark = pytest.mark.processes
 
@@ -44,9 +44,7 @@ class Terminal:
     """A process on a pseudo terminal, and somebody who types."""
 
     def __init__(self, arguments: list[str]) -> None:
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.execv(arguments[0], arguments)
+        self.process, self.fd = forks.on_terminal(arguments)
         self.seen = ""
         self._from = 0
 
@@ -79,10 +77,8 @@ class Terminal:
             self.seen += piece.decode("utf-8", "replace")
         os.close(self.fd)
         if time.monotonic() >= end:
-            os.kill(self.pid, signal.SIGKILL)
-        self.pid, status = os.waitpid(self.pid, 0)
-        self.pid = 0
-        return os.waitstatus_to_exitcode(status)
+            self.process.kill()
+        return self.process.wait()
 
 
 Sit = Callable[..., Terminal]
@@ -98,14 +94,13 @@ def sit(program: list[str]) -> Iterator[Sit]:
 
     yield start
     for terminal in opened:
-        if terminal.pid:
-            os.kill(terminal.pid, signal.SIGKILL)
-            os.waitpid(terminal.pid, 0)
+        terminal.process.kill()
+        terminal.process.wait()
 
 
-def run(program: list[str], *arguments: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
-    stdin = {"input": input} if input is not None else {"stdin": subprocess.DEVNULL}
-    return subprocess.run([*program, *arguments], capture_output=True, text=True, timeout=PATIENCE, **stdin)  # type: ignore[call-overload,no-any-return]
+def run(program: list[str], *arguments: str, input: str | None = None) -> CompletedProcess[str]:
+    command = [*program, *arguments]
+    return forks.run(command, input=input, stdin=DEVNULL, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def said(session: str) -> dict[str, str]:
@@ -274,7 +269,7 @@ def test_no_store_with_an_open_question_ends_the_run(program: list[str]) -> None
 def test_question_and_answer_survive_a_kill(sit: Sit, program: list[str], tmp_path: Path) -> None:
     terminal = sit(*RUN, "--quiet")
     terminal.until("nothing ends the list")
-    os.kill(terminal.pid, signal.SIGKILL)
+    terminal.process.kill()
     assert terminal.end() == -signal.SIGKILL
     (session,) = recorded()
     shown = run(program, "sessions", "answer", session)

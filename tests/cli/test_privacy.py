@@ -16,7 +16,8 @@ import pytest
 
 from cli.loopback import MODEL, Answer, environment, prose, provider
 from cli.town import Cli, recorded
-from kit.processes import PYTHONPATH
+from kit import forks
+from kit.forks import PYTHONPATH
 
 KEY = "zq7-wintermute-plum-4410"
 """Of no shape that a provider's keys have."""
@@ -217,12 +218,10 @@ finally:
 def test_debug_log_contains_no_key_and_enables_no_other_logger(
     env: dict[str, str | None], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import subprocess
-
     (here / "talk.py").write_text(LOGGING)
     with provider(echoing(401, "message")) as server:
         env |= {"OPENAI_API_KEY": KEY, **environment(server.url)}
-        done = subprocess.run(
+        done = forks.run(
             [sys.executable, "talk.py", *RUN],
             env=env,
             cwd=here,
@@ -245,18 +244,16 @@ def mode(path: Path) -> int:
 
 def test_all_written_files_are_private(env: dict[str, str | None], here: Path) -> None:
     """Though the umask allows everything; killed once, so that the write-ahead log and its index are seen too."""
-    import subprocess
-
     own = here / "made" / "by" / "us"
     with provider() as server:
         env |= {"OPENAI_API_KEY": "none-needed", **environment(server.url), "CONSILIENCE_HOME": str(own)}
-        shell = ["sh", "-c", 'umask 000; exec "$@"', "sh", sys.executable, "-m", "consilience"]
+        open_to_all = "import os; os.umask(0); from consilience.cli.main import main; main()"
         for arguments, more in (
             (RUN, {"CONSILIENCE_FAULT": "after_commit#2"}),
             (("resume", "last", "--out", "reports/first"), {}),
         ):
-            subprocess.run(
-                [*shell, *arguments],
+            forks.run(
+                [sys.executable, "-c", open_to_all, *arguments],
                 env=as_process(env, **more),
                 cwd=here,
                 capture_output=True,

@@ -8,18 +8,18 @@ import pty
 import select
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import pytest
 
 from cli.town import MODEL, TASK, recorded
-from kit.processes import PYTHONPATH
+from kit.forks import PYTHONPATH, Fork, on_terminal, run
 
 pytestmark = pytest.mark.processes
 
@@ -46,8 +46,6 @@ STUCK_AFTER_THE_LEAVES = "0.0 if 'leaf_respond' in request.key else 3600.0"
 SLOW = "0.3"
 PATIENCE = 60.0
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
-
 
 @pytest.fixture
 def command(tmp_path: Path) -> Callable[[str], list[str]]:
@@ -70,7 +68,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
-def lines_until(process: subprocess.Popen[bytes], words: str) -> list[str]:
+def lines_until(process: Fork, words: str) -> list[str]:
     """Lines of standard error up to the first that holds the words; the process is killed if they do not come in time."""
     found: list[str] = []
     assert process.stderr is not None
@@ -87,11 +85,11 @@ def lines_until(process: subprocess.Popen[bytes], words: str) -> list[str]:
 
 
 def test_ctrl_c_ends_cleanly_and_the_session_resumes(command: Callable[[str], list[str]]) -> None:
-    process = subprocess.Popen(
+    process = Fork(
         [*command(STUCK_AFTER_THE_LEAVES), *RUN],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+        stdin=DEVNULL,
     )
     for _ in range(3):
         lines_until(process, "asked round-1/lateral")
@@ -104,17 +102,17 @@ def test_ctrl_c_ends_cleanly_and_the_session_resumes(command: Callable[[str], li
         "Stopping; Ctrl-C again ends it at once.",
         f"Interrupted. Recorded calls are kept; resume with: consilience resume {session}",
     ]
-    done = subprocess.run([*command(QUICK), "resume", session], capture_output=True, text=True, timeout=PATIENCE)
+    done = run([*command(QUICK), "resume", session], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0
     assert "3 calls recorded, not paid for again; 3 in flight when it stopped" in done.stderr
 
 
 def test_interruption_is_printed_as_json(command: Callable[[str], list[str]]) -> None:
-    process = subprocess.Popen(
+    process = Fork(
         [*command(STUCK_AFTER_THE_LEAVES), *RUN, "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+        stdin=DEVNULL,
     )
     lines_until(process, "asked round-1/lateral")
     process.send_signal(signal.SIGINT)
@@ -144,9 +142,7 @@ def test_second_ctrl_c_ends_at_once(command: Callable[[str], list[str]], tmp_pat
             "main()\n",
         )
     )
-    process = subprocess.Popen(
-        [*program, *RUN], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
-    )
+    process = Fork([*program, *RUN], stdout=PIPE, stderr=PIPE, stdin=DEVNULL)
     for _ in range(3):
         lines_until(process, "asked round-1/lateral")
     process.send_signal(signal.SIGINT)
@@ -164,8 +160,6 @@ print(os.getpid(), file=os.fdopen(held, "w"), flush=True)
 time.sleep(3600)
 """
 COMMAND = "from consilience.cli.main import main; main()"
-LEADING = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
-"""The terminal is this process's own."""
 NEVER_PUT_AWAY = """
 import asyncio, sys
 from consilience.engine import execution
@@ -187,10 +181,10 @@ class Programs:
         self._pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         self.groups: list[int] = []
         program = shlex.join([sys.executable, "-c", PROGRAM_WITH_A_CHILD.format(pipe=str(path))])
-        run = ("vote", TASK, "--votes", "2", "--model", f"exec:{program}", "--max-calls", "2", "--yes")
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", command, *run],
-            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, **more},
+        vote = ("vote", TASK, "--votes", "2", "--model", f"exec:{program}", "--max-calls", "2", "--yes")
+        self.process = Fork(
+            [sys.executable, "-c", command, *vote],
+            **{"stdout": PIPE, "stderr": PIPE, "stdin": DEVNULL, **more},
             env={**os.environ, "TMPDIR": str(self.rooms)},
         )
 
@@ -272,7 +266,7 @@ def test_ignored_hangup_does_not_end_the_run(begin: Callable[..., Programs]) -> 
 
 def test_closed_terminal_ends_the_programs(begin: Callable[..., Programs]) -> None:
     master, slave = pty.openpty()
-    programs = begin(LEADING + COMMAND, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    programs = begin(stdin=slave, stdout=slave, stderr=slave, terminal=True)
     os.close(slave)
     os.close(master)
     assert programs.process.wait(PATIENCE) == 128 + signal.SIGHUP
@@ -287,32 +281,29 @@ def test_full_disk_on_stdout_is_an_error(
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     for given in ((*RUN, "--json"), ("show", "last"), ("export", "last", "--format", "html"), ("--help",)):
         with open("/dev/full", "wb") as full:
-            done = subprocess.run([*command(QUICK), *given], stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE)
+            done = run([*command(QUICK), *given], stdout=full, stderr=PIPE, timeout=PATIENCE)
         assert done.returncode == 2, given
         assert done.stderr.decode().splitlines()[-1].startswith("Error: the output cannot be written: No space left")
-    done = subprocess.run([*command(QUICK), "show", "last"], capture_output=True, timeout=PATIENCE)
+    done = run([*command(QUICK), "show", "last"], capture_output=True, timeout=PATIENCE)
     assert b"## Answer" in done.stdout
 
 
 def test_closed_stdout_does_not_crash(command: Callable[[str], list[str]]) -> None:
-    program = shlex.join(command(QUICK))
+    program = command(QUICK)
     for given in (RUN, ("show", "last"), ("export", "last"), ("show", "last", "--json")):
-        for closed, code in ((">&-", 141), ("2>&-", 0), (">&- 2>&-", 141)):
-            line = f"{program} {shlex.join(given)} {closed}"
-            done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=PATIENCE)
-            assert done.returncode == code, (line, done.stderr)
+        for closed, code in (((1,), 141), ((2,), 0), ((1, 2), 141)):
+            done = run([*program, *given], closed=closed, capture_output=True, text=True, timeout=PATIENCE)
+            assert done.returncode == code, (given, closed, done.stderr)
             assert "Error" not in done.stderr
-    line = f"{program} export last --out report.md >&-"  # prints nothing there
-    assert subprocess.run(["sh", "-c", line], capture_output=True, timeout=PATIENCE).returncode == 0
+    silent = run([*program, "export", "last", "--out", "report.md"], closed=(1,), capture_output=True, timeout=PATIENCE)
+    assert silent.returncode == 0
 
 
 def test_broken_pipe_does_not_crash(command: Callable[[str], list[str]]) -> None:
     for given in ((*RUN, "--quiet"), (*RUN, "--quiet", "--json"), ("show", "last"), ("nothing", "--json"), ("--help",)):
         read, write = os.pipe()
         os.close(read)
-        done = subprocess.run(
-            [*command(QUICK), *given], stdout=write, stderr=subprocess.PIPE, text=True, timeout=PATIENCE
-        )
+        done = run([*command(QUICK), *given], stdout=write, stderr=PIPE, text=True, timeout=PATIENCE)
         os.close(write)
         assert done.returncode == 141, given
         assert ("Error" in done.stderr) == ("nothing" in given)
@@ -323,7 +314,7 @@ def test_broken_pipe_does_not_crash(command: Callable[[str], list[str]]) -> None
 def test_max_time_ends_the_command() -> None:
     """Every call is a program that would run for a minute. Starting Python is no part of the run."""
     began = time.monotonic()
-    done = subprocess.run(
+    done = run(
         [
             sys.executable,
             "-m",
@@ -369,7 +360,7 @@ main()
 
 def test_a_name_lookup_that_hangs_does_not_delay_the_report() -> None:
     """It runs in a thread of the standard library, which cannot be ended."""
-    done = subprocess.run(
+    done = run(
         [sys.executable, "-c", HANGING_LOOKUP, *RUN[:2], "--model", "openai-chat:stub", "--max-time", "1", "--yes"],
         env={**os.environ, "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": "http://nowhere.example/v1"},
         capture_output=True,
@@ -382,9 +373,7 @@ def test_a_name_lookup_that_hangs_does_not_delay_the_report() -> None:
 
 def on_a_terminal(arguments: list[str]) -> tuple[str, int]:
     """What a terminal receives, and the exit code."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execv(arguments[0], arguments)
+    process, terminal = on_terminal(arguments)
     received = b""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
@@ -397,7 +386,7 @@ def on_a_terminal(arguments: list[str]) -> tuple[str, int]:
             break
         received += piece
     os.close(terminal)
-    return received.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return received.decode(), process.wait()
 
 
 def test_terminal_shows_progress_and_then_the_report(command: Callable[[str], list[str]]) -> None:

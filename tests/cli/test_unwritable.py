@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ import pytest
 from cli.town import MODEL, TASK, Cli, Town, recorded
 from consilience.domain.paths import journal_path
 from consilience.journal.sqlite import SqliteStore
-from kit.processes import PYTHONPATH
+from kit import forks
+from kit.forks import PYTHONPATH
 
 FILES = ("journal.db", "journal.db-wal", "journal.db-shm")
 RESTRICTED = """
@@ -24,18 +24,15 @@ import ctypes, json, os, resource, sys
 if sys.argv[1] == "full":  # no file can grow, for root as for anybody; what SQLite is told is what a full disk tells it
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 if sys.argv[1] == "shut" and os.geteuid() == 0:  # what the bits of files and directories say holds for root, too
-    drop_from_bounding_set, override, read_and_search = 24, 1, 2
-    for right in (override, read_and_search):
-        if ctypes.CDLL(None).prctl(drop_from_bounding_set, right, 0, 0, 0):
-            sys.exit("cannot")
-    os.execv(sys.executable, [sys.executable, "-c", sys.argv[2], sys.argv[3]])
-exec(sys.argv[2].replace("argv[1]", "argv[3]"))
-"""
-COMMANDS = """
-import json, sys
+    libc, header, rights = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    override, read_and_search = 1 << 1, 1 << 2
+    libc.capget(header, rights)
+    rights[0] &= ~(override | read_and_search)
+    if libc.capset(header, rights):
+        sys.exit("cannot")
 from typer.testing import CliRunner
 from consilience.cli.main import app
-results = [CliRunner().invoke(app, arguments) for arguments in json.loads(sys.argv[1])]
+results = [CliRunner().invoke(app, arguments) for arguments in json.loads(sys.argv[2])]
 print(json.dumps([[done.exit_code, done.stdout, done.stderr] for done in results]))
 """
 
@@ -49,8 +46,8 @@ class Done:
 
 def commands(how: str, arguments: Sequence[Sequence[str]], home: Path) -> list[Done]:
     """The commands, one after the other in a process that is so restricted."""
-    done = subprocess.run(
-        [sys.executable, "-c", RESTRICTED, how, COMMANDS, json.dumps(arguments)],
+    done = forks.run(
+        [sys.executable, "-c", RESTRICTED, how, json.dumps(arguments)],
         capture_output=True,
         text=True,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH, "CONSILIENCE_HOME": str(home)},

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.processes import PYTHONPATH
+from kit.forks import PYTHONPATH
 
 pytestmark = pytest.mark.processes
 

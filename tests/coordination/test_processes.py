@@ -11,16 +11,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from consilience.coordination import Ticket, Workspace, claim, post, result, sweep
 from kit import stops
+from kit.forks import PYTHONPATH, Fork
 
 pytestmark = pytest.mark.processes
 
-TESTS = Path(__file__).parent.parent
-PYTHONPATH = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
 PROCESSES = 10
 
 PRELUDE = """
@@ -78,25 +78,23 @@ def _nothing_cuts_the_power(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def process(program: str, agent: str, *workspaces: Workspace) -> Iterator[subprocess.Popen[str]]:
+def process(program: str, agent: str, *workspaces: Workspace) -> Iterator[Fork]:
     """A process that has imported everything and waits for a line."""
     command = [sys.executable, "-c", PRELUDE + program, agent, *(str(workspace.path) for workspace in workspaces)]
     environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
-    with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as started:
+    with Fork(command, env=environment, stdin=PIPE, stdout=PIPE, text=True) as started:
         try:
             yield started
         finally:
             started.kill()
 
 
-def line(started: subprocess.Popen[str]) -> str:
+def line(started: Fork) -> str:
     assert started.stdout is not None
     return started.stdout.readline().strip()
 
 
-def tell(started: subprocess.Popen[str]) -> None:
+def tell(started: Fork) -> None:
     assert started.stdin is not None
     started.stdin.write("\n")
     started.stdin.flush()
@@ -222,6 +220,7 @@ def test_workers_killed_at_random_instants_lose_nothing(tmp_path: Path, whole: b
 
 
 def run_stops(how: str, scenario: str) -> int:
+    """In a small process, since it forks for each call."""
     command = [sys.executable, "-m", "kit.stops", how, scenario]
     ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": PYTHONPATH}, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -32,6 +32,7 @@ from consilience.coordination.waiting import (
     wait_for_agent_result,
     wait_for_results,
 )
+from kit.forks import Fork
 from kit.outside import FakeTime, take, work
 
 BEGIN = 1_000_000.0
@@ -421,15 +422,12 @@ except ClaimLost as error:
 
 
 @pytest.fixture
-def readers(workspace: Workspace) -> Iterator[dict[str, subprocess.Popen[str]]]:
+def readers(workspace: Workspace) -> Iterator[dict[str, Fork]]:
     """Twelve processes that have each claimed the ticket of a reader, and hand in when they are told to."""
     names = [f"reader_{number}" for number in range(1, 13)]
     offer(workspace, *names)
-    pipe = subprocess.PIPE
     processes = {
-        name: subprocess.Popen(
-            [sys.executable, "-c", READER, str(workspace.path), name], stdin=pipe, stdout=pipe, text=True
-        )
+        name: Fork([sys.executable, "-c", READER, str(workspace.path), name], stdin=PIPE, stdout=PIPE, text=True)
         for name in names
     }
     try:
@@ -443,7 +441,7 @@ def readers(workspace: Workspace) -> Iterator[dict[str, subprocess.Popen[str]]]:
             process.communicate()
 
 
-def tell(process: subprocess.Popen[str]) -> str:
+def tell(process: Fork) -> str:
     """Let a reader hand in; return what it says."""
     assert process.stdin
     assert process.stdout
@@ -453,7 +451,7 @@ def tell(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.processes
-def test_twelve_readers_with_quorum_ten(workspace: Workspace, readers: dict[str, subprocess.Popen[str]]) -> None:
+def test_twelve_readers_with_quorum_ten(workspace: Workspace, readers: dict[str, Fork]) -> None:
     waiting = list(readers)
     strategy = select_convergence_strategy("parallel_decomposition", {"num_agents": 12, "quorum": 10})
     strategy.initialize(workspace.path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -24,6 +23,7 @@ from consilience.engine.session import Session
 from consilience.engine.work import Reply
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
+from kit import forks
 
 
 class RoundOf2Talks(Protocol):
@@ -186,9 +186,7 @@ def test_class_runs_resumes_and_replays_wherever_it_is_defined(where: str, tmp_p
         command = ["-c", dedent(MINE + CALL)]
     ran = []
     for what in ("run", "resume", "replay"):
-        done = subprocess.run(
-            [sys.executable, *command, what], cwd=tmp_path, capture_output=True, text=True, timeout=60
-        )
+        done = forks.run([sys.executable, *command, what], cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         ran.append(done.stdout)
     assert len({line.split()[0] for line in ran}) == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -29,10 +28,8 @@ every_case = pytest.mark.parametrize("case", CALLING, ids=lambda case: case.name
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    processes = Processes()
-    yield processes
-    processes.close()
+def processes() -> Processes:
+    return Processes()
 
 
 @cache

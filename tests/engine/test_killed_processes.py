@@ -8,7 +8,6 @@ import os
 import re
 import socket
 from collections import Counter
-from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -34,10 +33,8 @@ every_case = pytest.mark.parametrize("case", CALLING, ids=lambda case: case.name
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    processes = Processes()
-    yield processes
-    processes.close()
+def processes() -> Processes:
+    return Processes()
 
 
 def test_every_installed_protocol_has_a_case() -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from datetime import date, timedelta
 from pathlib import Path
+from subprocess import CompletedProcess
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from kit import forks
 
 ROOT = Path(__file__).parents[2]
 KEYS = ["planted_key.toml", "planted_paper_key.toml"]
@@ -197,9 +198,9 @@ def test_finding_in_prose_needs_words_of_the_place(planted: ModuleType) -> None:
 # --- the command
 
 
-def study(*options: str | Path) -> subprocess.CompletedProcess[str]:
+def study(*options: str | Path) -> CompletedProcess[str]:
     command = [sys.executable, "benchmarks/study_review.py", *map(str, options)]
-    return subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=120, check=False)
+    return forks.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
 def test_finished_report_is_scored(planted: ModuleType, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.limiter import Limited, Pace
 from consilience.models.port import ModelRequest
 from consilience.testing import Refused, Scripted, ScriptedModel
+from kit import forks
 from kit.juries import Alone, Circle, Poll, adding_up
 
 OPEN = Task(id="open", task="Ann has 3 apples. How many are there?", answer="3", answer_pattern=r"answer:\W*(\d+)")
@@ -184,7 +184,7 @@ asyncio.run(compare("Is it so?", [Alone()], models=model, store=SqliteStore(sys.
 
 def killed_in_a_call(journal: Path) -> None:
     tests = Path(__file__).parents[1]
-    done = subprocess.run([sys.executable, "-c", KILLED, journal], timeout=60, check=False, cwd=tests)
+    done = forks.run([sys.executable, "-c", KILLED, str(journal)], timeout=60, cwd=tests)
     assert done.returncode == 9
 
 

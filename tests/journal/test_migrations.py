@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import traceback
@@ -20,6 +19,7 @@ from consilience.domain.events import SCHEMA_VERSION
 from consilience.journal import migrations
 from consilience.journal.open_store import open_store
 from consilience.journal.sqlite import SqliteStore
+from kit import forks
 
 KEPT = Path(__file__).parent.parent / "fixtures" / "journals" / "schema-1-emergence-1.db"
 
@@ -95,7 +95,7 @@ def killed(db):
 migrations.MIGRATIONS[-1] = killed
 SqliteStore(sys.argv[1])
 """
-    done = subprocess.run([sys.executable, "-c", program, str(old)], capture_output=True, timeout=60, check=False)
+    done = forks.run([sys.executable, "-c", program, str(old)], capture_output=True, timeout=60)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert layout(old) == before
     store = SqliteStore(old)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -15,10 +15,9 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
 from kit import runner
 from kit.cases import CASES
+from kit.forks import PYTHONPATH, Fork
 
 CASE = next(case for case in CASES if case.name == "emergence")
-TESTS = Path(__file__).parent.parent
-PYTHONPATH = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
 
 RUN = """
 import asyncio, os, signal, sys
@@ -27,6 +26,7 @@ from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
 from kit.cases import CASES
+from kit.forks import PYTHONPATH, Fork
 
 case = next(case for case in CASES if case.name == "emergence")
 path, last = sys.argv[1], int(sys.argv[2])
@@ -55,9 +55,9 @@ asyncio.run(follow())
 """
 
 
-def start(program: str, *arguments: object) -> subprocess.Popen[str]:
+def start(program: str, *arguments: object) -> Fork:
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": PYTHONPATH}, stdout=subprocess.PIPE, text=True)
+    return Fork(command, env={**os.environ, "PYTHONPATH": PYTHONPATH}, stdout=PIPE, text=True)
 
 
 def rows(store: SqliteStore) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import get_args
 
 import pytest
@@ -25,9 +25,9 @@ from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.baselines.solo import Solo
 from journal.conformance import completed
-from kit import runner
+from kit import forks, runner
 from kit.cases import CALLING, Case
-from kit.processes import PYTHONPATH
+from kit.forks import PYTHONPATH
 from kit.runs import seated, to_the_end
 
 PLANTED = "The heron stood by the weir at half past four."
@@ -119,6 +119,7 @@ SqliteStore(sys.argv[1]).admin.remove([sys.argv[3]])
 FULL = """
 import resource, sys
 from pathlib import Path
+from subprocess import CompletedProcess
 from consilience.domain.errors import StoreUnusable
 from consilience.journal.sqlite import SqliteStore
 store = SqliteStore(sys.argv[1])
@@ -131,10 +132,10 @@ except StoreUnusable as error:
 """
 
 
-def process(program: str, journal: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def process(program: str, journal: Path, *arguments: str) -> CompletedProcess[str]:
     command = [sys.executable, "-c", program, str(journal), *arguments]
     env = {**os.environ, "PYTHONPATH": PYTHONPATH}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return forks.run(command, env=env, capture_output=True, text=True, timeout=60)
 
 
 async def test_killed_removal_is_atomic_and_the_next_wipes_the_rest(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -16,6 +16,7 @@ from consilience.domain.errors import NewerSchema, SessionBusy, StoreUnusable, U
 from consilience.domain.events import CallCompleted
 from consilience.journal.sqlite import SqliteStore
 from journal.conformance import Open, StoreConformance, completed
+from kit import forks
 
 
 class TestOnAFile(StoreConformance):
@@ -61,7 +62,7 @@ async def test_reading_process_that_closes_loses_no_commit(
     path = tmp_path / "journal.db"
 
     def look() -> str:
-        return subprocess.run(
+        return forks.run(
             [sys.executable, "-c", LOOK, str(path)], capture_output=True, text=True, check=True, timeout=60
         ).stdout.strip()
 
@@ -98,8 +99,8 @@ sys.stdin.read() if sys.argv[2] != "0" else os._exit(0)
 def test_refused_process_names_the_holder_and_not_an_earlier_one_that_ended(store: SqliteStore, tmp_path: Path) -> None:
     store.create("s").release()
     command = [sys.executable, "-c", HOLD, str(tmp_path / "journal.db")]
-    ended = subprocess.run([*command, "0"], capture_output=True, text=True, check=True, timeout=60).stdout.split()
-    with subprocess.Popen([*command, "0.6"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    ended = forks.run([*command, "0"], capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    with forks.Fork([*command, "0.6"], stdin=PIPE, stdout=PIPE, text=True) as holder:
         assert holder.stdout
         assert holder.stdin
         assert holder.stdout.readline() == f"leased {holder.pid}\n" != f"leased {ended[1]}\n"
@@ -116,7 +117,7 @@ def test_a_lease_without_a_recorded_holder_names_no_process_that_ended(
     monkeypatch.setattr("consilience.journal.lease.HOLDER_SECONDS", 0.05)
     store.create("s").release()
     command = [sys.executable, "-c", HOLD, str(tmp_path / "journal.db"), "0"]
-    subprocess.run(command, capture_output=True, check=True, timeout=60)
+    forks.run(command, capture_output=True, check=True, timeout=60)
     lease = SqliteStore(tmp_path / "journal.db").lease("s")
     assert lease.acquire()
     assert store.holder("s") == "another process"

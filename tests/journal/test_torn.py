@@ -83,7 +83,6 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Left]:
         assert len(known) > calls // 4, "commits are shared by what is ready at the same time"
         assert all(a == b[: len(a)] for a, b in itertools.pairwise(known)), "each commit only adds"
         sessions[case.name] = Left(directory, commits, known)
-    processes.close()
     return sessions
 
 

@@ -137,7 +137,6 @@ def main() -> None:
                 print(f"seed {seed}: {failed}", file=sys.stderr, flush=True)
         counted["sessions"] += 1
         seed += 1
-    processes.close()
     print(dict(counted))
 
 

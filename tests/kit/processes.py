@@ -1,7 +1,6 @@
 """Cases in processes of their own, which may be killed, starved of disk, or started at the same moment.
 
-A process that has imported everything waits for orders and forks one child for each run, since starting Python and importing
-takes longer than most runs. Each child is a real process: it opens the journal, runs, and ends or is killed.
+Each is a real process: it opens the journal, runs, and ends or is killed.
 """
 
 from __future__ import annotations
@@ -11,14 +10,11 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import consilience
 from consilience.domain.errors import ConsilienceError
 from consilience.domain.events import AnyEvent
 from consilience.engine.runner import Options
@@ -27,10 +23,10 @@ from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import ScriptedModel
 from kit import runner
 from kit.cases import CASES
+from kit.forks import Fork
 from kit.runs import TASK, seated, to_the_end
 
-PYTHONPATH = os.pathsep.join(str(path.resolve().parent.parent) for path in (Path(__file__), Path(consilience.__file__)))
-"""Where a process of ours finds the kit, and the package under test, wherever it lies."""
+CHILD = "from kit.processes import main; main()"
 PATIENCE = 120
 """Seconds after which a child that hangs is ended."""
 
@@ -68,29 +64,42 @@ class Ended:
 class Processes:
     """Runs steps one after the other; the runs of one step at the same moment."""
 
-    def __init__(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
-        self._parent = subprocess.Popen(
-            [sys.executable, __file__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
     def step(self, case: str, journal: Path, *runs: Run) -> list[Ended]:
         """Run these at the same moment; returns how each ended, in the order given."""
-        assert self._parent.stdin is not None
-        assert self._parent.stdout is not None
-        order = {"case": case, "journal": str(journal), "runs": [asdict(run) for run in runs]}
-        self._parent.stdin.write(json.dumps(order) + "\n")
-        self._parent.stdin.flush()
-        line = self._parent.stdout.readline()
-        assert line, "the process that forks is gone"
-        return [Ended(**ended) for ended in json.loads(line)]
+        log = journal.with_suffix(".log")
+        before = len(log.read_text().splitlines()) if log.exists() else 0
+        gate, opener = os.pipe()
+        children = []
+        for n, run in enumerate(runs):
+            result = journal.with_suffix(f".result-{n}")
+            result.unlink(missing_ok=True)
+            order = json.dumps([case, str(journal), str(log), asdict(run), str(result)])
+            children.append((Fork([sys.executable, "-c", CHILD, order], stdin=gate), result))
+        os.close(gate)
+        os.close(opener)
+        for (process, _), run in zip(children, runs, strict=True):
+            if run.kill_after is not None:
+                time.sleep(run.kill_after)
+                process.kill()
+        running = [_wait(*child) if run.how != "read" else None for child, run in zip(children, runs, strict=True)]
+        journal.with_suffix(".over").touch()
+        ended = [process or _wait(*child) for process, child in zip(running, children, strict=True)]
+        journal.with_suffix(".over").unlink()
+        asked = log.read_text().splitlines()[before:] if log.exists() else []
+        for finished in ended:
+            finished.asked = asked
+        return ended
 
     def one(self, case: str, journal: Path, run: Run) -> Ended:
         (ended,) = self.step(case, journal, run)
         return ended
 
-    def close(self) -> None:
-        self._parent.communicate(timeout=PATIENCE)
+
+def _wait(process: Fork, result: Path) -> Ended:
+    code = process.wait()
+    if code < 0:
+        return Ended(process.pid, signal=-code)
+    return Ended(process.pid, **json.loads(result.read_text()))
 
 
 # --- in the processes
@@ -109,53 +118,12 @@ class Logged(ScriptedModel):
         return await super().complete(request)
 
 
-def _serve() -> None:
-    for line in sys.stdin:
-        order = json.loads(line)
-        answer = _step(order["case"], Path(order["journal"]), [Run(**run) for run in order["runs"]])
-        sys.stdout.write(json.dumps([asdict(ended) for ended in answer]) + "\n")
-        sys.stdout.flush()
-
-
-def _step(case: str, journal: Path, runs: Sequence[Run]) -> list[Ended]:
-    log = journal.with_suffix(".log")
-    before = len(log.read_text().splitlines()) if log.exists() else 0
-    gate, opener = os.pipe()
-    children = []
-    for n, run in enumerate(runs):
-        result = journal.with_suffix(f".result-{n}")
-        result.unlink(missing_ok=True)
-        pid = os.fork()
-        if pid == 0:
-            os.close(opener)
-            os.read(gate, 1)  # the end of the file: all are here
-            _child(case, journal, log, run, result)
-        children.append((pid, result))
-    os.close(gate)
-    os.close(opener)
-    for (pid, _), run in zip(children, runs, strict=True):
-        if run.kill_after is not None:
-            time.sleep(run.kill_after)
-            os.kill(pid, signal.SIGKILL)  # it is there until it is waited for
-    running = [_wait(*child) if run.how != "read" else None for child, run in zip(children, runs, strict=True)]
-    journal.with_suffix(".over").touch()
-    ended = [process or _wait(*child) for process, child in zip(running, children, strict=True)]
-    journal.with_suffix(".over").unlink()
-    asked = log.read_text().splitlines()[before:] if log.exists() else []
-    for finished in ended:
-        finished.asked = asked
-    return ended
-
-
-def _wait(pid: int, result: Path) -> Ended:
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if code < 0:
-        return Ended(pid, signal=-code)
-    return Ended(pid, **json.loads(result.read_text()))
-
-
-def _child(case: str, journal: Path, log: Path, run: Run, result: Path) -> None:
+def main() -> None:
+    """Run what the first argument says, when standard input is closed: all processes of the step are there."""
+    case, *paths, fields_of_run, last = json.loads(sys.argv[1])
+    (journal, log), run, result = map(Path, paths), Run(**fields_of_run), Path(last)
     fields: dict[str, str] = {}
+    sys.stdin.read()
     try:
         signal.alarm(PATIENCE)
         if run.fault:
@@ -206,7 +174,3 @@ async def _run(name: str, journal: Path, log: Path, how: str) -> str:
     digest = (await to_the_end(store, seats, begun)).digest()
     store.close()
     return digest
-
-
-if __name__ == "__main__":
-    _serve()

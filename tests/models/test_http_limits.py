@@ -22,7 +22,7 @@ from consilience.models.limiter import requests_of
 from consilience.models.port import ModelRequest
 from consilience.models.provider import MAX_REPLY_BYTES
 from consilience.models.registry import resolve
-from kit.processes import PYTHONPATH
+from kit.forks import PYTHONPATH
 
 from .misbehaving import KEY, Answer, Server, completion, error, misbehaving
 
