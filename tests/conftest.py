@@ -1,4 +1,4 @@
-"""What every test stands on: no network, a home of its own, no keys, long matrices sampled unless asked for whole."""
+"""Setup of every test: no network, its own home directory, no keys; long matrices are sampled without `--whole`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ PRIVATE_SUFFIXES = ("_API_KEY", "_API_TOKEN", "_AUTH_TOKEN")
 PRIVATE_NAMES = ("HF_TOKEN", "GITHUB_TOKEN", "GH_TOKEN")
 
 
-MEMORY = Path("/dev/shm")
-ENOUGH = 4 * 2**30
+MEMORY_DIRECTORY = Path("/dev/shm")
+MIN_FREE_BYTES = 4 * 2**30
 
 
 class Sample(Protocol):
@@ -119,30 +119,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Take the modules and the tests out of every later collection of garbage, which some tests ask for."""
+    """Exclude modules and tests from later garbage collections, which some tests request."""
     gc.collect()
     gc.freeze()
 
 
-# --- what the world looks like to a test
+# --- the environment of a test
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Shut the network but for loopback; a test that needs more is marked `enable_socket`."""
-    as_from_a_terminal()
-    in_memory()
+    """Close the network except for loopback. A test that needs more is marked `enable_socket`."""
+    restore_signal_handlers()
+    keep_temporary_files_in_memory()
     config.option.allow_unix_socket = True
     if config.option.allow_hosts is None:
         config.option.allow_hosts = ",".join(LOOPBACK)
-    # A slow machine is no failure, and the same commit gives the same result; `--hypothesis-profile search` draws anew each time.
+    # No deadline, for slow machines. The same commit draws the same cases; `--hypothesis-profile search` draws new ones.
     hypothesis.settings.register_profile("consilience", deadline=None, derandomize=True)
     hypothesis.settings.register_profile("search", deadline=None, print_blob=True)
     hypothesis.settings.load_profile("consilience")
 
 
-def as_from_a_terminal() -> None:
-    """Hear the signals that a shell's `&` and nohup shut out; what the tests start inherits that."""
+def restore_signal_handlers() -> None:
+    """Restore handlers of signals that `&` and nohup ignore. Processes started by tests inherit them."""
     for number, handler in {
         signal.SIGINT: signal.default_int_handler,
         signal.SIGHUP: signal.SIG_DFL,
@@ -152,14 +152,18 @@ def as_from_a_terminal() -> None:
             signal.signal(number, handler)
 
 
-def in_memory() -> None:
-    """Keep temporary files in memory where a machine can: each commit of a journal waits for the disk."""
-    if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
-        os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+def keep_temporary_files_in_memory() -> None:
+    """Keep temporary files in memory if the machine has room. On a disk, each commit of a journal waits."""
+    if (
+        "TMPDIR" not in os.environ
+        and os.access(MEMORY_DIRECTORY, os.W_OK)
+        and shutil.disk_usage(MEMORY_DIRECTORY).free > MIN_FREE_BYTES
+    ):
+        os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY_DIRECTORY)
 
 
 @pytest.fixture(autouse=True)
-def names_not_looked_up(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def refuse_name_lookups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name looked up is network too, which the guard on connections does not see."""
     markers = ("enable_socket", "allow_hosts")
     if any(request.node.get_closest_marker(marker) for marker in markers) or request.config.option.force_enable_socket:

@@ -31,7 +31,7 @@ def model() -> ScriptedModel:
     return ScriptedModel(lambda request: f"{request.agent} has a view of {request.key}.")
 
 
-def test_run_sync_records_in_the_users_journal(home: Path) -> None:
+def test_run_sync_records_in_the_default_journal(home: Path) -> None:
     report = consilience.run_sync(
         "Why?", consilience.Emergence(children=2, max_rounds=1), model=model(), panel="markets"
     )
@@ -48,7 +48,7 @@ def test_api_functions_share_parameter_names() -> None:
     assert inspect.signature(consilience.live).parameters == wanted
 
 
-FACES = [
+API_FUNCTIONS = [
     consilience.deliberate,
     consilience.run_sync,
     consilience.live,
@@ -60,12 +60,12 @@ FACES = [
 ]
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_face_has_the_fields_of_a_deliberation_with_their_defaults(face: Callable[..., object]) -> None:
+@pytest.mark.parametrize("face", API_FUNCTIONS)
+def test_every_api_function_has_the_fields_of_a_deliberation_with_their_defaults(face: Callable[..., object]) -> None:
     """A field that a face lacks could not be set there; another default would be another deliberation."""
     wanted = {field.name: field.default for field in dataclasses.fields(consilience.Deliberation)}
     parameters = inspect.signature(face).parameters
-    own = {"protocol", "sources"} if face not in FACES[:3] else {"protocol"}
+    own = {"protocol", "sources"} if face not in API_FUNCTIONS[:3] else {"protocol"}
     own |= {"detail"}  # these take it with `options`
     if face is consilience.fork:
         own |= {"panel", "seed", "quorum", "encoder"}
@@ -111,7 +111,7 @@ class Interrupted(ScriptedModel):
             raise
 
 
-ONE_AFTER_THE_OTHER = consilience.Emergence(children=1, max_rounds=4)
+SEQUENTIAL_CALLS = consilience.Emergence(children=1, max_rounds=4)
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def notebook() -> Iterator[None]:
 async def test_interrupt_beside_a_running_loop_stops_the_run() -> None:
     model = Interrupted()
     with notebook(), pytest.raises(KeyboardInterrupt):
-        consilience.run_sync("Why?", ONE_AFTER_THE_OTHER, model=model, session="s")
+        consilience.run_sync("Why?", SEQUENTIAL_CALLS, model=model, session="s")
     assert model.cancelled, "it has ended when the caller gets control back"
     assert len(model.requests) == 2
     assert (await consilience.resume("s", model=ScriptedModel(lambda request: "Yes."))).answer
@@ -138,7 +138,7 @@ def test_interrupt_of_a_run_that_blocks_the_loop_stops_it() -> None:
     model = Interrupted()
 
     async def main() -> None:
-        consilience.run_sync("Why?", ONE_AFTER_THE_OTHER, model=model)
+        consilience.run_sync("Why?", SEQUENTIAL_CALLS, model=model)
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(main())
@@ -316,7 +316,7 @@ async def test_plain_text_among_sources_is_refused(begun: Any, tmp_path: Path, h
 @pytest.mark.parametrize(
     ("content", "expected"), [(None, "does not exist"), (b"\xff\x00", "is not UTF-8 text"), (b" \n", "is empty")]
 )
-async def test_file_that_is_no_document_is_refused(content: bytes | None, expected: str, tmp_path: Path) -> None:
+async def test_file_that_is_not_a_document_is_refused(content: bytes | None, expected: str, tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     if content is not None:
         file.write_bytes(content)

@@ -131,6 +131,6 @@ async def test_protocol_with_former_session_names_runs() -> None:
     assert report.stop_reason == "settled"
 
 
-def test_page_names_everything_that_authors_import() -> None:
+def test_page_lists_every_name_of_the_author_module() -> None:
     table = PAGE.partition("## Everything in")[2]
     assert set(re.findall(r"`(\w+)`", re.sub(r" \| [^|]* \|$", "", table, flags=re.MULTILINE))) == set(face.__all__)

@@ -136,7 +136,7 @@ def _is_session(node: ast.expr, names: Iterable[str]) -> bool:
     return False
 
 
-def test_protocols_touch_the_world_through_the_session_only() -> None:
+def test_protocols_use_only_the_session_for_clock_files_and_network() -> None:
     uses = [what for path in python_files(SOURCE / "protocols") for what in banned_in(path)]
     assert not uses, "protocols touch the world through Session only:\n" + "\n".join(uses)
 
@@ -216,7 +216,7 @@ def too_long_in(path: Path) -> list[str]:
     return problems
 
 
-def test_files_and_functions_are_short() -> None:
+def test_files_and_functions_are_within_the_length_limits() -> None:
     problems = [what for path in python_files(SOURCE) for what in too_long_in(path)]
     assert not problems, "\n".join(problems)
 
@@ -225,7 +225,7 @@ def function(name: str, lines: int) -> str:
     return f"def {name}():\n" + "    pass\n" * (lines - 1)
 
 
-def test_long_files_and_functions_are_found(tmp_path: Path) -> None:
+def test_too_long_files_and_functions_are_found(tmp_path: Path) -> None:
     path = tmp_path / "long.py"
     path.write_text(function("good", 60) + "\n\n" + "async " + function("bad", 61))
     assert too_long_in(path) == [f"{path}:63: bad has 61 lines, at most 60"]
@@ -238,14 +238,14 @@ def test_long_files_and_functions_are_found(tmp_path: Path) -> None:
 # --- tests themselves
 
 
-def test_network_in_tests_is_closed() -> None:
+def test_connection_beyond_loopback_in_a_test_is_refused() -> None:
     with socket.socket() as outside, pytest.raises((RuntimeError, UserWarning), match=r"192\.0\.2\.1"):
         outside.connect(("192.0.2.1", 80))
     with pytest.raises(RuntimeError, match=r"looked up the host 'example\.org'"):
         socket.create_connection(("example.org", 80))
 
 
-def test_loopback_in_tests_is_open() -> None:
+def test_connection_to_loopback_in_a_test_is_allowed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         for name in ("127.0.0.1", "localhost"):
@@ -262,7 +262,7 @@ def test_home_of_a_test_is_a_temporary_directory(home: Path, tmp_path: Path, sha
     assert not [name for name in os.environ if name.endswith("_API_KEY")]
 
 
-def test_a_sample_is_seeded_and_in_order(sample: object, whole: bool) -> None:
+def test_sample_is_seeded_and_keeps_the_order(sample: object, whole: bool) -> None:
     assert callable(sample)
     items = range(1000)
     drawn = sample(items, 10)
@@ -276,7 +276,7 @@ def test_a_sample_is_seeded_and_in_order(sample: object, whole: bool) -> None:
 
 @pytest.mark.matrix(keep=3)
 @pytest.mark.parametrize("case", range(12))
-def test_a_matrix_is_sampled(case: int, request: pytest.FixtureRequest, whole: bool) -> None:
+def test_matrix_is_sampled_to_its_bound(case: int, request: pytest.FixtureRequest, whole: bool) -> None:
     cases = [item for item in request.session.items if item.nodeid.startswith(request.node.nodeid.partition("[")[0])]
     assert len(cases) <= (12 if whole else 6 if request.config.getoption("seed") else 3)
 

@@ -13,7 +13,7 @@ from kit import forks
 ROOT = Path(__file__).parents[1]
 
 
-def test_a_group_of_benchmarks_runs_and_writes_its_figures(tmp_path: Path) -> None:
+def test_benchmark_group_runs_and_writes_its_figures(tmp_path: Path) -> None:
     figures = tmp_path / "results.json"
     command = [sys.executable, "benchmarks/run.py", "--quick", "--repeats", "1", "--row", "prompts", "--json", figures]
     ran = forks.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -23,7 +23,7 @@ def test_a_group_of_benchmarks_runs_and_writes_its_figures(tmp_path: Path) -> No
     assert all(row["values"] for row in rows)
 
 
-def test_every_module_of_the_benchmarks_is_imported_by_its_command() -> None:
+def test_benchmark_command_imports_every_benchmark_module() -> None:
     code = "import sys, run; print(*sorted(sys.modules))"
     env = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks")}
     ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False)
@@ -32,7 +32,7 @@ def test_every_module_of_the_benchmarks_is_imported_by_its_command() -> None:
     assert modules <= set(ran.stdout.split())
 
 
-def test_the_study_of_debates_runs_and_prints_its_figures(tmp_path: Path) -> None:
+def test_debate_study_runs_and_writes_its_figures(tmp_path: Path) -> None:
     figures = tmp_path / "worlds.json"
     command = [sys.executable, "benchmarks/study_debate.py", "--worlds", "2", "--develop", "--json", figures]
     ran = forks.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -66,7 +66,7 @@ async def test_one_deliberation_runs_several_sessions(store: SqliteStore) -> Non
     assert all("It was so in May." in request.text for request in model.requests)
 
 
-async def test_stream_yields_every_event_and_then_has_the_report(store: SqliteStore) -> None:
+async def test_stream_yields_every_event_then_returns_the_report(store: SqliteStore) -> None:
     live = deliberation(store).stream(TASK, session="s")
     events = [event async for event in live]
     recorded = [event for event in events if not isinstance(event, CallStarted)]
@@ -74,12 +74,12 @@ async def test_stream_yields_every_event_and_then_has_the_report(store: SqliteSt
     assert (await live.report()).digest() == (await deliberation(store).replay("s")).digest()
 
 
-async def test_stream_raises_what_ended_the_run(store: SqliteStore) -> None:
+async def test_stream_raises_the_error_that_ended_the_run(store: SqliteStore) -> None:
     with pytest.raises(SettingsError, match="the task is empty"):
         await anext(aiter(deliberation(store).stream(" ")))
 
 
-async def test_stream_that_is_left_stops_the_run_and_the_session_resumes(store: SqliteStore) -> None:
+async def test_stream_left_early_stops_the_run_which_resumes(store: SqliteStore) -> None:
     model = speaking()
     live = deliberation(store, model).stream(TASK, session="s")
     events = aiter(live)
@@ -112,7 +112,7 @@ async def test_prepared_session_makes_no_call_until_it_is_resumed_in_another_sto
         second.close()
 
 
-async def test_taken_up_session_is_begun_resumed_or_returned(store: SqliteStore) -> None:
+async def test_run_or_resume_starts_resumes_or_returns_the_session(store: SqliteStore) -> None:
     class Broken(ScriptedModel):
         """Its program ends at the third request."""
 
@@ -135,7 +135,7 @@ async def test_taken_up_session_is_begun_resumed_or_returned(store: SqliteStore)
     assert (await deliberation(store).run_or_resume(prepared, TASK)).answer == report.answer
 
 
-async def test_session_of_another_protocol_is_refused_and_read_without_one(store: SqliteStore) -> None:
+async def test_session_of_another_protocol_is_refused_unless_no_protocol_is_given(store: SqliteStore) -> None:
     report = await deliberation(store).run(TASK, session="s")
     other = Deliberation(Solo(), model=speaking(), store=store)
     for begun in (other.resume("s"), other.replay("s"), other.fork("s", at=0)):
@@ -146,7 +146,7 @@ async def test_session_of_another_protocol_is_refused_and_read_without_one(store
         await Deliberation[Report](store=store).run(TASK)
 
 
-async def test_fork_with_other_documents_and_task_keeps_replies_and_shows_both_to_later_calls(
+async def test_fork_with_other_documents_and_task_shows_them_to_later_calls_only(
     store: SqliteStore,
 ) -> None:
     before = await deliberation(store).run(TASK, session="p")
@@ -179,7 +179,7 @@ async def test_fork_with_other_documents_and_task_keeps_replies_and_shows_both_t
     assert (await deliberation(store).replay("f")).digest() == report.digest()
 
 
-async def test_panel_is_proposed_within_the_limits_and_seated(store: SqliteStore) -> None:
+async def test_panel_auto_proposes_a_panel_within_the_limits(store: SqliteStore) -> None:
     def reply(request: ModelRequest) -> str:
         return json.dumps(PROPOSAL) if request.returns is not None and "personas" in str(request.schema) else "A view."
 
@@ -281,7 +281,7 @@ async def test_blocking_methods_inside_a_running_loop_work(tmp_path: Path) -> No
     assert consilience.resume_sync(report.session, store=store) == report
 
 
-def test_invalid_arguments_are_refused_before_anything_is_spent(tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused_before_any_call(tmp_path: Path) -> None:
     model, store = ScriptedModel([]), SqliteStore(tmp_path / "none.db")
     how = consilience.Deliberation(consilience.Solo(), model=model, store=store)
     with pytest.raises(SettingsError, match="the id is empty"):

@@ -77,7 +77,7 @@ def run_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunBlock:
 
 
 @pytest.mark.parametrize("code", CODE, ids=range(len(CODE)))
-def test_python_blocks_run(code: str, run_block: RunBlock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_block_of_a_page_runs(code: str, run_block: RunBlock, capsys: pytest.CaptureFixture[str]) -> None:
     """All agents reply and no limit ends a run, unless the block itself says which agent fails."""
     for report in run_block(code):
         assert report.answer
@@ -85,7 +85,7 @@ def test_python_blocks_run(code: str, run_block: RunBlock, capsys: pytest.Captur
         assert "report.degraded" in code or (report.degraded, report.ledger.actual.retries) == (None, 0)
 
 
-def test_limit_of_the_readme_leaves_room_for_every_retry(run_block: RunBlock) -> None:
+def test_limit_of_the_readme_example_allows_every_retry(run_block: RunBlock) -> None:
     """The worst model that still answers: every sending fails as often as it is retried, every first reply is malformed."""
     sent: Counter[tuple[str, int]] = Counter()
 
@@ -227,7 +227,7 @@ STEPS = sorted(set(re.findall(r'(?<=[`"])[a-z_]+(?:\.\w+)+(?=[`"])', JOURNEYS)))
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_step_of_a_journey_exists_in_the_code(step: str) -> None:
+def test_function_named_in_a_design_diagram_exists(step: str) -> None:
     from pkgutil import resolve_name
 
     resolve_name(f"consilience.{step}")

@@ -258,7 +258,7 @@ def test_import_that_does_not_point_downward_is_found(tree: Path, file: str, cod
     assert str(tree / file) in wrong[0]
 
 
-def test_module_without_a_floor_is_found(tree: Path) -> None:
+def test_module_without_a_layer_is_found(tree: Path) -> None:
     (tree / "misc.py").write_text("")
     (tree / "plugins").mkdir()
     (tree / "plugins" / "one.py").write_text("")
@@ -268,12 +268,12 @@ def test_module_without_a_floor_is_found(tree: Path) -> None:
     assert "no floor is named for plugins.one" in wrong[1]
 
 
-def test_no_room_is_named_twice() -> None:
+def test_no_package_is_in_two_layers() -> None:
     rooms = [room for floor in FLOORS for room in floor]
     assert len(set(rooms)) == len(rooms)
 
 
-def test_a_circle_is_found_also_if_one_import_is_lazy(tmp_path: Path) -> None:
+def test_import_cycle_with_a_lazy_import_is_found(tmp_path: Path) -> None:
     source = tmp_path / PACKAGE
     source.mkdir()
     (source / "__init__.py").write_text("")
@@ -309,11 +309,11 @@ def names_of_two_types(root: Path) -> dict[str, list[str]]:
     return {name: places for name, places in owners.items() if len(places) > 1 and len(name) > 1}
 
 
-def test_no_type_name_stands_for_two_things() -> None:
+def test_no_type_name_is_defined_twice() -> None:
     assert set(names_of_two_types(SOURCE)) == SAME_IN_TWO_PROTOCOLS
 
 
-def test_a_type_name_for_two_things_is_found(tmp_path: Path) -> None:
+def test_type_name_defined_twice_is_found(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text("class Role: ...\nT = int\nMAX = 1\n")
     (tmp_path / "two.py").write_text("Role = str\nT = str\nMAX = 2\n_Role = int\n")
     assert names_of_two_types(tmp_path) == {"Role": ["one.py", "two.py"]}

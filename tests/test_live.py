@@ -1,4 +1,4 @@
-"""Watching a deliberation from Python: events as they come, the report, stopping; the log and the spans of a run."""
+"""Watching a deliberation from Python: events, the report, stopping; the log and the spans of a run."""
 
 from __future__ import annotations
 

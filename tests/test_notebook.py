@@ -1,4 +1,4 @@
-"""Reports in a notebook: the words of the command line, however the report was come by, and nothing loaded for it before."""
+"""Reports in a notebook: the page of the command line, with nothing imported before it is needed."""
 
 from __future__ import annotations
 

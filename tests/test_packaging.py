@@ -64,20 +64,20 @@ def test_the_package_is_imported_from_the_wheel(installed: Installed) -> None:
     assert Path(where).is_relative_to(installed.directory.resolve())
 
 
-def test_the_wheel_holds_every_file_of_the_package(installed: Installed) -> None:
+def test_wheel_contains_every_file_of_the_package(installed: Installed) -> None:
     ours = [path for path in SOURCE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     expected = {path.relative_to(SOURCE.parent).as_posix() for path in ours}
     assert expected <= installed.files
     assert "consilience/py.typed" in installed.files
 
 
-def test_the_wheel_holds_the_prompts(installed: Installed) -> None:
+def test_wheel_contains_the_prompts(installed: Installed) -> None:
     expected = {path.relative_to(SOURCE.parent).as_posix() for path in SOURCE.glob("protocols/*/prompts/*/*.j2")}
     assert expected, "no protocol has prompt templates"
     assert expected <= installed.files
 
 
-def test_the_wheel_holds_nothing_but_the_package_and_its_licence(installed: Installed) -> None:
+def test_wheel_contains_only_the_package_and_its_licence(installed: Installed) -> None:
     tops = {name.partition("/")[0] for name in installed.files}
     (metadata,) = tops - {"consilience"}
     assert metadata.endswith(".dist-info")

@@ -73,7 +73,7 @@ def files() -> list[Path]:
     return [path for place in PLACES for path in sorted((SOURCE / place).rglob("*.py"))]
 
 
-def test_words_of_protocols_are_collected() -> None:
+def test_protocol_words_are_collected() -> None:
     assert {"emergence", "broadcast", "refinement", "decompose", "solo", "vote", "propose", "debate"} <= set(SHIPPED)
     assert {"max_passes", "ballots", "nudge", "satisfaction_threshold", "aggregated_children", "weighed"} <= ALL_WORDS
 
@@ -99,6 +99,6 @@ def test_engine_and_reporting_import_no_protocol() -> None:
     assert not imports
 
 
-def test_every_allowed_word_is_needed() -> None:
+def test_every_allowed_word_is_used() -> None:
     used = {word for path in files() for text, _ in strings_in(path) for word in re.findall(r"[a-z_]+", text)}
     assert not ALLOWED.keys() - (ALL_WORDS & used)

@@ -1,4 +1,4 @@
-"""A terminal and its user, against agents whose texts are up to something."""
+"""Hostile agent texts on the terminal of a user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents that are up to something: nothing they say changes what is asked, and the report tells what they did."""
+"""Hostile agents: their texts change no request, and the report shows what they did."""
 
 from __future__ import annotations
 
@@ -146,13 +146,13 @@ def course(requests: list[ModelRequest], events: list[Event]) -> object:
     return asked, checks, made, {(e.key, e.phase) for e in events if isinstance(e, CallCompleted)}
 
 
-STEADY = [
+CASES_WITH_FIXED_CALLS = [
     *[case for case in CALLING if not case.name.startswith("emergence")],
     Case("emergence", Emergence(children=3, max_rounds=2, threshold=1.0, strange_loops=1), saying("")),
     Case("emergence-deep", Emergence(children=2, depth=3, max_rounds=2, threshold=1.0), saying("")),
     Case("emergence-ballots", Emergence(max_rounds=3, answer_pattern="yes|no", fallback="vote"), saying("")),
 ]
-WHO: dict[str, Callable[[str], bool]] = {
+HOSTILE_AGENTS: dict[str, Callable[[str], bool]] = {
     "one of them": lambda agent: agent.endswith("N2") or agent == "A2",
     "all but one": lambda agent: not agent.endswith("1"),
     "all": lambda agent: True,
@@ -161,12 +161,12 @@ WHO: dict[str, Callable[[str], bool]] = {
 
 @pytest.mark.matrix(keep=50)
 @pytest.mark.parametrize("hostile", TEXTS)
-@pytest.mark.parametrize("who", WHO)
-@pytest.mark.parametrize("case", STEADY, ids=lambda case: case.name)
+@pytest.mark.parametrize("who", HOSTILE_AGENTS)
+@pytest.mark.parametrize("case", CASES_WITH_FIXED_CALLS, ids=lambda case: case.name)
 async def test_hostile_replies_change_neither_calls_nor_stop_reason(case: Case, who: str, hostile: str) -> None:
     """Against the same run with harmless words: the same calls, prompts but for the quotations, checks and stop."""
     harmless, asked, events = await go(case.protocol, saying("harmless"), case)
-    report, attacked, followed = await go(case.protocol, saying(TEXTS[hostile], WHO[who]), case)
+    report, attacked, followed = await go(case.protocol, saying(TEXTS[hostile], HOSTILE_AGENTS[who]), case)
     assert course(attacked, followed) == course(asked, events)
     assert (report.stop_reason, report.replied, report.missing) == (harmless.stop_reason, harmless.replied, ())
     assert report.ledger.actual.calls == harmless.ledger.actual.calls

@@ -1,4 +1,4 @@
-"""What agents write stands in a report and does not shape it, as CommonMark with tables is read."""
+"""Agent texts do not change the structure of a report, read as CommonMark with tables."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ async def park(store: SqliteStore, **options: object) -> None:
         )
 
 
-async def test_a_parked_question_ends_at_its_deadline_counted_from_when_it_was_asked(
+async def test_parked_question_ends_at_its_deadline_counted_from_the_question(
     store: SqliteStore, wall: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The deadline is recorded with the session: a resume needs no option, and a replay reads no clock."""
@@ -229,7 +229,7 @@ async def test_person_without_an_answer_at_the_deadline_fails_the_call(store: Sq
     assert (await runner.replay("s", store=store)).digest() == report.digest()
 
 
-async def test_a_deadline_for_people_binds_no_model_and_a_resume_or_fork_may_change_it(
+async def test_human_deadline_does_not_apply_to_models_and_can_be_changed_on_resume_or_fork(
     store: SqliteStore, wall: list[float]
 ) -> None:
     await park(store)

@@ -55,7 +55,7 @@ async def reply(name: str, **fields: object) -> str:
         return (await resolve(name).complete(request(**fields))).text  # type: ignore[arg-type]
 
 
-def gone_from(path: str) -> bool:
+def is_removed(path: str) -> bool:
     return not os.path.exists(path)
 
 
@@ -128,7 +128,7 @@ async def test_program_has_a_clean_environment_and_an_empty_directory(monkeypatc
     assert "AGENT_LOGIN" in names
     assert listed == "[]"
     assert directory != os.getcwd()
-    assert gone_from(directory), "it is removed afterwards"
+    assert is_removed(directory), "it is removed afterwards"
 
 
 async def test_secret_of_the_environment_is_removed_from_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +334,7 @@ async def test_daemon_ends_with_the_program(code: str, end: str, tmp_path: Path)
         call.cancel()
     elif end == "on the spot":
         kill_all()
-    await over(call)
+    await wait_until_done(call)
     await daemon.ended()
 
 
@@ -360,21 +360,21 @@ async def test_program_and_children_end_when_the_owner_is_killed(tmp_path: Path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-async def test_a_program_cannot_keep_its_supervisor_from_ending_it(number: int, tmp_path: Path) -> None:
+async def test_program_that_signals_its_supervisor_is_still_ended(number: int, tmp_path: Path) -> None:
     family = Family(tmp_path, first=f"os.kill(os.getppid(), {int(number)})")
     call = asyncio.create_task(ProgramModel(family.name).complete(request()))
     leader = await family.begun()
     call.cancel()
-    await over(call)
+    await wait_until_done(call)
     await family.ended()
     assert gone(leader)
 
 
-async def test_a_program_that_kills_its_supervisor_fails_and_its_group_ends(tmp_path: Path) -> None:
+async def test_program_that_kills_its_supervisor_fails_and_its_children_end(tmp_path: Path) -> None:
     family = Family(tmp_path, then="os.kill(os.getppid(), 9)")
     call = asyncio.create_task(ProgramModel(family.name).complete(request()))
     await family.begun()
-    await over(call)
+    await wait_until_done(call)
     assert "ended by signal 9" in str(call.exception())
     await family.ended()
 
@@ -455,36 +455,40 @@ def wrapper(tmp_path: Path) -> Iterator[Wrapper]:
 
 
 @pytest.fixture
-def rooms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def program_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where programs get their directories."""
-    rooms = tmp_path / "rooms"
-    rooms.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(rooms))
-    return rooms
+    program_directories = tmp_path / "rooms"
+    program_directories.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(program_directories))
+    return program_directories
 
 
-async def over(call: asyncio.Task[Completion]) -> None:
+async def wait_until_done(call: asyncio.Task[Completion]) -> None:
     done, _ = await asyncio.wait({call}, timeout=PATIENCE)
     assert done, "it hangs"
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_program_cancelled_while_starting_is_killed(turns: int, wrapper: Wrapper, rooms: Path) -> None:
+async def test_program_cancelled_while_starting_is_killed(
+    turns: int, wrapper: Wrapper, program_directories: Path
+) -> None:
     call = asyncio.create_task(ProgramModel(wrapper.name).complete(request()))
     await asyncio.sleep(0)
     leader = wrapper.begun()
     for _ in range(turns):
         await asyncio.sleep(0)
     call.cancel()
-    await over(call)
+    await wait_until_done(call)
     assert call.cancelled()
     assert wrapper.ended()
     assert gone(leader), "no zombie"
-    assert os.listdir(rooms) == []
+    assert os.listdir(program_directories) == []
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_immediate_exit_ends_a_program_that_is_starting(turns: int, wrapper: Wrapper, rooms: Path) -> None:
+async def test_immediate_exit_ends_a_program_that_is_starting(
+    turns: int, wrapper: Wrapper, program_directories: Path
+) -> None:
     call = asyncio.create_task(ProgramModel(wrapper.name).complete(request()))
     await asyncio.sleep(0)
     wrapper.begun()
@@ -492,8 +496,8 @@ async def test_immediate_exit_ends_a_program_that_is_starting(turns: int, wrappe
         await asyncio.sleep(0)
     kill_all()
     assert wrapper.ended()
-    assert os.listdir(rooms) == []
-    await over(call)
+    assert os.listdir(program_directories) == []
+    await wait_until_done(call)
     assert isinstance(call.exception(), ServerError)
 
 
@@ -516,14 +520,14 @@ async def test_program_cancelled_in_the_queue_is_not_started(
     end(call)
     await asyncio.sleep(0)
     release.set()
-    await over(call)
+    await wait_until_done(call)
     for thread in held:
         thread.join(PATIENCE)
     assert [thread.is_alive() for thread in held] == [False], "it waits for a program to end"
     assert call.cancelled() or isinstance(call.exception(), Rejected)
 
 
-IN_A_HURRY = """
+PROGRAM_ENDED_DURING_START = """
 import asyncio, os, sys
 from consilience.models.port import ModelRequest
 from consilience.models.program import ProgramModel
@@ -557,7 +561,7 @@ except ChildProcessError:
 
 def test_program_cancelled_at_once_leaves_no_process_and_no_pipe(wrapper: Wrapper) -> None:
     run = subprocess.run(
-        [sys.executable, "-c", IN_A_HURRY, wrapper.name],
+        [sys.executable, "-c", PROGRAM_ENDED_DURING_START, wrapper.name],
         env={**os.environ, "PYTHONPATH": PYTHONPATH},
         capture_output=True,
         text=True,
@@ -702,7 +706,7 @@ def test_ordinary_options_are_not_taken_for_secrets(command: str) -> None:
     assert not paid(name)
 
 
-async def test_a_program_takes_a_seat(tmp_path: Path) -> None:
+async def test_program_in_a_seat_replies_and_replays(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "j.db")
     others = ScriptedModel(lambda r: f"{r.agent} on {r.key}")
     program = python("print('The program says yes.')")

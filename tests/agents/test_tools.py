@@ -1,4 +1,4 @@
-"""A pydantic-ai agent with tools takes a seat; each of its steps is recorded, and none is taken twice."""
+"""A pydantic-ai agent with tools in a seat: each step is recorded and none is repeated."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_each_step_is_recorded_under_its_own_key(store: SqliteStore, tmp_p
     assert lines(tmp_path / "requests") == before, "a replay makes none"
 
 
-async def test_two_runs_have_one_canonical_journal(tmp_path: Path) -> None:
+async def test_two_runs_have_the_same_canonical_journal(tmp_path: Path) -> None:
     """Ids of tool calls are made anew in every run, and leave no trace."""
     digests = set()
     for name in "ab":
@@ -165,7 +165,7 @@ def process(journal: Path, directory: Path, how: str, fault: str = "") -> Comple
 
 @pytest.mark.matrix(keep=2)
 @pytest.mark.parametrize("fault", ["after_commit#4", "after_commit#6", "after_reply#5", "after_reply#7"])
-def test_a_really_killed_process_repeats_no_completed_step(fault: str, tmp_path: Path) -> None:
+def test_killed_process_repeats_no_completed_step(fault: str, tmp_path: Path) -> None:
     journal = tmp_path / "j.db"
     killed = process(journal, tmp_path, "start", fault)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -186,7 +186,7 @@ def test_a_really_killed_process_repeats_no_completed_step(fault: str, tmp_path:
     store.close()
 
 
-async def test_the_last_step_offers_no_tools(store: SqliteStore, tmp_path: Path) -> None:
+async def test_last_step_offers_no_tools(store: SqliteStore, tmp_path: Path) -> None:
     report = await deliberate(ToolAgent(counting(tmp_path, uses=99), max_steps=4), store)
     (call,) = [e for e in store.read("s") if isinstance(e, CallCompleted) and e.key == KEY]
     assert call.steps == 4
@@ -300,7 +300,7 @@ async def test_retry_request_of_a_tool_is_recorded(store: SqliteStore) -> None:
     assert "say where" in store.text(call.text)
 
 
-async def test_a_model_that_fails_under_the_agent_is_a_typed_failure(store: SqliteStore) -> None:
+async def test_failing_model_of_a_tool_agent_is_a_typed_failure(store: SqliteStore) -> None:
     def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         raise ModelHTTPError(401, "none", {"message": "who are you?"})
 
@@ -337,7 +337,7 @@ async def test_key_in_a_step_is_not_recorded(store: SqliteStore) -> None:
     assert key not in store.text(step.text)
 
 
-async def test_other_tools_under_the_same_key_are_a_mismatch(tmp_path: Path) -> None:
+async def test_resume_with_other_tools_is_a_mismatch(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "j.db")
     fault = Fault("after_commit", nth=3)
     with pytest.raises(Crash):

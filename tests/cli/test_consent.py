@@ -1,4 +1,4 @@
-"""Money is spent with consent only."""
+"""Consent before a run that costs money."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Sit = Callable[[bool], Terminal]
 
 
 @pytest.fixture
-def sit(monkeypatch: pytest.MonkeyPatch) -> Sit:
+def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Sit:
     return lambda answer: Terminal(monkeypatch, answer)
 
 
@@ -67,9 +67,11 @@ def test_plan_line_states_max_cost_as_upper_bound(cli: Cli, town: Town) -> None:
     assert "at most $0.30" in cli(*PAID, "--max-cost", "0.3").stderr.splitlines()[0]
 
 
-def test_cost_above_confirm_above_is_asked_on_a_terminal(cli: Cli, town: Town, sit: Sit, here: Path) -> None:
+def test_cost_above_confirm_above_asks_for_consent_on_a_terminal(
+    cli: Cli, town: Town, open_terminal: Sit, here: Path
+) -> None:
     (here / "consilience.toml").write_text("confirm_above = 0.01\n")
-    terminal = sit(False)
+    terminal = open_terminal(False)
     result = cli(*PAID)
     assert result.exit_code == 2
     assert "Nothing was spent." in result.stderr
@@ -77,18 +79,18 @@ def test_cost_above_confirm_above_is_asked_on_a_terminal(cli: Cli, town: Town, s
     assert question.startswith("Spend at most $")
     assert question.endswith("on openai:gpt-4o?")
     assert recorded() == []
-    assert sit(True).asked == []
+    assert open_terminal(True).asked == []
     assert cli(*PAID).exit_code == 0
 
 
-def test_cost_below_confirm_above_is_not_asked(cli: Cli, town: Town, sit: Sit) -> None:
-    terminal = sit(False)
+def test_cost_below_confirm_above_needs_no_consent(cli: Cli, town: Town, open_terminal: Sit) -> None:
+    terminal = open_terminal(False)
     assert cli(*PAID, "--max-calls", "3").exit_code == 0
     assert terminal.asked == []
 
 
-def test_unknown_price_is_always_asked(cli: Cli, town: Town, sit: Sit) -> None:
-    terminal = sit(False)
+def test_unknown_price_always_needs_consent(cli: Cli, town: Town, open_terminal: Sit) -> None:
+    terminal = open_terminal(False)
     cli("emergence", TASK, "--model", "openai:of-next-year")
     assert "an unknown amount" in terminal.asked[0]
 
@@ -113,7 +115,7 @@ def test_resume_of_a_paid_session_needs_consent(cli: Cli, town: Town) -> None:
     assert cli("resume", "last", "--yes").exit_code == 0
 
 
-def test_resume_asks_for_the_cost_of_the_remaining_calls(cli: Cli, town: Town, sit: Sit, here: Path) -> None:
+def test_resume_asks_for_the_cost_of_the_remaining_calls(cli: Cli, town: Town, open_terminal: Sit, here: Path) -> None:
     (here / "consilience.toml").write_text("confirm_above = 0.001\n")
     whole = town.reply
 
@@ -123,7 +125,7 @@ def test_resume_asks_for_the_cost_of_the_remaining_calls(cli: Cli, town: Town, s
         return whole(request)
 
     town.reply = broken
-    terminal = sit(True)
+    terminal = open_terminal(True)
     assert cli(*PAID).exit_code == 1
     town.reply = whole
     assert cli("resume", "last").exit_code == 0
@@ -187,8 +189,8 @@ def test_program_as_fallback_runs_with_consent(cli: Cli, town: Town) -> None:
     assert town.named == [f"{MODEL}|exec:touch started"]
 
 
-def test_program_as_fallback_needs_consent_on_a_terminal(cli: Cli, town: Town, sit: Sit) -> None:
-    terminal = sit(False)
+def test_program_as_fallback_needs_consent_on_a_terminal(cli: Cli, town: Town, open_terminal: Sit) -> None:
+    terminal = open_terminal(False)
     assert cli("solo", TASK, "--model", f"openai:gpt-4o|{CHAIN}").exit_code == 2
     (question,) = terminal.asked
     assert question.startswith("Spend an unknown amount")
@@ -268,9 +270,9 @@ def test_max_cost_does_not_bound_a_paid_encoder(cli: Cli, town: Town) -> None:
     assert recorded() == []
 
 
-def test_paid_encoder_needs_consent(cli: Cli, town: Town, sit: Sit, here: Path) -> None:
+def test_paid_encoder_needs_consent(cli: Cli, town: Town, open_terminal: Sit, here: Path) -> None:
     (here / "consilience.toml").write_text("confirm_above = 0.01\n")
-    terminal = sit(False)
+    terminal = open_terminal(False)
     assert cli(*EMBEDDING, "--max-cost", "0.3").exit_code == 2
     (question,) = terminal.asked
     unbounded, _, rest = question.partition(" Spend at most $")

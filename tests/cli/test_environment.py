@@ -1,4 +1,4 @@
-"""Variables of the environment that hold what they cannot: a user's mistake, with the variable's name and what to write."""
+"""Environment variables with invalid values: a user error with the variable and the remedy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PROXIES = {
     "127.0.0.1:abc": "port is not a number",
     "http://a b": "has a space",
 }
-OF_A_MODEL = {
+VARIABLE_OF_MODEL = {
     "openai-chat:stub": "OPENAI_BASE_URL",
     "openai-responses:stub": "OPENAI_BASE_URL",
     "anthropic:claude-haiku-4-5": "ANTHROPIC_BASE_URL",
@@ -58,7 +58,7 @@ OF_A_MODEL = {
     "vllm:x": "VLLM_BASE_URL",
 }
 CASES = [
-    *((model, variable, url, why) for model, variable in OF_A_MODEL.items() for url, why in ADDRESSES.items()),
+    *((model, variable, url, why) for model, variable in VARIABLE_OF_MODEL.items() for url, why in ADDRESSES.items()),
     *(("ollama:x", "OLLAMA_HOST", host, why) for host, why in HOSTS.items()),
     *((MODEL, proxy, url, why) for proxy in ("HTTPS_PROXY", "all_proxy") for url, why in PROXIES.items()),
     (MODEL, "SSL_CERT_FILE", "/nowhere/x.pem", "names no file: /nowhere/x.pem"),

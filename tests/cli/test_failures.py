@@ -1,4 +1,4 @@
-"""From what went wrong to a paragraph and an exit code."""
+"""Errors as a paragraph and an exit code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ RESUME = "consilience resume r1"
         (StoppedBySignal(signal.SIGTERM), 143, "Stopped by SIGTERM.", True),
     ],
 )
-def test_exit_codes(
+def test_exit_code_and_message_follow_the_error(
     error: BaseException, code: int, expected: str, resumable: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code_of(error, session="r1") == code

@@ -38,7 +38,9 @@ def due(cli: Cli, *arguments: str) -> dict[str, list[dict[str, str]]]:
 @pytest.mark.parametrize(
     ("on", "group"), [("2027-10-01", "past"), ("2027-09-30", "near"), ("2027-07-02", "near"), ("2027-07-01", "")]
 )
-def test_deadline_is_past_after_its_last_day_and_near_before_it(cli: Cli, session: str, on: str, group: str) -> None:
+def test_due_groups_a_deadline_as_past_after_its_last_day_and_near_before(
+    cli: Cli, session: str, on: str, group: str
+) -> None:
     deadlines = due(cli, "--on", on)
     for name in ("past", "near"):
         rows = [(row["session"], row["forecast"], row["agent"], row["day"]) for row in deadlines[name]]
@@ -46,7 +48,7 @@ def test_deadline_is_past_after_its_last_day_and_near_before_it(cli: Cli, sessio
         assert rows == (wanted if name == group else [])
 
 
-def test_deadline_without_a_date_is_listed_as_such(cli: Cli, session: str) -> None:
+def test_due_lists_a_deadline_without_a_date_as_unreadable(cli: Cli, session: str) -> None:
     assert [(row["agent"], row["deadline"], row["day"]) for row in due(cli)["unreadable"]] == [
         ("D2", "when the works begin", None)
     ] * 2
@@ -55,18 +57,18 @@ def test_deadline_without_a_date_is_listed_as_such(cli: Cli, session: str) -> No
     assert "more than D2 said" in text
 
 
-def test_resolved_question_is_no_longer_due(cli: Cli, session: str) -> None:
+def test_due_omits_a_resolved_question(cli: Cli, session: str) -> None:
     assert cli("resolve", session, "crux-1", "yes").exit_code == 0
     assert {row["forecast"] for row in due(cli, "--on", "2027-10-01")["past"]} == {"p1"}
 
 
-def test_fork_repeats_no_deadline_of_its_parent(cli: Cli, session: str) -> None:
+def test_due_lists_no_deadline_again_after_tell(cli: Cli, session: str) -> None:
     before = due(cli, "--on", "2027-10-01")
     assert cli("tell", session, "A new fact.").exit_code == 0
     assert due(cli, "--on", "2027-10-01") == before
 
 
-def test_resolve_leaves_the_session_and_its_replay_as_they_were(cli: Cli, session: str) -> None:
+def test_resolve_does_not_change_the_session(cli: Cli, session: str) -> None:
     def digest() -> str:
         store = SqliteStore(journal_path())
         try:
@@ -80,7 +82,7 @@ def test_resolve_leaves_the_session_and_its_replay_as_they_were(cli: Cli, sessio
     assert cli("replay", session).exit_code == 0
 
 
-def test_resolve_scores_the_final_sides_and_the_last_outcome_counts(cli: Cli, session: str) -> None:
+def test_resolve_twice_scores_the_final_sides_by_the_last_outcome(cli: Cli, session: str) -> None:
     assert cli("resolve", "last", "p1", "no").exit_code == 0
     result = json.loads(cli("resolve", "last", "p1", "yes", "--json").stdout)
     scores = {row["name"]: row["score"] for row in result["agents"]}
@@ -101,7 +103,9 @@ def test_resolve_scores_the_final_sides_and_the_last_outcome_counts(cli: Cli, se
     ("side", "confidence", "outcome", "score"),
     [(True, 1.0, True, 0.0), (True, 1.0, False, 1.0), (False, 0.0, True, 0.25), (False, 0.5, False, 0.0625)],
 )
-def test_brier_score_of_a_side(side: bool, confidence: float, outcome: bool, score: float) -> None:
+def test_brier_score_follows_side_confidence_and_outcome(
+    side: bool, confidence: float, outcome: bool, score: float
+) -> None:
     assert brier(side, confidence, outcome) == pytest.approx(score)
 
 
@@ -114,21 +118,23 @@ def test_brier_score_of_a_side(side: bool, confidence: float, outcome: bool, sco
         (("due", "--on", "soon"), "'soon' is not a date"),
     ],
 )
-def test_mistake_is_reported_and_records_nothing(cli: Cli, session: str, arguments: tuple[str, ...], says: str) -> None:
+def test_resolve_with_invalid_arguments_is_reported_and_records_nothing(
+    cli: Cli, session: str, arguments: tuple[str, ...], says: str
+) -> None:
     result = cli(*arguments)
     assert result.exit_code == 2
     assert says in result.stderr
     assert json.loads(cli("scores", "--json").stdout) == {"agents": [], "models": []}
 
 
-def test_session_of_a_protocol_without_forecasts_has_nothing_to_resolve(cli: Cli, town: Town) -> None:
+def test_resolve_of_a_session_without_forecasts_is_refused(cli: Cli, town: Town) -> None:
     town.reply = lambda request: "No."
     assert cli("solo", TASK, "--model", MODEL).exit_code == 0
     assert "Nothing is due." in cli("due").stdout
     assert cli("resolve", "last", "p1", "yes").exit_code == 2
 
 
-def test_damaged_file_of_outcomes_is_named(cli: Cli, session: str) -> None:
+def test_scores_with_a_damaged_outcome_file_names_the_file(cli: Cli, session: str) -> None:
     journal_path().with_suffix(".resolutions").write_text("nonsense\n")
     result = cli("scores")
     assert result.exit_code == 2

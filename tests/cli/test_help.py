@@ -62,7 +62,7 @@ def test_help_lists_protocols_with_the_first_sentence_of_their_package(cli: Cli)
 
 
 @pytest.mark.parametrize("target", ["no.such.module:X", "consilience:X", "math:X", "json.nothing:X"])
-def test_a_summary_that_cannot_be_read_is_left_out(target: str) -> None:
+def test_summary_of_an_unloadable_protocol_raises_nothing(target: str) -> None:
     assert isinstance(summary_of(target), str)
 
 

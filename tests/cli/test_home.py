@@ -1,4 +1,4 @@
-"""The home directory: for its owner alone, left as it is where it holds other things, refused where it is another user's."""
+"""The home directory: private to its owner, unchanged if it has other files, refused if another user owns it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from consilience.domain.errors import SettingsError
 from consilience.domain.paths import journal_path
 from consilience.journal.sqlite import SqliteStore
 
-KEPT = Path(__file__).parent.parent / "fixtures" / "journals" / "schema-1-emergence-2.db"
-NOBODY = 65534
+FIXTURE_JOURNAL = Path(__file__).parent.parent / "fixtures" / "journals" / "schema-1-emergence-2.db"
+NOBODY_UID = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a directory away")
 
 
@@ -27,7 +27,7 @@ def mode(path: Path) -> int:
 
 def test_journal_files_are_private(cli: Cli, home: Path) -> None:
     """As after `cp -r`, with the log and its index there since a process was killed."""
-    path = Path(shutil.copy(KEPT, home / "journal.db"))
+    path = Path(shutil.copy(FIXTURE_JOURNAL, home / "journal.db"))
     store = SqliteStore(path)
     store.create("s").abandon()
     (home / "journal.db.leases" / "old.lock").touch()
@@ -92,9 +92,9 @@ def test_home_with_other_files_keeps_its_mode_and_doctor_warns(cli: Cli, town: T
 
 
 @pytest.fixture
-def foreign(home: Path) -> Iterator[Path]:
-    shutil.copy(KEPT, home / "journal.db")
-    os.chown(home, NOBODY, -1)
+def home_of_another_user(home: Path) -> Iterator[Path]:
+    shutil.copy(FIXTURE_JOURNAL, home / "journal.db")
+    os.chown(home, NOBODY_UID, -1)
     home.chmod(0o700)
     yield home
     os.chown(home, 0, -1)
@@ -114,20 +114,20 @@ COMMANDS = [
 
 @needs_root
 @pytest.mark.parametrize("how", ["", "shut"], ids=["by one who may read it", "by one who may not"])
-def test_the_home_of_another_user_is_refused(foreign: Path, how: str) -> None:
-    before = sorted(path.name for path in foreign.iterdir())
-    *refused, doctor = commands(how, [*COMMANDS, ("doctor",)], foreign)
+def test_the_home_of_another_user_is_refused(home_of_another_user: Path, how: str) -> None:
+    before = sorted(path.name for path in home_of_another_user.iterdir())
+    *refused, doctor = commands(how, [*COMMANDS, ("doctor",)], home_of_another_user)
     for done in refused:
         assert done.exit_code == 2
         assert "the home directory belongs to another user (nobody)" in done.stderr
         assert "CONSILIENCE_HOME" in done.stderr
     assert doctor.exit_code == 2
     assert "NOT USABLE: the home directory belongs to another user (nobody)" in doctor.stdout
-    assert sorted(path.name for path in foreign.iterdir()) == before
+    assert sorted(path.name for path in home_of_another_user.iterdir()) == before
 
 
 @needs_root
-def test_store_in_the_home_of_another_user_is_refused(foreign: Path) -> None:
+def test_store_in_the_home_of_another_user_is_refused(home_of_another_user: Path) -> None:
     with pytest.raises(SettingsError, match="belongs to another user"):
         SqliteStore(journal_path())
 

@@ -1,4 +1,4 @@
-"""What is read: no more than a bound of anything, pipes too, and of a directory only what is in it."""
+"""Input files: size limits, also for pipes, and links that lead out of a directory."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TOO_LONG = "it has more than {} MB, the maximum"
 
 
 @contextmanager
-def pouring(path: Path, data: bytes) -> Iterator[None]:
-    """A pipe into which somebody writes, until nobody reads any more."""
+def pipe_with_data(path: Path, data: bytes) -> Iterator[None]:
+    """Write `data` into a new named pipe until its reader closes it."""
     os.mkfifo(path)
 
     def pour() -> None:
@@ -67,7 +67,7 @@ every_reader = pytest.mark.parametrize(("bound", "arguments"), READERS.values(),
 def test_oversized_pipe_is_refused_with_the_limit(
     cli: Cli, town: Town, here: Path, bound: int, arguments: Callable[[str, Path], tuple[str, ...]]
 ) -> None:
-    with pouring(here / "pipe", b"# \n" * (bound * 1_000_000)):
+    with pipe_with_data(here / "pipe", b"# \n" * (bound * 1_000_000)):
         done = cli(*arguments("pipe", here))
     assert done.exit_code == 2, done.output
     assert TOO_LONG.format(bound) in done.stderr
@@ -86,7 +86,7 @@ def test_oversized_stdin_is_refused_with_the_limit(cli: Cli, town: Town, argumen
 
 
 def test_document_is_read_from_a_pipe(cli: Cli, town: Town, here: Path) -> None:
-    with pouring(here / "pipe", b"The ferry runs at nine."):
+    with pipe_with_data(here / "pipe", b"The ferry runs at nine."):
         assert cli(*RUN, "--source", "pipe").exit_code == 0
     assert "The ferry runs at nine." in town.requests[0].user
 

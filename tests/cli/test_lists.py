@@ -49,7 +49,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("called", [name for name, (_, option) in OPTIONS.items() if option.multiple])
-def test_list_option_help_states_a_form_that_works(called: str) -> None:
+def test_list_option_accepts_the_form_in_its_help(called: str) -> None:
     command, option = OPTIONS[called]
     name = option.opts[0]
     context = command.make_context("x", [], resilient_parsing=True)
@@ -65,7 +65,7 @@ def test_list_option_help_states_a_form_that_works(called: str) -> None:
     assert f"`{name}`" in DOCUMENTED
 
 
-def test_list_options_are_exactly_those_of_the_table() -> None:
+def test_list_options_are_those_of_the_table() -> None:
     listed = {name.rpartition(" ")[2] for name, (_, option) in OPTIONS.items() if LISTED in (option.help or "")}
     assert listed == NAMES.keys()
     assert all(option.multiple for _, option in OPTIONS.values() if LISTED in (option.help or ""))

@@ -20,14 +20,14 @@ from consilience.journal.sqlite import SqliteStore
 from kit import forks
 from kit.forks import PYTHONPATH
 
-KEPT = Path(__file__).parent.parent / "fixtures" / "journals" / "schema-1-emergence-2.db"
+FIXTURE_JOURNAL = Path(__file__).parent.parent / "fixtures" / "journals" / "schema-1-emergence-2.db"
 EXPORT = ("export", "plain", "--format", "json")
 
 
 @pytest.fixture(autouse=True)
 def kept(home: Path) -> Path:
     """A journal with finished sessions."""
-    return Path(shutil.copy(KEPT, home / "journal.db"))
+    return Path(shutil.copy(FIXTURE_JOURNAL, home / "journal.db"))
 
 
 def process(*arguments: str, home: Path, **options: Any) -> CompletedProcess[bytes]:

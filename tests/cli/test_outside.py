@@ -24,14 +24,16 @@ from kit.outsiders import expire
 pytestmark = pytest.mark.processes
 
 TASK = "Should the market be daily?"
-IMPATIENT = "from consilience.cli import execution as runs\nruns.PATIENCE_SECONDS = 0.0\nmain()\n"
+PARK_AT_ONCE = "from consilience.cli import execution as runs\nruns.PATIENCE_SECONDS = 0.0\nmain()\n"
 """In place of the last line of the program: it parks as soon as nobody holds a ticket."""
-TAKE = 'cd "$1" && agent=$2 && shift 2 && "$@" workspace claim . --agent "$agent" --wait 300 >"../$agent-$$.ticket"'
+CLAIM_SCRIPT = (
+    'cd "$1" && agent=$2 && shift 2 && "$@" workspace claim . --agent "$agent" --wait 300 >"../$agent-$$.ticket"'
+)
 """Directory of the workspace, name of the agent, command."""
 HAND_IN = '"$@" workspace submit . - --claim "$(sed -n "1s/^claim: //p" "../$agent-$$.ticket")"'
-ANSWER = f"while ({TAKE} && echo 'Yes, says a script. The answer is yes.' | {HAND_IN}); do :; done"
-KILLED = f"{TAKE} && kill -KILL $$"
-STOPPED = f"{TAKE} && kill -STOP $$ && echo 'Much too late.' | {HAND_IN}"
+ANSWER = f"while ({CLAIM_SCRIPT} && echo 'Yes, says a script. The answer is yes.' | {HAND_IN}); do :; done"
+KILLED = f"{CLAIM_SCRIPT} && kill -KILL $$"
+STOPPED = f"{CLAIM_SCRIPT} && kill -STOP $$ && echo 'Much too late.' | {HAND_IN}"
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name, value in (("PYTHONPATH", PYTHONPATH), ("COLUMNS", "100"), ("NO_COLOR", "1")):
         monkeypatch.setenv(name, value)
     path = tmp_path / "consilience_with_a_town.py"
-    path.write_text(PROGRAM.format(latency="0.0").replace("main()\n", IMPATIENT))
+    path.write_text(PROGRAM.format(latency="0.0").replace("main()\n", PARK_AT_ONCE))
     return [sys.executable, str(path)]
 
 
@@ -92,7 +94,7 @@ def progress(program: list[str], session: str) -> dict[str, Any]:
     return shown
 
 
-def test_vote_of_a_script_a_person_and_an_agent_that_is_killed_twice(
+def test_vote_with_an_outside_agent_killed_twice_ends_without_it(
     program: list[str], patient: Workspace, hasty: Workspace, start: Start
 ) -> None:
     vote = ("vote", TASK, "--votes", "4", "--answer-pattern", "yes|no", *seats(patient, hasty, "V2", "V3", "V4"))
@@ -123,7 +125,7 @@ def test_vote_of_a_script_a_person_and_an_agent_that_is_killed_twice(
     assert run(program, "replay", session).returncode == 0
 
 
-def test_emergence_with_a_script_a_person_and_an_agent_that_is_stopped_and_replaced(
+def test_emergence_with_an_outside_agent_stopped_and_replaced_repeats_no_call(
     program: list[str], patient: Workspace, tmp_path: Path, start: Start
 ) -> None:
     """The stopped one wakes up when another has answered its ticket, and is refused."""
@@ -170,7 +172,7 @@ def wait_for_agents(program: list[str]) -> None:
     path.write_text(path.read_text().replace("PATIENCE_SECONDS = 0.0", "PATIENCE_SECONDS = 3600.0"))
 
 
-def test_a_killed_session_finds_its_tickets_again(program: list[str], patient: Workspace, start: Start) -> None:
+def test_killed_session_finds_its_tickets_on_resume(program: list[str], patient: Workspace, start: Start) -> None:
     """Killed when both tickets are out; one is answered before it is resumed, one by a script after that."""
     wait_for_agents(program)
     vote = ("vote", TASK, "--votes", "2", "--model", f"workspace:{patient.path}")
@@ -198,7 +200,7 @@ def test_a_killed_session_finds_its_tickets_again(program: list[str], patient: W
 
 
 @pytest.mark.parametrize("arguments", [("--dry-run",), ()])
-def test_a_wrong_workspace_is_named_before_anything_begins(
+def test_missing_workspace_is_refused_before_a_session_begins(
     program: list[str], tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     refused = run(program, "vote", TASK, "--model", MODEL, "--agent", f"V1=workspace:{tmp_path}/nowhere", *arguments)

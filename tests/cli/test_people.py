@@ -85,7 +85,7 @@ Sit = Callable[..., Terminal]
 
 
 @pytest.fixture
-def sit(program: list[str]) -> Iterator[Sit]:
+def open_terminal(program: list[str]) -> Iterator[Sit]:
     opened: list[Terminal] = []
 
     def start(*arguments: str) -> Terminal:
@@ -112,8 +112,8 @@ def said(session: str) -> dict[str, str]:
         store.close()
 
 
-def test_a_person_at_the_terminal_is_asked_field_by_field(sit: Sit) -> None:
-    terminal = sit(*RUN, "--quiet")
+def test_a_person_at_the_terminal_is_asked_field_by_field(open_terminal: Sit) -> None:
+    terminal = open_terminal(*RUN, "--quiet")
     question = terminal.until("nothing ends the list")
     assert "=== L2N1 is asked: round 1 · leaf_respond ===" in question
     assert TASK in question
@@ -159,8 +159,8 @@ def test_a_person_at_the_terminal_is_asked_field_by_field(sit: Sit) -> None:
     assert "Stopped" in terminal.seen
 
 
-def test_display_is_hidden_while_a_person_is_asked(sit: Sit) -> None:
-    terminal = sit(*RUN)
+def test_display_is_hidden_while_a_person_is_asked(open_terminal: Sit) -> None:
+    terminal = open_terminal(*RUN)
     terminal.until("is asked")
     asked = terminal.until("nothing ends the list")
     assert "composing" not in asked
@@ -171,8 +171,10 @@ def test_display_is_hidden_while_a_person_is_asked(sit: Sit) -> None:
 
 @pytest.mark.matrix(keep=1)
 @pytest.mark.parametrize("typed", ["\x03", "later\n", "\x04"])
-def test_leaving_person_parks_the_session_and_can_answer_later(typed: str, sit: Sit, program: list[str]) -> None:
-    terminal = sit(*RUN, "--quiet")
+def test_person_who_leaves_parks_the_session_and_answers_later(
+    typed: str, open_terminal: Sit, program: list[str]
+) -> None:
+    terminal = open_terminal(*RUN, "--quiet")
     terminal.until("nothing ends the list")
     terminal.type(typed)
     assert terminal.end() == 5
@@ -211,7 +213,7 @@ def test_person_without_a_terminal_parks_at_once(program: list[str]) -> None:
     assert done.stdout == ""
 
 
-def test_answered_question_is_not_open_any_more(program: list[str]) -> None:
+def test_answered_question_is_not_listed_as_open(program: list[str]) -> None:
     assert run(program, *RUN).returncode == 5
     (session,) = recorded()
     assert f"**Waiting for an answer to: {LEAF}**" in run(program, "show", session).stdout
@@ -266,8 +268,8 @@ def test_no_store_with_an_open_question_ends_the_run(program: list[str]) -> None
     assert "resume" not in done.stderr
 
 
-def test_question_and_answer_survive_a_kill(sit: Sit, program: list[str], tmp_path: Path) -> None:
-    terminal = sit(*RUN, "--quiet")
+def test_question_and_answer_survive_a_kill(open_terminal: Sit, program: list[str], tmp_path: Path) -> None:
+    terminal = open_terminal(*RUN, "--quiet")
     terminal.until("nothing ends the list")
     terminal.process.kill()
     assert terminal.end() == -signal.SIGKILL
@@ -278,7 +280,7 @@ def test_question_and_answer_survive_a_kill(sit: Sit, program: list[str], tmp_pa
     note.write_text("Written meanwhile.")
     assert run(program, "sessions", "answer", session, LEAF, f"@{note}").returncode == 0
     assert "(answered; delivered when the session is resumed)" in run(program, "sessions", "answer", session).stdout
-    again = sit("resume", session, "--quiet")
+    again = open_terminal("resume", session, "--quiet")
     question = again.until("stance (one of kept, changed):")
     assert "round 1 · lateral" in question
     assert "A:\r\n  | Written meanwhile." in question
@@ -291,8 +293,8 @@ def test_question_and_answer_survive_a_kill(sit: Sit, program: list[str], tmp_pa
     assert "lost calls" not in again.seen
 
 
-def test_invalid_answer_is_reported(sit: Sit, program: list[str]) -> None:
-    terminal = sit(*RUN, "--quiet")
+def test_invalid_answer_is_reported(open_terminal: Sit, program: list[str]) -> None:
+    terminal = open_terminal(*RUN, "--quiet")
     terminal.until("nothing ends the list")
     (session,) = recorded()
     busy = run(program, "sessions", "answer", session, LEAF, "Yes.")
@@ -319,10 +321,10 @@ def test_invalid_answer_is_reported(sit: Sit, program: list[str]) -> None:
     assert len(said(session)) == 1
 
 
-def test_several_people_are_asked_in_turn(sit: Sit) -> None:
+def test_several_people_are_asked_in_turn(open_terminal: Sit) -> None:
     run_of_two = [*RUN]
     run_of_two[run_of_two.index("L2N1=human")] = "L2N1=human:Ada"
-    terminal = sit(*run_of_two, "--agent", "L2N2=human:Ben", "--quiet")
+    terminal = open_terminal(*run_of_two, "--agent", "L2N2=human:Ben", "--quiet")
     for name in ("L2N1", "L2N2"):
         asked = terminal.until("nothing ends the list")
         assert [line for line in asked.splitlines() if line.startswith("===")] == [

@@ -25,7 +25,7 @@ USER, PASSWORD = "harbourmaster", "tern-gannet-skua-77"
 BASIC = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 SECRETS = (KEY, PASSWORD, BASIC)
 RUN = ("emergence", "Is a bridge better than a ferry?", "--model", MODEL, "--max-rounds", "1", "--children", "2")
-AFTERWARDS = (
+COMMANDS_AFTER_THE_RUN = (
     ("show", "last"),
     ("resume", "last", "--json", "--out", "again"),
     ("doctor", "--json"),
@@ -82,7 +82,7 @@ def test_key_echoed_in_an_error_is_stored_nowhere(
     with provider(echoing(status, shape)) as server:
         env |= {"OPENAI_API_KEY": KEY, **environment(server.url), "CONSILIENCE_DEBUG": "1"}
         arguments = (*RUN, "--out", "report", "--max-calls", "3")
-        for command in (arguments, *AFTERWARDS):
+        for command in (arguments, *COMMANDS_AFTER_THE_RUN):
             done = cli(*command, env=env)
             assert done.exit_code in (0, 1, 3), done.stderr
             text += done.stdout + done.stderr

@@ -42,7 +42,7 @@ main()
 """
 RUN = ("emergence", TASK, "--model", MODEL, "--max-rounds", "2")
 QUICK = "0.0"
-STUCK_AFTER_THE_LEAVES = "0.0 if 'leaf_respond' in request.key else 3600.0"
+HANG_AFTER_THE_LEAVES = "0.0 if 'leaf_respond' in request.key else 3600.0"
 SLOW = "0.3"
 PATIENCE = 60.0
 
@@ -86,7 +86,7 @@ def lines_until(process: Fork, words: str) -> list[str]:
 
 def test_ctrl_c_ends_cleanly_and_the_session_resumes(command: Callable[[str], list[str]]) -> None:
     process = Fork(
-        [*command(STUCK_AFTER_THE_LEAVES), *RUN],
+        [*command(HANG_AFTER_THE_LEAVES), *RUN],
         stdout=PIPE,
         stderr=PIPE,
         stdin=DEVNULL,
@@ -109,7 +109,7 @@ def test_ctrl_c_ends_cleanly_and_the_session_resumes(command: Callable[[str], li
 
 def test_interruption_is_printed_as_json(command: Callable[[str], list[str]]) -> None:
     process = Fork(
-        [*command(STUCK_AFTER_THE_LEAVES), *RUN, "--json"],
+        [*command(HANG_AFTER_THE_LEAVES), *RUN, "--json"],
         stdout=PIPE,
         stderr=PIPE,
         stdin=DEVNULL,
@@ -129,7 +129,7 @@ def test_interruption_is_printed_as_json(command: Callable[[str], list[str]]) ->
 
 
 def test_second_ctrl_c_ends_at_once(command: Callable[[str], list[str]], tmp_path: Path) -> None:
-    program = command(STUCK_AFTER_THE_LEAVES)
+    program = command(HANG_AFTER_THE_LEAVES)
     stubborn = Path(program[1])
     stubborn.write_text(
         stubborn.read_text().replace(
@@ -160,7 +160,7 @@ print(os.getpid(), file=os.fdopen(held, "w"), flush=True)
 time.sleep(3600)
 """
 COMMAND = "from consilience.cli.main import main; main()"
-NEVER_PUT_AWAY = """
+HANG_WHILE_STOPPING = """
 import asyncio, sys
 from consilience.engine import execution
 async def never(*a, **k):
@@ -245,7 +245,7 @@ def test_sigterm_and_hangup_end_cleanly_with_all_programs(
 
 
 def test_programs_end_when_the_command_is_killed(begin: Callable[..., Programs]) -> None:
-    programs = begin(NEVER_PUT_AWAY + COMMAND)
+    programs = begin(HANG_WHILE_STOPPING + COMMAND)
     programs.process.send_signal(signal.SIGTERM)
     lines_until(programs.process, "putting away")
     programs.process.send_signal(signal.SIGTERM)

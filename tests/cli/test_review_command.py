@@ -91,7 +91,7 @@ def test_nothing_to_review_is_a_success_without_a_call(
     assert recorded() == []
 
 
-def test_warning_names_a_file_as_it_is_called(cli: Cli, town: Town, repository: Repository) -> None:
+def test_warning_names_a_file_by_its_path(cli: Cli, town: Town, repository: Repository) -> None:
     repository.commit({"a.py": CHANGED.replace("\n    ", "\n    # consilience: ignore\n    ")})
     reviewing(town, finding("return items[len(items)]", 3, "S2"))
     text = cli("review", *RUN).stdout
@@ -99,7 +99,7 @@ def test_warning_names_a_file_as_it_is_called(cli: Cli, town: Town, repository: 
     assert "first drafts" not in text
 
 
-def test_what_was_not_read_of_an_empty_target_is_reported(cli: Cli, town: Town, repository: Repository) -> None:
+def test_left_out_files_of_an_empty_target_are_reported(cli: Cli, town: Town, repository: Repository) -> None:
     repository.write({"uv.lock": "3\n", "new.py": "x\n"})
     result = cli("review", "--model", MODEL)
     assert result.stdout.splitlines() == [
@@ -130,7 +130,7 @@ FAIL_ON = {"critical": 0, "major": 6, "minor": 6}
 
 
 @pytest.mark.parametrize(("severity", "code"), FAIL_ON.items())
-def test_fail_on_has_an_exit_code_of_its_own(
+def test_fail_on_exits_with_its_own_code(
     cli: Cli, town: Town, repository: Repository, severity: str, code: int
 ) -> None:
     reviewing(town, DEFECT)
@@ -169,7 +169,7 @@ def test_fail_on_counts_findings_over_the_limit_unless_they_are_disputed(
     assert [(finding["reason"], finding["disputed"]) for finding in report["dropped"]] == [("over the limit", True)]
 
 
-def test_resume_takes_the_options_of_delivery(cli: Cli, town: Town, repository: Repository) -> None:
+def test_resume_takes_the_output_options_of_a_review(cli: Cli, town: Town, repository: Repository) -> None:
     findings = ("--fail-on", "major", "--format", "sarif", "--write-baseline", "known file.json")
     required = ("--require", "converged", "--require", "settled")
     town.reply = broken
@@ -194,22 +194,20 @@ def broken(request: ModelRequest) -> Any:
 
 
 @pytest.mark.parametrize("option", [("--fail-on", "minor"), ("--format", "sarif"), ("--write-baseline", "b.json")])
-def test_resume_of_a_session_without_findings_refuses_their_options(
-    cli: Cli, town: Town, option: tuple[str, str]
-) -> None:
+def test_resume_of_another_protocol_refuses_review_options(cli: Cli, town: Town, option: tuple[str, str]) -> None:
     assert cli("solo", "Is it so?", "--model", MODEL).exit_code == 0
     refused = cli("resume", "last", *option)
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert option[0] in refused.stderr
 
 
-def test_markdown_and_json_formats(cli: Cli, town: Town, repository: Repository) -> None:
+def test_format_option_prints_markdown_or_json(cli: Cli, town: Town, repository: Repository) -> None:
     reviewing(town)
     assert cli("review", *RUN, "--format", "markdown").stdout.startswith("**Stopped")
     assert json.loads(cli("review", *RUN, "--format", "json").stdout)["protocol"] == "review"
 
 
-def test_findings_are_printed_for_other_programs(cli: Cli, town: Town, repository: Repository) -> None:
+def test_format_option_prints_findings_for_other_programs(cli: Cli, town: Town, repository: Repository) -> None:
     reviewing(town, DEFECT)
     sarif = json.loads(cli("review", *RUN, "--format", "sarif", "--out", "out").stdout)
     (result,) = sarif["runs"][0]["results"]
@@ -222,7 +220,7 @@ def test_findings_are_printed_for_other_programs(cli: Cli, town: Town, repositor
     assert "Nothing to review" in json.loads(cli(*empty, "github").stdout)["body"]
 
 
-def test_baseline_leaves_known_findings_out(cli: Cli, town: Town, repository: Repository) -> None:
+def test_baseline_option_omits_known_findings(cli: Cli, town: Town, repository: Repository) -> None:
     reviewing(town, DEFECT)
     assert cli("review", *RUN, "--write-baseline", "known.json", "--fail-on", "major").exit_code == 6
     again = cli("review", *RUN, "--baseline", "known.json", "--fail-on", "minor", "--json")
@@ -244,7 +242,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("arguments", "message"), MISTAKES.items())
-def test_mistake_is_one_paragraph_before_any_call(
+def test_invalid_review_arguments_are_one_paragraph_before_any_call(
     cli: Cli, town: Town, repository: Repository, arguments: tuple[str, ...], message: str
 ) -> None:
     result = cli("review", *arguments, "--model", MODEL)

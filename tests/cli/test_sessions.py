@@ -1,4 +1,4 @@
-"""Sessions seen again, gone on with, and run over."""
+"""Recorded sessions: show, resume, replay, list."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_replay_of_an_unfinished_session_is_refused(cli: Cli, broken_off: str) -
     assert f"consilience resume {broken_off}" in result.stderr
 
 
-def test_sessions_list(cli: Cli, session: str, broken_off: str) -> None:
+def test_sessions_list_prints_one_line_per_session(cli: Cli, session: str, broken_off: str) -> None:
     first, second = cli("sessions", "list").stdout.splitlines()
     session_id, _, _, protocol, state, *_ = first.split()
     assert [session_id, protocol, state] == [broken_off, "emergence", "unfinished"]
@@ -154,7 +154,7 @@ def test_sessions_list(cli: Cli, session: str, broken_off: str) -> None:
     assert "1 older sessions" in cli("sessions", "list", "--limit", "1").stderr
 
 
-def test_sessions_list_without_any(cli: Cli) -> None:
+def test_sessions_list_of_an_empty_journal_says_so(cli: Cli) -> None:
     assert cli("sessions", "list").stdout == "No session is recorded yet.\n"
     assert cli("sessions", "list", "--json").stdout == "[]\n"
 

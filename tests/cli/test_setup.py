@@ -21,7 +21,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "own"
 
 
-def test_models_list(cli: Cli, own_home: Path) -> None:
+def test_models_list_prints_names_sizes_and_state(cli: Cli, own_home: Path) -> None:
     lines = cli("models", "list").stdout.splitlines()
     assert lines[0].split() == ["qwen2.5-coder-1.5b", "1.1", "GB", "Apache-2.0", "not", "installed", "default"]
     (own_home / "weights").mkdir(parents=True)

@@ -21,7 +21,7 @@ def parent(cli: Cli, town: Town) -> str:
     return recorded()[-1]
 
 
-def test_tell_asks_the_voters_and_the_answer_anew_and_shows_who_moved(
+def test_tell_repeats_ballots_and_answer_and_prints_who_moved(
     cli: Cli, town: Town, parent: str, tmp_path: Path
 ) -> None:
     (tmp_path / "load.txt").write_text("Replayed: 12,400 a second.\n")
@@ -39,7 +39,7 @@ def test_tell_asks_the_voters_and_the_answer_anew_and_shows_who_moved(
     assert cli("show", parent).stdout.startswith(shown.partition("## How far")[0])
 
 
-def test_tell_as_json_names_those_who_moved(cli: Cli, parent: str) -> None:
+def test_tell_as_json_lists_the_agents_that_moved(cli: Cli, parent: str) -> None:
     report = json.loads(cli("tell", parent, FACT, "--json").stdout)
     (fact,) = report["told"]
     assert (fact["fact"], [change["agent"] for change in fact["moved"]]) == (FACT, ["D1"])
@@ -51,7 +51,7 @@ def test_dry_run_of_tell_records_nothing(cli: Cli, town: Town, parent: str) -> N
     assert (town.requests, recorded()) == ([], [parent])
 
 
-def test_session_that_cannot_be_told_a_fact_is_a_mistake_of_the_user(cli: Cli, town: Town) -> None:
+def test_tell_to_a_session_of_another_protocol_is_a_user_error(cli: Cli, town: Town) -> None:
     town.reply = lambda request: "No."
     assert cli("solo", TASK, "--model", MODEL).exit_code == 0
     result = cli("tell", "last", FACT)

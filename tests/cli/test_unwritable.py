@@ -1,4 +1,4 @@
-"""A journal on a full disk, or one that may not be written: what only reads works, and what writes says what to do."""
+"""A read-only or full journal: reading commands work, writing commands report a remedy."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_claim_takes_the_oldest_ticket_of_the_agent_or_of_any(cli: Cli, review: 
     run(cli, "claim", review, "t1", "--agent", "red", exit_code=3)
 
 
-def test_json_of_a_claim_holds_no_token_but_its_own(cli: Cli, review: str) -> None:
+def test_json_outputs_contain_no_claim_token_of_another_claim(cli: Cli, review: str) -> None:
     run(cli, "ticket", review, "--id", "t1", "Why?")
     claimed = json.loads(run(cli, "claim", review, "--agent", "red", "--json"))
     token = claimed["claim"].rpartition(":")[2]
@@ -97,7 +97,7 @@ def test_json_of_a_claim_holds_no_token_but_its_own(cli: Cli, review: str) -> No
         assert token not in cli("workspace", *arguments).output
 
 
-def test_claim_that_was_swept_is_refused_and_the_ticket_is_anothers(cli: Cli, review: str) -> None:
+def test_submit_with_a_swept_claim_is_refused_and_another_claim_counts(cli: Cli, review: str) -> None:
     run(cli, "ticket", review, "--id", "t1", "--ttl", "300", "Why?")
     late = claim_in(run(cli, "claim", review, "--agent", "red"))
     workspace = Workspace.open(review)
@@ -114,7 +114,7 @@ def test_claim_that_was_swept_is_refused_and_the_ticket_is_anothers(cli: Cli, re
     assert json.loads(run(cli, "wait", review, "--json"))["results"][0]["claimed_by"] == "blue"
 
 
-def test_renewed_claim_has_its_whole_time_again(cli: Cli, review: str) -> None:
+def test_renew_claim_restarts_its_ttl(cli: Cli, review: str) -> None:
     run(cli, "ticket", review, "--id", "t1", "--ttl", "300", "Why?")
     claim = claim_in(run(cli, "claim", review, "--agent", "red"))
     workspace = Workspace.open(review)
@@ -157,7 +157,7 @@ def test_withdraw_completed_ticket_keeps_its_result(cli: Cli, review: str) -> No
     run(cli, "wait", review, "t1")
 
 
-def test_wait_ends_the_expired_claim_of_its_ticket(cli: Cli, review: str) -> None:
+def test_wait_sweeps_the_expired_claim_of_its_ticket(cli: Cli, review: str) -> None:
     run(cli, "ticket", review, "--id", "t1", "--ttl", "300", "--max-requeues", "0", "Why?")
     workspace = Workspace.open(review)
     assert claim(workspace, "t1", "red", now=1.0) is not None
@@ -166,7 +166,7 @@ def test_wait_ends_the_expired_claim_of_its_ticket(cli: Cli, review: str) -> Non
     assert "no result from red within 300 s of its claim" in waited.stderr
 
 
-def test_ticket_given_back_twice_is_missing_and_named(cli: Cli, review: str) -> None:
+def test_ticket_failed_twice_is_reported_as_missing(cli: Cli, review: str) -> None:
     run(cli, "ticket", review, "--id", "t1", "--for", "red", "Why?")
     for state in ("pending", "permanently failed"):
         claim = claim_in(run(cli, "claim", review, "--agent", "red"))
@@ -231,7 +231,7 @@ def test_acknowledgement_is_not_overwritten(cli: Cli, review: str) -> None:
     assert ended.stderr == "Not acknowledged by blue.\n"
 
 
-def test_gc_sets_idle_workspaces_aside_and_deletes_them_later(cli: Cli, here: Path) -> None:
+def test_gc_abandons_idle_workspaces_and_deletes_them_later(cli: Cli, here: Path) -> None:
     (here / "shop").mkdir()
     for name in ("idle", "used"):
         run(cli, "new", f"shop/{name}")
@@ -301,7 +301,7 @@ def test_workspace_is_found_from_a_prompt(cli: Cli, review: str) -> None:
         (["claim", STRANGE, "--agent", "red", "--wait", "nan"], "nan"),
     ],
 )
-def test_mistake_is_a_usage_error(cli: Cli, review: str, arguments: list[str], words: str) -> None:
+def test_invalid_workspace_arguments_are_a_usage_error(cli: Cli, review: str, arguments: list[str], words: str) -> None:
     result = cli("workspace", *arguments, input="text")
     assert result.exit_code == 2, result.output
     assert words in " ".join(result.stderr.split())
@@ -336,7 +336,7 @@ def test_claim_from_a_shell_loads_neither_engine_nor_models(review: str) -> None
     assert workspace.tickets() == []
 
 
-def test_ticket_whose_record_is_torn_is_named(cli: Cli, review: str) -> None:
+def test_ticket_with_a_damaged_record_is_named(cli: Cli, review: str) -> None:
     for id in ("p", "q"):
         run(cli, "ticket", review, "--id", id, "Is it safe?")
     Path(review, "tickets/history/p~1.json").write_text("")
@@ -346,11 +346,11 @@ def test_ticket_whose_record_is_torn_is_named(cli: Cli, review: str) -> None:
     run(cli, "wait", review, "--timeout", "0", exit_code=3)
 
 
-def test_workspace_that_is_shut_down_takes_and_gives_no_ticket(cli: Cli, review: str) -> None:
+def test_workspace_after_shutdown_refuses_tickets_and_claims(cli: Cli, review: str) -> None:
     run(cli, "shutdown", review, "--wait", "0", "--keep")
     run(cli, "ticket", review, "Is it safe?", exit_code=2)
     run(cli, "claim", review, "--agent", "red", exit_code=3)
 
 
-def test_time_of_a_claim_is_bounded(cli: Cli, review: str) -> None:
+def test_ticket_with_an_excessive_ttl_is_refused(cli: Cli, review: str) -> None:
     run(cli, "ticket", review, "--ttl", "1e12", "Is it safe?", exit_code=2)

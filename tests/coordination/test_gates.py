@@ -117,7 +117,7 @@ def rows(gate_id: str, table: list[tuple[str, str, bool]]) -> list[object]:
         *rows("actionable_recommendations", RECOMMENDATIONS),
     ],
 )
-def test_gate_of_a_text_is_met(gate_id: str, text: str, met: bool) -> None:
+def test_built_in_gate_is_met_by_a_matching_text(gate_id: str, text: str, met: bool) -> None:
     assert BUILT_IN_GATES[gate_id].is_met(text) is met
     crlf = text.replace("\n", "\r\n")
     assert BUILT_IN_GATES[gate_id].is_met(crlf) is met
@@ -126,7 +126,7 @@ def test_gate_of_a_text_is_met(gate_id: str, text: str, met: bool) -> None:
 @pytest.mark.parametrize(
     "text", ["<!--" * 200_000, "`" * 500_000, "# " * 200_000, "Example:\n" * 50_000, "no example" * 50_000]
 )
-def test_gates_read_a_hostile_text_in_one_pass(text: str) -> None:
+def test_built_in_gates_take_linear_time_for_a_hostile_text(text: str) -> None:
     assert not any(known.is_met(text) for known in BUILT_IN_GATES.values())
 
 
@@ -164,14 +164,14 @@ def artifact(tmp_path: Path) -> Path:
     return path
 
 
-def test_load_gate_module_and_function_returns_a_gate_that_says_what_to_add(own_gates: str) -> None:
+def test_load_gate_by_module_and_function_returns_the_gate_with_its_advice(own_gates: str) -> None:
     loaded = load_gate(f"{own_gates}:has_figure")
     assert loaded.is_met("12 of 20")
     assert not loaded.is_met("most")
     assert loaded.add == "Provide a figure."
 
 
-def test_load_gate_entry_point_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch, own_gates: str) -> None:
+def test_load_gate_by_entry_point_name_returns_the_gate(monkeypatch: pytest.MonkeyPatch, own_gates: str) -> None:
     from importlib.metadata import EntryPoint
 
     points = [EntryPoint("figures", f"{own_gates}:has_figure", "consilience.gates")]
@@ -192,13 +192,13 @@ def test_load_gate_entry_point_is_found_by_its_name(monkeypatch: pytest.MonkeyPa
         ("OWN:", "there is no gate"),
     ],
 )
-def test_load_gate_unknown_is_refused_where_gates_are_configured(own_gates: str, gate_id: str, what: str) -> None:
+def test_load_gate_with_an_unknown_name_is_refused(own_gates: str, gate_id: str, what: str) -> None:
     with pytest.raises(UnknownName, match="(?i)" + what):
         load_gate(gate_id.replace("OWN", own_gates))
 
 
 @pytest.mark.parametrize("gate_id", ["comprehensive", "", "os:system", "OWN:plain", "OWN:absent"])
-def test_check_gate_in_artifact_unknown_gate_is_false(own_gates: str, artifact: Path, gate_id: str) -> None:
+def test_check_gate_in_artifact_of_an_unknown_gate_is_false(own_gates: str, artifact: Path, gate_id: str) -> None:
     assert check_gate_in_artifact(gate_id.replace("OWN", own_gates), artifact) is False
 
 
@@ -209,7 +209,7 @@ def test_check_gate_in_artifact_reads_the_file(own_gates: str, artifact: Path) -
     assert check_gate_in_artifact("actionable_recommendations", artifact) is True
 
 
-def test_load_gate_module_within_a_workspace_is_not_even_imported(
+def test_load_gate_of_a_module_in_a_workspace_does_not_import_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "session_id.txt").write_text("s1")
@@ -221,7 +221,7 @@ def test_load_gate_module_within_a_workspace_is_not_even_imported(
 
 
 @pytest.mark.parametrize("name", ["linked_for_test", "reviews_for_test.w.plain"])
-def test_load_gate_by_a_link_or_a_package_around_a_workspace_is_not_imported(
+def test_load_gate_by_a_link_or_package_around_a_workspace_does_not_import_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     workspace = tmp_path / "reviews_for_test" / "w"
@@ -236,12 +236,12 @@ def test_load_gate_by_a_link_or_a_package_around_a_workspace_is_not_imported(
         load_gate(f"{name}:gate")
 
 
-def test_gate_misses_a_gate_that_raises_is_named(own_gates: str) -> None:
+def test_gate_misses_of_a_gate_that_raises_names_the_gate(own_gates: str) -> None:
     with pytest.raises(UserError, match=r"the gate 'own:fails' failed: RuntimeError: out of order"):
         gate_misses("own:fails", load_gate(f"{own_gates}:fails"), {"red": ""})
 
 
-def test_balance_gate_sees_all_texts_and_names_who_misses_it() -> None:
+def test_balance_gate_sees_all_texts_and_names_agents_that_miss_it() -> None:
     @balance_gate("as many lines as the other side")
     def balanced(texts: Mapping[str, str]) -> Collection[str]:
         most = max(text.count("\n") for text in texts.values())
@@ -251,7 +251,7 @@ def test_balance_gate_sees_all_texts_and_names_who_misses_it() -> None:
     assert gate_misses("balanced", balanced, {"red": "a\nb\n", "blue": "a"}) == ["blue"]
 
 
-def test_gate_every_agent_must_meet_it() -> None:
+def test_gate_misses_returns_every_agent_that_misses_the_gate() -> None:
     @gate("the word lock", add="Name the lock.")
     def names_the_lock(text: str) -> bool:
         return "lock" in text
@@ -268,7 +268,7 @@ def test_gate_every_agent_must_meet_it() -> None:
         ("```py\n```", "", ["red", "blue"]),
     ],
 )
-def test_balance_gate_of_the_examples_asks_both_sides_for_examples(
+def test_balance_gate_of_the_examples_needs_examples_of_both_sides(
     monkeypatch: pytest.MonkeyPatch, red: str, blue: str, missed: list[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))

@@ -1,4 +1,4 @@
-"""Workspaces that others tampered with: nothing outside is read or written, nothing hangs, other tickets go on."""
+"""Tampered workspaces: no file outside is read or written, nothing hangs, other tickets continue."""
 
 from __future__ import annotations
 
@@ -128,7 +128,9 @@ def test_planted_next_record_changes_nothing(workspace: Workspace, outside: Path
 
 
 @every_plant
-def test_planted_first_record_is_reported_and_others_go_on(workspace: Workspace, outside: Path, plant: Plant) -> None:
+def test_planted_first_record_is_reported_and_other_tickets_work(
+    workspace: Workspace, outside: Path, plant: Plant
+) -> None:
     plant(workspace.path / "tickets/history/x~1.json", outside)
     assert sweep(workspace, now=1).damaged == ("x",)
     for use in (
@@ -146,7 +148,9 @@ def test_planted_first_record_is_reported_and_others_go_on(workspace: Workspace,
 
 @every_plant
 @pytest.mark.parametrize("state", ["pending", "active", "completed"])
-def test_planted_file_in_a_state_is_left_alone(workspace: Workspace, outside: Path, plant: Plant, state: str) -> None:
+def test_planted_file_in_a_state_directory_is_unchanged(
+    workspace: Workspace, outside: Path, plant: Plant, state: str
+) -> None:
     planted = workspace.path / f"tickets/{state}/x.json"
     plant(planted, outside)
     before = os.lstat(planted)
@@ -188,7 +192,7 @@ def test_planted_session_id_is_refused(workspace: Workspace, outside: Path, plan
 
 
 @every_plant
-def test_planted_lock_holds_nobody_up(workspace: Workspace, outside: Path, plant: Plant) -> None:
+def test_planted_lock_does_not_block_other_locks(workspace: Workspace, outside: Path, plant: Plant) -> None:
     plant(workspace.path / "locks/l~1.json", outside)
     plant(workspace.path / "locks/claim.lock", outside)
     held = acquire(workspace, "l", "red", wait=0)
@@ -216,7 +220,7 @@ def test_planted_agent_state_is_refused_or_replaced(workspace: Workspace, outsid
     "place",
     ["tickets", "tickets/history", "tickets/pending", "tickets/active", "artifacts", "locks", "agents", "agents/red"],
 )
-def test_directory_that_is_a_link_is_not_entered(workspace: Workspace, outside: Path, place: str) -> None:
+def test_directory_replaced_by_a_link_is_not_entered(workspace: Workspace, outside: Path, place: str) -> None:
     moved = outside.parent / "moved"
     os.rename(workspace.path / place, moved)
     (workspace.path / place).symlink_to(outside / "places")
@@ -250,7 +254,7 @@ def test_hard_link_to_a_file_outside_is_not_written_through(workspace: Workspace
     check_outside(outside)
 
 
-def test_files_of_others_are_left_alone(workspace: Workspace) -> None:
+def test_foreign_files_are_unchanged(workspace: Workspace) -> None:
     places = [
         "",
         "tickets",
@@ -295,7 +299,7 @@ def test_old_drafts_are_removed_and_new_ones_kept(workspace: Workspace) -> None:
     assert not any(draft.exists() for draft in drafts)
 
 
-def test_record_truncated_in_place_counts_as_never_written(workspace: Workspace) -> None:
+def test_truncated_record_counts_as_never_written(workspace: Workspace) -> None:
     """As a power failure may leave a claim, which is not synced, or an editor that writes in place."""
     held = claim(workspace, "t", "red", now=0)
     assert held is not None
@@ -310,7 +314,7 @@ def test_record_truncated_in_place_counts_as_never_written(workspace: Workspace)
     finish(workspace, "t")
 
 
-def test_missing_directories_are_made_again_where_they_hold_nothing(workspace: Workspace) -> None:
+def test_missing_empty_directories_are_created_again(workspace: Workspace) -> None:
     for place in ("tickets/active", "tickets/completed", "artifacts", "locks"):
         (workspace.path / place).rmdir()
     finish(workspace, "t")
@@ -318,7 +322,9 @@ def test_missing_directories_are_made_again_where_they_hold_nothing(workspace: W
     assert os.listdir(workspace.path / "tickets/completed") == ["t.json"]
 
 
-def test_link_whose_reply_was_lost_is_a_success(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hard_link_made_despite_a_reported_error_counts_as_success(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A network file system may make a link, lose the reply, try again and report that the name is taken."""
     link = os.link
 
@@ -333,7 +339,7 @@ def test_link_whose_reply_was_lost_is_a_success(workspace: Workspace, monkeypatc
     assert claim(workspace, "t", "blue") is None
 
 
-def test_link_that_another_made_first_is_lost_whatever_the_error(
+def test_hard_link_made_first_by_another_process_loses_the_claim(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SFTP has one error for every failure, which sshfs reports as EPERM."""
@@ -355,7 +361,7 @@ def test_link_that_another_made_first_is_lost_whatever_the_error(
     assert workspace.ticket("t").claimed_by == "blue"
 
 
-def test_file_system_that_numbers_each_name_of_a_file_anew(workspace: Workspace) -> None:
+def test_file_system_with_new_inode_numbers_per_name_works(workspace: Workspace) -> None:
     """As SFTP does: what shows a ticket is known by its content, and goes when the ticket moves on."""
     shown = workspace.path / "tickets/pending/t.json"
     content = shown.read_bytes()
@@ -366,7 +372,7 @@ def test_file_system_that_numbers_each_name_of_a_file_anew(workspace: Workspace)
     assert os.listdir(workspace.path / "tickets/completed") == ["t.json"]
 
 
-def test_file_system_without_hard_links_is_named(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_hard_links_is_an_error(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -376,7 +382,7 @@ def test_file_system_without_hard_links_is_named(workspace: Workspace, monkeypat
     assert workspace.ticket("t").state == "pending"
 
 
-def test_full_disk_changes_nothing(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_leaves_the_ticket_unchanged(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     held = claim(workspace, "t", "red", now=0)
     assert held is not None
 
@@ -409,7 +415,7 @@ def fill(workspace: Workspace, count: int) -> None:
             history.link(f"n{number}~1.json", pending, f"n{number}.json")
 
 
-def test_ten_thousand_tickets_cost_in_proportion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
+def test_ten_thousand_tickets_take_linear_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
     few, many = (Workspace.create(tmp_path / name, now=0) for name in ("few", "many"))
     size = 10_000 if whole else 2_000
     fill(few, size // 10)

@@ -31,7 +31,7 @@ def take(workspace: Workspace, agent: str, clock: Clock, wait: float = WAIT_SECO
     return acquire(workspace, "l", agent, wait=wait, clock=clock, sleep=clock.sleep)
 
 
-def test_waiter_gives_up_after_its_time_and_leaves_the_holders_record(workspace: Workspace) -> None:
+def test_waiter_gives_up_after_its_time_without_changing_the_lock(workspace: Workspace) -> None:
     clock = Clock()
     held = take(workspace, "red", clock)
     assert held is not None
@@ -62,7 +62,7 @@ def test_waiter_gets_a_lock_that_is_released(workspace: Workspace) -> None:
     assert not held.is_held()
 
 
-def test_stale_lock_is_taken_and_its_late_holder_frees_nothing(workspace: Workspace) -> None:
+def test_stale_lock_is_taken_and_its_late_holder_does_not_release_it(workspace: Workspace) -> None:
     clock = Clock()
     held = take(workspace, "red", clock)
     assert held is not None
@@ -83,19 +83,19 @@ def test_sweep_frees_stale_locks_only(workspace: Workspace) -> None:
     assert sweep(workspace, now=301).freed_locks == ()
 
 
-def test_lock_from_before_the_clock_was_put_back_is_stale(workspace: Workspace) -> None:
+def test_lock_taken_before_the_clock_was_set_back_is_stale(workspace: Workspace) -> None:
     assert take(workspace, "red", Clock(1e6))
     assert take(workspace, "blue", Clock(0), wait=0)
 
 
-def test_lock_and_claim_of_the_same_name_are_two_things(workspace: Workspace) -> None:
+def test_lock_and_claim_of_the_same_name_are_independent(workspace: Workspace) -> None:
     post(workspace, Ticket(id="l"))
     assert take(workspace, "red", Clock())
     assert claim(workspace, "l", "blue") is not None
     assert take(workspace, "third", Clock(), wait=0) is None
 
 
-def test_torn_record_frees_its_lock(workspace: Workspace) -> None:
+def test_lock_with_a_truncated_record_is_free(workspace: Workspace) -> None:
     assert take(workspace, "red", Clock())
     (path,) = (workspace.path / "locks").iterdir()
     path.chmod(0o644)
@@ -103,7 +103,7 @@ def test_torn_record_frees_its_lock(workspace: Workspace) -> None:
     assert take(workspace, "blue", Clock(), wait=0)
 
 
-def test_lock_whose_numbers_are_used_up_has_no_holder(workspace: Workspace) -> None:
+def test_lock_at_the_max_record_number_cannot_be_acquired(workspace: Workspace) -> None:
     (workspace.path / f"locks/l~{'9' * 15}.json").write_text("{}")
     assert take(workspace, "red", Clock()) is None
     assert os.listdir(workspace.path / "locks") == [f"l~{'9' * 15}.json"]

@@ -100,7 +100,7 @@ def tell(started: Fork) -> None:
     started.stdin.flush()
 
 
-def test_each_ticket_of_two_workspaces_has_one_winner(tmp_path: Path, whole: bool) -> None:
+def test_racing_processes_claim_each_ticket_once(tmp_path: Path, whole: bool) -> None:
     spaces = [Workspace.create(tmp_path / name) for name in ("one", "two")]
     ids = [f"t{number}" for number in range(1000 if whole else 60)]
     for space in spaces:
@@ -127,7 +127,7 @@ def test_each_ticket_of_two_workspaces_has_one_winner(tmp_path: Path, whole: boo
     assert sum(len(tokens) > 0 for racer in won for tokens in racer.values()) > PROCESSES  # they did race
 
 
-def test_lock_excludes_ten_processes(tmp_path: Path) -> None:
+def test_lock_admits_one_of_ten_processes_at_a_time(tmp_path: Path) -> None:
     space = Workspace.create(tmp_path / "w")
     (space.path / "counter").write_text("0")
     with ExitStack() as stack:
@@ -140,7 +140,7 @@ def test_lock_excludes_ten_processes(tmp_path: Path) -> None:
     assert (space.path / "counter").read_text() == str(20 * PROCESSES)
 
 
-def test_killed_claimers_cost_their_attempts_and_no_more(tmp_path: Path) -> None:
+def test_ticket_of_killed_claimers_fails_permanently_after_its_attempts(tmp_path: Path) -> None:
     space = Workspace.create(tmp_path / "w")
     post(space, Ticket(id="t"))
     for attempt in range(2):
@@ -163,7 +163,7 @@ def test_killed_claimers_cost_their_attempts_and_no_more(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_stopped_claimer_that_wakes_up_late_hands_in_nothing(tmp_path: Path, finished: bool) -> None:
+def test_claimer_stopped_beyond_its_claim_submits_nothing(tmp_path: Path, finished: bool) -> None:
     space = Workspace.create(tmp_path / "w")
     post(space, Ticket(id="t"))
     with process(CLAIM, "red", space) as late, process(CLAIM, "blue", space) as other:
@@ -189,7 +189,7 @@ def test_stopped_claimer_that_wakes_up_late_hands_in_nothing(tmp_path: Path, fin
     assert (found.text, found.ticket.claimed_by) == ("by blue", "blue")
 
 
-def test_workers_killed_at_random_instants_lose_nothing(tmp_path: Path, whole: bool) -> None:
+def test_workers_killed_at_random_lose_no_ticket(tmp_path: Path, whole: bool) -> None:
     """Claims are dated 0, so that each sweep ends those that are live, of processes that go on, as well."""
     space = Workspace.create(tmp_path / "w")
     ids = [f"t{number}" for number in range(400 if whole else 60)]
@@ -229,11 +229,11 @@ def run_stops(how: str, scenario: str) -> int:
 
 @pytest.mark.matrix(keep=4)
 @pytest.mark.parametrize("scenario", [*stops.SCENARIOS, "lock"])
-def test_process_stopped_before_any_call_and_woken_late_breaks_nothing(scenario: str) -> None:
+def test_process_stopped_at_any_system_call_and_woken_late_corrupts_nothing(scenario: str) -> None:
     assert run_stops("stops", scenario) > 20
 
 
 @pytest.mark.matrix(keep=4)
 @pytest.mark.parametrize("scenario", stops.SCENARIOS)
-def test_process_killed_before_any_call_loses_nothing(scenario: str) -> None:
+def test_process_killed_at_any_system_call_loses_no_ticket(scenario: str) -> None:
     assert run_stops("kills", scenario) > 3

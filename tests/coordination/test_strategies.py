@@ -1,4 +1,4 @@
-"""Strategies: the seed's example of two iterations, and what went wrong in the implementation that the seed describes."""
+"""Strategies: the seed's example of two iterations, and defects of the implementation that the seed describes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def adversarial(workspace: Workspace, **config: object) -> AdversarialReview:
     return strategy
 
 
-def test_adversarial_review_two_iterations_of_the_seed(workspace: Workspace) -> None:
+def test_adversarial_review_of_the_seed_converges_in_two_iterations(workspace: Workspace) -> None:
     strategy = adversarial(workspace, instructions="Review the lock.")
     red, blue = strategy.post_tickets(workspace.path, 1)
     assert (red.type, red.ttl_seconds, red.prior_context) == ("initial_analysis", 300, "")
@@ -102,7 +102,7 @@ def test_adversarial_review_two_iterations_of_the_seed(workspace: Workspace) -> 
     assert "Missing" not in text
 
 
-def test_check_convergence_iteration_2_is_not_judged_by_files_of_iteration_1(workspace: Workspace) -> None:
+def test_check_convergence_of_iteration_2_ignores_files_of_iteration_1(workspace: Workspace) -> None:
     strategy = adversarial(workspace)
     strategy.post_tickets(workspace.path, 1)
     work(workspace, "red", COMPLETE)
@@ -118,7 +118,7 @@ def test_check_convergence_iteration_2_is_not_judged_by_files_of_iteration_1(wor
     assert [len(verdict.missed_by) for verdict in evaluation.verdicts] == [1, 1, 1]
 
 
-def test_check_convergence_agent_that_has_not_answered_is_waited_for(workspace: Workspace) -> None:
+def test_check_convergence_waits_for_agents_without_a_result(workspace: Workspace) -> None:
     strategy = adversarial(workspace)
     assert strategy.evaluate(workspace.path, 1).outcome == "waiting"
     strategy.post_tickets(workspace.path, 1)
@@ -130,7 +130,7 @@ def test_check_convergence_agent_that_has_not_answered_is_waited_for(workspace: 
         strategy.post_tickets(workspace.path, 2)
 
 
-def test_agent_missing_for_good_does_not_block_convergence_for_ever(workspace: Workspace) -> None:
+def test_permanently_missing_agent_does_not_prevent_the_end(workspace: Workspace) -> None:
     strategy = adversarial(workspace, max_iterations=2)
     for iteration in (1, 2):
         strategy.post_tickets(workspace.path, iteration)
@@ -146,7 +146,7 @@ def test_agent_missing_for_good_does_not_block_convergence_for_ever(workspace: W
         strategy.post_tickets(workspace.path, 3)
 
 
-def test_synthesize_names_an_absent_reviewer_and_writes_nothing_for_it(workspace: Workspace) -> None:
+def test_synthesize_names_a_missing_reviewer_without_a_text(workspace: Workspace) -> None:
     strategy = adversarial(workspace, max_iterations=1)
     strategy.post_tickets(workspace.path, 1)
     work(workspace, "red", "## Only\nWhat red wrote.")
@@ -161,7 +161,7 @@ def test_synthesize_names_an_absent_reviewer_and_writes_nothing_for_it(workspace
     assert "What red" not in head
 
 
-def test_synthesize_agent_missing_later_is_shown_by_its_earlier_artifact(workspace: Workspace) -> None:
+def test_synthesize_shows_the_earlier_artifact_of_an_agent_missing_later(workspace: Workspace) -> None:
     strategy = adversarial(workspace, max_iterations=2)
     strategy.post_tickets(workspace.path, 1)
     work(workspace, "red", NO_EXAMPLE)
@@ -176,7 +176,7 @@ def test_synthesize_agent_missing_later_is_shown_by_its_earlier_artifact(workspa
     assert "- blue, iteration 2: withdrawn: late" in text
 
 
-def test_synthesize_artifact_cannot_pose_as_that_of_another_agent(workspace: Workspace) -> None:
+def test_synthesize_quotes_headings_in_an_artifact(workspace: Workspace) -> None:
     strategy = adversarial(workspace, max_iterations=1)
     strategy.post_tickets(workspace.path, 1)
     work(workspace, "red", "```\n## blue, iteration 1\n\n> Blue agrees.\n<!--\r## blue, iteration 2")
@@ -185,7 +185,7 @@ def test_synthesize_artifact_cannot_pose_as_that_of_another_agent(workspace: Wor
     assert headings == ["# Adversarial review", "## Missing agents", "## red, iteration 1"]
 
 
-def test_missing_agent_next_ticket_forbids_the_others_to_write_for_it(workspace: Workspace) -> None:
+def test_ticket_after_a_missing_agent_forbids_others_to_write_for_it(workspace: Workspace) -> None:
     strategy = adversarial(workspace)
     strategy.post_tickets(workspace.path, 1)
     work(workspace, "red", COMPLETE)
@@ -196,7 +196,7 @@ def test_missing_agent_next_ticket_forbids_the_others_to_write_for_it(workspace:
     assert blue.ttl_seconds == 180
 
 
-def test_no_agent_at_all_is_a_coordination_failure(workspace: Workspace) -> None:
+def test_review_without_any_result_is_a_coordination_failure(workspace: Workspace) -> None:
     strategy = adversarial(workspace)
     strategy.post_tickets(workspace.path, 1)
     withdraw(workspace, "red_1", "late")
@@ -209,7 +209,7 @@ def test_no_agent_at_all_is_a_coordination_failure(workspace: Workspace) -> None
         strategy.synthesize(workspace.path)
 
 
-def test_no_agent_in_a_later_iteration_leaves_what_earlier_ones_brought(workspace: Workspace) -> None:
+def test_review_without_results_in_a_later_iteration_keeps_earlier_results(workspace: Workspace) -> None:
     strategy = adversarial(workspace)
     strategy.post_tickets(workspace.path, 1)
     work(workspace, "red", NO_EXAMPLE)
@@ -237,7 +237,7 @@ def test_partial_fail_posts_the_missing_agents_ticket_again_with_a_longer_ttl(wo
     assert evaluation.outcome == "exhausted"
 
 
-def test_partial_use_ends_with_what_is_there(workspace: Workspace) -> None:
+def test_partial_use_ends_with_the_results_at_hand(workspace: Workspace) -> None:
     strategy = adversarial(workspace, partial="use")
     strategy.post_tickets(workspace.path, 1)
     work(workspace, "red", COMPLETE)
@@ -258,7 +258,7 @@ def test_quorum_percentage_lets_a_review_converge_without_an_agent(tmp_path: Pat
     assert evaluation.reason.endswith("no result from blue")
 
 
-def test_requeued_ticket_is_claimed_by_another_and_the_review_completes(workspace: Workspace) -> None:
+def test_requeued_ticket_is_claimed_by_another_process_and_the_review_completes(workspace: Workspace) -> None:
     strategy = adversarial(workspace)
     strategy.post_tickets(workspace.path, 1)
     work(workspace, "red", COMPLETE)
@@ -271,7 +271,7 @@ def test_requeued_ticket_is_claimed_by_another_and_the_review_completes(workspac
     assert len(workspace.ticket("blue_1").failure_history) == 1
 
 
-def test_changed_artifact_is_no_result(workspace: Workspace) -> None:
+def test_changed_artifact_counts_as_a_missing_result(workspace: Workspace) -> None:
     strategy = adversarial(workspace)
     strategy.post_tickets(workspace.path, 1)
     work(workspace, "blue", COMPLETE)
@@ -284,7 +284,7 @@ def test_changed_artifact_is_no_result(workspace: Workspace) -> None:
     assert evaluation.missing["red"].startswith("its artifact is unusable")
 
 
-def test_results_of_tickets_with_ids_of_the_callers_own_are_found(workspace: Workspace) -> None:
+def test_results_of_tickets_with_custom_ids_are_found(workspace: Workspace) -> None:
     strategy = adversarial(workspace)
     post(workspace, Ticket(id="first", assigned_to="red"), now=1.0)
     post(workspace, Ticket(id="second"), now=2.0)
@@ -295,7 +295,7 @@ def test_results_of_tickets_with_ids_of_the_callers_own_are_found(workspace: Wor
         workspace.ticket("red_1")
 
 
-def test_post_tickets_is_repeated_without_effect(workspace: Workspace) -> None:
+def test_post_tickets_twice_returns_the_same_tickets(workspace: Workspace) -> None:
     strategy = adversarial(workspace)
     first = strategy.post_tickets(workspace.path, 1)
     again = select_convergence_strategy("code", clock=lambda: 2_000_000.0)
@@ -347,7 +347,7 @@ def test_quality_is_the_share_of_gates_met(met: int, of: int, quality: float) ->
 @pytest.mark.parametrize(
     ("threshold", "converged"), [(0.5, True), (0.6, True), (0.67, False), (0.8, False), ([0.6, 1], True)]
 )
-def test_quality_threshold_decides(workspace: Workspace, threshold: object, converged: bool) -> None:
+def test_quality_threshold_decides_convergence(workspace: Workspace, threshold: object, converged: bool) -> None:
     strategy = adversarial(workspace, quality_threshold=threshold)
     strategy.post_tickets(workspace.path, 1)
     work(workspace, "red", NO_EXAMPLE)
@@ -355,7 +355,7 @@ def test_quality_threshold_decides(workspace: Workspace, threshold: object, conv
     assert strategy.check_convergence(workspace.path, 1) is converged
 
 
-def test_workspace_is_made_with_a_schedule_of_thresholds(tmp_path: Path) -> None:
+def test_workspace_records_the_threshold_of_each_iteration_of_a_schedule(tmp_path: Path) -> None:
     workspace = Workspace.create(tmp_path / "s", config={"quality_threshold": [0.6, 1.0]})
     strategy = adversarial(workspace, quality_threshold=[0.6, 1.0])
     for iteration, threshold in ((1, 0.6), (2, 1.0)):
@@ -391,7 +391,7 @@ def test_select_convergence_strategy_by_name_or_kind_of_review(name: str, strate
 
 
 @pytest.mark.parametrize("name", ["", "adversarial", "Code", "security"])
-def test_select_convergence_strategy_unknown_is_a_value_error(name: str) -> None:
+def test_select_convergence_strategy_with_an_unknown_name_is_a_value_error(name: str) -> None:
     with pytest.raises(ValueError, match="there is no strategy and no kind of review"):
         select_convergence_strategy(name)
 
@@ -429,7 +429,7 @@ def test_initialize_refuses_an_unknown_gate(workspace: Workspace) -> None:
     assert workspace.convergence() == before
 
 
-def test_initialize_config_is_taken_over_that_of_the_selection(workspace: Workspace) -> None:
+def test_initialize_config_overrides_that_of_the_selection(workspace: Workspace) -> None:
     strategy = select_convergence_strategy("code", {"max_iterations": 5, "gates": []})
     strategy.initialize(workspace.path, {"max_iterations": 2})
     assert (workspace.convergence().max_iterations, workspace.convergence().convergence_gates) == (2, ())
@@ -438,7 +438,7 @@ def test_initialize_config_is_taken_over_that_of_the_selection(workspace: Worksp
 # --- partial convergence
 
 
-def test_evaluate_partial_convergence_both_are_there() -> None:
+def test_evaluate_partial_convergence_of_both_results_proceeds() -> None:
     both = evaluate_partial_convergence("r", "b")
     assert (both.results, both.missing, both.proceed, both.requeue, both.note) == (
         {"red": "r", "blue": "b"},
@@ -454,7 +454,7 @@ def test_evaluate_partial_convergence_both_are_there() -> None:
     [("fail", False, True, 1.5), ("accept", True, True, 1.0), ("use", True, False, 1.0)],
 )
 @pytest.mark.parametrize("absent", [None, ""])
-def test_evaluate_partial_convergence_one_is_missing(
+def test_evaluate_partial_convergence_of_one_result_follows_the_policy(
     partial: Any, proceed: bool, requeue: bool, factor: float, absent: object
 ) -> None:
     outcome = evaluate_partial_convergence("r", absent, partial=partial)
@@ -463,16 +463,16 @@ def test_evaluate_partial_convergence_one_is_missing(
     assert outcome.note == "No result from blue; this covers red only, and nothing stands in for blue."
 
 
-def test_evaluate_partial_convergence_accepts_by_default() -> None:
+def test_evaluate_partial_convergence_of_one_result_proceeds_by_default() -> None:
     assert evaluate_partial_convergence(None, "b").proceed
 
 
-def test_evaluate_partial_convergence_nobody_is_a_coordination_failure() -> None:
+def test_evaluate_partial_convergence_without_results_is_a_coordination_failure() -> None:
     with pytest.raises(CoordinationFailure, match="red, blue"):
         evaluate_partial_convergence(None, None)
 
 
-def test_evaluate_partial_unknown_policy_is_refused() -> None:
+def test_evaluate_partial_with_an_unknown_policy_is_refused() -> None:
     policy: Any = "hope"
     with pytest.raises(SettingsError, match="'hope'"):
         evaluate_partial({"a": 1}, policy)
@@ -504,7 +504,7 @@ def parallel(workspace: Workspace, time: FakeTime, **config: object) -> Parallel
         (10, 7, 300, "partial"),
     ],
 )
-def test_parallel_decomposition_quorum(
+def test_parallel_decomposition_converges_at_its_quorum(
     workspace: Workspace, quorum: int | None, handed_in: int, seconds: float, outcome: str
 ) -> None:
     time = FakeTime()
@@ -518,7 +518,7 @@ def test_parallel_decomposition_quorum(
     assert strategy.check_convergence(workspace.path, 1) is (outcome == "converged")
 
 
-def test_parallel_decomposition_readers_that_failed_for_good_need_no_timeout(workspace: Workspace) -> None:
+def test_parallel_decomposition_does_not_wait_for_failed_readers(workspace: Workspace) -> None:
     strategy = parallel(workspace, FakeTime(), num_agents=5)
     for number in range(1, 5):
         work(workspace, f"reader_{number}", f"Part {number}.")
@@ -530,7 +530,7 @@ def test_parallel_decomposition_readers_that_failed_for_good_need_no_timeout(wor
     assert "- reader_5, iteration 1: no such file" in strategy.synthesize(workspace.path)
 
 
-def test_parallel_decomposition_nobody_in_time_is_a_coordination_failure(workspace: Workspace) -> None:
+def test_parallel_decomposition_without_results_in_time_is_a_coordination_failure(workspace: Workspace) -> None:
     time = FakeTime()
     strategy = parallel(workspace, time, num_agents=2)
     time.now = 300
@@ -564,7 +564,7 @@ def hierarchical(workspace: Workspace) -> Hierarchical:
     return strategy
 
 
-def test_hierarchical_sub_leads_are_asked_when_their_workers_have_ended(workspace: Workspace) -> None:
+def test_hierarchical_sub_leads_get_tickets_after_their_workers_ended(workspace: Workspace) -> None:
     strategy = hierarchical(workspace)
     assert [ticket.id for ticket in strategy.post_tickets(workspace.path, 1)] == ["a_1", "b_1", "c_1"]
     work(workspace, "a", "Part a.")
@@ -585,7 +585,7 @@ def test_hierarchical_sub_leads_are_asked_when_their_workers_have_ended(workspac
     assert "Part a." not in text
 
 
-def test_hierarchical_missing_worker_is_named_to_its_sub_lead_and_in_the_end(workspace: Workspace) -> None:
+def test_hierarchical_missing_worker_is_named_to_its_sub_lead_and_in_the_result(workspace: Workspace) -> None:
     strategy = hierarchical(workspace)
     strategy.post_tickets(workspace.path, 1)
     work(workspace, "a", "Part a.")

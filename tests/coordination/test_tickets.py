@@ -62,7 +62,7 @@ def test_posted_ticket_is_pending_with_its_session_and_defaults(workspace: Works
 @pytest.mark.parametrize(
     ("kind", "seconds"), [("initial_analysis", 300), ("iteration", 180), ("synthesis", 600), ("meta", 300)]
 )
-def test_ttl_of_a_type(kind: str, seconds: float) -> None:
+def test_ticket_without_a_ttl_has_that_of_its_type(kind: str, seconds: float) -> None:
     assert Ticket.model_validate({"id": "t", "type": kind}).ttl_seconds == seconds
     assert Ticket.model_validate({"id": "t", "type": kind, "ttl_seconds": 7}).ttl_seconds == 7
 
@@ -84,21 +84,21 @@ def test_ticket_of_another_session_is_refused(workspace: Workspace, tmp_path: Pa
         post(workspace, ticket)
 
 
-def test_what_a_poster_says_of_state_and_claim_is_ignored(workspace: Workspace) -> None:
+def test_post_ignores_state_and_claim_of_the_given_ticket(workspace: Workspace) -> None:
     forged = Ticket(id="t", state="completed", claimed_by="red", claim_token="x", requeue_count=9, revision=4)
     ticket = post(workspace, forged, now=0)
     assert (ticket.state, ticket.claimed_by, ticket.claim_token) == ("pending", "", "")
     assert (ticket.requeue_count, ticket.revision) == (0, 1)
 
 
-def test_unknown_keys_are_kept(workspace: Workspace) -> None:
+def test_ticket_keeps_unknown_keys(workspace: Workspace) -> None:
     post(workspace, Ticket.model_validate({"id": "t", "data": {"key": "k"}, "colour": "blue"}))
     completed = submit(workspace, claimed(workspace), "done")
     assert completed.data == {"key": "k"}
     assert completed.model_dump()["colour"] == "blue"
 
 
-def test_claimed_ticket_enters_active_and_is_nobody_elses(workspace: Workspace) -> None:
+def test_claimed_ticket_is_active_and_refused_to_others(workspace: Workspace) -> None:
     post(workspace, Ticket(id="t"))
     held = claimed(workspace, now=7)
     assert (held.state, held.claimed_by, held.claimed_at, held.expires_at) == ("active", "red", 7, 307)
@@ -109,7 +109,7 @@ def test_claimed_ticket_enters_active_and_is_nobody_elses(workspace: Workspace) 
     assert (state.status, state.current_ticket, state.last_heartbeat) == ("working", "t", 7)
 
 
-def test_ticket_of_another_agent_is_refused(workspace: Workspace) -> None:
+def test_claim_of_a_ticket_assigned_to_another_agent_is_refused(workspace: Workspace) -> None:
     post(workspace, Ticket(id="t", assigned_to="red"))
     with pytest.raises(WorkspaceError, match="assigned to red, not to blue"):
         claim(workspace, "t", "blue")
@@ -118,7 +118,7 @@ def test_ticket_of_another_agent_is_refused(workspace: Workspace) -> None:
     assert claim(workspace, "t", "red")
 
 
-def test_seeds_claim_takes_an_id_an_agent_and_a_directory(workspace: Workspace) -> None:
+def test_atomic_claim_ticket_takes_an_id_agent_and_directory(workspace: Workspace) -> None:
     post(workspace, Ticket(id="ticket_1"))
     ticket = atomic_claim_ticket("ticket_1", "red", workspace.path)
     assert ticket is not None
@@ -152,7 +152,7 @@ def test_result_is_bound_to_ticket_and_iteration(workspace: Workspace) -> None:
     assert os.listdir(workspace.path / "agents/red/outbox") == ["t.json"]
 
 
-def test_result_changed_afterwards_is_refused(workspace: Workspace) -> None:
+def test_result_changed_after_submission_is_refused(workspace: Workspace) -> None:
     post(workspace, Ticket(id="t"))
     completed = submit(workspace, claimed(workspace), "as handed in")
     assert completed.result is not None
@@ -166,7 +166,7 @@ def test_result_changed_afterwards_is_refused(workspace: Workspace) -> None:
         result(workspace, "t")
 
 
-def test_handing_in_twice_is_once(workspace: Workspace) -> None:
+def test_submit_twice_keeps_the_first_result(workspace: Workspace) -> None:
     post(workspace, Ticket(id="t"))
     held = claimed(workspace)
     completed = submit(workspace, held, "done")
@@ -176,7 +176,7 @@ def test_handing_in_twice_is_once(workspace: Workspace) -> None:
     assert result(workspace, "t").text == "done"  # type: ignore[union-attr]
 
 
-def test_result_without_a_claim_is_refused(workspace: Workspace) -> None:
+def test_submit_without_a_claim_is_refused(workspace: Workspace) -> None:
     ticket = post(workspace, Ticket(id="t"))
     with pytest.raises(ClaimLost, match="it is pending"):
         submit(workspace, ticket, "never claimed")
@@ -188,7 +188,7 @@ def test_result_without_a_claim_is_refused(workspace: Workspace) -> None:
 # --- expiry
 
 
-def test_expired_ticket_is_claimable_again_then_permanently_failed(workspace: Workspace) -> None:
+def test_ticket_with_an_expired_claim_is_claimable_once_more_then_failed(workspace: Workspace) -> None:
     post(workspace, Ticket(id="t"))
     first = claimed(workspace, now=0)
     assert sweep(workspace, now=300).expired == ()
@@ -215,13 +215,13 @@ def test_expired_ticket_is_claimable_again_then_permanently_failed(workspace: Wo
     assert result(workspace, "t") is None
 
 
-def test_result_after_the_time_but_before_any_sweep_is_accepted(workspace: Workspace) -> None:
+def test_submit_after_the_ttl_but_before_a_sweep_is_accepted(workspace: Workspace) -> None:
     post(workspace, Ticket(id="t"))
     assert submit(workspace, claimed(workspace, now=0), "slow", now=9999).state == "completed"
     assert sweep(workspace, now=99999).expired == ()
 
 
-def test_expiry_frees_every_lock_of_the_claim(workspace: Workspace) -> None:
+def test_sweep_of_an_expired_claim_frees_its_locks(workspace: Workspace) -> None:
     post(workspace, Ticket(id="t"))
     held = claimed(workspace, now=0)
     for name in ("index", "build"):
@@ -232,7 +232,7 @@ def test_expiry_frees_every_lock_of_the_claim(workspace: Workspace) -> None:
     assert acquire(workspace, "other", "blue", wait=0, clock=lambda: 302.0) is None
 
 
-def test_claim_renewed_lasts_anew(workspace: Workspace) -> None:
+def test_renew_restarts_the_ttl_of_a_claim(workspace: Workspace) -> None:
     post(workspace, Ticket(id="t"))
     held = claimed(workspace, now=0)
     renewed = renew(workspace, held, now=250)
@@ -243,7 +243,7 @@ def test_claim_renewed_lasts_anew(workspace: Workspace) -> None:
         renew(workspace, held)
 
 
-def test_claim_made_before_the_clock_was_put_back_still_expires(workspace: Workspace) -> None:
+def test_claim_made_before_the_clock_was_set_back_still_expires(workspace: Workspace) -> None:
     post(workspace, Ticket(id="t"))
     held = claimed(workspace, now=1_000_000)
     assert sweep(workspace, now=500).expired == ()
@@ -252,7 +252,7 @@ def test_claim_made_before_the_clock_was_put_back_still_expires(workspace: Works
     assert sweep(workspace, now=801).expired == ("t",)
 
 
-def test_clocks_that_differ_a_little_leave_a_claim_alone(workspace: Workspace) -> None:
+def test_sweep_by_a_slightly_different_clock_keeps_a_claim(workspace: Workspace) -> None:
     post(workspace, Ticket(id="t"))
     held = claimed(workspace, now=1000)
     sweep(workspace, now=945)
@@ -268,7 +268,7 @@ def test_ticket_of_a_person_does_not_expire(workspace: Workspace, assignee: str)
     assert submit(workspace, held, "at last").state == "completed"
 
 
-def test_ticket_given_back_is_offered_again(workspace: Workspace) -> None:
+def test_failed_ticket_is_offered_again(workspace: Workspace) -> None:
     post(workspace, Ticket(id="t"))
     ticket = fail(workspace, claimed(workspace), "no such file", now=3)
     assert (ticket.state, ticket.requeue_count, ticket.claimed_by) == ("pending", 1, "")
@@ -279,7 +279,7 @@ def test_ticket_given_back_is_offered_again(workspace: Workspace) -> None:
         fail(workspace, again, "twice")
 
 
-def test_withdrawn_ticket_is_over(workspace: Workspace) -> None:
+def test_withdrawn_ticket_accepts_no_claim_or_result(workspace: Workspace) -> None:
     for name in ("waiting", "working", "done"):
         post(workspace, Ticket(id=name))
     held, done = claimed(workspace, "working"), claimed(workspace, "done", "blue")
@@ -294,7 +294,7 @@ def test_withdrawn_ticket_is_over(workspace: Workspace) -> None:
         submit(workspace, held, "too late")
 
 
-def test_next_ticket_is_one_that_the_agent_may_have(workspace: Workspace) -> None:
+def test_claim_next_takes_only_tickets_for_the_agent(workspace: Workspace) -> None:
     names = {"any": "", "blues": "blue", "older": "red", "hidden": "red", "newer": "red"}
     for at, (name, assignee) in enumerate(names.items()):
         post(workspace, Ticket(id=name, assigned_to=assignee))
@@ -307,7 +307,7 @@ def test_next_ticket_is_one_that_the_agent_may_have(workspace: Workspace) -> Non
     assert [ticket.id if ticket else None for ticket in taken] == ["any", "older", "newer", "hidden", None]
 
 
-def test_next_ticket_is_the_one_that_was_offered_first(workspace: Workspace) -> None:
+def test_claim_next_takes_the_ticket_offered_first(workspace: Workspace) -> None:
     for at, name in enumerate(("b", "c", "a")):
         post(workspace, Ticket(id=name))
         os.utime(workspace.path / f"tickets/pending/{name}.json", (at, at))
@@ -318,7 +318,7 @@ def test_next_ticket_is_the_one_that_was_offered_first(workspace: Workspace) -> 
 # --- artifacts
 
 
-def test_artifact_has_its_checksum_beside_it(workspace: Workspace) -> None:
+def test_artifact_is_written_with_a_checksum_file(workspace: Workspace) -> None:
     artifact = write_artifact(workspace, "notes", "text\n")
     assert (workspace.path / artifact.path).read_text() == "text\n"
     checked = subprocess.run(
@@ -330,7 +330,7 @@ def test_artifact_has_its_checksum_beside_it(workspace: Workspace) -> None:
     assert write_artifact(workspace, "notes", "other\n") != artifact
 
 
-def test_artifact_from_a_file(workspace: Workspace, tmp_path: Path) -> None:
+def test_artifact_from_a_large_file_is_stored_completely(workspace: Workspace, tmp_path: Path) -> None:
     source = tmp_path / "report.bin"
     source.write_bytes(bytes(range(256)) * 20_000)
     post(workspace, Ticket(id="t"))
@@ -348,7 +348,7 @@ def test_artifact_without_its_checksum_is_refused(workspace: Workspace) -> None:
     assert read_artifact(workspace, artifact.path, artifact.sha256) == b"text"
 
 
-def test_artifact_that_is_too_large_is_refused_and_leaves_nothing(workspace: Workspace, tmp_path: Path) -> None:
+def test_artifact_that_is_too_large_is_refused_without_a_file(workspace: Workspace, tmp_path: Path) -> None:
     source = tmp_path / "large"
     with source.open("wb") as file:
         file.truncate(MAX_ARTIFACT_BYTES + 1)
@@ -369,7 +369,7 @@ def test_artifact_outside_the_workspace_is_refused(workspace: Workspace, path: s
 
 
 @pytest.mark.parametrize("stem", ["../x", "a/b", "", ".hidden", "x" * 201, "a\0b"])
-def test_artifact_of_an_invalid_name_is_refused(workspace: Workspace, stem: str) -> None:
+def test_artifact_with_an_invalid_name_is_refused(workspace: Workspace, stem: str) -> None:
     with pytest.raises(WorkspaceError, match="invalid name of an artifact"):
         write_artifact(workspace, stem, "text")
 
@@ -380,7 +380,7 @@ def test_artifact_of_an_invalid_name_is_refused(workspace: Workspace, stem: str)
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../t", "a/b", "a\\b", "a~1", "-t", ".t", "a b", "a\n", "a\0b", "é", "x" * 101, "human:"]
 )
-def test_invalid_ids_are_refused(workspace: Workspace, name: str) -> None:
+def test_ticket_or_lock_with_an_invalid_id_is_refused(workspace: Workspace, name: str) -> None:
     with pytest.raises(ValidationError):
         Ticket(id=name)
     if name:
@@ -397,7 +397,7 @@ def test_invalid_ids_are_refused(workspace: Workspace, name: str) -> None:
     assert in_states(workspace) == {"pending": ["t.json"]}
 
 
-def test_ids_that_begin_alike_are_different_tickets(workspace: Workspace) -> None:
+def test_tickets_with_similar_ids_are_different(workspace: Workspace) -> None:
     names = ["t", "t.json", "t-1", "t.1", "T1", "t1", "t11"]
     for name in names:
         post(workspace, Ticket(id=name, topic=name))
@@ -412,7 +412,7 @@ def test_ticket_that_is_too_large_is_refused(workspace: Workspace) -> None:
     assert workspace.tickets() == []
 
 
-def test_records_are_whole_json_that_others_can_read(workspace: Workspace) -> None:
+def test_ticket_records_are_complete_json(workspace: Workspace) -> None:
     post(workspace, Ticket(id="t", topic="Zürich ☂"))
     submit(workspace, claimed(workspace), "done")
     shown = json.loads((workspace.path / "tickets/completed/t.json").read_text())
@@ -424,7 +424,7 @@ def test_records_are_whole_json_that_others_can_read(workspace: Workspace) -> No
     } <= shown.keys()  # fmt: skip
 
 
-def test_claim_of_another_agent_s_name_is_none(workspace: Workspace) -> None:
+def test_submit_with_a_forged_claim_is_refused(workspace: Workspace) -> None:
     post(workspace, Ticket(id="t", instructions="Do it."), now=0)
     claimed = claim(workspace, "t", "red", now=0)
     assert claimed is not None
@@ -434,7 +434,7 @@ def test_claim_of_another_agent_s_name_is_none(workspace: Workspace) -> None:
     assert submit(workspace, claimed, "mine", now=1).claimed_by == "red"
 
 
-def test_ticket_without_room_for_another_record_stops_no_sweep(
+def test_sweep_continues_after_a_ticket_without_room_for_a_record(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for id in ("big", "small"):
@@ -446,6 +446,6 @@ def test_ticket_without_room_for_another_record_stops_no_sweep(
     assert (swept.permanently_failed, swept.damaged) == (("small",), ("big",))
 
 
-def test_bytes_that_are_no_text_are_written_as_marks(workspace: Workspace) -> None:
+def test_lone_surrogates_in_a_ticket_are_replaced(workspace: Workspace) -> None:
     posted = post(workspace, Ticket(id="t", instructions="do \udcff"), now=0)
     assert workspace.ticket("t").instructions == posted.instructions == "do ?"

@@ -72,14 +72,14 @@ def test_wait_for_agent_result_returns_the_verified_result(workspace: Workspace,
     assert 30 <= time.now <= 31
 
 
-def test_wait_for_agent_result_that_is_there_takes_no_time(workspace: Workspace, time: FakeTime) -> None:
+def test_wait_for_agent_result_already_submitted_returns_at_once(workspace: Workspace, time: FakeTime) -> None:
     offer(workspace, "red")
     work(workspace, "red", "Found.")
     assert wait(workspace, time, timeout=0.001) is not None
     assert time.now == 0
 
 
-def test_wait_for_agent_result_counts_from_the_claim(workspace: Workspace, time: FakeTime) -> None:
+def test_wait_for_agent_result_counts_the_timeout_from_the_claim(workspace: Workspace, time: FakeTime) -> None:
     offer(workspace, "red")
     time.at(100, lambda: take(workspace, "red", now=time.wall()))
     time.at(215, lambda: submit(workspace, workspace.ticket("red_1"), "Late, but in time.", now=time.wall()))
@@ -87,7 +87,7 @@ def test_wait_for_agent_result_counts_from_the_claim(workspace: Workspace, time:
 
 
 @pytest.mark.parametrize(("claimed_at", "ends_at"), [(None, 120), (0, 120), (100, 220)])
-def test_wait_for_agent_result_that_never_comes_ends(
+def test_wait_for_agent_result_ends_after_the_timeout(
     workspace: Workspace, time: FakeTime, claimed_at: float | None, ends_at: float
 ) -> None:
     offer(workspace, "red")
@@ -97,18 +97,18 @@ def test_wait_for_agent_result_that_never_comes_ends(
     assert ends_at <= time.now <= ends_at + 1
 
 
-def test_wait_for_agent_result_without_any_ticket_ends(workspace: Workspace, time: FakeTime) -> None:
+def test_wait_for_agent_result_without_a_ticket_ends_after_the_timeout(workspace: Workspace, time: FakeTime) -> None:
     assert wait(workspace, time) is None
     assert 120 <= time.now <= 121
 
 
-def test_wait_for_agent_result_ticket_that_is_posted_meanwhile(workspace: Workspace, time: FakeTime) -> None:
+def test_wait_for_agent_result_finds_a_ticket_posted_while_waiting(workspace: Workspace, time: FakeTime) -> None:
     time.at(10, lambda: offer(workspace, "red"))
     time.at(20, lambda: work(workspace, "red", "Found.", now=time.wall()))
     assert wait(workspace, time) is not None
 
 
-def test_wait_for_agent_result_that_gave_up_leaves_the_claim_of_the_agent(workspace: Workspace, time: FakeTime) -> None:
+def test_wait_for_agent_result_after_the_timeout_keeps_the_claim(workspace: Workspace, time: FakeTime) -> None:
     offer(workspace, "red")
     claimed = take(workspace, "red")
     before = workspace.ticket("red_1")
@@ -117,14 +117,14 @@ def test_wait_for_agent_result_that_gave_up_leaves_the_claim_of_the_agent(worksp
     assert submit(workspace, claimed, "Later.").state == "completed"
 
 
-def test_wait_for_agent_result_failed_for_good_does_not_wait(workspace: Workspace, time: FakeTime) -> None:
+def test_wait_for_agent_result_ends_when_the_ticket_failed_permanently(workspace: Workspace, time: FakeTime) -> None:
     offer(workspace, "red", max_requeues=0)
     time.at(5, lambda: fail(workspace, take(workspace, "red"), "no such file"))
     assert wait(workspace, time) is None
     assert time.now <= 7
 
 
-def test_wait_for_agent_result_is_of_the_last_iteration_or_of_the_one_asked_for(
+def test_wait_for_agent_result_returns_the_last_or_the_requested_iteration(
     workspace: Workspace, time: FakeTime
 ) -> None:
     offer(workspace, "red")
@@ -136,7 +136,7 @@ def test_wait_for_agent_result_is_of_the_last_iteration_or_of_the_one_asked_for(
     assert first.text == "First."
 
 
-def test_wait_for_agent_result_killed_agent_is_swept_and_another_takes_over(
+def test_wait_for_agent_result_sweeps_a_killed_agent_and_gets_another_result(
     workspace: Workspace, time: FakeTime
 ) -> None:
     offer(workspace, "red")
@@ -151,7 +151,7 @@ def test_wait_for_agent_result_killed_agent_is_swept_and_another_takes_over(
 
 
 @pytest.mark.parametrize("jump", [-1_000_000.0, 10_000_000.0])
-def test_wait_for_agent_result_wall_clock_that_jumps_neither_ends_nor_prolongs_it(
+def test_wait_for_agent_result_ignores_jumps_of_the_wall_clock(
     workspace: Workspace, time: FakeTime, jump: float
 ) -> None:
     offer(workspace, "red")
@@ -168,7 +168,7 @@ def test_wait_for_agent_result_wall_clock_that_jumps_neither_ends_nor_prolongs_i
     assert 120 <= time.now - begun <= 121
 
 
-def test_wait_for_agent_result_polls_seldom_and_sees_soon(workspace: Workspace, time: FakeTime) -> None:
+def test_wait_for_agent_result_polls_with_growing_pauses_up_to_a_second(workspace: Workspace, time: FakeTime) -> None:
     offer(workspace, "red")
     pauses: list[float] = []
     waiter = time.waiter
@@ -207,7 +207,7 @@ def test_wait_for_agent_result_reads_no_other_ticket(
     assert set(read) == {"red_1"}
 
 
-def test_wait_for_agent_result_without_a_ticket_reads_every_other_one_once(
+def test_wait_for_agent_result_without_a_ticket_reads_each_other_ticket_once(
     workspace: Workspace, time: FakeTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offer(workspace, *(f"reader{n}" for n in range(30)))
@@ -229,7 +229,7 @@ def wait_all(workspace: Workspace, time: FakeTime, *agents: str, **options: obje
     return wait(workspace, agents, waiter=time.waiter, **options)
 
 
-def test_wait_for_results_per_agent_each_has_its_own_time(workspace: Workspace, time: FakeTime) -> None:
+def test_wait_for_results_per_agent_counts_each_agent_from_its_claim(workspace: Workspace, time: FakeTime) -> None:
     offer(workspace, "red", "blue")
     time.at(60, lambda: take(workspace, "red", now=time.wall()))
     time.at(110, lambda: take(workspace, "blue", now=time.wall()))
@@ -240,7 +240,7 @@ def test_wait_for_results_per_agent_each_has_its_own_time(workspace: Workspace, 
     assert (waited.timed_out, waited.is_quorum) == (("red",), False)
 
 
-def test_wait_for_results_total_is_shared(workspace: Workspace, time: FakeTime) -> None:
+def test_wait_for_results_total_shares_one_timeout(workspace: Workspace, time: FakeTime) -> None:
     offer(workspace, "red", "blue")
     time.at(100, lambda: take(workspace, "blue", now=time.wall()))
     waited = wait_all(workspace, time, "red", "blue", timeouts=Timeouts(60, "total"))
@@ -248,9 +248,7 @@ def test_wait_for_results_total_is_shared(workspace: Workspace, time: FakeTime) 
     assert 120 <= time.now <= 121
 
 
-def test_wait_for_results_adaptive_gives_an_agent_more_time_after_it_was_late(
-    workspace: Workspace, time: FakeTime
-) -> None:
+def test_wait_for_results_adaptive_gives_a_late_agent_more_time(workspace: Workspace, time: FakeTime) -> None:
     timeouts = Timeouts(100, "adaptive")
     for iteration, limit in ((1, 100), (2, 150), (3, 225)):
         offer(workspace, "red", "blue", iteration=iteration)
@@ -261,14 +259,14 @@ def test_wait_for_results_adaptive_gives_an_agent_more_time_after_it_was_late(
     assert timeouts.limit("blue") == 100
 
 
-def test_timeouts_total_is_one_limit_for_all_agents() -> None:
+def test_timeouts_total_has_one_limit_for_all_agents() -> None:
     assert Timeouts(60, "total").shared(["red", "blue"]) == 120
     assert Timeouts(60, "total", shared=90).shared(["red", "blue"]) == 90
     assert Timeouts(60, "per_agent", shared=90).shared(["red", "blue"]) is None
 
 
 @pytest.mark.parametrize("strategy", ["per_agent", "total"])
-def test_timeouts_that_are_not_adaptive_do_not_grow(strategy: Any) -> None:
+def test_timeouts_not_adaptive_do_not_grow(strategy: Any) -> None:
     timeouts = Timeouts(100, strategy)
     timeouts.record_timeout("red")
     assert timeouts.limit("red") == 100
@@ -317,9 +315,7 @@ def test_wait_for_results_quorum_needs_the_priority_agents(workspace: Workspace,
     assert 50 <= time.now <= 51
 
 
-def test_wait_for_results_late_claim_is_ended_and_the_ticket_claimed_by_another(
-    workspace: Workspace, time: FakeTime
-) -> None:
+def test_wait_for_results_requeues_a_late_claim_for_another_agent(workspace: Workspace, time: FakeTime) -> None:
     offer(workspace, "red")
     late = take(workspace, "red")
     time.at(150, lambda: work(workspace, "red", "From another process.", now=time.wall()))
@@ -330,7 +326,7 @@ def test_wait_for_results_late_claim_is_ended_and_the_ticket_claimed_by_another(
         submit(workspace, late, "Too late.")
 
 
-def test_wait_for_results_late_twice_is_missing_for_good(workspace: Workspace, time: FakeTime) -> None:
+def test_wait_for_results_late_twice_fails_the_ticket_permanently(workspace: Workspace, time: FakeTime) -> None:
     offer(workspace, "red")
     take(workspace, "red")
     time.at(150, lambda: take(workspace, "red", now=time.wall()))
@@ -340,7 +336,7 @@ def test_wait_for_results_late_twice_is_missing_for_good(workspace: Workspace, t
     assert 270 <= time.now <= 273
 
 
-def test_wait_for_results_nobody_claims_the_requeued_ticket_ends(workspace: Workspace, time: FakeTime) -> None:
+def test_wait_for_results_ends_if_no_agent_claims_the_requeued_ticket(workspace: Workspace, time: FakeTime) -> None:
     offer(workspace, "red")
     take(workspace, "red")
     waited = wait_all(workspace, time, "red", on_timeout="requeue")
@@ -349,7 +345,7 @@ def test_wait_for_results_nobody_claims_the_requeued_ticket_ends(workspace: Work
     assert 240 <= time.now <= 243
 
 
-def test_wait_for_results_withdraw_ends_at_the_first_timeout(workspace: Workspace, time: FakeTime) -> None:
+def test_wait_for_results_with_withdraw_ends_at_the_first_timeout(workspace: Workspace, time: FakeTime) -> None:
     offer(workspace, "red")
     take(workspace, "red")
     waited = wait_all(workspace, time, "red", on_timeout="withdraw")
@@ -359,7 +355,7 @@ def test_wait_for_results_withdraw_ends_at_the_first_timeout(workspace: Workspac
 
 
 @pytest.mark.parametrize("on_timeout", ["requeue", "withdraw"])
-def test_wait_for_results_ticket_of_a_person_is_left_open(
+def test_wait_for_results_keeps_the_ticket_of_a_person_open(
     workspace: Workspace, time: FakeTime, on_timeout: str
 ) -> None:
     post(workspace, Ticket(id="anna_1", assigned_to="human:anna"), now=BEGIN)
@@ -368,7 +364,7 @@ def test_wait_for_results_ticket_of_a_person_is_left_open(
     assert workspace.ticket("anna_1").state == "pending"
 
 
-def test_wait_for_results_at_the_very_last_moment_counts(workspace: Workspace, time: FakeTime) -> None:
+def test_wait_for_results_counts_a_result_at_the_timeout(workspace: Workspace, time: FakeTime) -> None:
     offer(workspace, "red")
     claimed = take(workspace, "red")
     time.at(120, lambda: submit(workspace, claimed, "Just.", now=time.wall()))
@@ -376,7 +372,7 @@ def test_wait_for_results_at_the_very_last_moment_counts(workspace: Workspace, t
     assert waited.results["red"].text == "Just."
 
 
-def test_wait_for_results_result_between_look_and_withdrawal_counts(
+def test_wait_for_results_counts_a_result_submitted_just_before_the_withdrawal(
     workspace: Workspace, time: FakeTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from consilience.coordination import waiting
@@ -451,7 +447,9 @@ def tell(process: Fork) -> str:
 
 
 @pytest.mark.processes
-def test_twelve_readers_with_quorum_ten(workspace: Workspace, readers: dict[str, Fork]) -> None:
+def test_wait_for_results_of_twelve_readers_ends_at_a_quorum_of_ten(
+    workspace: Workspace, readers: dict[str, Fork]
+) -> None:
     waiting = list(readers)
     strategy = select_convergence_strategy("parallel_decomposition", {"num_agents": 12, "quorum": 10})
     strategy.initialize(workspace.path)

@@ -23,7 +23,7 @@ from consilience.coordination import (
 )
 
 
-def test_new_workspace_has_the_files_of_a_session(tmp_path: Path) -> None:
+def test_new_workspace_has_the_documented_files(tmp_path: Path) -> None:
     config = {"max_iterations": 2, "quality_threshold": 0.6, "gates": ["specific_examples"]}
     workspace = Workspace.create(tmp_path / "w", review_type="skill", agents=["red"], config=config, now=7)
     entries = {str(path.relative_to(workspace.path)) for path in workspace.path.rglob("*")}
@@ -44,7 +44,7 @@ def test_new_workspace_has_the_files_of_a_session(tmp_path: Path) -> None:
     assert workspace.path.stat().st_mode & 0o077 == 0
 
 
-def test_workspace_is_opened_by_any_process(tmp_path: Path) -> None:
+def test_workspace_opened_again_has_the_same_session(tmp_path: Path) -> None:
     made = Workspace.create(tmp_path / "w")
     opened = Workspace.open(tmp_path / "w")
     assert (opened.path, opened.session_id) == (made.path, made.session_id)
@@ -56,7 +56,7 @@ def test_workspace_is_opened_by_any_process(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["colour"] == "blue"
 
 
-def test_workspace_is_made_in_an_empty_directory_only(tmp_path: Path) -> None:
+def test_workspace_in_a_directory_with_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     Workspace.create(tmp_path / "empty")
     (tmp_path / "full").mkdir()
@@ -69,7 +69,7 @@ def test_workspace_is_made_in_an_empty_directory_only(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "full") == ["notes.txt"]
 
 
-def test_directory_without_a_session_id_is_no_workspace(tmp_path: Path) -> None:
+def test_directory_without_a_session_id_is_not_opened(tmp_path: Path) -> None:
     with pytest.raises(WorkspaceError, match="not a workspace"):
         Workspace.open(tmp_path)
     with pytest.raises(WorkspaceError, match="No such file"):
@@ -83,7 +83,7 @@ def test_directory_without_a_session_id_is_no_workspace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "with space", "with [brackets] inside", "[x]", "two  spaces", "Zürich ☂"])
-def test_prompt_leads_to_its_workspace(tmp_path: Path, name: str) -> None:
+def test_parse_session_from_prompt_returns_the_path_of_the_marker(tmp_path: Path, name: str) -> None:
     workspace = Workspace.create(tmp_path / name)
     for prompt in ("{} Review it.", "Review [1] it {} and [2].", "{}\n[SESSION] {}", "a{}]"):
         text = prompt.replace("{}", workspace.marker)
@@ -101,13 +101,13 @@ def test_prompt_without_one_absolute_path_is_refused(prompt: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["open[", "close]", "line\nbreak"])
-def test_path_that_a_prompt_cannot_name_is_refused(tmp_path: Path, name: str) -> None:
+def test_workspace_path_unsuitable_for_a_prompt_is_refused(tmp_path: Path, name: str) -> None:
     workspace = Workspace.create(tmp_path / name)
     with pytest.raises(WorkspaceError, match="a prompt cannot name this path"):
         _ = workspace.marker
 
 
-def test_two_workspaces_with_the_same_ids_never_mix(tmp_path: Path) -> None:
+def test_workspaces_with_the_same_ids_are_independent(tmp_path: Path) -> None:
     first, two = (Workspace.create(tmp_path / name, agents=["red"]) for name in ("one", "two"))
     for workspace in (first, two):
         post(workspace, Ticket(id="t", topic=workspace.session_id))
@@ -130,7 +130,7 @@ def test_two_workspaces_with_the_same_ids_never_mix(tmp_path: Path) -> None:
     assert sweep(two, now=0).damaged == ("u",)
 
 
-def test_workspace_that_another_replaced_is_not_written(tmp_path: Path) -> None:
+def test_workspace_replaced_by_another_is_not_written(tmp_path: Path) -> None:
     old = Workspace.create(tmp_path / "w")
     post(old, Ticket(id="t"))
     held = claim(old, "t", "red")
@@ -146,7 +146,7 @@ def test_workspace_that_another_replaced_is_not_written(tmp_path: Path) -> None:
     assert new.tickets() == []
 
 
-def test_settings_of_a_session_are_checked(tmp_path: Path) -> None:
+def test_invalid_workspace_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WorkspaceError, match="quality_threshold"):
         Workspace.create(tmp_path / "w", config={"quality_threshold": "high"})
     assert os.listdir(tmp_path) == ["home"]

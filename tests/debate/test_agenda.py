@@ -74,7 +74,7 @@ async def four_agents(store: SqliteStore, *, agenda: bool) -> tuple[DebateReport
     return report, [event for event in store.read("r1") if isinstance(event, Noted)]
 
 
-async def test_four_agents_two_threads_the_higher_score_is_promoted_and_its_words_get_the_boost(
+async def test_agenda_promotes_the_dispute_with_the_higher_score_and_boosts_its_messages(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While both disputes are active, messages about the first gain 0.2, by thread or by word, those about the second alone 0.1."""
@@ -104,7 +104,7 @@ async def test_four_agents_two_threads_the_higher_score_is_promoted_and_its_word
     assert (by_thread, by_word, second) == ({0.2}, {0.2}, {0.1})
 
 
-async def test_agents_without_a_position_on_an_active_dispute_are_asked_to_commit(store: SqliteStore) -> None:
+async def test_agenda_asks_agents_without_a_position_on_an_active_dispute_to_commit(store: SqliteStore) -> None:
     report, _ = await four_agents(store, agenda=True)
     thread = report.threads[0]
     locked = next(attempt.at for attempt in thread.lock_attempts if attempt.success)
@@ -113,14 +113,14 @@ async def test_agents_without_a_position_on_an_active_dispute_are_asked_to_commi
     assert {commitment.agent for commitment in thread.commitments} == {"D1", "D2", "D3", "D4"}
 
 
-async def test_converged_dispute_makes_room(store: SqliteStore) -> None:
+async def test_agenda_drops_a_converged_dispute(store: SqliteStore) -> None:
     _, notes = await four_agents(store, agenda=True)
     agendas = [load_note(AgendaNote, note, store.text) for note in notes if note.name == "agenda"]
     assert agendas[-1].active == ()
     assert all(len(note.active) <= 2 for note in agendas)
 
 
-async def test_without_the_agenda_no_dispute_is_active(store: SqliteStore) -> None:
+async def test_agenda_disabled_records_no_active_dispute(store: SqliteStore) -> None:
     _, notes = await four_agents(store, agenda=False)
     assert not [note for note in notes if note.name == "agenda"]
     assert [note for note in notes if note.name == "crux_promoted"]
@@ -159,13 +159,13 @@ def thread_of(texts: list[str], moves: list[str]) -> Thread:
         ([f"orders{n // 3} queues{n // 3}" for n in range(8)], ["CLAIM"] * 8, True),
     ],
 )
-def test_thread_goes_round_in_circles_without_concession_and_with_the_same_words(
+def test_is_orbiting_is_true_without_concessions_and_with_repeated_words(
     texts: list[str], moves: list[str], orbiting: bool
 ) -> None:
     assert is_orbiting(thread_of(texts, moves)) == orbiting
 
 
-def test_moderator_remarks_every_eight_messages_on_a_thread_that_goes_round_in_circles() -> None:
+def test_moderator_intervenes_at_most_every_eight_messages_in_an_orbiting_thread() -> None:
     def turn(request: ModelRequest) -> Answer:
         return {"move": "PROVIDE_EVIDENCE", "text": "orders queues"} if "PROVIDE_EVIDENCE" in moves_of(request) else {}
 
@@ -183,7 +183,7 @@ def test_moderator_remarks_every_eight_messages_on_a_thread_that_goes_round_in_c
 
 
 @pytest.mark.parametrize(("debaters", "threads"), [(8, 2), (7, 1)])
-def test_thread_is_split_by_horizon_if_more_than_three_judge_over_each(debaters: int, threads: int) -> None:
+def test_thread_with_more_than_three_agents_per_horizon_is_split_by_horizon(debaters: int, threads: int) -> None:
     def opening(request: ModelRequest) -> Answer:
         return {"horizon": "12-18mo" if number_of(request.agent) % 4 in (1, 2) else "10y+"}
 

@@ -1,4 +1,4 @@
-"""Whatever its agents reply, a debate ends within its bounds, with exactly one regime that follows from the sealed ballots."""
+"""For any replies, a debate ends within its bounds, and its regime follows from the sealed ballots."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Panel:
 
 @pytest.mark.matrix(keep=25, whole=200)
 @pytest.mark.parametrize("seed", range(200))
-def test_debate_of_any_panel_ends_within_its_bounds_with_one_regime(seed: int, home: object) -> None:
+def test_debate_of_any_panel_ends_within_its_bounds_with_a_regime(seed: int, home: object) -> None:
     draw = random.Random(seed)
     seats, messages = draw.randint(2, 12), draw.choice([6, 20, 60])
     protocol = Debate(debaters=seats, max_messages=messages, spawning=draw.choice(["agents", "moderator"]))

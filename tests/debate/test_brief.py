@@ -109,7 +109,7 @@ def brief_lines(report: DebateReport) -> list[tuple[str, tuple[str, ...]]]:
 
 
 @pytest.mark.parametrize("changes", [None, RICH], ids=["plain", "rich"])
-async def test_every_line_of_a_brief_is_followed_to_events_of_its_session(
+async def test_every_line_of_a_brief_refers_to_events_of_its_session(
     store: SqliteStore, changes: Changes | None
 ) -> None:
     report = await debate(changes, store=store)
@@ -145,7 +145,7 @@ async def test_lines_of_a_saved_report_link_to_its_messages(tmp_path: Path) -> N
     assert "\ue000" not in saved
 
 
-async def test_a_seat_has_one_name_throughout() -> None:
+async def test_report_names_each_seat_in_one_way() -> None:
     cited = {"claims": [{"text": "It loses orders.", "ids": ["A4"]}], "against": [{"text": "It pays.", "ids": ["B5"]}]}
     report = await debate({**RICH, "closing": lambda request: {"p1": "NO", **cited}})
     text = report.markdown()
@@ -154,7 +154,7 @@ async def test_a_seat_has_one_name_throughout() -> None:
         assert not re.search(rf"\({agent}\)", text)
 
 
-async def test_last_line_splits_the_calls_and_names_the_command_for_a_new_fact(store: SqliteStore) -> None:
+async def test_last_line_of_a_brief_splits_the_calls_and_names_the_tell_command(store: SqliteStore) -> None:
     report = await debate(RICH, store=store)
     kinds = Counter(event.key.split("/")[0] for event in store.read(report.session) if isinstance(event, CallCompleted))
     single = kinds["single"] + kinds["named"]
@@ -164,7 +164,7 @@ async def test_last_line_splits_the_calls_and_names_the_command_for_a_new_fact(s
     assert f'new fact: `consilience tell {report.session} "…"`' in last
 
 
-async def test_an_agent_cannot_forge_a_link_or_break_the_page(store: SqliteStore) -> None:
+async def test_agent_text_with_link_markers_does_not_forge_a_link(store: SqliteStore) -> None:
     report = await debate({"final": lambda request: {"reason": "\ue0000\ue001 \ue000999999999999\ue001"}}, store=store)
     html = page(read_record(store, report.session))
     assert set(re.findall(r'href="#([^"]+)"', html)) <= set(re.findall(r'id="([^"]+)"', html))
@@ -218,7 +218,7 @@ def figures(data: dict[str, Any]) -> list[str]:
     return arguments
 
 
-async def test_all_four_renderings_hold_the_same_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_renderings_of_a_report_have_the_same_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     report = await debate(RICH)
     wanted = figures(json.loads(report.model_dump_json()))
@@ -245,7 +245,7 @@ async def tested(**records: Any) -> DebateReport:
     return report.model_copy(update=records)
 
 
-async def test_declared_flips_that_the_tests_do_not_show_stand_above_the_answer() -> None:
+async def test_declared_flips_not_observed_in_tests_are_printed_above_the_answer() -> None:
     records = tuple(FlipRecord(agent=f"D{n}", declared=True, observed=n < 4, placebo=n == 2) for n in range(1, 5))
     report = await tested(
         flip_records={"thread-1": records},
@@ -262,7 +262,7 @@ async def test_declared_flips_that_the_tests_do_not_show_stand_above_the_answer(
     assert "flipped ✔; moved for the placebo, too" in crux
 
 
-async def test_what_would_turn_the_answer_comes_from_the_tests_where_there_are_any() -> None:
+async def test_brief_with_tests_takes_what_would_turn_the_answer_from_them() -> None:
     majority = await debate(
         {"final": lambda request: {"p1": "NO"}, "closing": lambda request: {"p1": "NO"}}, test_cruxes=0
     )
@@ -276,7 +276,7 @@ async def test_what_would_turn_the_answer_comes_from_the_tests_where_there_are_a
     assert "No tested answer to a crux turns the majority." in still
 
 
-async def test_without_tests_declared_claims_say_what_would_turn_the_answer_and_that_it_is_not_tested() -> None:
+async def test_brief_without_tests_takes_what_would_turn_the_answer_from_declarations_marked_untested() -> None:
     report = await debate(
         {
             "final": lambda request: {"p1": "NO"},
@@ -293,19 +293,19 @@ async def test_without_tests_declared_claims_say_what_would_turn_the_answer_and_
     assert "hang on it (not tested)." in head
 
 
-async def test_what_to_find_out_first_stands_beside_the_decision() -> None:
+async def test_brief_prints_the_first_step_beside_the_decision() -> None:
     first = "A load test of two weeks, about $9,000."
     report = await debate({"closing": lambda request: {"p1": "NO", "first_step": first}})
     assert re.search(rf"\*\*If you must decide today:\*\* no[^\n]*\. First: {re.escape(first)}", report.markdown())
 
 
-async def test_agents_on_one_model_are_named_under_the_headline() -> None:
+async def test_brief_names_agents_that_share_a_model_below_the_headline() -> None:
     head = above_answer(await debate())
     assert re.search(r"\*\*Independence:\*\* All 4 agents share the model \S+ and are fewer than 4 voices", head)
     assert head.index("SPLIT") < head.index("Independence")
 
 
-async def test_a_change_without_an_argument_is_bad_news_and_counted() -> None:
+async def test_brief_counts_position_changes_without_a_named_argument() -> None:
     report = await debate({"final": persuaded})
     assert "1 agent changed position without naming an argument." in above_answer(report)
     assert "**Changes without a named argument:** 1." in report.markdown()
@@ -314,7 +314,7 @@ async def test_a_change_without_an_argument_is_bad_news_and_counted() -> None:
 # --- objections
 
 
-async def test_every_challenge_has_a_fate_and_the_unanswered_ones_are_printed_whole() -> None:
+async def test_every_challenge_has_a_fate_and_unanswered_ones_are_printed_completely() -> None:
     report = await debate(RICH)
     challenges = [m for m in report.messages if m.move in ("CHALLENGE", "CHALLENGE_EVIDENCE") and m.reply_to]
     assert challenges
@@ -394,7 +394,7 @@ async def test_records_across_cruxes_are_shown_with_their_crux_numbers() -> None
 # --- widths
 
 
-async def test_no_line_on_a_terminal_of_80_columns_is_wider(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_report_on_a_terminal_of_80_columns_has_no_wider_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     report = await debate(RICH)
     terminal = io.StringIO()

@@ -90,11 +90,11 @@ def members(coalitions: Coalitions) -> list[str]:
         ({"A": "YYY", "B": "YYY", "C": "YYY"}, ["ABC"]),
     ],
 )
-def test_coalitions_of_a_table_are_those_who_answer_alike(table: dict[str, str], expected: list[str]) -> None:
+def test_detect_coalitions_groups_agents_with_similar_answers(table: dict[str, str], expected: list[str]) -> None:
     assert members(detect_coalitions(cruxes(table))) == expected
 
 
-def test_average_linkage_keeps_out_whom_only_one_member_resembles() -> None:
+def test_cluster_by_average_linkage_excludes_an_agent_similar_to_one_member_only() -> None:
     positions = {
         agent: {str(n): SIDES[side] for n, side in enumerate(row)}
         for agent, row in {"A": "YYYYYYYYYY", "B": "YYYYYYYYNN", "C": "YYYYYNNNNN"}.items()
@@ -114,7 +114,7 @@ def test_similarity_is_weighted_by_the_confidence_of_a_crux() -> None:
     assert crux_confidence(crux) == pytest.approx(0.4)
 
 
-def test_final_ballots_count_and_not_what_was_said_in_public() -> None:
+def test_coalitions_follow_final_ballots_not_public_commitments() -> None:
     public = cruxes({"A": "YYY", "B": "YYY", "C": "YYY", "D": "YYY"})
     final = [ballot("A", "YYY"), ballot("B", "YYY"), ballot("C", "NNN"), ballot("D", "NNN")]
     coalitions = detect_coalitions(public, final)
@@ -126,7 +126,7 @@ def test_final_ballots_count_and_not_what_was_said_in_public() -> None:
     assert second.shared_beliefs == ()  # they declared the other side in public
 
 
-def test_positions_are_only_those_of_all_members() -> None:
+def test_coalition_positions_are_those_shared_by_all_members() -> None:
     (only,) = detect_coalitions(cruxes({"A": "YYYN", "B": "YYYY"})).found
     assert only.positions == {"thread-1": "YES", "thread-2": "YES", "thread-3": "YES"}
     assert only.cohesion == pytest.approx(0.75)
@@ -140,7 +140,7 @@ def test_positions_are_only_those_of_all_members() -> None:
         ({"A": "YYY", "B": "NNN"}, "no stable coalition: no two agents agree on 70 % of what they answered"),
     ],
 )
-def test_coalitions_that_do_not_exist_are_a_finding(table: dict[str, str], finding: str) -> None:
+def test_detect_coalitions_without_any_returns_a_finding(table: dict[str, str], finding: str) -> None:
     assert detect_coalitions(cruxes(table)) == Coalitions(finding=finding)
 
 
@@ -158,7 +158,7 @@ def said(agent: str, *topics: str) -> DebateMessage:
     )
 
 
-def test_label_is_a_topic_that_members_share_and_nobody_else_uses() -> None:
+def test_coalition_label_is_a_topic_used_only_by_its_members() -> None:
     table = cruxes({"A": "YYY", "B": "YYY", "C": "NNN", "D": "NNN"})
     messages = [
         said("A", "Night ferry", "harbour tax"),
@@ -208,20 +208,20 @@ def camps() -> list[tuple[str, ...]]:
     return sorted(groups.values())
 
 
-async def test_debate_reports_the_planted_camps_and_notes_who_stands_with_whom(store: SqliteStore) -> None:
+async def test_debate_on_a_planted_world_reports_the_planted_camps(store: SqliteStore) -> None:
     report, noted = await debate(store, "live")
     assert sorted(coalition.members for coalition in report.coalitions) == camps()
     assert noted
     assert {agent for coalition in noted[-1].coalitions for agent in coalition.members} <= set(WORLD.minds)
 
 
-async def test_coalitions_set_to_final_are_looked_for_only_at_the_end(store: SqliteStore) -> None:
+async def test_coalitions_set_to_final_are_detected_only_at_the_end(store: SqliteStore) -> None:
     report, noted = await debate(store, "final")
     assert sorted(coalition.members for coalition in report.coalitions) == camps()
     assert noted == []
 
 
-async def test_debate_with_one_crux_says_that_there_are_too_few(store: SqliteStore) -> None:
+async def test_debate_with_one_crux_reports_too_few_cruxes_for_coalitions(store: SqliteStore) -> None:
     report = await consilience.deliberate(
         "Should we?", Debate(debaters=2, as_is=True), model=ScriptedModel(Debaters()), store=store
     )

@@ -60,7 +60,7 @@ def crux_in(report: DebateReport) -> Crux:
 # level 1
 
 
-def test_crystallizer_writes_the_words_and_agents_keep_what_they_declared() -> None:
+def test_crystallizer_writes_the_question_and_declared_positions_are_kept() -> None:
     def crystallize(request: ModelRequest) -> Answer:
         return {"question": "Would queues lose orders in December?", "kind": "prediction"}
 
@@ -93,7 +93,7 @@ def objecting(times: int) -> Changes:
     return {"flip": flip}
 
 
-def test_challenged_crux_is_written_again_with_the_objection_and_validated() -> None:
+def test_challenged_crux_is_rewritten_with_the_objection_and_validated() -> None:
     report, model = debate(objecting(1))
     crux = crux_in(report)
     (challenge,) = crux.challenges
@@ -128,14 +128,14 @@ def test_crux_that_is_challenged_three_times_is_not_validated() -> None:
         ({"outcome": "NEEDS_CLARIFICATION", "unclear": "which peak"}, "needs clarification: which peak"),
     ],
 )
-def test_words_that_fail_a_test_are_written_twice_again_and_then_named(answer: Answer, failure: str) -> None:
+def test_crux_text_that_fails_validation_is_rewritten_twice_then_reported(answer: Answer, failure: str) -> None:
     report, model = debate({"crystallize": lambda request: answer})
     assert len(asked(model, "crystallize")) == 3
     assert all(f"did not hold: {failure}" in request.text for request in asked(model, "crystallize")[1:])
     assert crux_in(report).validation_failures == (failure,)
 
 
-def test_words_that_are_corrected_are_validated() -> None:
+def test_crux_text_corrected_on_rewrite_is_validated() -> None:
     def crystallize(request: ModelRequest) -> Answer:
         return {} if "did not hold" in request.text else {"kind": "measurement"}
 
@@ -144,14 +144,14 @@ def test_words_that_are_corrected_are_validated() -> None:
     assert (crux.extractions, crux.kind, crux.validated) == (2, "causal", True)
 
 
-def test_declared_sides_that_differ_are_a_dispute_whatever_the_crystallizer_says() -> None:
+def test_declared_opposite_sides_are_a_crux_even_if_the_crystallizer_denies_it() -> None:
     report, _ = debate({"crystallize": lambda request: {"outcome": "no disagreement", "question": ""}})
     crux = crux_in(report)
     assert crux.question == QUESTION
     assert report.threads[0].crystallized == "crux"
 
 
-def test_agents_who_agree_have_no_crux_and_nothing_is_written() -> None:
+def test_agents_who_agree_have_no_crux_and_no_crystallizer_call() -> None:
     def committed(request: ModelRequest) -> Answer:
         return {"side": "YES"}
 
@@ -194,7 +194,7 @@ def test_thread_that_ends_without_a_lock_is_crystallized_from_its_messages(answe
         assert "not locked" in thread.crux.validation_failures
 
 
-def test_brief_prompts_write_a_thread_once_and_keep_its_question() -> None:
+def test_brief_detail_crystallizes_a_thread_once_and_keeps_its_question() -> None:
     changes: Changes = {"crystallize": lambda request: {"question": "Something else?", "criteria": ["an audit"]}}
     report, model = debate(changes, detail="brief")
     crux = crux_in(report)
@@ -202,7 +202,7 @@ def test_brief_prompts_write_a_thread_once_and_keep_its_question() -> None:
     assert not asked(model, "synthesize")
 
 
-def test_crystallizer_that_fails_leaves_what_was_declared() -> None:
+def test_failed_crystallizer_keeps_the_declared_question_and_criteria() -> None:
     report, model = debate({"crystallize": lambda request: {"kind": "nonsense"}})
     crux = crux_in(report)
     assert (crux.question, crux.kind, crux.extractions) == (QUESTION, None, 0)
@@ -211,7 +211,7 @@ def test_crystallizer_that_fails_leaves_what_was_declared() -> None:
 
 
 @pytest.mark.parametrize("calls", range(6, 40, 3))
-def test_limit_on_calls_ends_with_a_report_and_invents_nothing(calls: int) -> None:
+def test_limit_on_calls_without_a_synthesis_reports_no_common_ground(calls: int) -> None:
     report, model = debate(limits=Limits(calls=calls))
     assert len(model.requests) <= calls
     if not asked(model, "synthesize"):
@@ -256,7 +256,7 @@ BAD: dict[str, object] = {
         (GOOD | {"criteria": ["Price movements"]}, ("resolution criteria: 1, at least 2 are needed",)),
     ],
 )
-def test_good_and_bad_crux_of_the_seed(example: dict[str, object], failures: tuple[str, ...]) -> None:
+def test_validation_failures_of_the_seed_examples_match(example: dict[str, object], failures: tuple[str, ...]) -> None:
     sides: list[Side] = example["sides"]  # type: ignore[assignment]
     kind: CruxKind = example["kind"]  # type: ignore[assignment]
     flips = {
@@ -267,7 +267,7 @@ def test_good_and_bad_crux_of_the_seed(example: dict[str, object], failures: tup
     assert validation_failures(str(example["question"]), sides, criteria, flips, True, kind=kind) == failures
 
 
-def test_threshold_of_a_falsifier_is_no_vague_word() -> None:
+def test_falsifier_with_a_vague_threshold_fails_validation() -> None:
     def commit(request: ModelRequest) -> Answer:
         return {"threshold": "it generally fails"} if request.agent == "D1" else {}
 
@@ -307,7 +307,7 @@ def related(
     return report, model
 
 
-def test_dependency_that_the_second_opinion_confirms_is_reported() -> None:
+def test_dependency_confirmed_by_the_second_opinion_is_reported() -> None:
     report, model = related("ENTAILS", hold=[1])
     assert report.dependencies == (
         Dependency(
@@ -333,14 +333,14 @@ def test_dependency_without_confirmation_argument_or_certainty_is_dropped(
     assert report.roots == {"thread-1": (), "thread-2": ()}
 
 
-def test_cruxes_that_ask_the_same_count_once() -> None:
+def test_duplicate_cruxes_count_once() -> None:
     report, _ = related("SAME", hold=[1])
     assert report.duplicates == (("thread-1", "thread-2"),)
     assert list(report.roots) == ["thread-1"]
     assert report.irreducible_cruxes == ("thread-1",)
 
 
-def test_contradictions_name_the_agents_who_answer_both() -> None:
+def test_contradiction_names_the_agents_who_answer_yes_to_both() -> None:
     report, _ = related("CONTRADICTS", hold=[1])
     final = {ballot.agent: ballot.questions for ballot in report.ballots if ballot.step == 1}
     both = tuple(a for a in ("D1", "D2", "D3", "D4") if set(final[a].values()) == {"YES"})
@@ -349,7 +349,7 @@ def test_contradictions_name_the_agents_who_answer_both() -> None:
     assert (contradiction.source, contradiction.target, contradiction.agents) == ("thread-1", "thread-2", both)
 
 
-def test_level_one_relates_nothing_and_seeks_no_common_ground() -> None:
+def test_crystallization_level_one_makes_no_relation_or_synthesis_call() -> None:
     report, model = related("ENTAILS", hold=[1], crystallization=1)
     assert not asked(model, "relate")
     assert not asked(model, "synthesize")
@@ -373,7 +373,7 @@ def test_one_ballot_without_a_yes_leaves_no_common_ground(side: str) -> None:
     assert "The peak is short." not in asked(model, "closing")[0].text
 
 
-def test_candidates_name_concessions_and_what_is_no_longer_disputed() -> None:
+def test_synthesis_prompt_names_concessions_and_settled_questions() -> None:
     def turn(request: ModelRequest) -> Answer:
         return {"move": "CONCEDE", "conceded": "the peak is short"} if "CONCEDE" in moves_of(request) else {}
 
@@ -402,11 +402,13 @@ def depends(source: str, target: str, kind: DependencyKind = "ENTAILS", confiden
         ([("a", "b"), ("b", "c"), ("c", "a")], {"a": ("b", "c")}),
     ],
 )
-def test_roots_are_what_follows_from_no_other(edges: list[tuple[str, str]], roots: dict[str, tuple[str, ...]]) -> None:
+def test_roots_of_dependencies_are_the_cruxes_nothing_entails(
+    edges: list[tuple[str, str]], roots: dict[str, tuple[str, ...]]
+) -> None:
     assert roots_of("abc", [depends(*edge) for edge in edges]) == roots
 
 
-def test_cycle_loses_its_least_certain_edge() -> None:
+def test_acyclic_drops_the_least_certain_edge_of_a_cycle() -> None:
     weak, strong = depends("a", "b", confidence=0.8), depends("b", "a")
     assert acyclic([weak, strong]) == (strong,)
 
@@ -420,7 +422,7 @@ def test_cycle_loses_its_least_certain_edge() -> None:
         ([("x", "b", "ENTAILS")], ["a", "b"]),
     ],
 )
-def test_crux_that_another_would_settle_is_not_irreducible(
+def test_crux_settled_by_another_crux_is_not_irreducible(
     edges: list[tuple[str, str, DependencyKind]], irreducible: list[str]
 ) -> None:
     assert irreducible_of("ab", [depends(*edge) for edge in edges]) == irreducible
@@ -437,7 +439,7 @@ def test_crux_that_another_would_settle_is_not_irreducible(
         ("SUPPORTS", "NO", ()),
     ],
 )
-def test_contradiction_is_a_yes_whose_consequence_is_denied(
+def test_contradiction_is_a_yes_with_a_denied_consequence(
     kind: DependencyKind, target: Side, agents: tuple[str, ...]
 ) -> None:
     answers: dict[str, dict[str, Side]] = {"a": {"A": "YES", "B": "NO"}, "b": {"A": target, "B": target}}

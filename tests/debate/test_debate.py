@@ -65,7 +65,7 @@ def evident(request: ModelRequest) -> Answer:
     return {"move": "PROVIDE_EVIDENCE"} if "PROVIDE_EVIDENCE" in moves_of(request) else {}
 
 
-def test_two_agents_six_eight_and_twelve_messages_with_one_steelman_retry() -> None:
+def test_debate_of_two_agents_with_one_steelman_retry_matches_the_seed_scenario() -> None:
     model = ScriptedModel(Debaters({"grade": retried, "turn": evident}))
     report = debate(Debate(debaters=2, evidence_messages=12), model=model)
 
@@ -89,7 +89,7 @@ def test_two_agents_six_eight_and_twelve_messages_with_one_steelman_retry() -> N
     assert thread.crux.locked
 
 
-def test_failed_lock_then_the_moderator_then_a_lock() -> None:
+def test_failed_lock_is_reframed_by_the_moderator_and_locks() -> None:
     """Both say yes at first; framed anew, the question divides them."""
 
     def commit(request: ModelRequest) -> Answer:
@@ -142,7 +142,7 @@ def test_lock_that_fails_four_times_ends_the_thread_unvalidated() -> None:
         ),
     ],
 )
-def test_each_criterion_missing_alone_fails_the_lock_and_is_named(
+def test_lock_with_one_missing_criterion_fails_and_names_it(
     changes: dict[str, Callable[[ModelRequest], Answer]], criterion: str
 ) -> None:
     report = debate(script=Debaters(changes))
@@ -151,7 +151,7 @@ def test_each_criterion_missing_alone_fails_the_lock_and_is_named(
     assert {kind for attempt in thread.lock_attempts for kind in attempt.kinds} == {criterion}
 
 
-def test_single_commitment_fails_the_lock_and_is_named() -> None:
+def test_lock_with_a_single_commitment_fails_and_names_it() -> None:
     def commit(request: ModelRequest) -> Answer:
         return {"horizon": "never"} if request.agent == "D2" else {}
 
@@ -161,7 +161,7 @@ def test_single_commitment_fails_the_lock_and_is_named() -> None:
     assert not thread.lock_attempts[0].success
 
 
-def test_missing_falsifiers_are_derived_after_three_failures_and_marked() -> None:
+def test_missing_falsifiers_are_derived_after_three_failed_locks_and_marked() -> None:
     changes: dict[str, Callable[[ModelRequest], Answer]] = {
         "commit": lambda request: {"metric": "", "threshold": ""},
         "falsify": lambda request: {"metric": "none", "threshold": "none"},
@@ -171,7 +171,7 @@ def test_missing_falsifiers_are_derived_after_three_failures_and_marked() -> Non
     assert all(c.falsifier is not None and c.falsifier.derived for c in thread.commitments)
 
 
-def test_silence_about_the_other_side_asks_the_least_sure_agent_to_argue_it() -> None:
+def test_side_without_arguments_is_assigned_to_the_least_certain_agent() -> None:
     def opening(request: ModelRequest) -> Answer:
         return {"confidence": "unsure" if request.agent == "D2" else "certain"}
 
@@ -214,11 +214,11 @@ def test_regime_follows_from_sealed_final_ballots(sides: str, regime: str) -> No
     assert report.regime == regime
 
 
-def test_validated_crux_makes_a_split_of_every_question_polarized() -> None:
+def test_split_ballots_with_a_validated_crux_are_polarized() -> None:
     assert debate(Debate(debaters=3), voting("YYN")).regime == "polarized"
 
 
-def test_split_that_sounds_unanimous_in_public_is_no_consensus() -> None:
+def test_split_ballots_after_unanimous_messages_are_not_a_consensus() -> None:
     def turn(request: ModelRequest) -> Answer:
         return {"move": moves_of(request)[0], "text": "CONSENSUS. We all agree, yes."}
 
@@ -243,13 +243,13 @@ def test_validated_crux_with_both_sides_is_polarized() -> None:
     assert report.system_metrics.dcg_promotions == 1
 
 
-def test_answer_against_ballots_leaves_them_as_dissent() -> None:
+def test_final_ballots_against_the_answer_are_dissent() -> None:
     report = debate(Debate(debaters=3), Debaters({"closing": lambda request: {"p1": "NO"}}))
     assert report.decided == ("NO",)
     assert sorted(dissent.agent for dissent in report.dissent) == ["D1", "D3"]
 
 
-def test_change_of_mind_names_the_message_that_caused_it() -> None:
+def test_position_change_names_the_message_that_caused_it() -> None:
     def final(request: ModelRequest) -> Answer:
         if request.agent != "D2":
             return {}
@@ -265,7 +265,7 @@ def test_change_of_mind_names_the_message_that_caused_it() -> None:
 # framing
 
 
-def test_task_with_nothing_to_dispute_ends_inconclusive_after_one_call() -> None:
+def test_task_without_a_dispute_ends_inconclusive_after_one_call() -> None:
     nothing = Debaters({"framing": lambda request: {"form": "not disputable", "propositions": [], "reason": "a sum"}})
     model = ScriptedModel(nothing)
     report = debate(model=model, task="What is 3 times 4?")
@@ -285,7 +285,7 @@ def opening_sides(**sides: str) -> Debaters:
     return Debaters({"opening": opening})
 
 
-def test_options_that_divide_the_agents_get_a_thread_each_without_a_framing_call() -> None:
+def test_options_that_divide_the_agents_get_one_thread_each_without_framing() -> None:
     model = ScriptedModel(opening_sides(p1="YNN", p2="NYN"))
     report = debate(Debate(debaters=3, option=("Kafka", "Postgres")), model=model)
     assert "framing" not in kinds(model)
@@ -306,14 +306,16 @@ def test_options_that_divide_the_agents_get_a_thread_each_without_a_framing_call
     ],
     ids=["mirrored and unanimous", "two divisions", "an undecided one", "unanimous", "nobody decided"],
 )
-def test_threads_open_on_what_divides_the_opening_ballots(sides: dict[str, str], debated: list[int]) -> None:
+def test_threads_open_on_propositions_that_divide_the_opening_ballots(
+    sides: dict[str, str], debated: list[int]
+) -> None:
     report = debate(Debate(debaters=3, option=("Kafka", "Postgres", "Redis")), opening_sides(**sides))
     assert report.framing is not None
     first = [thread.topic for thread in report.threads if thread.created_at == 0]
     assert first == [report.framing.propositions[n] for n in debated]
 
 
-def test_propositions_that_are_no_options_get_a_thread_each_though_the_same_agents_differ() -> None:
+def test_propositions_dividing_the_same_agents_get_one_thread_each() -> None:
     def framing(request: ModelRequest) -> Answer:
         return {"form": "open", "propositions": ["Is it cheaper?", "Is it safer?"]}
 
@@ -321,14 +323,14 @@ def test_propositions_that_are_no_options_get_a_thread_each_though_the_same_agen
     assert [thread.topic for thread in report.threads[:2]] == ["Is it cheaper?", "Is it safer?"]
 
 
-def test_agents_take_letters_that_name_nothing_in_the_task() -> None:
+def test_agent_letters_avoid_letters_used_in_the_task() -> None:
     task = "A town must choose site A or (B). Which? Site M is out."
     report = consilience.run_sync(task, Debate(debaters=3, as_is=True), model=ScriptedModel(Debaters()))
     assert isinstance(report, DebateReport)
     assert list(report.letters.values()) == ["C", "D", "E"]
 
 
-def test_final_ballots_show_threads_without_a_question_too() -> None:
+def test_final_ballot_prompt_quotes_threads_without_a_question() -> None:
     def turn(request: ModelRequest) -> Answer:
         return {} if "cheaper" in request.text.split("thread on: ")[-1][:40] else {"move": "CLAIM", "question": ""}
 
@@ -345,7 +347,7 @@ def test_final_ballots_show_threads_without_a_question_too() -> None:
         assert f"from {last.label}>" in ballot.text
 
 
-def test_task_as_it_stands_needs_no_framing_call() -> None:
+def test_task_as_is_makes_no_framing_call() -> None:
     model = ScriptedModel(Debaters())
     report = debate(Debate(debaters=2, as_is=True), model=model)
     assert "framing" not in kinds(model)
@@ -361,7 +363,7 @@ def panel(*names: str, **fields: object) -> Panel:
     return Panel(name="test", description="For tests.", personas=personas)
 
 
-def test_seats_come_from_the_panel_with_interests_horizon_and_evidence() -> None:
+def test_panel_gives_seats_with_interests_horizon_and_evidence() -> None:
     model = ScriptedModel(Debaters())
     seats = panel("Town treasurer", "Head cook", interests=("plate waste",), horizon="10 years", evidence="Invoices.")
     report = debate(panel=seats, model=model)
@@ -371,7 +373,7 @@ def test_seats_come_from_the_panel_with_interests_horizon_and_evidence() -> None
         assert words in opening.text
 
 
-def test_peers_are_letters_and_not_names() -> None:
+def test_turn_prompts_contain_no_names_of_peers() -> None:
     model = ScriptedModel(Debaters())
     debate(panel=panel("Treasurer", "Cook"), model=model)
     turns = [request.text for request in model.requests if request.key.startswith("turn/treasurer")]
@@ -395,12 +397,12 @@ def test_panel_of_one_or_thirteen_is_refused(names: tuple[str, ...]) -> None:
         {"as_is": True, "option": ("A", "B")},
     ],
 )
-def test_impossible_settings_are_refused(settings: dict[str, object]) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(SettingsError):
         Debate(**settings)
 
 
-def test_evidence_quotes_sources_or_is_marked_as_memory() -> None:
+def test_evidence_without_a_source_quotation_is_marked_as_memory() -> None:
     words = iter(['The memo has "12 orders were lost" [S1:1].', "As far as I remember, 40 were."] * 20)
 
     def turn(request: ModelRequest) -> Answer:
@@ -433,14 +435,14 @@ def test_limit_on_steps_bounds_the_messages() -> None:
     assert report.answer
 
 
-def test_limit_of_twice_what_a_run_used_changes_nothing() -> None:
+def test_debate_limited_to_twice_its_requests_gives_the_same_report() -> None:
     script = Debaters()
     free = debate(Debate(debaters=4), script)
     bound = debate(Debate(debaters=4), script, limits=Limits(calls=2 * free.ledger.actual.requests))
     assert bound.digest() == free.digest()
 
 
-def test_nobody_composes_after_the_first_refusal_by_a_limit() -> None:
+def test_debate_after_the_first_refused_call_makes_only_the_closing_call() -> None:
     model = ScriptedModel(Debaters())
     report = debate(Debate(debaters=3), model=model, limits=Limits(calls=15))
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
@@ -450,7 +452,7 @@ def test_nobody_composes_after_the_first_refusal_by_a_limit() -> None:
     assert kinds(model)[-1] == "closing"
 
 
-def test_malformed_replies_are_named_and_end_no_debate() -> None:
+def test_malformed_replies_are_a_warning_and_do_not_end_the_debate() -> None:
     def script(request: ModelRequest) -> str:
         return "nonsense" if request.agent == "D3" and request.key.startswith("turn") else Debaters()(request)
 
@@ -460,7 +462,7 @@ def test_malformed_replies_are_named_and_end_no_debate() -> None:
     assert report.stop_reason is StopReason.SETTLED
 
 
-def test_agent_without_a_final_ballot_is_missing_from_every_count() -> None:
+def test_agent_without_a_final_ballot_is_in_no_count() -> None:
     def script(request: ModelRequest) -> str:
         return "nonsense" if request.key == "final/D3" else Debaters()(request)
 
@@ -469,14 +471,14 @@ def test_agent_without_a_final_ballot_is_missing_from_every_count() -> None:
     assert "1 of 3 agents cast no final ballot" in report.regime_description
 
 
-def test_replay_makes_the_same_report_without_a_call(tmp_path: Path) -> None:
+def test_replay_gives_the_same_report_without_a_call(tmp_path: Path) -> None:
     store = consilience.open_store(str(tmp_path / "journal.db"))
     first = consilience.run_sync(TASK, Debate(debaters=3), model=ScriptedModel(Debaters()), store=store)
     again = consilience.replay_sync(first.session, store=store)
     assert again.digest() == first.digest()
 
 
-def test_notes_hold_the_events_of_the_seed() -> None:
+def test_notes_record_the_events_of_the_seed() -> None:
     report = debate(script=Debaters({"commit": lambda r: {"metric": f"losses by {r.agent}"}, "grade": retried}))
     assert {message.move for message in report.messages} >= {"CLAIM", "COMMIT_POSITION", "STEELMAN", "GRADE_STEELMAN"}
     assert set(Debate.notes) >= {
@@ -505,7 +507,7 @@ class Letters:
         return [[float(text.count(letter)) for letter in "aeiou"] for text in texts]
 
 
-def test_attention_goes_by_meaning_where_an_encoder_is_given_and_the_report_says_which() -> None:
+def test_attention_with_an_encoder_is_by_meaning_and_reported() -> None:
     by_words = debate(Debate(debaters=3))
     report = consilience.run_sync(TASK, Debate(debaters=3), model=ScriptedModel(Debaters()), encoder=Letters())
     assert isinstance(report, DebateReport)
@@ -534,7 +536,7 @@ def test_person_in_a_seat_speaks_only_when_asked_or_named() -> None:
         assert "D1" in by_id[message.reply_to].mentions
 
 
-def test_second_agent_that_supports_a_question_opens_its_thread() -> None:
+def test_question_supported_by_a_second_agent_opens_a_thread() -> None:
     def turn(request: ModelRequest) -> Answer:
         moves, shown = moves_of(request), re.findall(r"from ([A-Z]\d+)>", request.text)
         reframed = re.findall(r"from ([A-Z]\d+)>\nREFRAME", request.text)
@@ -551,7 +553,7 @@ def test_second_agent_that_supports_a_question_opens_its_thread() -> None:
     assert "same" in kinds(model)
 
 
-def test_question_that_two_agents_wanted_in_the_discovery_gets_a_thread_once_another_is_adopted() -> None:
+def test_question_with_two_supporters_gets_a_thread_after_another_is_adopted() -> None:
     """D1 proposes one question and D2 another; D3 supports both, the adopted one last."""
 
     def turn(request: ModelRequest) -> Answer:
@@ -574,7 +576,7 @@ def test_question_that_two_agents_wanted_in_the_discovery_gets_a_thread_once_ano
     assert others[0].parent == first.id
 
 
-def test_agent_whose_turn_was_blocked_is_shown_it_and_the_reason() -> None:
+def test_blocked_turn_is_quoted_to_its_author_with_the_reason() -> None:
     def turn(request: ModelRequest) -> Answer:
         shown = [label for label in re.findall(r"from ([A-Z]\d+)>", request.text) if label[0] != "M"]
         return {
@@ -594,7 +596,7 @@ def test_agent_whose_turn_was_blocked_is_shown_it_and_the_reason() -> None:
     )
 
 
-def test_agents_who_support_another_thread_stay_in_one_that_awaits_their_commitments() -> None:
+def test_supporters_of_another_thread_stay_in_a_thread_that_awaits_their_commitment() -> None:
     def turn(request: ModelRequest) -> Answer:
         proposed = re.findall(r"from ([A-Z]\d+)>\nREFRAME", request.text)
         if "REFRAME" in moves_of(request) and not proposed and request.agent == "D2":
@@ -618,7 +620,7 @@ def test_agents_who_support_another_thread_stay_in_one_that_awaits_their_commitm
             assert thread.status != "STALE", thread.closed_by
 
 
-def test_many_agents_in_many_threads_leave_no_option_unheard_and_no_lock_for_want_of_time() -> None:
+def test_many_agents_in_many_threads_hear_every_option_and_complete_every_lock() -> None:
     class Talkers(AnyModel):
         """Agents that talk at length: they propose a question rarely, and always have evidence."""
 
@@ -660,7 +662,7 @@ def test_agents_may_support_only_questions_that_others_have_proposed() -> None:
     assert offered
 
 
-def test_question_that_two_agents_wanted_and_no_thread_asked_is_reported() -> None:
+def test_question_with_two_supporters_but_no_thread_is_reported() -> None:
     wanted, taken = "Would the vendor lose orders?", "Would queues lose orders at the peak?"
     supporters = {"D3": wanted, "D4": taken, "D5": taken}
 
@@ -685,7 +687,7 @@ def test_question_that_two_agents_wanted_and_no_thread_asked_is_reported() -> No
     assert "no thread was opened: the debate is over" in report.markdown()
 
 
-def test_debate_whose_cruxes_and_coalitions_stay_as_they_are_ends_though_a_thread_wanders() -> None:
+def test_debate_with_stable_cruxes_and_coalitions_ends_despite_an_open_thread() -> None:
     def about_first(request: ModelRequest) -> bool:
         return "options: the first" in request.text.split("the thread on:")[-1]
 
@@ -715,7 +717,7 @@ def test_debate_whose_cruxes_and_coalitions_stay_as_they_are_ends_though_a_threa
     assert "no new crux and the same coalitions for 30 messages" in report.markdown()
 
 
-def test_moderator_asks_once_whether_it_is_settled_where_the_signal_is_below_the_threshold() -> None:
+def test_moderator_asks_once_if_a_thread_with_a_weak_signal_is_settled() -> None:
     def turn(request: ModelRequest) -> Answer:
         if "CONCEDE" not in moves_of(request):
             return {}
@@ -731,7 +733,7 @@ def test_moderator_asks_once_whether_it_is_settled_where_the_signal_is_below_the
     assert asked(0.75) == []
 
 
-def test_failed_call_of_the_crystallizer_has_a_warning_of_its_own() -> None:
+def test_failed_crystallizer_or_synthesis_call_has_its_own_warning() -> None:
     script = Debaters({"crystallize": lambda request: {"outcome": "?"}, "synthesize": lambda request: {"common": 1}})
     report = debate(Debate(debaters=3, as_is=True), script)
     assert report.threads[0].crux is not None
@@ -740,7 +742,7 @@ def test_failed_call_of_the_crystallizer_has_a_warning_of_its_own() -> None:
     assert "the search for common ground failed" in warnings
 
 
-def test_question_that_an_active_thread_asks_opens_no_thread() -> None:
+def test_question_already_asked_by_an_active_thread_opens_no_thread() -> None:
     def turn(request: ModelRequest) -> Answer:
         reframed = re.findall(r"from ([A-Z]\d+)>\nREFRAME", request.text)
         if "REFRAME" in moves_of(request) and not reframed and request.agent == "D2":
@@ -751,7 +753,7 @@ def test_question_that_an_active_thread_asks_opens_no_thread() -> None:
     assert len(debate(Debate(debaters=5), script).threads) == 1
 
 
-def test_command_says_before_a_call_how_the_task_will_be_framed() -> None:
+def test_dry_run_prints_how_the_task_is_framed() -> None:
     from typer.testing import CliRunner
 
     from consilience.cli.main import app
@@ -763,7 +765,7 @@ def test_command_says_before_a_call_how_the_task_will_be_framed() -> None:
     assert "Debates 2 options: Kafka, Postgres" in " ".join(options.split())
 
 
-def test_where_no_opening_ballot_takes_a_side_the_moderator_asks_what_would_turn_the_agents() -> None:
+def test_opening_ballots_on_one_side_make_the_moderator_ask_what_would_change_them() -> None:
     against = {"opening": lambda request: {"p1": "NO"}, "commit": lambda request: {"side": "NO"}}
     model = ScriptedModel(Debaters(against))
     report = debate(Debate(debaters=3), model=model)
@@ -774,7 +776,7 @@ def test_where_no_opening_ballot_takes_a_side_the_moderator_asks_what_would_turn
     assert all("none answers YES" in request.text for request in framed)
 
 
-def test_second_question_of_a_framing_after_a_failed_lock_gets_a_thread() -> None:
+def test_second_question_of_a_reframe_after_a_failed_lock_gets_a_thread() -> None:
     def reframe(request: ModelRequest) -> Answer:
         return {"question": "Do queues lose orders in practice?", "second": "Would the staff leave over it?"}
 

@@ -144,10 +144,10 @@ def keys(value: object, of: str = "") -> object:
     return {name: keys(entry, name) for name, entry in value.items()}
 
 
-def lacking(wanted: object, exported: object, path: str = "") -> list[str]:
+def missing_keys(wanted: object, exported: object, path: str = "") -> list[str]:
     """Paths of keys that `found` lacks."""
     if isinstance(wanted, list):
-        return lacking(wanted[0], exported[0], path) if isinstance(exported, list) and exported and wanted else []
+        return missing_keys(wanted[0], exported[0], path) if isinstance(exported, list) and exported and wanted else []
     if not isinstance(wanted, dict):
         return []
     if not isinstance(exported, dict):
@@ -155,7 +155,12 @@ def lacking(wanted: object, exported: object, path: str = "") -> list[str]:
     missing = [f"{path}.{name}" for name in wanted if name not in exported]
     return [
         *missing,
-        *(p for name in wanted if name in exported for p in lacking(wanted[name], exported[name], f"{path}.{name}")),
+        *(
+            p
+            for name in wanted
+            if name in exported
+            for p in missing_keys(wanted[name], exported[name], f"{path}.{name}")
+        ),
     ]
 
 
@@ -212,16 +217,16 @@ SHAPE: dict[str, object] = {
 """The keys of the seed's sample."""
 
 
-def test_the_export_has_every_key_of_the_sample_and_no_other_at_the_top(sample: dict[str, Any]) -> None:
+def test_export_has_the_keys_of_the_documented_shape(sample: dict[str, Any]) -> None:
     assert list(sample) == list(SHAPE)
-    assert lacking(SHAPE, keys(sample)) == []
+    assert missing_keys(SHAPE, keys(sample)) == []
 
 
 def thread_on(sample: dict[str, Any], question: str) -> dict[str, Any]:
     return next(thread for thread in sample["threads"] if thread["crux"]["question"] == question)
 
 
-def test_positions_counterfactuals_and_falsifiers_are_those_that_the_agents_declared(sample: dict[str, Any]) -> None:
+def test_export_has_the_declared_positions_counterfactuals_and_falsifiers(sample: dict[str, Any]) -> None:
     for question, sides in SIDES.items():
         crux = thread_on(sample, question)["crux"]
         assert len(crux["positions"]) >= 4
@@ -234,7 +239,7 @@ def test_positions_counterfactuals_and_falsifiers_are_those_that_the_agents_decl
             assert position.get("falsifier", {}) == (wanted if position["side"] != "UNCERTAIN" else {})
 
 
-def test_scores_of_the_export_follow_the_rules(sample: dict[str, Any]) -> None:
+def test_export_scores_follow_the_scoring_rules(sample: dict[str, Any]) -> None:
     scores = {}
     for question in SIDES:
         crux = thread_on(sample, question)["crux"]
@@ -254,7 +259,7 @@ def test_scores_of_the_export_follow_the_rules(sample: dict[str, Any]) -> None:
     assert sample["regime"] == "polarized"
 
 
-def test_the_positions_of_the_sample_have_the_scores_that_the_rules_give() -> None:
+def test_crux_scores_of_the_sample_positions_follow_the_scoring_rules() -> None:
     flips = {
         IDENTITY: {SAYLOR: 0.85, HAYES: 0.85, MALLERS: 0.85},
         ADOPTION: {MALLERS: 0.75, HAYES: 0.75},
@@ -276,7 +281,7 @@ def test_the_positions_of_the_sample_have_the_scores_that_the_rules_give() -> No
     assert adoption.score == pytest.approx(0.30)
 
 
-def test_every_required_pair_is_steelmanned_with_the_retry_of_the_sample(sample: dict[str, Any]) -> None:
+def test_export_has_a_steelman_for_every_required_pair_and_one_retry(sample: dict[str, Any]) -> None:
     for thread in sample["threads"]:
         crux = thread["crux"]
         sides = {side: [a for a, p in crux["positions"].items() if p["side"] == side] for side in ("YES", "NO")}
@@ -292,7 +297,7 @@ def test_every_required_pair_is_steelmanned_with_the_retry_of_the_sample(sample:
     assert metrics["steelmanAccuracyRate"] == pytest.approx((attempts - 1) / attempts)
 
 
-def test_counts_are_sums_of_their_parts(report: DebateReport, sample: dict[str, Any]) -> None:
+def test_export_counts_are_sums_of_their_parts(report: DebateReport, sample: dict[str, Any]) -> None:
     staged = sum(stage["messages"] for thread in sample["threads"] for stage in thread["stages"].values())
     assert sample["totalMessages"] == staged == sum(not message.by_moderator for message in report.messages)
     metrics = sample["systemMetrics"]
@@ -302,7 +307,7 @@ def test_counts_are_sums_of_their_parts(report: DebateReport, sample: dict[str, 
     assert sample["duration"] == report.duration
 
 
-def test_common_ground_and_coalitions_are_those_of_the_report(sample: dict[str, Any]) -> None:
+def test_export_has_the_common_ground_and_coalitions_of_the_report(sample: dict[str, Any]) -> None:
     assert sample["commonGround"][0]["agreement"] == "all"
     assert sample["commonGround"][0]["type"] == "factual"
     assert sample["coalitions"][0]["positions"] == {"thread-1": "NO"}

@@ -52,7 +52,7 @@ def gate(
 
 @pytest.mark.parametrize("stage", ["DISCOVERY", "CRUX_LOCK", "EVIDENCE"])
 @pytest.mark.parametrize("move", MOVES)
-def test_move_is_open_in_its_stages_alone(stage: Stage, move: Move) -> None:
+def test_move_outside_its_stages_is_blocked(stage: Stage, move: Move) -> None:
     expected = None if move in ALLOWED[stage] else "stage_restriction"
     if move == "CHALLENGE_EVIDENCE" and stage == "EVIDENCE":
         expected = "steelman_required"  # it names nobody whose case was put
@@ -60,7 +60,7 @@ def test_move_is_open_in_its_stages_alone(stage: Stage, move: Move) -> None:
 
 
 @pytest.mark.parametrize("status", ["CONVERGED", "FAILED_LOCK", "STALE", "MERGED"])
-def test_closed_thread_takes_no_message(status: ThreadStatus) -> None:
+def test_message_to_a_closed_thread_is_blocked(status: ThreadStatus) -> None:
     thread = thread_in()
     thread.close(status, 5, "over")
     assert gate(thread) == "thread_closed"
@@ -75,7 +75,7 @@ def test_third_reply_to_a_message_is_blocked() -> None:
     assert gate(thread, target=target) == "reply_limit"
 
 
-def test_moderators_message_takes_a_reply_of_everybody_it_names() -> None:
+def test_message_of_the_moderator_allows_one_reply_of_each_agent_it_names() -> None:
     thread = thread_in()
     target = add(thread, "moderator", label="M")
     for agent in AGENTS:
@@ -84,7 +84,7 @@ def test_moderators_message_takes_a_reply_of_everybody_it_names() -> None:
 
 
 @pytest.mark.parametrize(("move", "reason"), [("CLARIFY", "reply_limit"), ("STEELMAN", None), ("GRADE_STEELMAN", None)])
-def test_requested_moves_have_no_limit_of_replies(move: Move, reason: BlockReason | None) -> None:
+def test_requested_moves_are_exempt_from_the_reply_limit(move: Move, reason: BlockReason | None) -> None:
     thread = thread_in("CRUX_LOCK")
     target = add(thread, "D2", move="COMMIT_POSITION")
     for agent in ("D3", "D4"):
@@ -93,11 +93,11 @@ def test_requested_moves_have_no_limit_of_replies(move: Move, reason: BlockReaso
 
 
 @pytest.mark.parametrize(("at", "move", "reason"), [(999, "CLARIFY", "agent_cooldown"), (1_000, "CLARIFY", None)])
-def test_cooldown_ends_exactly_when_it_is_over(at: int, move: Move, reason: BlockReason | None) -> None:
+def test_message_is_blocked_until_its_cooldown_ends(at: int, move: Move, reason: BlockReason | None) -> None:
     assert gate(thread_in(), move, at=at, ready_at=1_000) == reason
 
 
-def test_grade_waits_for_no_cooldown() -> None:
+def test_grade_is_exempt_from_the_cooldown() -> None:
     assert gate(thread_in("CRUX_LOCK"), "GRADE_STEELMAN", at=0, ready_at=1_000) is None
 
 
@@ -110,7 +110,7 @@ def test_thirteenth_message_within_thirty_seconds_is_blocked() -> None:
     assert gate(thread, at=30_000) is None  # the first of them is 30 s old
 
 
-def test_commitments_steelmen_and_grades_do_not_count_toward_the_rate() -> None:
+def test_commitments_steelmen_and_grades_do_not_count_toward_the_rate_limit() -> None:
     thread = thread_in("CRUX_LOCK")
     for n in range(20):
         add(thread, AGENTS[n % 4], at=n, move="COMMIT_POSITION")
@@ -118,7 +118,7 @@ def test_commitments_steelmen_and_grades_do_not_count_toward_the_rate() -> None:
     assert gate(thread, "STEELMAN", at=100) is None
 
 
-def test_stage_budget_blocks_free_moves_and_no_requested_one() -> None:
+def test_stage_budget_blocks_only_free_moves() -> None:
     thread = thread_in("CRUX_LOCK", budget=2)
     add(thread, "D2", move="CLARIFY")
     assert gate(thread, "CLARIFY") is None
@@ -127,14 +127,14 @@ def test_stage_budget_blocks_free_moves_and_no_requested_one() -> None:
     assert gate(thread, "STEELMAN") is None
 
 
-def test_moderators_messages_count_toward_no_budget() -> None:
+def test_messages_of_the_moderator_do_not_count_toward_the_stage_budget() -> None:
     thread = thread_in(budget=1)
     for _ in range(5):
         add(thread, "moderator", label="M")
     assert gate(thread) is None
 
 
-def test_thread_has_at_most_forty_messages() -> None:
+def test_message_after_forty_in_a_thread_is_blocked() -> None:
     thread = Thread("thread-1", "Orders", 0, Budgets(8, 14), list(AGENTS))
     thread.budget = 100
     for n in range(39):
@@ -179,7 +179,7 @@ def lock_state(
         ([], (), "D1", "D3", True),  # the same side
     ],
 )
-def test_challenge_needs_an_accurate_steelman(
+def test_challenge_without_an_accurate_steelman_is_blocked(
     passed: list[tuple[str, str]], required: tuple[tuple[str, str], ...], challenger: str, of: str, may: bool
 ) -> None:
     thread = lock_state({"D1": "YES", "D2": "NO", "D3": "YES", "D4": "UNCERTAIN"}, passed, required)
@@ -190,7 +190,7 @@ def test_challenge_needs_an_accurate_steelman(
 
 
 @pytest.mark.parametrize("grade", ["PENDING", "INCOMPLETE", "WRONG"])
-def test_steelman_below_accurate_opens_no_challenge(grade: str) -> None:
+def test_challenge_after_an_inaccurate_steelman_is_blocked(grade: str) -> None:
     thread = lock_state({"D1": "YES", "D2": "NO"}, [("D1", "D2")])
     thread.steelmen[0] = thread.steelmen[0].model_copy(update={"grade": grade})
     target = add(thread, "D2", move="PROVIDE_EVIDENCE")

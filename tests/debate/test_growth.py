@@ -36,7 +36,7 @@ def prompts(messages: int) -> list[int]:
     return [len(request.text) for request in model.requests if request.key.startswith("turn/")]
 
 
-def test_prompts_stay_flat_once_the_window_is_full(home: object) -> None:
+def test_prompt_size_stays_constant_once_the_message_window_is_full(home: object) -> None:
     lengths = prompts(60)
     assert len(lengths) > 40
     quoted = (WINDOW_MAX + OWN_MESSAGES) * (len(TEXT) + 40)
@@ -92,7 +92,7 @@ def longest_chain(events: list[Event], model: Timed) -> float:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_debate_takes_as_long_as_its_longest_chain_of_calls(seed: int, tmp_path: Path) -> None:
+def test_debate_duration_equals_its_longest_chain_of_calls(seed: int, tmp_path: Path) -> None:
     model = Timed(seed)
 
     async def main() -> tuple[float, float]:

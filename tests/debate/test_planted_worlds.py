@@ -27,7 +27,7 @@ def debated(world: World) -> tuple[DebateReport, SimulatedModel]:
 
 @pytest.mark.parametrize("sycophancy", [0.0, 0.9])
 @pytest.mark.parametrize("seed", [101, 102])
-def test_divided_world_is_never_reported_as_consensus(seed: int, sycophancy: float) -> None:
+def test_debate_on_a_divided_world_is_never_reported_as_consensus(seed: int, sycophancy: float) -> None:
     world = plant(seed, agents=5, sycophancy=sycophancy)
     report, _ = debated(world)
     assert report.regime in ("partial", "polarized")
@@ -39,13 +39,13 @@ def test_divided_world_is_never_reported_as_consensus(seed: int, sycophancy: flo
 
 
 @pytest.mark.parametrize("sycophancy", [0.0, 0.9])
-def test_world_that_agrees_is_reported_as_consensus(sycophancy: float) -> None:
+def test_debate_on_a_world_without_dispute_is_reported_as_consensus(sycophancy: float) -> None:
     report, _ = debated(plant(103, agents=5, consensus=True, sycophancy=sycophancy))
     assert report.regime == "consensus"
     assert not [thread for thread in report.threads if thread.crux and thread.crux.validated]
 
 
-def test_observed_flips_are_those_planted_where_agents_misreport() -> None:
+def test_observed_flips_of_misreporting_agents_are_those_planted() -> None:
     world = plant(101, agents=5, misreport=0.6)
     report, _ = debated(world)
     records = [(thread, record) for thread, flip_record in report.flip_records.items() for record in flip_record]
@@ -57,7 +57,7 @@ def test_observed_flips_are_those_planted_where_agents_misreport() -> None:
     assert any(record.declared != record.observed for _, record in records)
 
 
-def test_threads_whose_supporters_are_all_on_one_side_ask_the_others_and_lock() -> None:
+def test_thread_with_supporters_on_one_side_asks_other_agents_and_locks() -> None:
     reports = [debated(plant(seed, agents=6))[0] for seed in (105, 109, 113)]
     threads = [thread for report in reports for thread in report.threads if thread.lock_attempts]
     asked = [thread for thread in threads if thread.lock_attempts[0].kinds == ("sides",)]

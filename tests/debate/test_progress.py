@@ -1,4 +1,4 @@
-"""What is seen of a debate while it runs: lines, columns of threads, and the views of an unfinished session."""
+"""Progress of a running debate: lines, columns of threads, and the views of an unfinished session."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def unfinished(events: Sequence[AnyEvent], store: SqliteStore) -> UnfinishedSess
     return UnfinishedSession(started, events, store.text)
 
 
-async def test_an_unfinished_debate_shows_its_threads_with_stage_and_what_was_said(store: SqliteStore) -> None:
+async def test_progress_of_an_unfinished_debate_has_threads_with_stages_and_messages(store: SqliteStore) -> None:
     events = until(await recorded(store), "crux_locked")
     shown = DebateReport.progress(unfinished(events, store))
     views = {view.name: view_text(view, 100) for view in shown.views}
@@ -62,7 +62,7 @@ async def test_an_unfinished_debate_shows_its_threads_with_stage_and_what_was_sa
     assert column.lines[-1].startswith("C20 grades a steelman: That is my case.")
 
 
-async def test_show_of_an_unfinished_debate_has_its_threads(store: SqliteStore) -> None:
+async def test_partial_report_of_an_unfinished_debate_lists_its_threads(store: SqliteStore) -> None:
     events = until(await recorded(store), "stage_transition")
     record = SessionRecord("r1", events, store.text, store.prompt)
     text = partial_markdown(record)
@@ -70,7 +70,7 @@ async def test_show_of_an_unfinished_debate_has_its_threads(store: SqliteStore) 
     assert "B4 critic of change (B) claims" in text
 
 
-async def test_the_fold_of_a_finished_debate_agrees_with_its_report(store: SqliteStore) -> None:
+async def test_progress_of_a_finished_debate_agrees_with_its_report(store: SqliteStore) -> None:
     events = await recorded(store)
     shown = DebateReport.progress(unfinished(events, store))
     assert shown.columns == ()
@@ -81,7 +81,7 @@ async def test_the_fold_of_a_finished_debate_agrees_with_its_report(store: Sqlit
     assert timeline == next(view_text(v, 100) for v in report.presentation().views if v.name == "timeline")
 
 
-async def test_threads_stages_locks_and_cruxes_are_lines_of_progress(store: SqliteStore) -> None:
+async def test_progress_lines_name_threads_stages_locks_and_cruxes(store: SqliteStore) -> None:
     events = await recorded(store)
     state = fold_events(events)
     lines = [line for event in events if isinstance(event, Noted) and (line := event_line(event, state))]
@@ -98,7 +98,7 @@ async def test_threads_stages_locks_and_cruxes_are_lines_of_progress(store: Sqli
     ]
 
 
-async def test_the_live_screen_shows_a_column_for_the_thread_with_its_stage(store: SqliteStore) -> None:
+async def test_live_screen_has_a_column_per_thread_with_its_stage(store: SqliteStore) -> None:
     progress = RunProgress(title="debate r1", text=store.text)
     for event in until(await recorded(store), "crux_locked"):
         progress.take(event)

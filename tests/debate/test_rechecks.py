@@ -53,7 +53,7 @@ def final_side(report: DebateReport, agent: str) -> Side:
     return ballot.questions["thread-1"]
 
 
-def test_ballots_as_declared_are_not_asked_again() -> None:
+def test_recheck_is_not_made_if_ballots_match_declarations() -> None:
     model = ScriptedModel(Debaters())
     report = debate(model=model)
     assert asked_again(model) == []
@@ -61,7 +61,7 @@ def test_ballots_as_declared_are_not_asked_again() -> None:
     assert "asked again" not in report.markdown()
 
 
-def test_ballot_against_what_its_agent_declared_is_asked_again_with_its_own_words_alone() -> None:
+def test_recheck_of_a_ballot_against_its_declaration_quotes_only_its_own_agent() -> None:
     sealed: Change = lambda request: {"reason": f"sealed reason of {request.agent}"}  # noqa: E731
     changes = slips("YES")
     model = ScriptedModel(Debaters({**changes, "final": lambda r: sealed(r) | changes["final"](r)}))
@@ -80,7 +80,7 @@ def test_ballot_against_what_its_agent_declared_is_asked_again_with_its_own_word
 
 
 @pytest.mark.parametrize(("again", "counts"), [("YES", "YES"), ("NO", "NO"), ("UNCERTAIN", "UNCERTAIN")])
-def test_answer_given_again_counts_if_it_was_given_before(again: str, counts: str) -> None:
+def test_recheck_answer_counts_if_the_agent_gave_it_before(again: str, counts: str) -> None:
     report = debate(slips(again))
     assert final_side(report, "D1") == counts
     (check,) = report.rechecks
@@ -89,7 +89,7 @@ def test_answer_given_again_counts_if_it_was_given_before(again: str, counts: st
     assert check.reason == "I misread it"
 
 
-def test_the_report_says_what_was_asked_again_and_what_counts() -> None:
+def test_report_lists_rechecks_and_the_answers_that_count() -> None:
     text = " ".join(debate(slips("YES")).markdown().split())
     assert "no in its final ballot; asked again, it answers yes, which counts." in text
     assert "I misread it" in text
@@ -97,7 +97,7 @@ def test_the_report_says_what_was_asked_again_and_what_counts() -> None:
     assert "asked again, it answers undecided, which counts." in text
 
 
-def test_what_counts_is_what_the_closing_call_and_the_tests_read() -> None:
+def test_closing_call_and_tests_use_the_rechecked_answers() -> None:
     model = ScriptedModel(Debaters(slips("YES")))
     report = debate(model=model)
     closing = next(request for request in model.requests if request.key == "closing")
@@ -108,7 +108,7 @@ def test_what_counts_is_what_the_closing_call_and_the_tests_read() -> None:
     assert answers == {"D1": True, "D2": False, "D3": False}
 
 
-def test_without_a_reply_the_ballot_stands_and_the_report_says_so() -> None:
+def test_recheck_without_a_reply_keeps_the_ballot_and_is_reported() -> None:
     script = Debaters(slips("YES"))
     report = debate(model=ScriptedModel(lambda r: "nonsense" if r.key.startswith("recheck/") else script(r)))
     assert final_side(report, "D1") == "NO"
@@ -118,7 +118,7 @@ def test_without_a_reply_the_ballot_stands_and_the_report_says_so() -> None:
     assert "asked again, it did not reply: no counts." in " ".join(report.markdown().split())
 
 
-def test_change_on_the_task_is_asked_again_unless_the_ballot_names_what_moved_it() -> None:
+def test_recheck_of_a_changed_position_is_skipped_if_the_ballot_names_a_cause() -> None:
     moved = ScriptedModel(Debaters({"final": only("D1", {"p1": "NO", "cause": None})}))
     report = debate(model=moved)
     assert [sorted(properties(request)) for request in asked_again(moved)] == [["p1", "reason"]]
@@ -134,7 +134,7 @@ def test_change_on_the_task_is_asked_again_unless_the_ballot_names_what_moved_it
     assert [(change.agent, change.conformity) for change in report.position_changes] == [("D2", False)]
 
 
-def test_limit_that_refused_a_call_leaves_ballots_as_they_were_cast() -> None:
+def test_recheck_refused_by_a_limit_keeps_the_ballots() -> None:
     whole = ScriptedModel(Debaters(slips("YES")))
     debate(model=whole)
     place = next(n for n, request in enumerate(whole.requests) if request.key.startswith("recheck/"))
@@ -148,7 +148,7 @@ def test_limit_that_refused_a_call_leaves_ballots_as_they_were_cast() -> None:
     assert "NO" in counts or not counts
 
 
-def test_agents_are_asked_again_at_most_twice_and_the_estimate_holds_it() -> None:
+def test_rechecks_are_at_most_two_per_agent_and_within_the_estimate() -> None:
     seats = 4
     every: dict[str, Change] = {"final": lambda r: {"p1": "UNCERTAIN", "q1": "UNCERTAIN"}}
     model = ScriptedModel(Debaters(every))
@@ -172,7 +172,7 @@ def all_yes_but(agent: str, again: str) -> dict[str, Change]:
     return {**dict.fromkeys(kinds, answer), "recheck": only(agent, {"p1": again, "reason": "on record"})}
 
 
-def test_lone_answer_against_a_consensus_is_put_on_record() -> None:
+def test_lone_answer_against_a_consensus_is_confirmed_and_reported() -> None:
     model = ScriptedModel(Debaters(all_yes_but("D2", "NO")))
     report = debate(model=model, debaters=4)
     (request,) = asked_again(model)
@@ -183,7 +183,7 @@ def test_lone_answer_against_a_consensus_is_put_on_record() -> None:
     assert "on record" in report.markdown()
 
 
-def test_lone_answer_that_is_not_given_again_counts_as_undecided() -> None:
+def test_lone_answer_not_confirmed_counts_as_undecided() -> None:
     report = debate(all_yes_but("D2", "YES"), debaters=4)
     assert report.regime == "consensus"
     assert [b.positions[0] for b in report.ballots if b.step == 1] == ["YES", "UNCERTAIN", "YES", "YES"]
@@ -209,7 +209,7 @@ def test_lone_answer_that_is_not_given_again_counts_as_undecided() -> None:
         ({"p1": "YY?N"}, {"D4": "p1"}),
     ],
 )
-def test_holdouts_are_those_who_alone_keep_a_debate_from_consensus(
+def test_holdouts_are_agents_whose_lone_answer_prevents_a_consensus(
     rows: dict[str, str], expected: dict[str, str]
 ) -> None:
     sides: dict[str, Side] = {"Y": "YES", "N": "NO", "?": "UNCERTAIN"}

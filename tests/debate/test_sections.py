@@ -60,7 +60,7 @@ def everybody(side: str) -> Callable[[ModelRequest], Answer]:
 # --- ballots and answer
 
 
-async def test_split_ballots_stand_before_the_answer_on_every_face_and_are_no_agreement() -> None:
+async def test_split_ballots_are_printed_before_the_answer_in_every_format() -> None:
     report = await debate()
     for face in (report.markdown(), unescape(report.html())):
         assert "SPLIT: 2 yes · 1 no" in face
@@ -70,7 +70,7 @@ async def test_split_ballots_stand_before_the_answer_on_every_face_and_are_no_ag
         assert "UNANIMOUS" not in face
 
 
-async def test_an_answer_that_takes_no_side_says_so_and_the_smaller_side_is_dissent() -> None:
+async def test_answer_without_a_side_is_reported_and_the_minority_is_dissent() -> None:
     report = await debate()
     text = report.markdown()
     assert "**If you must decide today:** the answer takes neither side." in above_answer(text)
@@ -78,19 +78,19 @@ async def test_an_answer_that_takes_no_side_says_so_and_the_smaller_side_is_diss
     assert "critic of change (B), no" in dissent
 
 
-async def test_an_answer_against_most_ballots_says_so_above_it() -> None:
+async def test_answer_against_most_ballots_is_reported_above_it() -> None:
     report = await debate({"closing": lambda request: {"p1": "NO"}})
     assert "**If you must decide today:** no, against most firm ballots (1 for it, 2 against)." in above_answer(
         report.markdown()
     )
 
 
-async def test_an_answer_with_most_ballots_says_so_above_it() -> None:
+async def test_answer_with_most_ballots_is_reported_above_it() -> None:
     report = await debate({"closing": lambda request: {"p1": "YES"}})
     assert "**If you must decide today:** yes, as most firm ballots do." in above_answer(report.markdown())
 
 
-async def test_one_side_and_undecided_ballots_are_not_unanimous() -> None:
+async def test_one_sided_ballots_with_undecided_ones_are_not_unanimous() -> None:
     def final(request: ModelRequest) -> Answer:
         return {"p1": "UNCERTAIN" if request.agent == "D3" else "YES"}
 
@@ -99,7 +99,7 @@ async def test_one_side_and_undecided_ballots_are_not_unanimous() -> None:
     assert "UNANIMOUS" not in head
 
 
-async def test_unanimous_final_ballots_are_counted_and_no_ballot_is_dissent() -> None:
+async def test_unanimous_final_ballots_are_reported_without_dissent() -> None:
     report = await debate({"final": everybody("YES"), "closing": lambda request: {"p1": "YES"}})
     text = report.markdown()
     assert "UNANIMOUS: 3 yes" in above_answer(text)
@@ -107,7 +107,7 @@ async def test_unanimous_final_ballots_are_counted_and_no_ballot_is_dissent() ->
     assert "No sealed final ballot is against the answer." in text
 
 
-async def test_every_proposition_has_its_own_count() -> None:
+async def test_each_proposition_has_its_own_ballot_count() -> None:
     report = await debate(as_is=False, option=("queues", "batches"))
     head = above_answer(report.markdown())
     assert "Proposition 1:" in head
@@ -115,7 +115,7 @@ async def test_every_proposition_has_its_own_count() -> None:
     assert head.count("SPLIT: 2 yes · 1 no") == 2
 
 
-async def test_a_task_without_dispute_is_named_before_anything_else() -> None:
+async def test_task_without_dispute_is_reported_first() -> None:
     def framing(request: ModelRequest) -> Answer:
         return {"form": "not disputable", "propositions": [], "reason": "It asks for a sum."}
 
@@ -126,7 +126,7 @@ async def test_a_task_without_dispute_is_named_before_anything_else() -> None:
 # --- what limited the debate comes first
 
 
-async def test_a_missing_ballot_is_named_with_its_agent_before_the_count() -> None:
+async def test_missing_ballot_is_reported_with_its_agent_before_the_count() -> None:
     report = await debate({"final": lambda request: {"p1": "?"} if request.agent == "D2" else {}})
     head = above_answer(report.markdown())
     assert "No final ballot from critic of change (B); the counts below leave 1 agent out." in head
@@ -135,18 +135,18 @@ async def test_a_missing_ballot_is_named_with_its_agent_before_the_count() -> No
     assert "UNANIMOUS" not in head
 
 
-async def test_the_limit_on_messages_is_named_before_the_count_with_the_thread_that_is_open() -> None:
+async def test_limit_on_messages_is_reported_before_the_count_with_open_threads() -> None:
     head = above_answer((await debate(max_messages=5)).markdown())
     assert head.index("The limit on messages ended the debate after 5.") < head.index("SPLIT")
     assert "Still open: thread 1 in its stage discovery." in head
 
 
-async def test_the_limit_on_virtual_time_is_named_before_the_count() -> None:
+async def test_limit_on_virtual_time_is_reported_before_the_count() -> None:
     head = above_answer((await debate(max_duration=40)).markdown())
     assert head.index("The limit on virtual time ended the debate after") < head.index("SPLIT")
 
 
-async def test_a_limit_on_calls_is_named_before_the_count() -> None:
+async def test_limit_on_calls_is_reported() -> None:
     report = await debate(limits=Limits(calls=16))
     assert "The limit on calls cut the debate short." in report.markdown()
 
@@ -154,7 +154,7 @@ async def test_a_limit_on_calls_is_named_before_the_count() -> None:
 # --- cruxes
 
 
-async def test_a_crux_shows_where_each_agent_stands_what_would_change_it_and_both_statements() -> None:
+async def test_crux_section_has_positions_falsifiers_and_best_statements() -> None:
     text = (await debate()).markdown()
     crux = text.split("### Crux 1.")[1].split("\n### ")[0]
     assert crux.startswith(" Would queues lose orders at the peak?")
@@ -167,7 +167,7 @@ async def test_a_crux_shows_where_each_agent_stands_what_would_change_it_and_bot
     assert "orders lost in a year: more than 12, by 2027-12-31" in crux.split("**Settled by:**")[1]
 
 
-async def test_the_ballots_on_a_crux_include_agents_that_did_not_commit_to_it() -> None:
+async def test_crux_section_counts_ballots_of_uncommitted_agents() -> None:
     def commit(request: ModelRequest) -> Answer:
         return {"metric": f"orders lost as {request.agent} counts"}
 
@@ -183,7 +183,7 @@ async def test_the_ballots_on_a_crux_include_agents_that_did_not_commit_to_it() 
     assert cast == sum(thread.crux is not None for thread in report.threads)
 
 
-async def test_a_crux_score_is_explained_by_its_three_factors() -> None:
+async def test_crux_section_explains_the_score_by_three_factors() -> None:
     report = await debate()
     score = report.threads[0].crux.score if report.threads[0].crux else None
     assert score is not None
@@ -195,13 +195,13 @@ async def test_a_crux_score_is_explained_by_its_three_factors() -> None:
         assert factor in text
 
 
-async def test_a_crux_that_is_not_validated_says_why_in_plain_words() -> None:
+async def test_crux_section_explains_why_a_crux_is_not_validated() -> None:
     text = (await debate({"crystallize": lambda request: {"criteria": ["an audit"]}})).markdown()
     assert "It was locked, but it is no validated crux:" in text
     assert "two findings that would settle it are needed, 1 was named" in text
 
 
-async def test_a_steelman_that_needed_two_tries_is_shown_with_its_correction() -> None:
+async def test_steelman_with_a_retry_is_shown_with_its_correction() -> None:
     graded: list[str] = []
 
     def grade(request: ModelRequest) -> Answer:
@@ -223,7 +223,7 @@ async def test_a_steelman_that_needed_two_tries_is_shown_with_its_correction() -
 # --- movements
 
 
-async def test_a_change_between_ballots_is_shown_with_the_message_that_caused_it_quoted() -> None:
+async def test_position_change_is_shown_with_a_quotation_of_its_cause() -> None:
     def final(request: ModelRequest) -> Answer:
         return {"p1": "NO", "cause": "B17"} if request.agent == "D1" else {}
 
@@ -234,25 +234,25 @@ async def test_a_change_between_ballots_is_shown_with_the_message_that_caused_it
     assert f"“{caused.text}”" in text
 
 
-async def test_a_change_without_a_named_message_says_so() -> None:
+async def test_position_change_without_a_cause_is_marked() -> None:
     report = await debate({"final": lambda request: {"p1": "NO"} if request.agent == "D1" else {}})
     assert "yes → no,** it named no message that changed its mind" in report.markdown()
 
 
-async def test_a_sealed_ballot_that_differs_from_what_was_said_in_public_is_shown() -> None:
+async def test_sealed_ballot_that_differs_from_the_public_position_is_shown() -> None:
     report = await debate({"final": lambda request: {"q1": "UNCERTAIN"} if request.agent == "D2" else {}})
     text = report.markdown()
     assert "**critic of change (B) on crux 1: no → undecided,** only in its sealed ballot" in text
 
 
-async def test_agents_that_keep_their_positions_are_reported_as_such() -> None:
+async def test_report_without_position_changes_states_it() -> None:
     assert "No agent changed its position on the task between its two ballots." in (await debate()).markdown()
 
 
 # --- what failed
 
 
-async def test_a_failed_lock_is_named_with_what_was_missing() -> None:
+async def test_failed_lock_is_reported_with_the_missing_criterion() -> None:
     report = await debate({"commit": everybody("YES")})
     text = report.markdown()
     never = text.split("### Unresolved threads")[1].split("\n## ")[0]
@@ -261,7 +261,7 @@ async def test_a_failed_lock_is_named_with_what_was_missing() -> None:
     assert "Lock 1 of thread 1 failed: nobody commits to no." in text
 
 
-async def test_a_stale_thread_is_listed_with_its_reason() -> None:
+async def test_stale_thread_is_listed_with_its_reason() -> None:
     def turn(request: ModelRequest) -> Answer:
         return {"move": "CLAIM", "question": ""}
 
@@ -275,7 +275,7 @@ async def test_a_stale_thread_is_listed_with_its_reason() -> None:
     assert f"went stale: {stale[0].closed_by}" in never
 
 
-async def test_how_far_to_trust_it_names_steelmen_attention_and_evidence() -> None:
+async def test_trust_section_names_steelmen_attention_and_evidence() -> None:
     def turn(request: ModelRequest) -> Answer:
         moves = request.schema["properties"]["move"] if request.schema else {}
         return {"move": "PROVIDE_EVIDENCE"} if "PROVIDE_EVIDENCE" in json.dumps(moves) else {}
@@ -292,7 +292,7 @@ async def test_how_far_to_trust_it_names_steelmen_attention_and_evidence() -> No
 # --- views and exports
 
 
-async def test_every_view_and_the_transcript_name_all_messages_by_label() -> None:
+async def test_views_and_transcript_name_messages_by_label() -> None:
     report = await debate()
     views = {view.name: view_text(view, 100) for view in report.presentation().views}
     assert list(views) == ["cruxes", "threads", "steelmen", "timeline", "agents"]
@@ -303,7 +303,7 @@ async def test_every_view_and_the_transcript_name_all_messages_by_label() -> Non
     assert all(str(number_of(agent)) in views["agents"] for agent in report.letters)
 
 
-async def test_a_saved_report_holds_the_final_json_of_the_design(tmp_path: Path) -> None:
+async def test_saved_report_contains_the_documented_final_json(tmp_path: Path) -> None:
     report = await debate()
     report.save(tmp_path)
     data = json.loads((tmp_path / "debate.json").read_text(encoding="utf-8"))

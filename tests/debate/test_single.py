@@ -41,7 +41,7 @@ def two_falsifiers(request: ModelRequest) -> Answer:
     return {"metric": f"orders lost in year {number_of(request.agent)}"}
 
 
-async def test_the_single_call_reads_nothing_of_the_debate_and_no_agent_reads_it() -> None:
+async def test_single_call_and_debate_do_not_quote_each_other() -> None:
     _, requests = await run()
     alone = [request for request in requests if request.key == "single"]
     assert [request.agent for request in alone] == ["single_call"]
@@ -52,7 +52,7 @@ async def test_the_single_call_reads_nothing_of_the_debate_and_no_agent_reads_it
     assert not [request.key for request in requests if "Alone:" in request.text]
 
 
-async def test_the_report_holds_its_positions_cruxes_and_cost() -> None:
+async def test_report_has_positions_cruxes_and_cost_of_the_single_call() -> None:
     report, requests = await run()
     single = report.single_call
     assert single is not None
@@ -64,7 +64,7 @@ async def test_the_report_holds_its_positions_cruxes_and_cost() -> None:
     assert report.ledger.actual.calls == len(requests)
 
 
-async def test_the_single_call_stands_beside_the_debate_on_every_face() -> None:
+async def test_single_call_is_compared_with_the_debate_in_every_format() -> None:
     report, requests = await run()
     for face in (report.markdown(), unescape(report.html())):
         section = face.split("Compared with one call")[1]
@@ -75,7 +75,7 @@ async def test_the_single_call_stands_beside_the_debate_on_every_face() -> None:
         assert "Alone: single_call in single" in section
 
 
-async def test_a_crux_that_the_single_call_missed_is_what_the_debate_added() -> None:
+async def test_crux_not_named_by_the_single_call_is_reported_as_added() -> None:
     report, _ = await run({"commit": two_falsifiers, "named": lambda request: {"q1": 0}})
     crux = report.threads[0].crux
     assert crux is not None
@@ -86,7 +86,7 @@ async def test_a_crux_that_the_single_call_missed_is_what_the_debate_added() -> 
     assert "**It did not name:** crux 1." in report.markdown()
 
 
-async def test_a_question_on_the_subject_of_a_crux_is_neither_named_nor_missed() -> None:
+async def test_related_question_of_the_single_call_counts_neither_as_named_nor_missed() -> None:
     report, _ = await run({"commit": two_falsifiers, "named": lambda request: {"q1": 2, "same1": False}})
     single = report.single_call
     assert single is not None
@@ -97,7 +97,7 @@ async def test_a_question_on_the_subject_of_a_crux_is_neither_named_nor_missed()
     assert "It did not name" not in text
 
 
-async def test_only_those_who_speak_in_the_debate_are_shown_its_moves() -> None:
+async def test_prompts_explain_the_moves_to_debaters_only() -> None:
     _, requests = await run()
     kinds = {request.key.partition("/")[0] for request in requests}
     readers = {request.key.partition("/")[0] for request in requests if "- PROPOSE_CRUX: " in request.text}
@@ -107,7 +107,7 @@ async def test_only_those_who_speak_in_the_debate_are_shown_its_moves() -> None:
     assert not re.search("debate|participant|moderator", next(r.text for r in requests if r.key == "single").lower())
 
 
-async def test_what_all_calls_share_comes_before_what_only_debaters_share() -> None:
+async def test_prompt_text_shared_by_all_calls_precedes_text_shared_by_debaters() -> None:
     _, requests = await run()
     turns = [request for request in requests if request.key.startswith(("turn/", "commit/"))]
     openings = [request for request in requests if request.key.startswith("opening/")]
@@ -118,7 +118,7 @@ async def test_what_all_calls_share_comes_before_what_only_debaters_share() -> N
     assert all(len(common) in request.shared for request in turns)
 
 
-async def test_nothing_added_is_said_as_such() -> None:
+async def test_debate_that_added_nothing_to_the_single_call_reports_it() -> None:
     def no(request: ModelRequest) -> Answer:
         return {"p1": "NO"}
 
@@ -128,13 +128,13 @@ async def test_nothing_added_is_said_as_such() -> None:
     )
 
 
-async def test_an_answer_against_the_single_call_is_not_called_better() -> None:
+async def test_answer_against_the_single_call_is_not_reported_as_better() -> None:
     report, _ = await run({"closing": lambda request: {"p1": "YES"}})
     assert "another answer (no where the debate's is yes), and no figure here shows which is right" in report.added
     assert "1 reasoned ballot against the answer" in report.added
 
 
-async def test_a_refused_single_call_leaves_the_debate_as_it_is_and_the_report_says_so() -> None:
+async def test_refused_single_call_does_not_change_the_debate_and_is_reported() -> None:
     whole, _ = await run()
     report, requests = await run(limits=REFUSED)
     assert not [request for request in requests if request.key in ("single", "named")]
@@ -144,7 +144,7 @@ async def test_a_refused_single_call_leaves_the_debate_as_it_is_and_the_report_s
     assert "The single call has no reply: budget. Nothing is compared with it." in report.markdown()
 
 
-async def test_a_failed_comparison_of_questions_claims_neither_hit_nor_miss() -> None:
+async def test_failed_comparison_with_the_single_call_claims_neither_hit_nor_miss() -> None:
     report, _ = await run({"named": lambda request: {"q1": 9}})
     assert report.single_call is not None
     assert report.single_call.named == {}
@@ -152,7 +152,7 @@ async def test_a_failed_comparison_of_questions_claims_neither_hit_nor_miss() ->
     assert "not compared with the cruxes" in report.markdown()
 
 
-async def test_without_the_setting_no_such_call_is_made_or_foreseen() -> None:
+async def test_single_call_disabled_is_neither_made_nor_estimated() -> None:
     report, requests = await run(single_call=False)
     assert not [request for request in requests if request.key in ("single", "named")]
     assert "Compared with one call" not in report.markdown()
@@ -160,7 +160,7 @@ async def test_without_the_setting_no_such_call_is_made_or_foreseen() -> None:
     assert asked.max - spared.max == 2
 
 
-async def test_a_limit_cuts_the_exchange_and_not_the_opening_ballots_for_the_single_call() -> None:
+async def test_limit_on_calls_keeps_the_opening_ballots_before_the_single_call() -> None:
     for calls in range(4, 20):
         report, requests = await run(limits=Limits(calls=calls))
         opened = [request for request in requests if request.key.startswith("opening/")]

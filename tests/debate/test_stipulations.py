@@ -43,7 +43,7 @@ def stubborn(agent: str) -> dict[str, Callable[[ModelRequest], Answer]]:
     return {"test": lambda request: {"p1": side_of(agent)} if request.agent == agent else {}}
 
 
-def test_every_voter_is_asked_both_ways_about_each_top_crux_and_once_about_the_placebo() -> None:
+def test_tests_ask_every_voter_both_answers_of_each_crux_and_the_placebo() -> None:
     model = ScriptedModel(Debaters())
     report = debate(model=model)
 
@@ -63,7 +63,7 @@ def test_every_voter_is_asked_both_ways_about_each_top_crux_and_once_about_the_p
     ]
 
 
-def test_voter_sees_its_own_final_ballot_and_no_other() -> None:
+def test_test_prompt_quotes_only_the_final_ballot_of_its_own_agent() -> None:
     model = ScriptedModel(Debaters({"final": lambda request: {"reason": f"sealed reason of {request.agent}"}}))
     debate(model=model)
     for request in stipulated_asks(model):
@@ -71,7 +71,7 @@ def test_voter_sees_its_own_final_ballot_and_no_other() -> None:
         assert seen == {request.agent}
 
 
-def test_observed_flips_and_their_score_stand_beside_the_declared_ones() -> None:
+def test_report_has_observed_and_declared_flips_and_scores() -> None:
     report = debate(stubborn("D3"))
 
     (records,) = report.flip_records.values()
@@ -87,7 +87,7 @@ def test_observed_flips_and_their_score_stand_beside_the_declared_ones() -> None
     assert crux.observed_score.score == pytest.approx(2 / 3 * crux.score.polarity * 0.95)
 
 
-def test_crux_over_which_nobody_moves_when_tested_is_no_longer_valid_and_says_so() -> None:
+def test_crux_without_observed_flips_is_invalidated_with_the_reason() -> None:
     def own_falsifier(request: ModelRequest) -> Answer:
         return {"metric": f"orders lost in year {request.agent}"}
 
@@ -107,7 +107,7 @@ def test_crux_over_which_nobody_moves_when_tested_is_no_longer_valid_and_says_so
     assert "0 of its agents change position over it when tested, two are needed" in tested.markdown()
 
 
-def test_agent_that_the_placebo_moves_as_well_shows_nothing_about_a_crux() -> None:
+def test_flips_of_agents_moved_by_the_placebo_do_not_count() -> None:
     report = debate(
         {
             "commit": lambda request: {"metric": f"orders lost in year {request.agent}"},
@@ -120,13 +120,13 @@ def test_agent_that_the_placebo_moves_as_well_shows_nothing_about_a_crux() -> No
     assert crux.validation_failures == ("top claims that hang on it: 0 when tested, at least 2 are needed",)
 
 
-def test_flip_that_was_not_declared_is_observed() -> None:
+def test_undeclared_flip_is_observed() -> None:
     report = debate({"flip": lambda request: {"gives_up_if": "neither"}})
     (records,) = report.flip_records.values()
     assert {(record.declared, record.observed) for record in records} == {(False, True)}
 
 
-def test_agent_that_moves_with_the_answer_it_holds_has_not_flipped() -> None:
+def test_move_toward_the_own_answer_is_not_a_flip() -> None:
     def moves_with_its_own_answer(request: ModelRequest) -> Answer:
         held = side_of(request.agent)
         return {"p1": "UNCERTAIN" if f"/{held}/" in request.key else held}
@@ -136,7 +136,7 @@ def test_agent_that_moves_with_the_answer_it_holds_has_not_flipped() -> None:
     assert {record.observed for record in records} == {False}
 
 
-def test_move_for_the_placebo_is_recorded_as_such() -> None:
+def test_move_for_the_placebo_is_recorded_as_a_placebo_flip() -> None:
     report = debate({"test": lambda request: {"p1": "UNCERTAIN"} if "placebo" in request.key else {}})
     assert report.placebo is not None
     assert report.placebo.fact.startswith(f'The answer to "{CONTROL}" is ')
@@ -144,7 +144,7 @@ def test_move_for_the_placebo_is_recorded_as_such() -> None:
     assert {record.placebo for record in records} == {True}
 
 
-def test_nothing_but_the_stipulated_question_tells_the_placebo_from_a_crux() -> None:
+def test_placebo_prompt_equals_a_crux_prompt_except_for_the_question() -> None:
     model = ScriptedModel(Debaters())
     debate(model=model)
     shown = {
@@ -156,26 +156,26 @@ def test_nothing_but_the_stipulated_question_tells_the_placebo_from_a_crux() -> 
 
 
 @pytest.mark.parametrize("control", ["", "Would queues lose orders at the peak?", TASK])
-def test_placebo_is_no_question_of_the_debate_and_there_is_always_one(control: str) -> None:
+def test_placebo_missing_or_equal_to_a_debated_question_is_the_default(control: str) -> None:
     report = debate({"crystallize": lambda request: {"control": control}})
     assert report.placebo is not None
     assert PLACEBO in report.placebo.fact
 
 
-def test_zero_cruxes_to_test_asks_nothing_further() -> None:
+def test_test_cruxes_zero_makes_no_test_call() -> None:
     model = ScriptedModel(Debaters())
     report = debate(model=model, test_cruxes=0)
     assert model.requests[-1].key == "named"
     assert (report.tests, report.placebo, report.flip_records) == ((), None, {})
 
 
-def test_brief_prompts_test_one_crux_unless_a_number_is_set() -> None:
+def test_brief_detail_tests_one_crux_unless_set() -> None:
     assert Debate().with_detail("brief").test_cruxes == 1
     assert Debate(test_cruxes=2).with_detail("brief").test_cruxes == 2
     assert Debate().with_detail("full").test_cruxes == 2
 
 
-def test_failed_ballot_leaves_its_flip_open_and_is_counted() -> None:
+def test_failed_test_ballot_leaves_its_flip_unknown_and_is_counted() -> None:
     model = ScriptedModel(lambda request: "nonsense" if request.key == "test/thread-1/NO/D1" else Debaters()(request))
     report = debate(model=model)
     (records,) = report.flip_records.values()
@@ -184,7 +184,7 @@ def test_failed_ballot_leaves_its_flip_open_and_is_counted() -> None:
     assert report.stop_reason is StopReason.SETTLED
 
 
-def test_limit_within_the_tests_invents_nothing_and_leaves_the_answer() -> None:
+def test_limit_during_tests_leaves_flips_unknown_and_keeps_the_answer() -> None:
     whole = debate()
     calls = whole.ledger.actual.calls
     for fewer in (1, 4, 8):
@@ -198,7 +198,7 @@ def test_limit_within_the_tests_invents_nothing_and_leaves_the_answer() -> None:
             assert (record.observed is None) == (not sides)
 
 
-def test_limit_before_the_tests_leaves_them_out_and_says_so() -> None:
+def test_limit_before_the_tests_skips_them_with_a_warning() -> None:
     report = debate(limits=Limits(agents={"D3": SpendingLimits(calls=8)}))
     assert [ballot.agent for ballot in report.ballots if ballot.step == 1] == ["D1", "D2"]
     assert report.tests == ()

@@ -28,7 +28,7 @@ from consilience.protocols.debate.scoring import crux_score, regime_of, validati
         (0.0, False, 60_000, "CLARIFY", True, 1.0),
     ],
 )
-def test_attention_by_meaning(
+def test_embedding_score_of_the_table_matches(
     semantic: float, in_thread: bool, age_ms: int, move: Move, mentioned: bool, score: float
 ) -> None:
     computed = embedding_score(semantic, in_thread=in_thread, age_ms=age_ms, move=move, mentioned=mentioned)
@@ -47,17 +47,19 @@ def test_attention_by_meaning(
         (5, False, 40_000, "CLARIFY", 0.3),
     ],
 )
-def test_attention_by_keywords(overlap: int, in_thread: bool, age_ms: int, move: Move, score: float) -> None:
+def test_keyword_score_of_the_table_matches(
+    overlap: int, in_thread: bool, age_ms: int, move: Move, score: float
+) -> None:
     assert keyword_score(overlap, in_thread=in_thread, age_ms=age_ms, move=move) == pytest.approx(score)
 
 
-def test_agenda_boost_adds_at_most_a_fifth_and_never_exceeds_one() -> None:
+def test_agenda_boost_adds_at_most_0_2_and_scores_never_exceed_one() -> None:
     plain = embedding_score(0.4, in_thread=False, age_ms=0, move="CLAIM")
     assert embedding_score(0.4, in_thread=False, age_ms=0, move="CLAIM", boost=0.9) == pytest.approx(plain + 0.2)
     assert keyword_score(2, in_thread=True, age_ms=0, move="CHALLENGE", boost=0.2) == 1.0
 
 
-def test_interests_follow_what_an_agent_says() -> None:
+def test_interests_gain_weight_by_what_the_agent_says() -> None:
     interests = Interests(["plate waste", "staffing"])
     interests.follow(["Plate waste", "grant"])
     assert interests.weights == pytest.approx({"plate waste": 0.88, "staffing": 0.784, "grant": 0.5})
@@ -66,7 +68,7 @@ def test_interests_follow_what_an_agent_says() -> None:
     assert interests.weights["plate waste"] == 1.0
 
 
-def test_interest_shares_a_keyword_with_a_message_or_not() -> None:
+def test_interest_overlap_counts_interests_that_share_a_keyword() -> None:
     interests = Interests(["plate waste", "staffing"])
     assert interests.overlap(frozenset(keywords("A third of every plate is thrown away."))) == 1
     assert interests.overlap(frozenset(keywords("The grant lapses in October."))) == 0
@@ -103,7 +105,7 @@ def sides(text: str) -> dict[str, Side]:
         ("YN", ((False, 0.9),) * 2, 2, 0.0, 1.0, 0.0, 0.0),
     ],
 )
-def test_crux_score(
+def test_crux_score_of_the_table_matches(
     positions: str,
     declared: tuple[tuple[bool, float], ...],
     agents: int,
@@ -129,7 +131,7 @@ def test_crux_score(
         ("YES", "either", True),
     ],
 )
-def test_claim_hangs_on_a_question_by_the_agents_own_word(side: Side, gives_up_if: GivesUpIf, flip: bool) -> None:
+def test_would_flip_follows_gives_up_if(side: Side, gives_up_if: GivesUpIf, flip: bool) -> None:
     assert would_flip(side, gives_up_if) is flip
 
 
@@ -182,7 +184,9 @@ def test_crux_validation_names_each_failure(
         ({"p1": "YYYN"}, ("p2",), "partial"),
     ],
 )
-def test_regime_from_final_ballots(questions: dict[str, str], validated: tuple[str, ...], regime: str) -> None:
+def test_regime_of_final_ballots_matches_the_table(
+    questions: dict[str, str], validated: tuple[str, ...], regime: str
+) -> None:
     cast = {id: list(sides(text).values()) for id, text in questions.items()}
     assert regime_of(cast, validated) == regime
 
@@ -199,7 +203,9 @@ def test_regime_from_final_ballots(questions: dict[str, str], validated: tuple[s
         ("UU", (0.4, 0.4), []),
     ],
 )
-def test_required_steelmen(positions: str, confidence: tuple[float, ...], pairs: list[tuple[str, str]]) -> None:
+def test_required_pairs_of_commitments_match_the_table(
+    positions: str, confidence: tuple[float, ...], pairs: list[tuple[str, str]]
+) -> None:
     commitments = {
         agent: Commitment(agent=agent, side=side, statement="", confidence=sure, horizon="5y")
         for (agent, side), sure in zip(sides(positions).items(), confidence, strict=True)
@@ -211,7 +217,7 @@ def test_required_steelmen(positions: str, confidence: tuple[float, ...], pairs:
     ("horizons", "dominant"),
     [([], None), (["5y"], "5y"), (["10y+", "5y"], "5y"), (["10y+", "5y", "10y+"], "10y+")],
 )
-def test_dominant_horizon_is_the_most_frequent_and_then_the_shorter(
+def test_dominant_horizon_is_the_most_frequent_or_the_shorter_of_a_tie(
     horizons: list[Horizon], dominant: Horizon | None
 ) -> None:
     assert dominant_horizon(horizons) == dominant
@@ -224,7 +230,7 @@ def message(n: int) -> DebateMessage:
 @pytest.mark.parametrize(
     ("messages", "first", "shown"), [(1, 1, 1), (24, 1, 24), (25, 17, 9), (40, 17, 24), (41, 33, 9)]
 )
-def test_window_moves_in_jumps(messages: int, first: int, shown: int) -> None:
+def test_window_start_moves_in_steps(messages: int, first: int, shown: int) -> None:
     in_window = window([message(n) for n in range(1, messages + 1)])
     assert (in_window[0].number, len(in_window)) == (first, shown)
 
@@ -249,7 +255,7 @@ class Bus(Floor):
         ({"since": 4}, []),
     ],
 )
-def test_bus_is_a_query_over_the_published_list(query: dict[str, Any], numbers: list[int]) -> None:
+def test_bus_query_returns_the_matching_messages(query: dict[str, Any], numbers: list[int]) -> None:
     messages = [message(n) for n in range(1, 5)]
     messages[1] = messages[1].model_copy(update={"agent": "D2", "thread": "thread-2", "mentions": ("D3",)})
     messages[2] = messages[2].model_copy(update={"agent": "D3", "topics": ("grant",)})

@@ -24,7 +24,7 @@ FACT = "The peak is 12.4k events a second."
 SETTINGS = {"debaters": 3, "as_is": True, "max_messages": 30}
 
 
-def moving(*agents: str) -> Debaters:
+def changing_sides(*agents: str) -> Debaters:
     """Debaters of whom some change sides on a new fact."""
 
     def told(request: ModelRequest) -> Answer:
@@ -58,13 +58,15 @@ async def tell(
     options: Options | None = None,
 ) -> DebateReport:
     deliberation: Deliberation[DebateReport] = Deliberation(
-        model=model or ScriptedModel(moving(*agents)), store=store, options=options
+        model=model or ScriptedModel(changing_sides(*agents)), store=store, options=options
     )
     return await deliberation.tell(parent, FACT, sources=sources, name=name)
 
 
 @pytest.mark.parametrize("agents", [(), ("D2",), ("D1", "D3"), ("D1", "D2", "D3")])
-async def test_exactly_those_move_whose_typed_answer_changes(store: SqliteStore, agents: tuple[str, ...]) -> None:
+async def test_tell_reports_exactly_the_agents_whose_answer_changed(
+    store: SqliteStore, agents: tuple[str, ...]
+) -> None:
     parent = await begin(store)
     report = await tell(store, *agents)
 
@@ -77,7 +79,7 @@ async def test_exactly_those_move_whose_typed_answer_changes(store: SqliteStore,
     assert f"{len(agents)} of 3 moved" in report.markdown().split("## ", 2)[1]
 
 
-async def test_lines_of_a_told_debate_rest_on_the_ballots_on_the_fact(store: SqliteStore) -> None:
+async def test_brief_after_tell_refers_to_the_ballots_on_the_fact(store: SqliteStore) -> None:
     await begin(store)
     report = await tell(store)
     calls = {event.key for event in store.read(report.session) if isinstance(event, CallCompleted)}
@@ -89,7 +91,7 @@ async def test_lines_of_a_told_debate_rest_on_the_ballots_on_the_fact(store: Sql
     assert {ballot.key for ballot in report.told[0].before} <= calls
 
 
-async def test_change_of_confidence_or_words_alone_is_no_move(store: SqliteStore) -> None:
+async def test_tell_does_not_count_a_change_of_confidence_or_reason_as_a_move(store: SqliteStore) -> None:
     await begin(store)
     script = Debaters(
         {"told": lambda request: {"confidence": "unsure", "reason": "new words", "claim": "another claim"}}
@@ -98,16 +100,16 @@ async def test_change_of_confidence_or_words_alone_is_no_move(store: SqliteStore
     assert report.told[0].moved == ()
 
 
-async def test_change_on_the_question_of_a_thread_alone_is_a_move(store: SqliteStore) -> None:
+async def test_tell_counts_a_change_on_a_thread_question_as_a_move(store: SqliteStore) -> None:
     await begin(store)
     script = Debaters({"told": lambda request: {"q1": "UNCERTAIN"} if request.agent == "D1" else {}})
     report = await tell(store, model=ScriptedModel(script))
     assert [change.agent for change in report.told[0].moved] == ["D1"]
 
 
-async def test_only_final_ballots_and_the_closing_call_are_asked_again(store: SqliteStore) -> None:
+async def test_tell_repeats_only_final_ballots_and_the_closing_call(store: SqliteStore) -> None:
     parent = await begin(store)
-    model = ScriptedModel(moving("D1"))
+    model = ScriptedModel(changing_sides("D1"))
     report = await tell(store, model=model, sources=(Source(text="Measured: 12,400/s.", name="load test"),))
 
     assert [request.key for request in model.requests] == ["told/1/D1", "told/1/D2", "told/1/D3", "closing"]
@@ -118,7 +120,7 @@ async def test_only_final_ballots_and_the_closing_call_are_asked_again(store: Sq
     assert not [warning for warning in report.warnings if "inherited" in warning]
 
 
-async def test_parent_stays_as_it_was(store: SqliteStore) -> None:
+async def test_tell_leaves_the_parent_session_unchanged(store: SqliteStore) -> None:
     def recorded() -> list[AnyEvent]:
         return list(store.read("parent"))
 
@@ -130,10 +132,10 @@ async def test_parent_stays_as_it_was(store: SqliteStore) -> None:
     assert (await runner.replay("parent", store=store)).digest() == parent.digest()
 
 
-async def test_second_fact_is_put_to_the_told_debate_beside_the_first(store: SqliteStore) -> None:
+async def test_tell_with_a_second_fact_keeps_the_first(store: SqliteStore) -> None:
     await begin(store)
     await tell(store, "D1")
-    model = ScriptedModel(moving("D1", "D2"))
+    model = ScriptedModel(changing_sides("D1", "D2"))
     report = await tell(store, model=model, parent="told", name="again")
 
     assert [request.key for request in model.requests] == ["told/2/D1", "told/2/D2", "told/2/D3", "closing"]
@@ -141,23 +143,23 @@ async def test_second_fact_is_put_to_the_told_debate_beside_the_first(store: Sql
     assert (await runner.replay("again", store=store)).digest() == report.digest()
 
 
-async def test_agent_without_a_ballot_on_the_fact_has_not_moved(store: SqliteStore) -> None:
+async def test_tell_does_not_count_an_agent_without_a_ballot_as_moved(store: SqliteStore) -> None:
     await begin(store)
-    script = moving("D1", "D2")
+    script = changing_sides("D1", "D2")
     model = ScriptedModel(lambda request: "nonsense" if request.key == "told/1/D1" else script(request))
     report = await tell(store, model=model)
     assert [change.agent for change in report.told[0].moved] == ["D2"]
     assert "1 of 3 agents cast no final ballot" in report.regime_description
 
 
-async def test_debate_that_a_limit_ended_is_not_continued(store: SqliteStore) -> None:
+async def test_tell_of_a_debate_ended_by_a_limit_does_not_continue_it(store: SqliteStore) -> None:
     other = SqliteStore(":memory:")
     calls = (await begin(other)).ledger.actual.calls
     other.close()
     parent = await begin(store, limits=Limits(calls=calls - 3))
     assert [call.key for call in parent.failed_calls if call.key.startswith("test/")]
 
-    model = ScriptedModel(moving("D1"))
+    model = ScriptedModel(changing_sides("D1"))
     report = await tell(store, model=model)
     assert [request.key for request in model.requests] == ["told/1/D1", "told/1/D2", "told/1/D3", "closing"]
     assert report.stop_reason == parent.stop_reason
@@ -166,13 +168,13 @@ async def test_debate_that_a_limit_ended_is_not_continued(store: SqliteStore) ->
 
 @pytest.mark.parametrize("point", ["before_call", "after_reply", "after_commit", "before_finish"])
 @pytest.mark.parametrize("nth", [1, 3])
-async def test_killed_telling_resumes_and_replays_to_the_same_report(store: SqliteStore, point: str, nth: int) -> None:
+async def test_tell_killed_and_resumed_gives_the_same_report(store: SqliteStore, point: str, nth: int) -> None:
     await begin(store)
     whole = await tell(store, "D2", name="whole")
     with pytest.raises(Crash):
         await tell(store, "D2", options=Options(faults=Fault(point, nth=1 if point == "before_finish" else nth).hit))
     store = SqliteStore(store.path)
-    resumed = await runner.resume("told", store=store, models=ScriptedModel(moving("D2")))
+    resumed = await runner.resume("told", store=store, models=ScriptedModel(changing_sides("D2")))
     assert resumed.digest() == whole.digest()
     assert (await runner.replay("told", store=store)).digest() == whole.digest()
 
@@ -180,7 +182,7 @@ async def test_killed_telling_resumes_and_replays_to_the_same_report(store: Sqli
 # refusals
 
 
-async def test_session_of_a_protocol_that_cannot_be_told_is_refused(store: SqliteStore) -> None:
+async def test_tell_to_a_session_of_another_protocol_is_refused(store: SqliteStore) -> None:
     await runner.start(TASK, Solo(), models=ScriptedModel(lambda request: "No."), store=store, session="parent")
     with pytest.raises(SettingsError, match="protocol solo, which takes no new fact") as error:
         await tell(store)
@@ -188,14 +190,14 @@ async def test_session_of_a_protocol_that_cannot_be_told_is_refused(store: Sqlit
     assert store.sessions() == ["parent"]
 
 
-async def test_unfinished_debate_is_refused(store: SqliteStore) -> None:
+async def test_tell_to_an_unfinished_debate_is_refused(store: SqliteStore) -> None:
     with pytest.raises(Crash):
         await begin(store, options=Options(faults=Fault("after_reply", nth=5).hit))
     with pytest.raises(SettingsError, match="not finished"):
         await tell(SqliteStore(store.path))
 
 
-async def test_debate_without_final_ballots_is_refused(store: SqliteStore) -> None:
+async def test_tell_to_a_debate_without_final_ballots_is_refused(store: SqliteStore) -> None:
     script = Debaters({"framing": lambda request: {"form": "not disputable", "propositions": []}})
     await runner.start(TASK, Debate(debaters=2), models=ScriptedModel(script), store=store, session="parent")
     with pytest.raises(SettingsError, match="no agent took a position"):
@@ -203,7 +205,9 @@ async def test_debate_without_final_ballots_is_refused(store: SqliteStore) -> No
 
 
 @pytest.mark.parametrize("fact", ["", "  ", "x" * 3000, 7])
-async def test_fact_that_is_none_is_refused_before_anything_is_recorded(store: SqliteStore, fact: object) -> None:
+async def test_tell_with_an_invalid_fact_is_refused_before_anything_is_recorded(
+    store: SqliteStore, fact: object
+) -> None:
     await begin(store)
     deliberation: Deliberation[DebateReport] = Deliberation(model=ScriptedModel(Debaters()), store=store)
     with pytest.raises(SettingsError):
@@ -211,7 +215,7 @@ async def test_fact_that_is_none_is_refused_before_anything_is_recorded(store: S
     assert store.sessions() == ["parent"]
 
 
-def test_answers_on_a_fact_belong_to_their_question_where_a_crux_has_no_commitments() -> None:
+def test_tell_assigns_answers_to_questions_of_cruxes_without_commitments() -> None:
     """A thread that ended in discovery is crystallized without commitments, and its question is on the ballot."""
     questions = ["Should we move the orders to queues?", "Should we keep the old system for refunds?"]
     script = Debaters(

@@ -34,7 +34,7 @@ from consilience.domain.deadlines import deadline_of
         ("before the works begin on 1 October 2027", "2027-10-01"),
     ],
 )
-def test_deadline_is_the_last_day_of_the_latest_period_that_is_named(text: str, day: str) -> None:
+def test_deadline_of_a_period_is_its_last_day(text: str, day: str) -> None:
     assert deadline_of(text) == date.fromisoformat(day)
 
 
@@ -56,7 +56,7 @@ def test_deadline_is_the_last_day_of_the_latest_period_that_is_named(text: str, 
         ("in six weeks, at the latest on 1 March 2027", "2027-03-01"),
     ],
 )
-def test_deadline_without_a_year_counts_from_the_day_on_which_it_was_written(text: str, day: str) -> None:
+def test_deadline_without_a_year_counts_from_the_day_of_writing(text: str, day: str) -> None:
     assert deadline_of(text, date(2026, 11, 2)) == date.fromisoformat(day)
 
 
@@ -65,12 +65,12 @@ def test_deadline_without_a_year_counts_from_the_day_on_which_it_was_written(tex
     ["within six weeks of the start", "six weeks after the start", "in the ten weeks after it", "soon", "next spring",
      "by 31 February", "in 9999 years", "in two years from the opening"],
 )  # fmt: skip
-def test_time_that_runs_from_something_else_has_no_date(text: str) -> None:
+def test_deadline_of_a_relative_duration_is_none(text: str) -> None:
     assert deadline_of(text, date(2026, 11, 2)) is None
 
 
 @pytest.mark.parametrize(
     "text", ["", "soon", "in six months", "next spring", "before 12,400 events", "2027-02-31", "Q5", "maybe"]
 )
-def test_words_that_name_no_date_have_none(text: str) -> None:
+def test_deadline_of_text_without_a_date_is_none(text: str) -> None:
     assert deadline_of(text) is None

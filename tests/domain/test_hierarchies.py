@@ -44,7 +44,7 @@ vector = [1.0, 0.0]
 """
 
 
-def written(tmp_path: Path, text: str) -> Path:
+def write_hierarchy(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "mine.toml"
     path.write_text(text, encoding="utf-8")
     return path
@@ -68,7 +68,7 @@ def test_shipped_hierarchy_is_complete(name: str) -> None:
     assert set(hierarchy.shape.agents) == {role.name for role in hierarchy.roles}
 
 
-def test_blog_is_the_seeds() -> None:
+def test_blog_hierarchy_matches_the_seed() -> None:
     """Seed 004, M6: seven roles, three layers, their children and vectors."""
     blog = load_hierarchy("blog")
     assert blog.coordinator == "coordinator"
@@ -99,7 +99,7 @@ def test_shipped_hierarchies_include_one_of_four_layers() -> None:
 
 
 def test_hierarchy_file_is_read(tmp_path: Path) -> None:
-    hierarchy = load_hierarchy(written(tmp_path, GOOD))
+    hierarchy = load_hierarchy(write_hierarchy(tmp_path, GOOD))
     assert hierarchy.sections == ("opening", "body")
     assert hierarchy.edges_to_leaves == (("opening", "checker"), ("body", "checker"))
 
@@ -141,7 +141,7 @@ def test_hierarchy_file_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_load_hierarchy_invalid_file_names_the_error(tmp_path: Path, old: str, new: str, expected: str) -> None:
-    path = written(tmp_path, GOOD.replace(old, new, 1))
+    path = write_hierarchy(tmp_path, GOOD.replace(old, new, 1))
     with pytest.raises(SettingsError) as caught:
         load_hierarchy(path)
     assert expected in str(caught.value)
@@ -177,7 +177,7 @@ def test_layers_in_a_file_are_checked(layers: tuple[int, ...], expected: str) ->
 def test_hierarchy_with_two_coordinators_is_refused(tmp_path: Path) -> None:
     extra = '\n[[roles]]\nname = "boss"\ndescription = "x"\nchildren = ["checker"]\nvector = [1.0, 1.0]\n'
     with pytest.raises(SettingsError, match="boss has no parent"):
-        load_hierarchy(written(tmp_path, GOOD + extra))
+        load_hierarchy(write_hierarchy(tmp_path, GOOD + extra))
 
 
 HEAD = 'name = "t"\ndescription = "d"\n'
@@ -240,7 +240,7 @@ PARENT = 'children = ["b"]'
 )
 def test_load_hierarchy_invalid_value_names_key_role_and_value(tmp_path: Path, text: str, expected: str) -> None:
     with pytest.raises(SettingsError) as raised:
-        load_hierarchy(written(tmp_path, text))
+        load_hierarchy(write_hierarchy(tmp_path, text))
     mistakes = str(raised.value).partition(". Where:")[0]
     assert expected in mistakes
     assert not any(word in mistakes for word in ("Tuple", "tuple", "Input", "dictionary", "validation"))
@@ -255,7 +255,7 @@ def test_load_hierarchy_unknown_name_lists_the_shipped_ones() -> None:
         load_hierarchy("blg")
 
 
-def test_many_layers_of_many_parents_cost_little() -> None:
+def test_ancestors_in_many_full_layers_are_found_once_each() -> None:
     """Ancestors are found once each: paths through ten full layers are 10^9."""
     layers = [[f"r{level}-{n}" for n in range(10)] for level in range(9)]
     roles = [{"name": "top", "description": "x", "children": layers[0]}]

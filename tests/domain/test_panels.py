@@ -34,7 +34,7 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def mistake(tmp_path: Path, text: str) -> str:
+def panel_error(tmp_path: Path, text: str) -> str:
     path = write(tmp_path, text)
     with pytest.raises(SettingsError) as caught:
         load_panel(path)
@@ -239,7 +239,7 @@ def test_panel_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_toml_error_has_line_and_column(tmp_path: Path, text: str, place: str) -> None:
-    message = mistake(tmp_path, text)
+    message = panel_error(tmp_path, text)
     assert "not valid TOML" in message
     assert place in message
 
@@ -271,7 +271,7 @@ def test_invalid_toml_error_has_line_and_column(tmp_path: Path, text: str, place
 )
 def test_invalid_panel_field_is_named(tmp_path: Path, old: str, new: str, expected: str) -> None:
     assert old in GOOD
-    assert expected in mistake(tmp_path, GOOD.replace(old, new))
+    assert expected in panel_error(tmp_path, GOOD.replace(old, new))
 
 
 @pytest.mark.parametrize(
@@ -291,18 +291,18 @@ def test_invalid_panel_field_is_named(tmp_path: Path, old: str, new: str, expect
     ],
 )
 def test_invalid_persona_list_is_named(tmp_path: Path, personas: str, expected: str) -> None:
-    assert expected in mistake(tmp_path, f'name = "x"\ndescription = "y"\n{personas}')
+    assert expected in panel_error(tmp_path, f'name = "x"\ndescription = "y"\n{personas}')
 
 
 def test_all_panel_errors_are_reported_up_to_a_limit(tmp_path: Path) -> None:
-    message = mistake(tmp_path, 'name = "x"\ndescription = "y"\n' + "[[personas]]\n" * 64)
+    message = panel_error(tmp_path, 'name = "x"\ndescription = "y"\n' + "[[personas]]\n" * 64)
     assert "persona 1 has no 'name'; persona 1 has no 'description'; persona 2" in message
     assert "and 123 more" in message
     assert len(message) < 800
 
 
 def test_empty_panel_file_is_refused(tmp_path: Path) -> None:
-    assert "the panel has no 'name'; the panel has no 'description'" in mistake(tmp_path, "")
+    assert "the panel has no 'name'; the panel has no 'description'" in panel_error(tmp_path, "")
 
 
 def test_duplicate_personas_are_refused_in_python() -> None:

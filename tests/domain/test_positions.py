@@ -1,4 +1,4 @@
-"""What follows from ballots."""
+"""Pooled shares, changes and agreement of ballots."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def test_positions_of_equal_weight_are_pooled_by_name() -> None:
     assert list(pool(cast[::-1])) == ["alpha", "beta"]
 
 
-def test_a_change_is_between_consecutive_ballots_of_one_agent() -> None:
+def test_changes_compare_consecutive_ballots_of_one_agent() -> None:
     cast = [ballot("a", 0, "yes"), ballot("b", 0, "no"), ballot("a", 1, "no", cause="m"), ballot("a", 2, "yes")]
     moves = [(c.agent, c.before, c.after, c.step, c.conformity) for c in changes(cast)]
     assert moves == [("a", "yes", "no", 1, False), ("a", "no", "yes", 2, True)]
 
 
-def test_unchanged_counts_sides_confidence_and_who_is_missing() -> None:
+def test_unchanged_share_counts_side_confidence_and_missing_ballots() -> None:
     before = {"a": ballot("a", 0, "yes"), "b": ballot("b", 0, "no"), "c": ballot("c", 0, "no", "unsure")}
     assert unchanged(before, before) == 1.0
     assert unchanged(before, {**before, "a": ballot("a", 1, "no")}) == pytest.approx(2 / 3)

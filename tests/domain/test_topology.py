@@ -11,7 +11,7 @@ from consilience.domain.topology import Topology, complete, hierarchy, star, tre
 
 
 @given(st.integers(1, 4), st.integers(2, 5))
-def test_the_children_of_a_node_are_numbered_as_the_seed_numbers_them(children: int, depth: int) -> None:
+def test_tree_numbers_children_like_the_seed(children: int, depth: int) -> None:
     shape = tree(children, depth)
     assert shape.roots == ("L1N1",)
     assert len(shape.leaves) == children ** (depth - 1)
@@ -30,13 +30,13 @@ def test_complete_topology_makes_all_agents_peers() -> None:
     assert shape.roots == shape.leaves == ("A1", "A2", "A3")
 
 
-def test_members_of_a_star_see_only_their_lead() -> None:
+def test_star_gives_members_no_siblings() -> None:
     shape = star("lead", ["a", "b"])
     assert shape.children["lead"] == ("a", "b")
     assert shape.siblings("a") == ()
 
 
-def test_a_hierarchy_may_share_agents_and_has_no_cycle() -> None:
+def test_hierarchy_allows_shared_agents_and_refuses_cycles() -> None:
     shape = hierarchy({"chief": ["x", "y"], "x": ["checker"], "y": ["checker"]})
     assert shape.parents["checker"] == ("x", "y")
     assert shape.agents.index("checker") > shape.agents.index("y")
@@ -45,7 +45,7 @@ def test_a_hierarchy_may_share_agents_and_has_no_cycle() -> None:
         hierarchy({"a": ["b"], "b": ["a"]})
 
 
-def test_a_graph_is_as_large_as_its_agents_and_parents() -> None:
+def test_topology_size_grows_linearly_with_agents() -> None:
     def size(topology: Topology) -> int:
         return len(topology.model_dump_json())
 

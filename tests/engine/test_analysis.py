@@ -1,4 +1,4 @@
-"""Sentences of whatever a model may write."""
+"""Splitting any model text into sentences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ODD = st.text(
 
 
 @given(ODD)
-def test_sentences_keep_all_words_in_order(text: str) -> None:
+def test_sentences_of_a_text_keep_all_words_in_order(text: str) -> None:
     place = 0
     for sentence in sentences(text):
         assert sentence.strip() == sentence != ""
@@ -41,7 +41,7 @@ WORDS = st.lists(
 
 
 @given(WORDS, st.lists(WORDS, max_size=6))
-def test_novelty_counts_sentences_without_a_similar_one(answer: str, inputs: list[str]) -> None:
+def test_novelty_counts_sentences_without_a_similar_sentence(answer: str, inputs: list[str]) -> None:
     earlier = [bare_tokens(sentence) for text in inputs for sentence in sentences(text)]
     own = [bare_tokens(sentence) for sentence in sentences(answer)]
     new = [

@@ -22,13 +22,15 @@ EXHAUSTED = (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
 
 
 @every_case
-async def test_one_journal_and_one_report_in_any_order_of_arrival(case: Case, whole: bool) -> None:
+async def test_run_with_replies_in_any_order_gives_the_same_journal_and_report(case: Case, whole: bool) -> None:
     arrived = await arrivals(case).check_orders(range(200 if whole else 25))
     assert arrived > 1 or case.need == 1, "no order of arrival differed: the kit shakes nothing"
 
 
 @every_case
-async def test_any_budget_ends_in_a_report_and_never_in_pretended_convergence(case: Case, whole: bool, sample) -> None:  # type: ignore[no-untyped-def]
+async def test_run_with_any_call_budget_ends_in_a_report_without_false_convergence(
+    case: Case, whole: bool, sample
+) -> None:  # type: ignore[no-untyped-def]
     budgets = sample(range(case.need + 1), 10, whole=60)
     await arrivals(case).check_budgets(budgets, range(5 if whole else 2))
     for calls in budgets:
@@ -36,12 +38,12 @@ async def test_any_budget_ends_in_a_report_and_never_in_pretended_convergence(ca
 
 
 @every_case
-async def test_a_budget_of_the_greatest_need_changes_nothing_but_the_limit_on_record(case: Case) -> None:
+async def test_run_with_a_budget_of_the_estimated_max_differs_only_in_the_recorded_limit(case: Case) -> None:
     await arrivals(case).check_full_budget()
 
 
 @every_case
-async def test_killed_at_every_fault_point_it_ends_the_same_and_asks_nothing_twice(
+async def test_run_killed_at_any_fault_point_resumes_to_the_same_result_without_repeated_calls(
     case: Case, tmp_path: Path, sample
 ) -> None:  # type: ignore[no-untyped-def]
     """Every point that a run passes, each time that it passes it; of a debate, which passes a thousand, 200."""
@@ -51,21 +53,21 @@ async def test_killed_at_every_fault_point_it_ends_the_same_and_asks_nothing_twi
 
 
 @every_case
-async def test_budgets_orders_and_kills_together(case: Case, tmp_path: Path, sample) -> None:  # type: ignore[no-untyped-def]
+async def test_run_killed_under_any_call_budget_resumes_to_the_same_result(case: Case, tmp_path: Path, sample) -> None:  # type: ignore[no-untyped-def]
     product = itertools.product(range(1, case.need + 1), POINTS[:3], range(1, case.need + 1))
     for calls, point, nth in sample(product, 8, whole=60):
         await arrivals(case).check_kills([(point, nth)], tmp_path, calls=calls)
 
 
 @every_case
-async def test_replay_and_resume_of_a_finished_session_give_its_report_without_a_call(
+async def test_finished_session_replayed_or_resumed_returns_its_report_without_calls(
     case: Case, tmp_path: Path
 ) -> None:
     await arrivals(case).check_replay(tmp_path)
 
 
 @every_case
-async def test_a_simulated_kill_leaves_nothing_running_and_nothing_unheard(case: Case, tmp_path: Path) -> None:
+async def test_simulated_kill_leaves_no_task_and_no_unhandled_exception(case: Case, tmp_path: Path) -> None:
     """What an earlier test leaves behind would be told in the middle of a later one."""
     heard: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(str(context)))

@@ -1,4 +1,4 @@
-"""What the author of a protocol may rely on: names, templates, where a class may be defined, the size of replies."""
+"""Guarantees for authors of protocols: names, templates, where a class may be defined, the size of replies."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def model() -> ScriptedModel:
     return ScriptedModel(lambda request: f"{request.agent} at {request.key}")
 
 
-def test_defaults_of_a_class_follow_from_its_name_docstring_and_topology() -> None:
+def test_protocol_class_without_attributes_takes_defaults_from_name_docstring_and_topology() -> None:
     assert (RoundOf2Talks.name, RoundOf2Talks.summary) == ("round-of2-talks", "Two agents speak. Nobody reads them")
     protocol = RoundOf2Talks()
     assert [(agent.id, agent.role) for agent in protocol.agents(None)] == [("A1", "agent"), ("A2", "agent")]
@@ -74,7 +74,7 @@ def test_defaults_of_a_class_follow_from_its_name_docstring_and_topology() -> No
     assert protocol.max_quoted_replies == 2
 
 
-async def test_reply_size_is_the_sessions_unless_the_ask_names_another() -> None:
+async def test_ask_without_max_tokens_uses_the_reply_tokens_of_the_session() -> None:
     asked = model()
     await consilience.deliberate("Why?", RoundOf2Talks(reply_tokens=300), model=asked)
     assert {request.key: request.max_tokens for request in asked.requests} == {
@@ -103,7 +103,7 @@ def test_directory_of_prompts_overrides_an_inline_template(tmp_path: Path) -> No
     assert RoundOf2Talks.load_templates(tmp_path).render("instructions") == "Be long."
 
 
-def test_class_without_instructions_is_refused_with_where_to_write_them() -> None:
+def test_class_with_missing_or_broken_templates_is_refused_with_the_file_to_write() -> None:
     class Silent(RoundOf2Talks):
         templates = {"instructions": "{{ broken"}
 
@@ -115,7 +115,7 @@ def test_class_without_instructions_is_refused_with_where_to_write_them() -> Non
         RoundOf2Talks.load_templates().render("nothing")
 
 
-def test_class_defined_again_as_in_a_notebook_takes_the_place_of_the_first(store: SqliteStore) -> None:
+def test_class_defined_again_in_a_notebook_replaces_the_first_definition(store: SqliteStore) -> None:
     class Cell(RoundOf2Talks):
         pass
 
@@ -131,7 +131,7 @@ def test_class_defined_again_as_in_a_notebook_takes_the_place_of_the_first(store
         assert asyncio.run(consilience.replay(report.session, store=store)).digest() == report.digest()
 
 
-async def test_class_of_another_process_is_named_with_what_to_do(store: SqliteStore) -> None:
+async def test_class_unknown_to_this_process_is_refused_with_a_remedy(store: SqliteStore) -> None:
     class Elsewhere(RoundOf2Talks):
         pass
 
@@ -171,7 +171,9 @@ CALL = "\n    if __name__ == '__main__':\n        main()\n"
 
 
 @pytest.mark.parametrize("where", ["script", "package", "interactive"])
-def test_class_runs_resumes_and_replays_wherever_it_is_defined(where: str, tmp_path: Path, home: Path) -> None:
+def test_class_defined_in_a_script_package_or_prompt_runs_resumes_and_replays(
+    where: str, tmp_path: Path, home: Path
+) -> None:
     """A script, the `__init__` of a package, an interactive session; each step in a process of its own."""
     prompts = tmp_path / ("mine" if where == "package" else "") / "prompts"
     prompts.mkdir(parents=True)

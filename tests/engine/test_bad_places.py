@@ -1,4 +1,4 @@
-"""Disks that are full, places that cannot be written, clocks that go back: a run ends in words, and goes on where it was."""
+"""Full disks, unwritable paths, clocks set back: a run ends with an error and resumes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def reference(name: str) -> tuple[str, str]:
 # --- a full disk
 
 
-def done_in(journal: Path) -> set[str]:
+def ended_calls(journal: Path) -> set[str]:
     store = SqliteStore(journal)
     events = store.read("s") if "s" in store.sessions() else []
     store.close()
@@ -61,17 +61,17 @@ def test_full_disk_ends_the_run_and_resume_continues(
         assert first.digest == reference(case.name)[1], "there was room enough"
         return
     check_full(first)
-    done = done_in(journal)
+    done = ended_calls(journal)
     again = processes.one(case.name, journal, Run("resume", most=room))
     assert not done & set(again.asked), "completed calls are not repeated"
     if again.digest is None:
         check_full(again, begun=begun(journal))
     else:  # opening the journal had made room: what the log held went into the file
         assert again.digest == reference(case.name)[1]
-    assert done <= done_in(journal)
+    assert done <= ended_calls(journal)
     if not begun(journal):
         return
-    done = done_in(journal)
+    done = ended_calls(journal)
     freed = processes.one(case.name, journal, Run("resume"))
     assert not done & set(freed.asked), "completed calls are not repeated"
     assert freed.digest == reference(case.name)[1]
@@ -103,7 +103,7 @@ def below_a_file(tmp_path: Path) -> Path:
     return tmp_path / "file" / "data" / "journal.db"
 
 
-def in_proc(tmp_path: Path) -> Path:
+def path_in_proc(tmp_path: Path) -> Path:
     if not Path("/proc/self").exists():
         pytest.skip("this system has no /proc")
     return Path("/proc/consilience/journal.db")
@@ -132,7 +132,7 @@ def read_only_file(tmp_path: Path) -> Path:
     return tmp_path / "journal.db"
 
 
-PLACES = [below_a_file, in_proc, a_directory, read_only_directory, read_only_file]
+PLACES = [below_a_file, path_in_proc, a_directory, read_only_directory, read_only_file]
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
@@ -224,7 +224,7 @@ async def test_wall_clock_set_back_changes_no_result(case: Case, wall: float, tm
     store.close()
 
 
-async def test_a_limit_of_time_counts_only_time_in_which_the_session_was_held(tmp_path: Path, clocks: Clocks) -> None:
+async def test_time_limit_of_a_resumed_session_excludes_time_between_processes(tmp_path: Path, clocks: Clocks) -> None:
     """Each call is a second of everybody's time; between the two processes lies a year. The first holds the session for at most 15
     seconds: the fourth call dies, and what was sent beside it may still come in."""
     case = next(case for case in CALLING if case.name == "toy-debate")

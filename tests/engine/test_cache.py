@@ -36,7 +36,7 @@ async def play(store: SqliteStore, model: ScriptedModel, **more: object) -> Repo
     return await runner.start(TASK, TREE, models=model, store=store, options=CACHE, **more)  # type: ignore[arg-type]
 
 
-async def test_cache_answers_an_identical_run_for_free() -> None:
+async def test_cache_answers_an_identical_run_without_cost() -> None:
     store = SqliteStore(":memory:")
     first = await play(store, ScriptedModel(dear))
     second = await play(store, ScriptedModel([]))
@@ -86,7 +86,7 @@ async def test_cached_replies_need_no_budget() -> None:
     assert second.stop_reason is first.stop_reason is not StopReason.EXHAUSTED_BUDGET
 
 
-async def test_limit_that_covers_only_cached_calls_counts_as_used() -> None:
+async def test_limit_on_cached_calls_only_gives_no_unused_limit_warning() -> None:
     store = SqliteStore(":memory:")
     limits = Limits(agents={"L2N1": SpendingLimits(calls=50)}, phases={"leaf_respond": SpendingLimits(calls=50)})
     await play(store, ScriptedModel(dear), limits=limits)
@@ -115,7 +115,7 @@ async def test_cached_reply_keeps_its_model_and_cut_mark() -> None:
         assert report.ledger.actual.fallbacks == len(arguments), "the cached one was not paid for"
 
 
-async def test_partly_cached_run_calls_only_the_rest() -> None:
+async def test_partly_cached_run_makes_only_the_calls_without_a_cached_reply() -> None:
     store = SqliteStore(":memory:")
     await play(store, ScriptedModel(dear), limits=Limits(calls=4))
     known = {e.key for s in store.sessions() for e in store.read(s) if isinstance(e, CallCompleted)}

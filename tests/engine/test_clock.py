@@ -47,7 +47,7 @@ async def play(body: Body, model: ScriptedModel | None = None, **arguments: obje
 # --- order
 
 
-async def test_coroutines_run_by_time_then_agent_then_order_of_scheduling() -> None:
+async def test_clock_wakes_coroutines_by_time_then_agent_then_scheduling_order() -> None:
     seen: list[tuple[int, str]] = []
 
     async def body(session: Session) -> None:
@@ -72,7 +72,7 @@ async def test_coroutines_run_by_time_then_agent_then_order_of_scheduling() -> N
     ]  # fmt: skip
 
 
-async def test_a_phase_that_is_open_across_a_sleep_labels_no_other_agent() -> None:
+async def test_phase_open_across_a_sleep_labels_only_calls_of_its_own_coroutine() -> None:
     phases: dict[str, object] = {}
 
     async def body(session: Session) -> None:
@@ -94,7 +94,7 @@ async def test_a_phase_that_is_open_across_a_sleep_labels_no_other_agent() -> No
     assert phases == {"A1": ("speak", 1), "A2": ("speak", 2), "A3": ("speak", 3)}
 
 
-async def test_coroutines_share_the_branch_that_runs_the_clock() -> None:
+async def test_coroutines_of_a_clock_spend_from_the_branch_that_runs_it() -> None:
     """Places follow virtual time, and a procedure that runs the clock pays for it."""
     places: dict[str, str] = {}
 
@@ -121,7 +121,7 @@ async def test_coroutines_share_the_branch_that_runs_the_clock() -> None:
     assert places == {"A3": "0.0.0", "A2": "0.0.1", "A1": "0.0.2"}
 
 
-async def test_what_is_no_coroutine_of_the_clock_is_refused() -> None:
+async def test_clock_with_an_invalid_coroutine_or_seat_is_refused() -> None:
     async def nothing() -> None:
         return None
 
@@ -157,7 +157,7 @@ async def test_what_is_no_coroutine_of_the_clock_is_refused() -> None:
             await play(body)
 
 
-async def test_a_defect_in_one_coroutine_ends_the_others_and_is_raised() -> None:
+async def test_exception_in_a_clock_coroutine_ends_the_others_and_is_raised() -> None:
     ended: list[str] = []
 
     async def body(session: Session) -> None:
@@ -182,7 +182,7 @@ async def test_a_defect_in_one_coroutine_ends_the_others_and_is_raised() -> None
 
 @pytest.mark.parametrize("calls", [None, 5])
 @pytest.mark.parametrize("kill", [1, 2, 3])
-async def test_a_run_that_is_killed_closes_all_its_coroutines(kill: int, calls: int | None) -> None:
+async def test_killed_run_closes_all_clock_coroutines(kill: int, calls: int | None) -> None:
     open_coroutines: set[str] = set()
 
     async def body(session: Session) -> None:
@@ -206,7 +206,7 @@ async def test_a_run_that_is_killed_closes_all_its_coroutines(kill: int, calls: 
     assert not open_coroutines
 
 
-async def test_stopping_wakes_no_coroutine_again_and_records_what_is_in_flight_as_unread() -> None:
+async def test_clock_stop_wakes_no_coroutine_and_warns_of_unread_replies_in_flight() -> None:
     woken: list[str] = []
 
     async def body(session: Session) -> None:
@@ -265,7 +265,7 @@ def longest_chain(events: list[Event], model: Timed) -> float:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_debate_takes_as_long_as_its_longest_chain_of_calls(seed: int, tmp_path: Path) -> None:
+def test_debate_duration_equals_its_longest_chain_of_calls(seed: int, tmp_path: Path) -> None:
     """12 agents, 200 messages, a clock that jumps to the next reply but waits for commits."""
     model, debate = Timed(seed), ToyDebate(turns=200)
 
@@ -289,7 +289,7 @@ async def debate(**arguments: object) -> tuple[Report, list[Event]]:
     return report, list(store.read(report.session))
 
 
-async def test_the_first_refusal_ends_waking_and_what_is_in_flight_is_published() -> None:
+async def test_first_refused_call_stops_the_clock_and_publishes_replies_in_flight() -> None:
     _, free = await debate()
     for calls in (2, 9, 17, 30):
         report, events = await debate(limits=Limits(calls=calls))
@@ -303,7 +303,7 @@ async def test_the_first_refusal_ends_waking_and_what_is_in_flight_is_published(
         assert text < {e.id for e in free if isinstance(e, MessagePublished)}
 
 
-async def test_a_limit_on_time_ends_waking_too_and_replays() -> None:
+async def test_time_limit_stops_the_clock_and_the_session_replays() -> None:
     """The second turn of every agent hangs until deliberation is out of time."""
     slow = asyncio.Event()
 
@@ -325,7 +325,7 @@ async def test_a_limit_on_time_ends_waking_too_and_replays() -> None:
     assert (await runner.replay(report.session, store=store)).digest() == report.digest()
 
 
-async def test_a_blocked_reply_is_shown_to_no_agent() -> None:
+async def test_blocked_reply_is_in_no_prompt() -> None:
     model = ScriptedModel(debating)
     store = SqliteStore(":memory:")
     await runner.start(TASK, ToyDebate(), models=model, store=store)
@@ -337,7 +337,7 @@ async def test_a_blocked_reply_is_shown_to_no_agent() -> None:
 # --- pace
 
 
-def test_a_pace_ties_virtual_time_to_real_time_and_a_late_reply_moves_all_later_times() -> None:
+def test_paced_clock_follows_real_time_and_a_late_reply_delays_all_later_wakes() -> None:
     wakes: list[tuple[int, float]] = []
 
     async def body(session: Session) -> None:
@@ -365,7 +365,7 @@ def test_a_pace_ties_virtual_time_to_real_time_and_a_late_reply_moves_all_later_
     store.close()
 
 
-def test_a_resume_does_not_wait_for_what_is_recorded(tmp_path: Path) -> None:
+def test_paced_clock_on_resume_does_not_wait_for_recorded_calls(tmp_path: Path) -> None:
     """Killed after its tenth call was recorded: the resumed debate goes through that part at once, and then at its pace."""
     published: list[float] = []
 
@@ -396,7 +396,7 @@ def test_a_resume_does_not_wait_for_what_is_recorded(tmp_path: Path) -> None:
     run_jumping(main())
 
 
-def test_a_pace_does_not_outlive_a_limit_on_time() -> None:
+def test_paced_clock_ends_at_the_time_limit() -> None:
     async def body(session: Session) -> None:
         async def member() -> None:
             await session.clock.sleep(3_600_000)

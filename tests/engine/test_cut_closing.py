@@ -82,7 +82,7 @@ async def test_cut_closing_reply_is_repeated_with_twice_the_tokens() -> None:
     ],
     ids=["cut again", "cut again and shorter", "unusable", "failed"],
 )
-async def test_closing_reply_cut_twice_keeps_the_longer_text_marked(again: Any, kept: str) -> None:
+async def test_closing_reply_cut_twice_keeps_the_longer_text_marked_as_cut(again: Any, kept: str) -> None:
     report, model = await run(cut("Yes, bec"), again)
     assert (report.answer, report.answer_cut) == (kept, True)
     assert report.cut_replies == ("round-1/observe/L1N1",)
@@ -107,7 +107,7 @@ async def test_cut_closing_reply_without_repairs_is_not_repeated() -> None:
 @pytest.mark.parametrize(
     "limits", [Limits(calls=LEAVES + 1), Limits(tokens=20_000), Limits(money=12), Limits(money=30)]
 )
-async def test_repeat_of_a_cut_closing_reply_exceeds_no_limit(limits: Limits) -> None:
+async def test_repeat_of_a_cut_closing_reply_stays_within_every_limit(limits: Limits) -> None:
     report, _ = await run(cut("Yes, bec"), whole("Yes, because it is."), limits=limits)
     spent = report.ledger.actual
     assert limits.calls is None or spent.requests <= limits.calls
@@ -130,7 +130,7 @@ async def test_repeat_of_a_cut_closing_reply_refused_by_a_limit_keeps_the_first(
 
 
 @pytest.mark.parametrize("again", [whole("Yes, because it is."), cut("Yes"), Scripted("{}"), ServerError("down")])
-async def test_repeated_closing_reply_replays_forks_and_is_shown(again: Any, tmp_path: Path) -> None:
+async def test_repeated_closing_reply_replays_forks_and_is_on_the_page(again: Any, tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "j.db")
     report, _ = await run(cut("Yes, bec"), again, store=store)
     assert (await runner.replay("s", store=store)).digest() == report.digest()
@@ -141,7 +141,7 @@ async def test_repeated_closing_reply_replays_forks_and_is_shown(again: Any, tmp
     assert ("was cut off at the token limit" in page) == report.answer_cut
 
 
-async def test_kill_before_the_repeat_of_a_cut_closing_reply_resumes_it(tmp_path: Path) -> None:
+async def test_run_killed_before_the_repeat_of_a_cut_closing_reply_resumes_with_it(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "j.db")
 
     class Killed(BaseException):
@@ -160,7 +160,7 @@ async def test_kill_before_the_repeat_of_a_cut_closing_reply_resumes_it(tmp_path
     assert (report.answer, report.answer_cut) == ("Yes, because it is.", False)
 
 
-async def test_a_closing_reply_cut_beyond_reading_gets_more_room_too() -> None:
+async def test_closing_reply_cut_to_unreadable_json_is_repeated_with_twice_the_tokens() -> None:
     report, model = await run(Scripted('{"claims": [{"te', finish_reason="length"), whole("Yes, because it is."))
     first, second = closing_requests(model)
     assert second.max_tokens == 2 * first.max_tokens

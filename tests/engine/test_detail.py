@@ -60,7 +60,7 @@ def store() -> SqliteStore:
         ((CAPABLE,), "brief", "brief"),
     ],
 )
-async def test_detail_follows_the_models_of_the_voices_unless_it_is_chosen(
+async def test_detail_by_default_follows_the_models_of_the_voices(
     seats: tuple[str, ...], choice: DetailChoice | None, expected: str, store: SqliteStore
 ) -> None:
     models = [model(name) for name in seats]
@@ -92,25 +92,25 @@ class Chaired(Protocol):
 
 
 @pytest.mark.parametrize(("voice", "expected"), [(CAPABLE, "full: 5"), (EMBEDDED, "brief: 2")])
-async def test_model_of_a_service_seat_does_not_decide(voice: str, expected: str) -> None:
+async def test_detail_ignores_the_model_of_a_service_seat(voice: str, expected: str) -> None:
     other = EMBEDDED if voice == CAPABLE else CAPABLE
     models = {"A1": model(voice), "host": model(other)}
     await Deliberation(Chaired(), model=models, store=SqliteStore(":memory:")).run("Why?")
     assert models["A1"].requests[0].text.endswith(expected)
 
 
-async def test_functions_take_the_detail_with_their_options(store: SqliteStore) -> None:
+async def test_deliberate_takes_the_detail_from_its_options(store: SqliteStore) -> None:
     asked = model()
     await consilience.deliberate("Why?", Solo(), model=asked, store=store, options=Options(detail="brief"))
     assert shown(asked) == {"brief"}
 
 
-def test_detail_that_does_not_exist_is_refused() -> None:
+def test_unknown_detail_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"invalid detail: 'long'.*auto, full, brief"):
         Deliberation(Solo(), model=model(), detail="long").run_sync("Why?")  # type: ignore[arg-type]
 
 
-async def test_reply_size_that_is_set_stands(store: SqliteStore) -> None:
+async def test_reply_tokens_set_by_the_user_are_kept_under_any_detail(store: SqliteStore) -> None:
     asked = model()
     await Deliberation(Solo(reply_tokens=300), model=asked, detail="brief", store=store).run("Why?")
     assert asked.requests[0].max_tokens == 300
@@ -124,7 +124,7 @@ async def test_resume_and_replay_keep_the_recorded_detail(store: SqliteStore) ->
     assert (await Deliberation[Report](store=store).replay(id)).digest() == report.digest()
 
 
-async def test_session_without_a_detail_in_its_journal_is_brief(store: SqliteStore) -> None:
+async def test_session_recorded_without_a_detail_is_brief(store: SqliteStore) -> None:
     from consilience.domain.events import SessionStarted
 
     await Deliberation(Solo(), model=model(), detail="full", store=store).run("Why?", session="s")
@@ -134,7 +134,7 @@ async def test_session_without_a_detail_in_its_journal_is_brief(store: SqliteSto
 
 
 @pytest.mark.parametrize(("detail", "expected"), [(None, "brief"), ("full", "full"), ("auto", "full")])
-async def test_fork_keeps_the_detail_unless_another_is_chosen(
+async def test_fork_without_a_detail_keeps_that_of_its_parent(
     detail: DetailChoice | None, expected: str, store: SqliteStore
 ) -> None:
     await Deliberation(Emergence(max_rounds=1), model=model(EMBEDDED), store=store).run("Why?", session="parent")
@@ -146,14 +146,14 @@ async def test_fork_keeps_the_detail_unless_another_is_chosen(
     assert (await again.replay("fork")).digest() == report.digest()
 
 
-async def test_fork_keeps_a_reply_size_that_was_set(store: SqliteStore) -> None:
+async def test_fork_keeps_reply_tokens_set_by_the_user(store: SqliteStore) -> None:
     await Deliberation(Solo(reply_tokens=300), model=model(EMBEDDED), store=store).run("Why?", session="parent")
     asked = model()
     await Deliberation[Report](model=asked, detail="full", store=store).fork("parent", at=0)
     assert (shown(asked), asked.requests[0].max_tokens) == ({"full"}, 300)
 
 
-async def test_taking_up_a_session_with_another_detail_is_refused(store: SqliteStore) -> None:
+async def test_run_or_resume_with_another_detail_is_refused(store: SqliteStore) -> None:
     await Deliberation(Solo(), model=model(), detail="brief", store=store).run_or_resume("s", "Why?")
     await Deliberation(Solo(), model=model(), store=store).run_or_resume("s", "Why?")
     with pytest.raises(SettingsError, match="another detail"):
@@ -162,12 +162,12 @@ async def test_taking_up_a_session_with_another_detail_is_refused(store: SqliteS
 
 @pytest.mark.parametrize("name", protocol_names())
 @pytest.mark.parametrize("detail", ["full", "brief"])
-def test_both_sets_of_a_shipped_protocol_have_the_same_templates(name: str, detail: Any) -> None:
+def test_full_and_brief_prompts_of_a_protocol_have_the_same_templates(name: str, detail: Any) -> None:
     protocol = find_protocol(name)
     assert protocol.load_templates(detail=detail).sources.keys() == protocol.load_templates().sources.keys()
 
 
-async def test_plain_prompts_serve_both_details_and_a_folder_of_one_detail_replaces_them(tmp_path: Path) -> None:
+async def test_prompts_outside_a_detail_folder_serve_both_details_unless_overridden(tmp_path: Path) -> None:
     """A protocol of somebody else's, in a module of its own."""
     prompts = tmp_path / "prompts"
     (prompts / "brief").mkdir(parents=True)
@@ -201,7 +201,7 @@ async def test_plain_prompts_serve_both_details_and_a_folder_of_one_detail_repla
 
 
 @pytest.mark.parametrize("detail", ["full", "brief"])
-async def test_caps_bound_the_schema_and_what_is_used(detail: Any, store: SqliteStore) -> None:
+async def test_caps_bound_the_schema_and_the_claims_in_the_report(detail: Any, store: SqliteStore) -> None:
     """A model without a grammar may exceed the schema; the report keeps as many claims as the cap."""
 
     def reply(request: ModelRequest) -> str:
@@ -217,7 +217,7 @@ async def test_caps_bound_the_schema_and_what_is_used(detail: Any, store: Sqlite
     assert root.schema["properties"]["claims"]["maxItems"] == CAPS[detail].claims  # type: ignore[index]
 
 
-async def test_proposed_panel_is_asked_for_in_the_same_detail(store: SqliteStore) -> None:
+async def test_panel_proposal_runs_in_the_detail_of_the_deliberation(store: SqliteStore) -> None:
     asked = model()
     deliberation = Deliberation(Emergence(max_rounds=1), model=asked, detail="brief", store=store)
     with pytest.raises(SettingsError):

@@ -27,7 +27,7 @@ SOURCES = [
 ]
 
 
-async def test_a_call_is_shown_the_documents_and_lines_it_names_and_nothing_else() -> None:
+async def test_prompt_contains_only_the_documents_and_lines_that_the_call_names() -> None:
     async def body(session: Session) -> None:
         await session.ask("A1", Prompt("some", documents=("S2:120-122", "S1")), key="some")
         await session.ask("A1", Prompt("none", documents=()), key="none")
@@ -52,7 +52,7 @@ async def test_a_call_is_shown_the_documents_and_lines_it_names_and_nothing_else
     assert read_record(store, "s").readings["some"].documents == ("S2", "S1")
 
 
-async def test_other_lines_are_another_request() -> None:
+async def test_request_digest_and_size_depend_on_the_lines_shown() -> None:
     """The size of the call is that of the lines: a limit that the whole document breaks admits a few of them."""
     asked: list[object] = []
 
@@ -82,7 +82,7 @@ async def test_other_lines_are_another_request() -> None:
         ("S2:290-301", "'S2:290-301' is not in the document: S2 has 300 lines"),
     ],
 )
-async def test_a_document_an_agent_may_not_see_or_that_is_not_there_is_refused(reference: str, message: str) -> None:
+async def test_call_that_names_a_closed_or_missing_document_is_a_violation(reference: str, message: str) -> None:
     async def body(session: Session) -> None:
         await session.ask("A1", Prompt("x", documents=(reference,)), key="x")
 
@@ -91,7 +91,7 @@ async def test_a_document_an_agent_may_not_see_or_that_is_not_there_is_refused(r
         await play(body, model, sources=SOURCES)
 
 
-async def test_a_quotation_is_judged_by_what_the_call_was_shown() -> None:
+async def test_quotation_of_lines_not_shown_to_the_call_is_unverified() -> None:
     """Words of lines that were not shown are not verified, unless a message that was shown quotes them truly."""
     fields = {
         "reader": 'It says "line 121" [S2:121] and "line 7" [S2:7] and "line 122 line 123" [S2:122].',
@@ -122,7 +122,7 @@ async def test_a_quotation_is_judged_by_what_the_call_was_shown() -> None:
     assert (await runner.replay("s", store=store)).digest() == report.digest()
 
 
-async def test_a_person_reads_the_lines_with_their_numbers_also_from_the_journal(tmp_path: Path) -> None:
+async def test_question_to_a_person_contains_numbered_lines_before_and_after_parking(tmp_path: Path) -> None:
     async def body(session: Session) -> None:
         await session.ask("A2", Prompt("say", documents=("S2:120-121",)), key="say")
 
@@ -138,7 +138,7 @@ async def test_a_person_reads_the_lines_with_their_numbers_also_from_the_journal
     store.close()
 
 
-async def test_a_fork_asks_a_call_again_that_names_a_document_which_it_added() -> None:
+async def test_fork_with_a_new_document_repeats_the_calls_that_name_it() -> None:
     async def body(session: Session) -> None:
         await session.ask("A1", Prompt("named", documents=("S1:1",)), key="named")
         await session.ask("A1", Prompt("other", documents=("S2",)), key="other")

@@ -57,7 +57,7 @@ def embeddings(store: SqliteStore) -> list[TextsEmbedded]:
     return [event for event in store.read("s") if isinstance(event, TextsEmbedded)]
 
 
-async def test_each_text_is_encoded_once_and_each_batch_of_new_texts_is_one_event() -> None:
+async def test_embedding_encodes_each_text_once_with_one_event_per_batch() -> None:
     """Agents of a clock wake, compare what is new with what they wrote themselves, and write."""
     wakes = 0
 
@@ -107,7 +107,7 @@ async def side_by_side(session: Session) -> None:
     assert await session.cosines(["before", "common", "own 5", "after"]) is not None
 
 
-async def test_branches_side_by_side_give_one_journal_and_encode_a_common_text_once() -> None:
+async def test_parallel_branches_encode_a_common_text_once_and_give_the_same_journal() -> None:
     digests, requests = set(), set()
     for order in range(40):
         encoder, store = Hashing(order), SqliteStore(":memory:")
@@ -123,7 +123,7 @@ async def test_branches_side_by_side_give_one_journal_and_encode_a_common_text_o
     assert len(requests) > 1, "no order of encoding differed"
 
 
-async def test_after_a_kill_no_recorded_text_is_encoded_again(tmp_path: Path) -> None:
+async def test_resume_after_a_kill_encodes_no_recorded_text_again(tmp_path: Path) -> None:
     for kill in range(1, 7):
         seen = itertools.count(1)
 
@@ -147,7 +147,7 @@ async def test_after_a_kill_no_recorded_text_is_encoded_again(tmp_path: Path) ->
         store.close()
 
 
-async def test_a_failure_is_recorded_where_it_happened_and_the_next_comparison_tries_again() -> None:
+async def test_failed_encoding_is_recorded_and_the_next_comparison_retries() -> None:
     scores: list[object] = []
 
     async def body(session: Session) -> None:
@@ -164,7 +164,7 @@ async def test_a_failure_is_recorded_where_it_happened_and_the_next_comparison_t
     assert scores[:2] == scores[2:]
 
 
-async def test_a_branch_that_waits_for_anothers_encoding_encodes_itself_if_that_fails() -> None:
+async def test_branch_waiting_for_a_failed_encoding_encodes_the_text_itself() -> None:
     async def body(session: Session) -> None:
         works = [session.procedure(session.embed([text, "common"]), calls=0) for text in ("a", "b", "c")]
         results = await session.gather(works)
@@ -175,7 +175,7 @@ async def test_a_branch_that_waits_for_anothers_encoding_encodes_itself_if_that_
     assert sorted(encoder.encoded) == ["b", "c", "common"]
 
 
-async def test_vectors_of_another_encoder_are_refused(tmp_path: Path) -> None:
+async def test_resume_with_another_encoder_is_refused(tmp_path: Path) -> None:
     async def body(session: Session) -> None:
         await session.embed(["one"])
         await session.ask("A1", Prompt("x"), key="k")
@@ -190,7 +190,7 @@ async def test_vectors_of_another_encoder_are_refused(tmp_path: Path) -> None:
         await runner.resume("s", store=SqliteStore(path), models=ScriptedModel(lambda r: "t"), encoder=other)
 
 
-def test_a_matrix_of_cosines_is_exactly_that_of_single_cosines() -> None:
+def test_cosine_matrix_equals_the_single_cosines() -> None:
     rng = random.Random(1)
     extremes = [bytes([127] * 384), bytes([129] * 384), bytes(384), bytes([127, 129] * 192)]
     vectors = [*extremes, *(quantise([rng.gauss(0, 1) for _ in range(384)]) for _ in range(40))]

@@ -20,7 +20,7 @@ def document(*lines: str, shown: tuple[int, int] | None = None) -> Document:
     return Document("S1", "x", "\n".join(lines) + "\n", lines=shown)
 
 
-def begins(lines: list[str], words: str) -> list[tuple[int, int]]:
+def occurrences(lines: list[str], words: str) -> list[tuple[int, int]]:
     """Every occurrence of the words, by comparing all runs of words; the slow way."""
     flat = [(word, n) for n, line in enumerate(lines, 1) for word in line.split()]
     wanted = words.split()
@@ -28,7 +28,7 @@ def begins(lines: list[str], words: str) -> list[tuple[int, int]]:
     return [(run[0][1], run[-1][1]) for run in runs if [word for word, _ in run] == wanted]
 
 
-def as_written(words: str, style: int) -> str:
+def restyled(words: str, style: int) -> str:
     """The same words with other whitespace, case or typographic marks."""
     changes = (
         words,
@@ -41,22 +41,22 @@ def as_written(words: str, style: int) -> str:
 
 
 @given(TEXTS, st.data())
-def test_words_are_found_at_the_nearest_occurrence(lines: list[str], data: st.DataObject) -> None:
+def test_find_returns_the_occurrence_nearest_to_the_line(lines: list[str], data: st.DataObject) -> None:
     flat = " ".join(lines).split()
     if not flat:
         return
     start = data.draw(st.integers(0, len(flat) - 1))
     words = " ".join(flat[start : start + data.draw(st.integers(1, 5))])
     line = data.draw(st.integers(-2, len(lines) + 3))
-    places = begins(lines, words)
-    place = document(*lines).find(as_written(words, data.draw(st.integers(0, 4))), line)
+    places = occurrences(lines, words)
+    place = document(*lines).find(restyled(words, data.draw(st.integers(0, 4))), line)
     assert place is not None
     assert place in places
     assert abs(place[0] - line) == min(abs(first - line) for first, _ in places)
 
 
 @given(TEXTS, st.data())
-def test_a_changed_word_is_never_found(lines: list[str], data: st.DataObject) -> None:
+def test_find_of_words_with_a_changed_word_returns_none(lines: list[str], data: st.DataObject) -> None:
     flat = " ".join(lines).split()
     if not flat:
         return
@@ -67,7 +67,7 @@ def test_a_changed_word_is_never_found(lines: list[str], data: st.DataObject) ->
 
 
 @given(TEXTS, st.data())
-def test_only_the_lines_shown_are_searched(lines: list[str], data: st.DataObject) -> None:
+def test_find_searches_only_the_lines_shown(lines: list[str], data: st.DataObject) -> None:
     first = data.draw(st.integers(1, len(lines)))
     last = data.draw(st.integers(first, len(lines)))
     word = data.draw(st.sampled_from(WORDS))
@@ -78,34 +78,34 @@ def test_only_the_lines_shown_are_searched(lines: list[str], data: st.DataObject
 
 
 @given(TEXTS, st.data())
-def test_find_and_contains_agree(lines: list[str], data: st.DataObject) -> None:
+def test_contains_agrees_with_find(lines: list[str], data: st.DataObject) -> None:
     text = document(*lines)
     words = data.draw(st.one_of(LINES, st.text(max_size=6)))
     line = data.draw(st.integers(1, len(lines)))
     assert text.contains(words, line) == ((place := text.find(words, line)) is not None and place[0] == line)
 
 
-def test_the_earlier_of_two_as_near_counts() -> None:
+def test_find_with_two_equally_near_occurrences_returns_the_earlier() -> None:
     assert document("word", "", "word").find("word", 2) == (1, 1)
 
 
 @pytest.mark.parametrize("words", ["", "  ", ".", " ;:"])
-def test_no_words_are_nowhere(words: str) -> None:
+def test_find_without_words_returns_none(words: str) -> None:
     assert document("a. b; c:").find(words, 1) is None
 
 
-def test_an_empty_document_holds_nothing() -> None:
+def test_find_in_an_empty_document_returns_none() -> None:
     assert Document("S1", "x", "").find("a", 1) is None
     assert document("", "").find("a", 1) is None
 
 
-def test_line_ends_of_other_systems_count_as_in_prompts() -> None:
+def test_find_counts_all_kinds_of_line_ends_like_the_prompt() -> None:
     text = Document("S1", "x", "one\r\ntwo\x0cthree\u2028four")
     assert [text.find(word, 1) for word in ("one", "two", "three", "four")] == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
 
 @pytest.mark.parametrize("words", ["a" * 5_000 + "b", "b" + "a" * 5_000, "a b" * 2_000])
-def test_cost_is_linear_for_repetitive_text(words: str) -> None:
+def test_find_in_repetitive_text_takes_linear_time(words: str) -> None:
     """Naive search compares a long quotation at each position: 10 s here for a text of 400 kB."""
     text = replace(document(*["a" * 80] * 5_000), name="repetitive")
     assert text.find("zz", 1) is None  # bring to normal form

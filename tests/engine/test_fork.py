@@ -1,4 +1,4 @@
-"""Forks: what is inherited, what is asked anew, what may change, and that a fork stands by itself."""
+"""Forks: inherited and repeated replies, allowed changes, and independence of the parent."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ every_case = pytest.mark.parametrize("case", CALLING, ids=lambda case: case.name
 TREE = Emergence(children=2, max_rounds=2)
 
 
-def substance(report: Report) -> dict[str, object]:
+def without_session_and_usage(report: Report) -> dict[str, object]:
     """What a report says, without whose it is and what it cost."""
     return report.model_dump(mode="json", exclude={"session", "parent", "ledger"})
 
@@ -58,7 +58,7 @@ def replies(store: SqliteStore, session: str, *, inherited: bool | None = None) 
 
 
 @every_case
-async def test_a_fork_at_any_event_that_changes_nothing_says_the_same_and_asks_only_what_came_later(
+async def test_fork_without_changes_at_any_event_gives_the_same_report_and_repeats_only_later_calls(
     case: Case, tmp_path: Path, sample
 ) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "journal.db"
@@ -70,7 +70,7 @@ async def test_a_fork_at_any_event_that_changes_nothing_says_the_same_and_asks_o
         seats = seated(case, model)
         begun = fork(outcome.report.session, store=store, at=at, models=seats, options=Options(patience=0))
         report = await to_the_end(store, seats, begun)
-        assert substance(report) == substance(outcome.report), f"at {at}"
+        assert without_session_and_usage(report) == without_session_and_usage(outcome.report), f"at {at}"
         assert report.parent == outcome.report.session
         ended = {(e.key, e.attempt) for e in events if e.seq <= at and isinstance(e, CallCompleted | ReplyRejected)}
         asked = [(request.key, request.attempt) for request in model.requests if request.agent != case.tools]
@@ -83,7 +83,7 @@ async def test_a_fork_at_any_event_that_changes_nothing_says_the_same_and_asks_o
 
 
 @every_case
-async def test_a_killed_fork_resumes_and_replays_by_itself(case: Case, tmp_path: Path, sample) -> None:  # type: ignore[no-untyped-def]
+async def test_killed_fork_resumes_and_replays_without_its_parent(case: Case, tmp_path: Path, sample) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "journal.db"
     begun = await run(case, path=path)
     name = begun.report.session
@@ -116,7 +116,7 @@ async def test_a_killed_fork_resumes_and_replays_by_itself(case: Case, tmp_path:
     store.close()
 
 
-async def test_only_what_comes_after_is_told_of_the_change() -> None:
+async def test_fork_with_changed_settings_changes_only_calls_after_the_fork_point() -> None:
     store, before = await parent()
     cut = "round-1/observe/L1N1"
     assert cut in replies(store, "p")
@@ -140,7 +140,7 @@ async def test_only_what_comes_after_is_told_of_the_change() -> None:
     assert (await runner.replay(report.session, store=store)).digest() == report.digest()
 
 
-async def test_single_agents_can_be_replaced_and_the_others_keep_their_models() -> None:
+async def test_fork_that_replaces_one_agent_keeps_the_models_of_the_others() -> None:
     store, _ = await parent()
     calm, loud = ScriptedModel(emergent, name="scripted"), ScriptedModel(emergent, name="loud")
     report = await fork("p", store=store, at=0, models=calm, replace={"L2N1": loud})
@@ -152,7 +152,7 @@ async def test_single_agents_can_be_replaced_and_the_others_keep_their_models() 
         await fork("p", store=store, at=0, models=calm, perspectives={"X": "a view"})
 
 
-async def test_more_seats_take_models_in_turn_and_old_ones_keep_their_persona() -> None:
+async def test_fork_with_more_children_keeps_existing_seats_and_their_replies() -> None:
     store, before = await parent()
     model = ScriptedModel(emergent)
     report = await fork("p", store=store, at="leaf_respond/1", settings={"children": 3}, models=model)
@@ -161,7 +161,7 @@ async def test_more_seats_take_models_in_turn_and_old_ones_keep_their_persona() 
     assert "round-1/leaf_respond/L2N1" not in {r.key for r in model.requests}
 
 
-async def test_refusals_are_not_inherited_and_the_fork_has_a_budget_of_its_own() -> None:
+async def test_fork_of_an_exhausted_session_has_its_own_budget_and_inherits_no_refusals() -> None:
     store, before = await parent(limits=Limits(calls=4))
     assert before.stop_reason is StopReason.EXHAUSTED_BUDGET
     assert any(isinstance(e, CallFailed) and e.failure.is_limit for e in store.read("p"))
@@ -171,12 +171,12 @@ async def test_refusals_are_not_inherited_and_the_fork_has_a_budget_of_its_own()
     assert report.ledger.actual.inherited == 2
     assert report.ledger.actual.calls == len({r.key for r in model.requests})
     free = await runner.start(TASK, TREE, models=ScriptedModel(emergent), store=store)
-    assert substance(report) == substance(free)
+    assert without_session_and_usage(report) == without_session_and_usage(free)
     again = await fork("p", store=store, at="leaf_respond/1", models=ScriptedModel(emergent))
     assert again.ledger.actual.requests <= 4, "without limits given, the parent's apply to what the fork spends"
 
 
-async def test_an_inherited_reply_that_the_new_settings_cannot_read_is_asked_for_again() -> None:
+async def test_fork_repeats_inherited_replies_that_are_invalid_under_new_settings() -> None:
     def ballots(request: ModelRequest) -> str:
         if "ballot" in request.key:
             side = "yes" if "yes" in str(request.schema) or "yes" in request.text else "no"
@@ -201,7 +201,7 @@ async def test_an_inherited_reply_that_the_new_settings_cannot_read_is_asked_for
     assert set(replies(store, report.session, inherited=False)) == set(cast)
 
 
-async def test_inherited_replies_without_a_place_are_listed() -> None:
+async def test_fork_warns_of_inherited_replies_that_it_does_not_use() -> None:
     store, _ = await parent()
     report = await fork("p", store=store, at="end", settings={"max_rounds": 1}, models=ScriptedModel(emergent))
     (warning,) = [w for w in report.warnings if "not used by this run" in w]
@@ -225,7 +225,7 @@ LARGER = {
     ],
 }
 
-LATER = [
+CHANGES_BEFORE_THE_CLOSING_CALL = [
     (Emergence(children=2, max_rounds=1, strange_loops=1, threshold=1.0), emergent, {"max_rounds": 2}, "finalize/1"),
     (
         Broadcast(children=2, max_iterations=1, satisfaction_threshold=1.0),
@@ -237,8 +237,12 @@ LATER = [
 ]
 
 
-@pytest.mark.parametrize(("protocol", "script", "change", "closing"), LATER, ids=lambda case: getattr(case, "name", ""))
-async def test_what_was_said_of_other_texts_is_asked_for_again(protocol, script, change, closing) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(
+    ("protocol", "script", "change", "closing"),
+    CHANGES_BEFORE_THE_CLOSING_CALL,
+    ids=lambda case: getattr(case, "name", ""),
+)
+async def test_fork_repeats_replies_to_texts_that_changed(protocol, script, change, closing) -> None:  # type: ignore[no-untyped-def]
     store = SqliteStore(":memory:")
     await runner.start(TASK, protocol, models=ScriptedModel(script), store=store, session="p")
     model = ScriptedModel(script)
@@ -259,7 +263,7 @@ async def test_what_was_said_of_other_texts_is_asked_for_again(protocol, script,
     assert not next(call for call in read if call.key == closing).inherited
 
 
-async def test_a_revision_for_another_critique_is_written_anew() -> None:
+async def test_fork_repeats_revisions_if_their_critique_changed() -> None:
     """A part more makes the critic judge again, and what it says now is what the authors are shown."""
 
     def critic(message: str) -> Callable[[ModelRequest], str]:
@@ -282,7 +286,7 @@ async def test_a_revision_for_another_critique_is_written_anew() -> None:
     assert (await runner.replay("c", store=store)).digest() == report.digest()
 
 
-async def test_whoever_was_refused_by_a_limit_is_read_when_a_fork_can_pay() -> None:
+async def test_fork_with_more_budget_asks_refused_agents_and_shows_their_replies() -> None:
     """The root had answered from what there was; in the fork there is more."""
     store, before = await parent(limits=Limits(calls=2))
     assert before.answer is not None
@@ -294,24 +298,29 @@ async def test_whoever_was_refused_by_a_limit_is_read_when_a_fork_can_pay() -> N
     assert "round-1/leaf_respond/L2N2" in free
 
 
-def together(request: ModelRequest) -> str:
+def divide_and_count_quotes(request: ModelRequest) -> str:
     """Parts for all, and a synthesis that tells how much it had read."""
     if "split" in request.key:
         return json.dumps({"parts": [{"title": t, "instructions": f"Do {t}."} for t in ("one", "two", "three")]})
     return json.dumps({"text": f"{request.agent} read {request.text.count('<quote ')} in {request.key}"})
 
 
-async def test_what_a_fork_asked_for_again_does_not_come_back_in_a_fork_of_it() -> None:
+async def test_fork_of_a_fork_keeps_the_repeated_replies_of_its_parent() -> None:
     """The first run could pay for one part; its fork for all; wherever that is forked again, the answer is about all."""
     store = SqliteStore(":memory:")
     first = await runner.start(
-        TASK, Decompose(children=3), models=ScriptedModel(together), store=store, session="g", limits=Limits(calls=3)
+        TASK,
+        Decompose(children=3),
+        models=ScriptedModel(divide_and_count_quotes),
+        store=store,
+        session="g",
+        limits=Limits(calls=3),
     )
-    model = ScriptedModel(together)
+    model = ScriptedModel(divide_and_count_quotes)
     second = await fork("g", store=store, models=model, limits=Limits(), session="p")
     assert first.answer != second.answer
     for event in [e for e in store.read("p") if isinstance(e, CallCompleted) and not e.inherited]:
-        third = await fork("p", store=store, models=ScriptedModel(together), at=event.seq)
+        third = await fork("p", store=store, models=ScriptedModel(divide_and_count_quotes), at=event.seq)
         assert third.answer == second.answer, event.key
         kept = [e.key for e in store.read(third.session) if isinstance(e, CallCompleted)]
         assert (kept.count("synthesize/L1N1"), third.answer) == (1 + (event.key != "synthesize/L1N1"), second.answer)
@@ -320,9 +329,9 @@ async def test_what_a_fork_asked_for_again_does_not_come_back_in_a_fork_of_it() 
         assert (await runner.replay(again.session, store=store)).digest() == again.digest()
 
 
-async def test_an_answer_that_nobody_had_read_is_not_taken_for_one_about_more() -> None:
+async def test_fork_with_more_parts_repeats_an_outside_answer_about_fewer() -> None:
     """A person was asked about two parts and answered; in the fork there are three, and they are asked anew."""
-    store, model = SqliteStore(":memory:"), ScriptedModel(together)
+    store, model = SqliteStore(":memory:"), ScriptedModel(divide_and_count_quotes)
     seats = {"L1N1": Outside(), **dict.fromkeys(("L2N1", "L2N2", "L2N3"), model)}
     limits, options = Limits(agents={"L2N3": SpendingLimits(calls=0)}), Options(patience=0)
     with pytest.raises(SessionWaiting):
@@ -344,11 +353,13 @@ async def test_an_answer_that_nobody_had_read_is_not_taken_for_one_about_more() 
     assert same.answer == "Two parts, says the person.", "about the same texts it is taken"
 
 
-async def test_a_fork_of_a_fork_and_what_it_shares(tmp_path: Path) -> None:
+async def test_fork_of_a_fork_shares_texts_and_records_its_parent(tmp_path: Path) -> None:
     store, before = await parent()
     child = await fork("p", store=store, at="end", session="c", models=ScriptedModel([]))
     grandchild = await fork("c", store=store, at="end", session="g", models=ScriptedModel([]))
-    assert substance(child) == substance(before) == substance(grandchild)
+    assert (
+        without_session_and_usage(child) == without_session_and_usage(before) == without_session_and_usage(grandchild)
+    )
     assert store.parents() == {"c": "p", "g": "c"}
     assert {e.text for e in replies(store, "p").values()} == {e.text for e in replies(store, "g").values()}
     started = store.read("g")[0]
@@ -357,7 +368,7 @@ async def test_a_fork_of_a_fork_and_what_it_shares(tmp_path: Path) -> None:
     assert started.forked_at == len(store.read("c"))
 
 
-async def test_what_was_paid_for_is_not_charged_to_the_fork() -> None:
+async def test_fork_counts_no_cost_for_inherited_replies() -> None:
     store = SqliteStore(":memory:")
     dear = ScriptedModel(lambda r: Scripted(emergent(r), tokens_in=100, tokens_out=10, cost=0.5))
     before = await runner.start(TASK, TREE, models=dear, store=store, session="p")
@@ -385,14 +396,14 @@ async def test_what_was_paid_for_is_not_charged_to_the_fork() -> None:
     ],
     ids=str,
 )
-async def test_what_cannot_be_forked_is_said_before_anything_is_made(inputs, error, says) -> None:  # type: ignore[no-untyped-def]
+async def test_fork_with_invalid_arguments_is_refused_before_a_session_is_created(inputs, error, says) -> None:  # type: ignore[no-untyped-def]
     store, _ = await parent()
     with pytest.raises(error, match=says):
         await fork("p", store=store, **{"models": ScriptedModel([]), **inputs})
     assert store.sessions() == ["p"]
 
 
-class Eye:
+class FakeEncoder:
     """An encoder to which all texts are alike, or the first is unlike the others."""
 
     def __init__(self, name: str, *, unlike: bool = False) -> None:
@@ -405,13 +416,13 @@ class Eye:
         return [[0.0, 1.0] if self.unlike and n else [1.0, 0.0] for n in range(len(texts))]
 
 
-async def test_vectors_of_another_encoder_are_not_inherited() -> None:
+async def test_fork_with_another_encoder_inherits_no_vectors() -> None:
     compared = Emergence(children=2, max_rounds=2, similarity="embedding")
-    store, before = await parent(compared, encoder=Eye("alike"))
+    store, before = await parent(compared, encoder=FakeEncoder("alike"))
     assert before.stop_reason is StopReason.CONVERGED
     for encoder, stop, asked in (
-        (Eye("alike"), StopReason.CONVERGED, 0),
-        (Eye("apart", unlike=True), StopReason.EXHAUSTED_STEPS, 1),
+        (FakeEncoder("alike"), StopReason.CONVERGED, 0),
+        (FakeEncoder("apart", unlike=True), StopReason.EXHAUSTED_STEPS, 1),
     ):
         report = await fork("p", store=store, models=ScriptedModel(emergent), encoder=encoder, session=encoder.name)
         assert (report.stop_reason, encoder.asked) == (stop, asked)
@@ -426,7 +437,7 @@ async def test_vectors_of_another_encoder_are_not_inherited() -> None:
     ],
     ids=["as the parent", "given"],
 )
-async def test_what_options_settle_is_as_in_the_parent_or_as_given(
+async def test_fork_without_options_takes_them_from_its_parent(
     inputs: Options, settled: tuple[int, bool, float]
 ) -> None:
     store, _ = await parent(options=Options(repairs=2, cache=True, temperature=0.4))
@@ -439,13 +450,13 @@ async def test_what_options_settle_is_as_in_the_parent_or_as_given(
     assert bool(report.ledger.actual.cached) is settled[1]
 
 
-async def test_settings_may_be_given_as_words() -> None:
+async def test_fork_settings_given_as_strings_are_parsed() -> None:
     store, _ = await parent()
     report = await fork("p", store=store, at=0, settings={"max_rounds": "1"}, models=ScriptedModel(emergent))
     assert report.settings["max_rounds"] == 1
 
 
-async def test_another_version_is_refused_by_name_with_the_fork_that_keeps_its_replies(
+async def test_replay_with_another_protocol_version_is_refused_with_a_fork_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store, before = await parent()
@@ -457,7 +468,7 @@ async def test_another_version_is_refused_by_name_with_the_fork_that_keeps_its_r
     assert (await runner.replay(report.session, store=store)).digest() == report.digest()
 
 
-async def test_a_changed_prompt_is_named_with_the_difference(tmp_path: Path) -> None:
+async def test_replay_with_a_changed_prompt_is_refused_with_the_difference(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     store = SqliteStore(path)
     await runner.start(TASK, TREE, models=ScriptedModel(emergent), store=store, session="p")
@@ -478,7 +489,7 @@ async def test_a_changed_prompt_is_named_with_the_difference(tmp_path: Path) -> 
     store.close()
 
 
-async def test_a_missing_call_names_the_nearest_recorded_one(tmp_path: Path) -> None:
+async def test_replay_of_an_unrecorded_call_names_the_nearest_recorded_call(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     store = SqliteStore(path)
     await runner.start(TASK, TREE, models=ScriptedModel(emergent), store=store, session="p")

@@ -1,4 +1,4 @@
-"""The garbage collector around a run that is read again from its journal."""
+"""The pause of the garbage collector while recorded calls are read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_disabled_collector_stays_disabled() -> None:
     assert not gc.isenabled()
 
 
-async def test_a_resumed_session_is_collected_from_its_first_own_call_on(tmp_path: Path) -> None:
+async def test_garbage_collection_of_a_resumed_session_is_enabled_from_its_first_new_call(tmp_path: Path) -> None:
     enabled: list[bool] = []
 
     def script(request: ModelRequest) -> str:
@@ -63,7 +63,7 @@ async def test_a_resumed_session_is_collected_from_its_first_own_call_on(tmp_pat
     store.close()
 
 
-async def test_a_replay_gives_the_collector_back_however_it_ends(tmp_path: Path) -> None:
+async def test_garbage_collection_is_enabled_after_a_replay_or_its_failure(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "j.db")
     model = ScriptedModel(lambda request: f"{request.agent} says {request.key}")
     await runner.start(TASK, NestedGathers(), models=model, store=store, session="s")

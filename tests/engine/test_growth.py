@@ -43,10 +43,10 @@ GROUPED = ("BEGIN", "COMMIT", "ROLLBACK", "PRAGMA")
 WRITER = "journal/writer.py"
 """Not counted, nor are its functions: how many statements share a commit depends on how fast the disk is."""
 
-TWICE = 2.1
+MAX_FACTOR = 2.1
 """Numbers in keys and places grow a digit when they are many: 2 to the power of 1.07, where 1.1 is aimed at."""
 
-SLACK = 40
+COUNT_TOLERANCE = 40
 """Of each thing counted: what happens a few times a run."""
 
 
@@ -56,7 +56,7 @@ class Counts(Counter[str]):
     @contextmanager
     def of_functions(self, step: str) -> Iterator[None]:
         """Calls of every function of the package in this thread, each turn of a coroutine or generator included."""
-        forget()
+        clear_caches()
 
         def note(frame: FrameType, event: str, _: object) -> None:
             where = frame.f_code.co_filename
@@ -103,7 +103,7 @@ class Counts(Counter[str]):
                 self["bytes"] += sum(len(v if isinstance(v, bytes) else str(v).encode()) for row in rows for v in row)
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """Empty the caches of the package, as they are in a new process."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == consilience.__name__:
@@ -112,7 +112,7 @@ def forget() -> None:
                     member.cache_clear()
 
 
-async def counted(protocol: Protocol, script: Script, path: Path) -> Counts:
+async def count_run(protocol: Protocol, script: Script, path: Path) -> Counts:
     """Everything that is counted of a run, of its being resumed, and of its replay."""
     counts = Counts()
     model = ScriptedModel(script)
@@ -131,24 +131,24 @@ async def counted(protocol: Protocol, script: Script, path: Path) -> Counts:
     return counts
 
 
-def faster(counts: list[Counts], than: Callable[[str], float]) -> list[str]:
+def growing_faster(counts: list[Counts], than: Callable[[str], float]) -> list[str]:
     """What grows faster than `than` says: whose step to the third size is more than so many times the step to the second."""
     first, second, third = counts
     lines = []
     for name in sorted(third):
-        allowed = than(name) * max(second[name] - first[name], 0) + SLACK
+        allowed = than(name) * max(second[name] - first[name], 0) + COUNT_TOLERANCE
         if third[name] - second[name] > allowed:
             lines.append(f"{name}: {first[name]:,} → {second[name]:,} → {third[name]:,}")
     return lines
 
 
-def quiet(request: ModelRequest) -> str:
+def without_objections(request: ModelRequest) -> str:
     """What agents of `emergence` say who have no objections."""
     body = emergent(dataclasses.replace(request, attempt=2))
     return json.dumps({**json.loads(body), "objections": []}) if '"objections"' in body else body
 
 
-def restated(request: ModelRequest) -> str:
+def with_repeated_objections(request: ModelRequest) -> str:
     """Some of them unreadable the first time, and all with an objection that they raise again every round."""
     body = emergent(request)
     if '"objections"' not in body:
@@ -184,8 +184,8 @@ class Doubling:
     name: str
     made: Callable[[int], Protocol]
     sizes: tuple[int, int, int]
-    script: Script = quiet
-    calls: float = TWICE
+    script: Script = without_objections
+    calls: float = MAX_FACTOR
 
 
 def rounds(n: int) -> Protocol:
@@ -202,7 +202,7 @@ def family(n: int) -> Protocol:
 
 DOUBLINGS = [
     Doubling("messages", lambda n: ToyDebate(size=3, turns=n), (40, 80, 160), debating),
-    Doubling("rounds", rounds, (6, 12, 24), restated),
+    Doubling("rounds", rounds, (6, 12, 24), with_repeated_objections),
     # a level more doubles the agents, and whoever asks how many calls a branch needs asks all below it
     Doubling("agents", levels, (4, 5, 6), calls=2.6),
 ]
@@ -210,19 +210,19 @@ DOUBLINGS = [
 
 async def growth(doubling: Doubling, directory: Path) -> list[Counts]:
     """Counts at the three sizes; that the work doubles is seen from the calls asked for."""
-    measured = [await counted(doubling.made(n), doubling.script, directory / f"{n}.db") for n in doubling.sizes]
+    measured = [await count_run(doubling.made(n), doubling.script, directory / f"{n}.db") for n in doubling.sizes]
     calls = [counts["calls of the model"] for counts in measured]
     assert 1.9 < calls[1] / calls[0] < 2.3
     assert 1.9 < calls[2] / calls[1] < 2.3
     return measured
 
 
-async def grown_faster(doubling: Doubling, directory: Path, than: Callable[[str], float]) -> list[str]:
+async def growing_faster_in_two_runs(doubling: Doubling, directory: Path, than: Callable[[str], float]) -> list[str]:
     """What grows faster in two measurements. How often a coroutine waits depends a little on which of two replies comes first."""
     lines: list[str] = []
     for n in ("first", "again"):
         (directory / n).mkdir()
-        once = faster(await growth(doubling, directory / n), than)
+        once = growing_faster(await growth(doubling, directory / n), than)
         names = {line.rpartition(": ")[0] for line in lines}
         lines = [line for line in once if n == "first" or line.rpartition(": ")[0] in names]
         if not lines:
@@ -231,18 +231,23 @@ async def grown_faster(doubling: Doubling, directory: Path, than: Callable[[str]
 
 
 @pytest.mark.parametrize("doubling", DOUBLINGS, ids=lambda doubling: doubling.name)
-async def test_twice_the_work_costs_at_most_twice(doubling: Doubling, tmp_path: Path) -> None:
-    assert await grown_faster(doubling, tmp_path, lambda name: doubling.calls if ": calls of " in name else TWICE) == []
+async def test_run_of_twice_the_size_costs_at_most_twice(doubling: Doubling, tmp_path: Path) -> None:
+    assert (
+        await growing_faster_in_two_runs(
+            doubling, tmp_path, lambda name: doubling.calls if ": calls of " in name else MAX_FACTOR
+        )
+        == []
+    )
 
 
-async def test_a_family_twice_as_wide_makes_twice_the_calls_of_prompts_twice_as_long(tmp_path: Path) -> None:
+async def test_family_of_twice_the_children_makes_twice_the_calls_with_twice_the_prompt(tmp_path: Path) -> None:
     """Everybody reads everybody, so what is read grows with the square; calls, rows and statements do not."""
     linear = ("calls of the model", "rows of ", "run: statements", "resume: statements", "replay: statements")
     assert (
-        await grown_faster(
-            Doubling("a family", family, (8, 16, 32), restated),
+        await growing_faster_in_two_runs(
+            Doubling("a family", family, (8, 16, 32), with_repeated_objections),
             tmp_path,
-            lambda name: TWICE if name.startswith(linear) else 2 * TWICE,
+            lambda name: MAX_FACTOR if name.startswith(linear) else 2 * MAX_FACTOR,
         )
         == []
     )
@@ -252,29 +257,29 @@ async def test_growing_transcript_is_stored_once(tmp_path: Path) -> None:
     """What is sent grows with the square, and what is kept does not."""
     kept = ("calls of the model", "rows of ", "bytes", "run: statements", "resume: statements", "replay: statements")
     assert (
-        await grown_faster(
+        await growing_faster_in_two_runs(
             Doubling("a transcript", lambda n: Transcript(turns=n), (20, 40, 80), plain),
             tmp_path,
-            lambda name: TWICE if name.startswith(kept) else 2 * TWICE,
+            lambda name: MAX_FACTOR if name.startswith(kept) else 2 * MAX_FACTOR,
         )
         == []
     )
 
 
-async def test_twice_the_objections_cost_at_most_twice_as_much(tmp_path: Path) -> None:
+async def test_run_with_twice_the_objections_costs_at_most_twice(tmp_path: Path) -> None:
     assert (
-        await grown_faster(
-            Doubling("objections", levels, (4, 5, 6), restated),
+        await growing_faster_in_two_runs(
+            Doubling("objections", levels, (4, 5, 6), with_repeated_objections),
             tmp_path,
-            lambda name: 2.6 if ": calls of " in name else TWICE,
+            lambda name: 2.6 if ": calls of " in name else MAX_FACTOR,
         )
         == []
     )
 
 
-async def test_superlinear_growth_is_detected(tmp_path: Path) -> None:
+async def test_growth_check_detects_superlinear_cost(tmp_path: Path) -> None:
     """The count itself: a family twice as wide is not twice as much to read, and that is seen in characters and in functions."""
     counts = await growth(Doubling("a family", family, (8, 16, 32)), tmp_path)
-    lines = "\n".join(faster(counts, lambda _: TWICE))
+    lines = "\n".join(growing_faster(counts, lambda _: MAX_FACTOR))
     assert "characters of prompts" in lines
     assert "run: calls of engine/state.py State.message" in lines

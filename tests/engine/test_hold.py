@@ -1,4 +1,4 @@
-"""Running a session phase by phase: what is held back is not asked, and all together come to the same as one run."""
+"""Running a session phase by phase: held calls are not made, and the result equals that of one run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
     store.close()
 
 
-async def stepped(case: Case, store: SqliteStore, calls: int | None) -> tuple[ShakenRun, int]:
+async def run_phase_by_phase(case: Case, store: SqliteStore, calls: int | None) -> tuple[ShakenRun, int]:
     """Every process may make the calls of one more phase, the first that the one before was held at."""
     model = Shuffled(case.script, 1)
     seats = seated(case, model)
@@ -64,7 +64,7 @@ async def test_run_held_phase_by_phase_gives_the_same_report(
 ) -> None:
     calls = None if share is None else round(case.need * share)
     whole = await run(case, calls=calls)
-    made, phases = await stepped(case, store, calls)
+    made, phases = await run_phase_by_phase(case, store, calls)
     assert made.same == whole.same
     assert sorted(made.asked) == sorted(whole.asked), "and nothing is asked twice"
     assert phases >= 1

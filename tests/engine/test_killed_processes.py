@@ -51,7 +51,7 @@ KILLED = list(itertools.product(CALLING, POINTS, (1, 2, 5)))
 
 @pytest.mark.matrix(keep=8)
 @pytest.mark.parametrize(("case", "point", "nth"), KILLED, ids=lambda value: getattr(value, "name", str(value)))
-def test_a_killed_process_loses_nothing_that_was_recorded(
+def test_process_killed_at_a_fault_point_loses_no_recorded_event(
     case: Case, point: str, nth: int, tmp_path: Path, processes: Processes
 ) -> None:
     history = History(case, tmp_path / "j.db")
@@ -61,7 +61,7 @@ def test_a_killed_process_loses_nothing_that_was_recorded(
     history.check_the_end()
 
 
-TWICE = [
+TWO_KILLS = [
     (case, first, POINTS[(n + m + 3 * turn) % len(POINTS)], counts)
     for (n, case), (m, first), (turn, counts) in itertools.product(
         enumerate(CALLING), enumerate(POINTS), enumerate([(1, 1), (2, 1), (5, 3)])
@@ -72,9 +72,9 @@ TWICE = [
 
 @pytest.mark.matrix(keep=14)
 @pytest.mark.parametrize(
-    ("case", "first", "second", "counts"), TWICE, ids=lambda value: getattr(value, "name", str(value))
+    ("case", "first", "second", "counts"), TWO_KILLS, ids=lambda value: getattr(value, "name", str(value))
 )
-def test_process_killed_again_during_resume_loses_nothing(
+def test_process_killed_again_during_resume_loses_no_recorded_event(
     case: Case, first: str, second: str, counts: tuple[int, int], tmp_path: Path, processes: Processes
 ) -> None:
     history = History(case, tmp_path / "j.db")
@@ -85,7 +85,9 @@ def test_process_killed_again_during_resume_loses_nothing(
 
 
 @every_case
-def test_process_killed_after_every_commit_still_ends(case: Case, tmp_path: Path, processes: Processes) -> None:
+def test_process_killed_after_every_commit_ends_with_the_same_report(
+    case: Case, tmp_path: Path, processes: Processes
+) -> None:
     history = History(case, tmp_path / "j.db")
     history.add(processes.one(case.name, history.journal, Run("start", "after_commit")))
     while history.ended[-1].killed:
@@ -100,7 +102,7 @@ def test_process_killed_after_every_commit_still_ends(case: Case, tmp_path: Path
 
 
 @every_case
-def test_resuming_what_is_finished_gives_the_same_report_and_asks_nothing(
+def test_process_that_resumes_a_finished_session_returns_its_report_without_calls(
     case: Case, tmp_path: Path, processes: Processes
 ) -> None:
     history = History(case, tmp_path / "j.db")
@@ -117,7 +119,7 @@ def test_resuming_what_is_finished_gives_the_same_report_and_asks_nothing(
 
 @pytest.mark.matrix(keep=4, whole=60)
 @pytest.mark.parametrize("seed", range(600))
-def test_process_killed_at_any_instant_beside_a_reader_loses_nothing(
+def test_process_killed_at_random_beside_a_reader_loses_no_recorded_event(
     seed: int, tmp_path: Path, processes: Processes
 ) -> None:
     """`python tests/kit/histories.py --minutes 20` does it for as long as one likes."""
@@ -128,7 +130,7 @@ def test_process_killed_at_any_instant_beside_a_reader_loses_nothing(
 @pytest.mark.parametrize(
     ("case", "nth"), list(itertools.product(CALLING, range(1, 7))), ids=lambda v: getattr(v, "name", str(v))
 )
-def test_concurrent_resumes_have_one_winner(case: Case, nth: int, tmp_path: Path, processes: Processes) -> None:
+def test_concurrent_resumes_let_one_process_run(case: Case, nth: int, tmp_path: Path, processes: Processes) -> None:
     journal = tmp_path / "j.db"
     first = processes.one(case.name, journal, Run("start", f"after_commit#{nth}"))
     assert first.killed or first.digest
@@ -162,7 +164,9 @@ class Held(ScriptedModel):
 
 
 @every_case
-async def test_second_process_is_refused_with_the_holder(case: Case, tmp_path: Path, processes: Processes) -> None:
+async def test_second_process_is_refused_with_the_name_of_the_holder(
+    case: Case, tmp_path: Path, processes: Processes
+) -> None:
     journal = tmp_path / "j.db"
     store, model = SqliteStore(journal), Held(case)
     seats = seated(case, model)

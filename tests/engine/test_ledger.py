@@ -66,7 +66,7 @@ class ClockedTalk(Throwaway):
         return await close(session, replies[: self.size], replies, answer)
 
 
-async def talk(
+async def run_talk(
     protocol: Protocol, malformed: frozenset[int], calls: int | None, **options: int
 ) -> tuple[Report, list[tuple[str, int]]]:
     def reply(request: ModelRequest) -> str:
@@ -93,23 +93,23 @@ async def talk(
 )
 @example(turns=64, unused=72, seats=6, malformed=frozenset({5, 14, 23, 32, 41, 50, 59}))
 @settings(max_examples=60)
-async def test_twice_the_requests_that_a_clocked_run_used_change_nothing(
+async def test_clocked_run_limited_to_twice_its_requests_gives_the_same_report(
     turns: int, unused: int, seats: int, malformed: frozenset[int]
 ) -> None:
     protocol = ClockedTalk(turns=turns, bound=turns + unused, size=seats)
-    free, asked = await talk(protocol, malformed, None)
-    bound, limited = await talk(protocol, malformed, 2 * len(asked))
+    free, asked = await run_talk(protocol, malformed, None)
+    bound, limited = await run_talk(protocol, malformed, 2 * len(asked))
     assert limited == asked
     assert bound.stop_reason is free.stop_reason is StopReason.SETTLED
     assert bound.digest() == free.digest()
 
 
-async def test_a_limit_of_100_repairs_every_malformed_reply_of_a_run_of_71_requests() -> None:
+async def test_clocked_run_of_71_requests_limited_to_100_repairs_every_malformed_reply() -> None:
     protocol = ClockedTalk(turns=63, bound=96, size=6)
     malformed = frozenset(range(9, 64, 9))
-    _, free = await talk(protocol, malformed, None)
+    _, free = await run_talk(protocol, malformed, None)
     assert len(free) == 71
-    report, asked = await talk(protocol, malformed, 100)
+    report, asked = await run_talk(protocol, malformed, 100)
     assert asked == free
     assert report.ledger.actual.repairs == 7
     assert report.stop_reason is StopReason.SETTLED
@@ -117,18 +117,16 @@ async def test_a_limit_of_100_repairs_every_malformed_reply_of_a_run_of_71_reque
 
 @pytest.mark.parametrize("turns", [1, 2, 7, 20])
 @pytest.mark.parametrize("seats", [1, 4, 7])
-async def test_the_greatest_need_of_a_clocked_run_changes_nothing_though_retries_are_held(
-    turns: int, seats: int
-) -> None:
+async def test_clocked_run_limited_to_its_max_calls_gives_the_same_report(turns: int, seats: int) -> None:
     """What a call in flight holds for a retry is waited for by a first attempt that finds nothing else."""
     protocol = ClockedTalk(turns=turns, bound=turns, size=seats)
-    free, asked = await talk(protocol, frozenset(), None)
-    bound, limited = await talk(protocol, frozenset(), turns + 1)
+    free, asked = await run_talk(protocol, frozenset(), None)
+    bound, limited = await run_talk(protocol, frozenset(), turns + 1)
     assert limited == asked
     assert bound.digest() == free.digest()
 
 
-async def test_a_started_call_has_means_for_as_many_repairs_as_are_allowed() -> None:
+async def test_started_call_has_budget_for_every_allowed_repair() -> None:
     class Stubborn(ScriptedModel):
         async def complete(self, request: ModelRequest) -> Completion:
             done = await super().complete(request)
@@ -148,7 +146,7 @@ async def test_a_started_call_has_means_for_as_many_repairs_as_are_allowed() -> 
     assert report.stop_reason is StopReason.SETTLED
 
 
-def test_a_retry_with_a_doubled_thinking_allowance_is_funded_at_its_own_size() -> None:
+def test_retry_with_a_doubled_thinking_allowance_is_funded_at_the_doubled_size() -> None:
     protocol = Emergence()
     opening = Opening("", TASK)
     sizes = CallSizes(opening, protocol, protocol.agents(None), thinking_tokens={"L2N1": 4096})
@@ -173,7 +171,7 @@ PHASED = [
 ]
 
 
-async def on_tokens(
+async def run_on_tokens(
     protocol: Protocol, tokens: int | None, order: int | None = None, share: float = 0.2
 ) -> tuple[Report, str, int]:
     store = SqliteStore(":memory:")
@@ -188,28 +186,30 @@ async def on_tokens(
 
 @pytest.mark.parametrize("share", [0.2, 0.6])
 @pytest.mark.parametrize("protocol", PHASED, ids=lambda protocol: f"{protocol.name}-{len(protocol.topology().agents)}")
-async def test_three_times_the_tokens_that_a_run_uses_are_enough_for_it(protocol: Protocol, share: float) -> None:
-    free, _, used = await on_tokens(protocol, None, share=share)
-    bound, _, spent = await on_tokens(protocol, 3 * used, share=share)
+async def test_run_limited_to_three_times_its_tokens_makes_every_call(protocol: Protocol, share: float) -> None:
+    free, _, used = await run_on_tokens(protocol, None, share=share)
+    bound, _, spent = await run_on_tokens(protocol, 3 * used, share=share)
     assert bound.stop_reason is free.stop_reason
     assert bound.ledger.actual.calls == free.ledger.actual.calls
     assert spent <= 3 * used
 
 
 @pytest.mark.parametrize("protocol", PHASED, ids=lambda protocol: f"{protocol.name}-{len(protocol.topology().agents)}")
-async def test_who_gets_the_last_tokens_does_not_depend_on_arrival(protocol: Protocol) -> None:
-    _, _, used = await on_tokens(protocol, None)
+async def test_run_short_of_tokens_gives_the_same_journal_in_any_order_of_replies(protocol: Protocol) -> None:
+    _, _, used = await run_on_tokens(protocol, None)
     for tokens in (int(used * 0.5), int(used * 0.9), int(used * 1.3)):
-        journals = {(await on_tokens(protocol, tokens, order))[1] for order in (None, 1, 2, 3)}
+        journals = {(await run_on_tokens(protocol, tokens, order))[1] for order in (None, 1, 2, 3)}
         assert len(journals) == 1, tokens
 
 
 @pytest.mark.parametrize("nth", [1, 3, 6])
 @pytest.mark.parametrize("protocol", PHASED[1:6:2], ids=lambda protocol: protocol.name)
-async def test_a_run_killed_on_short_tokens_ends_as_it_would_have(protocol: Protocol, nth: int, tmp_path: Any) -> None:
-    _, _, used = await on_tokens(protocol, None)
+async def test_run_short_of_tokens_killed_and_resumed_gives_the_same_report(
+    protocol: Protocol, nth: int, tmp_path: Any
+) -> None:
+    _, _, used = await run_on_tokens(protocol, None)
     limits = Limits(tokens=int(used * 1.1))
-    report, digest, _ = await on_tokens(protocol, limits.tokens)
+    report, digest, _ = await run_on_tokens(protocol, limits.tokens)
     store, model = SqliteStore(tmp_path / "journal.db"), ScriptedModel(replies(0.2))
     options = Options(faults=Fault("after_commit", nth=nth).hit)
     with pytest.raises(Crash):
@@ -224,7 +224,7 @@ async def test_a_run_killed_on_short_tokens_ends_as_it_would_have(protocol: Prot
 # --- no reserve without a closing call
 
 
-async def test_a_vote_keeps_no_time_for_a_closing_call(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_vote_reserves_no_time_for_a_closing_call(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(recorder, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
@@ -238,7 +238,7 @@ async def test_a_vote_keeps_no_time_for_a_closing_call(monkeypatch: pytest.Monke
     assert [request.attempt for request in model.requests] == [1, 1, 2, 2]
 
 
-async def test_a_vote_keeps_no_calls_for_a_closing_call() -> None:
+async def test_vote_reserves_no_calls_for_a_closing_call() -> None:
     model = ScriptedModel(lambda request: "yes")
     report = await runner.start(
         TASK, Vote(votes=5), models=model, store=SqliteStore(":memory:"), limits=Limits(calls=3)
@@ -269,7 +269,7 @@ class Defective(Throwaway):
         return await close(session, [answer], (), answer)
 
 
-async def test_a_defect_in_a_started_branch_is_raised_while_others_wait_for_its_funds() -> None:
+async def test_exception_in_a_started_branch_is_raised_while_other_branches_wait_for_its_budget() -> None:
     model = ScriptedModel(lambda request: "yes")
     with pytest.raises(ZeroDivisionError):
         await runner.start(TASK, Defective(), models=model, store=SqliteStore(":memory:"), limits=Limits(calls=3))

@@ -66,7 +66,7 @@ async def test_fifty_parallel_agents_use_a_small_budget_exactly(calls: int) -> N
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.1, 0.3, 0.7])
 @pytest.mark.parametrize("kind", ["tokens", "money"])
-async def test_fifty_agents_never_overspend_by_more_than_the_estimate_errs(kind: str, share: float) -> None:
+async def test_fifty_agents_stay_within_a_token_or_cost_limit(kind: str, share: float) -> None:
     protocol = Emergence(children=50, max_rounds=1, reply_tokens=64)
     free, _, _ = await play(Limits(), protocol)
     spent = free.ledger.actual
@@ -84,7 +84,7 @@ async def test_fifty_agents_never_overspend_by_more_than_the_estimate_errs(kind:
         assert report.answer is not None
 
 
-async def test_an_estimate_that_errs_overspends_by_no_more_than_it_erred() -> None:
+async def test_overspending_is_at_most_the_error_of_the_token_estimate() -> None:
     def dear(request: ModelRequest) -> Scripted:
         return Scripted(agreeable(request), tokens_in=estimate_tokens(request.text) + 500, tokens_out=64)
 
@@ -98,7 +98,7 @@ async def test_an_estimate_that_errs_overspends_by_no_more_than_it_erred() -> No
     assert report.answer is not None
 
 
-async def test_agent_limit_refuses_that_agent_only_and_is_named() -> None:
+async def test_agent_limit_refuses_only_that_agent_and_is_reported() -> None:
     report, model, store = await play(Limits(agents={"L2N2": SpendingLimits(calls=1)}))
     asked = Counter(r.agent for r in model.requests)
     assert asked["L2N2"] == 1
@@ -118,7 +118,7 @@ async def test_limit_for_each_agent_applies_to_every_agent() -> None:
     assert asked["L1N1"] == 1, "the narrower of two limits holds"
 
 
-async def test_a_phases_limit_counts_all_its_rounds_or_one_of_them() -> None:
+async def test_phase_limit_counts_all_rounds_or_a_single_round() -> None:
     free, everything, _ = await play(Limits())
     phases = Counter(key.split("/")[1] for key in (r.key for r in everything.requests))
     assert phases["lateral"] > 4
@@ -133,7 +133,7 @@ async def test_a_phases_limit_counts_all_its_rounds_or_one_of_them() -> None:
 
 
 @pytest.mark.parametrize("allowance", [SpendingLimits(tokens=700), SpendingLimits(money=0.7)])
-async def test_an_agent_may_be_limited_in_tokens_and_money(allowance: SpendingLimits) -> None:
+async def test_agent_limit_on_tokens_or_money_is_kept(allowance: SpendingLimits) -> None:
     report, _, store = await play(Limits(agents={"*": allowance}))
     spent = Counter[str]()
     for event in store.read("s"):
@@ -151,7 +151,7 @@ async def test_agent_time_limit_counts_its_own_calls_only() -> None:
     assert {e.limit for e in store.read("s") if isinstance(e, CallFailed)} == {"agent L2N1"}
 
 
-async def test_limit_without_any_call_is_a_warning() -> None:
+async def test_limit_that_applies_to_no_call_is_a_warning() -> None:
     report, _, _ = await play(
         Limits(phases={"latteral": SpendingLimits(calls=1)}, agents={"L9N9": SpendingLimits(calls=0)})
     )
@@ -162,7 +162,7 @@ async def test_limit_without_any_call_is_a_warning() -> None:
     ]
 
 
-async def test_retries_of_a_provider_count_under_an_agents_limit() -> None:
+async def test_agent_limit_counts_provider_retries() -> None:
     def busy(request: ModelRequest) -> str:
         if request.agent == "L2N1":
             raise RateLimited("busy", retry_after=0.0)
@@ -176,7 +176,7 @@ async def test_retries_of_a_provider_count_under_an_agents_limit() -> None:
     assert any("1 call refused by the limit of agent L2N1" in warning for warning in report.warnings)
 
 
-async def test_what_was_spent_before_a_kill_still_counts_under_a_limit(tmp_path: Path) -> None:
+async def test_limit_after_a_resume_counts_usage_before_the_kill(tmp_path: Path) -> None:
     limits = Limits(agents={"*": SpendingLimits(calls=2)}, phases={"lateral_leaves": SpendingLimits(calls=5)})
     reference, whole, kept = await play(limits)
     for nth in (1, 3, 6):
@@ -218,7 +218,7 @@ async def test_every_limit_ends_as_a_typed_stop_reason(limits: Limits, reason: S
     assert report.stop_reason is reason
 
 
-async def test_replies_longer_than_their_tokens_foresaw_still_end_in_an_answer() -> None:
+async def test_run_with_replies_longer_than_estimated_ends_in_an_answer() -> None:
     def long(request: ModelRequest) -> Scripted:
         words = "w" * 100_000 if request.agent.startswith("L2") else request.key
         text = json.dumps({"text": words}) if request.returns is not str and request.returns else "Why? How?"
@@ -255,7 +255,7 @@ async def test_cost_of_a_refused_reply_is_counted_and_limited() -> None:
     assert (await runner.replay(free.session, store=store)).digest() == free.digest()
 
 
-async def test_a_retry_that_was_permitted_and_not_sent_is_given_back() -> None:
+async def test_retry_permitted_but_not_sent_is_refunded() -> None:
     class Shut:
         """Fails, takes the permission for one more sending, and then sends nothing."""
 
@@ -327,7 +327,7 @@ WORDY = "Weigh what each of them would say of it to a neighbour. " * 300
         Emergence(children=1, max_rounds=1, reply_tokens=64, perspectives=(WORDY[:2000],)),
     ],
 )
-async def test_tokens_for_the_greatest_need_are_enough(protocol: Protocol) -> None:
+async def test_run_limited_to_the_estimated_max_tokens_is_not_cut(protocol: Protocol) -> None:
     """What is set aside for corrective retries of a branch that was started early is not taken from those started later."""
     opening = Opening(protocol.load_templates().render(INSTRUCTIONS), TASK)
     tokens = int(CallSizes(opening, protocol, protocol.agents(None)).max_call.tokens * protocol.estimate().max)
@@ -383,7 +383,7 @@ def longest(request: ModelRequest) -> str:
     ],
     ids=lambda protocol: f"{protocol.name}-{protocol.depth}",
 )
-async def test_the_longest_replies_fit_the_greatest_size_of_a_call(protocol: TreeProtocol) -> None:
+async def test_longest_replies_fit_the_estimated_max_size_of_a_call(protocol: TreeProtocol) -> None:
     """The reserve is one call of that size: what is longer would overdraw it."""
     report, model, _ = await play(Limits(), protocol, script=lambda request: Scripted(longest(request)))
     assert report.answer is not None
@@ -396,7 +396,7 @@ async def test_the_longest_replies_fit_the_greatest_size_of_a_call(protocol: Tre
         assert asked <= size, f"{request.key}: {asked} tokens, the greatest call has {size}"
 
 
-def test_the_greatest_size_counts_what_one_agent_is_shown() -> None:
+def test_estimated_max_call_size_counts_documents_of_one_agent() -> None:
     """What is closed to it is in none of its prompts."""
     protocol = Emergence(children=2)
 
@@ -423,6 +423,6 @@ def test_the_greatest_size_counts_what_one_agent_is_shown() -> None:
     ],
     ids=["English", "Chinese", "Russian"],
 )
-def test_token_estimate_is_high_in_any_script(text: str, expected: int) -> None:
+def test_token_estimate_is_an_upper_bound_in_any_script(text: str, expected: int) -> None:
     """`told` is what qwen2.5-coder-0.5b counts. (smollm2-135m, made for English, counts 261, 840 and 881.)"""
     assert expected <= estimate_tokens(text) <= 2 * expected

@@ -162,12 +162,12 @@ class Measuring(Noting):
 
 
 @pytest.mark.parametrize("value", UNWRITABLE)
-async def test_a_note_that_json_cannot_hold_is_refused(store: SqliteStore, value: str) -> None:
+async def test_note_with_a_value_invalid_in_json_is_a_violation(store: SqliteStore, value: str) -> None:
     with pytest.raises(ProtocolViolation, match="'measured' cannot be recorded"):
         await run(store, Measuring(value=value))
 
 
-async def test_notes_are_canonical_and_a_replay_matches_them_by_place(store: SqliteStore) -> None:
+async def test_notes_are_in_the_canonical_digest_and_match_on_replay(store: SqliteStore) -> None:
     report = await run(store)
     before = canonical_digest(store.read("s"))
     assert (await runner.replay("s", store=store)).digest() == report.digest()
@@ -178,9 +178,7 @@ async def test_notes_are_canonical_and_a_replay_matches_them_by_place(store: Sql
     assert canonical_digest(other) != before
 
 
-async def test_a_replay_refuses_another_note_at_the_same_place(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_replay_with_a_changed_note_is_refused(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await run(store)
 
     async def otherwise(self: Noting, session: Session) -> Report:
@@ -194,7 +192,7 @@ async def test_a_replay_refuses_another_note_at_the_same_place(
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
-async def test_a_run_killed_after_a_note_resumes_to_the_same_journal(
+async def test_run_killed_after_a_note_resumes_to_the_same_journal(
     store: SqliteStore, nth: int, tmp_path: Path
 ) -> None:
     whole = SqliteStore(tmp_path / "other.db")
@@ -216,7 +214,7 @@ async def test_fork_records_its_own_notes(store: SqliteStore) -> None:
     assert load_note(ThreadOpened, forked[-1], store.text).body.endswith("says otherwise")
 
 
-async def test_removal_takes_the_texts_of_notes_and_the_presentation(store: SqliteStore, tmp_path: Path) -> None:
+async def test_removal_deletes_the_texts_of_notes_and_presentation(store: SqliteStore, tmp_path: Path) -> None:
     await run(store)
     (finished,) = [event for event in store.read("s") if isinstance(event, SessionFinished)]
     assert "One thread." in store.text(finished.presentation)
@@ -227,17 +225,17 @@ async def test_removal_takes_the_texts_of_notes_and_the_presentation(store: Sqli
     db.close()
 
 
-async def test_a_note_that_is_not_declared_is_refused(store: SqliteStore) -> None:
+async def test_undeclared_note_is_a_violation(store: SqliteStore) -> None:
     with pytest.raises(ProtocolViolation, match=r"'thread_closed'.*declared: thread_opened \(ThreadOpened\)"):
         await run(store, Noting(undeclared=True))
 
 
-async def test_a_note_that_is_too_long_is_refused(store: SqliteStore) -> None:
+async def test_note_that_is_too_long_is_a_violation(store: SqliteStore) -> None:
     with pytest.raises(ProtocolViolation, match="LongText"):
         await run(store, Noting(too_long=True))
 
 
-async def test_new_sessions_and_forks_name_schema_2(store: SqliteStore) -> None:
+async def test_new_sessions_and_forks_record_schema_version_2(store: SqliteStore) -> None:
     await run(store)
     await runner.fork("s", store=store, models=ScriptedModel(lambda request: "x", price=0.0), session="f")
     for session in ("s", "f"):
@@ -246,7 +244,7 @@ async def test_new_sessions_and_forks_name_schema_2(store: SqliteStore) -> None:
         assert started.schema_version == SCHEMA_VERSION == 2
 
 
-async def test_a_session_of_a_newer_schema_is_refused_by_name(store: SqliteStore, tmp_path: Path) -> None:
+async def test_session_of_a_newer_schema_is_refused_with_its_version(store: SqliteStore, tmp_path: Path) -> None:
     await run(store)
     store.close()
     with sqlite3.connect(tmp_path / "journal.db") as db:

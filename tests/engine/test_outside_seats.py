@@ -84,7 +84,7 @@ def failures(store: SqliteStore, session: str = "s") -> list[tuple[str, FailureK
     return [(e.key, e.failure, e.detail) for e in store.read(session) if isinstance(e, CallFailed)]
 
 
-async def test_a_call_becomes_a_ticket_that_holds_all_that_a_stranger_needs(
+async def test_call_to_an_outside_seat_posts_a_ticket_with_prompt_and_documents(
     store: SqliteStore, workspace: Workspace
 ) -> None:
     parked = await park(store, workspace, sources=[consilience.Source(text="One.\nTwo.", name="a note")])
@@ -109,7 +109,7 @@ async def test_a_call_becomes_a_ticket_that_holds_all_that_a_stranger_needs(
     assert partial_json(shown)["tickets"] == {"say/A2": ticket.id}
 
 
-async def test_an_answer_submitted_while_the_session_is_parked_is_collected(
+async def test_outside_answer_submitted_while_parked_is_collected_on_resume(
     store: SqliteStore, workspace: Workspace
 ) -> None:
     await park(store, workspace)
@@ -124,9 +124,7 @@ async def test_an_answer_submitted_while_the_session_is_parked_is_collected(
     assert await go_on(store, workspace) == report
 
 
-async def test_resuming_posts_no_ticket_twice_and_records_the_question_once(
-    store: SqliteStore, workspace: Workspace
-) -> None:
+async def test_resume_of_a_parked_session_posts_no_second_ticket(store: SqliteStore, workspace: Workspace) -> None:
     await park(store, workspace)
     for _ in range(2):
         with pytest.raises(SessionWaiting):
@@ -137,7 +135,7 @@ async def test_resuming_posts_no_ticket_twice_and_records_the_question_once(
     assert len(workspace.tickets()) == 1
 
 
-async def test_an_answer_that_comes_while_the_session_waits_needs_no_parking(
+async def test_outside_answer_submitted_while_waiting_is_collected_without_parking(
     store: SqliteStore, workspace: Workspace
 ) -> None:
     run = asyncio.create_task(
@@ -176,7 +174,7 @@ class Delayed:
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_an_answer_that_comes_while_the_session_is_being_parked_is_no_deadlock(
+async def test_outside_answer_submitted_during_parking_causes_no_deadlock(
     turns: int, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seat, leave = Delayed(turns), Activity.leave
@@ -197,7 +195,7 @@ async def test_an_answer_that_comes_while_the_session_is_being_parked_is_no_dead
     assert report.replied == 3
 
 
-async def test_a_seat_without_a_name_is_answered_by_any_agent_who_is_recorded(
+async def test_outside_seat_without_an_agent_name_records_the_agent_that_answered(
     store: SqliteStore, workspace: Workspace
 ) -> None:
     models = {**seats(workspace), "A2": f"workspace:{workspace.path}"}
@@ -212,7 +210,7 @@ async def test_a_seat_without_a_name_is_answered_by_any_agent_who_is_recorded(
 # --- clocks
 
 
-async def test_a_claim_that_expires_is_offered_again_and_the_report_says_so(
+async def test_ticket_with_an_expired_claim_is_offered_again_and_reported(
     store: SqliteStore, workspace: Workspace
 ) -> None:
     await park(store, workspace)
@@ -229,7 +227,7 @@ async def test_a_claim_that_expires_is_offered_again_and_the_report_says_so(
     assert (await runner.replay("s", store=store)).digest() == report.digest()
 
 
-async def test_a_ticket_whose_claims_all_expire_is_a_failure_and_its_seat_is_missing(
+async def test_ticket_whose_last_claim_expired_leaves_its_seat_missing(
     store: SqliteStore, workspace: Workspace
 ) -> None:
     await park(store, workspace)
@@ -248,7 +246,7 @@ async def test_a_ticket_whose_claims_all_expire_is_a_failure_and_its_seat_is_mis
     assert (await runner.replay("s", store=store)).digest() == report.digest()
 
 
-async def test_the_waiting_session_itself_sweeps(
+async def test_waiting_session_sweeps_expired_claims(
     store: SqliteStore, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the wall clock ahead of every claim; the two claimers are killed while it waits."""
@@ -270,7 +268,7 @@ async def test_the_waiting_session_itself_sweeps(
 real = time.time
 
 
-async def test_a_claim_keeps_the_session_from_being_parked_until_it_ends(
+async def test_session_with_a_claimed_ticket_is_not_parked_before_the_claim_ends(
     store: SqliteStore, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is resumed while the ticket is claimed, looks at it several times, and is parked once it is given back."""
@@ -294,7 +292,7 @@ async def test_a_claim_keeps_the_session_from_being_parked_until_it_ends(
     assert looks == 3
 
 
-async def test_a_ticket_that_is_given_back_twice_is_a_refusal(store: SqliteStore, workspace: Workspace) -> None:
+async def test_ticket_given_back_twice_is_a_refused_call(store: SqliteStore, workspace: Workspace) -> None:
     await park(store, workspace)
     work_off(workspace, "red", lambda workspace, claimed: fail(workspace, claimed, "I know nothing of it"))
     report = await go_on(store, workspace)
@@ -303,7 +301,7 @@ async def test_a_ticket_that_is_given_back_twice_is_a_refusal(store: SqliteStore
     assert report.missing[0].reason == f"refused: {detail}"
 
 
-async def test_a_ticket_that_somebody_withdraws_is_a_failure(store: SqliteStore, workspace: Workspace) -> None:
+async def test_ticket_withdrawn_by_a_user_is_a_rejected_call(store: SqliteStore, workspace: Workspace) -> None:
     parked = await park(store, workspace)
     withdraw(workspace, parked.tickets["say/A2"], "the office is closed")
     await go_on(store, workspace)
@@ -313,7 +311,7 @@ async def test_a_ticket_that_somebody_withdraws_is_a_failure(store: SqliteStore,
 # --- answers that cannot be used
 
 
-async def test_a_malformed_answer_is_corrected_by_a_new_ticket_and_bounded_by_repairs(
+async def test_malformed_outside_answer_gets_a_new_ticket_up_to_the_repair_limit(
     store: SqliteStore, workspace: Workspace
 ) -> None:
     leaf = "round-1/leaf_respond/L2N1"
@@ -360,7 +358,7 @@ async def to_the_end_with(workspace: Workspace, store: SqliteStore, models: Any,
             assert work_off(workspace, "red", work)
 
 
-async def test_results_that_were_changed_or_are_too_large_are_not_read(
+async def test_outside_result_changed_or_too_large_is_rejected(
     tmp_path: Path, store: SqliteStore, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await park(store, workspace)
@@ -384,7 +382,7 @@ async def test_results_that_were_changed_or_are_too_large_are_not_read(
     other.close()
 
 
-async def test_bytes_that_are_no_text_are_read_as_far_as_they_go(store: SqliteStore, workspace: Workspace) -> None:
+async def test_outside_result_with_invalid_utf8_is_accepted(store: SqliteStore, workspace: Workspace) -> None:
     await park(store, workspace)
     work_off(workspace, "red", lambda workspace, claimed: submit(workspace, claimed, b"\xff\xfe\x00yes\xed\xa0\x80"))
     report = await go_on(store, workspace)
@@ -392,7 +390,7 @@ async def test_bytes_that_are_no_text_are_read_as_far_as_they_go(store: SqliteSt
     assert (await runner.replay("s", store=store)).digest() == report.digest()
 
 
-async def test_a_workspace_that_cannot_be_read_any_more_is_a_failure(
+async def test_workspace_that_becomes_unreadable_is_an_unreachable_call(
     store: SqliteStore, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(external, "MAX_UNREADABLE_SECONDS", 0.0)
@@ -411,7 +409,7 @@ async def test_a_workspace_that_cannot_be_read_any_more_is_a_failure(
 # --- limits
 
 
-async def test_without_a_budget_no_ticket_is_posted(store: SqliteStore, workspace: Workspace) -> None:
+async def test_outside_seat_without_budget_posts_no_ticket(store: SqliteStore, workspace: Workspace) -> None:
     report = await runner.start(
         TASK, OutsideAgent(), models=seats(workspace), store=store, session="s", limits=Limits(calls=0)
     )
@@ -419,13 +417,15 @@ async def test_without_a_budget_no_ticket_is_posted(store: SqliteStore, workspac
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
 
 
-async def test_a_budget_of_the_need_suffices_with_an_outside_seat(store: SqliteStore, workspace: Workspace) -> None:
+async def test_outside_seat_with_a_budget_of_the_max_calls_is_not_cut(store: SqliteStore, workspace: Workspace) -> None:
     await park(store, workspace, limits=Limits(calls=4))
     work_off(workspace, "red", answering())
     assert (await go_on(store, workspace)).replied == 3
 
 
-async def test_a_limit_on_time_ends_a_ticket_and_withdraws_it(store: SqliteStore, workspace: Workspace) -> None:
+async def test_time_limit_fails_the_outside_call_and_withdraws_its_ticket(
+    store: SqliteStore, workspace: Workspace
+) -> None:
     report = await runner.start(
         TASK,
         OutsideAgent(),
@@ -444,7 +444,7 @@ async def test_a_limit_on_time_ends_a_ticket_and_withdraws_it(store: SqliteStore
     assert (await runner.replay("s", store=store)).digest() == report.digest()
 
 
-async def test_a_limit_on_time_during_the_posting_of_a_ticket_withdraws_it(
+async def test_time_limit_while_a_ticket_is_posted_withdraws_it(
     store: SqliteStore, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread that posts cannot be ended, and nothing else knows of the ticket."""
@@ -479,7 +479,7 @@ async def test_a_limit_on_time_during_the_posting_of_a_ticket_withdraws_it(
     assert (ticket.state, ticket.withdrawn) == ("permanently_failed", "ended by the time limit")
 
 
-async def test_a_run_that_is_cancelled_during_the_posting_of_a_ticket_keeps_it(
+async def test_cancellation_while_a_ticket_is_posted_keeps_it(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The session can be resumed, and then it finds the ticket."""
@@ -506,7 +506,7 @@ async def test_a_run_that_is_cancelled_during_the_posting_of_a_ticket_keeps_it(
     assert workspace.ticket("say-A2-d").state == "pending"
 
 
-async def test_an_answer_handed_in_just_before_the_limit_on_time_counts(
+async def test_outside_answer_submitted_just_before_the_time_limit_counts(
     store: SqliteStore, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The waiting process did not look between the answer and the limit."""
@@ -526,7 +526,9 @@ async def test_an_answer_handed_in_just_before_the_limit_on_time_counts(
     assert report.replied == 3
 
 
-async def test_an_answer_that_is_there_counts_though_the_time_is_over(store: SqliteStore, workspace: Workspace) -> None:
+async def test_outside_answer_already_submitted_counts_after_the_time_limit(
+    store: SqliteStore, workspace: Workspace
+) -> None:
     await park(store, workspace, limits=Limits(seconds=1000))
     work_off(workspace, "red", answering())
     journal = store.open("s")
@@ -537,7 +539,7 @@ async def test_an_answer_that_is_there_counts_though_the_time_is_over(store: Sql
     assert [(key, kind) for key, kind, _ in failures(store)] == [("close", FailureKind.TIME)]
 
 
-async def test_the_deadline_for_people_does_not_bind_an_outside_agent(store: SqliteStore, workspace: Workspace) -> None:
+async def test_human_deadline_does_not_apply_to_an_outside_agent(store: SqliteStore, workspace: Workspace) -> None:
     await park(store, workspace, options={"human_deadline": 0.001})
     with pytest.raises(SessionWaiting):
         await go_on(store, workspace)
@@ -547,7 +549,7 @@ async def test_the_deadline_for_people_does_not_bind_an_outside_agent(store: Sql
 # --- sessions
 
 
-async def test_an_answer_in_the_journal_withdraws_the_ticket(store: SqliteStore, workspace: Workspace) -> None:
+async def test_answer_recorded_in_the_journal_withdraws_the_ticket(store: SqliteStore, workspace: Workspace) -> None:
     await park(store, workspace)
     store.answer("s", "say/A2", "By hand.")
     report = await go_on(store, workspace)
@@ -556,7 +558,7 @@ async def test_an_answer_in_the_journal_withdraws_the_ticket(store: SqliteStore,
     assert (ticket.state, ticket.withdrawn) == ("permanently_failed", "answered in the session's journal")
 
 
-async def test_sessions_in_one_workspace_do_not_mix(tmp_path: Path, workspace: Workspace) -> None:
+async def test_sessions_in_one_workspace_collect_only_their_own_answers(tmp_path: Path, workspace: Workspace) -> None:
     """Also two of one name in different journals, begun with the same task."""
     stores = [SqliteStore(tmp_path / f"{n}.db") for n in range(2)]
     for store in stores:
@@ -587,14 +589,16 @@ async def test_a_fork_inherits_the_answer_and_posts_new_tickets_for_the_rest(
     assert len(workspace.tickets()) == 2
 
 
-async def test_a_seat_can_be_replaced_in_a_fork(store: SqliteStore, workspace: Workspace) -> None:
+async def test_fork_replaces_an_outside_seat_by_a_model(store: SqliteStore, workspace: Workspace) -> None:
     await park(store, workspace)
     changed = await runner.fork("s", store=store, at="end", models={**seats(workspace), "A2": model()})
     assert changed.replied == 3
     assert (await runner.replay(changed.session, store=store)).digest() == changed.digest()
 
 
-async def test_models_people_and_outside_agents_sit_together(store: SqliteStore, workspace: Workspace) -> None:
+async def test_vote_of_models_people_and_outside_agents_reports_the_missing_agent(
+    store: SqliteStore, workspace: Workspace
+) -> None:
     async def ask(request: ModelRequest) -> str:
         return "Yes, says a person. Answer: yes"
 
@@ -637,7 +641,7 @@ async def test_models_people_and_outside_agents_sit_together(store: SqliteStore,
         ("local|workspace:{path}", SettingsError, "cannot be part of a chain"),
     ],
 )
-async def test_a_wrong_name_is_refused_before_the_session_begins(
+async def test_invalid_workspace_name_is_refused_before_the_session_begins(
     name: str, error: type[Exception], expected: str, store: SqliteStore, workspace: Workspace
 ) -> None:
     models = {**seats(workspace), "A2": name.format(path=workspace.path)}
@@ -647,7 +651,7 @@ async def test_a_wrong_name_is_refused_before_the_session_begins(
 
 
 @pytest.mark.parametrize("extension", [{"quorum_percentage": 50}, {"priority_agents": ["red"]}])
-async def test_a_workspace_whose_extensions_a_seat_cannot_keep_is_refused(
+async def test_workspace_with_extensions_without_effect_on_a_seat_is_refused(
     extension: dict[str, Any], store: SqliteStore, tmp_path: Path
 ) -> None:
     workspace = Workspace.create(tmp_path / "s", protocol={"extensions": {**extension, "timeout_multiplier": 2}})
@@ -657,7 +661,7 @@ async def test_a_workspace_whose_extensions_a_seat_cannot_keep_is_refused(
     assert store.sessions() == []
 
 
-async def test_a_relative_name_is_recorded_whole(
+async def test_relative_workspace_path_is_recorded_as_absolute(
     store: SqliteStore, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that the session can be resumed from another directory."""
@@ -700,7 +704,7 @@ async def read(store: SqliteStore, workspace: Workspace, size: int, outside: int
     return await runner.start(TASK, Made(size=size), models=models, store=store, session="s", **fields)
 
 
-async def test_at_the_quorum_outstanding_tickets_are_withdrawn(store: SqliteStore, workspace: Workspace) -> None:
+async def test_quorum_reached_withdraws_outstanding_tickets(store: SqliteStore, workspace: Workspace) -> None:
     with pytest.raises(SessionWaiting):
         await read(store, workspace, 4, 3, Quorum(3))
     held = claim_next(workspace, "a4")
@@ -716,12 +720,12 @@ async def test_at_the_quorum_outstanding_tickets_are_withdrawn(store: SqliteStor
     assert (await runner.replay("s", store=store)).digest() == report.digest()
 
 
-async def test_agents_in_this_process_are_awaited_beyond_the_quorum(store: SqliteStore, workspace: Workspace) -> None:
+async def test_quorum_reached_still_waits_for_agents_in_this_process(store: SqliteStore, workspace: Workspace) -> None:
     report = await read(store, workspace, 4, 1, Quorum(1))
     assert report.answer == "A1 A2 A3 | A4:quorum"
 
 
-async def test_a_fork_does_not_inherit_a_withdrawal(store: SqliteStore, workspace: Workspace) -> None:
+async def test_fork_does_not_inherit_withdrawn_calls(store: SqliteStore, workspace: Workspace) -> None:
     await read(store, workspace, 4, 1, Quorum(1))
     Made.body = staticmethod(reading(4, Quorum(4)))  # type: ignore[assignment]
     models = {**dict.fromkeys(("A1", "A2", "A3"), model()), "A4": f"workspace:{workspace.path}#a4"}
@@ -730,7 +734,7 @@ async def test_a_fork_does_not_inherit_a_withdrawal(store: SqliteStore, workspac
     assert parked.value.awaited == ("read/A4",)
 
 
-async def test_an_answer_that_is_there_counts_beyond_the_quorum(store: SqliteStore, workspace: Workspace) -> None:
+async def test_quorum_reached_still_counts_answers_already_submitted(store: SqliteStore, workspace: Workspace) -> None:
     with pytest.raises(SessionWaiting):
         await read(store, workspace, 3, 2, Quorum(3))
     work_off(workspace, "a2", answering())
@@ -739,7 +743,9 @@ async def test_an_answer_that_is_there_counts_beyond_the_quorum(store: SqliteSto
     assert report.answer == "A1 A2 A3 | "
 
 
-async def test_twelve_readers_with_a_quorum_of_ten(store: SqliteStore, workspace: Workspace) -> None:
+async def test_quorum_of_ten_with_twelve_readers_withdraws_two_tickets(
+    store: SqliteStore, workspace: Workspace
+) -> None:
     with pytest.raises(SessionWaiting):
         await read(store, workspace, 12, 12, Quorum(10))
     for n in range(3, 12):
@@ -753,7 +759,7 @@ async def test_twelve_readers_with_a_quorum_of_ten(store: SqliteStore, workspace
 
 
 @pytest.mark.parametrize("strategy", ["per_agent", "total", "adaptive"])
-async def test_after_the_timeout_eighty_percent_of_the_quorum_suffice(
+async def test_quorum_after_the_timeout_needs_only_80_percent(
     strategy: Any, store: SqliteStore, workspace: Workspace
 ) -> None:
     for timeout in (3600, 0.001):
@@ -784,7 +790,7 @@ def replies(strategy: TimeoutStrategy, timeouts: int = 0) -> PhaseReplies:
     ("strategy", "timeouts", "until"),
     [("per_agent", 0, 1150), ("per_agent", 2, 1150), ("adaptive", 0, 1150), ("adaptive", 2, 1275), ("total", 2, 1100)],
 )
-def test_timeouts_count_from_the_claim_from_the_first_ticket_or_grow(
+def test_timeout_strategy_sets_when_a_late_ticket_is_withdrawn(
     strategy: TimeoutStrategy, timeouts: int, until: float
 ) -> None:
     """The ticket of E was claimed at 1050."""
@@ -792,7 +798,7 @@ def test_timeouts_count_from_the_claim_from_the_first_ticket_or_grow(
     assert replies(strategy, timeouts).reason_to_withdraw("E", 1050, until).startswith("timeout")
 
 
-def test_an_agent_that_was_too_late_has_more_time_in_the_next_phase() -> None:
+def test_late_agent_gets_more_time_in_the_next_phase() -> None:
     timeouts = Counter[str]()
     phase = PhaseReplies(Quorum(2), timeouts)
     for kind, detail in (
@@ -811,7 +817,7 @@ def test_an_invalid_quorum_is_refused() -> None:
             Quorum(agents, timeout)
 
 
-async def test_the_record_does_not_depend_on_who_came_first(tmp_path: Path) -> None:
+async def test_outside_answers_in_any_order_give_the_same_journal(tmp_path: Path) -> None:
     """The same answers and failures by key, in other orders and with other processes between them."""
     digests = set()
     for n, order in enumerate(("a2 a3 a4", "a4 a3 a2", "a3 a4 a2")):

@@ -90,7 +90,7 @@ def test_error_of_a_validator_is_passed_on() -> None:
     assert str(wrong.value) == "n: give an even number"
 
 
-def test_prose_fills_the_only_required_free_text_and_no_decision() -> None:
+def test_prose_reply_fills_a_required_text_field_but_no_decision() -> None:
     assert parse_reply("I think so.", View) == View(text="I think so.")
     for decision in (Verdict, BallotReply):
         with pytest.raises(Malformed):
@@ -98,12 +98,12 @@ def test_prose_fills_the_only_required_free_text_and_no_decision() -> None:
 
 
 @pytest.mark.parametrize("reply", ['{"grade": "fine"}', '{"grade": "accurate", "score": 11}', '{"grade": null}'])
-def test_enums_and_bounds_hold_and_the_error_names_the_field(reply: str) -> None:
+def test_value_outside_an_enum_or_bound_is_malformed_with_the_field_name(reply: str) -> None:
     with pytest.raises(Malformed, match=r"grade|score"):
         parse_reply(reply, Verdict)
 
 
-def test_text_is_stripped_and_never_empty() -> None:
+def test_text_reply_is_stripped_and_malformed_if_empty() -> None:
     assert parse_reply("  hello \n", str) == "hello"
     for nothing in (" \n", "\x00", "\u200b\ufeff"):
         with pytest.raises(Malformed):
@@ -111,14 +111,14 @@ def test_text_is_stripped_and_never_empty() -> None:
 
 
 @given(st.text())
-def test_any_text_is_a_value_or_malformed(reply: str) -> None:
+def test_any_reply_text_is_parsed_or_malformed(reply: str) -> None:
     for returns in (View, Verdict, BallotReply, str):
         with contextlib.suppress(Malformed):
             parse_reply(reply, returns)
 
 
 @given(st.integers(0, 60))
-def test_json_cut_anywhere_is_closed_or_refused(cut: int) -> None:
+def test_json_cut_at_any_position_is_closed_or_malformed(cut: int) -> None:
     whole = '{"points": ["one", "two"], "text": "the long answer is yes"}'
     try:
         value = parse_reply(whole[:cut], View)
@@ -179,7 +179,7 @@ def test_last_valid_object_of_several_counts(reply: str, text: str) -> None:
         '{"claims": [{"text": "a } and } more"}, {"text": "inner"}], "text": "yes",, }',
     ],
 )
-def test_an_object_inside_a_broken_one_is_no_reply(reply: str) -> None:
+def test_object_inside_a_broken_object_is_not_the_reply(reply: str) -> None:
     try:
         assert "outer" in parse_reply(reply, View).text
     except Malformed:
@@ -200,14 +200,14 @@ def test_an_object_inside_a_broken_one_is_no_reply(reply: str) -> None:
         ('{"position": "yes", "reason": "because', BallotReply(position="yes", reason="because")),
     ],
 )
-def test_a_reply_that_was_cut_is_closed(reply: str, expected: BaseModel) -> None:
+def test_cut_json_reply_is_closed(reply: str, expected: BaseModel) -> None:
     assert parse_reply(reply, type(expected)) == expected
 
 
 @pytest.mark.parametrize(
     ("reply", "returns"), [('{"position": "no', BallotReply), ('{"n": 2', Even), ('{"grade": "accurate', Verdict)]
 )
-def test_a_decision_that_may_have_been_cut_is_refused(reply: str, returns: type[BaseModel]) -> None:
+def test_decision_that_may_have_been_cut_is_malformed(reply: str, returns: type[BaseModel]) -> None:
     """`no` may have been the beginning of `not yet`, and 2 that of 25."""
     with pytest.raises(Malformed):
         parse_reply(reply, returns)
@@ -238,7 +238,7 @@ TRACES = [
     "<analysis>\n{trace}\n</analysis>\n\n{reply}",
     "◁think▷{trace}◁/think▷{reply}",
 ]
-OF_A_TRACE = [
+TRACE_TEXTS = [
     "Hm.",
     'Perhaps {"text": "draft"}? No.',
     '```json\n{"text": "draft"}\n```',
@@ -248,7 +248,7 @@ OF_A_TRACE = [
 
 
 @pytest.mark.parametrize("form", TRACES)
-@pytest.mark.parametrize("trace", OF_A_TRACE)
+@pytest.mark.parametrize("trace", TRACE_TEXTS)
 def test_reasoning_trace_is_removed(form: str, trace: str) -> None:
     typed = form.replace("{trace}", trace).replace("{reply}", '{"text": "final"}')
     assert parse_reply(typed, View) == View(text="final")
@@ -299,28 +299,28 @@ def test_reply_of_a_trace_only_is_empty(reply: str) -> None:
         "It is so.\n\nIn the middle:\n<think>\nThe rest of it is kept.",
     ],
 )
-def test_trace_tags_in_code_or_sentences_are_text(reply: str) -> None:
+def test_trace_tags_in_code_or_sentences_are_kept(reply: str) -> None:
     assert without_trace(reply) == reply
 
 
-def test_a_trace_without_end_may_follow_a_short_line() -> None:
+def test_trace_without_an_end_tag_after_a_short_line_is_removed() -> None:
     assert without_trace("loading model\n\n<think>\nHm.") == "loading model"
 
 
-def test_a_trace_without_beginning_may_end_on_the_line_of_the_answer() -> None:
+def test_trace_without_a_start_tag_that_ends_on_the_answer_line_is_removed() -> None:
     assert without_trace("I should weigh both. </think> The answer is yes.") == "The answer is yes."
     assert without_trace("reasoning </think> The answer") == "The answer"
 
 
-TAGGED = st.lists(
+TEXTS_WITH_TAGS = st.lists(
     st.sampled_from(
         ["<think>", "</think>", "<thinking>", "</reasoning>", "\n", " ", "```", "`", '"', "{", "}", "a", "ä."]
     )
 ).map("".join)
 
 
-@given(TAGGED | st.text())
-def test_no_json_string_is_mangled(text: str) -> None:
+@given(TEXTS_WITH_TAGS | st.text())
+def test_json_string_with_any_text_is_unchanged_by_trace_removal(text: str) -> None:
     reply = json.dumps({"points": [text], "text": "x" + text})
     assert without_trace(reply) == reply
     assert parse_reply(reply, View) == View(points=[text], text="x" + text)
@@ -329,15 +329,15 @@ def test_no_json_string_is_mangled(text: str) -> None:
     assert parse_reply(fenced, View) == View(points=[text], text="x" + text)
 
 
-@given(st.text(st.characters(exclude_characters="<")), TAGGED | st.text())
+@given(st.text(st.characters(exclude_characters="<")), TEXTS_WITH_TAGS | st.text())
 def test_reply_after_any_trace_is_read(trace: str, text: str) -> None:
     reply = json.dumps({"text": "x" + text})
     assert without_trace(f"<think>{trace}</think>\n{reply}") == reply
     assert parse_reply(f"<think>{trace}</think>\n{reply}", View) == View(text="x" + text)
 
 
-@given(TAGGED)
-def test_removing_traces_twice_changes_nothing_more(text: str) -> None:
+@given(TEXTS_WITH_TAGS)
+def test_trace_removal_is_idempotent(text: str) -> None:
     once = without_trace(text)
     assert without_trace(once) == once
 
@@ -353,7 +353,7 @@ def test_long_reply_is_parsed_in_time(piece: str) -> None:
 
 
 @pytest.mark.parametrize("brace", ["{ ", '{"a', "{\n"])
-def test_long_reply_of_braces_is_given_up_early(brace: str) -> None:
+def test_long_reply_of_braces_is_malformed_within_seconds(brace: str) -> None:
     """Reading the rest of the text again at each brace takes minutes, then hours."""
     before = time.process_time()
     with pytest.raises(Malformed):

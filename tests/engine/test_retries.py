@@ -43,13 +43,13 @@ def failing(request: ModelRequest) -> Answer:
     return ServerError("busy")
 
 
-def uncounted(request: ModelRequest) -> Scripted:
+def reply_without_counts(request: ModelRequest) -> Scripted:
     return Scripted(agreeable(request), tokens_in=0, tokens_out=0, cost=None)
 
 
 @pytest.mark.parametrize("calls", [5, 10, 15, 20, 28])
 @pytest.mark.parametrize("whose", ["session", "agent"])
-async def test_a_retry_of_one_attempt_is_not_given_back_by_the_next(calls: int, whose: str) -> None:
+async def test_retry_budget_of_an_attempt_is_not_refunded_by_the_next_attempt(calls: int, whose: str) -> None:
     """Every request of the root fails once with a server, then comes back empty, then is answered."""
     sent = Counter[str]()
 
@@ -71,7 +71,7 @@ async def test_a_retry_of_one_attempt_is_not_given_back_by_the_next(calls: int, 
 
 
 @pytest.mark.parametrize("calls", [None, 1000])
-async def test_a_large_budget_has_means_for_every_retry_and_for_the_fallback(calls: int | None) -> None:
+async def test_large_budget_funds_every_retry_and_the_fallback(calls: int | None) -> None:
     down, well = ScriptedModel(failing, name="down"), ScriptedModel(agreeable, name="well")
     models = Fallback([limited(down), limited(well)])
     protocol = Emergence(children=3, max_rounds=1)
@@ -83,7 +83,7 @@ async def test_a_large_budget_has_means_for_every_retry_and_for_the_fallback(cal
     assert len(down.requests) == 5 * 7
 
 
-async def test_a_limit_that_forbids_the_next_attempt_is_what_ended_the_run() -> None:
+async def test_run_whose_limit_forbids_retries_is_exhausted() -> None:
     down, well = ScriptedModel(failing, name="down"), ScriptedModel(lambda request: "yes", name="well")
     store = SqliteStore(":memory:")
     models = Fallback([limited(down), limited(well)])
@@ -111,9 +111,9 @@ async def test_failure_without_a_limit_is_not_reported_as_a_limit() -> None:
     assert report.stop_reason is not StopReason.EXHAUSTED_BUDGET
 
 
-async def test_uncounted_tokens_are_estimated_and_so_limits_bind() -> None:
+async def test_uncounted_tokens_are_estimated_and_limited() -> None:
     store = SqliteStore(":memory:")
-    model = ScriptedModel(uncounted, price=0.001)
+    model = ScriptedModel(reply_without_counts, price=0.001)
     limits = Limits(tokens=5_000, money=4.0)
     protocol = Emergence(children=4, max_rounds=20, threshold=1.0, reply_tokens=64)
     report = await runner.start(TASK, protocol, models=model, store=store, limits=limits, session="s")
@@ -128,11 +128,11 @@ async def test_uncounted_tokens_are_estimated_and_so_limits_bind() -> None:
     assert (await runner.replay("s", store=store)).digest() == report.digest()
 
 
-async def test_a_killed_run_of_uncounted_tokens_holds_to_the_same_limit(tmp_path) -> None:  # type: ignore[no-untyped-def]
+async def test_run_of_uncounted_tokens_killed_and_resumed_keeps_its_limit(tmp_path) -> None:  # type: ignore[no-untyped-def]
     limits = Limits(tokens=5_000)
     protocol = Emergence(children=2, max_rounds=20, threshold=1.0, reply_tokens=64)
     whole, store = SqliteStore(":memory:"), SqliteStore(tmp_path / "journal.db")
-    model = ScriptedModel(uncounted)
+    model = ScriptedModel(reply_without_counts)
     await runner.start(TASK, protocol, models=model, store=whole, limits=limits, session="s")
     options = Options(faults=Fault("after_commit", nth=9).hit)
     with pytest.raises(Crash):
@@ -162,7 +162,7 @@ SHAPES = [
     list(zip(SHAPES, map(well_formed, (emergent, broadcasting, refining)), strict=True)),
     ids=lambda case: getattr(case, "name", ""),
 )
-async def test_any_budget_from_the_greatest_need_on_changes_nothing(protocol, script, sample) -> None:  # type: ignore[no-untyped-def]
+async def test_run_with_any_budget_of_at_least_the_estimated_max_is_not_cut(protocol, script, sample) -> None:  # type: ignore[no-untyped-def]
     """Means for retries that a branch was lent are not handed on to those who keep them longer."""
     free = await runner.start(TASK, protocol, models=ScriptedModel(script), store=SqliteStore(":memory:"))
     need = protocol.estimate().max
@@ -179,7 +179,7 @@ def refusing(request: ModelRequest) -> Answer:
     return refusal
 
 
-async def test_a_refusal_that_was_paid_for_counts_when_another_model_answers() -> None:
+async def test_paid_refusal_is_counted_if_the_fallback_answers() -> None:
     well = ScriptedModel(lambda request: Scripted("yes", tokens_in=10, tokens_out=1, cost=0.5))
     models = Fallback([ScriptedModel(refusing), well])
     report = await runner.start(TASK, Vote(votes=2), models=models, store=SqliteStore(":memory:"))
@@ -191,7 +191,7 @@ async def test_a_refusal_that_was_paid_for_counts_when_another_model_answers() -
 
 
 @pytest.mark.parametrize("dear_first", [True, False])
-async def test_money_limit_binds_the_priced_link_of_a_chain_with_a_link_of_unknown_price(dear_first: bool) -> None:
+async def test_money_limit_applies_to_a_chain_with_one_unknown_price(dear_first: bool) -> None:
     dear = ScriptedModel(lambda request: Scripted("yes", cost=10.0), name="dear", price=0.01)
     unknown = ScriptedModel(refusing, name="unknown", price=None)
     chain = Fallback([dear, unknown] if dear_first else [unknown, dear])
@@ -210,7 +210,7 @@ async def test_partial_token_count_is_completed_by_an_estimate(expected: tuple[i
     assert spent.tokens_out == (expected[1] or spent.tokens_out) > 0
 
 
-async def test_a_refusal_without_a_count_is_estimated_too() -> None:
+async def test_refusal_without_a_token_count_is_estimated() -> None:
     def reply(request: ModelRequest) -> Answer:
         refusal = Refused("not that")
         refusal.completion = Completion("I will not.", "a", cost=None)
@@ -222,7 +222,7 @@ async def test_a_refusal_without_a_count_is_estimated_too() -> None:
 
 
 @pytest.mark.parametrize(("votes", "alive"), [(25, 7), (50, 7), (100, 7)])
-async def test_exact_quorum_is_met(votes: int, alive: int) -> None:
+async def test_quorum_equal_to_the_share_of_replies_is_met(votes: int, alive: int) -> None:
     def reply(request: ModelRequest) -> Answer:
         return "yes" if int(request.agent[1:]) <= alive else Rejected("gone")
 
@@ -260,7 +260,7 @@ class Loans(Throwaway):
 
 
 @pytest.mark.parametrize("calls", range(7, 40))
-async def test_what_was_lent_is_not_handed_on_to_what_outlives_the_loan(calls: int) -> None:
+async def test_borrowed_budget_is_not_passed_to_a_branch_that_outlives_the_loan(calls: int) -> None:
     model = ScriptedModel(lambda request: "yes")
     report = await runner.start(TASK, Loans(), models=model, store=SqliteStore(":memory:"), limits=Limits(calls=calls))
     assert (report.stop_reason, len(model.requests)) == (StopReason.SETTLED, 7)

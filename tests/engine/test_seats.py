@@ -66,7 +66,7 @@ async def play(store: SqliteStore, models: object, protocol: PanelSeats | None =
 # --- service seats
 
 
-async def test_service_seats_are_dealt_last_and_count_neither_as_agents_nor_as_voices(store: SqliteStore) -> None:
+async def test_service_seats_get_models_last_and_count_in_no_agent_total(store: SqliteStore) -> None:
     a, b = model("a"), model("b")
     report = await play(store, [a, b])
     assert [(agent.id, agent.model, agent.voice) for agent in report.agents] == [
@@ -83,7 +83,7 @@ async def test_service_seats_are_dealt_last_and_count_neither_as_agents_nor_as_v
     assert (await runner.replay("s", store=store)).digest() == report.digest()
 
 
-async def test_service_seats_are_last_wherever_a_protocol_lists_them(store: SqliteStore) -> None:
+async def test_service_seats_listed_first_by_a_protocol_get_models_last(store: SqliteStore) -> None:
     class Forward(Council):
         def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
             return tuple(reversed(super().agents(panel)))
@@ -100,7 +100,7 @@ async def test_service_seats_are_last_wherever_a_protocol_lists_them(store: Sqli
     ]
 
 
-async def test_a_failed_service_seat_degrades_the_run_and_is_no_missing_voice(store: SqliteStore) -> None:
+async def test_failed_service_seat_degrades_the_run_but_is_not_a_missing_agent(store: SqliteStore) -> None:
     report = await play(store, model(failing=("moderator",)))
     assert (report.replied, report.quorum_met, report.missing) == (3, True, ())
     assert [call.agent for call in report.failed_calls] == ["moderator"]
@@ -108,14 +108,14 @@ async def test_a_failed_service_seat_degrades_the_run_and_is_no_missing_voice(st
     assert "moderator (service seat)" in markdown(report)
 
 
-async def test_a_quorum_is_one_of_voices_alone(store: SqliteStore) -> None:
+async def test_quorum_ignores_service_seats(store: SqliteStore) -> None:
     report = await play(store, model(failing=("A1", "A2")))
     assert (report.replied, report.quorum_met) == (1, False)
     assert report.degraded == "1 of 3 agents; no reply: speak 1 A1, A2 (server)"
     assert [seat.agent for seat in report.missing] == ["A1", "A2"]
 
 
-async def test_a_fork_replaces_the_model_of_a_service_seat_and_a_resume_knows_it(store: SqliteStore) -> None:
+async def test_fork_replaces_the_model_of_a_service_seat_and_resumes(store: SqliteStore) -> None:
     await play(store, model("a"))
     live = model("b")
     report = await consilience.fork(
@@ -131,7 +131,7 @@ async def test_a_fork_replaces_the_model_of_a_service_seat_and_a_resume_knows_it
 # --- personas
 
 
-def test_optional_fields_of_a_persona_are_read_and_mistakes_in_them_are_named(tmp_path: Path) -> None:
+def test_persona_fields_of_a_panel_file_are_read_and_invalid_ones_named(tmp_path: Path) -> None:
     head = 'name = "p"\ndescription = "d"\n[[personas]]\nname = "CFO"\ndescription = "You ask who pays."\n'
 
     def read(text: str) -> Panel:
@@ -164,7 +164,7 @@ def test_optional_fields_of_a_persona_are_read_and_mistakes_in_them_are_named(tm
         assert words in str(caught.value)
 
 
-async def test_a_persona_is_shown_to_its_agent_only_where_it_says_something(store: SqliteStore) -> None:
+async def test_introduction_omits_empty_persona_fields(store: SqliteStore) -> None:
     scripted = model()
     report = await play(store, scripted, panel=PANEL)
     prompts = {request.agent: request.text for request in scripted.requests if request.key.startswith("say")}
@@ -176,7 +176,7 @@ async def test_a_persona_is_shown_to_its_agent_only_where_it_says_something(stor
     assert report.agents[0].claim == "It is too dear"
 
 
-async def test_every_protocol_shows_the_fields_of_a_persona(store: SqliteStore) -> None:
+async def test_introduction_in_every_protocol_has_the_persona_fields(store: SqliteStore) -> None:
     from consilience.protocols.baselines import Vote
     from consilience.protocols.decompose import Decompose
 
@@ -188,7 +188,7 @@ async def test_every_protocol_shows_the_fields_of_a_persona(store: SqliteStore) 
         )
 
 
-BRINGING = Panel(
+PANEL_WITH_A_MODEL = Panel(
     name="mixed",
     description="d",
     personas=(
@@ -199,10 +199,10 @@ BRINGING = Panel(
 )
 
 
-def test_a_personas_model_holds_unless_its_seat_is_named() -> None:
+def test_persona_model_is_used_unless_the_user_names_the_seat() -> None:
     from consilience.engine.seats import with_own_models
 
-    agents = Council().agents(BRINGING)
+    agents = Council().agents(PANEL_WITH_A_MODEL)
     assert with_own_models(agents, ["a", "b"]) == {
         "one": "exec-not-used:x",
         "two": "b",
@@ -215,14 +215,14 @@ def test_a_personas_model_holds_unless_its_seat_is_named() -> None:
     assert with_own_models(Council().agents(PANEL), "a") == "a"
 
 
-async def test_a_session_with_a_personas_model_is_taken_up_with_the_model_of_the_others(
+async def test_resume_of_a_session_with_a_persona_model_needs_only_the_other_model(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where that is given again as one for all, which does not name the persona's seat."""
     brought = model("brought:x", failing=("moderator",))
     monkeypatch.setattr(seats, "resolve", lambda name, deadline=None: brought)
-    personas = (Persona(name="One", description="You ask.", model="brought:x"), *BRINGING.personas[1:])
-    panel = BRINGING.model_copy(update={"personas": personas})
+    personas = (Persona(name="One", description="You ask.", model="brought:x"), *PANEL_WITH_A_MODEL.personas[1:])
+    panel = PANEL_WITH_A_MODEL.model_copy(update={"personas": personas})
     for arguments in (model("a"), model("a")):
         here = consilience.Deliberation(Council(), panel=panel, model=arguments, store=store)
         report = await here.run_or_resume("s", TASK)
@@ -242,7 +242,7 @@ async def test_a_session_with_a_personas_model_is_taken_up_with_the_model_of_the
 # --- seats from the panel
 
 
-async def test_a_panel_makes_the_seats_and_the_session_needs_it_no_more(store: SqliteStore) -> None:
+async def test_seats_from_a_panel_replay_without_the_panel(store: SqliteStore) -> None:
     report = await play(store, model(), panel=PANEL)
     assert tuple(agent.id for agent in report.agents) == (*IDS, "moderator", "crystallizer")
     assert report.settings["seats"] == list(IDS)
@@ -250,7 +250,7 @@ async def test_a_panel_makes_the_seats_and_the_session_needs_it_no_more(store: S
     assert (await runner.replay("s", store=store)).digest() == report.digest()
 
 
-async def test_a_fork_keeps_the_seats_of_the_panel_and_may_change_one(store: SqliteStore) -> None:
+async def test_fork_keeps_seats_from_a_panel_and_changes_one_perspective(store: SqliteStore) -> None:
     await play(store, model("a"), panel=PANEL)
     live = model("b")
     report = await consilience.fork(
@@ -282,7 +282,7 @@ async def test_a_fork_keeps_the_seats_of_the_panel_and_may_change_one(store: Sql
         (("a", "b", "c", "d", "e"), "the panel 'p' has 5 personas; council takes 1 to 4"),
     ],
 )
-async def test_names_that_make_no_seats_are_refused_by_name(
+async def test_persona_names_that_give_no_valid_seats_are_refused(
     names: tuple[str, ...], words: str, store: SqliteStore
 ) -> None:
     personas = tuple(Persona(name=name, description="You ask.") for name in names)
@@ -294,7 +294,7 @@ async def test_names_that_make_no_seats_are_refused_by_name(
     assert store.sessions() == []
 
 
-def test_a_session_recorded_before_there_were_these_fields_reads_as_it_was() -> None:
+def test_agent_recorded_without_persona_fields_is_read() -> None:
     kept = {"id": "L1N1", "role": "r", "perspective": "", "persona": "", "model": "m"}
     agent = Agent.model_validate(kept)
     assert agent.model_dump(mode="json", exclude_defaults=True) == {"id": "L1N1", "role": "r", "model": "m"}

@@ -64,7 +64,7 @@ async def test_quote_outside_its_audience_is_a_violation() -> None:
         await play(body)
 
 
-async def test_a_malformed_reply_is_asked_again_once_with_the_reason_and_its_cost_is_counted() -> None:
+async def test_malformed_reply_is_repaired_once_with_the_reason_and_its_cost_counted() -> None:
     from consilience.domain.positions import BallotReply
 
     async def body(session: Session) -> object:
@@ -82,7 +82,7 @@ async def test_a_malformed_reply_is_asked_again_once_with_the_reason_and_its_cos
     assert "1 reply could not be used; 1 had to be asked for again" in report.warnings
 
 
-async def test_a_failed_call_is_a_value_and_its_siblings_live() -> None:
+async def test_failed_call_is_returned_as_a_failure_and_siblings_continue() -> None:
     async def body(session: Session) -> None:
         got = await session.gather([session.ask(a, Prompt("x"), key=a) for a in ("A1", "A2", "A3")])
         assert [type(g).__name__ for g in got] == ["Reply", "Failure", "Reply"]
@@ -91,7 +91,7 @@ async def test_a_failed_call_is_a_value_and_its_siblings_live() -> None:
     await play(body, ScriptedModel(lambda r: RateLimited("slow down") if r.agent == "A2" else "fine"))
 
 
-async def test_a_defect_in_one_branch_is_raised_and_the_others_are_cancelled() -> None:
+async def test_exception_in_one_branch_is_raised_and_cancels_the_others() -> None:
     async def bad(session: Session) -> None:
         raise ZeroDivisionError
 
@@ -102,7 +102,7 @@ async def test_a_defect_in_one_branch_is_raised_and_the_others_are_cancelled() -
         await play(body, ScriptedModel(lambda r: "late", latency=60))
 
 
-def test_a_fork_funds_in_the_order_asked_and_repairs_only_from_what_is_left() -> None:
+def test_budget_split_funds_needs_in_order_before_retries() -> None:
     first, seven = Usage(1, 10, 0), Usage(7, 70, 0)
 
     def calls(budget: float, needs: list[Usage]) -> list[float]:
@@ -115,7 +115,7 @@ def test_a_fork_funds_in_the_order_asked_and_repairs_only_from_what_is_left() ->
     assert calls(8, [seven, first]) == [7, 1]
 
 
-async def test_fifty_side_by_side_on_a_budget_for_three_never_overspend_and_still_end_in_an_answer() -> None:
+async def test_fifty_parallel_calls_on_a_budget_of_three_make_three_and_end_in_an_answer() -> None:
     class Fifty(Made):
         pass
 
@@ -130,7 +130,7 @@ async def test_fifty_side_by_side_on_a_budget_for_three_never_overspend_and_stil
     assert report.ledger.reserve_drawn
 
 
-async def test_tokens_are_bounded_up_to_the_error_of_the_estimate() -> None:
+async def test_token_limit_is_kept_with_exact_estimates() -> None:
     async def body(session: Session) -> object:
         for n in range(50):
             await session.ask("A1", Prompt("x"), key=f"k{n}", max_tokens=100)
@@ -143,7 +143,7 @@ async def test_tokens_are_bounded_up_to_the_error_of_the_estimate() -> None:
     assert report.answer == "t"
 
 
-async def test_money_is_bounded_and_an_unknown_price_is_said() -> None:
+async def test_money_limit_is_kept_and_an_unknown_price_is_a_warning() -> None:
     async def body(session: Session) -> object:
         for n in range(50):
             await session.ask("A1", Prompt("x"), key=f"k{n}", max_tokens=100)
@@ -195,7 +195,7 @@ async def test_overlong_reply_is_cut_and_marked() -> None:
 # the outside
 
 
-async def test_a_session_that_awaits_only_the_outside_is_parked_and_goes_on_when_answered(tmp_path: Path) -> None:
+async def test_session_that_waits_only_for_outside_answers_parks_and_resumes_when_answered(tmp_path: Path) -> None:
     path = tmp_path / "j.db"
     store = SqliteStore(path)
     outside, model = Outside(), ScriptedModel(lambda r: f"said {r.key}")
@@ -220,7 +220,7 @@ async def test_a_session_that_awaits_only_the_outside_is_parked_and_goes_on_when
     store.close()
 
 
-async def test_an_outside_answer_that_comes_in_time_needs_no_parking() -> None:
+async def test_outside_answer_within_patience_is_used_without_parking() -> None:
     outside, model = Outside(), ScriptedModel(lambda r: f"said {r.key}", latency=0.01)
     store = SqliteStore(":memory:")
     seats = {"A1": model, "A2": outside, "A3": model}
@@ -234,7 +234,7 @@ async def test_an_outside_answer_that_comes_in_time_needs_no_parking() -> None:
     store.close()
 
 
-async def test_a_resumed_session_collects_what_was_sent_before_and_does_not_send_it_again(tmp_path: Path) -> None:
+async def test_resumed_session_collects_outside_questions_without_sending_them_again(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "j.db")
     outside, model = Outside(), ScriptedModel(lambda r: "t")
     seats = {"A1": model, "A2": outside, "A3": model}
@@ -249,7 +249,7 @@ async def test_a_resumed_session_collects_what_was_sent_before_and_does_not_send
     store.close()
 
 
-async def test_branches_that_wait_for_each_other_are_a_defect_that_is_named() -> None:
+async def test_branches_that_wait_for_each_other_are_a_deadlock_violation() -> None:
     async def body(session: Session) -> None:
         futures: list[object] = []
 
@@ -267,7 +267,7 @@ async def test_branches_that_wait_for_each_other_are_a_defect_that_is_named() ->
 # resume and replay refuse what does not fit
 
 
-async def test_a_changed_prompt_is_refused_and_names_the_call(tmp_path: Path) -> None:
+async def test_replay_with_a_changed_prompt_or_key_is_refused_with_the_call(tmp_path: Path) -> None:
     async def once(session: Session) -> object:
         return await session.ask("A1", Prompt("one"), key="k")
 
@@ -286,7 +286,9 @@ async def test_a_changed_prompt_is_refused_and_names_the_call(tmp_path: Path) ->
         await runner.replay(report.session, store=store)
 
 
-async def test_another_version_of_the_protocol_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_replay_with_another_protocol_version_is_refused_with_both_versions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def body(session: Session) -> object:
         return await session.ask("A1", Prompt("one"), key="k")
 
@@ -308,8 +310,8 @@ async def test_concurrent_runs_of_a_session_are_refused(tmp_path: Path) -> None:
     store.close()
 
 
-async def test_templates_are_those_of_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session begun under other words goes on under those words."""
+async def test_replay_uses_the_recorded_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session replays with the templates that it was recorded with."""
     from consilience.engine.templates import Templates
 
     async def body(session: Session) -> object:
@@ -332,7 +334,7 @@ async def test_templates_are_those_of_the_journal(tmp_path: Path, monkeypatch: p
 # drawing and waiting
 
 
-async def test_what_is_started_and_not_read_is_awaited_recorded_and_warned_about() -> None:
+async def test_started_call_that_is_not_read_is_recorded_with_a_warning() -> None:
     async def body(session: Session) -> None:
         async with session.phase("aside", 3):
             session.start(session.ask("A1", Prompt("x"), key="aside"))
@@ -342,7 +344,7 @@ async def test_what_is_started_and_not_read_is_awaited_recorded_and_warned_about
     assert "a result of aside 3 was not used" in report.warnings
 
 
-async def test_a_message_that_must_be_read_and_no_call_reads_is_a_warning() -> None:
+async def test_unread_message_of_a_kind_that_must_be_read_is_a_warning() -> None:
     async def body(session: Session) -> None:
         await session.ask("A1", Prompt("x"), key="n", kind="hint", audience=["A2"])
         await session.ask("A1", Prompt("x"), key="m", kind="remark", audience=["A2"])
@@ -351,7 +353,7 @@ async def test_a_message_that_must_be_read_and_no_call_reads_is_a_warning() -> N
     assert [w for w in report.warnings if "was read by no later call" in w] == ["the hint n was read by no later call"]
 
 
-async def test_published_messages_are_derived_and_never_appended_twice(tmp_path: Path) -> None:
+async def test_published_message_is_not_appended_again_on_replay(tmp_path: Path) -> None:
     async def body(session: Session) -> object:
         session.publish(Message(id="m", sender="A1", kind="note", text="hello", audience=("A2",)))
         return await session.ask("A2", Prompt("x", (Quote("m", "A"),)), key="k")
@@ -361,7 +363,7 @@ async def test_published_messages_are_derived_and_never_appended_twice(tmp_path:
     assert [e.type for e in store.read(report.session)].count("message_published") == 1
 
 
-async def test_draws_depend_on_the_place_and_not_on_arrival() -> None:
+async def test_random_draws_are_the_same_in_any_order_of_replies() -> None:
     drawn: list[dict[str, float]] = []
 
     async def member(session: Session, n: int, into: dict[str, float]) -> None:
@@ -380,7 +382,7 @@ async def test_draws_depend_on_the_place_and_not_on_arrival() -> None:
     assert len(set(drawn[0].values())) == 6
 
 
-class Said(StopCondition):
+class FixedCondition(StopCondition):
     def __init__(self, met: bool) -> None:
         self.met = met
 
@@ -389,15 +391,15 @@ class Said(StopCondition):
 
 
 @pytest.mark.parametrize(("left", "right"), [(True, True), (True, False), (False, True), (False, False)])
-async def test_conditions_compose_and_average_nothing(left: bool, right: bool) -> None:
-    both = await (Said(left) & Said(right)).check(None, ConditionInput(2, []))  # type: ignore[arg-type]
-    either = await (Said(left) | Said(right)).check(None, ConditionInput(2, []))  # type: ignore[arg-type]
+async def test_combined_conditions_are_met_by_and_or_without_a_score(left: bool, right: bool) -> None:
+    both = await (FixedCondition(left) & FixedCondition(right)).check(None, ConditionInput(2, []))  # type: ignore[arg-type]
+    either = await (FixedCondition(left) | FixedCondition(right)).check(None, ConditionInput(2, []))  # type: ignore[arg-type]
     assert (both.met, either.met) == (left and right, left or right)
     assert both.score is either.score is None
     assert len(both.parts) == 2
 
 
-class Two:
+class TwoVectorEncoder:
     """An encoder with two directions."""
 
     name = "two"
@@ -417,14 +419,14 @@ async def test_embedding_similarity_is_recorded_and_replayed_without_the_encoder
         scores.append(await session.similarity("embedding", "a sheep", "two sheep"))
         scores.append(await session.similarity("embedding", "a sheep", "a cow"))
 
-    encoder = Two()
+    encoder = TwoVectorEncoder()
     report, store = await play(body, encoder=encoder)
     assert scores == [1.0, 0.0]
     await runner.replay(report.session, store=store)
     assert (scores, encoder.calls) == ([1.0, 0.0, 1.0, 0.0], 2)
 
 
-async def test_a_slow_reply_is_durable_before_anything_follows_from_it(tmp_path: Path) -> None:
+async def test_reply_is_durable_before_the_next_call_is_sent(tmp_path: Path) -> None:
     """When the second call is sent, another reader of the file finds the first one's reply."""
     path = tmp_path / "j.db"
     seen: list[list[str]] = []
@@ -443,7 +445,7 @@ async def test_a_slow_reply_is_durable_before_anything_follows_from_it(tmp_path:
     assert seen == [[], ["one"]]
 
 
-async def test_a_cancelled_run_gives_its_lease_back_and_can_be_resumed(tmp_path: Path) -> None:
+async def test_cancelled_run_releases_its_lease_and_resumes(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "j.db")
     model = ScriptedModel(lambda r: "t", latency=lambda r: 60 if r.key == "say/A2" and len(model.requests) <= 3 else 0)
     ended: list[str] = []
@@ -472,7 +474,7 @@ async def test_a_cancelled_run_gives_its_lease_back_and_can_be_resumed(tmp_path:
     store.close()
 
 
-async def test_a_template_that_asks_for_what_it_is_not_given_is_the_users_mistake(tmp_path: Path) -> None:
+async def test_template_with_an_undefined_variable_is_a_user_error(tmp_path: Path) -> None:
     from consilience.protocols.emergence import Emergence
 
     (tmp_path / "lateral.j2").write_text("You are {{ nobody }}.")
@@ -483,7 +485,7 @@ async def test_a_template_that_asks_for_what_it_is_not_given_is_the_users_mistak
     store.close()
 
 
-async def test_starts_hold_no_retry_that_a_later_first_attempt_needs() -> None:
+async def test_started_calls_reserve_no_retries_that_later_calls_need() -> None:
     async def body(session: Session) -> None:
         started = [session.start(session.ask("A1", Prompt("x"), key=f"k{n}")) for n in range(99)]
         got = [await pending for pending in started]
@@ -492,7 +494,7 @@ async def test_starts_hold_no_retry_that_a_later_first_attempt_needs() -> None:
     await play(body, limits=Limits(calls=100))
 
 
-async def test_a_limit_on_calls_alone_limits_no_tokens() -> None:
+async def test_limit_on_calls_only_does_not_limit_tokens() -> None:
     async def body(session: Session) -> object:
         got = await session.gather([session.procedure(long_ask(session), calls=1)])
         assert isinstance(got[0], Reply)
@@ -515,7 +517,7 @@ async def test_lone_surrogate_in_a_reply_is_recorded() -> None:
 
 
 @pytest.mark.parametrize("reply", ["", " ", "\n"])
-async def test_an_empty_reply_is_rejected_recorded_and_replayed(reply: str) -> None:
+async def test_empty_reply_is_malformed_and_replays(reply: str) -> None:
     async def body(session: Session) -> object:
         got = await session.ask("A1", Prompt("x"), key="k")
         assert isinstance(got, Failure)
@@ -527,7 +529,7 @@ async def test_an_empty_reply_is_rejected_recorded_and_replayed(reply: str) -> N
     await runner.replay(report.session, store=store)
 
 
-async def test_a_closing_call_that_fails_on_the_reserve_replays_and_is_spent() -> None:
+async def test_failed_closing_call_spends_the_reserve_and_replays() -> None:
     async def body(session: Session) -> object:
         first = await session.ask("A1", Prompt("x"), key="first", closing=True)
         second = await session.ask("A1", Prompt("x"), key="second", closing=True)
@@ -542,7 +544,7 @@ async def test_a_closing_call_that_fails_on_the_reserve_replays_and_is_spent() -
     await runner.replay(report.session, store=store)
 
 
-async def test_another_model_is_refused_on_resume(tmp_path: Path) -> None:
+async def test_resume_with_another_model_is_refused(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "j.db")
     seats = {"A1": ScriptedModel(lambda r: "t"), "A2": Outside(), "A3": ScriptedModel(lambda r: "t")}
     with pytest.raises(SessionWaiting) as parked:
@@ -553,7 +555,7 @@ async def test_another_model_is_refused_on_resume(tmp_path: Path) -> None:
     store.close()
 
 
-async def test_a_replay_that_asks_less_than_is_recorded_is_refused() -> None:
+async def test_replay_with_fewer_calls_than_recorded_is_refused() -> None:
     async def two(session: Session) -> object:
         await session.ask("A1", Prompt("x"), key="one")
         return await session.ask("A1", Prompt("x"), key="two")
@@ -583,7 +585,7 @@ async def test_replay_accepts_a_reworded_warning_and_no_additional_one() -> None
         await runner.replay(report.session, store=store)
 
 
-async def test_an_answer_given_while_parked_costs_the_budget_what_it_costs_in_time(tmp_path: Path) -> None:
+async def test_outside_answer_costs_the_same_budget_parked_or_not(tmp_path: Path) -> None:
     digests = []
     for how in ("in time", "parked"):
         store = SqliteStore(tmp_path / f"{how}.db")
@@ -609,7 +611,7 @@ async def test_an_answer_given_while_parked_costs_the_budget_what_it_costs_in_ti
     assert digests[0] == digests[1]
 
 
-async def test_an_outside_seat_that_fails_is_a_failure_and_parks_nothing() -> None:
+async def test_failed_outside_seat_is_a_failure_without_parking() -> None:
     outside, model = Outside(), ScriptedModel(lambda r: f"said {r.key}", latency=0.01)
     run = asyncio.ensure_future(
         runner.start(

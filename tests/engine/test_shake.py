@@ -1,4 +1,4 @@
-"""The public kit: it passes what is right, and says what is wrong in what is not."""
+"""The public test kit: it passes correct protocols and names the faults of others."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ async def test_shake_runs_inside_a_running_loop_with_a_script() -> None:
         {"name": "lead", "description": "You lead.", "children": ["one"]},
         {"name": "one", "description": "You write."},
     ]}, max_passes=1, filter="never")], ids=lambda p: p.name)  # fmt: skip
-def test_shipped_protocols_pass_with_the_model_that_answers_anything(protocol: Protocol) -> None:
+def test_shipped_protocol_passes_shake_with_any_model(protocol: Protocol) -> None:
     shake(protocol, orders=5, budgets=4, kills=6, forks=2)
 
 
@@ -263,7 +263,7 @@ def test_any_model_names_only_labels_that_were_shown() -> None:
     assert {reply.side for reply in replies} == {"yes", "no"}
 
 
-def test_any_model_says_which_pattern_it_cannot_write() -> None:
+def test_any_model_names_a_pattern_that_it_cannot_produce() -> None:
     class Coded(BaseModel):
         code: Annotated[str, Field(pattern=r"^x{3}-\d{7}$")]
 
@@ -271,7 +271,7 @@ def test_any_model_says_which_pattern_it_cannot_write() -> None:
         AnyModel().reply(request("x", Coded, Coded.model_json_schema()))
 
 
-def test_malformed_replies_come_at_the_first_attempt_only() -> None:
+def test_any_model_gives_malformed_replies_at_first_attempts_only() -> None:
     model = AnyModel(malformed=1.0)
     first = request("x", Opinion, Opinion.model_json_schema())
     assert model.reply(first) == "{"

@@ -54,7 +54,7 @@ from models.misbehaving import Answer, error, misbehaving
 
 TASK = "Is it so?"
 LIMIT = 1.0
-PROMISE = 2.0
+MAX_OVERRUN_SECONDS = 2.0
 TREE = Emergence(children=3, max_rounds=2, reply_tokens=64)
 STUB = "openai-chat:stub"
 
@@ -88,7 +88,7 @@ class TooBusy(Exception):
     """What the limit is to end had not begun when it came."""
 
 
-async def on_a_busy_machine_too(test: Callable[[float], Awaitable[None]]) -> None:
+async def with_growing_limits(test: Callable[[float], Awaitable[None]]) -> None:
     """Make the test with a limit that lets its runs begin. What it asserts must hold with every limit."""
     for limit in (LIMIT, 3 * LIMIT):
         with suppress(TooBusy):
@@ -99,7 +99,7 @@ async def on_a_busy_machine_too(test: Callable[[float], Awaitable[None]]) -> Non
 async def side_by_side(runs: Mapping[str, Awaitable[Played]], limit: float = LIMIT) -> dict[str, Played]:
     """All of them end in time, with a report that says why."""
     played = dict(zip(runs, await asyncio.gather(*runs.values()), strict=True))
-    late = {name: run.seconds for name, run in played.items() if not limit <= run.seconds < limit + PROMISE}
+    late = {name: run.seconds for name, run in played.items() if not limit <= run.seconds < limit + MAX_OVERRUN_SECONDS}
     assert not late
     reasons = {name: run.report.stop_reason for name, run in played.items()}
     assert set(reasons.values()) == {StopReason.EXHAUSTED_TIME}, reasons
@@ -115,7 +115,7 @@ REPEATED = {"429": error(429), "429, no pause": error(429, Retry_After="0")}
 """After these a request is sent again before the limit, and may be in flight at it."""
 
 
-async def test_a_run_ends_at_its_limit_whatever_its_provider_does(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_run_with_a_misbehaving_provider_ends_at_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     unseen: dict[str, int] = {}
 
@@ -146,10 +146,10 @@ async def test_a_run_ends_at_its_limit_whatever_its_provider_does(monkeypatch: p
             raise TooBusy("a request had not reached the server, or its answer the client")
         assert all(played[name].charged for name in SILENT)
 
-    await asyncio.gather(against(REPEATED, LIMIT), on_a_busy_machine_too(test))
+    await asyncio.gather(against(REPEATED, LIMIT), with_growing_limits(test))
 
 
-async def test_a_fallback_and_a_queue_end_at_the_limit() -> None:
+async def test_run_with_a_hanging_fallback_or_queue_ends_at_the_time_limit() -> None:
     never = ScriptedModel(agreeable, latency=60.0, name="never")
     busy = ScriptedModel(lambda request: ServerError("down"), name="busy")
     chain = Fallback(
@@ -173,7 +173,7 @@ async def test_a_fallback_and_a_queue_end_at_the_limit() -> None:
     assert {event.key for event in played["queue"].ended} - set(played["queue"].charged) == {e.key for e in waiting}
 
 
-async def test_an_encoder_ends_when_deliberation_does(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_encoder_ends_with_the_deliberation_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     async with misbehaving(Answer(hang=True)) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
@@ -181,7 +181,7 @@ async def test_an_encoder_ends_when_deliberation_does(monkeypatch: pytest.Monkey
         protocol = Emergence(children=2, max_rounds=3, reply_tokens=64, similarity="embedding")
         played = await play(ScriptedModel(agreeable), protocol, encoder=encoder)
         assert server.seen
-    assert deliberation_seconds(LIMIT) <= played.seconds < LIMIT + PROMISE
+    assert deliberation_seconds(LIMIT) <= played.seconds < LIMIT + MAX_OVERRUN_SECONDS
     assert played.report.stop_reason is StopReason.EXHAUSTED_TIME
     assert played.report.answer is not None
     assert played.warned("texts could not be compared by embedding: ended by the time limit")
@@ -211,7 +211,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-async def test_no_program_outlives_the_limit(tmp_path: Path) -> None:
+async def test_program_seat_is_killed_at_the_time_limit(tmp_path: Path) -> None:
     async def of(path: Path, code: str, limit: float) -> Played:
         model = resolve(f"exec:{shlex.quote(sys.executable)} -c {shlex.quote(code.format(path=str(path)))}")
         played = await play(model, limits=Limits(seconds=limit))
@@ -228,10 +228,10 @@ async def test_no_program_outlives_the_limit(tmp_path: Path) -> None:
         if not all(map(started, paths.values())):
             raise TooBusy("a program had not started")
 
-    await on_a_busy_machine_too(test)
+    await with_growing_limits(test)
 
 
-async def test_agents_with_tools_end_at_the_limit() -> None:
+async def test_tool_agents_end_at_the_time_limit() -> None:
     protocol = NestedGathers()
 
     async def wait() -> str:
@@ -279,10 +279,10 @@ async def test_agents_with_tools_end_at_the_limit() -> None:
     def agent_in_each_seat(agent: Agent[None, str]) -> Models:
         return {seat.id: ToolAgent(agent, name="a") for seat in protocol.agents(None)}
 
-    await on_a_busy_machine_too(test)
+    await with_growing_limits(test)
 
 
-async def test_an_agent_that_has_asked_nothing_yet_has_spent_nothing() -> None:
+async def test_tool_agent_ended_before_its_first_request_is_charged_nothing() -> None:
     async def instructions() -> str:
         await asyncio.get_running_loop().create_future()
         return "Be brief."
@@ -313,12 +313,12 @@ class Hanging(ScriptedModel):
         return completion
 
 
-async def test_every_protocol_ends_with_a_report() -> None:
+async def test_every_protocol_with_a_hanging_model_ends_with_a_report() -> None:
     async def of(case: Case, after: int, limit: float) -> None:
         model = Hanging(case.script, after)
         played = await play(seated(case, model), case.protocol, Limits(seconds=limit), sources=case.sources)
         where = f"{case.name}, hanging after {after}"
-        assert played.seconds < limit + PROMISE, where
+        assert played.seconds < limit + MAX_OVERRUN_SECONDS, where
         assert played.report.stop_reason is StopReason.EXHAUSTED_TIME, where
         if len(model.requests) <= after:
             raise TooBusy(where)
@@ -331,28 +331,28 @@ async def test_every_protocol_ends_with_a_report() -> None:
         ends = [(case, after) for case in cases for after in {0, min(3, case.protocol.estimate().min - 1)}]
         await asyncio.gather(*(of(case, after, limit) for case, after in ends))
 
-    await on_a_busy_machine_too(test)
+    await with_growing_limits(test)
 
 
-async def test_the_closing_call_has_what_deliberation_leaves() -> None:
+async def test_closing_call_gets_the_time_that_deliberation_leaves() -> None:
     model = ScriptedModel(agreeable, latency=lambda request: 0.05 if request.agent == "L1N1" else 60.0)
     played = await play(model, limits=Limits(seconds=2 * LIMIT))
     report = played.report
     assert report.stop_reason is StopReason.EXHAUSTED_TIME
     assert report.answer is not None
     assert report.closing == "reserve"
-    assert deliberation_seconds(2 * LIMIT) + 0.05 <= played.seconds < 2 * LIMIT + PROMISE
+    assert deliberation_seconds(2 * LIMIT) + 0.05 <= played.seconds < 2 * LIMIT + MAX_OVERRUN_SECONDS
     assert {event.agent for event in played.ended} == {"L2N1", "L2N2", "L2N3"}
     assert report.ledger.actual.timed_out == 3
     assert report.degraded == "0 of 3 agents; no reply: leaf_respond 1 L2N1, L2N2, L2N3 (time)"
     assert not played.warned("no closing reply")
 
 
-def test_deliberation_stops_at_four_fifths_and_a_minute_before_the_limit_at_most() -> None:
+def test_deliberation_seconds_are_four_fifths_or_a_minute_less_than_the_limit() -> None:
     assert [deliberation_seconds(limit) for limit in (0, 10, 120, 300, 3600)] == [0, 8, 96, 240, 3540]
 
 
-async def test_a_reply_that_has_arrived_at_the_limit_is_kept() -> None:
+async def test_reply_received_at_the_time_limit_is_kept() -> None:
     """The loop is busy from the third request until after the limit. All three replies are there when it looks again."""
 
     class Busy(ScriptedModel):
@@ -372,7 +372,7 @@ async def test_a_reply_that_has_arrived_at_the_limit_is_kept() -> None:
     assert played.report.stop_reason is StopReason.EXHAUSTED_TIME
 
 
-async def test_without_time_nothing_is_sent() -> None:
+async def test_run_with_zero_seconds_sends_no_request() -> None:
     model = ScriptedModel(agreeable)
     played = await play(model, limits=Limits(seconds=0))
     assert not model.requests
@@ -382,7 +382,7 @@ async def test_without_time_nothing_is_sent() -> None:
     assert played.warned("no closing reply within the time limit")
 
 
-async def test_a_malformed_closing_reply_is_asked_for_again_while_there_is_time(
+async def test_malformed_closing_reply_is_repaired_within_the_time_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [0.0]
@@ -402,10 +402,10 @@ async def test_a_malformed_closing_reply_is_asked_for_again_while_there_is_time(
 # --- limits of agents and phases, people
 
 
-async def test_a_call_does_not_outlive_its_agents_limit_and_others_go_on() -> None:
+async def test_agent_time_limit_ends_its_call_and_others_continue() -> None:
     model = ScriptedModel(agreeable, latency=lambda request: 60.0 if request.agent == "L2N1" else 0.0)
     played = await play(model, limits=Limits(agents={"L2N1": SpendingLimits(seconds=0.2)}))
-    assert played.seconds < 0.2 + PROMISE
+    assert played.seconds < 0.2 + MAX_OVERRUN_SECONDS
     assert {event.limit for event in played.failures} == {"agent L2N1"}
     assert [event.possibly_charged for event in played.ended] == [True]
     assert sum(request.agent == "L2N1" for request in model.requests) == 1
@@ -414,16 +414,16 @@ async def test_a_call_does_not_outlive_its_agents_limit_and_others_go_on() -> No
     assert played.warned("1 call ended by the time limit of agent L2N1, possibly charged: ")
 
 
-async def test_a_call_does_not_outlive_its_phases_limit() -> None:
+async def test_phase_time_limit_ends_its_calls() -> None:
     model = ScriptedModel(agreeable, latency=lambda request: 60.0 if "/lateral/" in request.key else 0.0)
     played = await play(model, limits=Limits(phases={"lateral_leaves": SpendingLimits(seconds=0.2)}))
-    assert played.seconds < 0.2 + PROMISE
+    assert played.seconds < 0.2 + MAX_OVERRUN_SECONDS
     assert {event.phase[0] for event in played.ended if event.phase} == {"lateral_leaves"}
     assert {event.limit for event in played.ended} == {"phase lateral_leaves"}
     assert played.report.answer is not None
 
 
-async def test_no_limit_on_time_ends_what_a_person_thinks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_time_limit_does_not_end_a_question_to_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = asyncio.Event()
 
     async def think(request: ModelRequest) -> str:
@@ -444,7 +444,7 @@ async def test_no_limit_on_time_ends_what_a_person_thinks(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("point", ["after_commit", "after_reply"])
-async def test_a_call_that_the_limit_ended_is_not_asked_again(tmp_path: Path, point: str) -> None:
+async def test_resume_does_not_repeat_a_call_ended_by_the_time_limit(tmp_path: Path, point: str) -> None:
     """Killed after a commit of their ends, or once only the first is durable. The next process refuses the rest and makes the
     closing call. Ends at the same time share a commit, also with the note of the closing call, which is then lost.
     """
@@ -484,7 +484,7 @@ async def test_a_call_that_the_limit_ended_is_not_asked_again(tmp_path: Path, po
     store.close()
 
 
-async def test_time_in_which_nothing_was_recorded_counts_after_a_kill(
+async def test_time_limit_after_a_kill_counts_time_without_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy of the journal, made while all calls hang, is what a kill leaves."""
@@ -511,11 +511,11 @@ async def test_time_in_which_nothing_was_recorded_counts_after_a_kill(
     assert max(took) < 0.8, "of the second that deliberation has in all, 0.7 were used"
     assert report.stop_reason is StopReason.EXHAUSTED_TIME
     assert report.ledger.actual.lost == 3
-    assert report.ledger.actual.seconds < 1.25 + PROMISE
+    assert report.ledger.actual.seconds < 1.25 + MAX_OVERRUN_SECONDS
     store.close()
 
 
-async def test_an_interruption_stores_the_time_used(tmp_path: Path) -> None:
+async def test_interrupted_run_stores_the_time_used(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "j.db")
     model = Hanging(agreeable, after=2)
     run = asyncio.create_task(

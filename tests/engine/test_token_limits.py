@@ -64,7 +64,7 @@ def spent(report: Report) -> int:
     ],
     ids=["wide emergence", "wide vote", "wide decompose", "wide broadcast", "deep emergence"],
 )
-def test_a_wide_or_deep_run_uses_its_tokens_for_calls_and_ends_in_an_answer(
+def test_wide_or_deep_run_short_of_tokens_uses_them_and_ends_in_an_answer(
     protocol: Protocol, tokens: int, at_least: int
 ) -> None:
     report, _ = run(protocol, tokens, share=0.2)
@@ -73,7 +73,7 @@ def test_a_wide_or_deep_run_uses_its_tokens_for_calls_and_ends_in_an_answer(
     assert spent(report) <= tokens
 
 
-def test_every_specialist_speaks_where_the_first_phase_and_the_answer_fit() -> None:
+def test_run_with_tokens_for_one_phase_and_the_answer_asks_every_specialist() -> None:
     report, model = run(Emergence(children=50, max_rounds=1, reply_tokens=1024), 60_000, share=1.0)
     first = {request.agent for request in model.requests if "/leaf_respond/" in request.key}
     assert len(first) == 50
@@ -82,7 +82,7 @@ def test_every_specialist_speaks_where_the_first_phase_and_the_answer_fit() -> N
     assert any(warning.startswith("replies were limited to") for warning in report.warnings)
 
 
-def test_a_limit_that_all_fits_into_shrinks_no_reply() -> None:
+def test_token_limit_above_the_need_shortens_no_reply() -> None:
     report, model = run(Emergence(children=3, max_rounds=1), 10_000_000, share=1.0)
     assert {request.max_tokens for request in model.requests} == {4_096}
     assert not any(warning.startswith("replies were limited to") for warning in report.warnings)
@@ -102,12 +102,12 @@ def test_a_limit_that_all_fits_into_shrinks_no_reply() -> None:
     tokens=st.integers(0, 60_000),
     share=st.sampled_from([0.05, 0.3, 1.0]),
 )
-def test_no_run_spends_more_tokens_than_its_limit(protocol: Protocol, tokens: int, share: float) -> None:
+def test_run_of_any_protocol_stays_within_its_token_limit(protocol: Protocol, tokens: int, share: float) -> None:
     report, _ = run(protocol, tokens, share)
     assert spent(report) <= tokens
 
 
-def test_as_many_reservations_fit_into_a_limit_on_money_as_it_pays_for() -> None:
+def test_money_limit_admits_as_many_reservations_as_it_pays_for() -> None:
     """0.3 - 0.1 - 0.1 is less than 0.1 in floats."""
     budget = BranchBudget(Usage(math.inf, math.inf, 0.3))
     assert [budget.reserve(Usage(1, 0, 0.1)) for _ in range(4)] == [True, True, True, False]

@@ -1,4 +1,4 @@
-"""Comparing: equal budget, private sources, repeats, and going on where it was left."""
+"""Comparisons: equal budget, private sources, repeats, resuming."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def by_row(comparison: Comparison, row: str) -> list[Run]:
     return row_result
 
 
-async def test_only_who_shares_facts_is_right_on_tasks_whose_facts_are_split(store: SqliteStore) -> None:
+async def test_compare_on_split_facts_scores_only_protocols_that_share_them(store: SqliteStore) -> None:
     comparison = await compare(SPLIT, ROWS, models=ScriptedModel(adding_up), store=store)
     rows = {row.row: row for row in comparison.rows}
     assert rows["circle"].accuracy == 1.0
@@ -77,7 +77,7 @@ async def test_only_who_shares_facts_is_right_on_tasks_whose_facts_are_split(sto
     assert not any(d.row == "solo, all sources" for d in comparison.differences)
 
 
-async def test_emergence_brings_split_facts_together_and_its_changes_of_position_are_counted(
+async def test_compare_emergence_on_split_facts_is_right_and_counts_position_changes(
     store: SqliteStore,
 ) -> None:
     """A real protocol: typed replies, sealed ballots, private sources."""
@@ -102,7 +102,7 @@ async def test_emergence_brings_split_facts_together_and_its_changes_of_position
     assert results["emergence"].conformity == 9
 
 
-async def test_private_sources_wrap_over_seats_except_for_solo(store: SqliteStore) -> None:
+async def test_private_sources_are_assigned_to_seats_in_turn_except_for_solo(store: SqliteStore) -> None:
     task = shared_out("four", 1, 10, 100, 1000)
     model = ScriptedModel(adding_up)
     await compare(task, ["circle", "solo", Poll(size=3)], models=model, store=store)
@@ -120,14 +120,14 @@ async def test_private_sources_wrap_over_seats_except_for_solo(store: SqliteStor
     assert alone == [["Ann"], ["Ann", "Ben", "Cleo", "Dan"]]
 
 
-async def test_budget_calls_gives_vote_that_many_calls_and_no_row_more(store: SqliteStore) -> None:
+async def test_budget_of_calls_sizes_vote_to_it_and_bounds_every_row(store: SqliteStore) -> None:
     comparison = await compare(OPEN, ROWS, models=ScriptedModel(adding_up), store=store, budget=Budget(calls=7))
     assert {run.row: run.calls for run in comparison.runs} == {"circle": 4, "solo": 1, "vote": 7}
     assert by_row(comparison, "vote")[0].size == 7
 
 
 @pytest.mark.parametrize("tokens", [1, 1_000, 2_000, 5_000, 9_000, 20_000])
-async def test_budget_tokens_is_never_exceeded_and_vote_uses_all_that_fits(store: SqliteStore, tokens: int) -> None:
+async def test_budget_of_tokens_is_never_exceeded_and_vote_uses_all_that_fits(store: SqliteStore, tokens: int) -> None:
     """Every reply is as long as the greatest size allows for, so that a vote of one more would not have fitted."""
     model = ScriptedModel(lambda request: Scripted("Answer: 3", tokens_in=500, tokens_out=request.max_tokens))
     comparison = await compare(
@@ -179,7 +179,7 @@ async def test_matched_vote_costs_the_same_with_private_documents(store: SqliteS
 
 @pytest.mark.parametrize("tokens", [5_000, 20_000, 60_000])
 @pytest.mark.parametrize("seats", [(), (1, 2, 3), (1, 4), (2, 900)])
-async def test_a_given_budget_is_spent_on_votes_and_private_documents_are_paid_for_once(
+async def test_budget_of_tokens_is_spent_on_votes_with_private_documents_paid_once(
     store: SqliteStore, seats: tuple[int, ...], tokens: int
 ) -> None:
     task = held_by(*seats)
@@ -192,7 +192,7 @@ async def test_a_given_budget_is_spent_on_votes_and_private_documents_are_paid_f
     assert (vote.size + 1) * plain + 2 * private > tokens  # one of them may have to be held back for the last
 
 
-async def test_most_expensive_row_keeps_its_size(store: SqliteStore) -> None:
+async def test_vote_as_the_most_expensive_row_keeps_its_size(store: SqliteStore) -> None:
     comparison = await compare(OPEN, ["solo", "vote"], models=ScriptedModel(adding_up), store=store)
     assert {run.row: run.calls for run in comparison.runs} == {"solo": 1, "vote": 3}
     assert by_row(comparison, "vote")[0].size is None
@@ -214,7 +214,7 @@ async def test_size_set_by_the_user_is_kept(store: SqliteStore) -> None:
         ((Poll(size=2), "vote", Poll(size=3)), {"vote (size=2)", "vote", "vote (size=3)"}),
     ],
 )
-def test_rows_of_one_protocol_are_told_apart_in_any_order(
+def test_rows_of_one_protocol_have_distinct_labels_in_any_order(
     inputs: tuple[str | Poll | CompareRow, ...], labels: set[str]
 ) -> None:
     assert {row.label for row in plan([OPEN], inputs, models="local").rows} == labels
@@ -222,7 +222,7 @@ def test_rows_of_one_protocol_are_told_apart_in_any_order(
         assert {row.label for row in plan([OPEN], inputs[::-1], models="local").rows} == labels
 
 
-async def test_repeated_comparison_makes_no_call(store: SqliteStore) -> None:
+async def test_comparison_repeated_makes_no_call(store: SqliteStore) -> None:
     first = await compare(SPLIT, ROWS, models=ScriptedModel(adding_up), store=store, repeat=2)
     model = ScriptedModel(adding_up)
     again = await compare(SPLIT, ROWS, models=model, store=store, repeat=2)
@@ -234,7 +234,7 @@ async def test_repeated_comparison_makes_no_call(store: SqliteStore) -> None:
     assert again.differences == first.differences
 
 
-async def test_added_tasks_and_seeds_run_only_what_is_new(store: SqliteStore) -> None:
+async def test_comparison_with_added_tasks_runs_only_those(store: SqliteStore) -> None:
     await compare(SPLIT[:2], ["solo"], models=ScriptedModel(adding_up), store=store)
     model = ScriptedModel(adding_up)
     await compare(SPLIT, ["solo"], models=model, store=store)
@@ -252,7 +252,7 @@ async def test_added_tasks_and_seeds_run_only_what_is_new(store: SqliteStore) ->
     ],
     ids=["name", "budget", "seed", "settings", "model"],
 )
-async def test_changed_settings_are_run_again(store: SqliteStore, changed: dict[str, object]) -> None:
+async def test_comparison_with_changed_settings_runs_again(store: SqliteStore, changed: dict[str, object]) -> None:
     fields: dict[str, object] = {"protocols": ["circle"], "models": ScriptedModel(adding_up)}
     await compare(OPEN, **fields, store=store)  # type: ignore[arg-type]
     again = await compare(OPEN, **{**fields, **changed}, store=store)  # type: ignore[arg-type]
@@ -263,7 +263,7 @@ class Cut(BaseException):
     """The process is gone."""
 
 
-async def test_interrupted_comparison_resumes(store: SqliteStore) -> None:
+async def test_comparison_interrupted_anywhere_repeats_no_completed_call(store: SqliteStore) -> None:
     """Each completed call is asked once over both times, wherever it was cut."""
     whole = ScriptedModel(adding_up)
     expected = await compare(SPLIT, ROWS, models=whole, store=SqliteStore(":memory:"))
@@ -301,7 +301,7 @@ async def test_session_without_start_event_is_run_again(store: SqliteStore) -> N
     assert not again.runs[0].recorded
 
 
-async def test_jobs_run_tasks_side_by_side_and_change_no_result(store: SqliteStore) -> None:
+async def test_jobs_run_tasks_concurrently_with_the_same_result(store: SqliteStore) -> None:
     flying = most = 0
     gate = asyncio.Event()
 
@@ -324,7 +324,7 @@ async def test_jobs_run_tasks_side_by_side_and_change_no_result(store: SqliteSto
     assert [(r.task, r.position) for r in side.runs] == [(r.task, r.position) for r in turn.runs]
 
 
-async def test_one_job_runs_a_task_whole_before_the_next(store: SqliteStore) -> None:
+async def test_one_job_completes_a_task_before_the_next(store: SqliteStore) -> None:
     begun: list[tuple[str, str]] = []
     observer = CompareObserver(begins=lambda row, task, seed: begun.append((task.id, row)))
     await compare(SPLIT[:2], ROWS, models=ScriptedModel(adding_up), store=store, observer=observer)
@@ -347,7 +347,7 @@ async def test_run_held_by_another_process_is_reported_and_the_rest_kept(
     assert all(run.recorded for run in again.runs)
 
 
-async def test_repeats_measure_whether_an_answer_holds(store: SqliteStore) -> None:
+async def test_repeats_measure_the_stability_of_an_answer(store: SqliteStore) -> None:
     answers = iter(["Answer: 3", "Answer: 4", "Answer: 3", "I cannot say", "Answer: 3"])
     model = ScriptedModel(lambda request: next(answers))
     comparison = await compare(OPEN, ["solo"], models=model, store=store, repeat=5)
@@ -357,7 +357,7 @@ async def test_repeats_measure_whether_an_answer_holds(store: SqliteStore) -> No
     assert [run.seed for run in comparison.runs] == [0, 1, 2, 3, 4]
 
 
-async def test_draft_similarity_is_that_of_the_first_texts(store: SqliteStore) -> None:
+async def test_draft_similarity_compares_the_first_texts(store: SqliteStore) -> None:
     texts = {"A1": "a b c", "A2": "a b d", "A3": "x y z"}
     model = ScriptedModel(lambda request: "the end" if request.key == "close" else texts[request.agent])
     comparison = await compare("What is it?", ["circle"], models=model, store=store)
@@ -375,7 +375,7 @@ async def test_draft_similarity_reads_json_answers_as_text(store: SqliteStore, r
 
 @pytest.mark.parametrize("around", ["{}", "```json\n{}\n```", "Here it is:\n```\n{}\n```\nThat is all.", "{}\n"])
 async def test_draft_similarity_compares_texts_of_typed_replies(store: SqliteStore, around: str) -> None:
-    """However they are dressed: what stands beside the text is not compared, and neither are ballots."""
+    """Only the text of a typed reply is compared, without its other fields and without ballots."""
 
     def reply(request: ModelRequest) -> Scripted:
         if request.returns is not None and "position" in request.returns.model_fields:
@@ -415,14 +415,14 @@ async def test_draft_similarity_ignores_ballots(store: SqliteStore, monkeypatch:
     assert (run.voices, run.draft_similarity) == (3, pytest.approx(1 / 6))
 
 
-async def test_a_task_without_reference_is_compared_and_not_scored(store: SqliteStore) -> None:
+async def test_task_without_a_reference_is_compared_without_scores(store: SqliteStore) -> None:
     comparison = await compare("Is it so?", ["circle", "solo"], models=ScriptedModel(adding_up), store=store)
     assert [run.correct for run in comparison.runs] == [None, None]
     assert all(row.accuracy is None for row in comparison.rows)
     assert comparison.differences == ()
 
 
-async def test_differences_are_to_one_call_and_to_the_vote(store: SqliteStore) -> None:
+async def test_differences_are_reported_against_solo_and_vote(store: SqliteStore) -> None:
     comparison = await compare(SPLIT, ROWS, models=ScriptedModel(adding_up), store=store)
     differences = {(d.row, d.reference): d for d in comparison.differences}
     assert list(differences) == [("circle", "solo"), ("vote", "solo"), ("circle", "vote")]
@@ -432,7 +432,7 @@ async def test_differences_are_to_one_call_and_to_the_vote(store: SqliteStore) -
     assert ahead.verdict == "cannot tell"  # three tasks are too few, however they fall
 
 
-async def test_a_failing_seat_is_a_wrong_answer_and_no_crash(store: SqliteStore) -> None:
+async def test_run_without_an_answer_counts_as_wrong(store: SqliteStore) -> None:
     model = ScriptedModel(lambda request: Refused("no") if request.key == "answer" else adding_up(request))
     comparison = await compare(OPEN, ROWS, models=model, store=store)
     solo = by_row(comparison, "solo")[0]
@@ -474,7 +474,7 @@ def test_estimate_bounds_the_calls_of_a_comparison() -> None:
         assert estimates["vote"].max * CompareRow("", Poll()).on(task).at("brief").call_tokens(task) <= allotment.bound
 
 
-def test_a_protocol_of_one_size_is_itself_at_every_size() -> None:
+def test_fixed_size_protocol_resized_for_calls_returns_itself() -> None:
     emergence = find_protocol("emergence")()
     assert emergence.resized_for_calls(1) is emergence
     assert emergence.first_speakers == ("L2N1", "L2N2", "L2N3")
@@ -484,7 +484,7 @@ def test_a_protocol_of_one_size_is_itself_at_every_size() -> None:
     assert CompareRow("", Poll()).sizable
 
 
-async def test_row_cut_by_the_budget_is_named_before_and_after(store: SqliteStore) -> None:
+async def test_row_cut_by_the_budget_is_named_in_estimate_and_result(store: SqliteStore) -> None:
     """The circle needs four calls; its votes and their sum are not all heard with three."""
     planned = plan(SPLIT, ROWS, models=ScriptedModel(adding_up), budget=Budget(calls=3))
     assert {row.row: (row.needs, row.allowed) for row in estimate_rows(planned)} == {
@@ -501,7 +501,7 @@ async def test_row_cut_by_the_budget_is_named_before_and_after(store: SqliteStor
     assert "Cut short" not in markdown(enough)
 
 
-async def test_programs_whose_tokens_nobody_tells_are_compared_at_equal_cost_all_the_same(
+async def test_programs_without_token_counts_are_matched_by_estimated_tokens(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     """Told none, they once counted as none, and a vote was sized to cost what nothing costs."""

@@ -44,7 +44,7 @@ def finding(key: Any, planted: Any, place: int = 0, *, claim: str | None = None,
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_words_of_a_key_are_in_the_project_once(planted: ModuleType, name: str) -> None:
+def test_key_words_occur_once_in_the_project(planted: ModuleType, name: str) -> None:
     key = planted.load_key(ROOT / "benchmarks" / name)
     for defect in (*key.defects, *key.decoys):
         for place in defect.places:
@@ -56,7 +56,7 @@ def test_words_of_a_key_are_in_the_project_once(planted: ModuleType, name: str) 
     assert len(ids) == len(set(ids))
 
 
-def test_words_that_are_not_in_the_project_are_refused(planted: ModuleType) -> None:
+def test_key_words_not_in_the_project_are_refused(planted: ModuleType) -> None:
     key = planted.load_key(ROOT / "benchmarks" / KEYS[0])
     with pytest.raises(ValueError, match=r"README\.md: 0 times"):
         key.lines(planted.Place(file="README.md", words="no such words"))
@@ -77,7 +77,7 @@ def test_paper_has_the_defects_and_decoys_that_the_study_reports(planted: Module
     assert len(key.decoys) >= 4
 
 
-def test_sources_do_not_betray_the_study(planted: ModuleType) -> None:
+def test_sources_contain_no_words_that_reveal_the_study(planted: ModuleType) -> None:
     for name in KEYS:
         for source in planted.load_key(ROOT / "benchmarks" / name).sources():
             text = f"{source.name} {source.text}".lower()
@@ -85,7 +85,7 @@ def test_sources_do_not_betray_the_study(planted: ModuleType) -> None:
 
 
 @pytest.mark.usefixtures("berths")
-def test_service_quotes_and_books(tmp_path: Path) -> None:
+def test_service_example_quotes_and_books(tmp_path: Path) -> None:
     from berths.payments import PaymentError, TidePay
     from berths.pricing import quote, started_metres
     from berths.service import Refused, Service, User
@@ -130,7 +130,7 @@ def test_service_quotes_and_books(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_perfect_reviewer_finds_all_and_nothing_else(planted: ModuleType, name: str) -> None:
+def test_score_of_a_perfect_reviewer_has_every_defect_and_nothing_else(planted: ModuleType, name: str) -> None:
     key = planted.load_key(ROOT / "benchmarks" / name)
     for place in (0, -1):
         findings = [planted.Found.model_validate(finding(key, defect, place)) for defect in key.defects]
@@ -140,7 +140,7 @@ def test_perfect_reviewer_finds_all_and_nothing_else(planted: ModuleType, name: 
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_reviewer_of_decoys_is_false_and_finds_nothing(planted: ModuleType, name: str) -> None:
+def test_score_of_decoy_findings_has_only_decoys(planted: ModuleType, name: str) -> None:
     key = planted.load_key(ROOT / "benchmarks" / name)
     score = planted.score(key, [planted.Found.model_validate(finding(key, decoy)) for decoy in key.decoys])
     assert [id for id, _ in score.decoys] == [decoy.id for decoy in key.decoys]
@@ -148,7 +148,7 @@ def test_reviewer_of_decoys_is_false_and_finds_nothing(planted: ModuleType, name
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_noise_at_every_fault_is_not_found(planted: ModuleType, name: str) -> None:
+def test_score_of_unrelated_claims_at_every_defect_finds_none(planted: ModuleType, name: str) -> None:
     key = planted.load_key(ROOT / "benchmarks" / name)
     noise = "This name should be more descriptive."
     findings = [planted.Found.model_validate(finding(key, defect, claim=noise)) for defect in key.defects]
@@ -157,13 +157,13 @@ def test_noise_at_every_fault_is_not_found(planted: ModuleType, name: str) -> No
     assert len(score.elsewhere) == len(key.defects)
 
 
-def test_silent_reviewer_finds_nothing(planted: ModuleType) -> None:
+def test_score_without_findings_is_empty(planted: ModuleType) -> None:
     key = planted.load_key(ROOT / "benchmarks" / KEYS[0])
     score = planted.score(key, [])
     assert (score.findings, len(score.found), score.other) == (0, 0, [])
 
 
-def test_second_finding_on_a_defect_is_a_duplicate_also_at_another_place(planted: ModuleType) -> None:
+def test_score_counts_a_second_finding_on_a_defect_as_a_duplicate(planted: ModuleType) -> None:
     key = planted.load_key(ROOT / "benchmarks" / KEYS[0])
     defect = next(defect for defect in key.defects if defect.id == "longest-stay")
     findings = [planted.Found.model_validate(finding(key, defect, place)) for place in (0, 2)]
@@ -172,20 +172,20 @@ def test_second_finding_on_a_defect_is_a_duplicate_also_at_another_place(planted
     assert score.duplicates == [("longest-stay", findings[1])]
 
 
-def test_finding_that_matches_nothing_is_left_to_a_person(planted: ModuleType) -> None:
+def test_score_leaves_an_unmatched_finding_to_a_person(planted: ModuleType) -> None:
     key = planted.load_key(ROOT / "benchmarks" / KEYS[0])
     finding_found = planted.Found(file="schema.sql", first_line=1, last_line=1, claim="The comment has a wrong unit.")
     assert planted.score(key, [finding_found]).other == [finding_found]
 
 
-def test_finding_of_a_whole_file_matches_nothing(planted: ModuleType) -> None:
+def test_score_matches_no_finding_on_a_whole_file(planted: ModuleType) -> None:
     key = planted.load_key(ROOT / "benchmarks" / KEYS[0])
     claims = " ".join(stem for defect in key.defects for stem in defect.says)
     finding_found = planted.Found(file="berths/service.py", first_line=1, last_line=170, claim=claims)
     assert planted.score(key, [finding_found]).other == [finding_found]
 
 
-def test_finding_in_prose_needs_words_of_the_place(planted: ModuleType) -> None:
+def test_score_matches_a_finding_in_prose_only_by_words_of_the_place(planted: ModuleType) -> None:
     key = planted.load_key(ROOT / "benchmarks" / KEYS[1])
     defect = next(defect for defect in key.defects if defect.id == "percentage")
     right = finding(key, defect, quotation="reduced the hours above 26 °C per classroom by 41 %")
@@ -203,7 +203,7 @@ def study(*options: str | Path) -> CompletedProcess[str]:
     return forks.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
-def test_finished_report_is_scored(planted: ModuleType, tmp_path: Path) -> None:
+def test_study_command_scores_a_finished_report(planted: ModuleType, tmp_path: Path) -> None:
     key = planted.load_key(ROOT / "benchmarks" / KEYS[1])
     other = {
         "file": "night_cooling.md",
@@ -227,7 +227,7 @@ def test_finished_report_is_scored(planted: ModuleType, tmp_path: Path) -> None:
     assert list(run["found"]) == ["percentage"]
 
 
-def test_file_that_is_no_report_of_a_review_is_refused(tmp_path: Path) -> None:
+def test_study_command_refuses_a_file_that_is_not_a_review_report(tmp_path: Path) -> None:
     report = tmp_path / "other.json"
     report.write_text('{"answer": "yes"}')
     ran = study("--score", report)

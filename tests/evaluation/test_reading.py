@@ -154,7 +154,7 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("reference", "answer", "right"), NUMBERS)
-def test_a_number_meets_its_reference_whole_or_not_at_all(reference: str, answer: str, right: bool) -> None:
+def test_number_matches_its_reference_only_completely(reference: str, answer: str, right: bool) -> None:
     assert judged("number", reference, answer) is right
     text = f"I think so.\nAnswer: {answer}"
     matches = not answer.startswith(
@@ -166,7 +166,9 @@ def test_a_number_meets_its_reference_whole_or_not_at_all(reference: str, answer
 @pytest.mark.parametrize(("reference", "answer", "right"), [row for row in NUMBERS if not row[2]])
 @pytest.mark.parametrize("pattern", [r"(\d+)", r"(\d+)\D*$", r"Answer:.*?(\d[\d.,]*)", r"\d+"])
 @pytest.mark.parametrize("kind", ["number", "exact"])
-def test_no_pattern_makes_a_part_right(kind: str, pattern: str, reference: str, answer: str, right: bool) -> None:
+def test_number_found_in_part_by_a_pattern_is_wrong(
+    kind: str, pattern: str, reference: str, answer: str, right: bool
+) -> None:
     pattern = pattern.replace(r"\d+", r"[\d./]*\d")  # so that it may find any of the references
     assert judged(kind, reference, f"Answer: {answer}", pattern) is right
 
@@ -207,7 +209,7 @@ OLDER_PATTERN = r"Answer:[^\d−-]*([−-]?[\d,.]*\d)|^[−-]?\D?[\d,.]*\d$"
         ("Answer: 42\nThat is 17 more.", "42"),
     ],
 )
-def test_a_line_with_an_answer_gives_its_number(answer: str, right: str, pattern: str) -> None:
+def test_answer_line_with_other_numbers_gives_the_answer(answer: str, right: str, pattern: str) -> None:
     assert judged("number", right, answer, pattern) is True
     assert judged("number", "777", answer, pattern) is False
 
@@ -216,19 +218,19 @@ def test_a_line_with_an_answer_gives_its_number(answer: str, right: str, pattern
 @pytest.mark.parametrize(
     "answer", ["between 42 and 50", "42 or 50", "42 to 50", "not 42 but 50", "50 and 42", "42 + 50"]
 )
-def test_several_numbers_without_a_result_are_no_answer(answer: str, pattern: str) -> None:
+def test_several_numbers_without_a_result_are_not_an_answer(answer: str, pattern: str) -> None:
     for reference in ("42", "50", "92"):
         task = Task(id="x", task="?", kind="number", answer=reference, answer_pattern=pattern)
         report: Any = SimpleNamespace(answer=f"Answer: {answer}")
         assert score(task, report) == (False, False, None, None)
 
 
-def test_a_number_that_the_pattern_itself_expects_is_no_second_answer() -> None:
+def test_number_in_the_pattern_itself_is_not_a_second_answer() -> None:
     assert judged("number", "7", "Answer: 7 of 10", r"Answer: (\d+) of 10")
 
 
 @pytest.mark.parametrize("answer", ["42km", "-42km", "5k", "$42"])
-def test_a_ballot_holds_a_number_with_its_unit(answer: str) -> None:
+def test_number_pattern_extracts_a_number_with_its_unit(answer: str) -> None:
     assert extract(NUMBER_PATTERN, answer) == answer
 
 
@@ -252,7 +254,7 @@ def test_a_ballot_holds_a_number_with_its_unit(answer: str) -> None:
         ("Answer: a good question, but B", None),
     ],
 )
-def test_one_choice_is_an_answer_and_two_are_none(answer: str, expected: str | None) -> None:
+def test_choice_pattern_extracts_one_choice_but_not_two(answer: str, expected: str | None) -> None:
     assert extract(CHOICE_PATTERN, answer) == expected
 
 
@@ -276,22 +278,22 @@ def test_one_choice_is_an_answer_and_two_are_none(answer: str, expected: str | N
         ("2^n", None),
     ],
 )
-def test_the_last_number_of_a_text_is_read(answer: str, value: float | None) -> None:
+def test_last_number_of_a_text_is_returned(answer: str, value: float | None) -> None:
     assert last_number(answer) == value
 
 
 @given(st.integers(-(10**9), 10**9), st.sampled_from(["{:d}", "{:,d}"]))
-def test_a_written_integer_is_read(number: int, form: str) -> None:
+def test_last_number_reads_an_integer_in_any_notation(number: int, form: str) -> None:
     assert last_number(f"It is {form.format(number)}.") == number
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["/0", ":40", "-05", "^10", ".2.3", ",00,0", "x7", "~9", "+1"]))
-def test_a_number_with_digits_joined_to_it_is_not_read(number: int, joined: str) -> None:
+def test_last_number_ignores_a_number_joined_to_other_digits(number: int, joined: str) -> None:
     assert last_number(f"{number}{joined}") is None
     assert judged("number", str(number), f"Answer: {number}{joined}", r"(\d+)") is False
 
 
-def test_a_distance_of_just_the_tolerance_is_right() -> None:
+def test_answer_at_exactly_the_tolerance_is_right() -> None:
     for n in range(1, 100):
         task = Task(id="x", task="?", kind="magnitude", answer=str(n / 10), tolerance=1)
         for answer in (n, n / 100):
@@ -338,7 +340,7 @@ SENTENCES = [
 
 
 @pytest.mark.parametrize("answer", [*BARE, *BOXED, *SENTENCES])
-def test_a_label_is_read_however_it_is_dressed(answer: str) -> None:
+def test_choice_label_in_any_markup_is_read(answer: str) -> None:
     for reference, right in (("B", True), ("B. Paris", True), ("A", False), ("A. London", False)):
         assert judged("choice", reference, answer) is right
     for reference, right in (("B", True), ("A", False)):
@@ -347,7 +349,7 @@ def test_a_label_is_read_however_it_is_dressed(answer: str) -> None:
 
 
 @pytest.mark.parametrize("answer", [*BARE, *BOXED])
-def test_a_label_in_the_form_asked_for_is_read_however_it_is_dressed(answer: str) -> None:
+def test_choice_label_after_answer_in_any_markup_is_read(answer: str) -> None:
     for text in (f"Answer: {answer}", f"A close call, but no.\n**Answer:** {answer}"):
         assert judged("choice", "B", text, CHOICE_PATTERN) is True
         assert judged("choice", "A", text, CHOICE_PATTERN) is False
@@ -379,7 +381,7 @@ def test_a_label_in_the_form_asked_for_is_read_however_it_is_dressed(answer: str
         ("B", "not B", False),
     ],
 )
-def test_labels_decide_where_both_have_one(reference: str, answer: str, right: bool) -> None:
+def test_choice_with_labels_on_both_sides_is_compared_by_label(reference: str, answer: str, right: bool) -> None:
     assert judged("choice", reference, answer) is right
 
 
@@ -394,7 +396,7 @@ def test_labels_decide_where_both_have_one(reference: str, answer: str, right: b
         ("The answer is Bern", None),
     ],
 )
-def test_what_holds_no_answer_is_not_undressed_into_one(text: str, expected: str | None) -> None:
+def test_choice_pattern_extracts_nothing_from_text_without_an_answer(text: str, expected: str | None) -> None:
     assert extract(CHOICE_PATTERN, text) == expected
 
 
@@ -410,7 +412,7 @@ def test_what_holds_no_answer_is_not_undressed_into_one(text: str, expected: str
         ("$5 and $6", "$5 and $6"),
     ],
 )
-def test_words_are_compared_without_markup(inputs: str, words: str) -> None:
+def test_normalize_removes_markup(inputs: str, words: str) -> None:
     assert normalize(inputs) == words
 
 
@@ -433,17 +435,17 @@ def test_words_are_compared_without_markup(inputs: str, words: str) -> None:
         ("Answer: yes\nThere is no other way.", "yes|no", "yes"),
     ],
 )
-def test_of_several_matches_the_one_that_the_text_ends_with_counts(text: str, pattern: str, expected: str) -> None:
+def test_extract_prefers_the_match_that_ends_the_text(text: str, pattern: str, expected: str) -> None:
     assert extract(pattern, text) == expected
 
 
-def test_a_model_that_reasons_first_is_judged_by_what_it_concludes() -> None:
+def test_number_at_the_end_of_the_reasoning_is_judged() -> None:
     text = "40 + 3 = 43 at first sight, but one is counted twice, so the number is 42"
     assert judged("number", "42", text, r"\d+") is True
     assert judged("number", "40", text, r"\d+") is False
 
 
-def test_a_field_that_asks_for_the_answer_alone_opens_with_it() -> None:
+def test_extract_declared_reads_the_answer_at_the_start_of_a_field() -> None:
     assert extract_declared("yes|no", "Yes, there is no other way") == "yes"
     assert extract_declared("A|B", "B rather than A") == "b"
     assert extract_declared("A|B", "(B)") == "b"

@@ -1,4 +1,4 @@
-"""A row of any size costs what the dearest other did, or it is said that it does not; and so are bounds that do not hold."""
+"""A resizable row costs as much as the most expensive other row, or a note reports the difference."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_probe_with_an_unusual_cost_is_reported(store: SqliteStore, expect
         )
 
 
-async def test_repeated_probes_count_in_no_row(store: SqliteStore) -> None:
+async def test_repeated_probes_are_in_no_row(store: SqliteStore) -> None:
     """Their seeds lie apart from those of any repeat."""
     comparison = await compare(OPEN, ["circle", "vote"], models=refusing(1), store=store, repeat=2)
     assert len(comparison.seeds) <= MAX_REPEATS
@@ -130,7 +130,7 @@ async def test_repeated_probes_count_in_no_row(store: SqliteStore) -> None:
     assert comparison.notes == ()
 
 
-async def test_share_of_calls_counts_what_the_limit_counts(store: SqliteStore) -> None:
+async def test_share_of_a_call_budget_counts_retries(store: SqliteStore) -> None:
     """Each of four is sent twice."""
     sent: set[str] = set()
 
@@ -204,31 +204,33 @@ async def test_lost_calls_are_reported(store: SqliteStore, tmp_path: Path) -> No
 # --- what is matched, and by how much it is missed
 
 
-def shaped(request: ModelRequest) -> Scripted:
+def priced_reply(request: ModelRequest) -> Scripted:
     voting = request.key.startswith("vote")
     read = 100 if voting else 400
     return Scripted("Answer: 3", tokens_in=read, tokens_out=100, cost=(read + 9 * 100) / 1_000_000)
 
 
-def free(request: ModelRequest) -> Scripted:
-    return replace(shaped(request), cost=0.0)
+def free_reply(request: ModelRequest) -> Scripted:
+    return replace(priced_reply(request), cost=0.0)
 
 
 @pytest.mark.parametrize(("match", "votes"), [("tokens", 10), ("calls", 4), ("cost", 5)])
-async def test_a_vote_is_matched_in_the_unit_that_is_asked_for(store: SqliteStore, match: Match, votes: int) -> None:
+async def test_vote_is_matched_by_tokens_or_cost_as_set(store: SqliteStore, match: Match, votes: int) -> None:
     """The circle makes four calls of 400 and 100 tokens: 2,000 tokens, 5,200 millionths of a dollar."""
     budget = Budget(match=match)
-    comparison = await compare(OPEN, ["circle", "vote"], models=ScriptedModel(shaped), store=store, budget=budget)
+    comparison = await compare(OPEN, ["circle", "vote"], models=ScriptedModel(priced_reply), store=store, budget=budget)
     (run,) = comparison.of("vote")
     assert run.size == votes
     assert comparison.notes == ()
 
 
-async def test_nothing_is_matched_by_a_cost_that_is_zero(store: SqliteStore) -> None:
+async def test_match_by_zero_cost_is_refused(store: SqliteStore) -> None:
     with pytest.raises(SettingsError, match="no row can be matched"):
-        await compare(OPEN, ["circle", "vote"], models=ScriptedModel(free), store=store, budget=Budget(match="cost"))
+        await compare(
+            OPEN, ["circle", "vote"], models=ScriptedModel(free_reply), store=store, budget=Budget(match="cost")
+        )
     with pytest.raises(SettingsError, match="not matched by calls"):
-        await compare(OPEN, ["circle"], models=ScriptedModel(shaped), budget=Budget(tokens=9, match="calls"))
+        await compare(OPEN, ["circle"], models=ScriptedModel(priced_reply), budget=Budget(tokens=9, match="calls"))
 
 
 def probe_of(costs: Sequence[int]) -> list[Event]:
@@ -238,7 +240,7 @@ def probe_of(costs: Sequence[int]) -> list[Event]:
     ]
 
 
-def test_a_size_is_right_on_average_whatever_the_probe_happened_to_cost() -> None:
+def test_vote_size_is_unbiased_under_varying_probe_costs() -> None:
     """Calls that vary by half of their mean, as replies do; a single one would make the vote a fifth too large."""
     generator = numpy.random.default_rng(1)
     spread = math.sqrt(math.log(1.25))
@@ -273,7 +275,7 @@ class Reviewing(Alone):
 @pytest.mark.parametrize(
     ("budget", "reviews"), [(Budget(), 4), (Budget(match="calls"), 2), (Budget(calls=8), 3), (Budget(calls=2), 0)]
 )
-async def test_an_answer_is_reviewed_as_often_as_the_budget_allows(
+async def test_solo_has_as_many_reviews_as_the_budget_allows(
     monkeypatch: pytest.MonkeyPatch, store: SqliteStore, budget: Budget, reviews: int
 ) -> None:
     """A circle of four makes five calls of 250 tokens; here the first takes 250 and all others 125."""

@@ -44,14 +44,14 @@ def reply(request: ModelRequest) -> str:
     ],
     ids=["broadcast", "broadcast without coordination", "decompose", "emergence", "solo", "vote"],
 )
-async def test_only_those_who_put_facts_together_are_right(
+async def test_split_facts_are_solved_only_by_protocols_that_combine_them(
     protocol: Protocol, accuracy: float, store: SqliteStore
 ) -> None:
     comparison = await compare(SPLIT, [protocol], models=ScriptedModel(reply), store=store)
     assert comparison.rows[0].accuracy == accuracy
 
 
-async def test_in_a_broadcast_leaves_move_to_the_sum_only_where_they_read_each_other(store: SqliteStore) -> None:
+async def test_broadcast_leaves_change_position_only_with_coordination_rounds(store: SqliteStore) -> None:
     moved = {}
     for rounds in (0, 1):
         protocol = Broadcast(max_iterations=1, coordination_rounds=rounds)

@@ -23,14 +23,14 @@ SCORES = st.lists(
 )
 
 
-def test_identical_rows_differ_by_exactly_nothing() -> None:
+def test_interval_of_identical_rows_is_zero() -> None:
     row = [1.0, 0.0, 0.6, 1.0, 0.2]
     assert interval(row, row) == (0.0, 0.0)
 
 
 @settings(max_examples=30)
 @given(SCORES, st.integers(0, 5))
-def test_swapped_rows_negate_the_interval(pairs: list[tuple[float, float]], seed: int) -> None:
+def test_interval_of_swapped_rows_is_negated(pairs: list[tuple[float, float]], seed: int) -> None:
     row, reference = [a for a, _ in pairs], [b for _, b in pairs]
     low, high = interval(row, reference, seed=seed, resamples=500)
     assert low <= high
@@ -50,7 +50,7 @@ def test_bootstrap_interval_equals_scipy() -> None:
     assert interval(list(row), list(reference)) == pytest.approx((theirs.low, theirs.high), abs=0.012)
 
 
-def test_a_constant_difference_has_no_width_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interval_of_a_constant_difference_has_no_width_for_any_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert interval([1.0] * 7, [0.25] * 7) == (0.75, 0.75)
     row, reference = [1.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.0]
     at_once = interval(row, reference)
@@ -69,7 +69,7 @@ def test_bootstrap_interval_has_its_coverage() -> None:
 
 
 @pytest.mark.parametrize(("b", "c"), [(0, 0), (1, 0), (5, 0), (6, 0), (10, 3), (7, 7), (2, 15)])
-def test_mcnemar_is_the_exact_binomial_test(b: int, c: int) -> None:
+def test_mcnemar_equals_the_exact_binomial_test(b: int, c: int) -> None:
     """Twice the smaller tail of a fair coin, summed by hand."""
     n = b + c
     tail = sum(math.comb(n, k) for k in range(min(b, c) + 1)) / 2**n
@@ -94,11 +94,11 @@ def test_sign_flip_test_is_exact_for_few_tasks(differences: list[float]) -> None
 
 
 @pytest.mark.parametrize(("b", "c"), [(0, 0), (5, 0), (6, 0), (7, 2), (3, 9)])
-def test_with_one_repeat_the_sign_flip_test_is_mcnemars(b: int, c: int) -> None:
+def test_sign_flip_test_with_one_repeat_equals_mcnemar(b: int, c: int) -> None:
     assert sign_flip([1.0] * b + [-1.0] * c + [0.0] * 20) == pytest.approx(mcnemar(b, c))
 
 
-def test_sign_flip_test_draws_for_many_tasks() -> None:
+def test_sign_flip_test_samples_for_many_tasks() -> None:
     generator = numpy.random.default_rng(3)
     differences = [float(d) for d in generator.choice([-0.4, -0.2, 0.2, 0.4, 0.6], 40)]
     drawn = sign_flip(differences, seed=7)
@@ -109,7 +109,7 @@ def test_sign_flip_test_draws_for_many_tasks() -> None:
     assert drawn == pytest.approx(2 * stats.norm.sf(z), abs=0.02)
 
 
-def test_the_sign_flip_test_rejects_as_seldom_as_it_promises() -> None:
+def test_sign_flip_test_keeps_its_significance_level() -> None:
     """Two rows alike, 24 tasks with five repeats each."""
     generator = numpy.random.default_rng(11)
     rejected = 0
@@ -120,7 +120,7 @@ def test_the_sign_flip_test_rejects_as_seldom_as_it_promises() -> None:
     assert rejected / 400 < 0.075
 
 
-def test_what_repeats_can_show_is_shown_in_four_cases_of_five() -> None:
+def test_detectable_difference_of_means_has_80_percent_power() -> None:
     generator = numpy.random.default_rng(5)
     spread = generator.choice([-0.4, -0.2, 0.2, 0.4], 10)
     delta = detectable_by_means([float(d) for d in spread])
@@ -153,7 +153,7 @@ def shows(n: int, psi: float, delta: float) -> float:
 @pytest.mark.parametrize(
     ("n", "psi"), [(6, 0.2), (8, 0.9), (8, 1.0), (24, 0.0), (24, 0.4), (30, 0.5), (50, 0.2), (50, 1.0), (60, 0.15)]
 )
-def test_what_can_be_shown_is_shown_in_four_cases_of_five_and_nothing_smaller_is(n: int, psi: float) -> None:
+def test_detectable_difference_is_the_smallest_with_80_percent_power(n: int, psi: float) -> None:
     delta = detectable(n, psi)
     assert delta is not None
     assert shows(n, max(psi, delta), delta) == pytest.approx(0.8, abs=1e-6)
@@ -164,7 +164,7 @@ def test_what_can_be_shown_is_shown_in_four_cases_of_five_and_nothing_smaller_is
 @settings(max_examples=50, deadline=None)
 @given(st.integers(6, 3_000), st.floats(0.0, 1.0))
 @example(6, 1.1125369292536007e-308)
-def test_something_can_be_shown_from_six_tasks_on(n: int, psi: float) -> None:
+def test_detectable_difference_exists_from_six_tasks_on(n: int, psi: float) -> None:
     """Six that all fall one way are the fewest that the test tells from chance."""
     difference = detectable(n, psi)
     assert difference is not None
@@ -179,7 +179,7 @@ def test_detectable_differences_match_the_guide() -> None:
     assert ends == {24: [31, 40], 48: [16, 29], 100: [8, 20], 400: [3, 10]}
 
 
-def test_more_tasks_show_smaller_differences_and_too_few_show_none() -> None:
+def test_detectable_difference_shrinks_with_more_tasks_and_is_none_for_too_few() -> None:
     shown = [detectable(n, 0.3) for n in (10, 20, 50, 200, 1000)]
     assert all(a is not None and b is not None and a > b for a, b in pairwise(shown))
     assert detectable(2, 0.5) is None
@@ -188,7 +188,7 @@ def test_more_tasks_show_smaller_differences_and_too_few_show_none() -> None:
 
 
 @pytest.mark.parametrize(("n", "psi"), [(200, 0.3), (100, 0.3), (2_000, 0.05)])
-def test_detectable_difference_has_its_power(n: int, psi: float) -> None:
+def test_detectable_difference_is_detected_in_80_percent_of_simulations(n: int, psi: float) -> None:
     """Simulated: with the difference that can be shown, the test rejects in four cases of five."""
     delta = detectable(n, psi)
     assert delta is not None
@@ -198,13 +198,13 @@ def test_detectable_difference_has_its_power(n: int, psi: float) -> None:
     assert 0.788 <= rejected / 10_000 <= 0.812  # three standard errors
 
 
-def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libraries_are_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"numpy and scipy.*consilience\[evaluation\]"):
         statistics.require_libraries()
 
 
-def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
+def test_import_of_evaluation_loads_no_heavy_library() -> None:
     code = "import sys, consilience.evaluation; print([m for m in ('numpy', 'scipy', 'pyarrow') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

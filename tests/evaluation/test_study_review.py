@@ -75,7 +75,7 @@ async def run(study: ModuleType, findings: Findings, name: str = "planted_key.to
 
 
 @pytest.mark.parametrize("name", ["planted_key.toml", "planted_paper_key.toml"])
-async def test_perfect_reviewer_finds_everything_in_both(study: ModuleType, name: str) -> None:
+async def test_perfect_reviewer_finds_every_defect_in_review_and_single_call(study: ModuleType, name: str) -> None:
     for scored in await run(study, perfect, name):
         key = study.load_key(ROOT / "benchmarks" / name)
         assert set(scored.score.found) == {defect.id for defect in key.defects}, scored.name
@@ -83,32 +83,32 @@ async def test_perfect_reviewer_finds_everything_in_both(study: ModuleType, name
         assert scored.dropped("false quotation") == 0
 
 
-async def test_noise_is_not_found(study: ModuleType) -> None:
+async def test_unrelated_claims_find_no_defect(study: ModuleType) -> None:
     for scored in await run(study, noise):
         assert scored.score.found == {}
         assert len(scored.score.elsewhere) > 0
 
 
-async def test_silent_reviewer_costs_calls_and_finds_nothing(study: ModuleType) -> None:
+async def test_silent_reviewer_makes_calls_and_finds_nothing(study: ModuleType) -> None:
     for scored in await run(study, silent):
         assert scored.score.findings == 0
         assert scored.report.ledger.actual.calls >= 1
 
 
-async def test_false_quotations_are_counted_and_not_found(study: ModuleType) -> None:
+async def test_false_quotations_are_dropped_and_counted(study: ModuleType) -> None:
     for scored in await run(study, false):
         assert scored.score.findings == 0
         assert scored.dropped("false quotation") > 0
 
 
-async def test_rival_is_one_call_with_the_tokens_of_the_review(study: ModuleType) -> None:
+async def test_single_call_has_at_most_the_output_tokens_of_the_review(study: ModuleType) -> None:
     review, rival = await run(study, perfect)
     assert rival.report.ledger.actual.calls == 1
     assert review.report.ledger.actual.calls > 1
     assert review.report.ledger.actual.tokens_out >= rival.report.ledger.actual.tokens_out
 
 
-async def test_reports_are_written_and_score_the_same_again(study: ModuleType, tmp_path: Path) -> None:
+async def test_written_reports_give_the_same_score(study: ModuleType, tmp_path: Path) -> None:
     key = study.load_key(ROOT / "benchmarks/planted_paper_key.toml")
     chosen = study.Study(key, reviewer(key, perfect), "full", {})
     runs = await study.run_all(chosen, 1, tmp_path / "out")

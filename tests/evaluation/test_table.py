@@ -1,4 +1,4 @@
-"""What a comparison says for people: its columns are documented, and its last lines say losses like wins."""
+"""The printed comparison: documented columns, and losses reported like wins."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_points_have_a_sign_except_zero(part: float, expected: str) -> None:
     assert points(abs(part), sign=False) == expected.lstrip("+−")
 
 
-async def test_every_column_is_documented_and_every_documented_column_is_there(store: SqliteStore) -> None:
+async def test_printed_and_documented_columns_are_the_same(store: SqliteStore) -> None:
     starter = load_tasks("starter")
     model = ScriptedModel(lambda request: Scripted("Answer: 3", tokens_in=9, tokens_out=9))
     everything = await compare(starter, ROWS, models=model, store=store, repeat=2)

@@ -69,18 +69,18 @@ def numeric(kind: str, answer: str, **more: Any) -> Task:
         (Task(id="x", task="?"), None, Score(False, None)),
     ],
 )
-def test_an_answer_is_judged(task: Task, answer: str | None, expected: Score) -> None:
+def test_score_judges_an_answer_by_the_kind_of_task(task: Task, answer: str | None, expected: Score) -> None:
     assert score(task, report(answer)) == expected
 
 
-def test_the_position_of_a_report_is_its_answer_in_short() -> None:
+def test_score_prefers_the_position_of_a_report_over_its_text() -> None:
     task = numeric("number", "7", answer_pattern=r"answer: (\d+)")
     assert score(task, report("Answer: 8", position="7")).correct
     assert score(task, report("Answer: 7", position=None)).correct
     assert not score(task, report("Answer: 7", position="8")).correct
 
 
-def test_a_number_is_the_last_of_a_text() -> None:
+def test_last_number_of_a_text_is_read_in_common_notations() -> None:
     assert last_number("3 of 10 or 1,234,567.5 kg") == 1234567.5
     assert last_number("1e3") == 1000
     assert last_number("12\u202f000") == 12000
@@ -102,7 +102,7 @@ def test_a_number_is_the_last_of_a_text() -> None:
         ("1.2.3", None),
     ],
 )
-def test_a_decimal_may_begin_with_its_point(text: str, value: float | None) -> None:
+def test_last_number_reads_a_decimal_without_a_leading_zero(text: str, value: float | None) -> None:
     assert last_number(text) == value
 
 
@@ -122,7 +122,7 @@ def test_a_decimal_may_begin_with_its_point(text: str, value: float | None) -> N
         ("5  000", 0),
     ],
 )
-def test_plain_blanks_group_thousands_where_no_other_number_is_beside_them(text: str, value: float) -> None:
+def test_last_number_reads_thousands_grouped_by_spaces(text: str, value: float) -> None:
     assert last_number(text) == value
 
 
@@ -176,7 +176,7 @@ def test_plain_blanks_group_thousands_where_no_other_number_is_beside_them(text:
         ("2^10", None),
     ],
 )
-def test_a_number_is_read_as_people_write_it(text: str, value: float | None) -> None:
+def test_last_number_reads_numbers_with_units_signs_and_markup(text: str, value: float | None) -> None:
     """And is part of no word, no unit, and no digits that are joined otherwise."""
     assert last_number(text) == value
 
@@ -186,11 +186,11 @@ def test_a_number_is_read_as_people_write_it(text: str, value: float | None) -> 
     [("Answer: 366", True), ("Answer: -366", False), ("Answer: 1,366", False), ("Answer: 366 days\n", True)],
 )
 @pytest.mark.parametrize("pattern", [r"(\d+)\D*$", r"(\d[\d,.]*\b)\D*$", r"answer:\W*(\d+)"])
-def test_a_number_that_a_pattern_found_a_part_of_is_read_whole(answer: str, right: bool, pattern: str) -> None:
+def test_score_extends_a_partial_match_to_the_complete_number(answer: str, right: bool, pattern: str) -> None:
     assert score(numeric("number", "366", answer_pattern=pattern), report(answer)).correct is right
 
 
-def test_what_a_pattern_found_in_a_word_is_read_as_it_is() -> None:
+def test_score_reads_a_pattern_match_inside_a_word_unchanged() -> None:
     assert score(numeric("number", "42", answer_pattern=r"v(\d+)"), report("Take v42.")).correct
 
 
@@ -212,7 +212,7 @@ def test_what_a_pattern_found_in_a_word_is_read_as_it_is() -> None:
         ("C", "C++", False),
     ],
 )
-def test_a_choice_is_named_by_its_label_or_its_text(answer: str, inputs: str, right: bool) -> None:
+def test_choice_is_matched_by_its_label_or_text(answer: str, inputs: str, right: bool) -> None:
     task = Task(id="x", task="?", kind="choice", answer=answer)
     assert score(task, report(inputs)) == Score(True, right)
 
@@ -220,11 +220,11 @@ def test_a_choice_is_named_by_its_label_or_its_text(answer: str, inputs: str, ri
 @pytest.mark.parametrize(
     ("inputs", "right"), [(".5", True), ("0.5", False), ("5", False), (r"\boxed{.5}", True), ("Option .5", False)]
 )
-def test_exact_words_keep_their_point(inputs: str, right: bool) -> None:
+def test_exact_answer_keeps_its_decimal_point(inputs: str, right: bool) -> None:
     assert score(Task(id="x", task="?", answer=".5"), report(inputs)) == Score(True, right)
 
 
-def test_words_are_compared_without_markup_and_punctuation() -> None:
+def test_normalize_removes_markup_and_punctuation() -> None:
     assert normalize("  The **Cat**! ") == "cat"
     assert normalize("ﬁne") == "fine"
     assert normalize("another") == "another"
@@ -296,14 +296,14 @@ def test_invalid_task_error_names_file_and_line(tmp_path: Path, line: object, ex
 
 @pytest.mark.parametrize("answer", ["9" * 4400, int("9" * 4000), "." * 4400])
 @pytest.mark.parametrize("kind", ["number", "exact"])
-def test_a_long_answer_is_not_repeated_whole(tmp_path: Path, answer: object, kind: str) -> None:
+def test_invalid_task_error_shortens_a_long_answer(tmp_path: Path, answer: object, kind: str) -> None:
     path = write(tmp_path / "t.jsonl", {**GOOD, "answer": answer, "kind": kind, "answer_pattern": "3|4"})
     with pytest.raises(SettingsError) as error:
         load_tasks(path)
     assert len(str(error.value)) < len(str(path)) + 400
 
 
-def test_an_integer_of_any_length_is_no_crash(tmp_path: Path) -> None:
+def test_task_with_a_very_long_integer_is_refused(tmp_path: Path) -> None:
     line = f'{{"id": "a", "task": "?", "kind": "number", "answer": {"9" * 4400}}}'
     with pytest.raises(SettingsError) as error:
         load_tasks(write(tmp_path / "t.jsonl", line))
@@ -322,7 +322,7 @@ def test_an_integer_of_any_length_is_no_crash(tmp_path: Path) -> None:
         ("3e7", "magnitude", r"answer: ((\d+)e\d+)"),
     ],
 )
-def test_an_answer_that_a_pattern_may_give_is_accepted(answer: str, kind: str, pattern: str) -> None:
+def test_task_answer_that_its_pattern_can_give_is_accepted(answer: str, kind: str, pattern: str) -> None:
     task = Task(id="x", task="?", answer=answer, kind=kind, answer_pattern=pattern)  # type: ignore[arg-type]
     assert task.answer == answer
 
@@ -339,7 +339,7 @@ def test_files_without_tasks_are_refused(tmp_path: Path) -> None:
         load_tasks(tmp_path)
 
 
-def test_parts_of_a_set_are_chosen_by_split_or_id() -> None:
+def test_select_tasks_by_split_or_id() -> None:
     assert {task.split for task in select_tasks(STARTER, only=["split"])} == {"split"}
     assert [t.id for t in select_tasks(STARTER, only=["estimation-02", "split"], limit=2)] == [
         "estimation-02",
@@ -413,37 +413,39 @@ def mislabelled() -> str:
     return inside
 
 
-def least(costs: dict[str, float]) -> str:
+def cheapest(costs: dict[str, float]) -> str:
     return min(costs, key=costs.__getitem__)
 
 
 CHOICES: dict[str, str] = {
     "logic-01": first_of_five(),
     "logic-02": only_one_true(),
-    "logic-03": least({"van": 9 * 60 + 40 + 130 + 20, "rail": 9 * 60 + 55 + 95 + 25, "bicycle": 9 * 60 + 30 + 148}),
+    "logic-03": cheapest({"van": 9 * 60 + 40 + 130 + 20, "rail": 9 * 60 + 55 + 95 + 25, "bicycle": 9 * 60 + 30 + 148}),
     "logic-04": with_slack(),
     # from "has a key" follows "has passed": nothing about the key of one who has passed
     "logic-05": "".join({"Ugo", "Vera", "Wim"} - {"Vera"} - {"Wim"}),
     "logic-06": mislabelled(),
     "logic-07": "".join({"Monday", "Wednesday", "Friday"} - {"Wednesday"} & {"Tuesday", "Wednesday", "Friday"}),
-    "logic-08": least(
+    "logic-08": cheapest(
         {name: abs(18 / (18 + 38) - n) for name, n in {"tenth": 0.1, "third": 1 / 3, "half": 0.5, "most": 0.9}.items()}
     ),
-    "logic-09": least({"North": -90 / 3000, "South": -24 / 600, "West": -63 / 1800, "East": -11 / 500}),
+    "logic-09": cheapest({"North": -90 / 3000, "South": -24 / 600, "West": -63 / 1800, "East": -11 / 500}),
     "logic-10": ["A", *sorted("BCDE", key=lambda job: job not in "CD")][2],
-    "split-10": least({"Alva": 200 * 4, "Brandt": 200 * 3 + 150, "Corso": 200 * 4 + 20}),
+    "split-10": cheapest({"Alva": 200 * 4, "Brandt": 200 * 3 + 150, "Corso": 200 * 4 + 20}),
     "split-11": "".join({"press", "oven", "saw"} - {"oven"} - {"saw"}),
     "split-12": "".join({"Nils", "Oda", "Pia"} - {"Nils", "Pia"}),
     "split-13": "".join({"tunnel", "pass", "valley"} - {"tunnel" if 4.1 > 3.9 else ""} - {"pass" if 26 > 20 else ""}),
     # red and green are alike, so that one alone can only be the third
     "split-14": "".join({"red", "blue", "green"} - {"red", "green"}),
-    "split-15": least({"wells": 90_000 / 600, "buses": 240_000 / 1_200, "lamps": 60_000 / 300}),
+    "split-15": cheapest({"wells": 90_000 / 600, "buses": 240_000 / 1_200, "lamps": 60_000 / 300}),
     # 16:45 is 14:45 on the server
-    "split-16": least({name: 14 * 60 + 45 - at for name, at in {"Sanna": 13 * 60 + 50, "Tariq": 14 * 60 + 20}.items()}),
+    "split-16": cheapest(
+        {name: 14 * 60 + 45 - at for name, at in {"Sanna": 13 * 60 + 50, "Tariq": 14 * 60 + 20}.items()}
+    ),
 }
 
 
-def test_the_shipped_set_has_four_kinds_of_tasks() -> None:
+def test_starter_set_has_four_splits_of_tasks() -> None:
     splits = [task.split for task in STARTER]
     assert {split: splits.count(split) for split in splits} == {
         "arithmetic": 12,
@@ -455,7 +457,7 @@ def test_the_shipped_set_has_four_kinds_of_tasks() -> None:
 
 
 @pytest.mark.parametrize("task", STARTER, ids=lambda task: task.id)
-def test_a_shipped_answer_follows_from_its_formula_or_its_facts(task: Task) -> None:
+def test_starter_answer_follows_from_its_formula_or_facts(task: Task) -> None:
     if task.kind == "choice":
         assert task.answer == CHOICES[task.id]
     else:
@@ -463,13 +465,13 @@ def test_a_shipped_answer_follows_from_its_formula_or_its_facts(task: Task) -> N
 
 
 @pytest.mark.parametrize("task", select_tasks(STARTER, only=["split"]), ids=lambda task: task.id)
-def test_no_seat_holds_all_the_facts(task: Task) -> None:
+def test_starter_split_task_gives_no_seat_all_facts(task: Task) -> None:
     assert [source.seat for source in task.sources] == [1, 2, 3]
     assert "each agent may hold only some of them" in task.task
 
 
 @pytest.mark.parametrize("task", STARTER, ids=lambda task: task.id)
-def test_a_right_answer_in_the_form_asked_for_is_right_and_another_is_not(task: Task) -> None:
+def test_starter_task_accepts_its_answer_in_the_form_asked_for_only(task: Task) -> None:
     assert task.answer_pattern
     assert score(task, report(f"So it is.\n**Answer: {task.answer}**.")).correct
     assert score(task, report("I do not know.")) == Score(False, False)
@@ -490,7 +492,7 @@ def test_a_right_answer_in_the_form_asked_for_is_right_and_another_is_not(task: 
         "**{:,.0f}**",
     ],
 )
-def test_an_estimate_is_read_however_it_is_written(task: Task, written: str) -> None:
+def test_estimate_in_any_notation_is_scored(task: Task, written: str) -> None:
     right = float(task.answer or 0)
     estimate = written.format(right, million=right / 1e6)
     for text in (
@@ -516,7 +518,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "compare.md"
         ("Call it what you like", None),
     ],
 )
-def test_the_pattern_that_the_guide_recommends_for_a_choice(text: str, expected: str | None) -> None:
+def test_documented_choice_pattern_extracts_the_choice(text: str, expected: str | None) -> None:
     """A ballot is the bare option, and a text ends with the form that was asked for."""
     pattern = r"Answer:\W*(?!(?-i:a) \w)([A-D])\b(?![\s*)\]]*(?:or|and|[/,&])\W*(?-i:[A-D])\b)|^[A-D]$"
     assert f"\n{pattern}  " in GUIDE.read_text()
@@ -535,7 +537,7 @@ def test_the_pattern_that_the_guide_recommends_for_a_choice(text: str, expected:
         ("$366", "$366"),
     ],
 )
-def test_the_pattern_that_the_guide_recommends_for_a_number(text: str, expected: str) -> None:
+def test_documented_number_pattern_extracts_the_number(text: str, expected: str) -> None:
     pattern = r"Answer:(?:.*=)?[^\d−-]*([−-]?[$€£]?[\d,./]*\d)|^[−-]?\D?[\d,./]*\d\w*$"
     assert f"\n{pattern}  " in GUIDE.read_text()
     assert f'--answer-pattern "{pattern}"' in GUIDE.read_text()
@@ -543,7 +545,7 @@ def test_the_pattern_that_the_guide_recommends_for_a_number(text: str, expected:
     assert extract(pattern, text) == expected
 
 
-def test_every_number_asked_for_keeps_its_sign() -> None:
+def test_starter_numbers_with_another_sign_or_prefix_are_wrong() -> None:
     for task in STARTER:
         if task.kind == "number":
             assert not score(task, report(f"Answer: -{task.answer}")).correct

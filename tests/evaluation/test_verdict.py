@@ -1,4 +1,4 @@
-"""Who won, where tasks are repeated."""
+"""Verdicts of comparisons with repeated tasks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def between(ours: Sequence[int], theirs: Sequence[int]) -> Difference:
     return difference
 
 
-def test_all_repeats_count_and_no_majority_hides_them() -> None:
+def test_verdict_counts_all_repeats_not_majorities() -> None:
     """Ten tasks just won by majority; on fourteen both have the majority, with three of five and with five of five."""
     d = between([3] * 24, [2] * 10 + [5] * 14)
     assert (d.better, d.worse) == (10, 14)
@@ -54,20 +54,20 @@ def test_all_repeats_count_and_no_majority_hides_them() -> None:
     assert between([2] * 10 + [5] * 14, [3] * 24).verdict == "won"
 
 
-def test_small_steady_gains_are_a_win_that_majorities_cannot_see() -> None:
+def test_verdict_of_small_steady_gains_is_won() -> None:
     d = between([5] * 12, [4] * 12)
     assert d.verdict == "won"
     assert d.p == pytest.approx(2 / 2**12)
 
 
-def test_too_few_tasks_are_no_verdict() -> None:
+def test_verdict_with_too_few_tasks_is_cannot_tell() -> None:
     assert between([5] * 8, [1] * 8).verdict == "won"
     assert between([1] * 8, [5] * 8).verdict == "lost"
     assert between([5] * 5, [1] * 5).verdict == "cannot tell"
     assert between([5] * 5, [1] * 5).detectable is None
 
 
-def test_one_repeat_is_judged_by_mcnemars_test() -> None:
+def test_verdict_with_one_repeat_uses_mcnemar() -> None:
     once = [[run for run in runs(row, [n] * 8) if run.seed == 0] for row, n in (("ours", 5), ("theirs", 0))]
     d = row_difference(*once)
     assert d is not None

@@ -1,4 +1,4 @@
-"""A local server on which every seat is a model of its own, named after the seat, and some of them misbehave."""
+"""A local server with one model per seat, named after it; some of the models misbehave."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ BAD = (
 )
 
 
-def sensible(body: dict[str, Any]) -> Answer:
+def ordinary_reply(body: dict[str, Any]) -> Answer:
     text = f"{body['model']} thinks: yes."
     return completion(json.dumps({"text": text}) if "response_format" in body else text)
 
 
 @dataclass
-class House:
-    """`bad` says what a seat's n-th request gets; None: something sensible. `asked` counts requests by seat."""
+class FaultyServer:
+    """`bad` returns the answer to a seat's n-th request, or None for an ordinary one. `asked` counts requests by seat."""
 
     bad: Callable[[str, int], Answer | None]
     server: Server | None = None
@@ -71,7 +71,7 @@ class House:
         body = self.server.seen[-1].body
         seat = body["model"]
         self.asked[seat] += 1
-        return self.bad(seat, self.asked[seat]) or sensible(body)
+        return self.bad(seat, self.asked[seat]) or ordinary_reply(body)
 
     @property
     def environment(self) -> dict[str, str | None]:
@@ -87,20 +87,20 @@ class House:
 
 
 @asynccontextmanager
-async def house(bad: Callable[[str, int], Answer | None]) -> AsyncIterator[House]:
-    made = House(bad)
+async def faulty_server(bad: Callable[[str, int], Answer | None]) -> AsyncIterator[FaultyServer]:
+    made = FaultyServer(bad)
     async with misbehaving(made.answer) as made.server:
         yield made
 
 
 @contextmanager
-def house_next_door(bad: Callable[[str, int], Answer | None]) -> Iterator[House]:
+def faulty_server_in_a_thread(bad: Callable[[str, int], Answer | None]) -> Iterator[FaultyServer]:
     """The same in a thread of its own, for a command that runs a loop of its own."""
-    made: list[House] = []
+    made: list[FaultyServer] = []
     up = threading.Event()
 
     async def serve() -> None:
-        async with house(bad) as opened:
+        async with faulty_server(bad) as opened:
             opened_until = asyncio.Event()
             made.append(opened)
             stops.append(lambda: loop.call_soon_threadsafe(opened_until.set))

@@ -1,4 +1,4 @@
-"""What sessions of one process share: an account's concurrency, its pauses; and models that stand in for one another."""
+"""What sessions of one process share: concurrency and pauses of an account; fallback models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from consilience.domain.outcome import Limits
 from consilience.models.fallback import Fallback
 from consilience.models.limiter import Limited, Pace, limiter_for
 from consilience.models.port import Completion, Model, ModelRequest
-from faults.house import house
+from faults.house import faulty_server
 from models import misbehaving
 
 TREE = Emergence(children=4, max_rounds=1)
@@ -110,7 +110,7 @@ async def test_pause_of_an_account_stops_both_deliberations_and_ends_gradually(
     assert all(report.answer == "Yes." and not report.missing for report in reports)
 
 
-async def test_retry_after_is_kept_by_both_deliberations(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_retry_after_is_respected_by_both_deliberations(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same over HTTP: the server sees no request for as long as it said."""
     wait = 0.2
     seen: list[float] = []
@@ -123,7 +123,7 @@ async def test_retry_after_is_kept_by_both_deliberations(monkeypatch: pytest.Mon
             return misbehaving.error(429, Retry_After=str(wait))
         return None
 
-    async with house(bad) as at:
+    async with faulty_server(bad) as at:
         for name, value in at.environment.items():
             monkeypatch.setenv(name, str(value))
         limiter_for(at.account, Pace(initial_window=2, max_window=2, max_spacing_seconds=0.0))

@@ -15,7 +15,7 @@ from consilience.cli.main import app
 from consilience.engine import seats
 from consilience.models.registry import resolve
 from consilience.reporting.formatting import seat_labels as seat_words
-from faults.house import House, house_next_door
+from faults.house import FaultyServer, faulty_server_in_a_thread
 from models.misbehaving import KEY, Answer, completion, error
 
 pytestmark = pytest.mark.processes
@@ -37,7 +37,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seats, "resolve", lambda name, **_: resolve(name, deadline=5.0, retries=1))
 
 
-def invoke(at: House, *arguments: str) -> Result:
+def invoke(at: FaultyServer, *arguments: str) -> Result:
     result = CliRunner().invoke(app, list(arguments), env=at.environment, prog_name="consilience")
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert KEY not in result.output
@@ -80,7 +80,7 @@ def invoke(at: House, *arguments: str) -> Result:
 def test_exit_code_json_show_and_replay_agree(
     bad: Misbehaviour, options: tuple[str, ...], code: int, reason: str, missing: list[str]
 ) -> None:
-    with house_next_door(bad) as at:
+    with faulty_server_in_a_thread(bad) as at:
         result = invoke(at, *RUN, *options, "--json")
         report = EmergenceReport.model_validate_json(result.stdout)
         assert (result.exit_code, report.stop_reason.value) == (code, reason)
@@ -108,7 +108,7 @@ def test_hanging_request_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         seats, "resolve", lambda name, **_: resolve(name, deadline=0.1 if name.endswith("L2N2") else 60, retries=1)
     )
-    with house_next_door(lambda seat, n: Answer(hang=True) if seat == "L2N2" else None) as at:
+    with faulty_server_in_a_thread(lambda seat, n: Answer(hang=True) if seat == "L2N2" else None) as at:
         result = invoke(at, *RUN)
     assert result.exit_code == 0
     assert "2 of 3 agents · 1 call failed (deadline)" in result.stdout.splitlines()[0]
@@ -117,7 +117,7 @@ def test_hanging_request_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -
 
 def test_control_characters_in_a_provider_error_are_not_printed() -> None:
     evil = "\x1b]0;owned\x07 \x9b2J \u202egnihton\u2028next"
-    with house_next_door(lambda seat, n: error(400, evil) if seat == "L2N2" else None) as at:
+    with faulty_server_in_a_thread(lambda seat, n: error(400, evil) if seat == "L2N2" else None) as at:
         result = invoke(at, *RUN)
         shown = invoke(at, "show", "last")
     for output in (result.stdout, result.stderr, shown.stdout):

@@ -15,7 +15,7 @@ from consilience.domain.outcome import FailureKind, Limits
 from consilience.models.limiter import Pace, limiter_for
 from consilience.models.registry import resolve
 from consilience.reporting.markdown import markdown
-from faults.house import BAD, Bad, House, house
+from faults.house import BAD, Bad, FaultyServer, faulty_server
 from models.misbehaving import KEY, Answer, completion, error
 
 TREE = Emergence(children=3, max_rounds=1)
@@ -28,7 +28,7 @@ def of(bad: Bad, *seats: str) -> Callable[[str, int], Answer | None]:
 
 
 async def deliberate(
-    at: House,
+    at: FaultyServer,
     monkeypatch: pytest.MonkeyPatch,
     *,
     hanging: Collection[str] = (),
@@ -36,7 +36,7 @@ async def deliberate(
     pace: Pace = QUICK,
     **options: Any,
 ) -> tuple[EmergenceReport, SqliteStore]:
-    """On the house's server, with a limiter that does not wait long and little patience with the seats that hang.
+    """On the faulty server, with a limiter that does not wait long and little patience with the seats that hang.
 
     The report is replayed and resumed, without a request, before it is given back.
     """
@@ -62,7 +62,7 @@ async def deliberate(
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
 async def test_failed_seat_is_reported_with_its_reason(bad: Bad, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with house(of(bad, "L2N2")) as at:
+    async with faulty_server(of(bad, "L2N2")) as at:
         report, store = await deliberate(at, monkeypatch, hanging=["L2N2"] if bad.name == "hang" else ())
     assert (report.stop_reason, exit_code(report)) == (StopReason.EXHAUSTED_STEPS, 0)
     assert report.answer == "L1N1 thinks: yes."
@@ -94,13 +94,13 @@ async def test_failure_of_the_root_or_of_all_seats_keeps_recorded_replies(
     bad: Bad, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert bad.kind is not None
-    async with house(of(bad, "L1N1")) as at:
+    async with faulty_server(of(bad, "L1N1")) as at:
         report, store = await deliberate(at, monkeypatch, hanging=["L1N1"] if bad.name == "hang" else ())
         store.close()
     assert (report.stop_reason, report.answer, exit_code(report)) == (StopReason.FAILED, None, 1)
     assert report.rounds[0].agents["L2N3"].lateral_response == "L2N3 thinks: yes."
     assert [m.agent for m in report.missing] == ["L1N1"]
-    async with house(of(bad, *SEATS)) as at:
+    async with faulty_server(of(bad, *SEATS)) as at:
         report, store = await deliberate(at, monkeypatch, hanging=SEATS if bad.name == "hang" else ())
         store.close()
     assert (report.stop_reason, report.quorum_met, exit_code(report)) == (StopReason.FAILED, False, 1)
@@ -110,7 +110,7 @@ async def test_failure_of_the_root_or_of_all_seats_keeps_recorded_replies(
 async def test_server_that_recovers_costs_only_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each fault once, then sense: every call is answered, and each further sending is counted once and as a retry."""
     passing = {"L2N1": error(429, Retry_After="0"), "L2N2": error(500), "L2N3": Answer(body=b"{", cut=1)}
-    async with house(lambda seat, n: passing.get(seat) if n == 1 else None) as at:
+    async with faulty_server(lambda seat, n: passing.get(seat) if n == 1 else None) as at:
         report, store = await deliberate(at, monkeypatch)
     assert (report.missing, report.degraded) == ((), None)
     spent = report.ledger.actual
@@ -125,7 +125,7 @@ async def test_server_that_recovers_costs_only_retries(monkeypatch: pytest.Monke
 
 async def test_retries_are_bounded_by_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit on calls bounds what the server sees, and the chair is still heard."""
-    async with house(lambda seat, n: error(500) if seat == "L2N1" else None) as at:
+    async with faulty_server(lambda seat, n: error(500) if seat == "L2N1" else None) as at:
         report, store = await deliberate(at, monkeypatch, retries=50, limits=Limits(calls=8))
         store.close()
     assert sum(at.asked.values()) == report.ledger.actual.requests <= 8
@@ -134,7 +134,7 @@ async def test_retries_are_bounded_by_the_budget(monkeypatch: pytest.MonkeyPatch
 
 async def test_pause_longer_than_the_deadline_fails_the_account_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits an hour; the others are turned away without a request, and told so."""
-    async with house(lambda seat, n: error(429, Retry_After="3600") if seat == "L2N1" else None) as at:
+    async with faulty_server(lambda seat, n: error(429, Retry_After="3600") if seat == "L2N1" else None) as at:
         report, store = await deliberate(
             at, monkeypatch, pace=Pace(initial_window=1, max_window=1, max_spacing_seconds=0.0)
         )
@@ -148,7 +148,7 @@ async def test_pause_longer_than_the_deadline_fails_the_account_at_once(monkeypa
 async def test_control_characters_in_an_error_do_not_reach_the_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with house(lambda seat, n: error(400, "\x1b[2J\x9b31m # gone | x") if seat == "L2N1" else None) as at:
+    async with faulty_server(lambda seat, n: error(400, "\x1b[2J\x9b31m # gone | x") if seat == "L2N1" else None) as at:
         report, store = await deliberate(at, monkeypatch)
         store.close()
     text = markdown(report)
@@ -156,8 +156,8 @@ async def test_control_characters_in_an_error_do_not_reach_the_report(
     assert r"\# gone \| x" in text
 
 
-async def test_refusal_detail_has_the_models_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with house(lambda seat, n: completion(None, refusal="Not that.") if seat == "L2N1" else None) as at:
+async def test_refusal_detail_contains_the_text_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with faulty_server(lambda seat, n: completion(None, refusal="Not that.") if seat == "L2N1" else None) as at:
         report, store = await deliberate(at, monkeypatch)
         store.close()
     assert report.missing[0].reason.endswith("the model refused to answer. Not that.")

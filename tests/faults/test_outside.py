@@ -162,7 +162,9 @@ def shaken(case: Case, workspace: Workspace, *, prompt: bool) -> Arrivals:
 
 @pytest.mark.matrix(keep=4)
 @every_case
-async def test_orders_and_budgets_with_an_outside_agent(case: Case, tmp_path: Path, sample) -> None:  # type: ignore[no-untyped-def]
+async def test_run_with_an_outside_agent_is_the_same_in_any_order_and_ends_on_any_budget(
+    case: Case, tmp_path: Path, sample
+) -> None:  # type: ignore[no-untyped-def]
     arrivals = shaken(case, Workspace.create(tmp_path / "w"), prompt=True)
     await arrivals.check_orders(range(4))
     await arrivals.check_budgets(sample(range(arrivals.need + 1), 3, whole=30), range(1))
@@ -170,7 +172,7 @@ async def test_orders_and_budgets_with_an_outside_agent(case: Case, tmp_path: Pa
 
 @pytest.mark.matrix(keep=4)
 @every_case
-async def test_killed_while_tickets_are_out_it_asks_nothing_twice(case: Case, tmp_path: Path, sample) -> None:  # type: ignore[no-untyped-def]
+async def test_run_killed_with_open_tickets_posts_none_twice(case: Case, tmp_path: Path, sample) -> None:  # type: ignore[no-untyped-def]
     points = sample(await shaken(case, Workspace.create(tmp_path / "points"), prompt=True).fault_points(), 6, whole=60)
     workspace = Workspace.create(tmp_path / "w")
     arrivals = shaken(case, workspace, prompt=True)
@@ -184,7 +186,7 @@ async def test_killed_while_tickets_are_out_it_asks_nothing_twice(case: Case, tm
 
 @pytest.mark.matrix(keep=3)
 @every_case
-async def test_answers_in_the_journal_serve_as_well(case: Case, tmp_path: Path, sample) -> None:  # type: ignore[no-untyped-def]
+async def test_run_with_outside_answers_in_the_journal_survives_kills(case: Case, tmp_path: Path, sample) -> None:  # type: ignore[no-untyped-def]
     """Of an agent who never claims; what its kind of answer comes to is the protocol's matter."""
     workspace = Workspace.create(tmp_path / "w")
     arrivals = shaken(case, workspace, prompt=False)

@@ -1,4 +1,4 @@
-"""Provider faults end to end, scripted: every protocol, every fault, whoever it strikes, ends typed with nothing lost."""
+"""Scripted provider faults end to end: every protocol with every fault in any seat ends typed and loses no recorded call."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ EMERGENT = [case for case in CALLING if case.name.startswith("emergence")]
 @pytest.mark.matrix(keep=12)
 @pytest.mark.parametrize("case", EMERGENT, ids=lambda case: case.name)
 @pytest.mark.parametrize("fault", [f for f in FAULTS if f.typed], ids=lambda fault: fault.name)
-async def test_emergence_without_a_leaf_continues_and_without_the_root_fails(case: Case, fault: Fault) -> None:
+async def test_emergence_with_a_failing_leaf_continues_and_with_a_failing_root_fails(case: Case, fault: Fault) -> None:
     assert fault.typed is not None
     leaves = len(case.protocol.topology().leaves)
     ends = {}

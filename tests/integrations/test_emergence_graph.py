@@ -1,4 +1,4 @@
-"""`emergence` as a LangGraph graph: node by node it comes to what the protocol comes to, and nothing is paid twice."""
+"""`emergence` as a LangGraph graph: the same result as the protocol, and no repeated calls."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def constant(request: ModelRequest) -> str:
     return "It is so." if request.agent == "L1N1" else agreeable(request)
 
 
-def dying(request: ModelRequest) -> str | Exception:
+def only_root_replies(request: ModelRequest) -> str | Exception:
     """Nobody but the root has a model that works."""
     return agreeable(request) if request.agent == "L1N1" else Rejected("no key")
 
@@ -71,7 +71,7 @@ SHAPES = {
     "a budget that ends in the second round": (Emergence(children=3, max_rounds=3), emergent, Limits(calls=13)),
     "no budget": (Emergence(children=3), emergent, Limits(calls=0)),
     "no step": (Emergence(children=3), emergent, Limits(steps=0)),
-    "no quorum": (Emergence(children=3, depth=3), dying, Limits()),
+    "no quorum": (Emergence(children=3, depth=3), only_root_replies, Limits()),
 }
 
 
@@ -103,7 +103,7 @@ async def test_graph_gives_the_same_journal_and_report_as_one_run(shape: str, st
 
 
 @pytest.mark.parametrize(("depth", "order"), [(2, SHALLOW), (4, DEEP)])
-def test_the_nodes_are_the_seeds_in_its_order_and_each_makes_its_own_calls(
+def test_graph_nodes_have_the_order_of_the_seed_and_make_their_own_calls(
     depth: int, order: tuple[str, ...], store: SqliteStore
 ) -> None:
     model = ScriptedModel(agreeable)
@@ -124,7 +124,7 @@ def test_the_nodes_are_the_seeds_in_its_order_and_each_makes_its_own_calls(
     assert asked[-1][1] == {"finalize/1"}
 
 
-def test_what_the_state_shows_at_a_node_is_what_was_said_up_to_it(store: SqliteStore) -> None:
+def test_state_at_a_node_contains_the_texts_up_to_it(store: SqliteStore) -> None:
     model = ScriptedModel(agreeable)
     graph = emergence_graph(children=2, max_rounds=2, model=model, store=store)
     states = list(graph.stream(TASK, stream_mode="values"))
@@ -140,7 +140,7 @@ def test_what_the_state_shows_at_a_node_is_what_was_said_up_to_it(store: SqliteS
     assert [len(state["round_history"]) for state in states if "round_history" in state][-1] == 2
 
 
-async def test_the_recursion_limit_is_that_of_the_formula_and_is_enough(store: SqliteStore) -> None:
+async def test_recursion_limit_equals_the_formula_and_suffices(store: SqliteStore) -> None:
     rounds = 30
     model = ScriptedModel(agreeable)
     graph = emergence_graph(

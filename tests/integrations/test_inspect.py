@@ -87,7 +87,7 @@ def wet(text: str, config: GenerateConfig) -> str:
     return "no" if "ice" in text else "yes"
 
 
-async def test_an_eval_deliberates_with_the_model_under_evaluation(tmp_path: Path, store: SqliteStore) -> None:
+async def test_solver_deliberates_with_the_model_under_evaluation(tmp_path: Path, store: SqliteStore) -> None:
     log = await run(tmp_path, deliberation(VOTE, store=store), mock(wet))
     assert log.status == "success"
     assert log.results is not None
@@ -107,7 +107,7 @@ async def test_an_eval_deliberates_with_the_model_under_evaluation(tmp_path: Pat
         assert (await consilience.replay(report.session, store=store)).digest() == report.digest()
 
 
-async def test_usage_and_every_request_stand_in_inspects_log(tmp_path: Path, store: SqliteStore) -> None:
+async def test_inspect_log_contains_usage_and_every_request(tmp_path: Path, store: SqliteStore) -> None:
     log = await run(tmp_path, deliberation(VOTE, store=store), mock(wet))
     usage = log.stats.model_usage["mockllm/model"]
     assert (usage.input_tokens, usage.output_tokens, usage.input_tokens_cache_read) == (
@@ -122,7 +122,7 @@ async def test_usage_and_every_request_stand_in_inspects_log(tmp_path: Path, sto
         assert len({event.config.seed for event in requests}) == 3, "every call has a seed of its own"
 
 
-async def test_typed_replies_are_asked_for_in_words(tmp_path: Path, store: SqliteStore) -> None:
+async def test_typed_replies_are_requested_in_the_prompt(tmp_path: Path, store: SqliteStore) -> None:
     seen: list[str] = []
 
     def reply(text: str, config: GenerateConfig) -> str:
@@ -136,7 +136,7 @@ async def test_typed_replies_are_asked_for_in_words(tmp_path: Path, store: Sqlit
     assert len(seen) == 2 * protocol.estimate().max
 
 
-async def test_other_models_may_sit_beside_the_one_under_evaluation(tmp_path: Path, store: SqliteStore) -> None:
+async def test_models_other_than_the_one_under_evaluation_take_seats(tmp_path: Path, store: SqliteStore) -> None:
     ours = ScriptedModel(lambda request: "no")
     models: Any = {"V1": Evaluated(), "V2": Evaluated(role="critic"), "V3": ours}
     roles = {"critic": mock(lambda text, config: "no")}
@@ -146,7 +146,7 @@ async def test_other_models_may_sit_beside_the_one_under_evaluation(tmp_path: Pa
     assert log.stats.model_usage["mockllm/model"].output_tokens == 2 * 2 * 2, "ours is in the report's ledger only"
 
 
-async def test_what_solvers_before_it_said_belongs_to_the_task(tmp_path: Path, store: SqliteStore) -> None:
+async def test_task_contains_messages_of_earlier_solvers(tmp_path: Path, store: SqliteStore) -> None:
     log = await run(
         tmp_path, [system_message("Ice is frozen."), deliberation(Solo(), store=store)], mock(lambda text, config: text)
     )
@@ -176,9 +176,7 @@ async def test_task_of_a_conversation_has_roles(tmp_path: Path, store: SqliteSto
     )
 
 
-async def test_a_sample_with_more_than_text_is_an_error_and_not_another_question(
-    tmp_path: Path, store: SqliteStore
-) -> None:
+async def test_sample_with_an_image_is_an_error(tmp_path: Path, store: SqliteStore) -> None:
     shown = ContentImage(image="data:image/png;base64,iVBORw0KGgo=")
     asked: list[ChatMessage] = [
         ChatMessageSystem(content="Look."),
@@ -197,7 +195,7 @@ async def test_a_sample_with_more_than_text_is_an_error_and_not_another_question
     assert samples(log)[0].store[REPORT]["task"] == "Is a cat in it?"
 
 
-async def test_an_outage_is_an_error_of_the_sample_and_no_wrong_answer(tmp_path: Path, store: SqliteStore) -> None:
+async def test_provider_outage_is_a_sample_error_not_a_wrong_answer(tmp_path: Path, store: SqliteStore) -> None:
     def reply(text: str, config: GenerateConfig) -> str:
         if "ice" in text:
             raise RuntimeError("the provider is down")
@@ -212,7 +210,7 @@ async def test_an_outage_is_an_error_of_the_sample_and_no_wrong_answer(tmp_path:
     assert "the provider is down" in json.dumps(ice.store[REPORT]) + ice.error.message
 
 
-async def test_one_seat_that_is_refused_is_missing_and_no_more(tmp_path: Path, store: SqliteStore) -> None:
+async def test_refused_seat_is_missing_and_the_sample_continues(tmp_path: Path, store: SqliteStore) -> None:
     asked: list[int] = []
 
     def reply(text: str, config: GenerateConfig) -> str | ModelOutput:

@@ -54,7 +54,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 
 @pytest.mark.parametrize("way", ["invoke", "ainvoke", "invoke inside a loop"])
-async def test_a_graph_is_given_the_answer_and_the_report(way: str, store: SqliteStore) -> None:
+async def test_node_writes_answer_and_report_to_the_state(way: str, store: SqliteStore) -> None:
     graph = graph_of(protocol_node(VOTE, model=ScriptedModel(voting), store=store))
     fields = {"task": "Is it so?"}
     if way == "ainvoke":
@@ -94,7 +94,7 @@ def test_node_uses_other_keys_and_object_states(store: SqliteStore) -> None:
     assert "It was so in May." in model.requests[0].text
 
 
-def test_path_in_the_state_is_read_and_a_text_alone_is_refused(store: SqliteStore, tmp_path: Path) -> None:
+def test_document_path_in_the_state_is_read_and_plain_text_refused(store: SqliteStore, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("It was so in May.")
     model = ScriptedModel(lambda request: "It is.")
     graph = graph_of(protocol_node(Solo(), model=model, sources="documents", store=store))
@@ -112,7 +112,7 @@ def test_node_works_outside_a_graph(store: SqliteStore) -> None:
     assert node.invoke({"task": "Is it so?"})["answer"] == "It is not.", "outside a graph each call is a session"
 
 
-def falling(at: str) -> tuple[ScriptedModel, list[str]]:
+def crashing_once(at: str) -> tuple[ScriptedModel, list[str]]:
     """A model whose process falls over at one call, once."""
     fallen: list[str] = []
 
@@ -125,10 +125,10 @@ def falling(at: str) -> tuple[ScriptedModel, list[str]]:
     return ScriptedModel(reply), fallen
 
 
-async def test_a_retry_of_the_node_pays_for_nothing_twice(store: SqliteStore) -> None:
+async def test_retry_of_a_node_repeats_no_completed_call(store: SqliteStore) -> None:
     """The votes are there when the call after them breaks off; the retry asks that one only."""
     protocol = consilience.Emergence(children=2, max_rounds=1)
-    model, fallen = falling("round-1/observe/L1N1")
+    model, fallen = crashing_once("round-1/observe/L1N1")
     retry = RetryPolicy(initial_interval=0.0, max_attempts=2, jitter=False, retry_on=RuntimeError)
     graph = graph_of(protocol_node(protocol, model=model, store=store), retry=retry)
     state = await graph.ainvoke({"task": "Is it so?"})
@@ -140,9 +140,9 @@ async def test_a_retry_of_the_node_pays_for_nothing_twice(store: SqliteStore) ->
     assert any("lost" in warning for warning in state["report"]["warnings"]), "what was in flight is reported"
 
 
-async def test_a_graph_that_goes_on_from_its_checkpoint_goes_on_with_the_session(store: SqliteStore) -> None:
+async def test_graph_resumed_from_a_checkpoint_resumes_the_session(store: SqliteStore) -> None:
     protocol = consilience.Emergence(children=2, max_rounds=1)
-    model, _ = falling("round-1/observe/L1N1")
+    model, _ = crashing_once("round-1/observe/L1N1")
     graph = graph_of(protocol_node(protocol, model=model, store=store), checkpointer=InMemorySaver())
     with pytest.raises(RuntimeError, match="falls over"):
         await graph.ainvoke({"task": "Is it so?"}, THREAD)
@@ -153,7 +153,7 @@ async def test_a_graph_that_goes_on_from_its_checkpoint_goes_on_with_the_session
     assert len(store.sessions()) == 1
 
 
-def test_every_visit_is_a_session_of_its_own(store: SqliteStore) -> None:
+def test_every_visit_of_a_node_is_a_new_session(store: SqliteStore) -> None:
     """A loop, a thread used again, and nodes fanned out: the same task, deliberated anew each time."""
     model = ScriptedModel(lambda request: f"{len(model.requests)}")
 
@@ -196,7 +196,7 @@ def test_node_without_task_names_the_key(state: dict[str, Any], store: SqliteSto
         graph.invoke({"turns": 1, **state})
 
 
-async def test_a_run_without_an_answer_is_no_exception(store: SqliteStore) -> None:
+async def test_run_without_an_answer_raises_no_exception(store: SqliteStore) -> None:
     model = ScriptedModel(lambda request: RateLimited("busy"))
     graph = graph_of(protocol_node(Solo(), model=model, store=store))
     state = await graph.ainvoke({"task": "Is it so?"})
@@ -204,7 +204,7 @@ async def test_a_run_without_an_answer_is_no_exception(store: SqliteStore) -> No
     assert state["report"]["stop_reason"] == "failed"
 
 
-async def test_events_are_streamed_as_they_come(store: SqliteStore) -> None:
+async def test_events_are_streamed_during_the_run(store: SqliteStore) -> None:
     graph = graph_of(protocol_node(VOTE, model=ScriptedModel(voting), store=store))
     seen = [part["consilience"]["type"] async for part in graph.astream({"task": "Is it so?"}, stream_mode="custom")]
     assert seen[0] == "session_started"

@@ -1,4 +1,4 @@
-"""What the adapters need is imported when it is used, and named where it is missing."""
+"""Frameworks of the adapters are imported on use, and a missing one is named."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_importing_the_adapters_imports_no_framework() -> None:
     assert process.stdout.strip() == "[]"
 
 
-def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     from consilience.integrations.inspect_ai import deliberation
     from consilience.integrations.langgraph import emergence_graph, protocol_node
     from consilience.integrations.textarena import DeliberatingAgent
@@ -49,9 +49,7 @@ class Absent:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def test_a_package_that_is_there_and_broken_is_not_called_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: object
-) -> None:
+def test_broken_package_is_not_reported_as_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "brokenpackage.py").write_text("import not_there_at_all\n")  # type: ignore[operator]
     with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):

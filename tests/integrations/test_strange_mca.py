@@ -21,7 +21,7 @@ from consilience.testing import ScriptedModel
 from kit.cases import emergent, well_formed
 
 TASK = "Is it so?"
-EITHER = {"child_per_parent": 2, "depth": 2}
+COMMON_PARAMETERS = {"child_per_parent": 2, "depth": 2}
 
 
 def installed(name: str) -> Any:
@@ -50,7 +50,7 @@ def test_run_strange_mca_takes_all_parameters_of_both_designs() -> None:
         ("perspectives", ["legal", "financial"]),
     ],
 )
-def test_any_parameter_of_the_bottom_up_design_asks_for_it(inputs: str, value: object) -> None:
+def test_any_parameter_of_the_bottom_up_design_selects_emergence(inputs: str, value: object) -> None:
     chosen = choose_protocol(False, {inputs: value})
     assert isinstance(chosen.protocol, Emergence)
     assert chosen.ignored == ()
@@ -59,12 +59,12 @@ def test_any_parameter_of_the_bottom_up_design_asks_for_it(inputs: str, value: o
 
 
 @pytest.mark.parametrize("mca_mode", [False, True])
-def test_no_perspectives_at_all_is_a_mistake_in_plain_words(mca_mode: bool) -> None:
+def test_empty_perspectives_are_a_user_error(mca_mode: bool) -> None:
     with pytest.raises(SettingsError, match=r"perspectives is empty\. Name at least one, or leave it out"):
         run_strange_mca(TASK, mca_mode=mca_mode, perspectives=[])
 
 
-def test_the_final_state_is_the_seeds(tmp_path: Path) -> None:
+def test_final_state_has_the_fields_of_the_seed(tmp_path: Path) -> None:
     model = ScriptedModel(agreeable)
     store = SqliteStore(":memory:")
     state = run_strange_mca(
@@ -96,8 +96,8 @@ def test_the_final_state_is_the_seeds(tmp_path: Path) -> None:
     )
 
 
-async def test_it_works_inside_a_loop_and_uses_the_users_journal_by_default(home: Path) -> None:
-    state = run_strange_mca(TASK, **EITHER, max_rounds=1, model=ScriptedModel(agreeable))
+async def test_run_strange_mca_inside_a_running_loop_records_in_the_default_journal(home: Path) -> None:
+    state = run_strange_mca(TASK, **COMMON_PARAMETERS, max_rounds=1, model=ScriptedModel(agreeable))
     assert state["final_response"]
     store = SqliteStore(home / "journal.db")
     assert len(store.sessions()) == 1
@@ -108,7 +108,7 @@ def test_ignored_parameters_are_listed_in_one_warning() -> None:
     with pytest.warns(UserWarning, match="emergence are ignored: max_iterations, print_tree, langfuse, viz$") as heard:
         run_strange_mca(
             TASK,
-            **EITHER,
+            **COMMON_PARAMETERS,
             max_rounds=1,
             max_iterations=3,
             print_tree=True,
@@ -124,12 +124,12 @@ def test_ignored_parameters_are_listed_in_one_warning() -> None:
 
 def test_unknown_parameter_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"no parameter max_round\. It has: task, model, .*max_rounds, "):
-        run_strange_mca(TASK, **EITHER, max_round=3, model=ScriptedModel([]))
+        run_strange_mca(TASK, **COMMON_PARAMETERS, max_round=3, model=ScriptedModel([]))
     with pytest.raises(SettingsError, match="depth must be at least 2"):
         run_strange_mca(TASK, depth=1, max_rounds=1, model=ScriptedModel([]))
 
 
-def test_models_are_known_by_the_names_they_have_elsewhere() -> None:
+def test_model_names_without_a_provider_get_theirs() -> None:
     assert full_name("gpt-4o-mini") == "openai:gpt-4o-mini"
     assert full_name("gpt-3.5-turbo") == "openai:gpt-3.5-turbo"
     assert full_name("claude-of-a-later-day") == "anthropic:claude-of-a-later-day", "of a known family"
@@ -143,9 +143,9 @@ def test_models_are_known_by_the_names_they_have_elsewhere() -> None:
 
 
 @installed("broadcast")
-def test_mca_mode_is_broadcast() -> None:
+def test_mca_mode_selects_broadcast() -> None:
     chosen = choose_protocol(
-        True, {**EITHER, "max_coordination_rounds": 0, "max_iterations": 1, "satisfaction_threshold": 0.5}
+        True, {**COMMON_PARAMETERS, "max_coordination_rounds": 0, "max_iterations": 1, "satisfaction_threshold": 0.5}
     )
     assert chosen.protocol.name == "broadcast"
     settings = chosen.protocol.model_dump()
@@ -156,7 +156,9 @@ def test_mca_mode_is_broadcast() -> None:
         "domain_specific_instructions",
     )
     model = ScriptedModel(lambda request: '{"rating": "good", "satisfied": true, "flags": [], "text": "It is."}')
-    state = run_strange_mca(TASK, **EITHER, mca_mode=True, max_iterations=1, model=model, store=SqliteStore(":memory:"))
+    state = run_strange_mca(
+        TASK, **COMMON_PARAMETERS, mca_mode=True, max_iterations=1, model=model, store=SqliteStore(":memory:")
+    )
     assert len(model.requests) == 10, "the budget of the seed"
     assert state["final_response"] == "It is."
     assert set(state) == {"task", "final_response", "strange_loops", "child_responses", "mca_metadata"}
@@ -167,8 +169,8 @@ def test_mca_mode_is_broadcast() -> None:
 
 
 @installed("decompose")
-def test_without_any_of_them_the_root_assigns_subtasks() -> None:
-    chosen = choose_protocol(False, EITHER)
+def test_parameters_of_neither_design_select_decompose() -> None:
+    chosen = choose_protocol(False, COMMON_PARAMETERS)
     assert chosen.protocol.name == "decompose"
     assert choose_protocol(False, {"max_iterations": 2}).ignored == ("max_iterations",)
 
@@ -179,7 +181,7 @@ def test_without_any_of_them_the_root_assigns_subtasks() -> None:
     model = ScriptedModel(reply)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        state = run_strange_mca(TASK, **EITHER, model=model, store=SqliteStore(":memory:"))
+        state = run_strange_mca(TASK, **COMMON_PARAMETERS, model=model, store=SqliteStore(":memory:"))
     assert len(model.requests) == 4, "the budget of the seed"
     assert set(state) == {"task", "final_response", "strange_loops", "child_responses"}
     assert state["final_response"] == "L1N1 did it"

@@ -52,7 +52,7 @@ def across(request: ModelRequest) -> str:
     return f"{wanted}, says {request.agent}, rather than [0]."
 
 
-def test_the_example_plays_a_whole_game(
+def test_example_plays_a_complete_game(
     example: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], home: Path
 ) -> None:
     model = ScriptedModel(across)
@@ -73,7 +73,7 @@ def test_the_example_plays_a_whole_game(
     store.close()
 
 
-def test_two_panels_play_nim_where_the_game_does_not_say_what_is_open(example: ModuleType, store: SqliteStore) -> None:
+def test_two_panels_play_nim_without_a_list_of_open_moves(example: ModuleType, store: SqliteStore) -> None:
     """One empties the first pile there is, the other takes single objects from it."""
 
     def emptying(request: ModelRequest) -> str:
@@ -103,7 +103,7 @@ def test_adapter_is_registered_as_a_textarena_agent() -> None:
 
 
 OPEN = "\n[GAME] Rules: write '[9]'.\nAvailable Moves: '[1]', '[2]'\n[Player 1] [1]\n[GAME] Board\n\nAvailable Moves: '[2]', '[3]'"
-SHUT = "\n[GAME] Rules: write [pile quantity]."
+NO_OPEN_MOVES = "\n[GAME] Rules: write [pile quantity]."
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,11 @@ SHUT = "\n[GAME] Rules: write [pile quantity]."
         ("Not [1]: I take [3], since [2] would lose.", OPEN, "[3]"),
         ("I take [1].", OPEN, "[2]"),
         ("The third square.", OPEN, "[2]"),
-        ("[1 4], which leaves less than [0 1].", SHUT, "[1 4]"),
-        ("  A free text, as in a debate. ", SHUT, "A free text, as in a debate."),
+        ("[1 4], which leaves less than [0 1].", NO_OPEN_MOVES, "[1 4]"),
+        ("  A free text, as in a debate. ", NO_OPEN_MOVES, "A free text, as in a debate."),
     ],
 )
-def test_the_action_is_what_the_answer_names_first_of_what_is_open(
+def test_action_is_the_first_open_move_named_in_the_answer(
     answer: str, observation: str, action: str, store: SqliteStore
 ) -> None:
     agent = DeliberatingAgent(Solo(), model=ScriptedModel([answer]), store=store)
@@ -128,7 +128,7 @@ def test_the_action_is_what_the_answer_names_first_of_what_is_open(
     ("answer", "stray"),
     [("[Raise 40] because my hand is strong", False), ("[call], says everybody.", False), ("hello", True)],
 )
-def test_a_game_of_poker_that_lists_its_moves_as_forms_comes_to_its_end(
+def test_poker_game_with_moves_listed_as_forms_is_played_to_the_end(
     answer: str, stray: bool, store: SqliteStore
 ) -> None:
     """What the answer names is played, whatever its stake; where it names nothing, no refused move is tried again."""
@@ -152,7 +152,7 @@ def test_a_game_of_poker_that_lists_its_moves_as_forms_comes_to_its_end(
 FORMS = (
     "\n[GAME] Rules\nAvailable actions:\n'[Fold]'\n'[Bet N]'\n'[Offer: <PRICE>]'\n'[Say: Some message]'\n'[Go to col]'"
 )
-NOT_TAKEN = "\n[GAME] Player 0 attempted an invalid move. Reason: no. Please resubmit a valid move."
+REFUSED_MOVE = "\n[GAME] Player 0 attempted an invalid move. Reason: no. Please resubmit a valid move."
 
 
 @pytest.mark.parametrize(
@@ -163,16 +163,16 @@ NOT_TAKEN = "\n[GAME] Player 0 attempted an invalid move. Reason: no. Please res
         ("[Say: let us talk]", FORMS, "[Say: let us talk]", 0),
         ("[Go to 7]", FORMS, "[Go to 7]", 0),
         ("[Jump 7]", FORMS, "[Fold]", 1),
-        ("[Bet 5] or [Fold]", f"{FORMS}\n[Player 0] [Bet 5]{NOT_TAKEN}", "[Fold]", 0),
+        ("[Bet 5] or [Fold]", f"{FORMS}\n[Player 0] [Bet 5]{REFUSED_MOVE}", "[Fold]", 0),
         ("[X 0]", "\n[GAME] Available Moves: '[O 0]', '[X 0]'", "[X 0]", 0),
         ("[Y 0]", "\n[GAME] Available Moves: '[X 1]', '[O 0]'", "[X 1]", 1),
-        ("[3]", f"{OPEN}\n[Player 0] [3]{NOT_TAKEN}", "[2]", 1),
-        ("prose", f"{OPEN}\n[Player 0] [2]{NOT_TAKEN}\n[GAME] The same board.", "[3]", 1),
-        ("prose", f"{OPEN}\n[Player 0] [2]{NOT_TAKEN}\n[Player 0] [3]\n[Player 1] [0]", "[2]", 1),
-        ("prose", f"{OPEN}\n[Player 0] [2]{NOT_TAKEN}\n[Player 0] [3]{NOT_TAKEN}", "prose", 0),
+        ("[3]", f"{OPEN}\n[Player 0] [3]{REFUSED_MOVE}", "[2]", 1),
+        ("prose", f"{OPEN}\n[Player 0] [2]{REFUSED_MOVE}\n[GAME] The same board.", "[3]", 1),
+        ("prose", f"{OPEN}\n[Player 0] [2]{REFUSED_MOVE}\n[Player 0] [3]\n[Player 1] [0]", "[2]", 1),
+        ("prose", f"{OPEN}\n[Player 0] [2]{REFUSED_MOVE}\n[Player 0] [3]{REFUSED_MOVE}", "prose", 0),
     ],
 )
-def test_a_form_leaves_the_value_open_and_a_refused_move_is_not_played_again(
+def test_move_form_accepts_any_value_and_a_refused_move_is_not_repeated(
     answer: str, observation: str, action: str, stray: int, store: SqliteStore
 ) -> None:
     agent = DeliberatingAgent(Solo(), model=ScriptedModel([answer]), store=store)
@@ -180,13 +180,13 @@ def test_a_form_leaves_the_value_open_and_a_refused_move_is_not_played_again(
     assert agent.stray == stray
 
 
-def test_without_an_answer_there_is_a_move_if_one_is_open(store: SqliteStore) -> None:
+def test_agent_without_an_answer_plays_an_open_move(store: SqliteStore) -> None:
     agent = DeliberatingAgent(Solo(), model=ScriptedModel([]), limits=Limits(calls=0), store=store)
     assert agent(OPEN) == "[2]"
-    assert agent(SHUT) == "I have no move: the deliberation ended as exhausted_budget."
+    assert agent(NO_OPEN_MOVES) == "I have no move: the deliberation ended as exhausted_budget."
 
 
-def test_a_template_is_filled_as_it_stands(store: SqliteStore) -> None:
+def test_template_is_filled_without_interpreting_other_braces(store: SqliteStore) -> None:
     model = ScriptedModel(["[2]"])
     DeliberatingAgent(Solo(), model=model, template="{x} plays:\n{observation}", store=store)("a {board}")
     assert "{x} plays:\na {board}" in model.requests[0].text
@@ -194,7 +194,7 @@ def test_a_template_is_filled_as_it_stands(store: SqliteStore) -> None:
         DeliberatingAgent(Solo(), model=model, template="Play!")
 
 
-def test_the_prompts_of_a_long_game_do_not_grow(store: SqliteStore) -> None:
+def test_prompts_of_a_long_game_do_not_grow(store: SqliteStore) -> None:
     model = ScriptedModel(lambda request: "[0]")
     agent = DeliberatingAgent(Solo(), model=model, most_characters=1_000, store=store)
     observation = "\n[GAME] These are the rules."
@@ -212,7 +212,7 @@ def test_the_prompts_of_a_long_game_do_not_grow(store: SqliteStore) -> None:
 
 
 @given(st.lists(st.text("ab\n[] ", max_size=40), max_size=30), st.integers(50, 400))
-def test_an_observation_is_bounded(messages: list[str], most: int) -> None:
+def test_shortened_observation_is_within_the_limit(messages: list[str], most: int) -> None:
     observation = "".join(f"\n[GAME] {message}" for message in messages)
     shortened = shorten_observation(observation, most)
     assert len(shortened) <= most + 50
@@ -220,7 +220,7 @@ def test_an_observation_is_bounded(messages: list[str], most: int) -> None:
         assert shortened == observation
 
 
-def test_the_agent_of_strange_mca_takes_its_parameters(store: SqliteStore) -> None:
+def test_strange_mca_agent_takes_its_parameters(store: SqliteStore) -> None:
     model = ScriptedModel(lambda request: "I take [3].")
     with pytest.warns(UserWarning, match="emergence are ignored: print_details$") as heard:
         agent = StrangeMCAAgent(
@@ -241,13 +241,13 @@ def test_the_agent_of_strange_mca_takes_its_parameters(store: SqliteStore) -> No
     templated = StrangeMCAAgent(
         model=model, max_rounds=1, task_template="Chess, and nothing else: {observation}", store=store
     )
-    templated(SHUT)
+    templated(NO_OPEN_MOVES)
     assert templated.report is not None
-    assert templated.report.task == f"Chess, and nothing else: {SHUT}"
+    assert templated.report.task == f"Chess, and nothing else: {NO_OPEN_MOVES}"
 
 
 @pytest.mark.skipif("broadcast" not in protocol_names(), reason="the protocol broadcast is not installed")
-def test_the_agent_of_strange_mca_broadcasts_in_mca_mode(store: SqliteStore) -> None:
+def test_strange_mca_agent_in_mca_mode_runs_broadcast(store: SqliteStore) -> None:
     text = '{"rating": "good", "satisfied": true, "flags": [], "text": "I take [3]."}'
     agent = StrangeMCAAgent(model=ScriptedModel(lambda request: text), mca_mode=True, max_iterations=1, store=store)
     assert agent(OPEN) == "[3]"

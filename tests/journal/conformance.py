@@ -158,7 +158,7 @@ class StoreConformance:
         assert [event.key for event in store.read("a")] == ["of a"]  # type: ignore[union-attr]
         store.close()
 
-    async def test_session_id_is_given_once(self, opened: Open) -> None:
+    async def test_session_id_in_use_is_refused(self, opened: Open) -> None:
         store = opened()
         journal = store.create("s")
         with pytest.raises(SettingsError, match="already"):
@@ -167,7 +167,7 @@ class StoreConformance:
         await journal.close()
         store.close()
 
-    def test_session_id_wanted_by_several_threads_is_given_to_one(self, opened: Open) -> None:
+    def test_session_id_requested_by_several_threads_goes_to_one(self, opened: Open) -> None:
         store = opened()
         start = threading.Barrier(4)
         refusals: list[str] = []
@@ -216,14 +216,14 @@ class StoreConformance:
     @pytest.mark.parametrize(
         "id", ["", " ", ".", "..", ".hidden", "a/b", "../a", "a\\b", "a\0b", "a\nb", "b" * 300, "\ud800"]
     )
-    def test_session_id_that_is_no_file_name_is_refused(self, id: str, opened: Open) -> None:
+    def test_session_id_invalid_as_a_file_name_is_refused(self, id: str, opened: Open) -> None:
         store = opened()
         with pytest.raises(SettingsError, match="invalid session id"):
             store.create(id)
         assert store.sessions() == []
         store.close()
 
-    async def test_a_removed_session_leaves_nothing_that_only_it_used(self, opened: Open) -> None:
+    async def test_removed_session_leaves_no_texts_that_only_it_used(self, opened: Open) -> None:
         store = opened()
         opening = ("i", "k", f"t:{text_id('of both')}")
         prompts = {}
@@ -368,7 +368,7 @@ class StoreConformance:
         await journal.close()
         store.close()
 
-    async def test_the_reader_works_on_a_thread_of_its_own(self, opened: Open) -> None:
+    async def test_reader_runs_on_its_own_thread(self, opened: Open) -> None:
         """While it reads, the event loop goes on: here the loop itself ends the read."""
         store = opened()
         await store.create("s").close()
@@ -403,7 +403,7 @@ class StoreConformance:
         await journal.close()
         store.close()
 
-    async def test_a_tail_follows_to_the_end_of_the_session(self, opened: Open) -> None:
+    async def test_tail_yields_events_up_to_the_end_of_the_session(self, opened: Open) -> None:
         store = opened()
         journal = store.create("s")
         await journal.commit(completed("k0", "t", "0"), texts=["t"])

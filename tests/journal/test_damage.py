@@ -1,4 +1,4 @@
-"""A damaged journal is not believed: not that a session is unfinished, nor that nothing refers to a text."""
+"""Damaged journals: no session is wrongly reported as unfinished and no text wrongly removed."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from consilience.domain.events import AnyEvent
 from consilience.journal.sqlite import SqliteStore
 from consilience.journal.sqlite_open import COLUMNS
 
-KEPT = Path(__file__).parent.parent / "fixtures" / "journals" / "schema-1-emergence-2.db"
+FIXTURE_JOURNAL = Path(__file__).parent.parent / "fixtures" / "journals" / "schema-1-emergence-2.db"
 PAGE = 4096
-PAIRS = list(itertools.combinations(range(1, KEPT.stat().st_size // PAGE), 2))
+PAIRS = list(itertools.combinations(range(1, FIXTURE_JOURNAL.stat().st_size // PAGE), 2))
 
 
 @pytest.fixture
 def journal(home: Path) -> Path:
-    return Path(shutil.copy(KEPT, home / "journal.db"))
+    return Path(shutil.copy(FIXTURE_JOURNAL, home / "journal.db"))
 
 
 def exchange(journal: Path, left: int, other: int) -> None:
     """Two pages, as by a disk that wrote each where the other belongs; the first is 0."""
-    data = bytearray(KEPT.read_bytes())
+    data = bytearray(FIXTURE_JOURNAL.read_bytes())
     first, second = (slice(n * PAGE, (n + 1) * PAGE) for n in (left, other))
     data[first], data[second] = data[second], data[first]
     journal.write_bytes(data)
@@ -48,14 +48,14 @@ def command(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.fixture(scope="module")
-def right(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[AnyEvent]]:
-    return sessions_of(Path(shutil.copy(KEPT, tmp_path_factory.mktemp("right") / "journal.db")))
+def undamaged_sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[AnyEvent]]:
+    return sessions_of(Path(shutil.copy(FIXTURE_JOURNAL, tmp_path_factory.mktemp("right") / "journal.db")))
 
 
 @pytest.mark.matrix(keep=60, whole=600)
 @pytest.mark.parametrize("pages", PAIRS)
-def test_with_two_pages_exchanged_a_session_is_read_as_it_was_or_refused(
-    pages: tuple[int, int], journal: Path, right: dict[str, list[AnyEvent]]
+def test_journal_with_two_pages_exchanged_is_read_correctly_or_refused(
+    pages: tuple[int, int], journal: Path, undamaged_sessions: dict[str, list[AnyEvent]]
 ) -> None:
     exchange(journal, *pages)
     try:
@@ -65,16 +65,16 @@ def test_with_two_pages_exchanged_a_session_is_read_as_it_was_or_refused(
     with closing(store):
         read: dict[str, list[AnyEvent]] = {}
         refused: list[str] = []
-        for session in right:
+        for session in undamaged_sessions:
             try:
                 read[session] = store.read(session)
             except StoreUnusable as error:
                 refused.append(str(error))
-        assert read == {session: right[session] for session in read}
+        assert read == {session: undamaged_sessions[session] for session in read}
         assert all(".recover" in text for text in refused)
 
 
-def hidden(journal: Path) -> tuple[int, int]:
+def find_hiding_pages(journal: Path) -> tuple[int, int]:
     """Pages whose exchange hides the events of the finished session `plain` without an error of SQLite's."""
     for pages in PAIRS:
         exchange(journal, *pages)
@@ -92,8 +92,8 @@ def hidden(journal: Path) -> tuple[int, int]:
 
 
 @pytest.fixture
-def misplaced(journal: Path) -> Path:
-    exchange(journal, *hidden(journal))
+def journal_with_hidden_events(journal: Path) -> Path:
+    exchange(journal, *find_hiding_pages(journal))
     return journal
 
 
@@ -111,7 +111,9 @@ def misplaced(journal: Path) -> Path:
     ],
     ids=" ".join,
 )
-def test_a_finished_session_is_not_shown_as_killed_before_it_began(misplaced: Path, arguments: tuple[str, ...]) -> None:
+def test_finished_session_in_a_damaged_journal_is_not_shown_as_killed(
+    journal_with_hidden_events: Path, arguments: tuple[str, ...]
+) -> None:
     code, output = command(*arguments)
     assert code == 2
     assert "damaged" in output
@@ -129,15 +131,17 @@ def test_a_finished_session_is_not_shown_as_killed_before_it_began(misplaced: Pa
     ],
     ids=" ".join,
 )
-def test_nothing_is_removed_from_a_damaged_journal(misplaced: Path, arguments: tuple[str, ...]) -> None:
+def test_removal_from_a_damaged_journal_is_refused(
+    journal_with_hidden_events: Path, arguments: tuple[str, ...]
+) -> None:
     """What only misplaced records refer to would go for good."""
     command("sessions", "list")
-    with closing(sqlite3.connect(misplaced)) as db:
+    with closing(sqlite3.connect(journal_with_hidden_events)) as db:
         before = [db.execute(f"SELECT COUNT(*) FROM {table}").fetchall() for table in ("sessions", "texts", "prompts")]
     code, output = command(*arguments)
     assert code == 2
     assert "damaged" in output
-    with closing(sqlite3.connect(misplaced)) as db:
+    with closing(sqlite3.connect(journal_with_hidden_events)) as db:
         after = [db.execute(f"SELECT COUNT(*) FROM {table}").fetchall() for table in ("sessions", "texts", "prompts")]
     assert after == before
 
@@ -176,7 +180,7 @@ def test_missing_table_is_reported_and_not_created(journal: Path, table: str) ->
         ("UPDATE prompts SET added=replace(added, 'k:', 'K:')", "is damaged"),
     ],
 )
-def test_other_damage_is_reported(journal: Path, change: str, expected: str) -> None:
+def test_damaged_record_or_schema_is_reported(journal: Path, change: str, expected: str) -> None:
     run(change)(journal)
     with pytest.raises(StoreUnusable, match=expected):
         read_with_prompts(journal, "plain")

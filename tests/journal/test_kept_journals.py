@@ -1,4 +1,4 @@
-"""Journals of earlier versions, kept as they were written: shown and digested for ever, run again for their version."""
+"""Journals of earlier versions: shown and digested by every later version, replayed by their own."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from kit.runs import Seat
 from kit.throwaways import Outside
 from kit.tools import tooled
 
-KEPT = sorted((Path(__file__).parent.parent / "fixtures" / "journals").glob("*.db"))
-EXPECTED = {path.stem: json.loads(path.with_suffix(".json").read_text()) for path in KEPT}
-SESSIONS = [(path, session) for path in KEPT for session in EXPECTED[path.stem]]
+FIXTURE_JOURNALS = sorted((Path(__file__).parent.parent / "fixtures" / "journals").glob("*.db"))
+EXPECTED = {path.stem: json.loads(path.with_suffix(".json").read_text()) for path in FIXTURE_JOURNALS}
+SESSIONS = [(path, session) for path in FIXTURE_JOURNALS for session in EXPECTED[path.stem]]
 
 every_session = pytest.mark.parametrize(("kept", "session"), SESSIONS, ids=lambda value: getattr(value, "stem", value))
 
 
 def test_fixture_journal_contains_every_kind_of_session() -> None:
-    for path in KEPT:
+    for path in FIXTURE_JOURNALS:
         states = {session.rpartition("-")[2] for session in EXPECTED[path.stem]}
         assert {"plain", "killed", "limited"} <= states
         if "emergence" in path.stem:
@@ -43,7 +43,7 @@ def test_fixture_journal_contains_every_kind_of_session() -> None:
 
 
 def test_every_shipped_protocol_has_a_kept_journal() -> None:
-    kept = "".join(path.stem for path in KEPT)
+    kept = "".join(path.stem for path in FIXTURE_JOURNALS)
     shipped = [name for name in protocol_names() if find_protocol(name).__module__.startswith("consilience.")]
     assert [name for name in shipped if f"-{name}-" not in kept] == []
 

@@ -21,14 +21,14 @@ from consilience.journal.open_store import open_store
 from consilience.journal.sqlite import SqliteStore
 from kit import forks
 
-KEPT = Path(__file__).parent.parent / "fixtures" / "journals" / "schema-1-emergence-1.db"
+FIXTURE_JOURNAL = Path(__file__).parent.parent / "fixtures" / "journals" / "schema-1-emergence-1.db"
 
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
     """A journal of schema 1 from before the table `held`."""
     path = tmp_path / "journal.db"
-    shutil.copy(KEPT, path)
+    shutil.copy(FIXTURE_JOURNAL, path)
     with sqlite3.connect(path) as db:
         db.execute("DROP TABLE IF EXISTS held")
     db.close()
@@ -110,7 +110,7 @@ def test_migrations_are_numbered_without_gaps() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="rights of a directory")
-def test_an_old_journal_in_a_directory_without_rights_is_read_and_not_migrated(old: Path) -> None:
+def test_old_journal_in_a_read_only_directory_is_read_without_migration(old: Path) -> None:
     directory = Path(tempfile.mkdtemp())
     path = directory / "journal.db"
     shutil.move(old, path)
@@ -149,7 +149,7 @@ def _read_as_another_user(path: Path) -> int:
     return 0
 
 
-def test_a_place_of_another_kind_of_store_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_address_of_an_unknown_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingsError, match="no store for postgresql://"):
         open_store("postgresql://localhost/consilience")
     monkeypatch.setenv("CONSILIENCE_JOURNAL", "postgresql://localhost/consilience")
@@ -157,7 +157,7 @@ def test_a_place_of_another_kind_of_store_is_refused_by_name(monkeypatch: pytest
         open_store()
 
 
-def test_the_environment_names_the_default_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_journal_is_taken_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONSILIENCE_JOURNAL", str(tmp_path / "elsewhere" / "mine.db"))
     open_store().close()
     assert (tmp_path / "elsewhere" / "mine.db").exists()

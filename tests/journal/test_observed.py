@@ -65,7 +65,7 @@ def rows(store: SqliteStore) -> list[str]:
 
 
 @pytest.mark.parametrize("last", [2, 7, 11, 20, 33])
-async def test_events_shown_before_a_kill_are_those_of_the_resumed_journal(last: int, tmp_path: Path) -> None:
+async def test_events_observed_before_a_kill_are_in_the_resumed_journal(last: int, tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     with start(RUN, path, last) as process:
         shown, _ = process.communicate(timeout=60)

@@ -46,7 +46,7 @@ def test_decoded_events_equal_pydantic_and_are_smaller() -> None:
 
 
 @pytest.mark.parametrize("replay", [False, True])
-async def test_a_resume_reads_texts_in_batches(replay: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_resume_reads_texts_in_batches(replay: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Statements against the journal do not grow with the calls that are recorded."""
     counts = []
     for rounds in (1, 6):

@@ -1,4 +1,4 @@
-"""What is removed from a SQLite journal is gone from its files, and whatever any other session refers to stays."""
+"""Removal from a SQLite journal deletes every byte of a session except texts that another session uses."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def plant(store: SqliteStore, session: str, *, size: int = 1) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 200], ids=["in one page", "in many"])
-async def test_removal_leaves_no_byte_in_any_file(store: SqliteStore, tmp_path: Path, size: int) -> None:
+async def test_removal_leaves_no_byte_of_the_session_in_any_file(store: SqliteStore, tmp_path: Path, size: int) -> None:
     journal = store.create("kept")
     await journal.commit(completed("k", "another matter"), texts=["another matter"])
     await plant(store, "s", size=size)
@@ -138,7 +138,7 @@ def process(program: str, journal: Path, *arguments: str) -> CompletedProcess[st
     return forks.run(command, env=env, capture_output=True, text=True, timeout=60)
 
 
-async def test_killed_removal_is_atomic_and_the_next_wipes_the_rest(tmp_path: Path) -> None:
+async def test_removal_killed_midway_is_atomic_and_the_next_wipes_the_rest(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "journal.db")
     await plant(store, "s", size=50)
     journal = store.create("kept")
@@ -180,7 +180,7 @@ EVENT_TYPES: list[type[BaseModel]] = list(get_args(get_args(AnyEvent)[0]))
 
 
 @pytest.mark.parametrize("event", EVENT_TYPES, ids=lambda event: event.__name__)
-def test_an_id_is_found_in_any_field_of_any_event(event: type[BaseModel]) -> None:
+def test_ids_in_finds_an_id_in_any_field_of_any_event(event: type[BaseModel]) -> None:
     """Fields are walked as they are declared, so a new type or field is covered by being there."""
     names = set(event.model_fields) - {"type", "seq"}
     assert names
@@ -191,7 +191,7 @@ def test_an_id_is_found_in_any_field_of_any_event(event: type[BaseModel]) -> Non
             assert ids_in(body) == [id], name
 
 
-def test_text_without_the_form_of_an_id_is_no_reference() -> None:
+def test_ids_in_ignores_text_without_the_form_of_an_id() -> None:
     id = text_id("x")
     assert ids_in(f'{{"digest":"{id}a","key":"{id[:-1]}","other":"-{id}"}}') == []
     assert ids_in('{"satisfaction_threshold":0.7,"flags":["contradiction_detected"]}') == [], "words of that length"
@@ -224,7 +224,7 @@ def rows(store: SqliteStore, table: str) -> set[bytes]:
 
 
 @pytest.mark.parametrize("case", CALLING, ids=lambda case: case.name)
-async def test_a_session_replays_when_another_of_its_kind_is_removed(
+async def test_removal_of_a_similar_session_keeps_the_other_replayable(
     case: Case, store: SqliteStore, tmp_path: Path
 ) -> None:
     """What stays is exactly what the session would have stored alone."""

@@ -51,11 +51,17 @@ def size(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-LOOK = "import sys; from consilience.journal.sqlite import SqliteStore as S; s = S(sys.argv[1]); print(s.sessions()); s.close()"
+LIST_SESSIONS = """
+import sys
+from consilience.journal.sqlite import SqliteStore
+store = SqliteStore(sys.argv[1])
+print(store.sessions())
+store.close()
+"""
 
 
 @pytest.mark.parametrize("opened_again", [False, True], ids=["once", "twice in this process"])
-async def test_reading_process_that_closes_loses_no_commit(
+async def test_reader_process_that_closes_loses_no_commit(
     store: SqliteStore, tmp_path: Path, opened_again: bool
 ) -> None:
     """Whoever closes a journal last clears its log away: a process that looks in must see that somebody else is still there."""
@@ -63,7 +69,7 @@ async def test_reading_process_that_closes_loses_no_commit(
 
     def look() -> str:
         return forks.run(
-            [sys.executable, "-c", LOOK, str(path)], capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, "-c", LIST_SESSIONS, str(path)], capture_output=True, text=True, check=True, timeout=60
         ).stdout.strip()
 
     if opened_again:
@@ -79,7 +85,7 @@ async def test_reading_process_that_closes_loses_no_commit(
     assert look() == "['s', 't']", "another process reads what was written since"
 
 
-HOLD = """
+HOLD_LEASE = """
 import os, sys, time
 from consilience.journal.sqlite import SqliteStore
 
@@ -96,9 +102,9 @@ sys.stdin.read() if sys.argv[2] != "0" else os._exit(0)
 
 
 @pytest.mark.processes
-def test_refused_process_names_the_holder_and_not_an_earlier_one_that_ended(store: SqliteStore, tmp_path: Path) -> None:
+def test_lease_refusal_names_the_current_holder(store: SqliteStore, tmp_path: Path) -> None:
     store.create("s").release()
-    command = [sys.executable, "-c", HOLD, str(tmp_path / "journal.db")]
+    command = [sys.executable, "-c", HOLD_LEASE, str(tmp_path / "journal.db")]
     ended = forks.run([*command, "0"], capture_output=True, text=True, check=True, timeout=60).stdout.split()
     with forks.Fork([*command, "0.6"], stdin=PIPE, stdout=PIPE, text=True) as holder:
         assert holder.stdout
@@ -111,12 +117,12 @@ def test_refused_process_names_the_holder_and_not_an_earlier_one_that_ended(stor
 
 
 @pytest.mark.processes
-def test_a_lease_without_a_recorded_holder_names_no_process_that_ended(
+def test_lease_without_a_recorded_holder_does_not_name_an_ended_process(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("consilience.journal.lease.HOLDER_SECONDS", 0.05)
     store.create("s").release()
-    command = [sys.executable, "-c", HOLD, str(tmp_path / "journal.db"), "0"]
+    command = [sys.executable, "-c", HOLD_LEASE, str(tmp_path / "journal.db"), "0"]
     forks.run(command, capture_output=True, check=True, timeout=60)
     lease = SqliteStore(tmp_path / "journal.db").lease("s")
     assert lease.acquire()
@@ -124,7 +130,7 @@ def test_a_lease_without_a_recorded_holder_names_no_process_that_ended(
     lease.release()
 
 
-def test_one_file_has_one_lease_by_whatever_path_it_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_is_shared_by_all_paths_to_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / "journal.db").symlink_to(tmp_path / "real" / "journal.db")
@@ -145,7 +151,7 @@ def test_one_file_has_one_lease_by_whatever_path_it_is_reached(tmp_path: Path, m
     linked.close()
 
 
-def test_the_number_of_a_removed_session_is_not_given_again(store: SqliteStore) -> None:
+def test_session_number_of_a_removed_session_is_not_reused(store: SqliteStore) -> None:
     first = store.create("a")
     first.release()
     store.admin.remove(["a"])
@@ -154,7 +160,7 @@ def test_the_number_of_a_removed_session_is_not_given_again(store: SqliteStore) 
     second.release()
 
 
-def test_a_journal_opens_for_reading_while_somebody_writes(store: SqliteStore, tmp_path: Path) -> None:
+def test_journal_opens_for_reading_during_a_write(store: SqliteStore, tmp_path: Path) -> None:
     """A writer that was stopped in the middle of a commit must not keep `show` waiting."""
     store.create("s").release()
     writer = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
@@ -176,8 +182,8 @@ def test_long_write_of_another_process_is_reported(store: SqliteStore, tmp_path:
     writer.close()
 
 
-def test_nothing_is_written_after_a_fork_or_a_close(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody would write it, and whoever waits for it would wait for ever."""
+def test_append_after_a_process_fork_or_close_is_refused(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would never be written, so a waiter would wait forever."""
     journal = store.create("s")
     monkeypatch.setattr(os, "getpid", lambda: -1)
     with pytest.raises(StoreUnusable, match="opened by another process"):
@@ -223,7 +229,7 @@ def test_unusable_journal_path_is_a_user_error(tmp_path: Path, what: str, says: 
     assert "\n" not in str(refusal.value)
 
 
-async def test_a_failed_commit_fails_its_waiters_and_all_later_ones(store: SqliteStore) -> None:
+async def test_failed_commit_fails_its_waiters_and_all_later_commits(store: SqliteStore) -> None:
     journal = store.create("s")
     await journal.commit(completed("a", "t"), texts=["t"])
     store._db.execute("PRAGMA query_only=1")  # as a disk that went read-only
@@ -255,7 +261,7 @@ async def test_concurrent_waiters_share_a_commit(store: SqliteStore) -> None:
     await journal.close()
 
 
-async def test_the_prompts_of_a_growing_transcript_take_linear_space(store: SqliteStore) -> None:
+async def test_prompts_of_a_growing_transcript_take_linear_space(store: SqliteStore) -> None:
     """Stored rows hold each part once and a reference, whatever private part stands behind the shared one."""
     from consilience.journal.store import PromptParts
 

@@ -39,7 +39,7 @@ case_named = pytest.mark.parametrize("case", CALLING, ids=lambda case: case.name
 
 
 @dataclass(frozen=True)
-class Left:
+class KilledSession:
     """What a killed process left, copied before anybody opened it. `commits` are the lengths of the log at which a commit
     is complete, `known` what is recorded there."""
 
@@ -69,7 +69,7 @@ def commits_in(log: bytes) -> tuple[int, ...]:
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Left]:
+def killed_sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KilledSession]:
     """For every case the files of a process killed before it could finish."""
     processes = Processes()
     sessions = {}
@@ -77,27 +77,27 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Left]:
         directory = tmp_path_factory.mktemp(case.name)
         assert processes.one(case.name, directory / "j.db", Run("start", "before_finish")).killed
         commits = commits_in((directory / "j.db-wal").read_bytes())
-        whole = Left(directory, commits, ())
+        whole = KilledSession(directory, commits, ())
         known = tuple(events_at(whole, commit, directory / str(commit)) for commit in commits)
         calls = sum(isinstance(event, CallCompleted) for event in known[-1])
         assert len(known) > calls // 4, "commits are shared by what is ready at the same time"
         assert all(a == b[: len(a)] for a, b in itertools.pairwise(known)), "each commit only adds"
-        sessions[case.name] = Left(directory, commits, known)
+        sessions[case.name] = KilledSession(directory, commits, known)
     return sessions
 
 
-def events_at(left: Left, length: int, scratch: Path) -> tuple[AnyEvent, ...]:
-    journal = left.copy(scratch, index=False)
-    tear(journal, length)
+def events_at(killed_sessions: KilledSession, length: int, scratch: Path) -> tuple[AnyEvent, ...]:
+    journal = killed_sessions.copy(scratch, index=False)
+    truncate_log(journal, length)
     return tuple(recorded(journal))
 
 
-def tear(journal: Path, length: int) -> None:
+def truncate_log(journal: Path, length: int) -> None:
     with Path(f"{journal}-wal").open("r+b") as log:
         log.truncate(length)
 
 
-def turn(journal: Path, offset: int) -> None:
+def flip_byte(journal: Path, offset: int) -> None:
     """Turn every bit of one byte of the log."""
     with Path(f"{journal}-wal").open("r+b") as log:
         log.seek(offset)
@@ -151,31 +151,33 @@ def resumed(case: Case, journal: Path, events: tuple[AnyEvent, ...]) -> None:
 
 
 @case_named
-def test_torn_log_keeps_acknowledged_commits(case: Case, left: dict[str, Left], tmp_path: Path, sample) -> None:  # type: ignore[no-untyped-def]
+def test_torn_log_keeps_acknowledged_commits(
+    case: Case, killed_sessions: dict[str, KilledSession], tmp_path: Path, sample
+) -> None:  # type: ignore[no-untyped-def]
     """Cut at the end of every commit, a byte before and after it, and at random."""
-    whole = left[case.name]
+    whole = killed_sessions[case.name]
     length = (whole.directory / "j.db-wal").stat().st_size
     dice = random.Random(case.name)
     edges = {commit + by for commit in whole.commits for by in (-1, 0, 1)}
     cuts = sorted({0, 1, WAL_HEADER, *edges, *(dice.randrange(length) for _ in range(60))})
     for cut in sample([cut for cut in cuts if cut <= length], 3, whole=40):
         journal = whole.copy(tmp_path / str(cut), index=bool(cut % 2))
-        tear(journal, cut)
+        truncate_log(journal, cut)
         assert tuple(recorded(journal)) == whole.at(cut), f"cut at {cut}"
         resumed(case, journal, whole.at(cut))
 
 
 @case_named
 def test_flipped_byte_in_the_log_loses_only_later_commits(
-    case: Case, left: dict[str, Left], tmp_path: Path, sample
+    case: Case, killed_sessions: dict[str, KilledSession], tmp_path: Path, sample
 ) -> None:  # type: ignore[no-untyped-def]
     """Every frame is summed, so nothing wrong is ever read as right."""
-    whole = left[case.name]
+    whole = killed_sessions[case.name]
     dice = random.Random(case.name)
     offsets = sorted(dice.randrange(WAL_HEADER, whole.commits[-1]) for _ in range(60))
     for offset in sample(offsets, 3, whole=20):
         journal = whole.copy(tmp_path / str(offset), index=bool(offset % 2))
-        turn(journal, offset)
+        flip_byte(journal, offset)
         assert tuple(recorded(journal)) == whole.at(offset), f"turned at {offset}"
         resumed(case, journal, whole.at(offset))
 

@@ -50,14 +50,14 @@ def encoder_on(monkeypatch: pytest.MonkeyPatch) -> On:
     return on
 
 
-async def test_every_text_gets_its_vector(encoder_on: On) -> None:
+async def test_encoder_returns_one_vector_per_text(encoder_on: On) -> None:
     async with encoder_on(vectors([1.0, 0.0], [0.0, 1.0], [0.5, 0.5])) as (encoder, server, _):
         assert await encoder.encode(["a", "b", "c"]) == [[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]
     (seen,) = server.seen
     assert (seen.path, seen.body["input"]) == ("/v1/embeddings", ["a", "b", "c"])
 
 
-async def test_connections_are_opened_anew_on_another_loop(encoder_on: On) -> None:
+async def test_encoder_on_another_event_loop_opens_new_connections(encoder_on: On) -> None:
     async with encoder_on(vectors([1.0])) as (encoder, server, _):
         assert await encoder.encode(["a"]) == [[1.0]]
         assert await asyncio.to_thread(lambda: asyncio.run(encoder.encode(["b"]))) == [[1.0]]
@@ -66,7 +66,7 @@ async def test_connections_are_opened_anew_on_another_loop(encoder_on: On) -> No
 
 
 @pytest.mark.parametrize("failure", [error(429, Retry_After="0"), error(429), error(500), error(529)])
-async def test_a_provider_that_is_busy_is_asked_again(encoder_on: On, failure: Answer) -> None:
+async def test_encoder_retries_a_busy_provider(encoder_on: On, failure: Answer) -> None:
     async with encoder_on(lambda number: failure if number < 3 else vectors([1.0, 2.0])) as (encoder, server, gate):
         assert await encoder.encode(["a"]) == [[1.0, 2.0]]
         assert (len(server.seen), gate.in_flight, gate.waiting) == (3, 0, 0)
@@ -86,7 +86,9 @@ async def test_encoder_requests_are_bounded_without_library_retries(
         assert KEY not in f"{caught.value!r} {vars(caught.value)}"
 
 
-async def test_a_hanging_provider_meets_the_deadline(encoder_on: On, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_encoder_with_a_hanging_provider_ends_at_the_deadline(
+    encoder_on: On, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(registry, "SERVER_DEADLINE_SECONDS", 0.05)
     async with encoder_on(Answer(hang=True)) as (encoder, _, gate):
         with pytest.raises(Timeout):

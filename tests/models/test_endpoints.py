@@ -71,7 +71,7 @@ class TestNames:
         assert (read.address, read.model) == (address, model)
 
     @pytest.mark.parametrize(
-        ("name", "says"),
+        ("name", "expected"),
         [
             (f"http://ann:{KEY}@127.0.0.1:9/v1#m", "CONSILIENCE_ENDPOINT_KEY"),
             (f"https://{KEY}@gateway.example/v1#m", "CONSILIENCE_ENDPOINT_KEY"),
@@ -87,11 +87,11 @@ class TestNames:
             ("localhost:8000/v1#m", "http://HOST:PORT/v1#MODEL"),
         ],
     )
-    def test_invalid_address_error_names_the_fault_and_no_secret(self, name: str, says: str) -> None:
+    def test_invalid_address_error_names_the_fault_and_no_secret(self, name: str, expected: str) -> None:
         with pytest.raises(UserError) as refused:
             resolve(name)
         assert isinstance(refused.value, UnknownName)
-        assert says in str(refused.value)
+        assert expected in str(refused.value)
         assert KEY not in str(refused.value)
 
     async def test_address_without_model_lists_the_models_of_the_server(self) -> None:
@@ -110,7 +110,7 @@ class TestNames:
             assert (model.name, answer.text, answer.model) == (name, "B.", f"{whole.url}/v1#stub-2026-01-01")
             await model.close()
 
-    def test_a_key_that_an_endpoint_uses_is_not_called_unspent(self) -> None:
+    def test_key_used_by_an_endpoint_is_not_reported_as_unused(self) -> None:
         environ = {"OPENROUTER_API_KEY": KEY, "OPENAI_API_KEY": KEY}
         choice = choose({**environ, "CONSILIENCE_MODEL": "https://openrouter.ai/api/v1#a/b"}, {})
         assert list(choice.unspent_keys) == ["OPENAI_API_KEY"]
@@ -177,7 +177,7 @@ class TestWhatIsSent:
 
 
 class TestPrices:
-    async def test_a_price_is_not_known_unless_configured(self) -> None:
+    async def test_endpoint_price_is_unknown_unless_configured(self) -> None:
         async with endpoint(completion("Yes."), "gpt-4o") as (model, server):
             assert (await model.complete(request())).cost is None
             assert model.price(1000, 1000) is None
@@ -221,7 +221,7 @@ class TestPrices:
             assert prices_of(name, {variable: other, "CONSILIENCE_FREE_ENDPOINTS": other}) == (0.0, 0.0)
 
 
-def picky(server_says: dict[str, Answer]) -> Any:
+def rejecting(server_says: dict[str, Answer]) -> Any:
     """Answers with an error for the first of those parameters that a request has."""
 
     class Picky:
@@ -236,55 +236,58 @@ def picky(server_says: dict[str, Answer]) -> Any:
 
 
 @asynccontextmanager
-async def picky_endpoint(
+async def rejecting_endpoint(
     server_says: dict[str, Answer], name: str = "seed-oss"
 ) -> AsyncIterator[tuple[Limited, Server]]:
-    answer = picky(server_says)
+    answer = rejecting(server_says)
     async with endpoint(answer, name) as (model, server):
         answer.server = server
         yield model, server
 
 
-def says(message: str, status: int = 400, **more: object) -> Answer:
+def error_answer(message: str, status: int = 400, **more: object) -> Answer:
     return Answer(status, {"error": {"message": message, "type": "invalid_request_error", **more}})
 
 
 REJECTIONS = [
-    ("seed", says("Unsupported parameter: 'seed' is not supported with this model.", code="unsupported_parameter")),
-    ("seed", says("Unrecognized request argument supplied: seed")),
-    ("seed", says("property 'seed' is unsupported", 422)),
-    ("seed", says("openai does not support parameters: ['seed'], for model=x. Set drop_params.")),
+    (
+        "seed",
+        error_answer("Unsupported parameter: 'seed' is not supported with this model.", code="unsupported_parameter"),
+    ),
+    ("seed", error_answer("Unrecognized request argument supplied: seed")),
+    ("seed", error_answer("property 'seed' is unsupported", 422)),
+    ("seed", error_answer("openai does not support parameters: ['seed'], for model=x. Set drop_params.")),
     ("seed", Answer(422, {"detail": [{"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "Extra inputs"}]})),
-    ("seed", says("This field is not supported.", param="seed")),
-    ("seed", says("unknown field `seed`, expected one of `messages`, `model`, `temperature`")),
+    ("seed", error_answer("This field is not supported.", param="seed")),
+    ("seed", error_answer("unknown field `seed`, expected one of `messages`, `model`, `temperature`")),
     (
         "temperature",
-        says("Unsupported value: 'temperature' does not support 0.2 with this model. Only the default (1)."),
+        error_answer("Unsupported value: 'temperature' does not support 0.2 with this model. Only the default (1)."),
     ),
-    ("temperature", says("`temperature` is deprecated for this model.")),
-    ("temperature", says("not supported: temperature", 500)),
-    ("max_tokens", says("'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.")),
+    ("temperature", error_answer("`temperature` is deprecated for this model.")),
+    ("temperature", error_answer("not supported: temperature", 500)),
+    ("max_tokens", error_answer("'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.")),
 ]
 
 
 class TestParametersThatAServerDoesNotKnow:
     @pytest.mark.parametrize(("name", "answer"), REJECTIONS)
     async def test_rejected_parameter_is_left_out_and_remembered(self, name: str, answer: Answer) -> None:
-        async with picky_endpoint({name: answer}) as (model, server):
+        async with rejecting_endpoint({name: answer}) as (model, server):
             first, second = await model.complete(request()), await model.complete(request())
         assert (first.requests, second.requests) == (2, 1)
         assert [name in seen.body for seen in server.seen] == [True, False, False]
         others = {"seed", "temperature", "max_tokens"} - {name}
         assert others <= set(server.seen[1].body), "nothing else is left out"
 
-    async def test_the_limit_on_tokens_is_kept_under_its_other_name(self) -> None:
-        async with picky_endpoint({"max_tokens": REJECTIONS[-1][1]}) as (model, server):
+    async def test_rejected_token_limit_is_sent_under_its_other_name(self) -> None:
+        async with rejecting_endpoint({"max_tokens": REJECTIONS[-1][1]}) as (model, server):
             await model.complete(request())
         assert server.seen[1].body["max_completion_tokens"] == 50
 
     async def test_server_that_rejects_both_token_limits_is_refused(self) -> None:
-        unknown = {name: says(f"Unknown parameter: {name}") for name in ("max_tokens", "max_completion_tokens")}
-        async with picky_endpoint(unknown) as (model, server):
+        unknown = {name: error_answer(f"Unknown parameter: {name}") for name in ("max_tokens", "max_completion_tokens")}
+        async with rejecting_endpoint(unknown) as (model, server):
             with pytest.raises(Rejected, match="max_completion_tokens"):
                 await model.complete(request())
         assert len(server.seen) == 2
@@ -298,7 +301,7 @@ class TestParametersThatAServerDoesNotKnow:
         ],
     )
     async def test_rejected_thinking_is_left_out(self, message: str) -> None:
-        async with picky_endpoint({"reasoning_effort": says(message)}, "o3") as (model, server):
+        async with rejecting_endpoint({"reasoning_effort": error_answer(message)}, "o3") as (model, server):
             assert isinstance(model.inner, ProviderModel)
             model.inner._settings["thinking"] = "low"
             answers = [await model.complete(request(temperature=None)) for _ in range(2)]
@@ -306,7 +309,9 @@ class TestParametersThatAServerDoesNotKnow:
         assert ["reasoning_effort" in seen.body for seen in server.seen] == [True, False, False]
 
     async def test_each_parameter_is_left_out_at_most_once(self) -> None:
-        everything = says("seed, temperature, max_tokens, thinking, response_format and tools are not supported")
+        everything = error_answer(
+            "seed, temperature, max_tokens, thinking, response_format and tools are not supported"
+        )
         async with endpoint(everything) as (model, server):
             with pytest.raises(Rejected) as refused:
                 await model.complete(STRUCTURED)
@@ -314,7 +319,10 @@ class TestParametersThatAServerDoesNotKnow:
 
     async def test_several_parameters_and_the_reply_form_are_adapted(self) -> None:
         names = ("seed", "response_format", "temperature", "tools", "max_tokens")
-        async with picky_endpoint({name: says(f"Unknown parameter: {name}") for name in names}) as (model, server):
+        async with rejecting_endpoint({name: error_answer(f"Unknown parameter: {name}") for name in names}) as (
+            model,
+            server,
+        ):
             answer = await model.complete(STRUCTURED)
             again = await model.complete(STRUCTURED)
         assert (answer.requests, again.requests) == (6, 1)
@@ -323,15 +331,15 @@ class TestParametersThatAServerDoesNotKnow:
         assert len(server.seen[-1].body["messages"]) == 2, "one system message"
 
     async def test_concurrent_requests_share_what_was_rejected(self) -> None:
-        async with picky_endpoint({"seed": REJECTIONS[0][1]}) as (model, server):
+        async with rejecting_endpoint({"seed": REJECTIONS[0][1]}) as (model, server):
             answers = await asyncio.gather(*(model.complete(request()) for _ in range(4)))
         assert all(answer.requests <= 2 for answer in answers)
         assert sum("seed" not in seen.body for seen in server.seen) == 4
 
-    async def test_each_attempt_needs_permission(self) -> None:
-        unknown = {name: says(f"Unknown parameter: {name}") for name in ("seed", "temperature")}
+    async def test_endpoint_retry_without_a_parameter_needs_permission(self) -> None:
+        unknown = {name: error_answer(f"Unknown parameter: {name}") for name in ("seed", "temperature")}
         asked: list[bool] = [True, False]
-        async with picky_endpoint(unknown) as (model, server):
+        async with rejecting_endpoint(unknown) as (model, server):
             allowed = may_retry.set(lambda: asked.pop(0))
             with pytest.raises(Rejected) as refused:
                 await model.complete(request())
@@ -342,14 +350,14 @@ class TestParametersThatAServerDoesNotKnow:
     @pytest.mark.parametrize(
         "answer",
         [
-            says("max_tokens is too large: 50. This model supports at most 20 completion tokens."),
-            says("temperature must be between 0 and 0.1"),
-            says("The model seed-oss is not supported."),
-            says("temperature sensor: overheated", 500),
-            says("seed is not supported", 401),
+            error_answer("max_tokens is too large: 50. This model supports at most 20 completion tokens."),
+            error_answer("temperature must be between 0 and 0.1"),
+            error_answer("The model seed-oss is not supported."),
+            error_answer("temperature sensor: overheated", 500),
+            error_answer("seed is not supported", 401),
         ],
     )
-    async def test_other_error_leaves_out_no_parameter(self, answer: Answer) -> None:
+    async def test_other_error_drops_no_parameter(self, answer: Answer) -> None:
         async with endpoint(answer, "seed-oss") as (model, server):
             model.retries = 0
             with pytest.raises(Exception, match="HTTP"):

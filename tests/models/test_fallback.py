@@ -12,7 +12,7 @@ from consilience.models.port import Model
 from .virtual import REQUEST, Provider, first, limiter, now, run
 
 
-def test_the_next_model_answers_and_the_requests_add_up() -> None:
+def test_chain_answers_with_the_next_model_and_sums_requests() -> None:
     async def main() -> None:
         gate = limiter()
         failing = Limited(Provider(outcome=first(9, ServerError)), gate, deadline=60, retries=2)

@@ -30,7 +30,7 @@ MODELS = ("openai-chat:stub", "openai-responses:stub", "anthropic:claude-haiku-4
 GZIP = {"Content-Encoding": "gzip"}
 
 
-def zeros(size: int) -> bytes:
+def gzip_bomb(size: int) -> bytes:
     """A gzip file of about `size` / 1000 bytes that unpacks to `size`."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     block = bytes(1 << 20)
@@ -45,7 +45,7 @@ TOO_LARGE = {
 
 
 @pytest.fixture
-def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[Server], None]:
+def point_providers_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[Server], None]:
     """Have every provider's requests go to a server."""
 
     def use(server: Server) -> None:
@@ -73,11 +73,11 @@ async def failure_of(model: str) -> ProviderError:
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("answer", TOO_LARGE.values(), ids=TOO_LARGE.keys())
-async def test_a_reply_that_is_too_large_is_rejected_after_one_request(
-    model: str, answer: Answer, at: Callable[[Server], None]
+async def test_too_large_reply_is_rejected_after_one_request(
+    model: str, answer: Answer, point_providers_at: Callable[[Server], None]
 ) -> None:
     async with misbehaving(answer) as server:
-        at(server)
+        point_providers_at(server)
         failed = await failure_of(model)
     assert isinstance(failed, Rejected)
     assert "the reply was not read: it has more than 8 MB" in failed.detail
@@ -86,34 +86,34 @@ async def test_a_reply_that_is_too_large_is_rejected_after_one_request(
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("encoding", ["gzip", "br", "deflate"])
-async def test_a_compressed_reply_is_neither_asked_for_nor_unpacked(
-    model: str, encoding: str, at: Callable[[Server], None]
+async def test_compressed_reply_is_neither_requested_nor_unpacked(
+    model: str, encoding: str, point_providers_at: Callable[[Server], None]
 ) -> None:
     async with misbehaving(Answer(body=b"x", headers={"Content-Encoding": encoding})) as server:
-        at(server)
+        point_providers_at(server)
         failed = await failure_of(model)
     assert isinstance(failed, Rejected)
     assert f"compressed as '{encoding}', which was not asked for" in failed.detail
     assert [seen.headers["accept-encoding"] for seen in server.seen] == ["identity"]
 
 
-async def test_a_long_reply_within_the_limit_is_read_whole(at: Callable[[Server], None]) -> None:
+async def test_a_long_reply_within_the_limit_is_read_whole(point_providers_at: Callable[[Server], None]) -> None:
     text = "word " * 1_000_000
     async with misbehaving(completion(text)) as server:
-        at(server)
+        point_providers_at(server)
         for _ in range(2):  # on one connection
             model = resolve("openai-chat:stub")
             assert (await model.complete(request())).text == text
             await model.close()
 
 
-async def test_vectors_have_a_limit_of_their_own(at: Callable[[Server], None]) -> None:
+async def test_embedding_reply_has_its_own_size_limit(point_providers_at: Callable[[Server], None]) -> None:
     few = Answer(body=b" " * MAX_REPLY_BYTES + json.dumps(vectors()).encode())
     async with misbehaving(few) as server:
-        at(server)
+        point_providers_at(server)
         assert await ProviderEncoder("openai:text-embedding-3-small").encode(["a"]) == [[1.0, 0.0]]
     async with misbehaving(Answer(body=b" " * (MAX_VECTORS_BYTES + 1))) as server:
-        at(server)
+        point_providers_at(server)
         with pytest.raises(Rejected, match="it has more than 64 MB"):
             await ProviderEncoder("openai:text-embedding-3-small").encode(["a"])
         assert len(server.seen) == 1
@@ -124,9 +124,9 @@ def vectors() -> dict[str, object]:
     return {"object": "list", "model": "e", "data": data, "usage": {"prompt_tokens": 3, "total_tokens": 3}}
 
 
-async def test_an_agent_with_tools_is_protected_too(at: Callable[[Server], None]) -> None:
+async def test_tool_agent_rejects_a_too_large_reply(point_providers_at: Callable[[Server], None]) -> None:
     async with misbehaving(TOO_LARGE["a reply"]) as server:
-        at(server)
+        point_providers_at(server)
         agent = Agent("openai-chat:stub", name="reader")
         report = await consilience.deliberate(
             "Is it so?", consilience.Emergence(children=2, max_rounds=1), model=agent, store=None
@@ -148,10 +148,10 @@ finally:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory from /proc")
-async def test_a_reply_that_unpacks_to_gigabytes_takes_little_memory(home: Path, at: Callable[[Server], None]) -> None:
+async def test_compression_bomb_takes_little_memory(home: Path, point_providers_at: Callable[[Server], None]) -> None:
     """A whole command, which without the limit takes more than 1 GB."""
-    async with misbehaving(Answer(body=zeros(400 << 20), headers=GZIP)) as server:
-        at(server)
+    async with misbehaving(Answer(body=gzip_bomb(400 << 20), headers=GZIP)) as server:
+        point_providers_at(server)
         command = ("emergence", "Is it so?", "--model", "openai-chat:stub", "--max-calls", "1", "--no-store", "--yes")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", MEASURED, *command),
@@ -167,8 +167,8 @@ async def test_a_reply_that_unpacks_to_gigabytes_takes_little_memory(home: Path,
 
 
 @pytest.mark.parametrize("model", MODELS)
-async def test_no_limit_of_the_library_ends_a_request_before_its_deadline(
-    model: str, at: Callable[[Server], None]
+async def test_library_timeouts_do_not_end_a_request_before_its_deadline(
+    model: str, point_providers_at: Callable[[Server], None]
 ) -> None:
     """The libraries stop waiting after 600 s; `--deadline 900` and `--thinking medium` allow more."""
     timeouts: list[dict[str, float | None]] = []
@@ -177,7 +177,7 @@ async def test_no_limit_of_the_library_ends_a_request_before_its_deadline(
         timeouts.append(response.request.extensions["timeout"])
 
     async with misbehaving(error(400)) as server:
-        at(server)
+        point_providers_at(server)
         asked = resolve(model)
         asked.inner._model.provider._own_http_client.event_hooks["response"].append(note)  # type: ignore[attr-defined]
         with pytest.raises(ProviderError):

@@ -30,7 +30,7 @@ from .virtual import REQUEST, Provider, first, limiter, many, now, run
 
 
 class TestConcurrency:
-    def test_fifty_on_a_limit_of_four_in_order_of_arrival(self) -> None:
+    def test_limiter_of_four_admits_fifty_requests_in_order_of_arrival(self) -> None:
         async def main() -> None:
             provider = Provider()
             answers = await many(Limited(provider, gate := limiter(), deadline=60, retries=0), 50)
@@ -44,7 +44,7 @@ class TestConcurrency:
 
         run(main())
 
-    def test_the_window_grows_only_while_it_holds_requests_back(self) -> None:
+    def test_window_grows_only_while_requests_wait(self) -> None:
         async def main() -> None:
             gate = limiter(Pace(initial_window=4, max_window=12))
             model = Limited(Provider(), gate, deadline=60, retries=0)
@@ -58,7 +58,7 @@ class TestConcurrency:
 
         run(main())
 
-    def test_two_models_of_one_account_share_its_window(self) -> None:
+    def test_models_of_one_account_share_its_window(self) -> None:
         async def main() -> None:
             left, two, gate = Provider(), Provider(), limiter()
             await asyncio.gather(
@@ -69,7 +69,7 @@ class TestConcurrency:
 
         run(main())
 
-    def test_uncontended_limiter_reads_no_clock_and_draws_no_number(self) -> None:
+    def test_uncontended_limiter_reads_no_clock_and_no_random_number(self) -> None:
         async def main() -> None:
             def clock() -> float:
                 raise AssertionError("asked the time")
@@ -99,7 +99,7 @@ class TestRateLimits:
 
         run(main())
 
-    def test_a_burst_of_429s_cuts_once(self) -> None:
+    def test_burst_of_429s_cuts_the_window_once(self) -> None:
         async def main() -> None:
             gate = limiter(Pace(initial_window=8, max_window=8))
             provider = Provider(outcome=first(8, lambda: RateLimited(retry_after=1)))
@@ -108,7 +108,7 @@ class TestRateLimits:
 
         run(main())
 
-    def test_the_cut_is_of_what_was_in_use(self) -> None:
+    def test_window_is_cut_relative_to_the_requests_in_flight(self) -> None:
         async def main() -> None:
             gate = limiter(Pace(initial_window=64, max_window=64))
             provider = Provider(outcome=first(4, lambda: RateLimited(retry_after=1)))
@@ -117,7 +117,7 @@ class TestRateLimits:
 
         run(main())
 
-    def test_after_a_cut_the_window_grows_slowly(self) -> None:
+    def test_window_grows_slowly_after_a_cut(self) -> None:
         async def main() -> None:
             gate = limiter(Pace(initial_window=8, max_window=64))
             provider = Provider(outcome=first(1, lambda: RateLimited(retry_after=1)))
@@ -127,7 +127,7 @@ class TestRateLimits:
 
         run(main())
 
-    def test_without_a_wait_the_pauses_double(self) -> None:
+    def test_pauses_double_if_no_wait_is_given(self) -> None:
         async def main() -> None:
             provider = Provider(seconds=0.0, outcome=first(6, RateLimited))
             model = Limited(
@@ -166,7 +166,7 @@ class TestRateLimits:
 
 
 class TestServerErrors:
-    def test_growth_pauses_and_nothing_is_cut(self) -> None:
+    def test_rate_limit_during_growth_stops_the_growth_without_a_cut(self) -> None:
         async def main() -> None:
             gate = limiter(Pace(initial_window=4, max_window=64, calm_seconds=100))
             provider = Provider(outcome=first(1, ServerError))
@@ -204,7 +204,7 @@ class TestRetries:
 
         run(main())
 
-    def test_a_model_that_raises_one_object_again_and_again_is_counted_right(self) -> None:
+    def test_requests_are_counted_if_a_model_raises_the_same_object_again(self) -> None:
         async def main() -> None:
             same = ServerError("down")
             model = Limited(Provider(outcome=lambda _: same), limiter(), deadline=60, retries=1)
@@ -232,7 +232,7 @@ class TestRetries:
 
         run(main())
 
-    def test_each_retry_needs_permission(self) -> None:
+    def test_limiter_retry_needs_permission(self) -> None:
         async def main() -> None:
             left = [True, True]
             may_retry.set(lambda: bool(left) and left.pop())
@@ -286,7 +286,7 @@ class TestDeadline:
 
         run(main())
 
-    def test_a_hanging_request_ends_as_our_timeout_and_frees_its_slot(self) -> None:
+    def test_hanging_request_ends_at_the_deadline_and_frees_its_slot(self) -> None:
         async def main() -> None:
             provider = Provider(seconds=1e9)
             failures = await many(Limited(provider, gate := limiter(), deadline=2.0, retries=3), 8)
@@ -296,7 +296,7 @@ class TestDeadline:
 
         run(main())
 
-    def test_cancellation_is_not_taken_for_a_timeout(self) -> None:
+    def test_cancellation_is_not_reported_as_a_timeout(self) -> None:
         async def main() -> None:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(1.0):
@@ -443,7 +443,7 @@ class TestRegistry:
         with pytest.raises(RuntimeError):
             limiter_for("acme")
 
-    def test_a_limited_model_made_outside_any_loop_serves_several(self) -> None:
+    def test_limited_model_created_outside_a_loop_works_on_several(self) -> None:
         model = Limited(Provider(), deadline=60, retries=0, pace=Pace(initial_window=2, max_window=2))
         for _ in range(2):
             run(many(model, 6))

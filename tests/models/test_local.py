@@ -1,4 +1,4 @@
-"""The real smollm2-135m in its child process: what it answers, and that the child ends with whatever ends."""
+"""The real smollm2-135m in its child process: its answers, and the end of the child with its parent."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_seed_determines_the_answer(model: LocalModel) -> None:
 
 
 @real
-async def test_a_schema_is_enforced(model: LocalModel) -> None:
+async def test_schema_is_enforced_by_the_local_model(model: LocalModel) -> None:
     for seed in range(3):
         reply = await model.complete(ask("Should we move to the sea?", schema=SCHEMA, max_tokens=120, seed=seed))
         text = json.loads(reply.text)
@@ -129,7 +129,7 @@ async def test_a_schema_is_enforced(model: LocalModel) -> None:
 
 
 @real
-async def test_agents_share_one_child_and_are_served_side_by_side(model: LocalModel) -> None:
+async def test_local_models_share_one_child_and_are_served_concurrently(model: LocalModel) -> None:
     other = LocalModel(weights.TESTS)
     try:
         replies = await asyncio.gather(
@@ -145,7 +145,7 @@ async def test_agents_share_one_child_and_are_served_side_by_side(model: LocalMo
 
 
 @real
-async def test_too_long_a_prompt_is_rejected(model: LocalModel) -> None:
+async def test_too_long_prompt_is_rejected(model: LocalModel) -> None:
     with pytest.raises(Rejected, match="longer than the model's context window"):
         await model.complete(ask("word " * 9000))
 
@@ -161,7 +161,7 @@ async def test_server_refuses_requests_without_its_key(model: LocalModel) -> Non
 
 
 @real
-def test_it_may_be_used_in_one_event_loop_after_another(smollm2: Path) -> None:
+def test_local_model_works_on_successive_event_loops(smollm2: Path) -> None:
     model = LocalModel(weights.TESTS)
     first = asyncio.run(model.complete(ask("One.")))
     process = pid()
@@ -176,7 +176,7 @@ def test_it_may_be_used_in_one_event_loop_after_another(smollm2: Path) -> None:
 
 
 @real
-async def test_a_cancelled_answer_is_no_longer_computed(model: LocalModel) -> None:
+async def test_cancelled_request_stops_the_generation(model: LocalModel) -> None:
     await model.start()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1.5):
@@ -398,7 +398,7 @@ def test_forked_process_does_not_close_the_child(parent: subprocess.Popen[str]) 
 # --- the child's own reading
 
 
-def test_cores_are_given_only_where_there_are_fewer_than_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usable_cores_are_set_only_below_the_number_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
     monkeypatch.setattr(Path, "read_text", lambda path: "max 100000")
@@ -414,7 +414,7 @@ STUBBORN = (
 )
 
 
-async def test_a_child_that_is_never_ready_does_not_outlive_a_runs_time_limit(
+async def test_child_that_is_never_ready_ends_at_the_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In place of llama.cpp, a process that loads for ever and does not listen."""
@@ -445,9 +445,7 @@ async def test_a_child_that_is_never_ready_does_not_outlive_a_runs_time_limit(
     assert local._servers == {}
 
 
-async def test_a_child_that_was_not_started_yet_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_close_does_not_wait_for_a_child_not_yet_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its weights are still being checked when nobody wants it any more."""
     path = tmp_path / "some.gguf"
     path.write_bytes(b"GGUF" + bytes(100))

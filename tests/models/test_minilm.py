@@ -1,4 +1,4 @@
-"""The offline encoder with its real weights: what it finds alike, and what is said when something is missing."""
+"""The offline encoder with its real weights: similarities, and errors about missing parts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def encoder(encoder_weights: Path, home: Path) -> MiniLM:
     return MiniLM()
 
 
-async def test_paraphrases_are_close_and_unrelated_sentences_are_not(encoder: MiniLM) -> None:
+async def test_encoder_gives_paraphrases_a_high_and_other_sentences_a_low_similarity(encoder: MiniLM) -> None:
     left = [quantise(vector) for vector in await encoder.encode([a for a, _ in PARAPHRASES])]
     right = [quantise(vector) for vector in await encoder.encode([b for _, b in PARAPHRASES])]
     for i, a in enumerate(left):
@@ -53,7 +53,7 @@ async def test_paraphrases_are_close_and_unrelated_sentences_are_not(encoder: Mi
             assert i == j or cosine(a, b) < 0.35, (PARAPHRASES[i][0], PARAPHRASES[j][1])
 
 
-async def test_the_published_example_of_the_model_gives_its_published_similarities(encoder: MiniLM) -> None:
+async def test_encoder_reproduces_the_published_similarities(encoder: MiniLM) -> None:
     """The example of the sentence-transformers documentation for all-MiniLM-L6-v2, within the error of int8 weights."""
     sentences = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
     vectors = [quantise(vector) for vector in await encoder.encode(sentences)]
@@ -62,7 +62,7 @@ async def test_the_published_example_of_the_model_gives_its_published_similariti
     assert cosine(vectors[1], vectors[2]) == pytest.approx(0.1411, abs=0.05)
 
 
-async def test_a_vector_has_length_1_and_depends_on_its_text_alone(encoder: MiniLM) -> None:
+async def test_encoder_vectors_have_length_1_in_any_batch(encoder: MiniLM) -> None:
     texts = ["short", "a much longer text " * 200, "", "déjà vu 日本", "half a pair \ud800"]
     together = await encoder.encode(texts)
     assert [len(vector) for vector in together] == [384] * len(texts)
@@ -70,7 +70,7 @@ async def test_a_vector_has_length_1_and_depends_on_its_text_alone(encoder: Mini
     assert [await encoder.encode([text]) for text in texts] == [[vector] for vector in together]
 
 
-def test_the_vocabulary_is_that_of_the_model() -> None:
+def test_vocabulary_file_has_the_digest_of_the_model() -> None:
     body = files("consilience.models").joinpath("vocabularies/bert-base-uncased.txt").read_bytes()
     assert hashlib.sha256(body).hexdigest() == "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"
 
@@ -90,7 +90,7 @@ def test_missing_weights_and_a_missing_extra_are_reported_with_the_command_to_ru
     assert "pip install 'consilience[encoder]'" in str(missing.value)
 
 
-def test_nothing_of_the_encoder_is_imported_before_it_encodes() -> None:
+def test_encoder_libraries_are_not_imported_before_encoding() -> None:
     code = (
         "import sys, consilience.models.embeddings; "
         "print([name for name in ('onnxruntime', 'tokenizers', 'numpy') if name in sys.modules])"

@@ -1,4 +1,4 @@
-"""Which model a name means, what is said when it cannot be had, and which is taken when none is named."""
+"""Model names: resolution, errors, and the default model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .misbehaving import KEY, Answer, completion, misbehaving
 
 REQUEST = ModelRequest(agent="a", key="k", system="", user="?")
 CLOSED = "http://127.0.0.1:9"
-NOWHERE = {server.variable: CLOSED for server in endpoints.SERVERS.values()}
+CLOSED_SERVERS = {server.variable: CLOSED for server in endpoints.SERVERS.values()}
 """An environment in which no server of this machine is found, whatever runs on it."""
 
 
@@ -87,7 +87,7 @@ class TestResolve:
             assert model.deadline == registry.SERVER_DEADLINE_SECONDS
             await model.close()
 
-    async def test_the_advice_for_a_wrong_key_names_the_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_rejected_key_error_names_its_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with misbehaving(Answer(401, {"error": {"message": f"no: {KEY}"}})) as server:
             monkeypatch.setenv("VLLM_BASE_URL", f"{server.url}/v1")
             monkeypatch.setenv("VLLM_API_KEY", KEY)
@@ -122,7 +122,7 @@ class TestResolve:
             ("gpt-4o,mistral", "--models A,B"),
         ],
     )
-    def test_an_unknown_name_gets_the_nearest(self, name: str, says: str) -> None:
+    def test_unknown_name_error_suggests_the_nearest(self, name: str, says: str) -> None:
         unknown = refusal(name)
         assert isinstance(unknown, UnknownName)
         assert says in str(unknown)
@@ -151,7 +151,7 @@ def test_local_names_are_resolved(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 class TestTables:
-    def test_every_provider_here_is_known_to_the_library(self) -> None:
+    def test_every_listed_provider_is_known_to_the_library(self) -> None:
         from pydantic_ai.providers import infer_provider_class
 
         for provider in set(known_providers()) - {"local", "lmstudio", "llamacpp"}:
@@ -160,7 +160,7 @@ class TestTables:
             except ImportError:  # its client is not installed here
                 continue
 
-    def test_every_provider_of_the_librarys_known_models_is_known_here(self) -> None:
+    def test_every_provider_of_the_library_is_listed(self) -> None:
         from pydantic_ai.models import known_model_names
 
         prefixes = {name.partition(":")[0] for name in known_model_names() if ":" in name}
@@ -240,15 +240,15 @@ def tags(*items: str) -> Answer:
 
 class TestChoose:
     def test_default_model_follows_environment_configuration_local(self) -> None:
-        both = choose({**NOWHERE, "CONSILIENCE_MODEL": " openai:gpt-4o "}, {"model": "anthropic:x"})
+        both = choose({**CLOSED_SERVERS, "CONSILIENCE_MODEL": " openai:gpt-4o "}, {"model": "anthropic:x"})
         assert (both.name, both.why) == ("openai:gpt-4o", "CONSILIENCE_MODEL is set")
-        assert choose({**NOWHERE, "CONSILIENCE_MODEL": ""}, {"model": "anthropic:x"}).name == "anthropic:x"
-        neither = choose(NOWHERE, {})
+        assert choose({**CLOSED_SERVERS, "CONSILIENCE_MODEL": ""}, {"model": "anthropic:x"}).name == "anthropic:x"
+        neither = choose(CLOSED_SERVERS, {})
         assert neither == Choice("local", "no other model is set and no server answers on this machine")
 
     async def test_answering_local_server_is_chosen(self) -> None:
         async with misbehaving(tags("nomic-embed-text", "gpt-oss:120b-cloud", "llama3.2:3b", "qwen3")) as server:
-            environ = {**NOWHERE, "OLLAMA_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": KEY}
+            environ = {**CLOSED_SERVERS, "OLLAMA_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": KEY}
             choice = await asyncio.to_thread(choose, environ, {})
             assert choice.name == "ollama:llama3.2:3b"
             assert choice.why == f"Ollama answers at {server.url.removeprefix('http://')}"
@@ -259,13 +259,13 @@ class TestChoose:
     async def test_password_of_a_server_address_is_not_printed(self) -> None:
         async with misbehaving(tags("qwen3")) as server:
             address = server.url.removeprefix("http://")
-            environ = {**NOWHERE, "OLLAMA_BASE_URL": f"http://ada:{KEY}@{address}/v1"}
+            environ = {**CLOSED_SERVERS, "OLLAMA_BASE_URL": f"http://ada:{KEY}@{address}/v1"}
             choice = await asyncio.to_thread(choose, environ, {})
         assert choice.why == f"Ollama answers at {address}"
 
     async def test_local_servers_are_tried_in_order(self) -> None:
         async with misbehaving(listing("a.gguf")) as llama, misbehaving(listing("b", owner="lms")) as studio:
-            environ = {**NOWHERE, "LLAMACPP_BASE_URL": llama.url, "LMSTUDIO_BASE_URL": studio.url}
+            environ = {**CLOSED_SERVERS, "LLAMACPP_BASE_URL": llama.url, "LMSTUDIO_BASE_URL": studio.url}
             assert (await asyncio.to_thread(choose, environ, {})).name == "lmstudio:b"
             environ["LMSTUDIO_BASE_URL"] = CLOSED
             assert (await asyncio.to_thread(choose, environ, {})).name == "llamacpp:a.gguf"
@@ -287,19 +287,19 @@ class TestChoose:
         patience = 0.5 if answer.hang else 10.0
         monkeypatch.setattr(endpoints, "probe", functools.partial(endpoints.probe, seconds=patience))
         async with misbehaving(answer) as server:
-            choice = await asyncio.to_thread(choose, {**NOWHERE, "VLLM_BASE_URL": server.url}, {})
+            choice = await asyncio.to_thread(choose, {**CLOSED_SERVERS, "VLLM_BASE_URL": server.url}, {})
             assert choice.name == "local"
             assert len(server.seen) == 1
 
     async def test_only_loopback_servers_are_probed(self) -> None:
         async with misbehaving(tags("x")) as server:
             port = server.url.rpartition(":")[2]
-            environ = {**NOWHERE, "OLLAMA_BASE_URL": f"http://10.255.255.1:{port}"}
+            environ = {**CLOSED_SERVERS, "OLLAMA_BASE_URL": f"http://10.255.255.1:{port}"}
             assert (await asyncio.to_thread(choose, environ, {})).name == "local"
 
-    def test_keys_are_reported_and_not_used(self) -> None:
+    def test_unused_keys_are_reported(self) -> None:
         environ = {
-            **NOWHERE,
+            **CLOSED_SERVERS,
             "OPENAI_API_KEY": KEY,
             "GEMINI_API_KEY": KEY,
             "GROQ_API_KEY": KEY,

@@ -87,7 +87,7 @@ def check_clean(failed: BaseException) -> None:
 
 
 class TestAnswers:
-    async def test_request_and_completion_fields(self) -> None:
+    async def test_request_and_completion_have_the_expected_fields(self) -> None:
         usage = {
             "prompt_tokens": 120,
             "completion_tokens": 3,
@@ -130,7 +130,7 @@ class TestAnswers:
             await model.complete(request())
         assert (server.seen[0].body["cache_prompt"], server.seen[0].body["id_slot"]) == (True, 2)
 
-    async def test_a_server_that_echoes_the_key_in_its_reply(self) -> None:
+    async def test_key_echoed_in_a_reply_is_removed(self) -> None:
         async with model_on(completion(f"Your headers: Bearer {KEY}; sk-this-stays-as-it-came.")) as (model, _):
             answer = await model.complete(request())
         assert answer.text == "Your headers: Bearer ***; sk-this-stays-as-it-came."
@@ -147,30 +147,30 @@ class TestAnswers:
             assert (await model.complete(request())).finish_reason == "length"
 
     @pytest.mark.parametrize("content", ["", None])
-    async def test_an_empty_content_is_an_answer(self, content: str | None) -> None:
+    async def test_empty_content_is_returned_as_an_empty_answer(self, content: str | None) -> None:
         async with model_on(completion(content)) as (model, _):
             answer = await model.complete(request())
         assert (answer.text, answer.tokens_out) == ("", 3)
 
-    async def test_a_reply_of_200_000_tokens(self) -> None:
+    async def test_reply_of_200_000_tokens_is_read_completely(self) -> None:
         usage = {"prompt_tokens": 12, "completion_tokens": 200_000, "total_tokens": 200_012}
         async with model_on(completion("word " * 200_000, usage=usage)) as (model, _):
             answer = await model.complete(request())
         assert (len(answer.text), answer.tokens_out) == (1_000_000, 200_000)
 
-    async def test_no_usage_means_no_cost(self) -> None:
+    async def test_reply_without_usage_has_no_cost(self) -> None:
         async with model_on(completion(usage=None)) as (model, _):
             answer = await model.complete(request())
         assert (answer.tokens_in, answer.cost) == (0, None)
 
     @pytest.mark.parametrize("figure", ["prompt_tokens", "completion_tokens"])
-    async def test_usage_that_no_model_can_reach_is_no_usage(self, figure: str) -> None:
+    async def test_absurd_usage_counts_as_missing(self, figure: str) -> None:
         usage = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15, figure: 10**30}
         async with model_on(completion(usage=usage), prices=(1.0, 2.0)) as (model, _):
             answer = await model.complete(request())
         assert (answer.text, answer.tokens_in, answer.tokens_out, answer.cost) == ("Four.", 0, 0, 0.0)
 
-    async def test_one_model_on_several_event_loops(self) -> None:
+    async def test_one_model_works_on_several_event_loops(self) -> None:
         """The connections belong to the loop that opened them, so each gets its own."""
         async with model_on(completion()) as (model, server):
 
@@ -280,14 +280,14 @@ class TestStructure:
     def no_schemas(number: int) -> Answer:
         return error(400, "response_format json_schema is not supported") if number == 1 else completion("{}")
 
-    async def test_a_server_without_schemas_is_asked_by_weaker_means_and_remembered(self) -> None:
+    async def test_server_without_schema_support_gets_a_weaker_form_from_then_on(self) -> None:
         async with model_on(self.no_schemas) as (model, server):
             first = await model.complete(structured())
             second = await model.complete(structured())
         assert (first.requests, second.requests) == (2, 1)
         assert ["tools" in seen.body for seen in server.seen] == [False, True, True]
 
-    async def test_the_weaker_means_needs_permission_and_is_remembered_without(self) -> None:
+    async def test_weaker_reply_form_needs_permission_and_is_remembered(self) -> None:
         async with model_on(self.no_schemas) as (model, server):
             allowed = may_retry.set(lambda: False)
             with pytest.raises(Rejected) as refused:
@@ -299,17 +299,17 @@ class TestStructure:
 
 
 class TestFailures:
-    async def test_429_with_seconds(self) -> None:
+    async def test_rate_limit_with_seconds_has_that_wait(self) -> None:
         failed = await failure_of(error(429, "slow down", Retry_After="7"))
         assert type(failed) is RateLimited
         assert failed.retry_after == 7.0
         assert "slow down" in failed.detail
 
-    async def test_429_with_fractions_and_milliseconds(self) -> None:
+    async def test_rate_limit_with_fractions_or_milliseconds_has_that_wait(self) -> None:
         assert (await failure_of(error(429, Retry_After="0.5"))).retry_after == 0.5
         assert (await failure_of(error(429, retry_after_ms="250"))).retry_after == 0.25
 
-    async def test_429_with_a_date(self) -> None:
+    async def test_rate_limit_with_a_date_has_that_wait(self) -> None:
         now = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
         when = {"Date": format_datetime(now, usegmt=True)}
         failed = await failure_of(
@@ -317,12 +317,12 @@ class TestFailures:
         )
         assert failed.retry_after == 90.0
 
-    async def test_429_without_a_wait(self) -> None:
+    async def test_rate_limit_without_a_wait_has_none(self) -> None:
         failed = await failure_of(error(429))
         assert type(failed) is RateLimited
         assert failed.retry_after is None
 
-    async def test_an_exhausted_quota_is_no_rate_limit(self) -> None:
+    async def test_exhausted_quota_is_rejected_not_rate_limited(self) -> None:
         failed = await failure_of(error(429, code="insufficient_quota"))
         assert type(failed) is Rejected
         assert "billing" in failed.detail
@@ -335,7 +335,7 @@ class TestFailures:
         assert failed.retry_after is None
         assert (await failure_of(error(status, Retry_After="3"))).retry_after == 3.0
 
-    async def test_401_names_the_variable(self) -> None:
+    async def test_rejected_key_names_its_variable(self) -> None:
         failed = await failure_of(error(401, f"Incorrect API key provided: {KEY[:4]}****{KEY[-4:]}."))
         assert type(failed) is Rejected
         assert "OPENAI_API_KEY" in failed.detail
@@ -359,7 +359,7 @@ class TestFailures:
         assert not failed.transient
         assert says in failed.detail
 
-    async def test_a_refusal_says_what_it_cost(self) -> None:
+    async def test_refusal_carries_its_usage(self) -> None:
         failed = await failure_of(completion(None, refusal="I will not do that."))
         assert type(failed) is Refused
         assert "I will not do that" in failed.detail
@@ -384,7 +384,7 @@ class TestFailures:
             Answer(body=[1, 2]),
         ],
     )
-    async def test_body_that_is_no_completion_is_a_server_error(self, answer: Answer) -> None:
+    async def test_body_without_a_completion_is_a_server_error(self, answer: Answer) -> None:
         assert type(await failure_of(answer)) is ServerError
 
     @pytest.mark.parametrize(
@@ -413,7 +413,7 @@ class TestFailures:
         async with model_on(named) as (model, _):
             assert (await model.complete(request())).model == "openai-chat:m?"
 
-    async def test_connection_refused(self) -> None:
+    async def test_refused_connection_is_unreachable(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
         provider = OpenAIProvider(base_url=f"http://127.0.0.1:{port}/v1", api_key=KEY)
@@ -423,7 +423,7 @@ class TestFailures:
         assert caught.value.transient
         await model.close()
 
-    async def test_a_hanging_server_meets_the_deadline(self) -> None:
+    async def test_hanging_server_ends_at_the_deadline(self) -> None:
         async with model_on(Answer(hang=True)) as (model, server):
             with pytest.raises(Timeout) as caught:
                 await Limited(model, deadline=0.05, retries=3).complete(request())
@@ -496,7 +496,7 @@ class TestPrices:
         assert model.price(10_000, 1_000) == pytest.approx(0.035)
         assert model.price(0, 0) == 0.0
 
-    def test_configured_and_unknown_prices(self) -> None:
+    def test_configured_price_is_used_and_unknown_price_is_none(self) -> None:
         unknown = TestModel()
         assert ProviderModel("x:y", "x", unknown).price(1000, 10) is None
         assert ProviderModel("x:y", "x", unknown, prices=(0.0, 0.0)).price(1000, 10) == 0.0
@@ -590,12 +590,12 @@ class TestSecrets:
         ({"retry-after": "Sun, 01 Mar 2026 11:00:00 GMT"}, 0.0),
     ],
 )
-def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+def test_retry_after_header_is_parsed(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(headers, datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)) == seconds
 
 
 @pytest.mark.parametrize(("name", "window"), [("openai:gpt-4o", 128_000), ("openai:nobody-lists-this", None)])
-def test_a_context_window_is_that_of_the_price_list(
+def test_context_window_is_read_from_the_price_list(
     monkeypatch: pytest.MonkeyPatch, name: str, window: int | None
 ) -> None:
     from consilience.models.port import context_window

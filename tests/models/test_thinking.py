@@ -52,7 +52,7 @@ def run(
 
 @every_provider
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
-def test_a_thinking_model_at_the_defaults_answers(
+def test_thinking_model_with_default_settings_answers(
     provider: str, protocol: Protocol, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     with thinking_server(hidden=1_400) as server:
@@ -67,7 +67,9 @@ def test_a_thinking_model_at_the_defaults_answers(
 
 
 @without_budget
-def test_an_allowance_too_small_is_doubled_once(provider: str, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+def test_thinking_allowance_that_is_too_small_is_doubled_once(
+    provider: str, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
     with thinking_server(hidden=9_000) as server:
         report = run(provider, server, monkeypatch)
     assert report.answer is not None
@@ -78,7 +80,7 @@ def test_an_allowance_too_small_is_doubled_once(provider: str, monkeypatch: pyte
 
 @without_budget
 @pytest.mark.parametrize("repairs", [1, 3])
-def test_thinking_beyond_the_doubled_allowance_is_truncated_and_names_what_to_change(
+def test_thinking_beyond_the_doubled_allowance_is_truncated_with_advice(
     provider: str, repairs: int, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     with thinking_server(hidden=50_000) as server:
@@ -95,7 +97,7 @@ def test_thinking_beyond_the_doubled_allowance_is_truncated_and_names_what_to_ch
 
 @without_budget
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
-def test_with_an_allowance_too_small_every_protocol_reports_the_reason(
+def test_every_protocol_reports_truncation_by_thinking(
     provider: str, protocol: Protocol, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     with thinking_server(hidden=50_000) as server:
@@ -113,7 +115,7 @@ LEVELS: dict[ThinkingLevel, int] = {"off": 0, "minimal": 2_048, "low": 4_096, "m
 
 @every_provider
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_level_sets_effort_and_allowance(
+def test_thinking_level_sets_effort_and_allowance(
     provider: str, level: ThinkingLevel, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     """The temperature is one more setting that most of them refuse beside thinking; a warning of the library is an error here."""
@@ -140,7 +142,7 @@ def test_a_level_sets_effort_and_allowance(
             assert body["generationConfig"]["thinkingConfig"]["thinking_budget"] >= 128
 
 
-def test_a_model_that_is_known_not_to_think_is_given_no_allowance(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+def test_model_known_not_to_think_gets_no_allowance(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     with thinking_server(hidden=0) as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
         monkeypatch.setenv("ANTHROPIC_API_KEY", "k-1")
@@ -177,7 +179,7 @@ def test_a_run_of_a_thinking_model_replays_without_a_request(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("size", [200, 30_000])
-def test_the_ends_of_shared_beginnings_are_marked_where_a_provider_caches_only_what_is_marked(
+def test_shared_prompt_prefix_is_marked_for_a_provider_with_explicit_caching(
     size: int, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     for name, value in PROVIDERS["anthropic"][1].items():
@@ -201,7 +203,7 @@ def test_the_ends_of_shared_beginnings_are_marked_where_a_provider_caches_only_w
         assert document.strip() in blocks[0][0]["text"]
 
 
-def test_a_single_call_marks_nothing(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+def test_prompt_of_a_single_call_has_no_cache_mark(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     with thinking_server() as server:
         for name, value in environment("anthropic", server).items():
             monkeypatch.setenv(name, value)
@@ -221,17 +223,17 @@ def thinker(thought: int) -> ScriptedModel:
     return ScriptedModel(reply, thinks="always")
 
 
-TIGHT = 1_024
+SMALL_REPLY_TOKENS = 1_024
 """With the allowance of "low", too few for 6,000 tokens of thinking; enough once the allowance is doubled."""
 
 
 @pytest.mark.parametrize("tokens", [*range(0, 12_000, 1_000), 20_000])
-def test_the_allowance_is_reserved_so_no_limit_is_exceeded(tokens: int) -> None:
+def test_thinking_allowance_is_reserved_within_every_limit(tokens: int) -> None:
     model = thinker(6_000)
     events: list[object] = []
     report = run_sync(
         TASK,
-        Vote(votes=2, reply_tokens=TIGHT),
+        Vote(votes=2, reply_tokens=SMALL_REPLY_TOKENS),
         model=model,
         limits=Limits(tokens=tokens),
         options=Options(observer=events.append),
@@ -246,9 +248,9 @@ def test_the_allowance_is_reserved_so_no_limit_is_exceeded(tokens: int) -> None:
     )
 
 
-def test_the_doubled_request_is_a_second_attempt_with_a_digest_of_its_own() -> None:
+def test_doubled_thinking_request_is_a_second_attempt_with_its_own_digest() -> None:
     events: list[object] = []
-    run_sync(TASK, Solo(reply_tokens=TIGHT), model=thinker(6_000), options=Options(observer=events.append))
+    run_sync(TASK, Solo(reply_tokens=SMALL_REPLY_TOKENS), model=thinker(6_000), options=Options(observer=events.append))
     (started,) = [e for e in events if isinstance(e, SessionStarted)]
     assert (started.thinking, started.thinking_tokens) == ("low", {"S1": 4_096})
     (cut,) = [e for e in events if isinstance(e, ReplyRejected)]
@@ -258,7 +260,7 @@ def test_the_doubled_request_is_a_second_attempt_with_a_digest_of_its_own() -> N
     assert cut.digest != done.digest
 
 
-def test_an_empty_reply_cut_at_the_limit_by_a_model_believed_not_to_think_is_given_room_once() -> None:
+def test_empty_cut_reply_of_a_model_not_known_to_think_gets_an_allowance_once() -> None:
     model = ScriptedModel(
         lambda request: (
             Scripted("Yes.")
@@ -271,10 +273,10 @@ def test_an_empty_reply_cut_at_the_limit_by_a_model_believed_not_to_think_is_giv
     assert [request.thinking_tokens for request in model.requests] == [0, 2_048]
 
 
-def test_without_repairs_a_reply_used_up_by_thinking_is_truncated_at_once() -> None:
+def test_reply_used_up_by_thinking_without_repairs_is_truncated() -> None:
     events: list[object] = []
     options = Options(repairs=0, observer=events.append)
-    report = run_sync(TASK, Solo(reply_tokens=TIGHT), model=thinker(6_000), options=options)
+    report = run_sync(TASK, Solo(reply_tokens=SMALL_REPLY_TOKENS), model=thinker(6_000), options=options)
     assert report.stop_reason is StopReason.FAILED
     assert not any(isinstance(event, CallFailed) for event in events)
     assert report.missing[0].reason.startswith("truncated: ")
@@ -296,7 +298,7 @@ def prompt(body: dict[str, object]) -> object:
     return body.get("messages") or body.get("input") or body.get("contents")
 
 
-def test_a_trace_without_an_end_is_no_answer(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+def test_reply_of_an_unfinished_trace_is_truncated(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     """So a reasoning model fails behind a server without a parser of its own: all room went into the trace."""
     with thinking_server() as server:
         server.trace = True
@@ -309,7 +311,9 @@ def test_a_trace_without_an_end_is_no_answer(monkeypatch: pytest.MonkeyPatch, ho
     assert [call.kind.value for call in report.failed_calls] == ["truncated"]
 
 
-def test_a_model_believed_not_to_think_is_really_given_the_room(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+def test_model_not_known_to_think_gets_a_larger_token_limit_on_the_second_attempt(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
     with thinking_server(hidden=5_000) as server:
         monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", server.url)
         monkeypatch.setenv("GEMINI_API_KEY", "k-1")
@@ -319,19 +323,21 @@ def test_a_model_believed_not_to_think_is_really_given_the_room(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("tokens", "at_least"), [(45_000, 2), (70_000, 3)])
-def test_a_doubled_request_is_funded_at_its_own_size(tokens: int, at_least: int) -> None:
-    report = run_sync(TASK, Vote(votes=3, reply_tokens=TIGHT), model=thinker(6_000), limits=Limits(tokens=tokens))
+def test_doubled_thinking_request_is_funded_within_the_token_limit(tokens: int, at_least: int) -> None:
+    report = run_sync(
+        TASK, Vote(votes=3, reply_tokens=SMALL_REPLY_TOKENS), model=thinker(6_000), limits=Limits(tokens=tokens)
+    )
     assert report.replied >= at_least
     assert report.ledger.actual.tokens_in + report.ledger.actual.tokens_out <= tokens
 
 
-def test_the_closing_call_may_use_its_reserve_for_its_second_attempt() -> None:
-    report = run_sync(TASK, Solo(reply_tokens=TIGHT), model=thinker(6_000), limits=Limits(calls=2))
+def test_closing_call_uses_its_reserve_for_a_second_attempt() -> None:
+    report = run_sync(TASK, Solo(reply_tokens=SMALL_REPLY_TOKENS), model=thinker(6_000), limits=Limits(calls=2))
     assert report.answer == "Yes, in spring."
     assert report.ledger.actual.requests == 2
 
 
-def test_thinking_counted_beside_the_output_is_counted_once_more(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+def test_thinking_reported_apart_from_the_output_is_added_to_it(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     with thinking_server(hidden=1_400) as server:
         server.apart = True
         report = run("openai chat", server, monkeypatch)

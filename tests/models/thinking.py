@@ -212,7 +212,7 @@ class BadRequest(Exception):
     """What the provider refuses, in its words."""
 
 
-WAYS: tuple[tuple[str, Callable[[ThinkingServer, Body], Body]], ...] = (
+API_PATHS: tuple[tuple[str, Callable[[ThinkingServer, Body], Body]], ...] = (
     ("/chat/completions", chat),
     ("/responses", responses),
     ("/messages", anthropic),
@@ -232,7 +232,7 @@ def thinking_server(hidden: int = 1_400) -> Iterator[ThinkingServer]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             path = self.path.partition("?")[0]
             server.requests.append((path, body))
-            make = next((make for end, make in WAYS if path.endswith(end)), None)
+            make = next((make for end, make in API_PATHS if path.endswith(end)), None)
             try:
                 status, sent = (200, make(server, body)) if make else (404, {"error": {"message": f"no {path}"}})
             except BadRequest as refused:

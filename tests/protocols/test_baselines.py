@@ -46,7 +46,7 @@ async def vote(protocol: Vote, text: dict[str, object], **more: object) -> tuple
     return report, model
 
 
-async def test_solo_is_one_call_and_its_text_is_the_answer() -> None:
+async def test_solo_makes_one_call_and_answers_with_its_text() -> None:
     report, model = await solo(Solo(answer_pattern="yes|no"), "Yes. People work late.")
     assert [r.key for r in model.requests] == ["answer/S1"]
     assert model.requests[0].schema is None
@@ -59,7 +59,7 @@ async def test_solo_is_one_call_and_its_text_is_the_answer() -> None:
     assert "**Dissent:**" not in markdown(report)
 
 
-async def test_an_expression_is_put_at_the_end_of_the_reasons() -> None:
+async def test_solo_with_an_answer_pattern_asks_for_the_answer_at_the_end() -> None:
     report, model = await solo(Solo(answer_pattern=r"answer: (\d+)"), "Three times four is 12. Answer: 12")
     assert "end with it, in the form: answer: (" in model.requests[0].text
     assert report.position == "12"
@@ -68,7 +68,7 @@ async def test_an_expression_is_put_at_the_end_of_the_reasons() -> None:
     assert "the answer does not match the answer_pattern" in report.warnings
 
 
-async def test_structured_solo_is_asked_for_what_a_deliberation_gives() -> None:
+async def test_structured_solo_reports_the_fields_of_a_deliberation() -> None:
     body = {
         "options": ["Every night", "Weekends only", " "],
         "cruxes": ["Who would use it?"],
@@ -107,7 +107,7 @@ def version(text: str, *responses: tuple[int, str, str]) -> str:
     return json.dumps({"responses": fates, "text": text})
 
 
-async def test_reviews_criticise_the_answer_and_rewrite_it() -> None:
+async def test_solo_reviews_criticise_and_rewrite_the_answer() -> None:
     reply = reviewer(
         (["No cost is named.", "Why nightly?"], version("Run it: 40,000.", (1, "yielded", "cost added"))),
         (["The noise is left out."], version("Run it on weekends: 40,000.", (1, "refuted", "nobody lives there"))),
@@ -140,7 +140,7 @@ async def test_reviews_criticise_the_answer_and_rewrite_it() -> None:
     assert (await runner.replay(report.session, store=store)).digest() == report.digest()
 
 
-async def test_a_critique_that_finds_nothing_ends_the_reviews() -> None:
+async def test_solo_review_without_issues_ends_the_reviews() -> None:
     report, model = await solo(Solo(reviews=3), reviewer(([" ", "None."], "unused")))
     assert [r.key for r in model.requests] == ["answer/S1", "review-1/critique/S1"]
     assert (report.answer, [r.outcome for r in report.reviews]) == ("Run it.", ["nothing_found"])
@@ -148,7 +148,7 @@ async def test_a_critique_that_finds_nothing_ends_the_reviews() -> None:
     assert len(model.requests) == Solo(reviews=3).estimate().min
 
 
-async def test_a_failed_critique_or_rewrite_leaves_the_last_whole_answer() -> None:
+async def test_solo_review_that_fails_keeps_the_last_complete_answer() -> None:
     def prose(request: ModelRequest) -> str:
         return "It looks fine to me." if request.key.startswith("review-") else "Run it."
 
@@ -166,20 +166,20 @@ async def test_a_failed_critique_or_rewrite_leaves_the_last_whole_answer() -> No
     assert any("cut at the token limit" in warning for warning in report.warnings)
 
 
-async def test_a_new_version_with_the_same_text_yields_to_no_issue() -> None:
+async def test_solo_rewrite_with_unchanged_text_leaves_issues_unanswered() -> None:
     same = version("Run  it.", (1, "yielded", "a cost is named now"), (2, "refuted", "it is nightly"))
     report, _ = await solo(Solo(reviews=1), reviewer((["No cost is named.", "Why nightly?"], same)))
     assert [issue.fate for issue in report.reviews[0].issues] == ["unanswered", "refuted"]
     assert "1 kept, 1 not answered); the text stayed the same" in markdown(report)
 
 
-async def test_a_whole_new_version_takes_the_place_of_a_cut_answer() -> None:
+async def test_solo_rewrite_replaces_a_cut_answer() -> None:
     answer = Scripted("Run it, beca", finish_reason="length")
     report, _ = await solo(Solo(reviews=1), reviewer((["It breaks off."], version("Run it.")), answer=answer))
     assert (report.answer, report.answer_cut) == ("Run it.", False)
 
 
-async def test_structured_reviews_report_what_the_last_version_weighs() -> None:
+async def test_structured_solo_reviews_report_the_analysis_of_the_last_version() -> None:
     def structured(text: str, against: str) -> dict[str, object]:
         return {"options": [text], "confidence": "certain", "against": [against], "text": text}
 
@@ -195,7 +195,7 @@ async def test_structured_reviews_report_what_the_last_version_weighs() -> None:
 
 
 @pytest.mark.parametrize("calls", range(1, 9))
-async def test_solo_is_sized_to_the_reviews_that_its_calls_pay_for(calls: int) -> None:
+async def test_solo_resized_for_calls_has_as_many_reviews_as_they_pay_for(calls: int) -> None:
     sized = Solo().resized_for_calls(calls)
     rounds = [(["No cost."], version(f"Version {n}.", (1, "yielded", "x"))) for n in range(1, 5)]
     report, model = await solo(sized, reviewer(*rounds), limits=Limits(calls=calls))
@@ -203,7 +203,7 @@ async def test_solo_is_sized_to_the_reviews_that_its_calls_pay_for(calls: int) -
     assert report.stop_reason is StopReason.SETTLED
 
 
-async def test_a_limit_within_the_reviews_keeps_the_answer_and_is_told() -> None:
+async def test_solo_limit_during_reviews_keeps_the_answer_and_is_reported() -> None:
     rounds = [(["No cost."], version(f"Version {n}.")) for n in range(1, 4)]
     report, model = await solo(Solo(reviews=3), reviewer(*rounds), limits=Limits(calls=4))
     assert len(model.requests) <= 4
@@ -212,14 +212,14 @@ async def test_a_limit_within_the_reviews_keeps_the_answer_and_is_told() -> None
     assert (report.answer, report.stop_reason, report.steps) == ("Version 1.", StopReason.EXHAUSTED_STEPS, 2)
 
 
-async def test_issues_beyond_the_cap_are_dropped() -> None:
+async def test_solo_review_drops_issues_beyond_the_cap() -> None:
     issues = [f"Issue {n}." for n in range(1, 31)]
     report, model = await solo(Solo(reviews=1), reviewer((["", *issues], version("Run it."))))
     assert [issue.text for issue in report.reviews[0].issues] == issues[:6]
     assert "Issue 7." not in model.requests[-1].text
 
 
-async def test_structured_solo_that_is_answered_in_words_says_what_is_missing() -> None:
+async def test_structured_solo_answered_in_prose_reports_the_missing_fields() -> None:
     report, _ = await solo(Solo(structured=True), "Weekends only, since few would ride.")
     assert report.answer == "Weekends only, since few would ride."
     assert any("is prose only" in warning for warning in report.warnings)
@@ -228,7 +228,7 @@ async def test_structured_solo_that_is_answered_in_words_says_what_is_missing() 
     assert not any("prose only" in warning for warning in report.warnings)
 
 
-async def test_a_dead_model_fails_solo_and_a_limit_exhausts_it() -> None:
+async def test_solo_fails_without_a_reply_and_is_exhausted_by_a_limit() -> None:
     report, _ = await solo(Solo(), lambda request: RateLimited("busy"))
     assert (report.stop_reason, report.answer, report.quorum_met) == (StopReason.FAILED, None, False)
     report, model = await solo(Solo(), lambda request: "Yes.", limits=Limits(calls=0))
@@ -239,7 +239,7 @@ async def test_a_dead_model_fails_solo_and_a_limit_exhausts_it() -> None:
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
 
 
-async def test_the_majority_decides_and_its_most_typical_text_answers() -> None:
+async def test_vote_answers_with_the_medoid_text_of_the_majority() -> None:
     report, model = await vote(
         Vote(votes=4, answer_pattern="yes|no"),
         {
@@ -261,7 +261,7 @@ async def test_the_majority_decides_and_its_most_typical_text_answers() -> None:
     assert "**Votes:** 3 for yes · 1 for no" in markdown(report)
 
 
-async def test_tie_is_warned_of_and_decided_by_the_medoid() -> None:
+async def test_vote_with_a_tie_is_decided_by_the_medoid_with_a_warning() -> None:
     report, _ = await vote(
         Vote(votes=4, answer_pattern="yes|no"),
         {"V1": "yes a b c d", "V2": "yes x y z w", "V3": "no a b c d", "V4": "no a b q r"},
@@ -271,14 +271,14 @@ async def test_tie_is_warned_of_and_decided_by_the_medoid() -> None:
     assert any("2 answers have 2 votes each" in w for w in report.warnings)
 
 
-async def test_of_equally_similar_answers_the_first_is_elected() -> None:
+async def test_vote_with_equally_similar_answers_elects_the_first() -> None:
     """The float means of the first and the third differ, the means do not: both are 7/18."""
     texts = ["c b", "e c d g b f", "c", "a c"]
     report, _ = await vote(Vote(votes=4), {f"V{n}": text for n, text in enumerate(texts, 1)})
     assert report.answer == "c b"
 
 
-async def test_without_extractable_answers_the_medoid_answers() -> None:
+async def test_vote_without_matching_answers_elects_the_medoid() -> None:
     fields: dict[str, object] = {"V1": "the sea is cold tonight", "V2": "the sea is cold", "V3": "bread"}
     report, _ = await vote(Vote(votes=3), fields)
     assert (report.decided_by, report.position, report.tally) == ("medoid", None, {})
@@ -288,7 +288,7 @@ async def test_without_extractable_answers_the_medoid_answers() -> None:
     assert any("3 of 3 answers do not match the answer_pattern" in w for w in report.warnings)
 
 
-async def test_votes_are_compared_pair_by_pair_and_each_is_split_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_vote_compares_each_pair_and_splits_each_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
     split: Counter[str] = Counter()
     pairs = 0
 
@@ -318,7 +318,7 @@ async def test_votes_are_compared_pair_by_pair_and_each_is_split_once(monkeypatc
     assert report.metrics["sibling_similarity/answer/1"] == math.fsum(scores) / 66
 
 
-async def test_missing_votes_are_named_and_a_quorum_is_needed() -> None:
+async def test_vote_names_missing_votes_and_fails_without_a_quorum() -> None:
     fields: dict[str, object] = {
         "V1": "yes",
         "V2": RateLimited("busy"),
@@ -335,7 +335,7 @@ async def test_missing_votes_are_named_and_a_quorum_is_needed() -> None:
 
 
 @pytest.mark.parametrize("calls", [0, 1, 3, 4])
-async def test_a_budget_buys_as_many_votes_as_it_has_calls(calls: int) -> None:
+async def test_vote_with_a_call_limit_casts_as_many_votes(calls: int) -> None:
     replies: dict[str, object] = dict.fromkeys(("V1", "V2", "V3", "V4"), "yes")
     report, model = await vote(Vote(votes=4, answer_pattern="yes|no"), replies, limits=Limits(calls=calls))
     assert len(model.requests) == calls
@@ -343,7 +343,7 @@ async def test_a_budget_buys_as_many_votes_as_it_has_calls(calls: int) -> None:
     assert report.tally == ({"yes": calls} if calls else {})
 
 
-async def test_a_panel_gives_voters_its_points_of_view() -> None:
+async def test_vote_with_a_panel_shows_voters_their_personas() -> None:
     panel = load_panel("engineering")
     report, model = await vote(Vote(votes=2), {"V1": "a b", "V2": "a c"}, panel=panel)
     assert [agent.persona for agent in report.agents] == [p.name for p in panel.personas[:2]]
@@ -356,7 +356,7 @@ async def test_a_panel_gives_voters_its_points_of_view() -> None:
         st.sampled_from(["yes because of a", "no because of b", "yes", "perhaps", "no no"]), min_size=1, max_size=6
     )
 )
-async def test_order_of_seats_changes_no_tally(texts: list[str]) -> None:
+async def test_vote_tally_does_not_depend_on_the_order_of_seats(texts: list[str]) -> None:
     async def tally(order: list[str]) -> tuple[dict[str, int], bool]:
         replies: dict[str, object] = {f"V{n}": text for n, text in enumerate(order, 1)}
         report, _ = await vote(Vote(votes=len(order), answer_pattern="yes|no"), replies)
@@ -373,7 +373,7 @@ def test_invalid_answer_pattern_is_rejected() -> None:
         Vote(votes=0)
 
 
-async def test_votes_cost_what_their_calls_cost() -> None:
+async def test_vote_cost_is_the_sum_of_its_calls() -> None:
     replies: dict[str, object] = {f"V{n}": Scripted("yes", tokens_in=10, tokens_out=1, cost=0.5) for n in (1, 2, 3)}
     report, _ = await vote(Vote(votes=3, answer_pattern="yes|no"), replies)
     assert (report.ledger.actual.cost, report.ledger.actual.tokens_in, report.ledger.estimated.max) == (1.5, 30, 3)

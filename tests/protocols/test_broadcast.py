@@ -68,7 +68,7 @@ def shown(record: SessionRecord, key: str) -> set[str]:
 
 @settings(max_examples=15)
 @given(st.integers(1, 3), st.integers(2, 4), st.integers(0, 2), st.integers(1, 2), st.booleans())
-async def test_every_call_is_shown_its_goal_its_own_words_and_its_family_and_nothing_else(
+async def test_prompt_of_every_call_quotes_only_its_goal_own_texts_and_family(
     children: int, depth: int, rounds: int, iterations: int, anonymous: bool
 ) -> None:
     depth = min(depth, 3) if children > 1 else depth
@@ -87,7 +87,7 @@ async def test_every_call_is_shown_its_goal_its_own_words_and_its_family_and_not
 
 
 def allowed(key: str, shape: Topology, rounds: int, iterations: int) -> set[str]:
-    """What a call must be shown where nobody flags anything, everybody gives a better text, and nobody is satisfied."""
+    """The messages that a call must quote if no agent flags, each improves its text, and none is satisfied."""
     *places, what, agent = key.removeprefix("iteration-").split("/")
     path, (what, _, number) = "/".join(places), what.partition("-")
     siblings, children = (*shape.siblings(agent), agent), shape.children[agent]
@@ -98,7 +98,7 @@ def allowed(key: str, shape: Topology, rounds: int, iterations: int) -> set[str]
     def own_before() -> set[str]:
         """What the seat went up with in its execution before this one."""
         before = predecessor(path, iterations)
-        return {left_by(agent, before, shape, rounds)} if before else set()
+        return {last_key(agent, before, shape, rounds)} if before else set()
 
     above, _, last = path.rpartition("/")
     goal = {near(path, "broadcast", parent) for parent in shape.parents.get(agent, ())}
@@ -118,21 +118,21 @@ def allowed(key: str, shape: Topology, rounds: int, iterations: int) -> set[str]
             before = f"coordinate-{int(number) - 1}" if number != "1" else "self_reflect"
             return goal | {near(path, before, sibling) for sibling in siblings}
         case "evaluate":
-            return {left_by(child, path, shape, rounds) for child in children} | {near(path, "broadcast", agent)}
+            return {last_key(child, path, shape, rounds) for child in children} | {near(path, "broadcast", agent)}
         case "synthesize":
-            texts = {left_by(child, end, shape, rounds) for child in children}
+            texts = {last_key(child, end, shape, rounds) for child in children}
             return (goal or stated) | own_before() | texts | {near(end, "evaluate", agent)}
         case "strange_loop":
-            texts = {left_by(child, end, shape, rounds) for child in children}
+            texts = {last_key(child, end, shape, rounds) for child in children}
             return stated | texts | {near(end, "evaluate", agent), near(path, "synthesize", agent)}
     assert what == "self_reflect"
     if not shape.parents.get(agent):
-        texts = {left_by(child, end, shape, rounds) for child in children}
+        texts = {last_key(child, end, shape, rounds) for child in children}
         return stated | texts | {near(end, "evaluate", agent), f"strange_loop-1/{agent}"}
     return goal | {near(path, "synthesize" if children else "execute", agent)}
 
 
-def left_by(agent: str, path: str, shape: Topology, rounds: int) -> str:
+def last_key(agent: str, path: str, shape: Topology, rounds: int) -> str:
     talked = rounds if shape.siblings(agent) else 0
     return f"iteration-{path}/{f'coordinate-{talked}' if talked else 'self_reflect'}/{agent}"
 
@@ -146,7 +146,7 @@ def predecessor(path: str, iterations: int) -> str:
     return ""
 
 
-async def test_without_coordination_no_text_of_a_sibling_is_in_any_prompt() -> None:
+async def test_prompt_without_coordination_quotes_no_sibling() -> None:
     protocol = Broadcast(children=3, depth=3, coordination_rounds=0, max_iterations=2)
     _, record = await recorded(protocol, agents())
     shape = tree(3, 3)
@@ -157,7 +157,7 @@ async def test_without_coordination_no_text_of_a_sibling_is_in_any_prompt() -> N
     assert {record.authors[q.message] for q in talk.quoted} == {"L2N1", "L3N1", "L3N2", "L3N3"}, "with their goal"
 
 
-async def test_a_broadcast_assigns_nothing_and_peers_are_letters() -> None:
+async def test_broadcast_prompt_assigns_no_parts_and_peers_have_letters() -> None:
     _, model = await go(Broadcast(children=3, max_iterations=1))
     asked = {request.key: request.text for request in model.requests}
     assert "do not divide it" in asked["iteration-1/broadcast/L1N1"]
@@ -169,7 +169,7 @@ async def test_a_broadcast_assigns_nothing_and_peers_are_letters() -> None:
     assert "from L2N1>" in next(r.text for r in model.requests if r.key == "iteration-1/coordinate-1/L2N2")
 
 
-async def test_siblings_share_all_of_the_prompt_before_their_own_part() -> None:
+async def test_prompts_of_siblings_are_equal_up_to_their_own_part() -> None:
     """So a prefix cache serves the first sibling's quotations to the others."""
     _, model = await go(Broadcast(children=3, max_iterations=1))
     texts = [r.text for r in model.requests if "/coordinate-1/" in r.key]
@@ -183,7 +183,7 @@ async def test_private_sources_stay_with_their_seat() -> None:
     assert {r.agent for r in model.requests if "The well is dry." in r.text} == {"L2N2"}
 
 
-async def test_a_panel_gives_leaves_their_points_of_view_and_the_settings_do_without() -> None:
+async def test_panel_or_settings_give_leaves_their_perspectives() -> None:
     panel = load_panel("markets")
     report, model = await go(Broadcast(children=2, max_iterations=1), panel=panel)
     assert [a.persona for a in report.agents] == ["", panel.personas[0].name, panel.personas[1].name]
@@ -212,7 +212,7 @@ async def test_a_panel_gives_leaves_their_points_of_view_and_the_settings_do_wit
         ((10, 10, 1), 0.7, 0.7),
     ],
 )
-async def test_a_mean_exactly_at_the_threshold_satisfies(
+async def test_mean_rating_equal_to_the_threshold_satisfies(
     ratings: tuple[object, ...], threshold: float, mean: float
 ) -> None:
     """Although the float sum of some of these lies below it."""
@@ -230,7 +230,7 @@ async def test_a_mean_exactly_at_the_threshold_satisfies(
 
 
 @pytest.mark.parametrize("expected", [True, False, None])
-async def test_evaluator_no_repeats_the_iteration_and_yes_alone_does_not_satisfy(expected: bool | None) -> None:
+async def test_iteration_is_satisfied_only_by_ratings_and_evaluator_together(expected: bool | None) -> None:
     for points, rated in ((8, True), (6, False)):
         satisfied = rated and expected is not False
         report, _ = await go(Broadcast(children=2, max_iterations=1), agents(lambda r: {"satisfied": expected}, points))
@@ -246,7 +246,7 @@ async def test_evaluator_no_repeats_the_iteration_and_yes_alone_does_not_satisfy
 @pytest.mark.parametrize(
     "unreadable", ["", "fine", None, True, -1, 11, 1e400, "7 or 8", [8], {"value": 9}, "NaN", "120%"]
 )
-async def test_a_rating_that_cannot_be_read_never_satisfies(unreadable: object) -> None:
+async def test_unreadable_rating_never_satisfies(unreadable: object) -> None:
     def mine(request: ModelRequest) -> dict[str, object]:
         return {"rating": unreadable} if request.agent == "L2N2" else {}
 
@@ -259,7 +259,7 @@ async def test_a_rating_that_cannot_be_read_never_satisfies(unreadable: object) 
 
 @pytest.mark.parametrize("nonsense", ["", "{}", "null", '{"text": ""}', "prose, no object", '{"properties": {}}'])
 @pytest.mark.parametrize(("what", "rounds"), [("self_reflect", 0), ("coordinate-1", 1), ("execute", 1)])
-async def test_malformed_replies_never_satisfy(nonsense: str, what: str, rounds: int) -> None:
+async def test_malformed_reply_never_satisfies(nonsense: str, what: str, rounds: int) -> None:
     """Not even at a threshold of 0. The last reply of L3N2 in each iteration counts; a leaf's own text may be prose."""
 
     def reply(request: ModelRequest) -> str:
@@ -276,7 +276,7 @@ async def test_malformed_replies_never_satisfy(nonsense: str, what: str, rounds:
 @pytest.mark.parametrize(
     "nonsense", ["", "{}", "null", '{"text": ""}', '{"properties": {}}', "x" * 300_000, "}{", "\x00\ufffd"]
 )
-async def test_no_reply_crashes_a_run(nonsense: str) -> None:
+async def test_run_with_any_nonsense_reply_ends_with_a_report(nonsense: str) -> None:
     protocol = Broadcast(children=2, depth=3, strange_loops=1, answer_pattern="yes|no", satisfaction_threshold=0)
     report, _ = await go(protocol, ScriptedModel(lambda request: nonsense))
     assert report.stop_reason in (StopReason.FAILED, StopReason.EXHAUSTED_STEPS)
@@ -293,14 +293,14 @@ async def test_no_reply_crashes_a_run(nonsense: str) -> None:
         ("splendid", None), (None, None), ([7], None),
     ],
 )  # fmt: skip
-def test_how_ratings_are_read(inputs: object, read: float | None) -> None:
+def test_read_rating_of_any_form_gives_points_or_none(inputs: object, read: float | None) -> None:
     assert read_rating(inputs) == (None if read is None else pytest.approx(read))
 
 
 # --- flags
 
 
-async def test_critical_flag_causes_a_broadcast_that_quotes_it_until_the_cap() -> None:
+async def test_critical_flag_causes_broadcasts_that_quote_it_up_to_max_iterations() -> None:
     """Everybody is content with its text; one says that the goal is wrong."""
     flag = flagging("goal_mismatch", "iteration-1/self_reflect/L2N2", "iteration-2/self_reflect/L2N2")
     report, record = await recorded(Broadcast(children=2), agents(flag, 9))
@@ -327,14 +327,14 @@ async def test_critical_flag_causes_a_broadcast_that_quotes_it_until_the_cap() -
     assert [(o.agent, o.to, o.read) for o in report.objections] == [("L2N2", "L1N1", True)]
 
 
-async def test_a_flag_that_is_not_raised_again_is_settled_and_stays_in_the_chain() -> None:
+async def test_flag_not_raised_again_is_settled_and_stays_in_the_signal_chain() -> None:
     report, _ = await go(Broadcast(children=2), agents(flagging("needs_reframing", "iteration-1/self_reflect/L2N1"), 8))
     assert (report.stop_reason, report.total_iterations) == (StopReason.CONVERGED, 2)
     assert report.signal_chain == ("needs_reframing (L2N1)",)
     assert (report.dissent, report.objections) == ((), ())
 
 
-async def test_a_flag_sends_back_the_lowest_parent_and_higher_only_if_it_still_stands() -> None:
+async def test_critical_flag_repeats_the_nearest_parent_and_higher_ones_only_while_open() -> None:
     """Raised by L3N2 in the first broadcast of L2N1, and no more in its second: the root hears of it and goes on."""
     once = flagging("goal_mismatch", "iteration-1/1/self_reflect/L3N2")
     report, record = await recorded(Broadcast(children=2, depth=3), agents(once, 8))
@@ -357,7 +357,7 @@ async def test_a_flag_sends_back_the_lowest_parent_and_higher_only_if_it_still_s
     assert (report.stop_reason, report.total_iterations) == (StopReason.CONVERGED, 2)
 
 
-async def test_a_flag_of_a_leaf_far_below_is_in_the_roots_chain() -> None:
+async def test_flag_of_a_deep_leaf_is_in_the_signal_chain_of_the_root() -> None:
     def flags(request: ModelRequest) -> dict[str, object]:
         if request.key.endswith("self_reflect/L3N2"):
             return {"flags": [{"tag": "unexpected_finding", "text": "a well"}]}
@@ -374,7 +374,7 @@ async def test_a_flag_of_a_leaf_far_below_is_in_the_roots_chain() -> None:
     assert report.states["L2N1"].flags == ("contradiction_detected", "unexpected_finding")
 
 
-async def test_flags_are_for_parents_and_their_author_only() -> None:
+async def test_flag_is_quoted_only_to_parents_and_its_author() -> None:
     flag = flagging("goal_mismatch", "iteration-1/1/self_reflect/L3N2")
     _, record = await recorded(Broadcast(children=2, depth=3), agents(flag, 8))
     readers = {
@@ -387,7 +387,7 @@ async def test_flags_are_for_parents_and_their_author_only() -> None:
     assert "A2.flag1" in {quoted.label for quoted in talk.quoted}, "so that it need not be raised again"
 
 
-async def test_the_critical_set_is_a_setting() -> None:
+async def test_critical_flags_setting_decides_which_flags_repeat_an_iteration() -> None:
     flag = flagging("contradiction_detected", "iteration-1/coordinate-1/L2N1")
     for critical, iterations in (((), 1), (("contradiction_detected",), 2), (("goal_mismatch",), 1)):
         report, _ = await go(Broadcast(children=2, critical_flags=critical), agents(flag, 8))
@@ -395,7 +395,7 @@ async def test_the_critical_set_is_a_setting() -> None:
         assert report.flags[0].critical == (iterations == 2)
 
 
-async def test_flag_that_no_later_call_reads_is_a_warning() -> None:
+async def test_flag_of_the_last_call_is_unread_without_a_warning() -> None:
     def flags(request: ModelRequest) -> dict[str, object]:
         return {"flags": [{"tag": "resource_request", "text": f"for {request.key}"}]}
 
@@ -405,7 +405,7 @@ async def test_flag_that_no_later_call_reads_is_a_warning() -> None:
     assert not [w for w in report.warnings if "was read by no later call" in w]
 
 
-async def test_a_flag_whose_parent_falls_silent_is_warned_of() -> None:
+async def test_flag_whose_parent_does_not_reply_is_a_warning() -> None:
     flag = flagging("resource_request", "iteration-1/1/coordinate-1/L3N2")
 
     def reply(request: ModelRequest) -> object:
@@ -417,7 +417,7 @@ async def test_a_flag_whose_parent_falls_silent_is_warned_of() -> None:
     assert "the flag iteration-1/1/coordinate-1/L3N2/flag-1 was read by no later call" in report.warnings
 
 
-async def test_quoted_flags_are_capped_critical_ones_first() -> None:
+async def test_quoted_flags_are_capped_with_critical_flags_first() -> None:
     def flags(request: ModelRequest) -> dict[str, object]:
         tags = ["unexpected_finding", "resource_request", "goal_mismatch"] * 30
         return {"flags": [{"tag": tag, "text": f"{request.key} {n}"} for n, tag in enumerate(tags)]}
@@ -456,7 +456,7 @@ async def test_flag_repeated_in_the_same_words_counts_once() -> None:
         ("", "No.", True),
     ],
 )
-async def test_the_text_of_a_reflection_replaces_the_one_before_whatever_is_missing(
+async def test_self_reflection_text_replaces_the_earlier_text_unless_empty_or_a_placeholder(
     missing: str, text: str, replaced: bool
 ) -> None:
     def some(request: ModelRequest) -> str:
@@ -476,7 +476,7 @@ async def test_the_text_of_a_reflection_replaces_the_one_before_whatever_is_miss
     assert report.states["L2N2"].missing == ("the price" if missing == "the price" else "")
 
 
-async def test_strange_loops_start_from_the_last_result_and_domain_words_come_last_only() -> None:
+async def test_strange_loops_start_from_the_last_result_with_domain_instructions_in_the_last() -> None:
     protocol = Broadcast(children=2, max_iterations=1, strange_loops=2, domain_instructions="Speak to farmers.")
     report, model = await go(protocol)
     loops = [request for request in model.requests if request.key.startswith("strange_loop-")]
@@ -487,7 +487,7 @@ async def test_strange_loops_start_from_the_last_result_and_domain_words_come_la
     assert report.answer == "self_reflect/L1N1 says L1N1"
 
 
-async def test_claims_name_messages_and_labels_that_were_not_shown_are_dropped_and_counted() -> None:
+async def test_claims_name_messages_and_labels_not_shown_are_dropped_and_counted() -> None:
     def claiming(request: ModelRequest) -> dict[str, object]:
         return {"claims": [{"text": "costs fall", "ids": ["A", "Q", "C"]}]}
 
@@ -500,7 +500,7 @@ async def test_claims_name_messages_and_labels_that_were_not_shown_are_dropped_a
 # --- ballots
 
 
-async def test_leaves_vote_inside_their_replies_before_and_after_they_read_each_other() -> None:
+async def test_ballots_are_cast_in_replies_before_and_after_coordination() -> None:
     def voting(request: ModelRequest) -> dict[str, object]:
         talk = "/coordinate-" in request.key
         side = "yes" if request.agent == "L2N1" or (talk and request.agent == "L2N2") else "no"
@@ -521,7 +521,7 @@ async def test_leaves_vote_inside_their_replies_before_and_after_they_read_each_
     assert report.pool == {"no": 0.5, "yes": 0.5}
 
 
-async def test_in_later_iterations_a_ballot_is_cast_where_its_cause_can_be_named() -> None:
+async def test_ballots_of_later_iterations_are_cast_in_coordination_if_there_is_any() -> None:
     def voting(request: ModelRequest) -> dict[str, object]:
         return {"position": "yes" if "/coordinate-" in request.key else "no", "confidence": "certain", "cause": "B"}
 
@@ -548,7 +548,7 @@ async def test_final_ballots_against_the_answer_are_the_dissent() -> None:
     assert (report.confidence.kind, report.confidence.level) == ("share of pooled ballots", pytest.approx(2 / 3))
 
 
-async def test_a_later_ballot_that_cannot_be_read_leaves_the_earlier_and_is_said() -> None:
+async def test_unreadable_later_ballot_keeps_the_earlier_with_a_warning() -> None:
     def reply(request: ModelRequest) -> dict[str, object]:
         lost = request.agent == "L2N1" and "coordinate" in request.key
         return {"position": "undecided" if lost else "yes", "text": "It should reopen."}
@@ -560,7 +560,7 @@ async def test_a_later_ballot_that_cannot_be_read_leaves_the_earlier_and_is_said
     assert NO_POSITION in report.warnings
 
 
-async def test_a_position_that_does_not_match_is_no_ballot() -> None:
+async def test_position_outside_the_answer_pattern_is_not_a_ballot() -> None:
     report, _ = await go(
         Broadcast(children=2, answer_pattern="yes|no", max_iterations=1), agents(lambda r: {"position": "maybe"})
     )
@@ -577,7 +577,7 @@ def dead(*who: str, frm: str = "") -> ScriptedModel:
     )
 
 
-async def test_run_continues_without_a_seat_and_never_satisfies() -> None:
+async def test_run_with_a_dead_seat_continues_and_never_satisfies() -> None:
     report, model = await go(Broadcast(children=3), dead("L2N2"))
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
     assert report.degraded == "2 of 3 agents; no reply: execute 1 L2N2 (rejected); execute 2 L2N2 (rejected)"
@@ -586,25 +586,25 @@ async def test_run_continues_without_a_seat_and_never_satisfies() -> None:
     assert "from B>" not in next(r.text for r in model.requests if r.key == "synthesize/L1N1")
 
 
-async def test_lost_quorum_fails_the_run_before_the_root_is_asked() -> None:
+async def test_run_without_quorum_fails_before_the_root_is_asked() -> None:
     report, model = await go(Broadcast(children=3), dead("L2N1", "L2N2"))
     assert (report.stop_reason, report.answer, report.quorum_met) == (StopReason.FAILED, None, False)
     assert not [r for r in model.requests if r.key.startswith("synthesize")]
 
 
-async def test_dead_root_gives_no_answer() -> None:
+async def test_run_with_a_dead_root_fails_without_an_answer() -> None:
     report, model = await go(Broadcast(children=2, max_iterations=1), dead("L1N1"))
     assert (report.stop_reason, report.answer) == (StopReason.FAILED, None)
     assert report.quorum_met
     assert "from goal>" not in next(r.text for r in model.requests if r.key == "iteration-1/execute/L2N1")
 
 
-async def test_failed_root_reflection_leaves_the_answer() -> None:
+async def test_failed_root_reflection_keeps_the_synthesis_as_answer() -> None:
     report, _ = await go(Broadcast(children=2), dead("L1N1", frm="self_reflect"))
     assert (report.answer, report.root_satisfaction) == ("synthesize/L1N1 says L1N1", None)
 
 
-async def test_one_call_gives_a_marked_answer() -> None:
+async def test_run_limited_to_one_call_gives_a_degraded_answer() -> None:
     report, model = await go(Broadcast(children=3), limits=Limits(calls=1))
     assert [r.key for r in model.requests] == ["synthesize/L1N1"]
     assert "No other text is available" in model.requests[0].text
@@ -614,7 +614,7 @@ async def test_one_call_gives_a_marked_answer() -> None:
     )
 
 
-async def test_limit_in_iteration_two_keeps_the_texts_of_iteration_one() -> None:
+async def test_limit_in_the_second_iteration_keeps_the_texts_of_the_first() -> None:
     """Two calls are left when it begins: the broadcast, and the closing call out of the reserve."""
     protocol = Broadcast(children=2)
     whole = 1 + 2 * 2 + 2 + 1
@@ -629,7 +629,7 @@ async def test_limit_in_iteration_two_keeps_the_texts_of_iteration_one() -> None
     assert report.states["L2N1"].text == "iteration-1/coordinate-1/L2N1 says L2N1"
 
 
-async def test_a_limit_far_below_ends_the_iterations_above_it() -> None:
+async def test_limit_on_a_leaf_ends_the_iterations_of_its_ancestors_only() -> None:
     """L3N2 may be asked twice: its parent does not begin again without it, nor does the root."""
     report, model = await go(Broadcast(children=2, depth=3), limits=Limits(agents={"L3N2": SpendingLimits(calls=2)}))
     broadcasts = [request.key for request in model.requests if "/broadcast/" in request.key]
@@ -639,7 +639,7 @@ async def test_a_limit_far_below_ends_the_iterations_above_it() -> None:
     assert (report.stop_reason, report.answer) == (StopReason.EXHAUSTED_BUDGET, "self_reflect/L1N1 says L1N1")
 
 
-async def test_a_limit_on_one_agent_ends_the_iterations_and_not_the_answer() -> None:
+async def test_limit_on_one_agent_ends_the_iterations_and_keeps_the_answer() -> None:
     report, _ = await go(
         Broadcast(children=2, max_iterations=3), limits=Limits(agents={"L2N2": SpendingLimits(calls=2)})
     )
@@ -647,7 +647,7 @@ async def test_a_limit_on_one_agent_ends_the_iterations_and_not_the_answer() -> 
     assert (report.total_iterations, report.answer) == (1, "self_reflect/L1N1 says L1N1")
 
 
-async def test_a_tree_with_nested_iterations_is_the_same_in_any_order_of_arrival_and_after_any_kill(
+async def test_nested_iterations_give_the_same_result_in_any_order_and_after_any_kill(
     tmp_path: Path,
 ) -> None:
     """Eighty-two calls, side by side where they can be; on any budget too."""
@@ -671,7 +671,7 @@ async def test_a_tree_with_nested_iterations_is_the_same_in_any_order_of_arrival
 # --- the report
 
 
-async def test_the_seeds_metadata_is_as_the_seed_prints_it() -> None:
+async def test_mca_metadata_has_the_fields_of_the_seed() -> None:
     report, _ = await go(
         Broadcast(children=2, depth=3), agents(flagging("unexpected_finding", "iteration-1/1/self_reflect/L3N2"), 8)
     )
@@ -694,14 +694,14 @@ async def test_the_seeds_metadata_is_as_the_seed_prints_it() -> None:
     json.dumps(state)
 
 
-async def test_a_run_without_any_call_has_a_whole_report() -> None:
+async def test_run_limited_to_zero_calls_has_complete_metadata() -> None:
     report, _ = await go(Broadcast(children=2), limits=Limits(calls=0))
     assert (report.answer, report.stop_reason) == (None, StopReason.EXHAUSTED_BUDGET)
     assert set(report.mca_metadata()["satisfaction_map"]) == {"L1N1", "L2N1", "L2N2"}  # type: ignore[arg-type]
     json.dumps(report.final_state())
 
 
-async def test_the_report_directory_holds_the_seeds_file(tmp_path: Path) -> None:
+async def test_report_files_contain_final_state_json_with_mca_metadata(tmp_path: Path) -> None:
     report, _ = await go(Broadcast(children=2, max_iterations=1))
     files = report_files(report)
     assert json.loads(files["final_state.json"])["mca_metadata"] == report.mca_metadata()
@@ -730,7 +730,7 @@ def test_invalid_settings_are_refused_with_a_reason(wrong: dict[str, object], wo
     assert "settings of broadcast" in str(refusal.value)
 
 
-async def test_an_agent_that_lets_its_text_stand_is_shown_with_that_text() -> None:
+async def test_evolution_of_an_agent_that_keeps_its_text_shows_that_text() -> None:
     def silent(request: ModelRequest) -> str:
         body = json.loads(rating(10)(request))
         return json.dumps(body | ({"text": ""} if "self_reflect" in request.key else {}))

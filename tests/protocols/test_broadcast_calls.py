@@ -59,7 +59,7 @@ GRID = list(itertools.product((1, 2, 3, 4), (2, 3, 4), (0, 1, 2), (1, 2, 3)))
 @pytest.mark.matrix(keep=15)
 @pytest.mark.parametrize(("c", "d", "rounds", "iterations"), GRID)
 async def test_calls_made_equal_the_formula(c: int, d: int, rounds: int, iterations: int) -> None:
-    """Nobody is content enough to skip the talk, and nobody satisfied before the iterations run out."""
+    """No family skips coordination, and no agent is satisfied before the last iteration."""
     protocol = Broadcast(children=c, depth=d, coordination_rounds=rounds, max_iterations=iterations)
     report, model = await go(protocol)
     expected = formula(c, d, rounds, iterations)
@@ -68,7 +68,7 @@ async def test_calls_made_equal_the_formula(c: int, d: int, rounds: int, iterati
     assert report.total_iterations == report.steps == iterations
 
 
-async def test_the_example_of_the_design_and_strange_loops() -> None:
+async def test_calls_of_the_documented_examples_and_strange_loops_match() -> None:
     assert formula(2, 2, 1, 1) == 10
     assert formula(2, 2, 0, 1) == 8
     report, model = await go(Broadcast(children=2, max_iterations=1, strange_loops=3))
@@ -76,14 +76,14 @@ async def test_the_example_of_the_design_and_strange_loops() -> None:
     assert [loop.after is not None for loop in report.strange_loops] == [True] * 3
 
 
-async def test_every_call_has_its_own_key() -> None:
+async def test_keys_of_all_calls_are_unique_and_end_with_the_agent() -> None:
     _, model = await go(Broadcast(children=2, depth=4, max_iterations=2))
     keys = [request.key for request in model.requests]
     assert len(set(keys)) == len(keys)
     assert all(key.endswith(f"/{request.agent}") for key, request in zip(keys, model.requests, strict=True))
 
 
-async def test_content_siblings_skip_coordination_unless_disabled() -> None:
+async def test_satisfied_siblings_skip_coordination_unless_disabled() -> None:
     report, model = await go(Broadcast(children=3, depth=3), ScriptedModel(rating(10)))
     assert not [r for r in model.requests if "/coordinate-" in r.key]
     assert len(model.requests) == Broadcast(children=3, depth=3).estimate().min == formula(3, 3, 0, 1)
@@ -101,7 +101,7 @@ async def test_content_siblings_skip_coordination_unless_disabled() -> None:
     ],
     ids=["rates itself 0.9", "flags something harmless", "gives no readable rating"],
 )
-async def test_one_discontent_sibling_makes_the_family_coordinate(expected: dict[str, object]) -> None:
+async def test_one_unsatisfied_sibling_makes_the_family_coordinate(expected: dict[str, object]) -> None:
     def reply(request: ModelRequest) -> str:
         mine = expected if request.key == "iteration-1/self_reflect/L2N2" else {}
         return rating(10, **mine)(request)
@@ -123,7 +123,7 @@ async def test_siblings_work_concurrently(c: int, d: int, rounds: int, iteration
     assert ticks.longest == chain
 
 
-async def test_a_parent_does_not_wait_for_another_family() -> None:
+async def test_parent_evaluates_without_waiting_for_another_family() -> None:
     """L2N1's children are through at once; it evaluates them while those of L2N2 are still at work."""
     open_calls: list[str] = []
     met: list[set[str]] = []
@@ -147,7 +147,7 @@ async def test_a_parent_does_not_wait_for_another_family() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
-async def test_a_limit_on_steps_bounds_the_roots_iterations(steps: int) -> None:
+async def test_limit_on_steps_bounds_the_iterations_of_the_root(steps: int) -> None:
     report, model = await go(Broadcast(children=2, max_iterations=5), limits=Limits(steps=steps))
     assert report.steps == steps
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
@@ -170,7 +170,7 @@ REPLIES = st.one_of(
 
 @settings(max_examples=60)
 @given(st.lists(REPLIES, min_size=1, max_size=12), st.data())
-async def test_any_script_of_replies_ends_within_the_bound_with_one_verdict(
+async def test_run_with_any_replies_ends_within_max_calls_with_a_consistent_stop_reason(
     replies: list[object], data: st.DataObject
 ) -> None:
     def reply(request: ModelRequest) -> object:

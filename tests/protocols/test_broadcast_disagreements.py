@@ -43,7 +43,7 @@ def fates(objections: tuple[Objection, ...]) -> dict[str, tuple[str | None, str]
     return {objection.id: (objection.fate, objection.ruling) for objection in objections}
 
 
-async def test_a_disagreement_is_shown_to_the_evaluation_the_synthesis_and_the_reviews_with_its_target() -> None:
+async def test_disagreement_and_its_target_are_quoted_to_evaluation_synthesis_and_reviews() -> None:
     report, record = await recorded(PAIR.model_copy(update={"strange_loops": 1}), agents(disagreeing(), 8))
     for reader in ("iteration-1/evaluate/L1N1", "synthesize/L1N1", "strange_loop-1/L1N1", "self_reflect/L1N1"):
         assert {FIRST, SECOND} <= shown(record, reader)
@@ -55,13 +55,13 @@ async def test_a_disagreement_is_shown_to_the_evaluation_the_synthesis_and_the_r
     assert (first.agent, first.to, first.text, first.read) == ("L2N1", "L2N2", "L2N1 says otherwise", True)
 
 
-async def test_what_the_synthesis_neither_follows_nor_decides_against_is_dissent() -> None:
+async def test_disagreement_not_decided_by_the_synthesis_is_dissent() -> None:
     report, _ = await go(PAIR, agents(disagreeing(), 8))
     assert fates(report.objections) == {FIRST: ("stands", ""), SECOND: ("stands", "")}
     assert [(d.agent, d.id) for d in report.dissent] == [("L2N1", FIRST), ("L2N2", SECOND)]
 
 
-async def test_a_disagreement_named_in_against_is_refuted_with_these_words_and_no_dissent() -> None:
+async def test_disagreement_named_in_against_is_refuted_and_not_dissent() -> None:
     closing = {"against": [{"text": "B errs: the price is known.", "ids": ["B", "B.1", "Z"]}], "followed": ["A.1"]}
     report, _ = await go(PAIR, agents(disagreeing(**closing), 8))
     assert fates(report.objections) == {FIRST: ("yielded", ""), SECOND: ("refuted", "B errs: the price is known.")}
@@ -71,7 +71,7 @@ async def test_a_disagreement_named_in_against_is_refuted_with_these_words_and_n
     ]
 
 
-async def test_a_review_may_decide_what_the_synthesis_left_open() -> None:
+async def test_self_reflection_decides_a_disagreement_left_open_by_the_synthesis() -> None:
     def extra(request: ModelRequest) -> dict[str, object]:
         decides = {"against": [{"text": "It costs too much.", "ids": ["A.1"]}]}
         return decides if request.key == "self_reflect/L1N1" else disagreeing()(request)
@@ -105,7 +105,7 @@ async def test_void_disagreements_do_not_count_toward_the_cap(disagreement: dict
 
 
 @pytest.mark.parametrize(("detail", "kept"), [("full", 3), ("brief", 1)])
-async def test_the_number_of_disagreements_depends_on_the_detail(detail: Detail, kept: int) -> None:
+async def test_cap_on_disagreements_depends_on_the_detail(detail: Detail, kept: int) -> None:
     def extra(request: ModelRequest) -> dict[str, object]:
         raised = [{"to": "B", "text": f"point {n}"} for n in range(5)]
         return {"disagreements": raised} if request.key == "iteration-1/coordinate-1/L2N1" else {}
@@ -114,7 +114,7 @@ async def test_the_number_of_disagreements_depends_on_the_detail(detail: Detail,
     assert len(report.objections) == kept
 
 
-async def test_only_those_of_the_last_coordination_count_and_siblings_are_shown_those_before() -> None:
+async def test_disagreements_of_the_last_coordination_count_and_earlier_ones_go_to_siblings() -> None:
     def extra(request: ModelRequest) -> dict[str, object]:
         if request.key == "iteration-1/coordinate-1/L2N1":
             return {"disagreements": [{"to": "B", "text": "settled in the talk"}]}
@@ -130,7 +130,7 @@ async def test_only_those_of_the_last_coordination_count_and_siblings_are_shown_
     assert FIRST not in shown(record, "synthesize/L1N1")
 
 
-async def test_disagreements_that_are_not_raised_again_are_listed_and_no_dissent() -> None:
+async def test_disagreements_not_raised_again_are_listed_and_not_dissent() -> None:
     """In the second iteration nobody coordinates: everybody is content."""
 
     def extra(request: ModelRequest) -> dict[str, object]:
@@ -171,7 +171,7 @@ def deep(request: ModelRequest) -> dict[str, object]:
     return {}
 
 
-async def test_a_coordinator_decides_about_its_own_family_under_labels_of_the_whole_path() -> None:
+async def test_coordinator_decides_disagreements_of_its_own_family_by_path_labels() -> None:
     protocol = Broadcast(children=2, depth=3, max_iterations=1)
     report, record = await recorded(protocol, agents(deep, 8))
     by_agent = {objection.agent: objection for objection in report.objections}
@@ -183,7 +183,7 @@ async def test_a_coordinator_decides_about_its_own_family_under_labels_of_the_wh
     assert not [q for q in record.readings["synthesize/L1N1"].quoted if "L3N" in q.message], "its parent has read it"
 
 
-async def test_a_disagreement_whose_parent_falls_silent_is_unanswered() -> None:
+async def test_disagreement_whose_parent_does_not_reply_is_unanswered() -> None:
     def reply(request: ModelRequest) -> object:
         gone = request.key == "iteration-1/synthesize/L2N2"
         return Rejected("gone") if gone else rating(8, **deep(request))(request)
@@ -194,15 +194,13 @@ async def test_a_disagreement_whose_parent_falls_silent_is_unanswered() -> None:
     assert "L3N3" in {d.agent for d in report.dissent}
 
 
-async def test_the_headline_of_a_run_with_open_disagreements_shows_them_as_dissent_and_satisfaction_is_untouched() -> (
-    None
-):
+async def test_open_disagreements_are_dissent_in_the_headline_of_a_converged_run() -> None:
     report, _ = await go(PAIR, agents(disagreeing(), 8))
     assert report.stop_reason is StopReason.CONVERGED
     assert len(report.dissent) == 2
 
 
-async def test_the_report_lists_every_disagreement_with_its_outcome_and_says_where_none_was_declared() -> None:
+async def test_report_lists_disagreements_with_outcomes_or_says_none_was_declared() -> None:
     closing = {"against": [{"text": "B errs: the price is known.", "ids": ["B.1"]}]}
     report, _ = await go(PAIR, agents(disagreeing(**closing), 8))
     rows = [line for line in markdown(report).splitlines() if "says otherwise" in line and "→" in line]
@@ -217,7 +215,7 @@ async def test_the_report_lists_every_disagreement_with_its_outcome_and_says_whe
     assert silent not in markdown(unasked)
 
 
-async def test_a_flag_raised_in_every_iteration_is_listed_once_with_the_number_of_times() -> None:
+async def test_flag_raised_in_every_iteration_is_listed_once_with_its_count() -> None:
     def extra(request: ModelRequest) -> dict[str, object]:
         raised = {"flags": [{"tag": "resource_request", "text": "the price"}]}
         return raised if "/self_reflect/L2N1" in request.key else {}
@@ -229,7 +227,7 @@ async def test_a_flag_raised_in_every_iteration_is_listed_once_with_the_number_o
     assert "raised 2 times; stands" in lines[0]
 
 
-async def test_the_report_says_how_often_each_agent_was_executed_and_broadcast() -> None:
+async def test_report_counts_executions_and_broadcasts_of_each_agent() -> None:
     report, _ = await go(Broadcast(children=2, depth=3, max_iterations=2), agents(None, 5))
     rows = {line.split("|")[1].strip(): line for line in markdown(report).splitlines() if "0.50 | yes" in line}
     cells = {name: [cell.strip() for cell in row.split("|")[2:4]] for name, row in rows.items()}
@@ -241,7 +239,7 @@ async def test_the_report_says_how_often_each_agent_was_executed_and_broadcast()
 
 
 @pytest.mark.parametrize("expected", [True, None])
-async def test_the_evaluation_reaches_the_synthesis_of_a_satisfied_parent(expected: bool | None) -> None:
+async def test_evaluation_is_quoted_to_the_synthesis_of_a_satisfied_parent(expected: bool | None) -> None:
     protocol = Broadcast(children=2, depth=3)
     report, record = await recorded(protocol, agents(lambda r: {"satisfied": expected}, 8))
     assert all(iteration.satisfied for iteration in report.iterations)
@@ -249,7 +247,7 @@ async def test_the_evaluation_reaches_the_synthesis_of_a_satisfied_parent(expect
     assert "iteration-1/evaluate/L1N1" in shown(record, "synthesize/L1N1")
 
 
-async def test_the_goal_is_shown_by_name_wherever_a_text_is_written_or_judged() -> None:
+async def test_goal_is_quoted_in_every_prompt_except_the_broadcast_of_the_root() -> None:
     _, record = await recorded(Broadcast(children=2, depth=3, max_iterations=2, strange_loops=1), agents())
     for key, reading in record.readings.items():
         stated = [quoted.message for quoted in reading.quoted if quoted.label == "goal"]
@@ -258,7 +256,7 @@ async def test_the_goal_is_shown_by_name_wherever_a_text_is_written_or_judged() 
             assert stated == ["iteration-2/broadcast/L1N1"]
 
 
-async def test_a_goal_that_could_not_be_broadcast_again_leaves_the_one_before_to_the_root() -> None:
+async def test_failed_second_broadcast_keeps_the_first_goal_for_the_root() -> None:
     def reply(request: ModelRequest) -> object:
         return Rejected("gone") if request.key == "iteration-2/broadcast/L1N1" else rating(5)(request)
 
@@ -266,7 +264,7 @@ async def test_a_goal_that_could_not_be_broadcast_again_leaves_the_one_before_to
     assert "iteration-1/broadcast/L1N1" in shown(record, "self_reflect/L1N1")
 
 
-async def test_points_of_view_of_a_panel_are_in_every_call_in_which_a_contributor_writes_or_judges() -> None:
+async def test_persona_is_in_every_prompt_of_its_agent() -> None:
     panel = load_panel("markets")
     _, model = await go(Broadcast(children=2, max_iterations=2), panel=panel)
     own = [request for request in model.requests if request.agent == "L2N2"]
@@ -274,7 +272,7 @@ async def test_points_of_view_of_a_panel_are_in_every_call_in_which_a_contributo
     assert all(panel.personas[1].description in request.text for request in own)
 
 
-async def test_label_fields_allow_only_their_own_kind() -> None:
+async def test_label_fields_of_a_schema_allow_only_labels_of_their_kind() -> None:
     """A disagreement is with a sibling's text, and only disagreements can be followed; goals and flags are neither."""
     protocol = PAIR.model_copy(update={"coordination_rounds": 2, "answer_pattern": "yes|no", "strange_loops": 1})
     _, model = await go(protocol, agents(everything, 5))
@@ -288,13 +286,13 @@ async def test_label_fields_allow_only_their_own_kind() -> None:
         assert schemas[key]["properties"]["followed"]["items"]["enum"] == ["A.1", "B.1"]
 
 
-async def test_followed_is_absent_without_disagreements() -> None:
+async def test_schema_without_disagreements_has_no_followed_field() -> None:
     _, model = await go(PAIR, agents(None, 8))
     schema: Any = next(request.schema for request in model.requests if request.key == "synthesize/L1N1")
     assert "followed" not in schema["properties"]
 
 
-async def test_a_disagreement_with_the_goal_is_void() -> None:
+async def test_disagreement_with_the_goal_is_dropped() -> None:
     """Models without a grammar may name any label that they were shown."""
 
     def extra(request: ModelRequest) -> dict[str, object]:
@@ -305,7 +303,7 @@ async def test_a_disagreement_with_the_goal_is_void() -> None:
     assert report.objections == ()
 
 
-async def test_a_contradiction_that_is_flagged_stands_though_its_label_is_followed() -> None:
+async def test_flagged_contradiction_stands_even_if_followed_names_its_label() -> None:
     def extra(request: ModelRequest) -> dict[str, object]:
         if request.key == "iteration-1/coordinate-1/L2N1":
             return {"flags": [{"tag": "contradiction_detected", "text": "the years differ"}]}
@@ -330,7 +328,7 @@ def concluding(reflection: dict[str, object]) -> Extra:
     return lambda r: {"synthesize/L1N1": CONCLUSION, "self_reflect/L1N1": reflection}.get(r.key, {})
 
 
-async def test_a_revision_without_a_conclusion_leaves_that_of_the_synthesis() -> None:
+async def test_self_reflection_without_a_conclusion_keeps_that_of_the_synthesis() -> None:
     report, _ = await go(PAIR, agents(concluding({"text": "Buy tin."}), 8))
     assert [claim.text for claim in report.claims] == ["Tin is dear."]
     assert report.claims[0].ids == ("iteration-1/coordinate-1/L2N1",)
@@ -338,14 +336,14 @@ async def test_a_revision_without_a_conclusion_leaves_that_of_the_synthesis() ->
     assert (report.would_change, report.unknown) == (("A cheaper seller",), ("The price in May",))
 
 
-async def test_a_revision_with_a_conclusion_replaces_it_as_a_whole() -> None:
+async def test_self_reflection_with_a_conclusion_replaces_all_its_fields() -> None:
     revised = {"claims": [{"text": "Zinc is cheap.", "ids": ["B"]}], "would_change": ["A dearer seller"]}
     report, _ = await go(PAIR, agents(concluding(revised), 8))
     assert [claim.text for claim in report.claims] == ["Zinc is cheap."]
     assert (report.against, report.would_change, report.unknown) == ((), ("A dearer seller",), ())
 
 
-async def test_the_root_judges_its_answer_beside_the_evaluation_and_the_conclusion_it_declared() -> None:
+async def test_self_reflection_of_the_root_quotes_evaluation_and_conclusion() -> None:
     def extra(request: ModelRequest) -> dict[str, object]:
         later = {"claims": [{"text": "Zinc is cheap.", "ids": ["B"]}]}
         return {"synthesize/L1N1": CONCLUSION, "strange_loop-1/L1N1": later}.get(request.key, {})
@@ -362,13 +360,13 @@ async def test_the_root_judges_its_answer_beside_the_evaluation_and_the_conclusi
     assert "from conclusion>\nclaims:\n- Zinc is cheap. [B]\n</quote" in asked["self_reflect/L1N1"]
 
 
-async def test_a_root_that_declared_nothing_is_shown_no_conclusion() -> None:
+async def test_self_reflection_of_a_root_without_a_conclusion_quotes_none() -> None:
     _, record = await recorded(PAIR, agents(None, 8))
     labels = {quoted.label for quoted in record.readings["self_reflect/L1N1"].quoted}
     assert labels == {"goal", "A", "B", "evaluation", "you"}
 
 
-async def test_facts_of_the_first_texts_that_the_answer_keeps_are_counted() -> None:
+async def test_facts_of_first_texts_kept_in_the_answer_are_counted() -> None:
     def extra(request: ModelRequest) -> dict[str, object]:
         if request.key.startswith("iteration-1/execute/"):
             return {"text": "The bridge of 1912 is closed, as the mayor Lund says."}
@@ -397,9 +395,7 @@ def everything(request: ModelRequest) -> dict[str, object]:
 @pytest.mark.parametrize("detail", ["full", "brief"])
 @pytest.mark.parametrize("pattern", ["", "yes|no"])
 @pytest.mark.parametrize("children", [1, 2])
-async def test_every_field_that_is_asked_for_is_described_on_a_line_of_its_own(
-    detail: Detail, pattern: str, children: int
-) -> None:
+async def test_prompt_describes_every_schema_field_on_its_own_line(detail: Detail, pattern: str, children: int) -> None:
     protocol = Broadcast(children=children, depth=3, coordination_rounds=2, strange_loops=1, answer_pattern=pattern)
     _, model = await go(protocol, agents(everything, 5), detail=detail)
     for request in model.requests:
@@ -411,7 +407,7 @@ async def test_every_field_that_is_asked_for_is_described_on_a_line_of_its_own(
         assert not re.search(r"\S(rating|flags|claims|against|satisfied|text): ", asked), request.key
 
 
-async def test_full_prompts_count_no_sentences_and_brief_ones_force_no_yes() -> None:
+async def test_prompts_demand_no_first_word_and_full_ones_no_sentence_count() -> None:
     for detail in ("full", "brief"):
         _, model = await go(Broadcast(children=2, depth=3, strange_loops=1), agents(everything, 5), detail=detail)
         words = " ".join(request.text.rpartition("</quote")[2] + request.system for request in model.requests)

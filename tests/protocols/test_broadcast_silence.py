@@ -1,4 +1,4 @@
-"""What of `broadcast` stays when agents fall silent, and what its report tells of flags."""
+"""`broadcast` with agents that stop replying, and the flags in its report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from protocols.test_broadcast import agents, flagging, recorded, shown
 from protocols.test_broadcast_calls import go, rating
 
 
-async def test_a_flag_stands_while_its_author_cannot_judge_again() -> None:
+async def test_flag_stands_if_the_next_judgement_of_its_author_is_unreadable() -> None:
     """L3N2 flags first; in its family's second iteration it writes a text, and its judgement of it cannot be read."""
 
     def reply(request: ModelRequest) -> str:
@@ -35,7 +35,7 @@ async def test_a_flag_stands_while_its_author_cannot_judge_again() -> None:
     assert any(signal == "goal_mismatch (L3N2)" for signal in report.signal_chain)
 
 
-async def test_flags_beneath_a_parent_that_cannot_write_still_stand() -> None:
+async def test_flags_below_a_parent_without_a_synthesis_still_stand() -> None:
     def reply(request: ModelRequest) -> str:
         if request.key == "iteration-2/synthesize/L2N1":
             return "{}" if request.returns is None else ""
@@ -54,7 +54,7 @@ async def test_flags_beneath_a_parent_that_cannot_write_still_stand() -> None:
     assert any("L2N1 did not combine the texts below" in warning for warning in report.warnings)
 
 
-async def test_a_limit_that_cuts_in_leaves_the_check_that_was_made() -> None:
+async def test_limit_on_evaluation_keeps_the_check_of_the_ratings() -> None:
     limits = Limits(phases={"evaluate": SpendingLimits(calls=0)})
     report, _ = await go(Broadcast(children=2, max_iterations=1), agents(points=8), limits=limits)
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
@@ -62,7 +62,7 @@ async def test_a_limit_that_cuts_in_leaves_the_check_that_was_made() -> None:
     assert report.check.score == pytest.approx(0.8)
 
 
-async def test_two_flags_of_one_reply_are_two() -> None:
+async def test_two_similar_flags_of_one_reply_are_both_kept() -> None:
     def flags(request: ModelRequest) -> dict[str, object]:
         if "/self_reflect/L2N1" not in request.key:
             return {}
@@ -88,7 +88,7 @@ def deep(flag: str, heard: Callable[[str], bool]) -> Callable[[ModelRequest], ob
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 3])
-async def test_silence_withdraws_nothing_in_a_later_execution_of_the_family_either(iterations: int) -> None:
+async def test_flag_of_a_silent_agent_stands_in_later_executions_of_its_family(iterations: int) -> None:
     """Its parent's next execution knows what it wrote and flagged in the one before."""
     protocol = Broadcast(children=2, depth=3, coordination_rounds=0, max_iterations=iterations)
     model = ScriptedModel(deep("goal_mismatch", lambda key: key.startswith("iteration-1/1/")))
@@ -119,7 +119,7 @@ async def test_silent_family_is_not_synthesized_again() -> None:
 
 
 @pytest.mark.parametrize("spelt", ["GOAL_MISMATCH", "goal mismatch", " Goal-Mismatch "])
-async def test_a_tag_is_known_however_it_is_spelt(spelt: str) -> None:
+async def test_flag_tag_in_any_spelling_is_recognised(spelt: str) -> None:
     report, _ = await go(Broadcast(children=2, depth=3), ScriptedModel(deep(spelt, lambda key: True)))
     assert report.signal_chain == ("goal_mismatch (L3N2)",)
 

@@ -74,7 +74,7 @@ async def close(conclusion: dict[str, object], *, first: str = "It is cold.", do
     return await runner.start("Which?", Closing(), models=models, store=SqliteStore(":memory:"), sources=sources)
 
 
-async def test_positions_decided_against_conditions_and_unknowns_are_in_the_header() -> None:
+async def test_report_header_has_against_would_change_and_unknown() -> None:
     report = await close(
         {
             "claims": [{"text": "Heat rises.", "ids": ["B"]}],
@@ -88,7 +88,7 @@ async def test_positions_decided_against_conditions_and_unknowns_are_in_the_head
     assert [claim.ids for claim in report.claims] == [("say/A2",)]
 
 
-async def test_empty_entries_do_not_count_toward_the_cap() -> None:
+async def test_conclusion_drops_empty_entries_before_the_cap() -> None:
     conditions = [
         "None.",
         "",
@@ -103,14 +103,14 @@ async def test_empty_entries_do_not_count_toward_the_cap() -> None:
     assert (report.unknown, report.against) == (("Inflation",), ())
 
 
-def test_text_is_the_last_field_and_alone_required_whatever_a_protocol_adds() -> None:
+def test_conclusion_subclass_keeps_text_last_and_the_only_required_field() -> None:
     schema, _ = schema_for(GradedConclusion, (("A", "message"),))
     assert schema is not None
     assert list(schema["properties"]) == ["grade", "claims", "against", "would_change", "unknown", "text"]
     assert GradedConclusion(text="So be it.").claims == []
 
 
-async def test_a_claim_whose_cited_text_quotes_a_document_is_not_from_memory() -> None:
+async def test_claim_whose_cited_text_quotes_a_document_is_not_from_memory() -> None:
     claims = [{"text": "It is cold.", "ids": ["A"]}, {"text": "It is warm.", "ids": ["B"]}]
     report = await close(
         {"claims": claims}, first='It is "minus four degrees" [S1:1].', document="It was minus four degrees."
@@ -118,13 +118,13 @@ async def test_a_claim_whose_cited_text_quotes_a_document_is_not_from_memory() -
     assert [claim.from_memory for claim in report.claims] == [False, True]
 
 
-async def test_a_cited_quotation_that_is_not_in_the_document_supports_no_claim() -> None:
+async def test_claim_whose_cited_quotation_is_false_is_from_memory() -> None:
     claims = [{"text": "It is cold.", "ids": ["A"]}]
     report = await close({"claims": claims}, first='It is "minus nine" [S1:1].', document="It was minus four degrees.")
     assert [claim.from_memory for claim in report.claims] == [True]
 
 
-async def test_fields_at_their_default_do_not_change_the_digest() -> None:
+async def test_report_digest_ignores_fields_at_their_default() -> None:
     report = (await close({})).model_copy(
         update={"objections": (Objection(id="o", agent=FIRST, to=SECOND, text="Why?", read=True),)}
     )

@@ -64,12 +64,12 @@ async def test_calls_made_equal_the_formula(c: int, d: int, loops: int) -> None:
     assert (report.stop_reason, report.steps) == (StopReason.SETTLED, 1)
 
 
-def test_the_examples_of_the_design() -> None:
+def test_calls_of_the_documented_examples_match() -> None:
     max_calls = [Decompose(children=c, depth=d).estimate().max for c, d in ((2, 2), (3, 2), (2, 3))]
     assert max_calls == [4, 5, 10]
 
 
-async def test_each_child_sees_its_own_part_and_nothing_of_its_siblings() -> None:
+async def test_prompt_of_a_child_quotes_only_its_own_part() -> None:
     _, model, record = await go(Decompose(children=2, depth=3))
     assert shown(record, "split/L1N1") == []
     assert shown(record, "split/L2N2") == ["split/L1N1/part-2"]
@@ -92,7 +92,7 @@ async def test_siblings_work_concurrently() -> None:
     assert ticks.longest == 2 + 1 + 2 + 1
 
 
-async def test_with_fewer_parts_than_children_the_others_are_not_asked() -> None:
+async def test_split_into_fewer_parts_than_children_leaves_the_others_idle() -> None:
     report, model, _ = await go(Decompose(children=3), ScriptedModel(splitting(2)))
     assert {r.agent for r in model.requests} == {"L1N1", "L2N1", "L2N2"}
     assert report.idle == ("L2N3",)
@@ -102,14 +102,14 @@ async def test_with_fewer_parts_than_children_the_others_are_not_asked() -> None
     assert Decompose(children=3, depth=3).estimate().min == 5
 
 
-async def test_more_parts_than_children_are_left_out_and_counted() -> None:
+async def test_split_into_more_parts_than_children_drops_and_counts_the_rest() -> None:
     report, _, _ = await go(Decompose(children=2), ScriptedModel(splitting(9)))
     assert [part.title for part in report.parts] == ["L1N1's 1", "L1N1's 2"]
     assert "parts beyond the number of agents, left out: 7" in report.warnings
 
 
 @pytest.mark.parametrize("nothing", ["no idea", '{"parts": []}', '{"parts": [{"title": " "}]}', "{}"])
-async def test_failed_split_gives_each_child_the_whole_task(nothing: str) -> None:
+async def test_split_that_fails_gives_each_child_the_whole_task(nothing: str) -> None:
     model = ScriptedModel(lambda r: nothing if r.key == "split/L1N1" else splitting()(r))
     report, model, _ = await go(Decompose(children=2), model)
     assert [(part.agent, part.given, part.text) for part in report.parts] == [
@@ -122,14 +122,14 @@ async def test_failed_split_gives_each_child_the_whole_task(nothing: str) -> Non
     assert "each does the whole task" in shown["synthesize/L1N1"]
 
 
-async def test_the_lead_of_a_divided_task_is_shown_parts_and_no_alternatives() -> None:
+async def test_synthesis_prompt_of_a_divided_task_speaks_of_parts_not_alternatives() -> None:
     _, model, _ = await go(Decompose(children=2), ScriptedModel(splitting()))
     (shown,) = [request.text for request in model.requests if request.key == "synthesize/L1N1"]
     assert "close the gaps between them" in shown
     assert "each does the whole task" not in shown
 
 
-async def test_strange_loops_start_from_the_last_result_and_domain_words_come_last_only() -> None:
+async def test_strange_loops_start_from_the_last_result_with_domain_instructions_in_the_last() -> None:
     protocol = Decompose(children=2, strange_loops=2, domain_instructions="Speak to farmers.")
     report, model, _ = await go(protocol)
     loops = [request for request in model.requests if request.key.startswith("strange_loop-")]
@@ -148,7 +148,7 @@ async def test_claims_name_results_and_an_answer_is_extracted() -> None:
     assert report.position == "says"
 
 
-async def test_the_answer_states_what_speaks_against_it_and_what_is_unknown() -> None:
+async def test_report_has_against_would_change_and_unknown() -> None:
     body = {
         "against": [{"text": "Part B is cheaper.", "ids": ["part B"]}],
         "would_change": ["A flood"],
@@ -159,7 +159,7 @@ async def test_the_answer_states_what_speaks_against_it_and_what_is_unknown() ->
     assert (report.would_change, report.unknown) == (("A flood",), ("The rain",))
 
 
-async def test_a_part_has_one_label_in_the_whole_session_and_a_missing_one_is_named() -> None:
+async def test_parts_have_path_labels_and_missing_ones_are_named() -> None:
     _, model, _ = await go(Decompose(children=2, depth=3), dead("L3N4"))
     asked = {request.key: request.text for request in model.requests}
     assert "from part A1>" in asked["synthesize/L2N1"]
@@ -170,13 +170,13 @@ async def test_a_part_has_one_label_in_the_whole_session_and_a_missing_one_is_na
 
 
 @pytest.mark.parametrize("detail", ["full", "brief"])
-async def test_workers_are_asked_for_nothing_that_no_agent_reads(detail: str) -> None:
+async def test_schema_of_a_worker_asks_only_for_text(detail: str) -> None:
     _, model, _ = await go(Decompose(children=2), detail=detail)
     worker = next(request for request in model.requests if request.key == "execute/L2N1")
     assert list(worker.schema["properties"]) == ["text"]  # type: ignore[index,call-overload]
 
 
-async def test_a_panel_gives_workers_their_points_of_view() -> None:
+async def test_panel_gives_workers_their_personas() -> None:
     panel = load_panel("markets")
     report, model, _ = await go(Decompose(children=2), panel=panel)
     assert [a.persona for a in report.agents] == ["", panel.personas[0].name, panel.personas[1].name]
@@ -187,7 +187,7 @@ def dead(*who: str) -> ScriptedModel:
     return ScriptedModel(lambda r: Rejected("gone") if r.agent in who else splitting(3)(r))  # type: ignore[arg-type,return-value]
 
 
-async def test_run_continues_without_a_worker_and_fails_without_its_root() -> None:
+async def test_run_with_a_dead_worker_continues_and_with_a_dead_root_fails() -> None:
     report, model, _ = await go(Decompose(children=3), dead("L2N2"))
     assert (report.stop_reason, report.degraded) == (
         StopReason.SETTLED,
@@ -203,7 +203,7 @@ async def test_run_continues_without_a_worker_and_fails_without_its_root() -> No
     assert "synthesize/L1N1" not in {r.key for r in model.requests}
 
 
-async def test_one_call_gives_an_answer_and_zero_steps_give_none() -> None:
+async def test_run_limited_to_one_call_answers_and_to_zero_steps_does_not() -> None:
     report, model, _ = await go(Decompose(children=3), limits=Limits(calls=1))
     assert [r.key for r in model.requests] == ["synthesize/L1N1"]
     assert (report.stop_reason, report.closing) == (StopReason.EXHAUSTED_BUDGET, "reserve")
@@ -224,7 +224,7 @@ REPLIES = st.one_of(
 
 @settings(max_examples=60)
 @given(st.lists(REPLIES, min_size=1, max_size=12), st.data())
-async def test_any_script_of_replies_ends_within_the_bound(replies: list[object], data: st.DataObject) -> None:
+async def test_run_with_any_replies_ends_within_max_calls(replies: list[object], data: st.DataObject) -> None:
     def reply(request: ModelRequest) -> object:
         return replies[zlib.crc32(f"{request.key} {request.attempt}".encode()) % len(replies)]
 
@@ -240,7 +240,7 @@ async def test_any_script_of_replies_ends_within_the_bound(replies: list[object]
     assert report.stop_reason in (StopReason.SETTLED, StopReason.FAILED, StopReason.EXHAUSTED_BUDGET)
 
 
-async def test_the_seeds_export_has_no_mca_metadata() -> None:
+async def test_final_state_has_no_mca_metadata() -> None:
     report, _, _ = await go(Decompose(children=2, depth=3))
     state = report.final_state()
     assert list(state) == ["task", "final_response", "strange_loops", "child_responses"]

@@ -101,7 +101,7 @@ async def test_every_nudge_is_read_by_every_child_and_by_coordinators_in_their_o
     assert not [warning for warning in report.warnings if "read by no" in warning]
 
 
-async def test_peers_have_letters_and_each_agent_knows_its_own() -> None:
+async def test_prompt_labels_peers_by_letter_and_names_the_own_letter() -> None:
     _, model = await go(Emergence(children=3, max_rounds=1))
     lateral = {r.agent: r for r in model.requests if "/lateral/" in r.key}
     for letter, agent in zip("ABC", ("L2N1", "L2N2", "L2N3"), strict=True):
@@ -111,7 +111,7 @@ async def test_peers_have_letters_and_each_agent_knows_its_own() -> None:
         assert lateral[agent].schema["$defs"]["ObjectionReply"]["properties"]["to"]["enum"] == others  # type: ignore[index]
 
 
-async def test_siblings_share_all_of_the_prompt_before_their_own_part() -> None:
+async def test_prompts_of_siblings_are_equal_up_to_their_own_part() -> None:
     """So a prefix cache serves the first sibling's quotations to the others."""
     _, model = await go(Emergence(children=3, max_rounds=1))
     texts = [r.text for r in model.requests if "/lateral/" in r.key]
@@ -119,7 +119,7 @@ async def test_siblings_share_all_of_the_prompt_before_their_own_part() -> None:
     assert texts[0][:shared] == texts[1][:shared] == texts[2][:shared]
 
 
-async def test_claims_name_messages_and_labels_that_were_not_shown_are_dropped_and_counted() -> None:
+async def test_claims_name_messages_and_labels_not_shown_are_dropped_and_counted() -> None:
     def claiming(request: ModelRequest) -> dict[str, object]:
         return {"claims": [{"text": "costs fall", "ids": ["A", "Q", "C"]}]} if "observe" in request.key else {}
 
@@ -129,7 +129,7 @@ async def test_claims_name_messages_and_labels_that_were_not_shown_are_dropped_a
     assert report.metrics["dropped_labels"] == 1
 
 
-async def test_the_same_text_twice_converges_and_different_texts_run_out() -> None:
+async def test_unchanged_answer_converges_and_changing_answers_exhaust_the_rounds() -> None:
     same = ScriptedModel(lambda r: "nudge" if "/signal/" in r.key else '{"text": "all is well"}')
     report, _ = await go(Emergence(children=2, max_rounds=5, similarity="jaccard"), same)
     assert report.stop_reason is StopReason.CONVERGED
@@ -177,7 +177,7 @@ def voting(votes: Callable[[int, str], str], causes: dict[str, str] | None = Non
     return reply
 
 
-async def test_one_sided_settled_ballots_converge_and_split_ones_stall() -> None:
+async def test_one_sided_ballots_converge_and_split_ballots_stall() -> None:
     protocol = Emergence(children=3, max_rounds=4, answer_pattern="yes|no")
     report, _ = await go(protocol, ScriptedModel(voting(lambda step, agent: "Yes")))
     assert (report.stop_reason, report.steps, report.position) == (StopReason.CONVERGED, 2, "yes")
@@ -197,7 +197,7 @@ async def test_pool_decides_split_positions_only_with_fallback_vote() -> None:
     assert [d.agent for d in report.dissent] == ["L2N2"]
 
 
-async def test_a_change_of_position_names_its_cause_and_one_without_is_conformity() -> None:
+async def test_position_change_without_a_cause_counts_as_conformity() -> None:
     moving = voting(lambda step, agent: "no" if agent == "L2N3" and step == 0 else "yes")
     report, _ = await go(Emergence(max_rounds=2, answer_pattern="yes|no"), ScriptedModel(moving))
     (change,) = report.position_changes
@@ -211,7 +211,7 @@ async def test_a_change_of_position_names_its_cause_and_one_without_is_conformit
     assert report.position_changes[0].conformity, "one's own text is no cause"
 
 
-async def test_ballots_are_blind_first_and_never_shown_to_anyone() -> None:
+async def test_ballots_are_in_no_prompt_and_the_first_is_cast_before_reading_peers() -> None:
     _, model = await go(
         Emergence(max_rounds=2, answer_pattern="yes|no"), ScriptedModel(voting(lambda s, a: f"yes {a}"))
     )
@@ -221,7 +221,7 @@ async def test_ballots_are_blind_first_and_never_shown_to_anyone() -> None:
             assert said_in(request.text) == {f"round-1/leaf_respond/{request.agent}"}
 
 
-async def test_a_ballot_without_the_answer_asked_for_is_asked_again_and_then_missing() -> None:
+async def test_ballot_outside_the_answer_pattern_is_repaired_once_then_missing() -> None:
     def reply(request: ModelRequest) -> str:
         return voting(lambda step, agent: "perhaps" if agent == "L2N1" else "yes")(request)
 
@@ -232,7 +232,7 @@ async def test_a_ballot_without_the_answer_asked_for_is_asked_again_and_then_mis
     assert [m.agent for m in report.missing] == ["L2N1"]
 
 
-async def test_dead_seat_is_named_and_lost_quorum_fails_the_run() -> None:
+async def test_run_with_a_dead_seat_names_it_and_without_quorum_fails() -> None:
     def dead(*seats: str) -> Callable[[ModelRequest], object]:
         return lambda r: Rejected("no such model") if r.agent in seats else speaking()(r)
 
@@ -247,14 +247,14 @@ async def test_dead_seat_is_named_and_lost_quorum_fails_the_run() -> None:
     assert not any(r.agent == "L1N1" for r in model.requests), "the chair was asked although no quorum was left"
 
 
-async def test_dead_root_fails_the_run_and_texts_are_kept() -> None:
+async def test_run_with_a_dead_root_fails_and_keeps_the_texts() -> None:
     model = ScriptedModel(lambda r: RateLimited("429") if r.agent == "L1N1" else speaking()(r))
     report, _ = await go(Emergence(children=2, max_rounds=2), model)
     assert (report.stop_reason, report.answer) == (StopReason.FAILED, None)
     assert report.rounds[0].agents["L2N1"].response
 
 
-async def test_root_that_dies_later_leaves_its_last_answer_and_a_warning() -> None:
+async def test_root_that_fails_in_a_later_round_keeps_its_last_answer_with_a_warning() -> None:
     model = ScriptedModel(lambda r: Rejected("gone") if r.key.startswith("round-2/observe/L1N1") else speaking()(r))
     report, _ = await go(Emergence(children=2, max_rounds=2), model)
     assert report.answer == "round-1/observe/L1N1 says L1N1"
@@ -262,7 +262,7 @@ async def test_root_that_dies_later_leaves_its_last_answer_and_a_warning() -> No
     assert any("the answer is round-1/observe/L1N1" in warning for warning in report.warnings)
 
 
-async def test_budget_cut_is_not_convergence_although_texts_are_stable() -> None:
+async def test_run_cut_by_the_budget_is_not_converged_even_if_texts_are_stable() -> None:
     still = ScriptedModel(lambda r: "n" if "/signal/" in r.key else '{"text": "the same words"}')
     report, model = await go(Emergence(children=2, max_rounds=5), still, limits=Limits(calls=8))
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
@@ -270,7 +270,7 @@ async def test_budget_cut_is_not_convergence_although_texts_are_stable() -> None
     assert len(model.requests) <= 8
 
 
-async def test_one_call_gives_a_marked_answer() -> None:
+async def test_run_limited_to_one_call_gives_a_degraded_answer() -> None:
     report, model = await go(Emergence(children=3, max_rounds=2), limits=Limits(calls=1))
     assert [r.key for r in model.requests] == ["round-1/observe/L1N1"]
     assert report.closing == "reserve"
@@ -281,7 +281,7 @@ async def test_one_call_gives_a_marked_answer() -> None:
     )
 
 
-async def test_self_reviews_start_from_the_last_result_and_domain_words_come_last_only() -> None:
+async def test_self_reviews_start_from_the_last_result_with_domain_instructions_in_the_last() -> None:
     protocol = Emergence(children=2, max_rounds=1, strange_loops=2, domain_instructions="Speak to farmers.")
     report, model = await go(protocol, ScriptedModel(speaking()))
     reviews = [r for r in model.requests if r.key.startswith("finalize/")]
@@ -292,7 +292,7 @@ async def test_self_reviews_start_from_the_last_result_and_domain_words_come_las
     assert report.answer == report.strange_loops[-1].after == "finalize/3 says L1N1"
 
 
-async def test_facts_of_points_that_the_answer_keeps_are_counted() -> None:
+async def test_facts_of_points_kept_in_the_answer_are_counted() -> None:
     def facts(request: ModelRequest) -> dict[str, object]:
         if "leaf_respond" in request.key:
             return {"points": ["Anna counted 700 sheep" if request.agent == "L2N1" else "rain is due on Friday"]}
@@ -332,7 +332,7 @@ async def test_sentence_shown_to_the_root_is_not_novel_in_the_answer() -> None:
     assert report.metrics["novelty"] == pytest.approx(1 / 3)
 
 
-async def test_reused_text_is_the_response_before_its_revision() -> None:
+async def test_reused_text_is_the_last_lateral_response() -> None:
     protocol = Emergence(children=2, max_rounds=2, threshold=1.0, leaf_reask=False, signals=False)
     report, _ = await go(protocol)
     for n in ("L2N1", "L2N2"):
@@ -341,7 +341,7 @@ async def test_reused_text_is_the_response_before_its_revision() -> None:
         assert (second.revised, second.lateral_response) != (False, None)
 
 
-async def test_the_pool_decides_whenever_ballots_stay_split_whatever_stopped_the_run() -> None:
+async def test_pool_decides_split_ballots_of_a_run_stalled_by_stable_texts() -> None:
     """Texts that stand still stop it; two of three are against what the root says."""
 
     def reply(request: ModelRequest) -> dict[str, object]:
@@ -372,7 +372,7 @@ async def test_ballots_below_quorum_do_not_stop_the_run() -> None:
     assert most.stop_reason is StopReason.CONVERGED
 
 
-async def test_last_readable_ballot_counts_when_the_next_is_unreadable() -> None:
+async def test_unreadable_ballot_keeps_the_last_readable_one() -> None:
     def votes(step: int, agent: str) -> str:
         return "yes" if agent != "L2N1" else "undecided" if step else "no"
 
@@ -405,7 +405,7 @@ async def test_perspectives_repeat_from_the_first() -> None:
     assert len(set(leaves)) == 8
 
 
-async def test_the_seeds_exports_hold_the_seeds_fields() -> None:
+async def test_mca_report_and_final_state_have_the_fields_of_the_seed() -> None:
     report, _ = await go(Emergence(children=2, max_rounds=2, strange_loops=1))
     mca = report.mca_report()
     assert list(mca) == [
@@ -464,7 +464,7 @@ def test_invalid_settings_are_refused_with_a_reason(wrong: dict[str, object], wo
         "}{",
     ],
 )
-async def test_no_reply_crashes_a_run(nonsense: str) -> None:
+async def test_run_with_any_nonsense_reply_ends_with_a_report(nonsense: str) -> None:
     protocol = Emergence(children=2, depth=3, max_rounds=2, strange_loops=1, answer_pattern="yes|no")
     report, _ = await go(protocol, ScriptedModel(lambda request: nonsense))
     assert report.stop_reason in (StopReason.FAILED, StopReason.EXHAUSTED_STEPS, StopReason.CONVERGED)
@@ -473,7 +473,7 @@ async def test_no_reply_crashes_a_run(nonsense: str) -> None:
 
 @settings(max_examples=30)
 @given(st.data())
-async def test_any_script_of_replies_ends_within_the_bound_with_one_verdict(data: st.DataObject) -> None:
+async def test_run_with_any_replies_ends_within_max_calls_with_a_stop_reason(data: st.DataObject) -> None:
     def reply(request: ModelRequest) -> object:
         return data.draw(
             st.one_of(
@@ -511,18 +511,18 @@ async def test_any_script_of_replies_ends_within_the_bound_with_one_verdict(data
         ("The answer: YES!", "yes"),
     ],
 )
-def test_a_position_is_a_word_of_its_own_and_the_last_counts(text: str, position: str | None) -> None:
+def test_extract_finds_the_last_match_that_is_a_whole_word(text: str, position: str | None) -> None:
     assert extract("yes|no", text) == position
 
 
-async def test_a_model_is_asked_for_alternatives_and_not_shown_an_expression() -> None:
+async def test_prompt_with_an_answer_pattern_lists_alternatives_not_the_pattern() -> None:
     _, model = await go(Emergence(max_rounds=1, answer_pattern="yes|no"), ScriptedModel(voting(lambda s, a: "yes")))
     asked = [r.text for r in model.requests if "/ballot/" in r.key or "observe" in r.key]
     assert all("in the form: yes or no" in text for text in asked)
     assert not any("yes|no" in text for text in asked)
 
 
-async def test_split_ballots_never_converge_however_the_conditions_are_joined() -> None:
+async def test_split_ballots_never_converge_under_any_similarity() -> None:
     split = voting(lambda step, agent: "no" if agent == "L2N2" else "yes")
 
     def reply(request: ModelRequest) -> str:
@@ -534,20 +534,20 @@ async def test_split_ballots_never_converge_however_the_conditions_are_joined() 
         assert report.stop_reason is StopReason.STALLED, similarity
 
 
-async def test_a_judge_that_a_limit_refuses_ends_the_run_as_exhausted() -> None:
+async def test_judge_refused_by_a_limit_ends_the_run_as_exhausted() -> None:
     protocol = Emergence(children=2, max_rounds=2, similarity="judge", signals=False)
     report, _ = await go(protocol, limits=Limits(calls=protocol.estimate().max - 1))
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
 
 
-async def test_seat_that_dies_later_is_silent_and_not_stable() -> None:
+async def test_seat_that_fails_in_a_later_round_is_not_converged() -> None:
     model = ScriptedModel(lambda r: Rejected("gone") if r.agent == "L2N2" and r.key[6] == "2" else speaking()(r))
     report, _ = await go(Emergence(children=3, max_rounds=2), model)
     silent = report.rounds[1].agents["L2N2"]
     assert (silent.similarity, silent.converged, silent.response) == (None, False, None)
 
 
-async def test_reused_texts_count_as_unrevised_and_can_be_causes() -> None:
+async def test_reused_texts_count_as_unrevised() -> None:
     protocol = Emergence(children=2, max_rounds=2, signals=False, leaf_reask=False)
     same = ScriptedModel(lambda r: json.dumps({"text": r.agent}))
     report, _ = await go(protocol, same)
@@ -563,6 +563,6 @@ async def test_reused_texts_count_as_unrevised_and_can_be_causes() -> None:
         ("(?i)(?x)a b", "ab", "ab"),
     ],
 )
-def test_flags_of_a_pattern_may_stand_at_its_beginning(pattern: str, text: str, expected: str) -> None:
+def test_answer_pattern_with_leading_flags_is_accepted(pattern: str, text: str, expected: str) -> None:
     assert Emergence(answer_pattern=pattern).answer_pattern == pattern
     assert extract(pattern, text) == expected

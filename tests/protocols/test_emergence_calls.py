@@ -87,7 +87,9 @@ async def test_calls_made_equal_the_formula(
 
 
 @pytest.mark.parametrize(("signals", "reask", "judge"), list(itertools.product((True, False), repeat=3)))
-async def test_calls_with_a_judge_and_without_asking_leaves_again(signals: bool, reask: bool, judge: bool) -> None:
+async def test_calls_with_a_judge_or_without_leaf_reask_equal_the_formula(
+    signals: bool, reask: bool, judge: bool
+) -> None:
     protocol = Emergence(
         children=2, depth=3, max_rounds=3, signals=signals, leaf_reask=reask, similarity="judge" if judge else "jaccard"
     )
@@ -98,7 +100,7 @@ async def test_calls_with_a_judge_and_without_asking_leaves_again(signals: bool,
     assert (len(model.requests), protocol.estimate().min, protocol.estimate().max) == (made, least, most)
 
 
-async def test_objections_ask_leaves_again_whose_texts_would_be_reused() -> None:
+async def test_objections_make_leaves_reply_instead_of_reusing_texts() -> None:
     """All three are objected to in every round, so that the run takes the most calls its estimate allows."""
 
     def objecting(request: ModelRequest) -> str:
@@ -114,14 +116,14 @@ async def test_objections_ask_leaves_again_whose_texts_would_be_reused() -> None
     assert len(model.requests) == 21 - 2 * 3
 
 
-async def test_the_example_of_the_design() -> None:
+async def test_calls_of_the_documented_examples_match() -> None:
     """Three children, depth two: seven calls a round and one between."""
     assert [Emergence(max_rounds=r).calls(r) for r in (1, 2, 3)] == [7, 15, 23]
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
 @pytest.mark.parametrize(("children", "depth"), [(3, 2), (2, 3), (2, 4)])
-async def test_the_longest_chain_is_that_of_the_dataflow(children: int, depth: int, rounds: int) -> None:
+async def test_longest_chain_of_calls_equals_the_formula(children: int, depth: int, rounds: int) -> None:
     """With every reply taking one tick of a virtual clock the run takes R·(3 + 2k) + (R−1) + N + D ticks."""
     ticks = Ticks()
     protocol = Emergence(
@@ -162,7 +164,7 @@ class Ticks(ScriptedModel):
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
-async def test_a_limit_on_steps_bounds_the_rounds(steps: int) -> None:
+async def test_limit_on_steps_bounds_the_rounds(steps: int) -> None:
     report, _ = await go(Emergence(children=2, max_rounds=5), limits=Limits(steps=steps))
     assert report.steps == steps
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS

@@ -48,7 +48,7 @@ def prompt(model: ScriptedModel, key: str) -> str:
 TWO = Emergence(children=2, max_rounds=2)
 
 
-async def test_points_are_quoted_below_their_own_text_only() -> None:
+async def test_points_are_quoted_only_with_the_first_text_of_their_author() -> None:
     """Peers read them; a lateral text, which replaces both, comes alone. Void ones and those beyond the cap are shown to nobody."""
 
     def listing(request: ModelRequest) -> dict[str, object]:
@@ -66,7 +66,7 @@ async def test_points_are_quoted_below_their_own_text_only() -> None:
     assert report.rounds[0].agents["L2N2"].response == "L2N2 writes for round-1/leaf_respond/L2N2."
 
 
-async def test_labels_are_paths_at_every_depth_and_belong_to_one_agent() -> None:
+async def test_labels_at_every_depth_are_paths_unique_to_one_agent() -> None:
     _, model = await go(Emergence(children=2, depth=4, max_rounds=1), answering({}))
     assert "A2b is your own text;" in prompt(model, "round-1/lateral/L4N4")
     assert "from A2a>" in prompt(model, "round-1/observe/L3N2")
@@ -76,7 +76,7 @@ async def test_labels_are_paths_at_every_depth_and_belong_to_one_agent() -> None
     assert "from L2N2>" in prompt(named, "round-1/lateral/L2N1")
 
 
-async def test_an_objection_is_shown_to_its_target_in_its_next_turn_with_the_words_it_is_against() -> None:
+async def test_objection_is_quoted_to_its_target_in_the_next_turn_with_the_disputed_words() -> None:
     words = "writes  for ROUND-1/leaf_respond/L2N1"
     model = answering({"round-1/lateral/L2N2": objects("A", words=words)})
     _, model = await go(TWO, model)
@@ -88,7 +88,7 @@ async def test_an_objection_is_shown_to_its_target_in_its_next_turn_with_the_wor
     assert "B.1 (to A)" in prompt(model, "round-1/observe/L1N1"), "the parent may rule on it"
 
 
-async def test_without_its_words_an_objection_comes_with_the_text_it_is_against() -> None:
+async def test_objection_with_words_not_found_is_quoted_with_the_whole_disputed_text() -> None:
     _, model = await go(TWO, answering({"round-1/lateral/L2N2": objects("A", words="what nobody wrote")}))
     shown = prompt(model, "round-2/leaf_respond/L2N1")
     assert "from you before>\nL2N1 writes for round-1/leaf_respond/L2N1." in shown
@@ -97,7 +97,7 @@ async def test_without_its_words_an_objection_comes_with_the_text_it_is_against(
 
 
 @pytest.mark.parametrize("fate", ["yielded", "refuted"])
-async def test_the_target_yields_or_refutes_and_the_report_says_how(fate: str) -> None:
+async def test_objection_answered_by_its_target_is_reported_with_fate_and_reason(fate: str) -> None:
     script = {
         "round-1/lateral/L2N2": objects("A"),
         "round-2/leaf_respond/L2N1": answers("[B.1]", fate, "it was counted twice"),
@@ -111,7 +111,7 @@ async def test_the_target_yields_or_refutes_and_the_report_says_how(fate: str) -
         assert f"- B.1 {fate}: it was counted twice" in prompt(model, key), "its author and the parent read the answer"
 
 
-async def test_an_objection_passed_over_stands_and_one_never_shown_is_unanswered() -> None:
+async def test_objection_ignored_stands_and_objection_never_quoted_is_unanswered() -> None:
     script = {"round-1/lateral/L2N2": objects("A"), "round-2/lateral/L2N1": objects("B", "nobody asked the nurses")}
     report, _ = await go(TWO, answering(script))
     assert [(o.agent, o.fate) for o in report.objections] == [("L2N2", "stands"), ("L2N1", "unanswered")]
@@ -121,7 +121,7 @@ async def test_an_objection_passed_over_stands_and_one_never_shown_is_unanswered
     ]
 
 
-async def test_ruling_of_the_parent_is_reported_with_the_fate() -> None:
+async def test_ruling_of_the_parent_is_reported_beside_the_fate() -> None:
     script = {
         "round-1/lateral/L2N2": objects("A"),
         "round-1/observe/L1N1": answers("B.1", "yielded", "the answer uses the lower sum"),
@@ -157,7 +157,7 @@ async def test_ruling_is_printed_for_a_refutation_and_not_for_a_concession() -> 
     assert "* it was counted once · Ruling: upheld: the lower sum\n" in markdown(report)
 
 
-async def test_a_coordinator_upholds_an_objection_in_its_synthesis() -> None:
+async def test_objection_upheld_by_a_coordinator_is_not_dissent() -> None:
     script = {
         "round-1/lateral/L3N2": objects("A1"),
         "round-1/observe/L2N1": answers("A2.1", "yielded", "the lower sum"),
@@ -167,7 +167,7 @@ async def test_a_coordinator_upholds_an_objection_in_its_synthesis() -> None:
     assert re.search(r"- \*\*Upheld in the synthesis:\*\* .* the lower sum\n", markdown(report))
 
 
-async def test_only_refuted_authors_are_invited_to_raise_an_objection_again() -> None:
+async def test_prompt_invites_only_refuted_authors_to_object_again() -> None:
     again = "Raise one of yours again"
     script = {
         "round-1/lateral/L2N2": objects("A"),
@@ -178,13 +178,13 @@ async def test_only_refuted_authors_are_invited_to_raise_an_objection_again() ->
     assert askers == {"round-2/lateral/L2N2", "round-3/lateral/L2N2"}
 
 
-async def test_authors_of_nudged_texts_know_their_label() -> None:
+async def test_nudge_labels_the_texts_and_readers_know_their_label() -> None:
     _, model = await go(TWO, answering({}))
     assert 'such as "A:"' in prompt(model, "round-1/signal/L1N1")
     assert "a label other than B is not for you" in prompt(model, "round-2/leaf_respond/L2N2")
 
 
-async def test_a_seat_that_declares_a_change_in_any_reply_is_reported_as_changed() -> None:
+async def test_stance_changed_in_any_reply_is_reported() -> None:
     script = {
         "round-1/lateral/L2N1": {"stance": "changed"},
         "round-2/leaf_respond/L2N2": {"stance": "changed"},
@@ -194,7 +194,7 @@ async def test_a_seat_that_declares_a_change_in_any_reply_is_reported_as_changed
     assert "**Changed their answer:** analytical (L2N1) (round 1), creative (L2N2) (round 2)" in lines
 
 
-async def test_raised_again_after_a_refutation_it_replaces_the_earlier_one_and_stands() -> None:
+async def test_objection_raised_again_after_a_refutation_replaces_the_earlier_one() -> None:
     script = {
         "round-1/lateral/L2N2": objects("A"),
         "round-2/leaf_respond/L2N1": answers("B.1", "refuted", "it was counted once"),
@@ -211,7 +211,7 @@ async def test_raised_again_after_a_refutation_it_replaces_the_earlier_one_and_s
     assert [o.fate for o in report.objections] == ["yielded"]
 
 
-async def test_void_objections_are_dropped_before_the_cap_and_counted() -> None:
+async def test_invalid_objections_are_dropped_before_the_cap_and_counted() -> None:
     void = [
         {"to": "A", "text": "my own"},
         {"to": "Q", "text": "nobody's"},
@@ -229,7 +229,7 @@ async def test_void_objections_are_dropped_before_the_cap_and_counted() -> None:
     assert any("beyond the maximum of a reply, left out: 1" in warning for warning in report.warnings)
 
 
-async def test_the_root_is_asked_for_a_conclusion_and_raises_no_objections() -> None:
+async def test_schema_of_the_root_has_a_conclusion_and_no_objections() -> None:
     ids = ["A"]
     fields = {
         "claims": [{"text": "It rained.", "ids": ids}],
@@ -249,7 +249,7 @@ async def test_the_root_is_asked_for_a_conclusion_and_raises_no_objections() -> 
     assert (report.would_change, report.unknown) == (("A dry forecast.",), ("Who has the key.",))
 
 
-async def test_coordinators_object_to_children_who_answer_in_the_next_round() -> None:
+async def test_objection_of_a_coordinator_is_answered_by_the_child_in_the_next_round() -> None:
     script = {
         "round-1/observe/L2N1": objects("A2"),
         "round-2/leaf_respond/L3N2": answers("A.1", "yielded", "corrected"),
@@ -268,7 +268,7 @@ def declaring(stance: str, fields: Mapping[str, dict[str, object]] | None = None
     return answering(lambda request: {"stance": stance, **(fields or {}).get(request.key, {})})
 
 
-async def test_all_kept_without_open_objection_converges_in_round_two() -> None:
+async def test_run_with_all_stances_kept_and_no_open_objection_converges_in_round_two() -> None:
     report, model = await go(Emergence(children=2, depth=3), declaring("kept"))
     assert (report.stop_reason, report.steps) == (StopReason.CONVERGED, 2)
     assert report.check is not None
@@ -278,7 +278,7 @@ async def test_all_kept_without_open_objection_converges_in_round_two() -> None:
     assert {turn.stance for turn in report.rounds[1].agents.values()} == {"kept"}
 
 
-async def test_change_or_missing_declaration_continues_the_run() -> None:
+async def test_run_with_a_changed_or_missing_stance_continues() -> None:
     fields = {"round-2/lateral/L2N2": {"stance": "changed"}}
     report, _ = await go(TWO, declaring("kept", fields))
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
@@ -287,7 +287,7 @@ async def test_change_or_missing_declaration_continues_the_run() -> None:
     assert report.convergence.score_trajectory == (0.0,)
 
 
-async def test_waiting_objection_delays_the_end_and_standing_one_stalls_the_run() -> None:
+async def test_open_objection_delays_the_end_and_an_ignored_one_stalls_the_run() -> None:
     raised = {"round-2/lateral/L2N2": objects("A")}
     report, _ = await go(Emergence(children=2, max_rounds=5), declaring("kept", raised))
     assert (report.stop_reason, report.steps) == (StopReason.STALLED, 3), "passed over in round 3"
@@ -297,13 +297,13 @@ async def test_waiting_objection_delays_the_end_and_standing_one_stalls_the_run(
     assert (report.stop_reason, report.steps) == (StopReason.CONVERGED, 3)
 
 
-async def test_a_reused_text_counts_as_kept() -> None:
+async def test_reused_text_counts_as_stance_kept() -> None:
     protocol = Emergence(children=1, depth=2, max_rounds=3, signals=False, leaf_reask=False)
     report, model = await go(protocol, declaring("kept"))
     assert (report.stop_reason, len(model.requests)) == (StopReason.CONVERGED, 3)
 
 
-async def test_changes_of_the_answer_name_the_texts_that_caused_them() -> None:
+async def test_report_names_the_texts_that_changed_the_answer() -> None:
     change = {"stance": "changed", "changes": [{"text": "Tuesday, not Monday", "ids": ["B"]}, {"text": "none"}]}
     review = {"stance": "kept"}
     report, _ = await go(

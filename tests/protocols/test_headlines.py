@@ -89,7 +89,7 @@ def test_incident_prevents_convergence_and_is_reported(case: Case) -> None:
     assert convergence is None or not convergence.converged
 
 
-def test_the_headline_counts_the_failed_calls_and_leaves_their_names_to_the_list() -> None:
+def test_headline_counts_failed_calls_without_naming_them() -> None:
     report, _ = go(Emergence(children=5, max_rounds=2), fails("round-2/l", agents=("L2N1", "L2N2", "L2N3")))
     assert headline(report).replace("\\", "") == (
         "**Stopped: reached the limit of 2 rounds before the answer was stable (exhausted_steps) · "
@@ -117,7 +117,7 @@ def check_traced(report: Report) -> None:
 
 
 def check_marked(report: Report, *, cut: bool) -> None:
-    """A cut answer is marked beside it on every face, and no other answer is."""
+    """A cut answer is marked in every format, and no other answer is."""
     assert report.answer_cut == cut
     assert report.model_dump(mode="json")["answer_cut"] == cut
     assert (MARK in markdown(report).partition("## Answer")[2].partition("\n## ")[0]) == cut
@@ -126,7 +126,7 @@ def check_marked(report: Report, *, cut: bool) -> None:
 
 
 @pytest.mark.parametrize("protocol", GOOD.values(), ids=GOOD)
-def test_run_without_failures_keeps_its_headline(protocol: Protocol) -> None:
+def test_run_without_failures_has_a_headline_without_incidents(protocol: Protocol) -> None:
     """Else the table above would prove nothing."""
     report, _ = go(protocol, nothing)
     converging = isinstance(protocol, Emergence | Broadcast | Refinement)
@@ -136,7 +136,7 @@ def test_run_without_failures_keeps_its_headline(protocol: Protocol) -> None:
     assert headline(report).endswith(f"({report.stop_reason.value})**")
 
 
-def test_a_cut_text_that_is_not_the_answer_marks_nothing() -> None:
+def test_cut_text_other_than_the_answer_does_not_prevent_convergence() -> None:
     """The first root text is cut, the last one is not."""
     report, _ = go(TRIO, cut("round-1/"))
     assert report.stop_reason is StopReason.CONVERGED
@@ -145,13 +145,13 @@ def test_a_cut_text_that_is_not_the_answer_marks_nothing() -> None:
     assert report.stop_reason is StopReason.CONVERGED, "its review was not cut"
 
 
-def test_a_seat_that_is_dead_from_the_start_does_not_keep_a_quorum_from_converging() -> None:
+def test_seat_dead_from_the_start_does_not_prevent_convergence_of_a_quorum() -> None:
     report, _ = go(TRIO, fails("round-", agents=("L2N2",)))
     assert report.stop_reason is StopReason.CONVERGED
     assert report.degraded == "2 of 3 agents; no reply: leaf_respond 1 L2N2 (rejected); leaf_respond 2 L2N2 (rejected)"
 
 
-def test_a_seat_that_speaks_again_lets_the_run_converge() -> None:
+def test_seat_that_replies_again_lets_the_run_converge() -> None:
     report, _ = go(Emergence(children=3, max_rounds=4), fails("round-2/", agents=("L2N2",)))
     assert (report.stop_reason, report.steps) == (StopReason.CONVERGED, 3)
     assert report.degraded is not None
@@ -160,7 +160,7 @@ def test_a_seat_that_speaks_again_lets_the_run_converge() -> None:
 @pytest.mark.parametrize(
     ("protocol", "spoil"), [(TRIO, fails("/lateral/")), (TEXT, fails("/specialist/"))], ids=["emergence", "refinement"]
 )
-def test_silent_seat_prevents_a_met_stop_test(protocol: Protocol, spoil: Spoil) -> None:
+def test_silent_seat_prevents_convergence_above_the_threshold(protocol: Protocol, spoil: Spoil) -> None:
     report, _ = go(protocol, spoil)
     assert report.check is not None
     assert report.check.score is not None
@@ -183,7 +183,7 @@ LIMITS: Mapping[str, tuple[Limits, str]] = {
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_the_headline_of_a_run_ended_by_a_limit_names_that_limit(limit: str) -> None:
+def test_headline_of_a_run_ended_by_a_limit_names_the_limit(limit: str) -> None:
     limits, words = LIMITS[limit]
     model = ScriptedModel(lambda request: Scripted(agreeable(request), tokens_in=100, tokens_out=50, cost=0.01))
     store = SqliteStore(":memory:")

@@ -27,7 +27,7 @@ async def propose(protocol: Propose, *replies: object, **more: object) -> Propos
     return report
 
 
-async def test_roles_become_personas_in_the_second_person() -> None:
+async def test_proposed_roles_become_personas_in_the_second_person() -> None:
     report = await propose(Propose(personas=2), roles("Shop owner", "Clerk", "Neighbour"))
     assert report.panel is not None
     assert report.panel.names == ("Shop owner", "Clerk")
@@ -39,7 +39,7 @@ async def test_roles_become_personas_in_the_second_person() -> None:
     assert "**Clerk**" in report.answer
 
 
-async def test_what_a_role_says_is_kept_whole() -> None:
+async def test_proposed_role_description_is_kept_complete() -> None:
     long = {"name": "Auditor", "asks": "Who signs? " * 40, "trusts": "ledgers", "distrusts": "the last word"}
     other = {"name": "Clerk", "asks": "Who types?", "trusts": "", "distrusts": ""}
     report = await propose(Propose(personas=2), json.dumps({"personas": [long, other]}))
@@ -55,14 +55,14 @@ async def test_persona_names_are_cleaned_and_unique() -> None:
     assert "only 2 of 3 personas are usable" in report.warnings
 
 
-async def test_fewer_than_two_personas_are_asked_for_again_then_fail() -> None:
+async def test_proposal_of_fewer_than_two_personas_is_repaired_once_then_fails() -> None:
     report = await propose(Propose(), roles("Baker", "baker"), roles("Baker", "Mayor", "Nurse", "Priest"))
     assert report.panel is not None
     report = await propose(Propose(), roles("Baker"), "no idea")
     assert (report.stop_reason, report.panel, report.answer) == (StopReason.FAILED, None, None)
 
 
-async def test_one_point_of_view_under_several_names_is_no_panel() -> None:
+async def test_proposal_of_one_description_under_several_names_fails() -> None:
     """What the smallest local model answers: three names, one description."""
     alike = json.dumps({"personas": [{"name": name, "asks": "Is it open?"} for name in ("Alice", "Bob", "Charlie")]})
     report = await propose(Propose(), alike, roles("Baker", "Mayor", "Nurse", "Priest"))
@@ -80,6 +80,6 @@ async def test_one_point_of_view_under_several_names_is_no_panel() -> None:
         (roles("A", "B"), Limits(steps=0), StopReason.EXHAUSTED_STEPS),
     ],
 )
-async def test_without_a_reply_there_is_no_panel(reply: object, limits: Limits, reason: StopReason) -> None:
+async def test_proposal_without_a_reply_gives_no_panel(reply: object, limits: Limits, reason: StopReason) -> None:
     report = await propose(Propose(), reply, limits=limits)
     assert (report.stop_reason, report.panel) == (reason, None)

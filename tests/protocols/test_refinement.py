@@ -96,7 +96,7 @@ def rising(request: ModelRequest) -> str:
     return critique(request, overall=4 + pass_of(request.key))
 
 
-async def test_every_critique_is_read_by_all_whom_it_concerns_in_the_next_pass_and_by_nobody_else() -> None:
+async def test_critique_is_quoted_in_the_next_pass_only_to_the_agents_concerned() -> None:
     store = SqliteStore(":memory:")
     report, model = await refine({"max_passes": 3, "threshold": 0.9}, script(rising), store=store)
     hierarchy = load_hierarchy("blog")
@@ -123,7 +123,7 @@ async def test_every_critique_is_read_by_all_whom_it_concerns_in_the_next_pass_a
 KEYS_OF_BODY = ("pass-2/draft/body", "pass-2/specialist/body/researcher", "pass-2/revise/body")
 
 
-async def test_authors_and_their_specialists_see_the_whole_that_was_criticised() -> None:
+async def test_prompts_of_authors_and_specialists_contain_the_criticised_whole() -> None:
     _, model = await refine({"max_passes": 2})
     for key in KEYS_OF_BODY:
         text = asked(model)[key].text
@@ -138,7 +138,7 @@ def failing(request: ModelRequest) -> Any:
 
 
 @pytest.mark.parametrize(("detail", "reply"), [("brief", script()), ("full", failing)])
-async def test_without_a_whole_and_in_brief_they_see_the_other_parts(detail: DetailChoice, reply: Script) -> None:
+async def test_prompts_without_a_whole_or_in_brief_contain_the_other_parts(detail: DetailChoice, reply: Script) -> None:
     _, model = await refine({"max_passes": 2}, reply, detail=detail)
     for key in KEYS_OF_BODY:
         for part in ("intro", "conclusion"):
@@ -150,14 +150,14 @@ async def test_without_a_whole_and_in_brief_they_see_the_other_parts(detail: Det
 
 
 @pytest.mark.parametrize("pass_", [1, 2])
-async def test_specialists_are_shown_the_intent_of_the_text_they_help_with(pass_: int) -> None:
+async def test_prompt_of_a_specialist_contains_the_intent(pass_: int) -> None:
     _, model = await refine({"max_passes": 2})
     for parent, child in load_hierarchy("blog").edges_to_leaves:
         request = asked(model)[f"pass-{pass_}/specialist/{parent}/{child}"]
         assert prose("coordinator", "intent/coordinator") in request.text
 
 
-async def test_authors_are_told_how_long_their_text_is_where_words_can_be_counted() -> None:
+async def test_prompts_state_word_counts_of_texts_with_spaces() -> None:
     _, model = await refine({"max_passes": 2})
     for key in ("pass-1/revise/body", "pass-2/draft/body", "pass-1/specialist/body/researcher"):
         assert "(30 words)" in asked(model)[key].text
@@ -173,7 +173,7 @@ async def test_authors_are_told_how_long_their_text_is_where_words_can_be_counte
     assert not [key for key, r in asked(model).items() if " words)" in r.text or " words." in r.text]
 
 
-async def test_no_claim_may_rest_on_a_critique() -> None:
+async def test_schema_of_the_coordinator_excludes_critiques_from_claim_labels() -> None:
     issues = {"body": ["say more"], "whole": ["too long"]}
     _, model = await refine({"max_passes": 2}, script(lambda r: critique(r, issues=issues)))
     request = asked(model)["pass-2/integrate/coordinator"]
@@ -193,7 +193,7 @@ async def test_specialist_works_on_each_parents_draft_separately() -> None:
         assert readers == [f"pass-1/revise/{parent}"]
 
 
-async def test_the_whole_is_made_of_the_revised_parts_and_the_critic_reads_it_with_the_intent() -> None:
+async def test_integration_uses_revised_parts_and_the_critic_reads_whole_and_intent() -> None:
     report, model = await refine({"max_passes": 1})
     integrate, judge = (asked(model)[key].text for key in ("pass-1/integrate/coordinator", "pass-1/critique/critic"))
     for part in PARTS:
@@ -207,7 +207,7 @@ async def test_the_whole_is_made_of_the_revised_parts_and_the_critic_reads_it_wi
     assert report.coordinator_intent == prose("coordinator", "intent/coordinator")
 
 
-async def test_a_part_without_issues_keeps_its_text_and_costs_no_call() -> None:
+async def test_part_without_issues_keeps_its_text_without_calls() -> None:
     def judge(request: ModelRequest) -> str:
         return critique(request, issues={"body": ["say more"]} if pass_of(request.key) == 1 else {})
 
@@ -232,7 +232,7 @@ async def test_a_part_without_issues_keeps_its_text_and_costs_no_call() -> None:
 # --- deeper trees
 
 
-async def test_who_helps_a_part_from_further_below_works_again_when_it_is_criticised() -> None:
+async def test_criticised_part_asks_specialists_of_all_lower_layers_again() -> None:
     def judge(request: ModelRequest) -> str:
         return critique(request, issues={"one": ["one is thin"]} if pass_of(request.key) == 1 else {})
 
@@ -257,7 +257,7 @@ async def test_who_helps_a_part_from_further_below_works_again_when_it_is_critic
 
 
 @pytest.mark.parametrize("criticised", ["b", "c"])
-async def test_who_serves_the_coordinator_and_an_author_serves_each_of_them_by_itself(criticised: str) -> None:
+async def test_specialist_of_coordinator_and_author_works_for_each_separately(criticised: str) -> None:
     shared = {
         "name": "shared",
         "description": "x helps the author of b, and advises on the whole as y does.",
@@ -292,7 +292,7 @@ async def test_who_serves_the_coordinator_and_an_author_serves_each_of_them_by_i
         assert prose(name, f"pass-1/specialist/lead/{name}") not in asked(model)["pass-2/integrate/lead"].text
 
 
-async def test_hierarchy_of_two_layers_runs() -> None:
+async def test_run_with_a_hierarchy_of_two_layers_has_specialists_as_authors() -> None:
     """Without authors in between the coordinator's specialists write the parts."""
     flat = {
         "name": "flat",
@@ -314,7 +314,7 @@ async def test_hierarchy_of_two_layers_runs() -> None:
 # --- stopping
 
 
-async def test_pass_that_meets_threshold_ends_the_run() -> None:
+async def test_pass_that_meets_the_threshold_ends_the_run() -> None:
     report, model = await refine({"threshold": 0.8}, script(lambda r: critique(r, overall=8)))
     assert report.stop_reason is StopReason.CONVERGED
     assert report.quality_threshold_met
@@ -325,7 +325,7 @@ async def test_pass_that_meets_threshold_ends_the_run() -> None:
     assert not any(o.read for o in report.objections)
 
 
-async def test_run_out_of_passes_does_not_meet_threshold() -> None:
+async def test_run_that_exhausts_its_passes_does_not_meet_the_threshold() -> None:
     report, _ = await refine({"max_passes": 2}, script(lambda r: critique(r, overall=7.9)))
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
     assert not report.quality_threshold_met
@@ -334,7 +334,7 @@ async def test_run_out_of_passes_does_not_meet_threshold() -> None:
     assert (report.check.met, report.check.kind, report.check.threshold) == (False, "critic", 0.8)
 
 
-async def test_the_answer_is_the_best_pass_and_not_the_last() -> None:
+async def test_answer_is_the_best_pass_not_the_last() -> None:
     marks = {1: 4, 2: 7, 3: 5}
     report, _ = await refine({"max_passes": 3}, script(lambda r: critique(r, overall=marks[pass_of(r.key)])))
     assert [record.quality for record in report.passes] == [pytest.approx(x) for x in (0.4, 0.7, 0.5)]
@@ -348,7 +348,7 @@ async def test_the_answer_is_the_best_pass_and_not_the_last() -> None:
     assert {dissent.id for dissent in report.dissent} == {o.id for o in report.objections if o.fate == "stands"}
 
 
-async def test_of_equal_passes_the_one_with_fewer_issues_is_better_and_then_the_earlier() -> None:
+async def test_best_of_equal_passes_has_the_fewest_issues() -> None:
     def judge(request: ModelRequest) -> str:
         n = pass_of(request.key)
         return critique(request, issues={1: {"body": ["a", "b"]}, 2: {"body": ["a"]}, 3: {"intro": ["c"]}}[n])
@@ -365,7 +365,7 @@ async def test_of_equal_passes_the_one_with_fewer_issues_is_better_and_then_the_
         ({1: (4, 5, 7.5), 2: (4.5, 5.5, 6.5), 3: (4.5, 5.5, 6.51)}, {1: 1, 2: 1, 3: 3}, 3),
     ],
 )
-async def test_passes_whose_marks_have_the_same_sum_are_equal(
+async def test_passes_with_equal_sums_of_scores_are_equal_despite_rounding(
     marks: Mapping[int, tuple[float, ...]], issues: Mapping[int, int], best: int
 ) -> None:
     """Although the float means of these differ."""
@@ -381,7 +381,7 @@ async def test_passes_whose_marks_have_the_same_sum_are_equal(
 
 
 @pytest.mark.parametrize(("third", "met"), [(9.1, True), (9.09, False)])
-async def test_marks_that_reach_the_threshold_exactly_meet_it(third: float, met: bool) -> None:
+async def test_mean_score_equal_to_the_threshold_meets_it(third: float, met: bool) -> None:
     marks = dict(zip(PARTS, (7.1, 7.8, third), strict=True))
     report, _ = await refine({"max_passes": 1}, script(lambda r: critique(r, marks, {})))
     assert report.quality_threshold_met is met
@@ -389,7 +389,7 @@ async def test_marks_that_reach_the_threshold_exactly_meet_it(third: float, met:
     assert report.passes[0].sections["body"].scores.overall == 0.78
 
 
-async def test_a_critic_who_contradicts_itself_is_taken_at_its_overall_word_and_named() -> None:
+async def test_critic_with_contradictory_scores_counts_by_overall_with_a_warning() -> None:
     report, _ = await refine({}, script(lambda r: critique(r, overall=9, coherence=1, accuracy=2, depth=1)))
     assert report.stop_reason is StopReason.CONVERGED
     assert sum("contradicts its other scores" in warning for warning in report.warnings) == 4
@@ -399,7 +399,7 @@ async def test_a_critic_who_contradicts_itself_is_taken_at_its_overall_word_and_
     "nonsense",
     ["Great text!", "{}", '{"intro": {"overall": 8}}', "[]", '{"intro": 11, "body": 11, "conclusion": 11}', "x" * 5000],
 )
-async def test_a_critic_who_talks_nonsense_approves_of_nothing(nonsense: str) -> None:
+async def test_critic_with_unreadable_replies_leaves_the_run_inconclusive(nonsense: str) -> None:
     report, model = await refine({}, script(lambda r: nonsense))
     assert report.stop_reason is StopReason.INCONCLUSIVE
     assert not report.quality_threshold_met
@@ -409,7 +409,7 @@ async def test_a_critic_who_talks_nonsense_approves_of_nothing(nonsense: str) ->
     assert any("no judgement of pass 1" in warning for warning in report.warnings)
 
 
-async def test_a_critic_who_fails_later_leaves_the_best_of_what_it_judged() -> None:
+async def test_critic_that_fails_in_a_later_pass_leaves_the_best_judged_pass() -> None:
     report, _ = await refine({}, script(lambda r: critique(r, overall=6) if pass_of(r.key) == 1 else "no"))
     assert report.stop_reason is StopReason.INCONCLUSIVE
     assert report.best_pass == 1
@@ -437,7 +437,7 @@ async def test_issues_beyond_the_cap_are_dropped_and_counted() -> None:
     assert any("left out of pass 1: 34" in warning for warning in report.warnings)
 
 
-async def test_the_limit_of_steps_bounds_passes() -> None:
+async def test_limit_on_steps_bounds_the_passes() -> None:
     report, model = await refine({"max_passes": 3}, limits=Limits(steps=1))
     assert {pass_of(key) for key in asked(model, "pass-")} == {1}
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
@@ -459,7 +459,7 @@ async def test_confidence_length_measures_parts_by_length() -> None:
 
 
 @pytest.mark.parametrize("level", ["unsure", "fairly sure", "certain"])
-async def test_an_aggregate_is_never_above_the_best_of_it(level: str) -> None:
+async def test_aggregated_confidence_of_equal_values_never_exceeds_them(level: str) -> None:
     hierarchy = load_hierarchy("blog")
     report, _ = await refine({"max_passes": 1}, script(sure=dict.fromkeys(hierarchy.by_name, level)))
     assert report.metrics["aggregated_minus_best"] == pytest.approx(0.0)
@@ -483,7 +483,7 @@ async def test_confidence_self_uses_what_authors_declare() -> None:
     assert report.aggregated_children["intro"].sources == ("researcher", "stylist")
 
 
-async def test_part_returned_as_its_own_issue_is_warned_of() -> None:
+async def test_issue_that_repeats_the_criticised_text_is_a_warning() -> None:
     def judge(request: ModelRequest) -> str:
         n = request.key.split("/")[0]
         where = "draft" if n == "pass-1" else "revise"
@@ -496,7 +496,7 @@ async def test_part_returned_as_its_own_issue_is_warned_of() -> None:
     assert "issues with pass 1 that only repeat the criticised text: 1" in report.warnings
 
 
-async def test_the_heuristic_critic_is_the_seeds_and_makes_no_call() -> None:
+async def test_heuristic_critic_applies_the_rules_of_the_seed_without_calls() -> None:
     def reply(request: ModelRequest) -> Any:
         if request.agent == "intro":
             return json.dumps({"text": "Short."})
@@ -520,7 +520,7 @@ def test_heuristic_critic_with_confidence_critic_is_rejected() -> None:
 # --- what goes down
 
 
-async def test_filter_always_cuts_texts_by_distance_and_reports_it() -> None:
+async def test_filter_always_shortens_texts_by_distance_and_reports_shares() -> None:
     report, model = await refine({"max_passes": 1, "filter": "always"})
     hierarchy = load_hierarchy("blog")
     assert {(h.parent, h.child) for h in report.handed_down} == {
@@ -539,7 +539,7 @@ async def test_filter_always_cuts_texts_by_distance_and_reports_it() -> None:
     assert report.metrics["share_kept"] == pytest.approx(sum(h.share for h in report.handed_down) / 13)
 
 
-async def test_filter_never_shows_texts_whole() -> None:
+async def test_filter_never_hands_down_complete_texts() -> None:
     report, model = await refine({"max_passes": 1, "filter": "never"})
     assert "coordinator says thing 5 in intent" in asked(model)["pass-1/draft/intro"].text
     assert all(text.share == 1 and text.distance is None for text in report.handed_down)
@@ -548,7 +548,7 @@ async def test_filter_never_shows_texts_whole() -> None:
     assert report.distances == filtered.distances != {}, "the hierarchy has vectors, so they are told all the same"
 
 
-async def test_without_the_filter_nothing_is_embedded_for_the_distances_alone() -> None:
+async def test_filter_never_without_vectors_makes_no_embedding_request() -> None:
     bare = {**HOUSE, "roles": [{k: v for k, v in role.items() if k != "vector"} for role in HOUSE["roles"]]}  # type: ignore[attr-defined]
     encoder = Words()
     report, _ = await refine({"hierarchy": bare, "max_passes": 1, "filter": "never"}, encoder=encoder)
@@ -556,7 +556,7 @@ async def test_without_the_filter_nothing_is_embedded_for_the_distances_alone() 
     assert encoder.encoded == 0
 
 
-async def test_a_filter_that_had_nothing_long_enough_to_cut_is_not_blamed_on_distances() -> None:
+async def test_filter_on_short_texts_gives_no_warning_about_distances() -> None:
     def said(times: int) -> Script:
         usual = script()
 
@@ -575,7 +575,7 @@ async def test_a_filter_that_had_nothing_long_enough_to_cut_is_not_blamed_on_dis
         assert any("filtering by distance has little effect" in warning for warning in report.warnings) == warned
 
 
-async def test_a_critique_is_never_cut() -> None:
+async def test_filter_never_shortens_a_critique() -> None:
     issues = [f"Mend this. And that. And more of {n}. And so on. And on." for n in range(3)]
     _, model = await refine({"max_passes": 2}, script(lambda r: critique(r, issues={"intro": issues})))
     for key in ("pass-2/draft/intro", "pass-2/specialist/intro/researcher", "pass-2/revise/intro"):
@@ -595,7 +595,7 @@ class Words:
         return [[1.0 + text.lower().count(word) for word in ("you", "write", "check")] for text in texts]
 
 
-async def test_roles_without_vectors_are_compared_by_what_they_do() -> None:
+async def test_roles_without_vectors_are_compared_by_embedded_descriptions() -> None:
     bare = {**HOUSE, "roles": [{k: v for k, v in role.items() if k != "vector"} for role in HOUSE["roles"]]}  # type: ignore[attr-defined]
     with pytest.raises(consilience.UserError, match="--filter auto or never"):
         await refine({"hierarchy": bare, "filter": "always"})
@@ -638,7 +638,7 @@ async def test_run_with_draft_starts_from_it_and_keeps_its_code() -> None:
     assert report.document() == f"{report.answer.rstrip()}\n"
 
 
-async def test_lost_block_is_restored_with_a_warning() -> None:
+async def test_lost_protected_block_is_restored_with_a_warning() -> None:
     draft = "They go round.\n\n```\nwhile True: pass\n```\n\nThe end."
     report, _ = await refine({"draft": draft, "max_passes": 1})
     assert report.answer is not None
@@ -646,7 +646,7 @@ async def test_lost_block_is_restored_with_a_warning() -> None:
     assert any("1 protected part" in warning for warning in report.warnings)
 
 
-async def test_protected_parts_are_in_all_that_is_told_of_the_text() -> None:
+async def test_protected_blocks_are_included_in_diffs_and_figures() -> None:
     code = "```py\n" + "\n".join(f"x{n} = {n}." for n in range(60)) + "\n```"
     draft = f"---\ntitle: Loops\n---\nThey go round. Look:\n{code}\nThe end."
 
@@ -669,7 +669,7 @@ async def test_protected_parts_are_in_all_that_is_told_of_the_text() -> None:
     assert (second.diff, second.change) == ("", 0.0)
 
 
-async def test_documents_are_for_those_who_read_them_and_quotations_are_checked_everywhere() -> None:
+async def test_documents_are_shown_to_their_readers_and_quotations_of_all_agents_verified() -> None:
     source = Source(text="Loops were named in 1843.\nBy Ada.", name="history")
 
     def reply(request: ModelRequest) -> Any:
@@ -686,9 +686,7 @@ async def test_documents_are_for_those_who_read_them_and_quotations_are_checked_
     assert not judged[("body", "in 1850")]
 
 
-async def test_unnamed_the_hierarchy_is_that_of_any_document_whose_authors_read_the_sources_and_it_is_recorded_whole() -> (
-    None
-):
+async def test_default_hierarchy_is_document_and_is_recorded_completely() -> None:
     store = SqliteStore(":memory:")
     source = Source(text="Loops were named in 1843.", name="history")
     model = ScriptedModel(script(), context_window=None)
@@ -704,7 +702,7 @@ async def test_unnamed_the_hierarchy_is_that_of_any_document_whose_authors_read_
     store.close()
 
 
-async def test_the_intent_divides_the_length_and_the_tone_is_asked_for() -> None:
+async def test_prompts_state_the_target_length_and_tone() -> None:
     _, model = await refine({"length": 600, "tone": "dry wit", "max_passes": 1})
     intent = asked(model)["intent/coordinator"].text
     assert "the whole is about 600 words." in intent
@@ -719,7 +717,7 @@ async def test_the_intent_divides_the_length_and_the_tone_is_asked_for() -> None
 # --- what is told
 
 
-async def test_what_the_critic_said_and_what_changed_stand_beside_each_other() -> None:
+async def test_revision_records_critique_change_and_scores_before_and_after() -> None:
     def judge(request: ModelRequest) -> str:
         marks = {"intro": 5.0, "body": 4.0 + pass_of(request.key), "conclusion": 5.0}
         return critique(request, overall=marks, issues={"body": ["say more"]} if pass_of(request.key) == 1 else {})
@@ -733,7 +731,7 @@ async def test_what_the_critic_said_and_what_changed_stand_beside_each_other() -
     assert report.coordinator_critique["body"].endswith("overall 6 of 10")
 
 
-async def test_a_critic_who_reads_the_same_text_differently_is_told() -> None:
+async def test_critic_drift_measures_score_changes_of_unchanged_parts() -> None:
     def judge(request: ModelRequest) -> str:
         marks = {"intro": 5.0 + pass_of(request.key), "body": 5.0, "conclusion": 5.0}
         return critique(request, overall=marks, issues={"body": ["more"]})
@@ -745,7 +743,7 @@ async def test_a_critic_who_reads_the_same_text_differently_is_told() -> None:
 # --- what goes wrong
 
 
-async def test_whole_too_short_is_asked_for_again_then_replaced_by_its_parts() -> None:
+async def test_integrated_text_too_short_is_repaired_once_then_replaced_by_its_parts() -> None:
     def reply(request: ModelRequest) -> Any:
         if "/integrate/" in request.key:
             return json.dumps({"text": "the whole text"})
@@ -761,7 +759,7 @@ async def test_whole_too_short_is_asked_for_again_then_replaced_by_its_parts() -
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS, "nobody has read this text as a whole"
 
 
-async def test_whole_too_long_is_asked_for_again() -> None:
+async def test_integrated_text_too_long_is_repaired() -> None:
     def reply(request: ModelRequest) -> Any:
         if "/integrate/" in request.key:
             end = " And on it goes, in words that nobody wrote." * (60 if request.attempt == 1 else 0)
@@ -776,7 +774,7 @@ async def test_whole_too_long_is_asked_for_again() -> None:
     assert any("100% of the whole's sentences are in none of its parts" in warning for warning in report.warnings)
 
 
-async def test_what_somebody_had_written_is_not_new_and_what_no_part_holds_was_not_judged() -> None:
+async def test_novelty_ignores_sentences_of_any_agent_and_beyond_parts_those_of_parts() -> None:
     advised = {**HOUSE, "roles": [{k: v for k, v in role.items() if k != "vector"} for role in HOUSE["roles"]]}  # type: ignore[attr-defined]
 
     def reply(request: ModelRequest) -> Any:
@@ -800,7 +798,7 @@ async def test_what_somebody_had_written_is_not_new_and_what_no_part_holds_was_n
     assert any("64% of the whole's sentences are in none of its parts" in warning for warning in report.warnings)
 
 
-async def test_a_heading_of_words_that_somebody_wrote_is_not_new() -> None:
+async def test_novelty_ignores_a_heading_of_known_words() -> None:
     def reply(request: ModelRequest) -> Any:
         if "/integrate/" in request.key:
             return json.dumps({"title": "Loops", "text": "## Readers\n\nThe readers are those who loop all day."})
@@ -816,7 +814,7 @@ async def test_a_heading_of_words_that_somebody_wrote_is_not_new() -> None:
     assert report.metrics["beyond_parts"] == pytest.approx(1 / 3)
 
 
-async def test_what_an_earlier_whole_said_is_not_new_in_a_later_one() -> None:
+async def test_novelty_ignores_sentences_of_an_earlier_pass() -> None:
     def reply(request: ModelRequest) -> Any:
         if "/integrate/" in request.key:
             return json.dumps({"text": "The coordinator says the same in every pass. " * 3})
@@ -829,7 +827,7 @@ async def test_what_an_earlier_whole_said_is_not_new_in_a_later_one() -> None:
     assert second.metrics["beyond_parts"] == 1.0
 
 
-async def test_repeated_sentence_is_warned_of() -> None:
+async def test_sentence_repeated_in_the_answer_is_a_warning() -> None:
     def reply(request: ModelRequest) -> Any:
         if "/integrate/" in request.key:
             return json.dumps({"text": "A beginning. " + "They go round. " * 9})
@@ -839,7 +837,7 @@ async def test_repeated_sentence_is_warned_of() -> None:
     assert "the text repeats one sentence 9 times: They go round." in report.warnings
 
 
-async def test_a_missing_author_leaves_a_hole_that_is_named_and_never_good_enough() -> None:
+async def test_missing_author_leaves_a_named_gap_that_never_meets_the_threshold() -> None:
     def reply(request: ModelRequest) -> Any:
         if request.agent == "conclusion":
             return "{}"
@@ -858,7 +856,7 @@ async def test_a_missing_author_leaves_a_hole_that_is_named_and_never_good_enoug
     assert not asked(model, "specialist/conclusion")
 
 
-async def test_a_critique_that_was_handed_back_once_was_whatever_came_after() -> None:
+async def test_revision_requested_is_true_once_a_critique_was_handed_back() -> None:
     def reply(request: ModelRequest) -> Any:
         if request.agent == "body":
             return "{}"
@@ -871,7 +869,7 @@ async def test_a_critique_that_was_handed_back_once_was_whatever_came_after() ->
     assert report.revision_requested
 
 
-async def test_nothing_handed_back_is_no_revision_requested() -> None:
+async def test_revision_requested_is_false_if_no_critique_was_handed_back() -> None:
     report, _ = await refine({"max_passes": 1})
     assert report.objections
     assert not report.revision_requested
@@ -883,7 +881,7 @@ async def test_run_without_quorum_of_authors_fails() -> None:
     assert report.answer is None
 
 
-async def test_a_specialist_who_fails_costs_its_help_and_nothing_else() -> None:
+async def test_failed_specialist_is_missing_and_its_part_keeps_the_draft() -> None:
     report, model = await refine({"max_passes": 1}, lambda r: "{}" if r.agent == "stylist" else script()(r))
     assert "pass-1/revise/conclusion" not in asked(model), "nobody helped, so there is nothing to take over"
     assert "pass-1/revise/intro" in asked(model)
@@ -891,7 +889,7 @@ async def test_a_specialist_who_fails_costs_its_help_and_nothing_else() -> None:
     assert [m.agent for m in report.missing] == ["stylist"]
 
 
-async def test_a_coordinator_who_fails_at_first_leaves_the_task_to_speak_for_itself() -> None:
+async def test_failed_intent_call_leaves_authors_with_the_task_only() -> None:
     report, model = await refine({"max_passes": 1}, lambda r: "" if r.key.startswith("intent") else script()(r))
     assert report.coordinator_intent is None
     assert "Write about loops." in asked(model)["pass-1/draft/intro"].text
@@ -900,9 +898,7 @@ async def test_a_coordinator_who_fails_at_first_leaves_the_task_to_speak_for_its
 
 
 @pytest.mark.parametrize(("calls", "text"), [(2, "pass-1"), (14, "pass-1"), (20, "pass-1"), (27, "pass-2")])
-async def test_a_budget_that_ends_in_the_middle_of_a_pass_leaves_the_best_that_was_judged(
-    calls: int, text: str
-) -> None:
+async def test_budget_exhausted_within_a_pass_keeps_the_best_judged_pass(calls: int, text: str) -> None:
     report, _ = await refine(
         {"max_passes": 3}, script(lambda r: critique(r, overall=3 + pass_of(r.key))), limits=Limits(calls=calls)
     )
@@ -934,7 +930,7 @@ async def test_pass_in_which_every_call_failed_is_counted() -> None:
     assert report.revision_requested
 
 
-async def test_parts_that_nobody_put_together_are_no_answer_where_an_earlier_whole_was_judged() -> None:
+async def test_pass_without_integration_does_not_replace_an_earlier_judged_whole() -> None:
     def judge(request: ModelRequest) -> str:
         return critique(request, overall=4 if pass_of(request.key) == 1 else 9)
 
@@ -953,7 +949,7 @@ async def test_budget_not_spent_by_drafts_is_left_for_later_passes() -> None:
     assert len(bound.requests) == len(model.requests) == 40
 
 
-async def test_an_author_with_many_parents_fits_the_greatest_size_of_a_call() -> None:
+async def test_author_with_many_parents_stays_within_max_quoted_replies() -> None:
     """The greatest size is set aside for every call, so no prompt may quote more texts than it allows for."""
     names = [f"m{n}" for n in range(12)]
     roles = [{"name": "lead", "description": "You lead.", "children": ["a"]}]
@@ -967,7 +963,7 @@ async def test_an_author_with_many_parents_fits_the_greatest_size_of_a_call() ->
     assert most <= blog(**settings).max_quoted_replies
 
 
-async def test_a_panel_gives_the_authors_points_of_view() -> None:
+async def test_panel_gives_authors_their_personas() -> None:
     report, model = await refine({"max_passes": 1}, panel="writing")
     seats = {agent.id: agent.persona for agent in report.agents}
     assert all(seats[part] for part in PARTS)

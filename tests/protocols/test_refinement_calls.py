@@ -45,7 +45,7 @@ def go(protocol: Refinement, model: ScriptedModel) -> RefinementReport:
 @pytest.mark.parametrize("draft", ["", "An old text."])
 @pytest.mark.parametrize("passes", [1, 2, 3])
 @pytest.mark.parametrize("hierarchy", [*shipped_hierarchies(), "house"])
-def test_calls_are_the_formulas_when_every_part_has_issues(
+def test_calls_with_issues_in_every_part_equal_the_formula(
     hierarchy: str, passes: int, critic: str, draft: str
 ) -> None:
     shape = Hierarchy.model_validate(HOUSE) if hierarchy == "house" else load_hierarchy(hierarchy)
@@ -60,7 +60,7 @@ def test_calls_are_the_formulas_when_every_part_has_issues(
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
 
 
-def test_the_seeds_blog_makes_fourteen_and_then_thirteen() -> None:
+def test_calls_of_the_blog_hierarchy_are_14_and_13_per_further_pass() -> None:
     assert [blog(max_passes=n).estimate().max for n in (1, 2, 3)] == [14, 27, 40]
     assert [blog(max_passes=n, draft="Old.").estimate().max for n in (1, 2, 3)] == [15, 28, 41]
 
@@ -108,7 +108,7 @@ def whims(seed: int, nonsense: float) -> Any:
     critic=st.sampled_from(["model", "heuristic"]),
     draft=st.sampled_from(["", "An old text."]),
 )
-def test_any_replies_end_within_the_bound_in_a_typed_end(
+def test_run_with_any_replies_ends_within_max_calls_with_a_stop_reason(
     seed: int, nonsense: float, passes: int, critic: str, draft: str
 ) -> None:
     protocol = Refinement(hierarchy=HOUSE, max_passes=passes, critic=critic, confidence="self", draft=draft)

@@ -1,4 +1,4 @@
-"""What `refinement` is made of: the filter by distance, protected parts, aggregation, the scorers, the diff."""
+"""Parts of `refinement`: the filter by distance, protected blocks, aggregation, the scorers, the diff."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def numbered(n: int) -> str:
     return " ".join(f"This is sentence number {i}." for i in range(1, n + 1))
 
 
-def test_the_seeds_third_scenario_counted_right() -> None:
+def test_filter_at_distance_0_7_twice_keeps_26_of_100_sentences() -> None:
     """Distance 0.7 twice leaves 51 and then 26 of 100 sentences (protocols §5)."""
     once = filter_context(numbered(100), 0.7)
     assert (once.kept, once.of) == (51, 100)
@@ -37,7 +37,7 @@ def test_the_seeds_third_scenario_counted_right() -> None:
 
 
 @given(st.integers(0, 60), st.floats(0, 1))
-def test_the_filter_keeps_what_its_formula_says_and_never_nothing(n: int, distance: float) -> None:
+def test_filter_keeps_the_share_of_its_formula_and_at_least_one_sentence(n: int, distance: float) -> None:
     text = numbered(n)
     context = filter_context(text, distance)
     assert text.startswith(context.text)
@@ -49,7 +49,7 @@ def test_the_filter_keeps_what_its_formula_says_and_never_nothing(n: int, distan
         assert len(sentences(context.text)) == context.kept
 
 
-def test_distance_zero_keeps_whole_and_distance_one_keeps_a_sentence_at_least() -> None:
+def test_filter_at_distance_zero_keeps_all_and_at_one_a_sentence() -> None:
     assert filter_context(numbered(50), 0.0).text == numbered(50)
     assert filter_context(numbered(4), 1.0).kept == 1
     assert strength(1.0) == pytest.approx(0.3)
@@ -61,7 +61,7 @@ def test_filter_does_not_end_sentences_at_decimals_or_abbreviations() -> None:
     assert filter_context("Use 3.14, e.g. here. B. C. D.", 1.0).text.startswith("Use 3.14, e.g. here.")
 
 
-def test_what_is_kept_is_kept_as_it_was_written() -> None:
+def test_filter_returns_an_unchanged_beginning_of_the_text() -> None:
     text = "# A title\n\nOne  sentence.\nAnother one.\n\n- An item.\n\nThe same. The same. The end."
     context = filter_context(text, 0.5)
     assert text.startswith(context.text)
@@ -72,19 +72,19 @@ def test_what_is_kept_is_kept_as_it_was_written() -> None:
 # --- aggregation
 
 
-def test_confidences_of_nine_and_two_tenths_come_to_the_seeds_mean() -> None:
+def test_aggregate_of_0_9_and_0_2_is_0_773() -> None:
     weights, mean = aggregate({"a": 0.9, "b": 0.2})
     assert round(mean, 3) == 0.773
     assert weights == {"a": pytest.approx(0.9 / 1.1), "b": pytest.approx(0.2 / 1.1)}
 
 
-def test_without_any_confidence_weights_are_equal_and_the_mean_is_a_half() -> None:
+def test_aggregate_of_zero_confidences_has_equal_weights_and_mean_one_half() -> None:
     assert aggregate({"a": 0.0, "b": 0.0}) == ({"a": 0.5, "b": 0.5}, 0.5)
     assert aggregate({}) == ({}, 0.5)
 
 
 @given(st.dictionaries(st.text(min_size=1), st.floats(0.01, 1), min_size=1, max_size=8))
-def test_an_aggregate_lies_between_the_mean_and_the_best(declared: dict[str, float]) -> None:
+def test_aggregate_lies_between_the_mean_and_the_max(declared: dict[str, float]) -> None:
     weights, mean = aggregate(declared)
     assert sum(weights.values()) == pytest.approx(1.0)
     values = list(declared.values())
@@ -94,7 +94,7 @@ def test_an_aggregate_lies_between_the_mean_and_the_best(declared: dict[str, flo
 # --- marks
 
 
-def test_the_critique_asks_for_every_part_and_takes_marks_and_numbers() -> None:
+def test_critique_schema_requires_every_part_and_accepts_words_or_numbers() -> None:
     reply = critique_of(("intro", "body", "copy"))
     schema = reply.model_json_schema()
     assert schema["required"] == ["intro", "body", "copy"]
@@ -136,7 +136,7 @@ That is all.
 """
 
 
-def test_nobody_sees_protected_parts_and_they_come_back_to_the_letter() -> None:
+def test_protected_blocks_are_hidden_and_restored_exactly() -> None:
     draft = extract_protected(DRAFT, ("code", "front_matter"))
     assert "print(x)" not in draft.text
     assert "title: Loops" not in draft.text
@@ -146,7 +146,7 @@ def test_nobody_sees_protected_parts_and_they_come_back_to_the_letter() -> None:
     assert lost == []
 
 
-def test_a_lost_block_goes_behind_the_paragraph_most_like_the_one_it_followed() -> None:
+def test_lost_block_is_restored_after_the_paragraph_most_similar_to_its_predecessor() -> None:
     draft = extract_protected(DRAFT, ("code", "front_matter"))
     written = "# Loops\n\nIn Python a loop looks like this.\n\nIn C this is another loop.\n\nThe end."
     whole, lost = draft.restored(written)
@@ -156,14 +156,14 @@ def test_a_lost_block_goes_behind_the_paragraph_most_like_the_one_it_followed() 
     assert places == sorted(places)
 
 
-def test_a_title_in_the_same_words_draws_no_block_to_itself() -> None:
+def test_lost_block_is_not_restored_after_a_title_with_similar_words() -> None:
     draft = extract_protected("Cron runs jobs at fixed times.\n\n```\n0 5 * * *\n```\n", ("code",))
     written = "# Why we watch cron jobs\n\nIn most houses cron runs a good many jobs, and nobody sees them at all.\n\nThe end."
     whole, _ = draft.restored(written)
     assert whole.index("nobody sees") < whole.index("0 5 * * *") < whole.index("The end.")
 
 
-def test_a_block_comes_once_however_often_its_marker_does() -> None:
+def test_repeated_marker_is_replaced_by_one_block() -> None:
     draft = extract_protected("Look:\n\n```\ncode\n```\n", ("code",))
     whole, lost = draft.restored("See [[code-1]] and again [[code-1]] here.")
     assert whole.count("```\ncode\n```") == 1
@@ -190,14 +190,14 @@ def test_a_block_comes_once_however_often_its_marker_does() -> None:
         "A.\n\n[[code-1]]\n\nB. `[[code-1]]`",
     ],
 )
-def test_a_marker_that_a_model_set_as_code_or_otherwise_is_the_block_and_nothing_more(written: str) -> None:
+def test_marker_with_added_formatting_is_replaced_with_its_formatting(written: str) -> None:
     draft = extract_protected("A.\n\n```py\nx = 1\n```\n\nB.", ("code",))
     whole, lost = draft.restored(written)
     assert whole.rstrip() == "A.\n\n```py\nx = 1\n```\n\nB."
     assert lost == []
 
 
-def test_markers_come_out_of_code_that_a_model_wrote_itself() -> None:
+def test_markers_inside_a_code_block_are_restored_before_it() -> None:
     draft = extract_protected("```py\nx = 1\n```\n\n~~~\ny\n~~~", ("code",))
     whole, lost = draft.restored("Look:\n\n```\n# as here\n[[code-2]]\n[[code-1]]\n```")
     assert whole == "Look:\n\n~~~\ny\n~~~\n```py\nx = 1\n```\n```\n# as here\n\n\n```"
@@ -206,7 +206,7 @@ def test_markers_come_out_of_code_that_a_model_wrote_itself() -> None:
     assert [fence.strip() for fence in fences] == ["y", "x = 1", "# as here"]
 
 
-def test_a_block_that_goes_back_into_code_of_the_model_does_not_break_it() -> None:
+def test_lost_block_is_restored_outside_a_code_block_of_the_model() -> None:
     draft = extract_protected("It is set in one place.\n\n```py\nx = 1\n```", ("code",))
     whole, lost = draft.restored("```\nIt is set in one place.\n\nfoo\n```\n\nEnd.")
     fences = [token.content.strip() for token in MarkdownIt("commonmark").parse(whole) if token.type == "fence"]
@@ -232,7 +232,7 @@ def test_extract_protected_with_other_line_ends_gives_the_same_draft(end: str) -
         "+++\n\n[params]\n+++",
     ],
 )
-def test_front_matter_is_kept_from_everybody(front: str) -> None:
+def test_front_matter_is_removed_and_restored(front: str) -> None:
     draft = extract_protected(f"{front}\nThey go round.\n\n---\n\nThe end.", ("front_matter",))
     assert draft.text == "They go round.\n\n---\n\nThe end."
     assert draft.restored("New.") == (f"{front}\nNew.", [])
@@ -252,23 +252,23 @@ def test_front_matter_is_kept_from_everybody(front: str) -> None:
         "Text.\n---\ntitle: x\n---",
     ],
 )
-def test_what_stands_between_horizontal_rules_is_shown(begun: str) -> None:
+def test_text_between_horizontal_rules_is_not_front_matter(begun: str) -> None:
     draft = extract_protected(f"{begun}\n\nThe end.", ("code", "front_matter"))
     assert draft.text == f"{begun}\n\nThe end."
     assert draft.front_matter == ""
 
 
-def test_front_matter_alone_stays_a_line_of_its_own() -> None:
+def test_front_matter_without_a_body_is_restored_with_a_line_end() -> None:
     assert extract_protected("---\ntitle: x\n---", ("front_matter",)).restored("# T")[0] == "---\ntitle: x\n---\n# T"
 
 
-def test_a_marker_the_draft_itself_holds_is_not_taken_for_one() -> None:
+def test_marker_text_of_the_draft_itself_is_kept() -> None:
     draft = extract_protected("Write [[code-1]] so:\n\n```\nx\n```", ("code",))
     whole, _ = draft.restored(draft.text)
     assert whole == "Write [[code-1]] so:\n\n```\nx\n```"
 
 
-def test_what_is_not_protected_stays_in_the_draft() -> None:
+def test_unprotected_kinds_stay_in_the_draft() -> None:
     assert extract_protected(DRAFT, ("front_matter",)).text.count("print(x)") == 1
     assert extract_protected(DRAFT, ("code",)).text.startswith("---\ntitle: Loops")
     assert extract_protected("", ("code",)).restored("New text.") == ("New text.", [])
@@ -303,7 +303,7 @@ def test_restoring_an_unchanged_draft_gives_the_draft(paragraphs: list[str], bet
     assert not lost
 
 
-def test_a_block_under_a_heading_goes_behind_that_heading_whatever_stands_empty_before_it() -> None:
+def test_lost_block_below_a_heading_is_restored_below_that_heading() -> None:
     draft = extract_protected("---\ntitle: x\n---\n\n# The setting\n```\nx = 1\n```", ("code", "front_matter"))
     whole, _ = draft.restored("Of the setting we speak.\n\n# The setting\n\nThe end.")
     assert whole.index("# The setting") < whole.index("x = 1") < whole.index("The end.")
@@ -329,7 +329,7 @@ _BITS = (
 
 
 @given(st.lists(st.sampled_from(_BITS), max_size=20))
-def test_every_block_comes_exactly_once_whatever_is_written_around_the_markers(bits: list[str]) -> None:
+def test_restored_text_has_every_block_exactly_once_for_any_reply(bits: list[str]) -> None:
     blocks = ["```\nalpha\n```", "~~~\nbeta\n~~~", "```py\ngamma\n\ngamma\n```"]
     draft = extract_protected("Text one.\n\n" + "\n\nText.\n\n".join(blocks), ("code",))
     written = "".join(bits)
@@ -342,7 +342,7 @@ def test_every_block_comes_exactly_once_whatever_is_written_around_the_markers(b
     assert [plain.count(marker) for marker in markers] == [1, 1, 1]
 
 
-def went_through(blocks: int, written: Callable[[ProtectedDraft], str]) -> int:
+def characters_processed(blocks: int, written: Callable[[ProtectedDraft], str]) -> int:
     """Characters of the strings whose methods were called, and of those given to `re`, for a draft of so many blocks."""
     text = "\n\n".join(f"This is paragraph {i} of many.\n\n```\ncode {i}\n```" for i in range(blocks))
     characters = 0
@@ -377,14 +377,14 @@ def went_through(blocks: int, written: Callable[[ProtectedDraft], str]) -> int:
     ],
     ids=["kept", "lost", "all markers lost"],
 )
-def test_many_blocks_cost_in_proportion_to_their_number(written: Callable[[ProtectedDraft], str]) -> None:
-    assert went_through(400, written) < 5 * went_through(100, written)
+def test_restoring_blocks_takes_linear_time(written: Callable[[ProtectedDraft], str]) -> None:
+    assert characters_processed(400, written) < 5 * characters_processed(100, written)
 
 
 # --- what changed
 
 
-def test_differences_are_by_sentence() -> None:
+def test_differences_and_change_compare_sentences() -> None:
     before, after = "One. Two. Three. Four.", "One. Two and a half. Three. Four. Five."
     assert differences(before, after) == (("Two.",), ("Two and a half.", "Five."))
     assert change(before, before) == 0.0

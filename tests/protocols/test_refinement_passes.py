@@ -37,7 +37,7 @@ def marking(marks: Mapping[int, float], issues: Mapping[int, Mapping[str, Sequen
 # --- the whole is judged
 
 
-async def test_a_whole_below_the_threshold_is_not_good_enough_whatever_its_parts_are() -> None:
+async def test_whole_below_the_threshold_does_not_meet_it_despite_good_parts() -> None:
     marks = {**dict.fromkeys(PARTS, 9.0), "whole": 7.9}
     report, _ = await refine({"max_passes": 1}, script(lambda r: critique(r, marks, {})))
     assert report.passes[0].quality == pytest.approx(0.9)
@@ -47,7 +47,7 @@ async def test_a_whole_below_the_threshold_is_not_good_enough_whatever_its_parts
     assert report.stop_reason is StopReason.STALLED
 
 
-async def test_issues_with_the_whole_reach_the_authors_at_work_and_the_coordinator() -> None:
+async def test_issues_of_the_whole_are_quoted_to_working_authors_and_the_coordinator() -> None:
     issues = {1: {"whole": ["two parts disagree"], "body": ["body is thin"]}}
     _, model = await refine({"max_passes": 2}, script(marking({1: 5, 2: 6}, issues)))
     read = {key for key, r in asked(model, "pass-2/").items() if "two parts disagree" in r.text}
@@ -64,7 +64,7 @@ async def test_issues_with_the_whole_reach_the_authors_at_work_and_the_coordinat
     assert '"body"' in integrate
 
 
-async def test_a_whole_with_issues_whose_parts_have_none_is_put_together_again() -> None:
+async def test_whole_with_issues_but_no_part_issues_is_integrated_again() -> None:
     issues = {1: {"whole": ["it repeats itself"]}, 2: {}}
     report, model = await refine({"max_passes": 3}, script(marking({1: 5, 2: 6}, issues)))
     assert set(asked(model, "pass-2/")) == {"pass-2/integrate/coordinator", "pass-2/critique/critic"}
@@ -74,7 +74,7 @@ async def test_a_whole_with_issues_whose_parts_have_none_is_put_together_again()
     assert [(o.to, o.fate) for o in report.objections] == [("coordinator", "yielded")]
 
 
-async def test_the_replies_of_critic_and_coordinator_grow_with_the_parts() -> None:
+async def test_max_tokens_of_critic_and_coordinator_grow_with_the_number_of_parts() -> None:
     parts = [f"part{n}" for n in range(7)]
     roles: list[dict[str, Any]] = [{"name": "lead", "description": "You lead.", "children": parts}]
     roles += [{"name": part, "description": f"You write {part}."} for part in parts]
@@ -88,7 +88,7 @@ async def test_the_replies_of_critic_and_coordinator_grow_with_the_parts() -> No
 # --- what costs no call
 
 
-async def test_a_text_that_comes_back_unchanged_sends_no_specialist_and_is_not_judged_again() -> None:
+async def test_unchanged_draft_of_a_pass_asks_no_specialist_and_no_critic() -> None:
     def reply(request: ModelRequest) -> Any:
         if request.key == "pass-2/draft/body":
             return json.dumps({"text": prose("body", "pass-1/revise/body") + "\n"})
@@ -106,7 +106,7 @@ async def test_a_text_that_comes_back_unchanged_sends_no_specialist_and_is_not_j
     assert [(o.text, o.fate) for o in report.objections] == [("body is thin", "stands")]
 
 
-async def test_one_unchanged_part_among_others_sends_none_of_its_specialists() -> None:
+async def test_unchanged_part_among_changed_ones_asks_none_of_its_specialists() -> None:
     def reply(request: ModelRequest) -> Any:
         if request.key == "pass-2/draft/body":
             return json.dumps({"text": prose("body", "pass-1/revise/body")})
@@ -121,7 +121,7 @@ async def test_one_unchanged_part_among_others_sends_none_of_its_specialists() -
 # --- every pass starts from the best one
 
 
-async def test_a_pass_after_a_worse_one_starts_from_the_best_and_is_shown_what_was_wrong_with_both() -> None:
+async def test_pass_after_a_worse_one_starts_from_the_best_with_the_issues_of_both() -> None:
     issues = {
         1: {"body": ["body is thin"]},
         2: {"body": ["body is long"], "intro": ["intro is dull"], "whole": ["it falls apart"]},
@@ -146,7 +146,7 @@ async def test_a_pass_after_a_worse_one_starts_from_the_best_and_is_shown_what_w
     assert [(r.role, r.into, r.discarded) for r in report.revisions] == [("body", 2, True), ("body", 3, False)]
 
 
-async def test_a_critique_is_published_once_however_often_it_is_handed_back() -> None:
+async def test_critique_handed_back_in_several_passes_is_published_once() -> None:
     report, model = await refine({"max_passes": 4}, script(marking({1: 6, 2: 4, 3: 5, 4: 3})))
     for n in (2, 3, 4):
         assert "body is vague (pass-1/critique/critic)" in asked(model)[f"pass-{n}/draft/body"].text
@@ -159,7 +159,7 @@ async def test_a_critique_is_published_once_however_often_it_is_handed_back() ->
 # --- the draft
 
 
-async def test_a_draft_is_judged_as_a_whole_and_its_issues_reach_the_authors_of_the_first_pass() -> None:
+async def test_given_draft_is_judged_and_its_issues_are_quoted_in_the_first_pass() -> None:
     issues = {0: {"whole": ["the warning comes too late"]}, 1: {"body": ["body is thin"]}, 2: {}}
     report, model = await refine({"draft": DRAFT, "max_passes": 2}, script(marking({0: 5, 1: 6, 2: 7}, issues)))
     draft = asked(model)["pass-0/critique/critic"]
@@ -183,7 +183,7 @@ async def test_a_draft_is_judged_as_a_whole_and_its_issues_reach_the_authors_of_
 
 
 @pytest.mark.parametrize(("mark", "best"), [(6.0, 0), (5.9, 0), (6.1, 1)])
-async def test_the_draft_is_the_answer_unless_a_pass_has_a_better_mark_for_the_whole(mark: float, best: int) -> None:
+async def test_given_draft_is_the_answer_unless_a_pass_scores_higher(mark: float, best: int) -> None:
     issues = {0: {"whole": ["the warning comes too late"]}, 1: {}}
     store = SqliteStore(":memory:")
     report, _ = await refine({"draft": DRAFT, "max_passes": 1}, script(marking({0: 6, 1: mark}, issues)), store=store)
@@ -199,7 +199,7 @@ async def test_the_draft_is_the_answer_unless_a_pass_has_a_better_mark_for_the_w
     store.close()
 
 
-async def test_a_draft_that_nobody_could_judge_is_compared_with_nothing() -> None:
+async def test_given_draft_without_a_judgement_is_not_the_best_pass() -> None:
     def judge(request: ModelRequest) -> Any:
         return "no" if request.key.startswith("pass-0/") else critique(request, overall=2, issues={})
 
@@ -208,7 +208,7 @@ async def test_a_draft_that_nobody_could_judge_is_compared_with_nothing() -> Non
     assert any("no judgement of the draft" in warning for warning in report.warnings)
 
 
-async def test_the_drafts_length_is_the_target_and_a_text_that_shrinks_is_warned_of() -> None:
+async def test_given_draft_sets_the_target_length_and_a_shorter_answer_is_a_warning() -> None:
     long = " ".join(f"Sentence {n} of the old text says a thing." for n in range(40))
     report, model = await refine({"draft": long, "max_passes": 1})
     assert (
@@ -231,7 +231,7 @@ def long_winded(request: ModelRequest) -> Any:
     return script()(request)
 
 
-async def test_texts_are_shortened_only_for_a_specialist_whose_prompt_fills_half_of_its_window() -> None:
+async def test_filter_auto_shortens_only_for_a_specialist_short_of_context_window() -> None:
     wide, model = await refine({"max_passes": 1}, long_winded, window=1_000_000)
     assert all(first.share == 1 for first in wide.handed_down)
     unknown, _ = await refine({"max_passes": 1}, long_winded)
@@ -263,7 +263,7 @@ def reviewing(standing: Mapping[int, Sequence[int]], new: Mapping[int, Sequence[
     return judge
 
 
-async def test_an_issue_that_the_critic_still_finds_is_handed_back_again_and_one_that_it_does_not_is_met() -> None:
+async def test_issue_found_again_is_handed_back_and_issue_not_found_is_yielded() -> None:
     new = {1: ["body is thin", "body is dull"], 2: ["body is long"]}
     report, model = await refine({"max_passes": 3}, script(reviewing({2: [2, 9], 3: [1]}, new)))
     second, third = (asked(model)[f"pass-{n}/critique/critic"] for n in (2, 3))
@@ -293,7 +293,7 @@ async def test_brief_critic_is_not_asked_about_earlier_issues() -> None:
 # --- a session that is still running
 
 
-async def test_judged_passes_are_on_record_while_the_run_goes_on() -> None:
+async def test_judged_passes_are_recorded_before_the_run_ends() -> None:
     from consilience.domain.events import Noted
     from consilience.domain.report import UnfinishedSession
     from consilience.protocols.refinement import RefinementReport
@@ -314,7 +314,7 @@ async def test_judged_passes_are_on_record_while_the_run_goes_on() -> None:
     store.close()
 
 
-def test_a_role_named_like_what_the_critic_calls_the_text_is_refused() -> None:
+def test_role_named_whole_is_refused() -> None:
     roles = [
         {"name": "lead", "description": "You lead.", "children": ["whole"]},
         {"name": "whole", "description": "You write."},

@@ -31,7 +31,7 @@ async def run(protocol: Protocol, reply: Any, **fields: Any) -> Report:
 
 
 @pytest.mark.parametrize(("protocol", "reply"), RUNS, ids=lambda value: getattr(value, "name", ""))
-async def test_one_model_in_every_seat_the_report_names_the_cheaper_calls_on_every_face_and_in_the_replay(
+async def test_report_of_one_model_in_all_seats_advises_cheaper_calls_in_every_format(
     protocol: Protocol, reply: Any
 ) -> None:
     store = SqliteStore(":memory:")
@@ -48,7 +48,7 @@ async def test_one_model_in_every_seat_the_report_names_the_cheaper_calls_on_eve
     store.close()
 
 
-async def test_other_models_people_programs_documents_of_ones_own_or_no_answer_bring_no_such_advice() -> None:
+async def test_report_of_different_agents_or_private_documents_has_no_advice() -> None:
     protocol, reply = RUNS[0]
     report = await run(protocol, reply)
     own = await run(protocol, reply, sources=[Source(text="A fact.", agents=("L2N1",))])
@@ -65,16 +65,16 @@ async def test_other_models_people_programs_documents_of_ones_own_or_no_answer_b
         assert "Copies of one model" not in other.markdown()
 
 
-async def test_shared_documents_are_the_same_material() -> None:
+async def test_report_of_one_model_with_shared_documents_has_the_advice() -> None:
     report = await run(*RUNS[0], sources=[Source(text="A fact.")])
     assert ADVICE in report.markdown()
 
 
-def test_a_report_recorded_before_does_not_know_what_its_agents_read() -> None:
+def test_report_recorded_without_same_material_defaults_to_false() -> None:
     assert not Report.model_fields["same_material"].default
 
 
-async def test_what_the_author_finds_missing_stays_a_list() -> None:
+async def test_missing_text_with_list_items_is_printed_as_a_list() -> None:
     report = await run(*RUNS[1])
     assert isinstance(report, BroadcastReport)
     root = report.states["L1N1"].model_copy(update={"missing": "1. A price.\n2. A date."})

@@ -53,7 +53,7 @@ VAGUE = "# Review\n\n## Scope\n\nAll.\n\n## Risks\n\nSome.\n\n## Advice\n\nIt sh
 CONCRETE = f"{VAGUE}\n\nExample: `values[1]` for `values[0]`."
 
 
-async def test_seed_example_red_lacks_examples_then_both_meet_every_gate() -> None:
+async def test_review_iterates_until_both_sides_meet_every_gate() -> None:
     by = {"red@1": review(text=VAGUE), "red@2": review(text=CONCRETE), "blue": review(text=CONCRETE)}
     report, model = await go(Review(review_type="skill"), script(by))
     first, second = report.evaluations
@@ -87,7 +87,7 @@ async def test_clean_target_converges_at_once_without_judging_or_closing() -> No
     assert report.findings == ()
 
 
-async def test_each_side_judges_what_the_other_found_and_nobody_what_both_found() -> None:
+async def test_finding_of_one_side_is_judged_by_the_other_and_finding_of_both_by_none() -> None:
     both = finding()
     by = {"red": review([both]), "blue": review([both, UNCLOSED])}
     report, model = await go(Review(), script(by, judgement("refute")))
@@ -104,7 +104,7 @@ def forty(request: ModelRequest) -> str:
     return review([finding(f"value_{n} = {n} / 0", n, category=f"division {n}") for n in range(1, 41)])(request)
 
 
-async def test_forty_findings_of_one_reply_are_judged_told_to_the_lead_and_listed() -> None:
+async def test_forty_findings_of_one_reply_are_judged_quoted_to_the_lead_and_listed() -> None:
     report, model = await go(Review(), script({"red": forty}), sources=[MANY])
     assert len(report.findings) == 40
     assert {finding.status for finding in report.findings} == {"confirmed"}
@@ -122,7 +122,7 @@ async def test_forty_findings_of_one_reply_are_judged_told_to_the_lead_and_liste
         ("brief", {}, 3),
     ],
 )
-async def test_room_for_findings_follows_from_the_reply_and_the_part(
+async def test_max_findings_follow_from_reply_size_and_part_size(
     detail: Detail, settings: dict[str, Any], room: int
 ) -> None:
     _, model = await go(Review(**settings).with_detail(detail), script({}), detail=detail)
@@ -139,7 +139,7 @@ async def test_small_window_leaves_room_for_document_and_findings() -> None:
     assert 5_000 < len(request.text) / 3.5 < 16_384 - 2 * 4_096
 
 
-async def test_a_reply_with_no_room_for_more_findings_is_named() -> None:
+async def test_reply_with_the_max_number_of_findings_is_a_warning() -> None:
     by = {"red": review([finding()] * 5), "blue": review([finding()] * 4)}
     report, _ = await go(Review(reply_tokens=900), script(by))
     assert [w.partition(",")[0] for w in report.warnings if "may be more" in w] == [
@@ -159,7 +159,7 @@ async def test_findings_before_the_cut_of_a_reply_are_kept_without_a_ballot() ->
     assert any("there may be more" in warning for warning in report.warnings)
 
 
-async def test_whole_reply_without_a_vote_is_asked_for_again() -> None:
+async def test_complete_reply_without_a_vote_is_repaired() -> None:
     def forgetful(request: ModelRequest) -> str:
         whole = json.loads(review([finding(), UNCLOSED])(request))
         return json.dumps({name: value for name, value in whole.items() if name != "vote" or request.attempt > 1})
@@ -184,7 +184,7 @@ async def test_prompts_name_one_form_of_quotation() -> None:
     assert not [request.key for request in model.requests if "[S1:2]" in request.text]
 
 
-async def test_closing_text_cites_only_findings_that_it_was_shown() -> None:
+async def test_closing_text_that_cites_an_unknown_finding_drops_it_with_a_warning() -> None:
     report, _ = await go(Review(), script({"red": review([finding()])}))
     (claim,) = report.claims
     assert claim.ids == ("review-1/part-1/red/finding-1",)
@@ -258,7 +258,7 @@ async def test_reader_that_missed_one_of_its_parts_is_named_with_that_part() -> 
     assert report.answer == "No findings in 4 files. No review by R1 of part 3: this covers the rest only."
 
 
-async def test_side_that_comes_back_in_the_second_iteration_converges() -> None:
+async def test_side_that_replies_in_the_second_iteration_converges() -> None:
     by = {"blue@1": lambda request: Rejected("busy"), "blue@2": review()}
     report, model = await go(Review(), script(by))
     assert report.stop_reason is StopReason.CONVERGED
@@ -266,7 +266,7 @@ async def test_side_that_comes_back_in_the_second_iteration_converges() -> None:
     assert report.unmet == ()
 
 
-async def test_nobody_at_all_is_a_failure_that_says_so() -> None:
+async def test_review_without_any_reply_fails_with_a_warning() -> None:
     report, _ = await go(Review(max_iterations=1), script({**silent("red"), **silent("blue")}))
     assert report.stop_reason is StopReason.FAILED
     assert report.answer is None
@@ -276,7 +276,7 @@ async def test_nobody_at_all_is_a_failure_that_says_so() -> None:
 # --- settings
 
 
-def test_unknown_strategy_and_type_are_value_errors_and_unknown_gates_are_refused() -> None:
+def test_unknown_strategy_type_or_gate_is_refused() -> None:
     for settings in ({"strategy": "purple"}, {"review_type": "poem"}):
         with pytest.raises(ValueError, match="settings of review"):
             Review(**settings)
@@ -304,7 +304,7 @@ async def test_hundred_files_fit_a_small_window() -> None:
     assert all(part.readers == ("red", "blue") for part in report.parts)
 
 
-async def test_readers_share_the_parts_and_a_reader_alone_has_no_question_of_its_own() -> None:
+async def test_parts_are_divided_among_readers() -> None:
     sources = [Source(CODE, f"file_{n}.py") for n in range(3)]
     protocol = Review(review_type="documentation", reviewers=2, part_tokens=100)
     report, model = await go(protocol, script({"R1": review([finding(document="S3")])}), sources=sources)
@@ -313,12 +313,12 @@ async def test_readers_share_the_parts_and_a_reader_alone_has_no_question_of_its
     assert [part.readers for part in report.parts] == [("R1",), ("R2",), ("R1",)]
 
 
-async def test_readers_of_one_part_look_for_different_things() -> None:
+async def test_readers_of_one_part_get_different_questions() -> None:
     _, model = await go(Review(review_type="documentation", reviewers=3), script({}))
     assert len({request.text.rpartition("</quote")[2][:160] for request in model.requests}) == 3
 
 
-async def test_sub_leads_judge_what_their_workers_found() -> None:
+async def test_sub_leads_judge_the_findings_of_their_workers() -> None:
     by = {"R1": review([finding()]), "R6": review([UNCLOSED])}
     report, model = await go(Review(review_type="architecture", reviewers=6), script(by))
     assert [key for key in keys(model) if key.startswith("judge")] == ["judge/part-1/S1", "judge/part-1/S2"]
@@ -338,7 +338,7 @@ async def test_fork_with_another_document_reviews_it_too() -> None:
     store.close()
 
 
-async def test_run_or_resume_knows_its_session_by_the_parts() -> None:
+async def test_run_or_resume_with_the_same_documents_makes_no_call() -> None:
     store, model = SqliteStore(":memory:"), ScriptedModel(script({}), context_window=6_000)
     deliberation = Deliberation(Review(), model=model, store=store, sources=SOURCES)
     first = await deliberation.run_or_resume("s", "Review it.")
@@ -357,7 +357,7 @@ ADDED = (
 CHANGES = (Source(f"{DIFF}{ADDED}", "diff main..HEAD"), Source(CODE, "first.py"), Source(NEW, "last.py"))
 
 
-async def test_reviewers_of_a_diff_are_told_what_changed_and_a_new_file_is_shown_once() -> None:
+async def test_prompt_for_a_diff_names_the_changes_and_shows_a_new_file_once() -> None:
     report, model = await go(Review(), script({}), sources=CHANGES)
     asked = request_of(model, "review-1/part-1/red").text
     assert "- S2 first.py, changed lines: 2" in asked
@@ -368,14 +368,14 @@ async def test_reviewers_of_a_diff_are_told_what_changed_and_a_new_file_is_shown
     assert report.hunks[0].file == "first.py"
 
 
-async def test_removed_line_can_be_found_fault_with_and_unchanged_lines_cannot() -> None:
+async def test_finding_on_a_removed_line_is_kept_and_on_unchanged_lines_dropped() -> None:
     removed = finding("return values[0]", 5, "S1")
     report, _ = await go(Review(), script({"red": review([removed, UNCLOSED | {"document": "S2"}])}), sources=CHANGES)
     assert [(entry.file, entry.side, entry.first_line) for entry in report.findings] == [("first.py", "old", 2)]
     assert [entry.reason for entry in report.dropped] == ["unchanged lines"]
 
 
-async def test_large_changed_file_is_shown_around_its_changes() -> None:
+async def test_part_of_a_large_changed_file_contains_only_lines_near_its_changes() -> None:
     before = [f"line_{n} = {n}\n" for n in range(1, 601)]
     after = [line.replace("= 300", "= 301") for line in before]
     diff = "".join(difflib.unified_diff(before, after, "a/big.py", "b/big.py"))

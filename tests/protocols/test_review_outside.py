@@ -121,15 +121,13 @@ def ttls(workspace: Workspace) -> dict[str, float]:
     return {str(ticket.data["key"]): ticket.ttl_seconds for ticket in workspace.tickets()}
 
 
-async def test_claims_last_120_seconds_and_a_late_side_is_offered_its_ticket_again(
-    store: SqliteStore, workspace: Workspace
-) -> None:
+async def test_expired_claim_of_120_seconds_is_offered_again(store: SqliteStore, workspace: Workspace) -> None:
     await Reviewing(store, workspace, Review(), outside=("red",)).start()
     (ticket,) = workspace.tickets()
     assert (ticket.ttl_seconds, ticket.max_requeues) == (120, 1)
 
 
-async def test_readers_have_300_seconds_together(store: SqliteStore, workspace: Workspace) -> None:
+async def test_readers_share_a_timeout_of_300_seconds(store: SqliteStore, workspace: Workspace) -> None:
     protocol = Review(review_type="documentation", reviewers=2)
     await Reviewing(store, workspace, protocol, outside=("R1", "R2")).start()
     assert set(ttls(workspace).values()) == {300}
@@ -153,7 +151,7 @@ async def test_failed_iteration_is_requeued_with_longer_claims(store: SqliteStor
     assert (await run.go_on()).stop_reason is StopReason.CONVERGED
 
 
-async def test_under_time_pressure_a_late_side_is_not_asked_again(store: SqliteStore, workspace: Workspace) -> None:
+async def test_late_side_with_partial_use_is_not_asked_again(store: SqliteStore, workspace: Workspace) -> None:
     run = Reviewing(store, workspace, Review(partial="use"), outside=("red",))
     await run.start()
     work_off(workspace, "red", leave)
@@ -177,7 +175,7 @@ async def test_adaptive_timeout_grows_after_an_agent_was_late(
     assert ttls(workspace) == {"review-1/part-1/red": 60, "review-2/part-1/red": seconds}
 
 
-def test_red_and_blue_have_no_timeout_in_common() -> None:
+def test_total_timeout_for_an_adversarial_review_is_refused() -> None:
     with pytest.raises(SettingsError, match="needs a quorum"):
         Review(timeout_strategy="total")
     Review(timeout_strategy="total", review_type="architecture")

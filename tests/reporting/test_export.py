@@ -346,7 +346,7 @@ def test_export_with_unknown_suffix_is_refused(name: str) -> None:
         format_of(Path(name))
 
 
-def test_front_matter_of_a_session_without_start_event(store: SqliteStore) -> None:
+def test_front_matter_of_a_session_without_start_event_is_rendered(store: SqliteStore) -> None:
     fields = yaml.safe_load(front_matter(SessionRecord("r0", [], text=str, prompt=lambda id: ())).strip("-\n"))
     assert (
         fields["session"],

@@ -1,4 +1,4 @@
-"""The page: whole in itself, inert whatever agents said, complete, and to be got about in."""
+"""The page: self-contained, without active content, complete, navigable."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def assert_links_resolve(root: Element) -> None:
     assert targets <= set(ids)
 
 
-def test_page_of_the_recorded_run_is_complete_and_inert(recorded: SessionRecord) -> None:
+def test_page_of_the_recorded_run_is_complete_and_without_scripts(recorded: SessionRecord) -> None:
     written = page(recorded)
     assert written.startswith("<!doctype html>")
     root = parsed(written)
@@ -234,7 +234,7 @@ async def test_page_shows_the_tree_of_forks(store: SqliteStore) -> None:
 @pytest.mark.parametrize(
     "record", [SessionRecord("r0", [], text=str, prompt=lambda id: ()), by_hand(complete(3))], ids=["nothing", "begun"]
 )
-def test_page_of_a_session_without_replies(record: SessionRecord) -> None:
+def test_page_of_a_session_without_replies_is_rendered(record: SessionRecord) -> None:
     root = parsed(page(record))
     assert_inert(root)
     assert not list(root.iter("article"))

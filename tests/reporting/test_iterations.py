@@ -116,7 +116,7 @@ async def test_critical_flags_come_first_with_a_total(record: SessionRecord) -> 
     assert " ".join(filter(None, texts["iterations"])).count("resource_request (L2N1)") == 7, "none is cut away"
 
 
-async def test_report_uses_words_of_broadcast(record: SessionRecord) -> None:
+async def test_report_of_broadcast_counts_iterations_and_satisfaction(record: SessionRecord) -> None:
     assert record.report is not None
     text = markdown(record.report)
     assert "stable" not in text.partition("## How far")[0]

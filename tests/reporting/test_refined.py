@@ -1,4 +1,4 @@
-"""What the report of a text that was gone over in passes says of them, whole or cut off, and of whatever it may hold."""
+"""The report of `refinement`: its passes, complete or cut off, for any content."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ async def test_refinement_figures_are_sentences(store: SqliteStore) -> None:
         ),
     ],
 )
-async def test_stop_reasons_use_words_of_refinement(
+async def test_stop_reasons_of_refinement_speak_of_passes_and_critic(
     store: SqliteStore, reason: StopReason, expected: str, left: str
 ) -> None:
     protocol = blog(critic="heuristic", confidence="self", threshold=0.7 if reason is StopReason.CONVERGED else 0.9)

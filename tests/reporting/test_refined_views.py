@@ -220,7 +220,7 @@ async def test_contributions_do_not_change_the_digest(store: SqliteStore) -> Non
     assert report.model_copy(update={"contributions": ()}).digest() == report.digest()
 
 
-async def test_flow_view_as_text(store: SqliteStore) -> None:
+async def test_flow_view_is_rendered_as_text(store: SqliteStore) -> None:
     text = view_text("flow", await refined(store, blog(filter="always")))
     intro, second, third = rows(text, "coordinator → intro")
     assert intro == second == third == "coordinator → intro intent 5 of 7, 71 % 0.24 83 % certain 0.40"

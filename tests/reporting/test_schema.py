@@ -49,7 +49,7 @@ def test_every_published_schema_is_listed() -> None:
     assert listed == {path.name for path in PUBLISHED.glob("*.json")}
 
 
-def test_what_a_protocol_adds_is_in_its_own_schema_only(recorded: SessionRecord) -> None:
+def test_fields_of_a_protocol_are_only_in_its_own_schema(recorded: SessionRecord) -> None:
     report = json.loads(as_json(recorded))
     report["rounds"] = "two"
     assert validator("report").is_valid(report)

@@ -1,4 +1,4 @@
-"""A report shows the same once its protocol is not installed any more: what it shows was stored with the session."""
+"""The report of an uninstalled protocol is shown from its stored presentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What views say of a session, in words and in pictures, whatever its topology and however far it got."""
+"""Views of finished and unfinished sessions of any topology, as text and as pictures."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_seat_state_is_shown(event: Event, expected: str, well: bool) -> None:
     assert trees.fold(record).seats[0].well is well
 
 
-def test_circle_of_peers_is_a_ring_up_to_twelve() -> None:
+def test_tree_view_draws_lines_between_up_to_twelve_peers() -> None:
     def lines(n: int) -> int:
         return len(ElementTree.fromstring(view_svg("tree", by_hand(complete(n)))).findall(f"{SVG}polyline"))
 
@@ -174,7 +174,7 @@ def test_evolution_skips_replies_without_text() -> None:
     assert [evolution.change(turn) for turn in root.values()] == ["first words", "first words", "same words"]
 
 
-def test_steps_counted_by_level_are_labelled() -> None:
+def test_steps_counted_by_level_are_labelled_by_level() -> None:
     events = [
         named("synthesize/L2N1", ("synthesize", 2), "rents rise", "0"),
         named("synthesize/L1N1", ("synthesize", 1), "rents rise", "1"),

@@ -20,23 +20,23 @@ STEPS: dict[str, dict[str, Any]] = {step["name"]: step for step in ACTION["runs"
 SECONDS = 120
 
 
-def test_action_has_the_form_that_github_documents() -> None:
+def test_action_yml_matches_the_schema_of_github() -> None:
     command = (sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-actions", "action.yml")
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_no_expression_is_part_of_a_script(name: str) -> None:
+def test_action_scripts_contain_no_expressions(name: str) -> None:
     assert "${{" not in STEPS[name]["run"]
 
 
-def test_only_the_step_that_posts_has_the_token() -> None:
+def test_token_is_given_only_to_the_step_that_posts() -> None:
     holders = [name for name, step in STEPS.items() if "token" in json.dumps(step.get("env", {})).lower()]
     assert holders == ["Post the review"]
 
 
-def test_action_uses_no_other_action() -> None:
+def test_action_steps_use_no_other_action() -> None:
     assert not [name for name, step in STEPS.items() if "uses" in step]
 
 
@@ -177,7 +177,7 @@ def given_to(job: Job, program: str) -> Any:
     return json.loads((job.temp / f"{program}.json").read_text())
 
 
-def test_inputs_are_arguments_and_never_shell(job: Job, tmp_path: Path) -> None:
+def test_hostile_inputs_are_passed_as_arguments_not_run_by_the_shell(job: Job, tmp_path: Path) -> None:
     replace_command(job)
     hostile = f"$(touch {tmp_path}/owned); `touch {tmp_path}/owned` \" ' && touch {tmp_path}/owned #"
     names = ("model", "type", "fail-on", "max-cost", "diff")
@@ -201,7 +201,7 @@ def test_inputs_are_arguments_and_never_shell(job: Job, tmp_path: Path) -> None:
     assert token is None
 
 
-def test_extras_that_are_no_names_are_refused(job: Job) -> None:
+def test_invalid_extras_are_refused(job: Job) -> None:
     job.inputs["extras"] = "openai] evil @ https://example.com/evil.zip"
     assert job.run("Install consilience").returncode == 2
 
@@ -218,7 +218,7 @@ def test_run_without_a_pull_request_or_a_range_is_refused(job: Job) -> None:
     assert (done.returncode, "there is no pull request" in done.stdout) == (2, True)
 
 
-def test_baseline_is_read_from_the_first_commit(job: Job) -> None:
+def test_baseline_is_read_from_the_first_commit_of_the_range(job: Job) -> None:
     job.commit(known__json="old")
     job.commit(known__json="excused by the change")
     replace_command(job)
@@ -227,7 +227,7 @@ def test_baseline_is_read_from_the_first_commit(job: Job) -> None:
     assert (job.home / "baseline.json").read_text() == "old"
 
 
-def test_upload_holds_no_suppressed_result(job: Job) -> None:
+def test_uploaded_sarif_omits_suppressed_results(job: Job) -> None:
     replace_command(job)
     assert job.run("Review").returncode == 0
     (run,) = json.loads(Path(job.outputs["sarif"]).read_text())["runs"]
@@ -235,7 +235,7 @@ def test_upload_holds_no_suppressed_result(job: Job) -> None:
     assert (job.temp / "summary.md").read_text() == "# Report\n"
 
 
-def test_findings_above_the_threshold_fail_the_job_after_the_review_is_posted(job: Job) -> None:
+def test_findings_above_the_threshold_fail_the_job_after_the_review_was_posted(job: Job) -> None:
     replace_command(job, code=6)
     assert [job.run(name).returncode for name in ("Review", "Post the review", "Result")] == [0, 0, 6]
     assert job.outputs["exit-code"] == "6"
@@ -248,7 +248,7 @@ def test_review_without_findings_is_not_posted(job: Job) -> None:
 
 
 @pytest.mark.parametrize("number", ["", "7/../../x", "7;id"])
-def test_number_of_the_pull_request_must_be_one(job: Job, number: str) -> None:
+def test_invalid_pull_request_number_is_refused(job: Job, number: str) -> None:
     replace_command(job)
     job.run("Review")
     job.number = number
@@ -280,7 +280,7 @@ print(json.dumps(verdict if '"verdicts"' in prompt else review if '"findings"' i
 """
 
 
-def test_pull_request_is_reviewed_and_the_review_posted(job: Job) -> None:
+def test_real_command_reviews_a_pull_request_and_posts_the_review(job: Job) -> None:
     """With the real command. What the pull request brings to the checkout has no part in it."""
     job.commit(consilience__toml='model = "exec:/bin/false"\n[review]\nmax_findings = "none"\n')
     (job.temp / "model.py").write_text(MODEL)

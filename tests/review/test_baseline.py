@@ -11,7 +11,7 @@ from consilience.protocols.review.baseline import Baseline, baseline_of, fingerp
 from review.reports import dropped, finding
 
 
-def test_a_baseline_is_read_back() -> None:
+def test_baseline_written_and_parsed_matches_its_findings() -> None:
     listed = [finding(quotation="last = n * size + 1", fingerprint=fingerprint("src/pager.py", "last = n * size + 1"))]
     text = baseline_of([*listed, dropped(reason="over the limit"), dropped(reason="false quotation", fingerprint="")])
     baseline = parse_baseline(text)
@@ -38,13 +38,13 @@ def test_a_baseline_is_read_back() -> None:
         "[" * 100_000,
     ],
 )
-def test_what_is_no_baseline_is_refused(text: str) -> None:
+def test_invalid_baseline_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="baseline") as caught:
         parse_baseline(text)
     assert caught.value.do
 
 
-def test_a_baseline_is_stable_text() -> None:
+def test_baseline_text_is_sorted_and_without_duplicates() -> None:
     first, two = finding(quotation="b b b", fingerprint="1"), finding(quotation="a a a", fingerprint="2")
     assert baseline_of([first, two]) == baseline_of([two, first, first])
     assert [entry["quotation"] for entry in json.loads(baseline_of([first, two]))["findings"]] == ["a a a", "b b b"]
@@ -63,6 +63,6 @@ def test_a_baseline_is_stable_text() -> None:
         ("abcabcabcabcabcabcab", "abcabcabcabcX", False),
     ],
 )
-def test_overlap(message: str, other: str, expected: bool) -> None:
+def test_overlap_of_two_quotations_is_symmetric(message: str, other: str, expected: bool) -> None:
     assert overlap(message, other) is expected
     assert overlap(other, message) is expected

@@ -68,7 +68,9 @@ def assert_right(file: FileChange, diff: list[str], old: list[str], new: list[st
 
 
 @given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=4), st.integers(0, 3), st.booleans())
-def test_every_line_of_a_diff_has_its_place(texts: list[tuple[list[str], list[str]]], context: int, git: bool) -> None:
+def test_parse_changes_maps_every_diff_line_to_its_file_line(
+    texts: list[tuple[list[str], list[str]]], context: int, git: bool
+) -> None:
     texts = [(old, new) for old, new in texts if old != new]
     diff = "".join(
         (f"diff --git a/f{n}.py b/f{n}.py\nindex 1..2 100644\n" if git else "")
@@ -94,7 +96,7 @@ def test_every_line_of_a_diff_has_its_place(texts: list[tuple[list[str], list[st
 @given(
     st.lists(st.one_of(LINE, st.text(max_size=8), st.sampled_from([SECTION, "@@ -1,2 +1,2 @@", "@@@ -1 -1 +1 @@@"])))
 )
-def test_no_text_raises(lines: list[str]) -> None:
+def test_parse_changes_of_any_text_does_not_raise(lines: list[str]) -> None:
     for head in ("", "diff --git a/x b/x\n", "--- a/x\n+++ b/x\n@@ -1,3 +1,3 @@\n"):
         changes = parse_changes([Document("S1", "diff a", head + "\n".join(lines)), Document("S2", "x", "a\n")])
         for file in changes.files if changes else ():
@@ -106,7 +108,7 @@ def test_no_text_raises(lines: list[str]) -> None:
 
 
 @given(st.text(alphabet="ab \n\r\x0c\u2028+-", max_size=60))
-def test_lines_are_counted_as_in_the_document(content: str) -> None:
+def test_parse_changes_counts_lines_like_the_document(content: str) -> None:
     """A form feed ends a line for Python, and so for the numbers in prompts, but not for Git."""
     text = f"--- a/x\n+++ b/x\n@@ -1,9 +1,9 @@\n {content}\n"
     document = Document("S1", "diff a", text)
@@ -145,7 +147,7 @@ def commit(directory: Path, **files: bytes | None) -> None:
 BEFORE = b"".join(b"line %d\n" % n for n in range(1, 31))
 
 
-def test_headers_of_git(repository: Path) -> None:
+def test_parse_changes_reads_every_kind_of_git_header(repository: Path) -> None:
     """Renames with and without changes, new, deleted, empty and binary files, modes, odd names, all in one diff."""
     commit(
         repository,
@@ -205,7 +207,7 @@ def test_headers_of_git(repository: Path) -> None:
         assert not files["mode.sh"].places
 
 
-def test_merge(repository: Path) -> None:
+def test_parse_changes_reads_a_merge_diff(repository: Path) -> None:
     commit(repository, **{"x.py": BEFORE})
     git(repository, "checkout", "-q", "-b", "other")
     commit(repository, **{"x.py": BEFORE.replace(b"line 5\n", b"theirs\n")})
@@ -224,7 +226,7 @@ def test_merge(repository: Path) -> None:
         assert side == "old" or lines[number - 1][2:] == new[line - 1]
 
 
-def test_line_ends_of_windows(repository: Path) -> None:
+def test_parse_changes_reads_windows_line_ends(repository: Path) -> None:
     commit(repository, **{"x.py": BEFORE.replace(b"\n", b"\r\n")})
     commit(repository, **{"x.py": BEFORE.replace(b"line 5\n", b"five\n").replace(b"\n", b"\r\n")})
     (file,) = diff_of(git(repository, "diff", "HEAD^", "HEAD")).files
@@ -232,7 +234,7 @@ def test_line_ends_of_windows(repository: Path) -> None:
     assert file.added == ((5, 5),)
 
 
-def test_patches_by_mail(repository: Path) -> None:
+def test_parse_changes_reads_mailed_patches(repository: Path) -> None:
     """Of two commits, each with its message before and a signature after."""
     commit(repository, **{"x.py": BEFORE})
     commit(repository, **{"x.py": BEFORE.replace(b"line 5\n", b"five\n")})
@@ -259,14 +261,14 @@ PLAIN = "--- old/x.py\t2020-01-01 00:00:00\n+++ new/x.py\t2020-01-02 00:00:00\n@
         ("--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-a\n+b\n", ["b/x.py"], "b/x.py"),
     ],
 )
-def test_headers_of_others(text: str, documents: list[str], path: str) -> None:
+def test_parse_changes_reads_headers_of_other_tools(text: str, documents: list[str], path: str) -> None:
     (file,) = diff_of(text, *documents).files
     assert file.path == path
     assert file.document == ("S2" if documents else None)
     assert file.added == ((1, 1),)
 
 
-def test_text_after_the_diff_is_in_no_file() -> None:
+def test_parse_changes_assigns_text_after_the_diff_to_no_file() -> None:
     text = "--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n+not in the hunk\n-- \nBye\n"
     changes = diff_of(text)
     (file,) = changes.files
@@ -275,12 +277,12 @@ def test_text_after_the_diff_is_in_no_file() -> None:
     assert set(file.new_lines) == {1, 2}
 
 
-def test_a_hunk_that_is_too_short_ends_at_the_next_file() -> None:
+def test_parse_changes_ends_a_short_hunk_at_the_next_file() -> None:
     text = "--- a/x\n+++ b/x\n@@ -1,9 +1,9 @@\n a\n-b\n+c\n--- a/y\n+++ b/y\n@@ -1 +1 @@\n-p\n+q\n"
     assert [(file.path, file.added) for file in diff_of(text).files] == [("x", ((2, 2),)), ("y", ((1, 1),))]
 
 
-def test_removed_lines_alone_mark_their_neighbours() -> None:
+def test_parse_changes_marks_the_neighbours_of_removed_lines_as_changed() -> None:
     text = "--- a/x\n+++ b/x\n@@ -4,4 +4,3 @@\n four\n-five\n six\n seven\n"
     (file,) = diff_of(text).files
     assert file.added == ((4, 5),)
@@ -296,11 +298,11 @@ def test_removed_lines_alone_mark_their_neighbours() -> None:
         ("-", "--- a\ntext\n"),
     ],
 )
-def test_other_texts_are_no_diff(name: str, text: str) -> None:
+def test_parse_changes_of_a_text_without_a_diff_returns_none(name: str, text: str) -> None:
     assert parse_changes([Document("S1", name, text)]) is None
 
 
-def test_a_patch_among_other_files_is_a_file() -> None:
+def test_parse_changes_of_a_patch_beside_unrelated_files_returns_none() -> None:
     patch = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
     assert parse_changes([Document("S1", "a.diff", patch), Document("S2", "other.py", "z\n")]) is None
     assert parse_changes([Document("S1", "a.diff", patch), Document("S2", "x", "b\n")]) is not None

@@ -28,7 +28,7 @@ def fix(first: int, last: int, quotation: str, replacement: str | None) -> list[
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(LINE, min_size=1, max_size=9), st.lists(LINE, max_size=4), st.booleans(), st.data())
-def test_a_fix_applies(
+def test_fix_of_any_replacement_applies_as_a_patch(
     tmp_path: Path, lines: list[str], replacement: list[str], ended: bool, data: st.DataObject
 ) -> None:
     """Git applies it, and the result is the file with the replacement in the place of the quoted lines."""
@@ -50,7 +50,7 @@ def test_a_fix_applies(
     assert result == ("\n".join(new) + end if new else "")
 
 
-def test_the_indentation_that_the_quotation_lacks_is_added() -> None:
+def test_fix_adds_the_indentation_missing_from_the_quotation() -> None:
     quoted = "for i in range(n + 1):"
     assert fix(2, 2, quoted, "for i in range(n):") == ["-    for i in range(n + 1):", "+    for i in range(n):"]
     both = "for i in range(n + 1):\n        yield i"
@@ -72,15 +72,15 @@ def test_the_indentation_that_the_quotation_lacks_is_added() -> None:
         ("for i in range(n + 1):", "\n".join(f"line {n}" for n in range(MAX_FIX_LINES))),
     ],
 )
-def test_no_fix_of_no_change_of_half_a_line_or_of_many_lines(quotation: str, replacement: str | None) -> None:
+def test_fix_of_no_change_part_of_a_line_or_many_lines_is_empty(quotation: str, replacement: str | None) -> None:
     assert fix(2, 2, quotation, replacement) == []
 
 
-def test_part_of_a_line_may_be_quoted_if_the_replacement_is_whole() -> None:
+def test_fix_of_a_partly_quoted_line_needs_a_complete_replacement() -> None:
     assert fix(2, 2, "range(n + 1)", "for i in range(n):")[1] == "+    for i in range(n):"
 
 
-def test_lines_that_are_not_known_have_no_fix() -> None:
+def test_fix_of_lines_not_shown_is_empty() -> None:
     assert make_fix(known(CODE, first=40), 3, 3, "c", "d") == ""
     diff = make_fix(known(CODE, first=40), 41, 41, "for i in range(n + 1):", "for i in range(n):")
     assert "@@ -40,4 +40,4 @@" in diff

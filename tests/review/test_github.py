@@ -42,12 +42,12 @@ def test_finding_in_a_hunk_is_a_comment_on_its_line() -> None:
     assert "start_line" not in comment
 
 
-def test_finding_on_several_lines_has_a_start() -> None:
+def test_finding_on_several_lines_is_a_comment_with_start_line() -> None:
     (comment,) = comments_of(review(finding(first_line=9, last_line=12)))
     assert (comment["start_line"], comment["start_side"], comment["line"]) == (9, "RIGHT", 12)
 
 
-def test_removed_lines_are_on_the_left() -> None:
+def test_finding_on_removed_lines_is_a_comment_on_the_left_side() -> None:
     (comment,) = comments_of(review(finding(side="old", first_line=12, last_line=13)))
     assert (comment["side"], comment["start_side"], comment["line"]) == ("LEFT", "LEFT", 13)
     assert "```suggestion" not in comment["body"]
@@ -68,7 +68,7 @@ def test_finding_outside_the_diff_is_in_the_body(inputs: dict[str, Any]) -> None
     assert "Every page after the first repeats an item." in body_of(report)
 
 
-def test_file_whose_name_cannot_be_printed_takes_no_comment() -> None:
+def test_finding_in_a_file_with_an_unprintable_name_is_in_the_body() -> None:
     """GitHub refuses the whole review if a comment names a file that the diff does not have."""
     name = "a\ufffdb.py"
     report = review(finding(file=name), hunks=(DiffHunk(file=name, old=(8, 13), new=(8, 14)),))
@@ -76,7 +76,7 @@ def test_file_whose_name_cannot_be_printed_takes_no_comment() -> None:
     assert f"`{name}:11`" in body_of(report)
 
 
-def test_comment_on_lines_that_leave_the_hunk_is_cut_to_it_without_a_suggestion() -> None:
+def test_comment_on_lines_beyond_the_hunk_is_cut_to_it_without_a_suggestion() -> None:
     (comment,) = comments_of(review(finding(first_line=11, last_line=30)))
     assert (comment["start_line"], comment["line"]) == (11, 14)
     assert "`src/pager.py:11-30`" in comment["body"]
@@ -133,7 +133,7 @@ def test_suggestion_is_the_fixed_lines(fix: str, content: str | None) -> None:
     ],
     ids=["another line", "more lines", "characters that nobody sees"],
 )
-def test_fix_that_a_suggestion_cannot_hold_is_shown_as_a_diff(fix: str) -> None:
+def test_fix_unsuitable_for_a_suggestion_is_shown_as_a_diff(fix: str) -> None:
     (comment,) = comments_of(review(finding(fix=fix)))
     assert suggestion(comment) is None
     assert "```diff\n" in comment["body"]
@@ -165,7 +165,7 @@ def test_review_never_approves_or_blocks() -> None:
     assert {github_comments(report)["event"] for report in (review(), review(finding()), rich_review())} == {"COMMENT"}
 
 
-def test_long_review_stays_within_what_github_accepts() -> None:
+def test_long_review_stays_within_the_size_limits_of_github() -> None:
     long = "why " * 5_000
     findings = [finding(id=f"F{n}", file="x.py", claim=long, consequence=long, recommendation=long) for n in range(40)]
     body = body_of(review(*findings))
@@ -200,7 +200,7 @@ def plain_text(tokens: list[Token]) -> str:
 
 @given(st.one_of(st.sampled_from(HOSTILE), st.text(alphabet="`@#/\\[]()!<>&*_~|:.-$ \nabwf1GH")))
 @example("`` ` @x `")
-def test_prose_of_a_model_is_one_paragraph_of_text_and_code_without_references(text: str) -> None:
+def test_prose_of_any_text_is_one_paragraph_without_references(text: str) -> None:
     opened, inline, closed = MARKDOWN.parse(f"claim — {prose(text)} end")
     assert (opened.type, inline.type, closed.type) == ("paragraph_open", "inline", "paragraph_close")
     assert inline.children is not None
@@ -210,20 +210,20 @@ def test_prose_of_a_model_is_one_paragraph_of_text_and_code_without_references(t
 
 
 @given(st.text(alphabet="`~\n ab@#suggestion\t\r\u202e"))
-def test_text_of_a_model_does_not_leave_its_block(text: str) -> None:
+def test_code_block_of_any_text_is_one_fence(text: str) -> None:
     (token,) = MARKDOWN.parse(code_block(text, "suggestion"))
     assert (token.type, token.info) == ("fence", "suggestion")
     assert token.content == visible(text) + "\n"
 
 
 @given(st.text(alphabet="`@# ab\\<>\n", min_size=1))
-def test_path_does_not_leave_its_code_span(text: str) -> None:
+def test_code_span_of_any_path_is_one_span(text: str) -> None:
     _, inline, _ = MARKDOWN.parse(f"x {code_span(text)} y")
     assert inline.children is not None
     assert [token.type for token in inline.children] == ["text", "code_inline", "text"]
 
 
-def test_every_field_of_a_finding_is_made_harmless() -> None:
+def test_every_field_of_a_finding_is_escaped() -> None:
     hostile = "@octocat fixes #12 ![x](https://example.com/x.png)"
     fields = dict.fromkeys(("category", "claim", "consequence", "recommendation"), hostile)
     finding_given = finding(
@@ -267,7 +267,7 @@ def request_schema(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.packaging
 @pytest.mark.parametrize("report", [review(), review(finding()), rich_review(), review(finding(), hunks=())])
-def test_review_has_the_form_that_github_describes(report: ReviewData, request_schema: dict[str, Any]) -> None:
+def test_review_matches_the_request_schema_of_github(report: ReviewData, request_schema: dict[str, Any]) -> None:
     sent = json.loads(json.dumps(github_comments(report)))
     jsonschema.validate(sent, request_schema)
     jsonschema.validate(sent | {"commit_id": "0" * 40}, request_schema)  # as the action sends it
@@ -275,6 +275,6 @@ def test_review_has_the_form_that_github_describes(report: ReviewData, request_s
         jsonschema.validate(sent | {"event": "MERGE"}, request_schema)
 
 
-def test_hunks_of_other_files_take_no_comment() -> None:
+def test_finding_without_a_hunk_of_its_file_is_not_a_comment() -> None:
     report = review(finding(), hunks=(DiffHunk(file="b.py", old=(1, 99), new=(1, 99)),))
     assert comments_of(report) == []

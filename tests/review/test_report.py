@@ -181,7 +181,7 @@ def test_verdict_of_two_parts(ballots: list[tuple[str, str, int]], expected: str
     assert overall_vote(report_of(reports.finding(), parts=parts, ballots=tuple(cast(*b) for b in ballots))) == expected
 
 
-def test_a_vote_without_a_finding_is_named() -> None:
+def test_vote_for_changes_without_a_finding_is_named() -> None:
     text = overall_vote(report_of(ballots=(cast("red", "approve"), cast("blue", "changes"))))
     assert text.endswith("No finding is listed that supports the vote of blue.")
 
@@ -199,7 +199,7 @@ def test_a_vote_without_a_finding_is_named() -> None:
         ({"stop_reason": StopReason.FAILED}, ""),
     ],
 )
-def test_no_findings_is_a_success_only_if_all_was_read(inputs: dict[str, Any], gap: str) -> None:
+def test_review_without_findings_is_complete_only_if_all_parts_were_read(inputs: dict[str, Any], gap: str) -> None:
     clean = "**No findings:** 1 file in 1 part, read by red and blue."
     assert clean in markdown(report_of())
     text = markdown(report_of(**inputs))
@@ -212,7 +212,7 @@ def status(**fields: Any) -> str:
     return decided_by(reports.finding(**{"status": "unjudged", **fields}))
 
 
-def test_who_decided_on_a_finding() -> None:
+def test_status_of_a_finding_names_who_found_and_judged_it() -> None:
     confirm, refute, unsure = (JudgedBy(agent="blue", verdict=v, reason="") for v in ("confirm", "refute", "unsure"))
     assert status() == "found by red, not judged"
     assert status(judgements=(unsure,)) == "found by red, blue unsure"
@@ -225,11 +225,11 @@ def test_who_decided_on_a_finding() -> None:
     assert status(by=("blue", "red")) == "the same words quoted by blue and red, not as the same defect, not judged"
 
 
-def test_removed_lines_are_those_of_the_old_file() -> None:
+def test_place_of_removed_lines_names_the_old_file() -> None:
     assert place_of(reports.finding(side="old", first_line=3, last_line=5)) == "src/pager.py:3-5 of the old file"
 
 
-def test_every_drop_is_counted_and_listed_on_demand() -> None:
+def test_dropped_findings_are_counted_and_listed_in_a_view() -> None:
     report = everything()
     assert (
         "**Not listed:** 1 false quotation rejected, 1 ignored by a comment in the text, 1 known from the baseline,"
@@ -241,14 +241,14 @@ def test_every_drop_is_counted_and_listed_on_demand() -> None:
     assert len(section.blocks[0].rows) == len(report.dropped) == 5
 
 
-def test_what_two_agents_say_of_the_same_words_is_counted_once() -> None:
+def test_known_finding_dropped_for_two_agents_is_counted_once() -> None:
     same = [reports.dropped(by=agent, reason=reason) for reason in ("baseline", "ignored") for agent in ("red", "blue")]
     other = reports.dropped(line=30)
     report = report_of(dropped=(*same, other))
     assert dropped_line(report) == "1 ignored by a comment in the text, 2 known from the baseline"
 
 
-def test_text_of_reviewers_cannot_break_out() -> None:
+def test_reviewer_text_does_not_break_the_report_or_terminal() -> None:
     """Neither change the structure of a report nor repaint a terminal."""
 
     def with_text(text: str) -> ReviewReport:
@@ -294,20 +294,20 @@ def test_text_of_reviewers_cannot_break_out() -> None:
         assert "<script" not in report_page(with_text(text)).partition("<main")[2]
 
 
-def test_a_fence_in_the_quotation_does_not_end_the_code() -> None:
+def test_quotation_with_a_fence_stays_in_its_code_block() -> None:
     finding = reports.finding(quotation="```python\nrun()\n```", fix="")
     fences = [token for token in MarkdownIt().parse(markdown(report_of(finding))) if token.type == "fence"]
     assert [token.content for token in fences] == ["```python\nrun()\n```\n"]
 
 
-def test_files_of_a_report_directory() -> None:
+def test_report_files_contain_sarif_comments_and_baseline() -> None:
     files = report_files(everything())
     assert {"review.sarif", "comments.json", "baseline.json"} <= files.keys()
     assert "over the limit" not in files["baseline.json"]
     assert files["baseline.json"].count('"fingerprint"') == len(everything().findings) + 1
 
 
-def test_views_of_a_review_without_gates_and_findings() -> None:
+def test_views_of_a_review_without_gates_and_findings_are_drawn() -> None:
     texts = {view.name: view.blocks[0] for view in report_of().presentation().views}
     assert texts.keys() == {"findings", "gates"}
     assert texts["findings"].model_dump()["text"] == "No finding is listed."
@@ -316,7 +316,7 @@ def test_views_of_a_review_without_gates_and_findings() -> None:
     assert pictures["gates"] is not None
 
 
-def test_prose_is_quoted_as_prose() -> None:
+def test_quotation_from_prose_is_a_block_quote() -> None:
     finding = reports.finding(file="README.md", quotation="It never fails.", fix="")
     assert "\n> It never fails.\n" in markdown(report_of(finding))
     assert PLAIN[0].name == "src/pager.py"

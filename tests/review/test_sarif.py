@@ -44,7 +44,7 @@ def test_message_has_claim_consequence_and_check() -> None:
     ]
 
 
-def test_message_of_an_agent_holds_no_link() -> None:
+def test_agent_text_in_a_message_has_no_link() -> None:
     result = run_of(rich_review())["results"][1]
     assert "](" not in result["message"]["text"]
 
@@ -99,7 +99,7 @@ def test_known_and_ignored_findings_are_suppressed_and_other_drops_counted() -> 
     assert run["properties"]["dropped"] == {"baseline": 1, "ignored": 1, "false quotation": 1, "over the limit": 1}
 
 
-def test_what_several_agents_say_of_known_words_is_suppressed_once() -> None:
+def test_known_finding_of_several_agents_is_one_suppressed_result() -> None:
     known = dropped(by="red"), dropped(by="blue"), dropped(by="red", line=9, fingerprint="88bb")
     results = run_of(review(dropped=known))["results"]
     assert [result["properties"]["by"] for result in results] == [["red", "blue"], ["red"]]

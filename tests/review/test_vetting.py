@@ -102,7 +102,7 @@ def place(finding: Finding) -> tuple[str, int, int, str]:
         ("last", 99, (4, 4)),
     ],
 )
-def test_a_quotation_that_is_there_is_found(quotation: str, line: int, expected: tuple[int, int]) -> None:
+def test_quotation_in_the_document_is_located(quotation: str, line: int, expected: tuple[int, int]) -> None:
     finding = only(vetted(handed_in(reply(quotation, line))))
     assert place(finding) == ("src/pager.py", *expected, "new")
     assert finding.source_line == expected[0]
@@ -127,7 +127,7 @@ def test_a_quotation_that_is_there_is_found(quotation: str, line: int, expected:
         "def page ... size = 10",
     ],
 )
-def test_a_quotation_that_is_not_there_or_is_no_evidence_is_dropped(quotation: str) -> None:
+def test_quotation_that_is_false_or_not_evidence_is_dropped(quotation: str) -> None:
     submitted = handed_in(reply(quotation, 3))
     result = vetted(submitted)
     assert not result.findings
@@ -142,12 +142,12 @@ def test_a_quotation_that_is_not_there_or_is_no_evidence_is_dropped(quotation: s
     assert misses(submitted, PLAIN) == tuple(submitted.reply.findings)
 
 
-def test_misses_are_the_false_quotations_only() -> None:
+def test_misses_returns_only_findings_with_false_quotations() -> None:
     good, bad = reply("size = 10", 2), reply("size = 11", 2)
     assert misses(handed_in(good, bad), PLAIN) == (bad,)
 
 
-def test_only_what_a_call_was_shown_is_evidence() -> None:
+def test_quotation_of_lines_not_shown_to_the_call_is_dropped() -> None:
     shown = (Document("S1", "src/pager.py", CODE, lines=(1, 4)),)
     result = vetted(handed_in(reply("size = 10", 2), reply("def pages(items):", 7), shown=shown))
     assert [finding.first_line for finding in result.findings] == [2]
@@ -155,7 +155,7 @@ def test_only_what_a_call_was_shown_is_evidence() -> None:
 
 
 @pytest.mark.parametrize("name", ["S2", "src/pager.py", "[S2]", "S2:1-9", "S9", ""])
-def test_a_document_is_named_by_id_or_name_or_wrongly(name: str) -> None:
+def test_document_named_by_id_name_or_wrongly_is_found(name: str) -> None:
     """Words that are in another document that was shown are evidence."""
     documents = (Document("S1", "README.md", "Ten a page.\n"), Document("S2", "src/pager.py", CODE))
     result = vetted(handed_in(reply("size = 10", 2, name), shown=documents), documents=documents)
@@ -163,7 +163,7 @@ def test_a_document_is_named_by_id_or_name_or_wrongly(name: str) -> None:
 
 
 @given(st.data())
-def test_a_quotation_of_any_lines_is_found(data: st.DataObject) -> None:
+def test_quotation_of_any_lines_is_located(data: st.DataObject) -> None:
     """As a prompt shows it, with numbers, or with the marks of the diff, in any document that holds it."""
     document = data.draw(st.sampled_from(CHANGED))
     lines = document.text.splitlines()
@@ -188,7 +188,7 @@ def test_a_quotation_of_any_lines_is_found(data: st.DataObject) -> None:
 # --- in a diff
 
 
-def test_words_of_a_diff_are_placed_in_the_file() -> None:
+def test_quotation_from_a_diff_is_placed_in_the_file() -> None:
     def of(quotation: str, line: int, document: str = "S1") -> tuple[str, int, int, str]:
         submitted = handed_in(reply(quotation, line, document), shown=CHANGED)
         return place(only(vetted(submitted, documents=CHANGED)))
@@ -202,7 +202,7 @@ def test_words_of_a_diff_are_placed_in_the_file() -> None:
     assert of("-    last = n * size\n+    last = n * size + 1", 8) == ("src/pager.py", 3, 3, "new")
 
 
-def test_a_removed_line_is_meant_if_its_line_is_named() -> None:
+def test_quotation_in_removed_and_added_lines_is_placed_by_its_line_number() -> None:
     """`last = n * size` is in the removed and in the added line."""
     sides = [
         place(only(vetted(handed_in(reply("last = n * size", line), shown=CHANGED), documents=CHANGED)))[3]
@@ -221,14 +221,14 @@ def test_findings_on_unchanged_lines_are_dropped_unless_asked_for() -> None:
     assert [finding.changed for finding in result.findings] == [False, False]
 
 
-def test_lines_beside_a_removed_one_count_as_changed() -> None:
+def test_lines_next_to_a_removed_line_count_as_changed() -> None:
     diff = "--- a/x.py\n+++ b/x.py\n@@ -1,3 +1,2 @@\n def f(n):\n-    check(n)\n     return table[n]\n"
     documents = (Document("S1", "diff a", diff),)
     result = vetted(handed_in(reply("return table[n]", 6), shown=documents), documents=documents)
     assert place(only(result)) == ("x.py", 2, 2, "new")
 
 
-def test_a_finding_in_the_header_of_a_file_is_about_the_file() -> None:
+def test_finding_on_a_diff_header_is_placed_at_line_one() -> None:
     diff = "diff --git a/run.sh b/run.sh\nold mode 100755\nnew mode 100644\n"
     documents = (Document("S1", "diff a", diff),)
     assert place(only(vetted(handed_in(reply("new mode 100644", 3), shown=documents), documents=documents))) == (
@@ -239,7 +239,7 @@ def test_a_finding_in_the_header_of_a_file_is_about_the_file() -> None:
     )
 
 
-def test_line_numbers_are_those_of_editors() -> None:
+def test_line_numbers_of_findings_ignore_form_feeds() -> None:
     """A form feed ends a line in prompts and not in editors."""
     documents = (Document("S1", "x.py", "one = 1\n\x0c\ntwo = 2\nthree = 3\x0cfour = 4\nfive = 5\n"),)
     result = vetted(handed_in(reply("two = 2", 4), reply("five = 5", 7), shown=documents), documents=documents)
@@ -261,7 +261,7 @@ def test_line_numbers_are_those_of_editors() -> None:
         ("{{-- consilience: ignore known --}}", "known"),
     ],
 )
-def test_a_comment_with_a_reason_drops_a_finding(comment: str, reason: str) -> None:
+def test_ignore_comment_with_a_reason_drops_a_finding(comment: str, reason: str) -> None:
     for above in (True, False):
         code = f"a = 1\n{comment}\nb = 2 + a\n" if above else f"a = 1\nb = 2 + a  {comment}\n"
         documents = (Document("S1", "x.py", code),)
@@ -283,26 +283,26 @@ def test_a_comment_with_a_reason_drops_a_finding(comment: str, reason: str) -> N
         "// consilience: ignore ...",
     ],
 )
-def test_a_comment_without_a_reason_drops_nothing_and_is_warned_about(comment: str) -> None:
+def test_ignore_comment_without_a_reason_drops_nothing_with_a_warning(comment: str) -> None:
     documents = (Document("S1", "x.py", f"{comment}\nb = 2 + a\n"),)
     result = vetted(handed_in(reply("b = 2 + a", 2), shown=documents), documents=documents)
     assert len(result.findings) == 1
     assert result.warnings == ("x.py:1: `consilience: ignore` has no reason, so it ignores no finding",)
 
 
-def test_text_about_the_comment_is_no_comment() -> None:
+def test_ignore_comment_mentioned_in_prose_drops_nothing() -> None:
     documents = (Document("S1", "x.md", "Write consilience: ignore REASON.\nIt drops findings.\n"),)
     assert vetted(handed_in(reply("It drops findings", 2), shown=documents), documents=documents).findings
 
 
-def test_a_comment_is_read_in_a_diff_without_files() -> None:
+def test_ignore_comment_in_a_diff_without_files_is_read() -> None:
     diff = "--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,3 @@\n a\n+# consilience: ignore checked above\n+run(user_input)\n b\n"
     documents = (Document("S1", "diff a", diff),)
     result = vetted(handed_in(reply("run(user_input)", 6), shown=documents), documents=documents)
     assert [dropped.detail for dropped in result.dropped] == ["checked above"]
 
 
-def test_a_baseline_drops_what_it_knows() -> None:
+def test_baseline_drops_known_findings() -> None:
     first = vetted(handed_in(reply("last = n * size + 1", 3), reply("return range(len(items) // 10)", 8)))
     known = parse_baseline(baseline_of(first.findings[:1]))
     moved = (Document("S1", "src/pager.py", f"import os\n\n\n{CODE}"),)
@@ -317,7 +317,7 @@ def test_a_baseline_drops_what_it_knows() -> None:
 # --- duplicates and status
 
 
-def test_a_baseline_knows_the_findings_that_were_merged() -> None:
+def test_baseline_drops_the_parts_of_merged_findings() -> None:
     calls = (handed_in(reply("last = n", 3)), handed_in(reply("* size + 1\n", 3), agent="blue"))
     first = vetted(*calls)
     by_lead = merged(vetted(handed_in(reply("last = n", 3), reply("return range", 8))).findings, [["F1", "F2"]])
@@ -331,7 +331,7 @@ def test_a_baseline_knows_the_findings_that_were_merged() -> None:
             assert result.findings == ()
 
 
-def test_two_agents_apart_confirm_a_finding() -> None:
+def test_finding_of_two_agents_independently_is_confirmed() -> None:
     red = handed_in(reply("last = n * size + 1", 3, claim="One too far.", severity="minor"))
     blue = handed_in(reply("last = n * size + 1\nreturn", 3, claim="Repeats an item.", category="Bounds"), agent="blue")
     finding = only(vetted(red, blue))
@@ -341,32 +341,32 @@ def test_two_agents_apart_confirm_a_finding() -> None:
     assert finding.refs[0] == blue.key, "of the claim that is shown"
 
 
-def test_one_agent_twice_confirms_nothing() -> None:
+def test_finding_of_one_agent_twice_is_unjudged() -> None:
     finding = only(vetted(handed_in(reply("size = 10", 2)), handed_in(reply("size = 10", 2), part=2)))
     assert (finding.by, finding.status, len(finding.duplicates)) == (("red",), "unjudged", 1)
 
 
-def test_same_words_for_another_reason_are_no_agreement() -> None:
+def test_findings_on_the_same_words_in_other_categories_are_not_merged() -> None:
     red = handed_in(reply("last = n * size + 1", 3, claim="One too far.", category="bounds"))
     blue = handed_in(reply("last = n * size + 1", 3, claim="The name misleads.", category="naming"), agent="blue")
     assert [finding.status for finding in vetted(red, blue).findings] == ["unjudged"] * 2
 
 
-def test_a_long_quotation_does_not_join_the_defects_that_it_spans() -> None:
+def test_long_quotation_across_two_findings_does_not_merge_them() -> None:
     red = handed_in(reply("size = 10", 2), reply("last = n * size + 1", 3))
     blue = handed_in(reply("size = 10\nlast = n * size + 1", 2, claim="Both."), agent="blue")
     findings = vetted(red, blue).findings
     assert [(finding.first_line, finding.by) for finding in findings] == [(2, ("blue", "red")), (3, ("red",))]
 
 
-def test_two_findings_of_one_call_on_a_line_are_two() -> None:
+def test_two_findings_of_one_call_on_a_line_are_both_kept() -> None:
     red = handed_in(reply("last = n * size + 1", 3, claim="One too far."), reply("last", 3, claim="Never used."))
     blue = handed_in(reply("last = n * size + 1", 3, claim="Off by one."), agent="blue")
     result = vetted(red, blue)
     assert {finding.claim for finding in result.findings} == {"One too far.", "Never used.", "Off by one."}
 
 
-def test_other_lines_or_categories_stay_apart() -> None:
+def test_findings_on_other_lines_or_in_other_categories_are_not_merged() -> None:
     red = handed_in(reply("size = 10", 2), reply("def page(items, n):", 1))
     blue = handed_in(reply("def page(items", 1, category="naming"), reply("size", 3, category="style"), agent="blue")
     assert [finding.status for finding in vetted(red, blue).findings] == ["unjudged"] * 4
@@ -405,7 +405,7 @@ HANDED_IN = st.lists(
 
 
 @given(HANDED_IN, st.randoms(use_true_random=False), st.booleans())
-def test_nothing_is_lost_and_order_does_not_matter(submitted: list[Submitted], rng: random.Random, known: bool) -> None:
+def test_vetting_in_any_order_loses_no_finding(submitted: list[Submitted], rng: random.Random, known: bool) -> None:
     baseline = parse_baseline(baseline_of(vetted(handed_in(reply("size = 10", 2))).findings)) if known else None
     result = vetted(*submitted, baseline=baseline)
     claims = Counter(finding.claim for reply in submitted for finding in reply.reply.findings)
@@ -423,7 +423,7 @@ def test_nothing_is_lost_and_order_does_not_matter(submitted: list[Submitted], r
 
 
 @given(HANDED_IN, st.data())
-def test_merging_by_the_lead_is_idempotent_and_loses_nothing(submitted: list[Submitted], data: st.DataObject) -> None:
+def test_merge_by_the_lead_is_idempotent_and_loses_no_finding(submitted: list[Submitted], data: st.DataObject) -> None:
     findings = vetted(*submitted).findings
     ids = st.sampled_from([f"F{n}" for n in range(1, 9)])
     groups = data.draw(st.lists(st.lists(ids, max_size=4), max_size=3))
@@ -435,7 +435,7 @@ def test_merging_by_the_lead_is_idempotent_and_loses_nothing(submitted: list[Sub
     assert {author for finding in once for author in finding.by} == {author for f in findings for author in f.by}
 
 
-def test_the_lead_merges_only_within_a_file() -> None:
+def test_merge_by_the_lead_ignores_findings_in_different_files() -> None:
     documents = (*PLAIN, Document("S2", "b.py", "size = 10\n"))
     red = handed_in(reply("size = 10", 2), shown=documents)
     blue = handed_in(reply("size = 10", 1, "S2"), agent="blue", shown=documents)
@@ -462,21 +462,21 @@ def says(agent: str, verdict: str, reason: str = "why") -> JudgedBy:
         ((says("red", "confirm"),), "unjudged"),
     ],
 )
-def test_judgements_decide_the_status(judgements: tuple[JudgedBy, ...], status: str) -> None:
+def test_status_of_a_finding_follows_the_judgements(judgements: tuple[JudgedBy, ...], status: str) -> None:
     findings = vetted(handed_in(reply("size = 10", 2))).findings
     (finding,) = judged(findings, {"F1": judgements, "F7": (says("blue", "refute"),)})
     assert finding.status == status
     assert len({judgement.agent for judgement in finding.judgements}) == len(finding.judgements)
 
 
-def test_a_refutation_outweighs_two_that_found_it() -> None:
+def test_refuted_finding_of_two_agents_is_disputed() -> None:
     both = vetted(handed_in(reply("size = 10", 2)), handed_in(reply("size = 10", 2), agent="blue")).findings
     assert [finding.status for finding in both] == ["confirmed"]
     (finding,) = judged(both, {"F1": (says("R3", "refute"),)})
     assert finding.status == "disputed"
 
 
-def test_a_refutation_survives_merging() -> None:
+def test_refutation_of_a_merged_finding_is_kept() -> None:
     findings = vetted(
         handed_in(reply("size = 10", 2)), handed_in(reply("pages(items)", 7, severity="critical"), agent="blue")
     ).findings
@@ -485,7 +485,7 @@ def test_a_refutation_survives_merging() -> None:
     assert (finding.id, finding.status, finding.by) == ("F1", "disputed", ("blue", "red"))
 
 
-def test_the_lead_says_which_finding_is_the_most_precise() -> None:
+def test_merge_by_the_lead_keeps_the_finding_that_it_names_first() -> None:
     findings = vetted(
         handed_in(reply("size = 10", 2, claim="Vague.", severity="critical")),
         handed_in(reply("pages(items)", 7, claim="Precise.", severity="minor"), agent="blue"),
@@ -499,7 +499,7 @@ def test_the_lead_says_which_finding_is_the_most_precise() -> None:
     )
 
 
-def test_listing_ranks_and_limits() -> None:
+def test_listed_findings_are_ranked_and_limited() -> None:
     findings = vetted(
         handed_in(
             reply("def page(items, n):", 1, severity="critical", category="a"),

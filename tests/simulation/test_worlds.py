@@ -32,14 +32,14 @@ def test_worlds_are_divided_on_the_proposition_and_have_cruxes() -> None:
     assert {len(set(world.camps)) for world in WORLDS} == {2, 3}
 
 
-def test_world_with_consensus_has_nothing_that_divides_it() -> None:
+def test_world_with_consensus_has_no_cruxes() -> None:
     for seed in range(20):
         world = plant(seed, consensus=True)
         assert world.cruxes == frozenset()
         assert all(len(world.sides(question)) == 1 for question in next(iter(world.minds.values())).beliefs)
 
 
-def test_answer_changes_only_when_a_ground_comes_out_otherwise() -> None:
+def test_answer_changes_only_with_a_changed_ground() -> None:
     mind = next(iter(plant(3).minds.values()))
     held = mind.beliefs[PROPOSITION]
     for question, side in mind.beliefs.items():
@@ -64,7 +64,7 @@ def test_answer_changes_only_when_a_ground_comes_out_otherwise() -> None:
         ([0, 1, 2], [3, 4, 5], 1.0),
     ],
 )
-def test_adjusted_rand_index_is_the_known_one(expected: list[int], other: list[int], index: float) -> None:
+def test_adjusted_rand_index_equals_known_values(expected: list[int], other: list[int], index: float) -> None:
     assert adjusted_rand(expected, other) == pytest.approx(index)
 
 
@@ -74,7 +74,7 @@ def test_f1_counts_hits_in_both_sets() -> None:
     assert f1(set(), set()) == (None, None, None)
 
 
-def test_bootstrap_holds_the_mean_and_bounds_a_share_without_a_hit() -> None:
+def test_bootstrap_interval_contains_the_mean_and_bounds_a_zero_share() -> None:
     interval = bootstrap([0.0, 1.0] * 50)
     assert interval is not None
     assert interval.mean == 0.5

@@ -73,7 +73,7 @@ def test_three_dots_compare_with_the_common_ancestor(repository: Repository) -> 
         read_target(diff="main...alone", directory=repository.path)
 
 
-def test_nothing_named_is_the_files_against_the_last_commit(repository: Repository) -> None:
+def test_target_without_arguments_is_the_diff_of_files_to_the_last_commit(repository: Repository) -> None:
     change(repository)
     target = read_target(directory=repository.path)
     assert target.title == "the uncommitted changes"
@@ -92,7 +92,7 @@ def test_staged_changes_have_the_text_of_the_index(repository: Repository) -> No
     assert texts(read_target(directory=repository.path))["a.py"] == "later\n"
 
 
-def test_commit_is_compared_with_the_files_and_its_own_changes_are_asked_for(repository: Repository) -> None:
+def test_single_commit_is_compared_with_the_files_not_its_parent(repository: Repository) -> None:
     first = repository.git("rev-parse", "HEAD").strip()
     repository.commit({"a.py": "second\n"})
     repository.write({"a.py": "third\n"})
@@ -119,13 +119,15 @@ def test_paths_select_changed_files(repository: Repository) -> None:
     assert list(texts(everything)) == ["diff HEAD", "a.py", "sub/b.py", "sub/c.py"]
 
 
-def test_untracked_files_are_named_from_the_top(repository: Repository) -> None:
+def test_untracked_files_are_named_by_their_path_from_the_top(repository: Repository) -> None:
     repository.write({"a.py": "changed\n", "sub/new.py": "new\n"})
     target = read_target(["new.py"], diff="HEAD", directory=repository.path / "sub")
     assert target.left_out == ("untracked (git add includes it): sub/new.py",)
 
 
-def test_git_that_stops_answering_ends_the_reading(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_that_hangs_is_an_error_within_its_time_limit(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     repository.commit({"a.py": "changed\n"})
     git = Git(repository.path)
     monkeypatch.setattr("consilience.targets.git.TIMEOUT_SECONDS", 0.2)
@@ -134,7 +136,7 @@ def test_git_that_stops_answering_ends_the_reading(repository: Repository, monke
         read_blob("0" * 40)
 
 
-def test_no_change_is_no_document(repository: Repository) -> None:
+def test_target_without_changes_has_no_documents(repository: Repository) -> None:
     assert read_target(directory=repository.path) == Target((), (), "the uncommitted changes")
     repository.write({"uv.lock": "locked\n"})
     repository.git("add", "uv.lock")
@@ -143,7 +145,7 @@ def test_no_change_is_no_document(repository: Repository) -> None:
     )
 
 
-def test_left_out_file_is_in_no_document_unless_included(repository: Repository) -> None:
+def test_excluded_file_is_in_no_document_unless_included(repository: Repository) -> None:
     repository.commit({"uv.lock": "locked\n", "a.bin": b"\0", "latin.txt": "ä".encode("latin-1")})
     repository.write({"uv.lock": "relocked\n", "a.bin": b"\0\0", "latin.txt": "ö".encode("latin-1"), "a.py": "a\n"})
     target = read_target(directory=repository.path)
@@ -153,7 +155,7 @@ def test_left_out_file_is_in_no_document_unless_included(repository: Repository)
     assert "relocked" in read_target(directory=repository.path, include=["*.lock"]).sources[0].text
 
 
-def test_repository_without_commits_compares_with_nothing(tmp_path: Path) -> None:
+def test_repository_without_commits_is_compared_with_the_empty_tree(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "top")
     assert read_target(directory=repository.path).sources == ()
     repository.write({"a.py": "a\n"})
@@ -189,7 +191,7 @@ def test_shallow_clone_names_the_remedy(repository: Repository, tmp_path: Path) 
         read_target(diff="HEAD~1..HEAD", directory=shallow)
 
 
-def test_merge_in_progress_gives_the_files_as_they_are(repository: Repository) -> None:
+def test_merge_in_progress_gives_the_files_with_conflict_markers(repository: Repository) -> None:
     repository.git("checkout", "--quiet", "-b", "topic")
     repository.commit({"a.py": "topic\n"})
     repository.git("checkout", "--quiet", "main")
@@ -216,7 +218,7 @@ NAMES = [
 ]
 
 
-def test_file_names_are_not_options_patterns_or_lines(repository: Repository) -> None:
+def test_file_names_like_options_patterns_or_lines_are_read_literally(repository: Repository) -> None:
     repository.commit(dict.fromkeys(NAMES, "one\n"))
     repository.write(dict.fromkeys(NAMES, "two\n"))
     target = read_target(directory=repository.path)
@@ -274,7 +276,9 @@ def hostile(repository: Repository, marker: Path) -> None:
         repository.git("config", key, value)
 
 
-def test_repository_cannot_run_programs_or_change_the_form(repository: Repository, tmp_path: Path) -> None:
+def test_repository_configuration_runs_no_program_and_does_not_change_the_diff(
+    repository: Repository, tmp_path: Path
+) -> None:
     repository.commit({"a.txt": "one\n", "ü.txt": "ü\n"})
     change(repository)
     repository.write({"a.txt": "two\n", "ü.txt": "ö\n"})
@@ -288,7 +292,7 @@ def test_repository_cannot_run_programs_or_change_the_form(repository: Repositor
     assert not marker.exists()
 
 
-def test_links_lead_nowhere(repository: Repository, tmp_path: Path) -> None:
+def test_symbolic_links_are_not_followed(repository: Repository, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.mkdir()
     (secret / "b.py").write_text("SECRET\n")
@@ -306,7 +310,7 @@ def test_links_lead_nowhere(repository: Repository, tmp_path: Path) -> None:
     assert "SECRET" not in target.sources[0].text
 
 
-def test_files_that_the_configuration_moves_are_not_read(repository: Repository) -> None:
+def test_repository_with_core_worktree_is_refused(repository: Repository) -> None:
     repository.git("config", "core.worktree", "/")
     with pytest.raises(SourceError, match=r"core\.worktree"):
         read_target(directory=repository.path)
@@ -328,7 +332,7 @@ def test_submodule_is_not_entered(repository: Repository, tmp_path: Path) -> Non
     assert target.left_out == ("submodule: module",)
 
 
-def test_large_files_and_many_files_are_bounded(repository: Repository) -> None:
+def test_large_files_and_many_files_are_left_out(repository: Repository) -> None:
     repository.write(
         {"big.txt": "line of text\n" * 4_000_000, **{f"many/{n:04}.py": f"x = {n}\n" for n in range(1_100)}}
     )
@@ -354,13 +358,15 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("range", "message"), MISTAKES.items())
-def test_wrong_range_is_one_error(repository: Repository, range: str, message: str) -> None:
+def test_invalid_range_is_an_error(repository: Repository, range: str, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         read_target(diff=range, directory=repository.path)
     assert not (repository.path / "x").exists()
 
 
-def test_other_mistakes_are_one_error(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_arguments_or_missing_git_are_an_error(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(SourceError, match="exclude each other"):
         read_target(diff="HEAD", staged=True, directory=repository.path)
     with pytest.raises(SourceError, match="no changes"):

@@ -41,14 +41,14 @@ def test_directory_gives_its_text_files_by_name(tmp_path: Path) -> None:
     assert names(read_target([top / "a"])) == [str(top / "a" / "z.py")]
 
 
-def test_file_that_is_named_is_read_whatever_its_name(tmp_path: Path) -> None:
+def test_named_file_is_read_even_if_its_kind_is_excluded(tmp_path: Path) -> None:
     write(tmp_path, {"uv.lock": "locked\n", ".env": "KEY=1\n", "b.py": "b\n"})
     target = read(tmp_path, "uv.lock", ".env", "./b.py", "b.py")
     assert names(target) == ["uv.lock", ".env", "b.py"]
     assert target.title == "uv.lock, .env, ./b.py and 1 more"
 
 
-def test_what_is_left_out_has_a_reason(tmp_path: Path) -> None:
+def test_left_out_files_are_listed_with_a_reason(tmp_path: Path) -> None:
     top = tmp_path / "top"
     write(
         top,
@@ -104,7 +104,7 @@ def test_links_pipes_and_other_repositories_are_not_read(tmp_path: Path) -> None
     )
 
 
-def test_ignore_files_count_from_the_repository_down_to_the_file(tmp_path: Path) -> None:
+def test_ignore_files_of_all_directories_down_to_the_file_apply(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "top")
     repository.write(
         {
@@ -139,7 +139,7 @@ def test_files_of_a_repository_are_named_from_its_top(tmp_path: Path) -> None:
     assert read(inside, "b.py").title == "b.py"
 
 
-def test_a_pattern_with_many_stars_is_decided_at_once(tmp_path: Path) -> None:
+def test_ignore_pattern_with_many_stars_takes_little_time(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "top")
     stars = f"{'a*' * 60}b\n{'**/a/' * 40}b\n{' ' * 100_000}x\n{'*a' * 100_000}\n"
     repository.write({".gitignore": stars, "a" * 200: "x\n", "/".join(["a"] * 100): "x\n"})
@@ -148,14 +148,14 @@ def test_a_pattern_with_many_stars_is_decided_at_once(tmp_path: Path) -> None:
     assert time.monotonic() - began < 10
 
 
-def test_an_ignore_file_has_no_say_about_its_own_directory(tmp_path: Path) -> None:
+def test_ignore_file_does_not_apply_to_its_own_directory(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "top")
     files = {".gitignore": "secret.txt\n", "web/.gitignore": "/*\n.*\n!/src/\n"}
     write(repository.path, {**files, "web/src/a.py": "a\n", "web/src/secret.txt": "s\n"})
     assert names(read(repository.path, "web/src")) == ["web/src/a.py"]
 
 
-def test_an_entry_that_cannot_be_read_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_entry_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"a.py": "a\n", "gone.py": "b\n"})
     listed = os.scandir
 
@@ -171,7 +171,7 @@ def test_an_entry_that_cannot_be_read_ends_nothing(tmp_path: Path, monkeypatch: 
     assert "gone.py" in " ".join(target.left_out)
 
 
-def test_a_directory_after_the_limit_is_left_out_and_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_after_the_file_limit_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "MAX_FILES", 2)
     write(tmp_path, {"a/1.py": "1\n", "a/2.py": "2\n", "b/3.py": "3\n"})
     target = read(tmp_path, "a", "b")
@@ -249,7 +249,7 @@ def test_ignored_files_are_those_that_git_ignores(tmp_path: Path, seed: int) -> 
     assert folders == expected, ignores
 
 
-def test_only_some_kinds_of_files_may_be_opened_again(tmp_path: Path) -> None:
+def test_ignore_patterns_can_include_only_some_kinds_of_files_again(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "top")
     repository.write(
         {".gitignore": "/*\n!/src/\n", **dict.fromkeys(("a.py", "src/b.py", "src/in/c.py", "x/d.py"), "x\n")}
@@ -259,7 +259,7 @@ def test_only_some_kinds_of_files_may_be_opened_again(tmp_path: Path) -> None:
     assert names(read(repository.path)) == ["a.py", "src/b.py", "src/in/c.py", "x/d.py"]
 
 
-def test_bounds_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_beyond_the_limits_are_left_out_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     top = tmp_path / "top"
     write(top, {f"f{n:04}.py": "x = 1\n" for n in range(30)})
     monkeypatch.setattr(bounds, "MAX_FILES", 10)
@@ -271,7 +271,7 @@ def test_bounds_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(read(top).sources) == 5
 
 
-def test_standard_input_is_a_document(tmp_path: Path) -> None:
+def test_standard_input_is_read_as_a_document(tmp_path: Path) -> None:
     target = read_target(["-"], standard_input=lambda: "diff --git a/x b/x\r\n")
     assert [(s.name, s.text) for s in target.sources] == [("standard input", "diff --git a/x b/x\n")]
     assert target.title == "the text on standard input"
