@@ -123,11 +123,16 @@ def report_page(report: Report, *, stored: bool = True) -> str:
 def _views(record: SessionRecord) -> list[dict[str, str]]:
     """Return name, heading, picture and text of every view that the report does not contain."""
     folded = folded_views(record)
+    blocks, links = {view.name: view.blocks for view in record.presentation.views}, LineLinks(anchors_of(record))
     shown = []
     for name, view in views_of(record).items():
         if name not in folded:
             data = view.fold(record)
-            picture, words = Markup(view.draw(data).svg()), view.text(data, VIEW_COLUMNS)
+            if name in blocks:
+                words = Markup("".join(_block_html(block, 1, links) for block in blocks[name]))
+            else:
+                words = Markup("<pre>{}</pre>").format(strip_invalid_xml(view.text(data, VIEW_COLUMNS)))
+            picture = Markup(view.draw(data).svg())
             shown.append({"name": name, "heading": view.heading, "picture": picture, "words": words})
     return shown
 

@@ -26,6 +26,7 @@ from consilience.reporting.terminal import fitted, view_text, wrapped
 from consilience.reporting.views.drawing import Drawing, Layers, layered, pixels
 
 _MAX_NAME_CELLS = 22
+_MAX_ROW_CELLS = 60
 
 
 def draw(view: View) -> Drawing:
@@ -129,7 +130,7 @@ def _draw_matrix(drawing: Drawing, matrix: Matrix) -> None:
     cells = {(cell.row, cell.column): cell for cell in matrix.cells}
     max_value = max((cell.value for cell in matrix.cells if cell.value is not None), default=0.0)
     heads = [fitted(name, _MAX_NAME_CELLS) for name in matrix.columns]
-    rows = [fitted(name, _MAX_NAME_CELLS) for name in matrix.rows]
+    rows = [fitted(name, _MAX_ROW_CELLS) for name in matrix.rows]
     wide = max(52.0, *(pixels(head, "cv-small") + 10 for head in heads))
     left = 36 + max(pixels(row, "cv-strong") for row in rows)
     drawing.words(16, 28, matrix.title, "cv-head")
