@@ -474,17 +474,6 @@ async def test_cancelled_run_releases_its_lease_and_resumes(tmp_path: Path) -> N
     store.close()
 
 
-async def test_template_with_an_undefined_variable_is_a_user_error(tmp_path: Path) -> None:
-    from consilience.protocols.emergence import Emergence
-
-    (tmp_path / "lateral.j2").write_text("You are {{ nobody }}.")
-    store = SqliteStore(":memory:")
-    with pytest.raises(SettingsError, match="'lateral' failed to render"):
-        await runner.start("Why?", Emergence(), models=ScriptedModel(lambda r: "t"), store=store, prompts=tmp_path)
-    assert store.holder(store.sessions()[0]) is None
-    store.close()
-
-
 async def test_started_calls_reserve_no_retries_that_later_calls_need() -> None:
     async def body(session: Session) -> None:
         started = [session.start(session.ask("A1", Prompt("x"), key=f"k{n}")) for n in range(99)]

@@ -18,7 +18,7 @@ from typing import Any, TextIO, TypeVar
 
 import typer
 
-from consilience.domain.errors import ConsilienceError, SessionBusy, SessionWaiting, UserError
+from consilience.domain.errors import ConsilienceError, PromptFailed, SessionBusy, SessionWaiting, UserError
 from consilience.reporting.formatting import escape_json
 
 T = TypeVar("T")
@@ -151,7 +151,7 @@ def exit_code_of(
 
     `session` is a started session that can be resumed, with these `options`.
     """
-    if isinstance(error, SessionBusy):
+    if isinstance(error, SessionBusy | PromptFailed):
         session = None
     if isinstance(error, BrokenPipeError):
         discard_output()

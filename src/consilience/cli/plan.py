@@ -25,7 +25,7 @@ from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
 from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import number_documents
-from consilience.engine.templates import INSTRUCTIONS
+from consilience.engine.templates import INSTRUCTIONS, Templates
 from consilience.models.endpoints import free_price_hint, in_dollars, parse_endpoint, prices_of
 from consilience.models.providers import account_of, is_endpoint, key_variables, known_providers
 from consilience.models.registry import (
@@ -77,6 +77,7 @@ class RunPlan:
     configured: Mapping[str, Path] = field(default_factory=dict)
     """Settings from configuration files, with the file."""
     detail: Detail = "full"
+    templates: Templates = field(default_factory=lambda: Templates({}))
     replies: str = ""
     """Max length of a reply and of the thinking before it, in words."""
     origins: Mapping[str, str] = field(default_factory=dict)
@@ -191,23 +192,19 @@ def make_plan(
     limits: Limits,
     task: str,
     sources: Sequence[Source],
-    prompts: Path | None,
+    templates: Templates,
     encoder: str | None,
     thinking: ThinkingLevel | None,
     detail: Detail,
     calls_made: int = 0,
 ) -> RunPlan:
-    """Return the plan of a run after `calls_made` calls. Needs no key and no network.
-
-    Raises `SettingsError` for an unusable directory of prompts.
-    """
+    """Return the plan of a run after `calls_made` calls. Needs no key and no network."""
     paid_models = tuple(name for name in links(models.values()) if paid(name))
     paid_encoder = encoder if encoder is not None and paid(encoder) else None
-    instructions = protocol.load_templates(prompts, detail).render(INSTRUCTIONS)
     level = thinking or DEFAULT_THINKING
     thinking_of = {name: thinking_tokens(level, thinks_by_name(name)) for name in links(models.values())}
     max_thinking = max(thinking_of.values())
-    opening = Opening(instructions, task, number_documents(sources))
+    opening = Opening(templates.render(INSTRUCTIONS), task, number_documents(sources))
     call_tokens = int(CallSizes(opening, protocol, agents, thinking_tokens={"": max_thinking}).max_call.tokens)
     estimate = protocol.estimate()
     calls = estimate.max if limits.calls is None else min(estimate.max, limits.calls)
@@ -229,6 +226,7 @@ def make_plan(
         why=choice.why,
         estimate=estimate,
         limits=limits,
+        templates=templates,
         max_tokens=max_tokens,
         max_cost=max_cost,
         paid=paid_models if paid_encoder is None else (*paid_models, paid_encoder),
@@ -281,7 +279,7 @@ def first_line(plan: RunPlan) -> str:
         f"{plan.protocol.name} with {', '.join(plan.models)}{why}",
         "" if plan.preamble else describe_agents(plan.agents),
         f"named by personas: {', '.join(by_persona)}" if by_persona else "",
-        f"{plan.detail} prompts",
+        f"{plan.detail} prompts{_replaced_words(plan)}",
         plan.replies,
         f"{describe_calls(plan.estimate)} estimated{' in all' if plan.preamble else ''}",
         plan.protocol.outlook,
@@ -355,7 +353,7 @@ def dry_run(plan: RunPlan) -> str:
         f"- Topology: {shape.kind}, {count(len(shape.agents), 'agent')} on {count(levels, 'level')}",
         *(f"- Setting: {setting_words(plan.protocol, name)}, in {path}" for name, path in plan.configured.items()),
         f"- Model: {', '.join(plan.models)} ({plan.why})",
-        f"- Prompts: {plan.detail}",
+        f"- Prompts: {plan.detail}{_replaced_words(plan)}",
         f"- {plan.replies[:1].upper()}{plan.replies[1:]}",
         f"- Calls estimated: {format_range(plan.estimate.min, plan.estimate.max)}"
         + ("" if plan.limits.calls is None else f", limited to {plan.limits.calls:,} calls"),
@@ -369,6 +367,13 @@ def dry_run(plan: RunPlan) -> str:
         lines.append(f"- Keys that are set and would not be used: {unspent}")
     lines += [f"- {line}" for line in (plan.preamble, *plan.details) if line]
     return "\n".join(lines) + "\n"
+
+
+def _replaced_words(plan: RunPlan) -> str:
+    """Return `, NAME from DIR` for replaced templates, else nothing. A recorded session does not know the directory."""
+    templates = plan.templates
+    place = f"from {templates.directory}" if templates.directory else "as recorded"
+    return f", {', '.join(templates.replaced)} {place}" if templates.replaced else ""
 
 
 def _origin_words(plan: RunPlan, agent: Agent) -> str:
@@ -394,6 +399,7 @@ def dry_run_json(plan: RunPlan) -> dict[str, object]:
         **cost_json(plan),
         "unspent_keys": dict(plan.unspent_keys),
         "detail": plan.detail,
+        "replaced_prompts": list(plan.templates.replaced),
         "replies": plan.replies,
         "named": dict(plan.origins),
         **plan.data,

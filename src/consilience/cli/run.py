@@ -66,6 +66,7 @@ from consilience.domain.report import LedgerReport, Report, UsageTotals
 from consilience.engine import fork as forks
 from consilience.engine.protocol import Protocol, find_protocol, recorded_protocol, report_type
 from consilience.engine.seats import choose_detail
+from consilience.engine.templates import recorded_templates
 from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
 from consilience.models.embeddings import MiniLM, ProviderEncoder, check_encoder, open_encoder
@@ -236,7 +237,7 @@ def _prepare(
         limits=limits,
         task=task,
         sources=sources,
-        prompts=request.prompts,
+        templates=protocol.load_templates(request.prompts, detail),
         encoder=request.encoder,
         thinking=request.thinking,
         detail=detail,
@@ -360,7 +361,7 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, whe
         limits=planned.limits,
         task=planned.task,
         sources=sources,
-        prompts=request.prompts,
+        templates=planned.templates,
         encoder=request.encoder or planned.started.encoder,
         thinking=request.thinking or planned.started.thinking,
         detail=planned.detail,
@@ -452,7 +453,7 @@ def _remaining_plan(started: SessionStarted, calls_made: int, store: Store) -> R
         limits=started.limits,
         task=store.text(started.task),
         sources=[Source(text=store.text(s.text), name=s.name, agents=s.agents) for s in started.sources],
-        prompts=None,
+        templates=recorded_templates(started, store.text),
         encoder=started.encoder,
         thinking=started.thinking,
         detail=started.detail,

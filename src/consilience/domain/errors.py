@@ -54,6 +54,10 @@ class SettingsError(UserError):
     pass
 
 
+class PromptFailed(SettingsError):
+    """A template failed with the values of a call. Its session cannot be resumed, since it keeps its templates."""
+
+
 class UnknownName(UserError):
     pass
 

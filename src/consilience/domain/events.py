@@ -116,6 +116,8 @@ class SessionStarted(Event):
     quorum: float
     estimate: Estimate
     templates: dict[str, str]
+    replaced_templates: tuple[str, ...] = ()
+    """Names of those that come from a directory of the user; empty in sessions recorded before this field."""
     prices: dict[str, tuple[float, float]] = {}
     """US dollars per input and output token, by agent."""
     steps: dict[str, int] = {}
@@ -443,12 +445,10 @@ def canonical(events: Iterable[Event]) -> list[dict[str, object]]:
     """
     kept = [event for event in events if event.canonical]
     kept.sort(key=lambda event: (place_key(event.place), event.type, getattr(event, "attempt", 0)))
-    return [_row(event) for event in kept]
-
-
-def _row(event: Event) -> dict[str, object]:
-    row = event.model_dump(mode="json", exclude=set(event.incidental), exclude_defaults=True)
-    return {"type": event.type, **row}
+    return [
+        {"type": event.type, **event.model_dump(mode="json", exclude=set(event.incidental), exclude_defaults=True)}
+        for event in kept
+    ]
 
 
 def canonical_digest(events: Iterable[Event]) -> str:

@@ -302,6 +302,8 @@ class Report(Frozen):
     task: str
     settings: dict[str, object]
     seed: int
+    replaced_prompts: tuple[str, ...] = ()
+    """Names of the prompt templates that come from a directory of the user."""
     agents: tuple[Agent, ...]
     topology: Topology
     stop_reason: StopReason

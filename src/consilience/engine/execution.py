@@ -306,7 +306,7 @@ def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> St
         agents=started.agents,
         topology=started.topology,
         opening=opening,
-        templates=setup.templates,
+        templates=setup.templates.of(recorder.journal.session),
         ports=setup.seats.ports,
         recorder=recorder,
         encoder=setup.encoder,

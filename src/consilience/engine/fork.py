@@ -35,7 +35,7 @@ from consilience.engine.runner import Inheritance, begin, encoder_for
 from consilience.engine.seats import Models, SeatModel, choose_detail, make_seats, models_by_agent, request_deadline
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document, document_from_ref
-from consilience.engine.templates import Templates
+from consilience.engine.templates import Templates, recorded_templates
 from consilience.journal.store import Store
 
 END = "end"
@@ -360,7 +360,7 @@ def _templates(
     """Return the parent's templates, unless others, another detail or another version of the protocol apply."""
     if prompts is not None or detail != old.detail or protocol.version != old.protocol_version:
         return protocol.load_templates(prompts, detail)
-    return Templates({name: store.text(id) for name, id in old.templates.items()})
+    return recorded_templates(old, store.text)
 
 
 def _phase(event: Event) -> str:

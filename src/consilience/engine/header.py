@@ -37,6 +37,7 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
         "task": state.opening.task,
         "settings": dict(state.settings),
         "seed": state.seed,
+        "replaced_prompts": state.templates.replaced,
         "agents": state.agents,
         "topology": state.topology,
         "replied": replied,

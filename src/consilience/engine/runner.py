@@ -53,7 +53,7 @@ from consilience.engine.similarity import Encoder
 from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import document_from_ref, document_refs
 from consilience.engine.state import State
-from consilience.engine.templates import Templates
+from consilience.engine.templates import recorded_templates
 from consilience.journal.store import Journal, Store
 
 _lock = threading.Lock()
@@ -190,6 +190,7 @@ def _start_event(setup: Setup) -> SessionStarted:
         prices=prices,
         fit=sizes.largest_fit(setup.limits),
         templates={name: text_id(source) for name, source in setup.templates.sources.items()},
+        replaced_templates=setup.templates.replaced,
         encoder=setup.encoder.name if setup.encoder else None,
     )
 
@@ -297,7 +298,7 @@ def _recorded_setup(started: SessionStarted, journal: Journal, seats: Seats, opt
         protocol=recorded_protocol(started.protocol).model_validate(started.settings),
         task=journal.store.text(started.task),
         documents=tuple(document_from_ref(ref, journal.store.text(ref.text)) for ref in started.sources),
-        templates=Templates({name: journal.store.text(id) for name, id in started.templates.items()}),
+        templates=recorded_templates(started, journal.store.text),
         seats=seats,
         detail=started.detail,
         options=options,

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from inspect import cleandoc
 from pathlib import Path
+from typing import get_args
 
-from jinja2 import StrictUndefined, Template, TemplateError
+from jinja2 import StrictUndefined, Template, TemplateError, meta
 from jinja2.sandbox import SandboxedEnvironment
 
 from consilience.domain.detail import Detail
-from consilience.domain.errors import SettingsError
+from consilience.domain.errors import PromptFailed, SettingsError
+from consilience.domain.events import SessionStarted
 from consilience.domain.paths import read_bounded_text
 
 INSTRUCTIONS = "instructions"
@@ -22,10 +25,26 @@ INSTRUCTIONS = "instructions"
 
 
 class Templates:
-    """Templates by name, without `.j2`. A missing template, or a value missing in one, is a `SettingsError`."""
+    """Templates by name, without `.j2`. A missing template, or a value missing in one, is a `SettingsError`.
 
-    def __init__(self, sources: Mapping[str, str]) -> None:
+    `replaced` names the templates that the files of `directory` replace; a recorded session does not know its directory.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, str],
+        replaced: tuple[str, ...] = (),
+        directory: Path | None = None,
+        session: str = "ID",
+    ) -> None:
         self.sources = dict(sources)
+        self.replaced = replaced
+        self.directory = directory
+        self.session = session
+
+    def of(self, session: str) -> Templates:
+        """Return the templates as those of a session, which errors name."""
+        return Templates(self.sources, self.replaced, self.directory, session)
 
     def render(self, name: str, **values: Hashable) -> str:
         if name not in self.sources:
@@ -37,10 +56,12 @@ class Templates:
         try:
             return _rendered(self.sources[name], tuple(sorted(values.items())))
         except TemplateError as error:
-            raise SettingsError(
+            where = self.directory / f"{name}.j2" if self.directory and name in self.replaced else f"{name}.j2"
+            raise PromptFailed(
                 f"the prompt {name!r} failed to render: {error}",
-                where=f"{name}.j2",
-                do="Fix or remove the file that overrides it.",
+                where=str(where),
+                do="Fix the file. A session keeps its templates, so continue in a fork: "
+                f"consilience fork {self.session} --at end --prompts {self.directory or 'DIR'}",
             ) from error
 
 
@@ -51,17 +72,10 @@ def load(cls: type, override: Path | None = None, detail: Detail = "full") -> Te
     of `prompts/full` or `prompts/brief` according to `detail`, and its own `templates`. Later ones replace earlier ones of the
     same name, so a protocol with one set of prompts uses it for both. The files of a directory may override them.
 
-    Raises `SettingsError` for a missing directory, a file that overrides nothing, a template that does not parse, and a class
-    without instructions.
+    Raises `SettingsError` for a missing directory, a file that overrides nothing or uses a variable that no original of its name
+    uses, a template that does not parse, and a class without instructions.
     """
-    sources: dict[str, str] = {}
-    folders: dict[str, Traversable] = {}
-    for base in reversed(cls.__mro__):
-        folder = _folder_beside(base.__module__)
-        if folder is not None and str(folder) not in folders:
-            folders[str(folder)] = folder
-            sources |= _files_in(folder) | _files_in(folder / detail)
-        sources |= {name: cleandoc(text) for name, text in vars(base).get("templates", {}).items()}
+    sources = dict(_originals(cls, detail))
     for name, source in sources.items():
         try:
             _compiled(source)
@@ -75,9 +89,29 @@ def load(cls: type, override: Path | None = None, detail: Detail = "full") -> Te
             do=f"Write prompts/{INSTRUCTIONS}.j2 beside its module, or set its class attribute "
             f'templates = {{"{INSTRUCTIONS}": "…"}}.',
         )
+    replaced: dict[str, str] = {}
     if override is not None:
-        sources |= _overrides(override, sources)
-    return Templates(dict(sorted(sources.items())))
+        variables: dict[str, set[str]] = defaultdict(set)
+        for name, source in (original for some in get_args(Detail) for original in _originals(cls, some)):
+            variables[name] |= _variables(source)
+        replaced = _overrides(override, {name: variables[name] for name in sources})
+    return Templates(dict(sorted({**sources, **replaced}.items())), tuple(replaced), override)
+
+
+def recorded_templates(started: SessionStarted, text: Callable[[str], str]) -> Templates:
+    """Return the templates of a session. `text` returns a stored text by its id."""
+    return Templates({name: text(id) for name, id in started.templates.items()}, started.replaced_templates)
+
+
+def _originals(cls: type, detail: Detail) -> Iterator[tuple[str, str]]:
+    """Yield the templates of a class by name, bases first; a later one replaces an earlier one of the same name."""
+    folders = set()
+    for base in reversed(cls.__mro__):
+        folder = _folder_beside(base.__module__)
+        if folder is not None and str(folder) not in folders:
+            folders.add(str(folder))
+            yield from (_files_in(folder) | _files_in(folder / detail)).items()
+        yield from ((name, cleandoc(text)) for name, text in vars(base).get("templates", {}).items())
 
 
 def _files_in(folder: Traversable) -> dict[str, str]:
@@ -95,7 +129,8 @@ def _folder_beside(module_name: str) -> Traversable | None:
     return folder if folder is not None and folder.is_dir() else None
 
 
-def _overrides(directory: Path, known: Mapping[str, str]) -> dict[str, str]:
+def _overrides(directory: Path, known: Mapping[str, set[str]]) -> dict[str, str]:
+    """Return the templates of a directory by name. `known` has the variables of the originals, by name."""
     if not directory.is_dir():
         raise SettingsError(
             "there is no such directory of prompts", where=str(directory), do="Name an existing directory."
@@ -111,12 +146,26 @@ def _overrides(directory: Path, known: Mapping[str, str]) -> dict[str, str]:
         try:
             sources[path.stem] = read_bounded_text(path)
             _compiled(sources[path.stem])
+            unknown = sorted(_variables(sources[path.stem]) - known[path.stem])
         except (OSError, UnicodeError, TemplateError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise SettingsError(
                 f"the prompt cannot be read: {reason}", where=str(path), do="Fix or remove the file."
             ) from error
+        if unknown:
+            names = ", ".join(sorted(known[path.stem]))
+            raise SettingsError(
+                f"{path.name} uses {', '.join(map(repr, unknown))}, which the prompt that it overrides does not have",
+                where=str(path),
+                do=f"Use only: {names}." if names else "Use no variable: the original has none.",
+            )
     return sources
+
+
+def _variables(source: str) -> set[str]:
+    """Return the names that a template takes from outside. Raises `TemplateError`."""
+    environment = _environment()
+    return meta.find_undeclared_variables(environment.parse(source)) - environment.globals.keys()
 
 
 MAX_RENDERED_CHARS = 4_000_000

@@ -384,6 +384,8 @@ def _trust(report: Report, names: Names) -> Iterator[Item]:
     if report.facts is not None and report.facts.total:
         kept = f"{report.facts.kept} of {report.facts.total}"
         yield Item(text=f"Figures, names and quotations of the first drafts kept in the answer: {kept}.")
+    if report.replaced_prompts:
+        yield Item(text=f"Prompt templates replaced: {', '.join(report.replaced_prompts)}.")
     yield from (Item(text=f"{_capitalised(warning)}.") for warning in report.warnings)
 
 

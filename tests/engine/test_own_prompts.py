@@ -1,0 +1,78 @@
+"""Templates that replace those of a protocol: checked before the run, named in the report, and how to go on if one fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from consilience.domain.errors import PromptFailed, SettingsError
+from consilience.journal.sqlite import SqliteStore
+from consilience.protocols.baselines import Solo
+from consilience.protocols.emergence import Emergence
+from consilience.reporting.markdown import markdown
+from consilience.testing import AnyModel
+from kit import runner
+
+
+async def test_override_with_a_variable_that_no_original_has_is_refused_before_the_session(tmp_path: Path) -> None:
+    (tmp_path / "lateral.j2").write_text("You are {{ nobody }}.")
+    model, store = AnyModel(), SqliteStore(":memory:")
+    with pytest.raises(SettingsError, match=r"lateral\.j2 uses 'nobody'.*lateral\.j2\. Use only: again, before, "):
+        await runner.start("Why?", Emergence(), models=model, store=store, prompts=tmp_path)
+    assert not model.requests
+    assert not store.sessions()
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{{ seat }}", "{% for n in range(2) %}{{ loop.index }}{{ seat }}{% endfor %}", "{% set own = seat %}{{ own }}"],
+)
+def test_override_with_variables_of_the_original_and_names_of_its_own_is_accepted(text: str, tmp_path: Path) -> None:
+    (tmp_path / "leaf_respond.j2").write_text(text)
+    assert Emergence.load_templates(tmp_path).render("leaf_respond", seat="You are A.")
+
+
+def test_override_may_use_a_variable_that_only_the_other_set_uses(tmp_path: Path) -> None:
+    class OtherSets(Solo):
+        templates = {"answer": "{{ only_here }}"}
+
+    (tmp_path / "answer.j2").write_text("{{ only_here }} {{ seat }}")
+    assert OtherSets.load_templates(tmp_path).render("answer", only_here="x", seat="y") == "x y"
+
+
+async def test_failing_override_ends_in_a_fork_that_keeps_the_recorded_calls(tmp_path: Path) -> None:
+    own = tmp_path / "lateral.j2"
+    own.write_text("{{ seat.nothing }}")
+    model, store = AnyModel(), SqliteStore(":memory:")
+    with pytest.raises(PromptFailed, match="'lateral' failed to render") as caught:
+        await runner.start("Why?", Emergence(), models=model, store=store, session="s", prompts=tmp_path)
+    assert store.holder("s") is None
+    assert caught.value.where == str(own)
+    assert f"consilience fork s --at end --prompts {tmp_path}" in caught.value.do
+    with pytest.raises(PromptFailed, match=r"consilience fork s --at end --prompts DIR"):
+        await runner.resume("s", models=model, store=store)
+
+    own.write_text("{{ seat }} Be short.")
+    made = len(model.requests)
+    report = await runner.fork("s", store=store, at="end", models=model, prompts=tmp_path)
+    assert report.answer
+    assert report.ledger.actual.inherited == made
+    assert not {request.key for request in model.requests[:made]} & {request.key for request in model.requests[made:]}
+    store.close()
+
+
+async def test_report_names_the_replaced_templates_also_after_a_replay_and_in_a_fork(tmp_path: Path) -> None:
+    (tmp_path / "answer.j2").write_text("Answer in one line.")
+    model, store = AnyModel(), SqliteStore(":memory:")
+    report = await runner.start("Why?", Solo(), models=model, store=store, session="s", prompts=tmp_path)
+    assert report.replaced_prompts == ("answer",)
+    assert "Prompt templates replaced: answer." in markdown(report)
+    assert (await runner.replay("s", store=store)).replaced_prompts == ("answer",)
+    forked = await runner.fork("s", store=store, models=model)
+    assert forked.replaced_prompts == ("answer",)
+    plain = await runner.start("Why?", Solo(), models=model, store=store)
+    assert not plain.replaced_prompts
+    assert "Prompt templates" not in markdown(plain)
+    store.close()
