@@ -325,6 +325,7 @@ def _settings(started: SessionStarted, text: Text) -> dict[str, str]:
         "seed": str(started.seed),
         "quorum": f"{started.quorum:g}",
         "encoder": str(started.encoder or "–"),
+        "set of prompts": started.detail,
     }
     for agent in started.agents:
         settings[f"model of {agent.id}"] = agent.model
@@ -332,4 +333,9 @@ def _settings(started: SessionStarted, text: Text) -> dict[str, str]:
             settings[f"perspective of {agent.id}"] = agent.persona or agent.perspective
     settings |= {f"limit on {name}": str(value) for name, value in started.limits if value not in (None, {})}
     settings |= {f"document {source.id}": f"{source.name} ({source.text[:8]})" for source in started.sources}
-    return settings | {f"prompt {name}": id[:8] for name, id in started.templates.items()}
+    return settings | {prompt_setting(name): id[:8] for name, id in started.templates.items()}
+
+
+def prompt_setting(template: str) -> str:
+    """Return the name of a prompt template among the settings of a session."""
+    return f"prompt {template}"

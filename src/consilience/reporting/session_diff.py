@@ -10,7 +10,7 @@ from functools import cached_property
 
 from consilience.domain.events import CallCompleted
 from consilience.domain.report import Report
-from consilience.domain.sections import Block, Diff, Paragraph, Table
+from consilience.domain.sections import Block, Diff, Paragraph, Subheading, Table
 from consilience.reporting.formatting import (
     count,
     describe_place,
@@ -22,7 +22,7 @@ from consilience.reporting.formatting import (
     printable,
     reply_text,
 )
-from consilience.reporting.record import SessionRecord, changed_settings
+from consilience.reporting.record import SessionRecord, changed_settings, prompt_setting
 from consilience.reporting.report_sections import Chapter, MarkdownBlock, ReportDocument, describe_stop
 
 MAX_SETTING_CHARS = 120
@@ -40,6 +40,15 @@ class SessionDiff:
     def settings(self) -> dict[str, tuple[str, str]]:
         """Settings that differ, by name."""
         return changed_settings(self.a.state.started, self.b.state.started, self.a.text)
+
+    @cached_property
+    def templates(self) -> dict[str, tuple[str, str]]:
+        """Texts of the prompt templates that differ, by name; none if the sessions use different protocols or sets of prompts."""
+        a, b = self.a.state.started, self.b.state.started
+        if a is None or b is None or (a.protocol, a.detail) != (b.protocol, b.detail):
+            return {}
+        names = [name for name in a.templates | b.templates if a.templates.get(name) != b.templates.get(name)]
+        return {name: (_template(self.a, name), _template(self.b, name)) for name in names}
 
     @cached_property
     def replies(self) -> tuple[dict[str, str], dict[str, str]]:
@@ -74,10 +83,17 @@ class SessionDiff:
             "a": self.a.session,
             "b": self.b.session,
             "setup": {name: list(pair) for name, pair in self.settings.items()},
+            "templates": {name: list(pair) for name, pair in self.templates.items()},
             "calls": {"same": len(self.same), "differing": self.differing, "only_a": only_a, "only_b": only_b},
             "outcome": {name: list(pair) for name, pair in self.results.items()},
             "answers": [side.report.answer if side.report else None for side in (self.a, self.b)],
         }
+
+
+def _template(record: SessionRecord, name: str) -> str:
+    started = record.state.started
+    id = started.templates.get(name) if started else None
+    return record.text(id) if id else ""
 
 
 def _replies(record: SessionRecord) -> dict[str, str]:
@@ -115,8 +131,11 @@ def diff_document(diff: SessionDiff) -> ReportDocument:
         Chapter("Results", (_pairs_table(diff, diff.results),)),
         Chapter("Answers", (_answers(diff),)),
     ]
-    if diff.settings:
-        chapters.insert(0, Chapter("Settings", (_pairs_table(diff, diff.settings),)))
+    if diff.templates:
+        chapters.insert(0, Chapter("Prompt templates", tuple(_template_blocks(diff))))
+    shown = {prompt_setting(name) for name in diff.templates}
+    if settings := {name: pair for name, pair in diff.settings.items() if name not in shown}:
+        chapters.insert(0, Chapter("Settings", (_pairs_table(diff, settings),)))
     return ReportDocument(f"`{a}` and `{b}`", status, tuple(chapters))
 
 
@@ -147,12 +166,22 @@ def _answers(diff: SessionDiff) -> Block:
         return Paragraph(text="Neither has an answer.")
     if first == second:
         return Paragraph(text="The same, word for word.")
-    lines = difflib.unified_diff(
-        _sentences(first), _sentences(second), diff.a.session, diff.b.session, lineterm="", n=1_000_000
-    )
+    return _text_diff(diff, first or "", second or "")
+
+
+def _template_blocks(diff: SessionDiff) -> Iterator[Block]:
+    for name, (first, second) in diff.templates.items():
+        yield Subheading(text=f"{name}.j2")
+        yield _text_diff(diff, first, second)
+
+
+def _text_diff(diff: SessionDiff, first: str, second: str) -> Diff:
+    """Return both texts in one, with the changes marked."""
+    sessions = (diff.a.session, diff.b.session)
+    lines = difflib.unified_diff(_sentences(first), _sentences(second), *sessions, lineterm="", n=1_000_000)
     return Diff(text="\n".join(line for line in lines if not line.startswith("@@")))
 
 
-def _sentences(answer: str | None) -> list[str]:
+def _sentences(answer: str) -> list[str]:
     """Sentences, so that one changed word does not mark a whole paragraph."""
-    return [line for line in re.split(r"(?<=[.!?])\s+|\n+", printable(answer or "")) if line.strip()]
+    return [line for line in re.split(r"(?<=[.!?])\s+|\n+", printable(answer)) if line.strip()]
