@@ -28,6 +28,7 @@ from consilience.engine import runner, validation
 from consilience.engine.protocol import Protocol, ReportingProtocol
 from consilience.engine.runner import Models, Options
 from consilience.engine.seats import SeatModel, choose_detail, make_seats, request_deadline, with_own_models
+from consilience.engine.sent_prompts import SentPrompt, sent_prompts
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import document_refs, number_documents
 from consilience.journal.open_store import opened
@@ -139,6 +140,16 @@ class Deliberation(Generic[R]):
             self._check_protocol(store, session)
             report = await runner.replay(session, store=store, options=self.options)
         return cast(R, report)
+
+    async def sent_prompts(self, session: str, key: str) -> list[SentPrompt]:
+        """Return the prompt of a recorded call as it was sent, one per attempt: instructions, text and schema of the reply.
+
+        Nothing is sent or recorded, and the session may be unfinished or running. Raises `UnknownName` for a key that is not
+        recorded, `VersionMismatch` for a session of other code.
+        """
+        with opened(self._store) as store:
+            self._check_protocol(store, session)
+            return await sent_prompts(session, key, store=store)
 
     async def fork(
         self,

@@ -50,3 +50,46 @@ def test_failing_template_is_reported_with_the_fork_that_helps_and_no_resume(cli
     assert problem["session"] is None
     (own / "lateral.j2").write_text("{{ seat }}")
     assert cli("fork", session, "--at", "end", "--prompts", "ep").exit_code == 0
+
+
+def test_show_prompt_prints_instructions_text_and_schema(cli: Cli, town: Town) -> None:
+    cli("emergence", TASK, *SMALL)
+    key = "round-1/leaf_respond/L2N1"
+    assert f"[{key}]" in cli("show", "last", "--events").stdout
+    out = cli("show", "last", "--prompt", key).stdout
+    request = next(request for request in town.requests if request.key == key)
+    assert out.startswith(f"=== {key} to L2N1 ({MODEL}), attempt 1")
+    assert request.system in out
+    assert request.user in out
+    assert '"points": {' in out
+    (prompt,) = json.loads(cli("show", "last", "--prompt", key, "--json").stdout)
+    assert (prompt["system"], prompt["user"], prompt["schema"]) == (request.system, request.user, request.schema)
+
+
+def test_show_prompt_of_an_unknown_key_is_a_mistake(cli: Cli, town: Town) -> None:
+    cli("emergence", TASK, *SMALL)
+    result = cli("show", "last", "--prompt", "leaf_respond/L2N1")
+    assert result.exit_code == 2
+    assert "Similar keys: round-1/leaf_respond/L2N1" in result.stderr
+
+
+def test_diff_shows_the_changed_template_as_text(cli: Cli, town: Town, own: Path) -> None:
+    cli("emergence", TASK, *SMALL)
+    (own / "leaf_respond.j2").write_text("{{ seat }} Be short.")
+    cli("emergence", TASK, *SMALL, "--prompts", "ep")
+    first, second = recorded()
+    text = cli("diff", first, second).stdout
+    _, _, after = text.partition("## Prompt templates\n\n### leaf_respond.j2\n")
+    assert "-{{ seat }}\n" in after.partition("## Replies")[0]
+    assert "+{{ seat }} Be short.\n" in after.partition("## Replies")[0]
+    assert "| prompt leaf_respond |" not in text, "no digest in addition"
+    templates = json.loads(cli("diff", first, second, "--json").stdout)["templates"]
+    assert templates["leaf_respond"][1] == "{{ seat }} Be short."
+
+
+def test_diff_of_two_sets_of_prompts_names_the_sets_without_their_texts(cli: Cli, town: Town) -> None:
+    for detail in ("full", "brief"):
+        cli("emergence", TASK, *SMALL, "--detail", detail)
+    text = cli("diff", *recorded()).stdout
+    assert "| set of prompts | full | brief |" in text
+    assert "## Prompt templates" not in text

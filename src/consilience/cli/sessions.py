@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,6 +30,7 @@ from consilience.reporting.formatting import count, one_line, reply_text
 from consilience.reporting.session_state import call_seconds, fold_events
 
 if TYPE_CHECKING:
+    from consilience.engine.sent_prompts import SentPrompt
     from consilience.reporting.record import SessionRecord
 
 MAX_QUOTED_CHARS = 400
@@ -84,19 +87,29 @@ def _show(
             metavar="VIEW",
         ),
     ] = None,
-    events: Annotated[bool, typer.Option("--events", help="List the events with their numbers.")] = False,
+    events: Annotated[bool, typer.Option("--events", help="List the events with their numbers and keys.")] = False,
+    prompt: Annotated[
+        str | None, typer.Option(help="The prompt of a call as it was sent, by the key in --events.", metavar="KEY")
+    ] = None,
     to_open: Annotated[bool, typer.Option("--open", help="Open the report in a browser instead.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show a session's report or its progress, with the tree of its forks; or one view of it."""
-    if (view is not None) + events + to_open > 1:
-        raise SettingsError("--view, --events and --open exclude each other", do="Give one of them.")
+    if (view is not None) + events + (prompt is not None) + to_open > 1:
+        raise SettingsError("--view, --events, --prompt and --open exclude each other", do="Give one of them.")
     with user_store() as store:
         session = find_session(store, id)
         if events:
             recorded = store.read(session)
             rows = [{"seq": event.seq, **event.model_dump(mode="json")} for event in recorded] if as_json else []
             print_result(rows, "\n".join(listing(recorded)), as_json=as_json)
+            return
+        if prompt is not None:
+            from consilience.deliberation import Deliberation
+
+            sent = run_until_done(Deliberation[Report](store=store).sent_prompts(session, prompt))
+            text = "\n\n".join(map(_prompt_text, sent))
+            print_result([asdict(attempt) for attempt in sent], text, as_json=as_json)
             return
         record = read_back(store, session)
         if to_open:
@@ -123,6 +136,14 @@ def read_back(store: Store, session: str) -> SessionRecord:
 
     register_report_finder(report_type)
     return read_record(store, session)
+
+
+def _prompt_text(prompt: SentPrompt) -> str:
+    head = f"{prompt.key} to {prompt.agent} ({prompt.model}), attempt {prompt.attempt}"
+    origin = f", in session {prompt.session}" + ("" if prompt.sent else ", not sent")
+    schema = "free text" if prompt.schema is None else json.dumps(prompt.schema, indent=2, ensure_ascii=False)
+    parts = {"Instructions": prompt.system, "Prompt": prompt.user, "JSON schema of the reply": schema}
+    return "\n\n".join([f"=== {head}{origin}", *(f"=== {name}\n\n{text}" for name, text in parts.items())])
 
 
 def _print_view(name: str, record: SessionRecord, as_json: bool) -> None:

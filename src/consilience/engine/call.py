@@ -188,6 +188,7 @@ class Call(Generic[T]):
         self.seed = request_seed(state.seed, ask.key, attempt)
         digest = request_digest(rendered, ask.agent, self.port.name, self._parameters(), self.seed, schema_digest)
         ended = state.recorder.recorded(ask.key, attempt, self.place, digest, rendered)
+        state.on_rendered(ask.key, attempt, ask.agent, rendered, schema)
         value: T | None
         if ended is None:
             ended, text, value = await self._live(attempt, rendered, schema, digest, error)

@@ -242,7 +242,7 @@ async def _rerun(
         if finished is not None and not replay:
             return _recorded_report(started.protocol, finished, journal.store)
         cls = recorded_protocol(started.protocol)
-        _check_version(session, started, cls)
+        check_version(session, started, cls)
         if replay:
             seats = replay_seats(started.agents)
         else:
@@ -254,10 +254,10 @@ async def _rerun(
             _check_models(session, started, seats.ports)
             recorder = Recorder(journal, events, replay=replay, observer=options.observer)
             recorder.on_live = pause.release
-            setup = _recorded_setup(started, journal, seats, options)
+            setup = recorded_setup(started, journal, seats, options)
             if not replay:
                 setup = replace(setup, encoder=open_encoder(started.encoder if encoder is None else encoder))
-            state = _resumed_state(setup, started, recorder)
+            state = resumed_state(setup, started, recorder)
             if not replay:
                 await _note_lost(journal, recorder, state)
             report = await execute(setup, state)
@@ -278,7 +278,8 @@ def _check_models(session: str, started: SessionStarted, ports: Mapping[str, Age
         )
 
 
-def _check_version(session: str, started: SessionStarted, cls: type[Protocol]) -> None:
+def check_version(session: str, started: SessionStarted, cls: type[Protocol]) -> None:
+    """Raise `VersionMismatch` if the installed code cannot run the session."""
     keep = f"Install the version that wrote it, or keep its replies in a fork: consilience fork {session} --at end."
     if cls.version != started.protocol_version:
         raise VersionMismatch(
@@ -292,7 +293,7 @@ def _check_version(session: str, started: SessionStarted, cls: type[Protocol]) -
         )
 
 
-def _recorded_setup(started: SessionStarted, journal: Journal, seats: Seats, options: Options) -> Setup:
+def recorded_setup(started: SessionStarted, journal: Journal, seats: Seats, options: Options) -> Setup:
     """Return the setup that the session was begun with."""
     return Setup(
         protocol=recorded_protocol(started.protocol).model_validate(started.settings),
@@ -305,7 +306,8 @@ def _recorded_setup(started: SessionStarted, journal: Journal, seats: Seats, opt
     )
 
 
-def _resumed_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> State:
+def resumed_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> State:
+    """Return the state of a session that goes on from its record."""
     state = build_state(setup, started, recorder)
     state.resumed = True
     state.ledger.late = any(

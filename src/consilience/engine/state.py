@@ -35,6 +35,10 @@ def no_faults(point: str, phase: Phase | None) -> None:
     return None
 
 
+def not_observed(key: str, attempt: int, agent: str, rendered: Rendered, schema: Mapping[str, object] | None) -> None:
+    return None
+
+
 def nothing_held(phase: Phase | None) -> bool:
     return False
 
@@ -76,6 +80,8 @@ class State:
     human_deadline: float | None = None
     faults: FaultHook = no_faults
     hold: Callable[[Phase | None], bool] = nothing_held
+    on_rendered: Callable[[str, int, str, Rendered, Mapping[str, object] | None], None] = not_observed
+    """Called with the key, attempt, agent, prompt and schema of each attempt that is new or equals the recorded one."""
     warnings: list[tuple[str, str]] = field(default_factory=list)
     shown: dict[str, tuple[str, ...]] = field(default_factory=dict)
     documents: dict[str, tuple[Document, ...]] = field(default_factory=dict)

@@ -1,0 +1,126 @@
+"""The prompts of a recorded session as they were sent.
+
+The journal holds a prompt as references to texts. Its protocol runs again up to the last recorded call, which renders every
+prompt and compares it with the digest of the recorded request.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from consilience.domain.errors import ConsilienceError, UnknownName
+from consilience.domain.events import AnyEvent, CallAwaited, CallEvent, Ended, Event, SessionStarted
+from consilience.engine.execution import Options, execute
+from consilience.engine.fork import start_event
+from consilience.engine.prompt import Rendered
+from consilience.engine.protocol import recorded_protocol
+from consilience.engine.recorder import Recorder
+from consilience.engine.runner import check_version, recorded_setup, resumed_state
+from consilience.engine.seats import replay_seats
+from consilience.journal.store import OnCommit, PromptParts, Store
+
+
+@dataclass(frozen=True)
+class SentPrompt:
+    """What one attempt of a call sends to a model."""
+
+    session: str
+    """The session that made the call: for an inherited call a parent."""
+    key: str
+    attempt: int
+    agent: str
+    model: str
+    sent: bool
+    """Whether it was sent; False for the next call of an unfinished session and for a call that a limit refused."""
+    system: str
+    """The instructions."""
+    user: str
+    """Task, documents, quoted messages and the rendered template."""
+    schema: Mapping[str, object] | None
+    """JSON Schema of the reply; None for free text."""
+
+
+async def sent_prompts(session: str, key: str, *, store: Store) -> list[SentPrompt]:
+    """Return the prompts of a call, one per attempt. Makes no request, records nothing and needs no lease.
+
+    Raises `UnknownName` for a key or a session that is not recorded, `VersionMismatch` for a session of other code.
+    """
+    events = store.read(session)
+    started = start_event(session, events)
+    if started.parent and any(isinstance(e, Ended) and e.key == key and e.inherited for e in events):
+        return await sent_prompts(started.parent, key, store=store)
+    rendered, ending = await _rendered(session, started, events, store)
+    if key in rendered:
+        return rendered[key]
+    keys = {event.key for event in events if isinstance(event, CallEvent)}
+    if ending is not None and key in keys:
+        raise ending
+    keys |= set(rendered)
+    close = ", ".join(get_close_matches(key, sorted(keys), 3, 0.4))
+    raise UnknownName(
+        f"session {session} has no call {key!r}",
+        do=(f"Similar keys: {close}. " if close else "") + f"All keys: consilience show {session} --events.",
+    )
+
+
+async def _rendered(
+    session: str, started: SessionStarted, events: list[AnyEvent], store: Store
+) -> tuple[Mapping[str, list[SentPrompt]], ConsilienceError | None]:
+    """Return the prompts by key, and what ended the run before its report, such as the first call that is not recorded."""
+    check_version(session, started, recorded_protocol(started.protocol))
+    asked = {(e.key, e.attempt) for e in events if isinstance(e, CallAwaited) or (isinstance(e, Ended) and e.prompt)}
+    in_flight = {flight.key for flight in store.flights(session)}
+    models = {agent.id: agent.model for agent in started.agents}
+    prompts: dict[str, list[SentPrompt]] = defaultdict(list)
+
+    def keep(key: str, attempt: int, agent: str, prompt: Rendered, schema: Mapping[str, object] | None) -> None:
+        sent = (key, attempt) in asked or key in in_flight
+        shown = SentPrompt(session, key, attempt, agent, models[agent], sent, prompt.system, prompt.user, schema)
+        prompts[key].append(shown)
+
+    journal = _Unwritten(session, store)
+    options = Options(hold=lambda phase: True, patience=0.0)
+    async with aclosing(replay_seats(started.agents)) as seats:
+        setup = recorded_setup(started, journal, seats, options)
+        state = resumed_state(setup, started, Recorder(journal, events, replay=False, observer=None))
+        state.on_rendered = keep
+        try:
+            await execute(setup, state)
+        except ConsilienceError as error:
+            return prompts, error
+    return prompts, None
+
+
+class _Unwritten:
+    """A journal that records nothing."""
+
+    on_commit: OnCommit | None = None
+
+    def __init__(self, session: str, store: Store) -> None:
+        self.session = session
+        self.store = store
+
+    def append(self, event: Event, *, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
+        pass
+
+    async def commit(self, event: Event, *, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
+        pass
+
+    async def commit_all(self, events: Sequence[Event], *, texts: Iterable[str] = ()) -> None:
+        pass
+
+    def note_seconds(self, seconds: float) -> None:
+        pass
+
+    def seconds(self) -> float:
+        return 0.0
+
+    async def close(self) -> None:
+        pass
+
+    def abandon(self) -> None:
+        pass

@@ -1,0 +1,84 @@
+"""The prompt of a recorded call, shown as the model was sent it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from consilience.deliberation import Deliberation
+from consilience.domain.errors import PromptFailed, UnknownName
+from consilience.domain.outcome import Limits
+from consilience.domain.report import Report
+from consilience.engine.protocol import Protocol
+from consilience.engine.sent_prompts import SentPrompt
+from consilience.journal.sqlite import SqliteStore
+from consilience.protocols.baselines import Solo
+from consilience.protocols.broadcast import Broadcast
+from consilience.protocols.debate import Debate
+from consilience.protocols.emergence import Emergence
+from consilience.protocols.refinement import Refinement
+from consilience.testing import AnyModel
+from kit import runner
+
+
+async def sent(store: SqliteStore, key: str, session: str = "s") -> list[SentPrompt]:
+    before = len(store.read(session))
+    prompts = await Deliberation[Report](store=store).sent_prompts(session, key)
+    assert len(store.read(session)) == before, "it records nothing"
+    return prompts
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [Emergence(max_rounds=2), Debate(), Broadcast(), Refinement(), Solo(reviews=1)],
+    ids=lambda p: str(p.name),
+)
+async def test_sent_prompts_equal_the_requests_of_the_run(protocol: Protocol) -> None:
+    model, store = AnyModel(malformed=0.3), SqliteStore(":memory:")
+    await runner.start("Should it rain?", protocol, models=model, store=store, session="s")
+    for key in {request.key for request in model.requests[:: max(len(model.requests) // 4, 1)]}:
+        requests = [request for request in model.requests if request.key == key]
+        prompts = await sent(store, key)
+        assert [(p.agent, p.attempt, p.system, p.user, p.schema, p.sent) for p in prompts] == [
+            (r.agent, r.attempt, r.system, r.user, r.schema, True) for r in requests
+        ]
+    store.close()
+
+
+async def test_sent_prompts_of_an_unfinished_session_are_found_without_the_failing_call(tmp_path: Path) -> None:
+    (tmp_path / "lateral.j2").write_text("{{ seat.nothing }}")
+    model, store = AnyModel(), SqliteStore(":memory:")
+    with pytest.raises(PromptFailed):
+        await runner.start("Why?", Emergence(), models=model, store=store, session="s", prompts=tmp_path)
+    (prompt,) = await sent(store, model.requests[0].key)
+    assert prompt.user == model.requests[0].user
+    store.close()
+
+
+async def test_sent_prompts_tell_a_call_that_a_limit_refused_from_one_that_was_sent() -> None:
+    model, store = AnyModel(), SqliteStore(":memory:")
+    await runner.start("Why?", Emergence(), models=model, store=store, session="s", limits=Limits(calls=5))
+    refused = next(event for event in store.read("s") if event.type == "call_failed")
+    assert [prompt.sent for prompt in await sent(store, refused.key)] == [False]
+    assert [prompt.sent for prompt in await sent(store, model.requests[0].key)] == [True]
+    store.close()
+
+
+async def test_sent_prompt_of_an_inherited_call_is_that_of_the_parent() -> None:
+    model, store = AnyModel(), SqliteStore(":memory:")
+    await runner.start("Why?", Emergence(max_rounds=1), models=model, store=store, session="s")
+    await runner.fork("s", store=store, models=model, session="f", settings={"max_rounds": 2})
+    (prompt,) = await sent(store, model.requests[0].key, "f")
+    assert (prompt.session, prompt.user) == ("s", model.requests[0].user)
+    own = next(request for request in model.requests if request.session == "f")
+    assert (await sent(store, own.key, "f"))[0].user == own.user
+    store.close()
+
+
+async def test_sent_prompts_of_an_unknown_key_name_similar_ones() -> None:
+    model, store = AnyModel(), SqliteStore(":memory:")
+    await runner.start("Why?", Emergence(max_rounds=1), models=model, store=store, session="s")
+    with pytest.raises(UnknownName, match=r"no call 'leaf_respond/L2N1'\. Similar keys: round-1/leaf_respond/L2N1, "):
+        await sent(store, "leaf_respond/L2N1")
+    store.close()
