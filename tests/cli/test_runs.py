@@ -204,7 +204,13 @@ def test_personas_are_assigned_to_leaves(cli: Cli, town: Town) -> None:
 def test_unused_personas_of_a_panel_are_named(cli: Cli, town: Town) -> None:
     result = cli("emergence", TASK, *QUICK, "--panel", "policy", "--children", "2")
     assert result.exit_code == 0
-    assert "Personas without a seat: " in result.stderr
+    line = "Personas without a seat: Implementing official, Civil-liberties lawyer, Policy historian."
+    assert f"{line} To give each one a seat: --children 5." in result.stderr.splitlines()
+
+
+def test_unused_personas_of_a_protocol_of_one_seat_are_named_without_a_setting(cli: Cli, town: Town) -> None:
+    result = cli("solo", TASK, "--model", MODEL, "--panel", "policy", "--dry-run")
+    assert "Policy historian. Name fewer personas, or use a protocol with more seats." in result.stdout
 
 
 def test_prompts_option_replaces_templates(cli: Cli, town: Town, here: Path) -> None:

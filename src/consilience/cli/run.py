@@ -27,6 +27,7 @@ from consilience.cli.inputs import (
     target_lines,
     task_of,
     unassigned_models,
+    unseated_personas,
 )
 from consilience.cli.options import (
     FindingsRequest,
@@ -247,9 +248,7 @@ def _prepare(
     details = target_lines(target) if target else []
     if request.panel == AUTO_PANEL:
         details.append("A panel is proposed first, by one additional call.")
-    seated = {agent.persona for agent in agents}
-    if unseated := [name for name in panel.names if name not in seated] if panel else []:
-        details.append(f"Personas without a seat: {', '.join(unseated)}.")
+    details += unseated_personas(protocol, panel)
     data = target_json(target) if target else {}
     return task, deliberation, replace(plan, configured=configured, origins=origins, details=details, data=data)
 
@@ -474,7 +473,10 @@ def _check_recorded(session: str, plan: RunPlan) -> None:
 
 
 def _resume_line(session: str, course: SessionState, store: Store) -> str:
-    line = f"Resuming {session}: {count(course.made, 'call')} recorded, not paid for again"
+    recorded = (
+        f"{count(course.made, 'call')} recorded, not paid for again" if course.made else "no call is recorded yet"
+    )
+    line = f"Resuming {session}: {recorded}"
     from_outside = (*course.awaited, *course.answered, *course.tickets)
     in_flight = [flight.key for flight in store.flights(session) if flight.key not in from_outside]
     return f"{line}; {len(in_flight)} in flight when it stopped, repeated." if in_flight else f"{line}."
