@@ -18,6 +18,7 @@ from consilience.domain.errors import ServerError
 from consilience.domain.events import StepCompleted
 from consilience.domain.outcome import FailureKind, StopReason
 from consilience.domain.report import Report
+from consilience.engine.protocol import find_protocol, installed_protocols
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.limiter import Limited, Pace
 from consilience.models.port import Model, ModelRequest
@@ -365,3 +366,11 @@ def consilience_home() -> Path:
     from consilience.domain.paths import data_dir
 
     return data_dir()
+
+
+@pytest.mark.parametrize("name", sorted(installed_protocols()))
+def test_page_of_a_protocol_lists_its_templates(name: str) -> None:
+    _, _, section = (ROOT / "docs" / "protocols" / f"{name}.md").read_text().partition("\n## Prompt templates\n")
+    first_cells = re.findall(r"^\| (`[^|]+`) \|", section.partition("\n## ")[0], re.MULTILINE)
+    listed = [template for cell in first_cells for template in re.findall(r"`(\w+)`", cell)]
+    assert sorted(listed) == sorted(find_protocol(name).load_templates().sources)

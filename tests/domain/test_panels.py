@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -49,17 +50,9 @@ def panel_error(tmp_path: Path, text: str) -> str:
 
 
 def test_shipped_panels_match_the_documentation() -> None:
-    assert shipped_panels() == [
-        "engineering",
-        "markets",
-        "personal-decision",
-        "policy",
-        "product",
-        "science",
-        "security",
-        "strategy",
-        "writing",
-    ]
+    page = (Path(__file__).parents[2] / "docs" / "panels.md").read_text(encoding="utf-8")
+    (sentence,) = re.findall(r"^The shipped panels are ([^.]+)\.", page, re.MULTILINE)
+    assert shipped_panels() == re.findall(r"`([^`]+)`", sentence)
 
 
 @pytest.mark.parametrize("name", shipped_panels())
@@ -70,6 +63,8 @@ def test_a_shipped_panel_suits_small_models(name: str) -> None:
     for persona in panel.personas:
         assert persona.description.startswith("You "), f"{name}: {persona.name} does not address the agent"
         assert len(persona.description.split()) <= 40, f"{name}: {persona.name} is too long for a small model"
+        assert not persona.claim, f"{name}: {persona.name} has a claim, which is the user's choice"
+        assert not persona.model, f"{name}: {persona.name} has a model, which is the user's choice"
 
 
 def test_no_two_shipped_personas_are_alike() -> None:
