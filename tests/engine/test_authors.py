@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from abc import ABC
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -113,6 +114,33 @@ def test_class_with_missing_or_broken_templates_is_refused_with_the_file_to_writ
         Protocol.load_templates()
     with pytest.raises(SettingsError, match=r"no prompt template 'nothing'.*There are: instructions"):
         RoundOf2Talks.load_templates().render("nothing")
+
+
+def test_template_of_a_subclass_that_overrides_nothing_is_refused_with_the_names_to_use() -> None:
+    class Mistyped(consilience.Emergence):
+        templates = {"leaf_repond": "Doubt everything."}
+
+    with pytest.raises(SettingsError, match=r"'leaf_repond' overrides no prompt.*Mistyped.*leaf_respond"):
+        Mistyped.load_templates()
+
+
+def test_template_of_a_new_name_is_accepted_where_a_class_can_render_it() -> None:
+    class Longer(RoundOf2Talks):
+        """It may render the template in a method of its own."""
+
+        templates = {"close": "Close."}
+
+        async def run(self, session: Session) -> Report:
+            return await super().run(session)
+
+    class Mute(Protocol, ABC):
+        """It leaves its templates to subclasses."""
+
+    class Heard(Mute):
+        templates = {"instructions": "Be brief.", "close": "Close."}
+
+    for accepted in (Longer, Heard):
+        assert accepted.load_templates().render("close") == "Close."
 
 
 def test_class_defined_again_in_a_notebook_replaces_the_first_definition(store: SqliteStore) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -72,10 +72,10 @@ def load(cls: type, override: Path | None = None, detail: Detail = "full") -> Te
     of `prompts/full` or `prompts/brief` according to `detail`, and its own `templates`. Later ones replace earlier ones of the
     same name, so a protocol with one set of prompts uses it for both. The files of a directory may override them.
 
-    Raises `SettingsError` for a missing directory, a file that overrides nothing or uses a variable that no original of its name
-    uses, a template that does not parse, and a class without instructions.
+    Raises `SettingsError` for a missing directory, a file or an entry of `templates` that overrides nothing, a file that uses a
+    variable that no original of its name uses, a template that does not parse, and a class without instructions.
     """
-    sources = dict(_originals(cls, detail))
+    sources = _originals(cls, detail)
     for name, source in sources.items():
         try:
             _compiled(source)
@@ -92,8 +92,9 @@ def load(cls: type, override: Path | None = None, detail: Detail = "full") -> Te
     replaced: dict[str, str] = {}
     if override is not None:
         variables: dict[str, set[str]] = defaultdict(set)
-        for name, source in (original for some in get_args(Detail) for original in _originals(cls, some)):
-            variables[name] |= _variables(source)
+        for some in get_args(Detail):
+            for name, source in _originals(cls, some).items():
+                variables[name] |= _variables(source)
         replaced = _overrides(override, {name: variables[name] for name in sources})
     return Templates(dict(sorted({**sources, **replaced}.items())), tuple(replaced), override)
 
@@ -103,15 +104,32 @@ def recorded_templates(started: SessionStarted, text: Callable[[str], str]) -> T
     return Templates({name: text(id) for name, id in started.templates.items()}, started.replaced_templates)
 
 
-def _originals(cls: type, detail: Detail) -> Iterator[tuple[str, str]]:
-    """Yield the templates of a class by name, bases first; a later one replaces an earlier one of the same name."""
+def _originals(cls: type, detail: Detail) -> dict[str, str]:
+    """Return the templates of a class by name; those of a class replace those of its bases of the same name."""
+    sources: dict[str, str] = {}
     folders = set()
     for base in reversed(cls.__mro__):
         folder = _folder_beside(base.__module__)
         if folder is not None and str(folder) not in folders:
             folders.add(str(folder))
-            yield from (_files_in(folder) | _files_in(folder / detail)).items()
-        yield from ((name, cleandoc(text)) for name, text in vars(base).get("templates", {}).items())
+            sources |= _files_in(folder) | _files_in(folder / detail)
+        own = {name: cleandoc(text) for name, text in vars(base).get("templates", {}).items()}
+        unused = own.keys() - sources.keys()
+        if unused and INSTRUCTIONS in sources and not _has_methods(base):
+            raise SettingsError(
+                f"{', '.join(map(repr, sorted(unused)))} overrides no prompt that {base.__qualname__} inherits",
+                where=f"{base.__qualname__}.templates",
+                do=f"Use one of: {', '.join(sorted(sources))}. Only a class with methods of its own can add a prompt.",
+            )
+        sources |= own
+    return sources
+
+
+def _has_methods(cls: type) -> bool:
+    """Return whether a class, or another of its bases, brings code that may render a template of a new name."""
+    return len(cls.__bases__) > 1 or any(
+        hasattr(member, "__get__") for name, member in vars(cls).items() if not name.startswith("__")
+    )
 
 
 def _files_in(folder: Traversable) -> dict[str, str]:
