@@ -77,6 +77,7 @@ def test_tutorial_package_runs_replays_forks_resumes_and_exports(site: Path, hom
         assert "Risks" in shown
         assert "of 5" in shown
     assert "2 of 5 The supplier was late. — A1" in command(site, "show", id, "--view", "severity")
+    assert " · other views: severity\n" in command(site, "show", id)
     html = site / "report.html"
     command(site, "export", id, "--format", "html", "--out", str(html))
     page = html.read_text()

@@ -24,7 +24,7 @@ from consilience.domain.report import (
     UsageTotals,
     present,
 )
-from consilience.domain.sections import AgentText, Bullets, Item, Presentation, Table
+from consilience.domain.sections import AgentText, Bullets, Item, Paragraph, Presentation, Section, Table, View
 from consilience.domain.topology import tree
 from consilience.protocols.emergence import EmergenceReport
 from consilience.reporting.formatting import escape_markdown
@@ -75,6 +75,16 @@ def test_headline_has_words_and_name_of_every_stop_reason(reason: StopReason) ->
     assert f"({reason.value})" in line
     assert len(line) > len(reason.value) + 18
     assert ("stopped changing (" in line) == (reason is StopReason.CONVERGED)
+
+
+def test_last_line_names_folded_sections_and_views_once_each() -> None:
+    blocks = (Paragraph(text="Much."),)
+    folded = Section(name="drafts", part="basis", heading="Drafts", blocks=blocks, folded=True)
+    views = (View(name="drafts", heading="Drafts"), View(name="who_pays", heading="Who pays"))
+    text = markdown(report(), Presentation(sections=(folded,), views=views))
+    assert text.splitlines()[-1].endswith("`consilience show r1 --view figures` · other views: drafts, who_pays")
+    assert "other views" not in markdown(report(), Presentation(views=views), stored=False)
+    assert "other views" not in markdown(report(), Presentation())
 
 
 def test_missing_agents_are_in_the_headline() -> None:

@@ -105,12 +105,11 @@ def report_document(report: Report, presentation: Presentation, *, stored: bool 
     folded = tuple(section for section in sections if section.folded)
     footer = escape_markdown(figures_line(report, presentation))
     if stored and report.session:
-        figures, *others = [section.name for section in reversed(folded)]
-        show = f"consilience show {report.session} --view {figures}"
+        figures, *others = dict.fromkeys(shown.name for shown in (*reversed(folded), *presentation.views))
         footer += f" · `consilience replay {report.session}`"
         footer += f' · new fact: `consilience tell {report.session} "…"`' if presentation.can_tell else ""
-        footer += f" · more: `{show}`"
-        footer += "".join(f", `--view {name}`" for name in others)
+        footer += f" · more: `consilience show {report.session} --view {figures}`"
+        footer += f" · other views: {escape_markdown(', '.join(others))}" if others else ""
     return ReportDocument(
         title=escape_markdown(one_line(report.task, MAX_TITLE_CHARS)),
         status=escape_markdown(headline(report, presentation)),
