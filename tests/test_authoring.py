@@ -11,22 +11,31 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import consilience
 from consilience import protocol as face
+from consilience.domain.errors import SessionWaiting
 from consilience.domain.events import Noted
+from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
-from consilience.testing import ScriptedModel, shake
+from consilience.testing import AnyModel, ScriptedModel, shake
 from kit import forks
 
 PAGE = (Path(__file__).parent.parent / "docs" / "authoring.md").read_text()
 FILES = dict(re.findall(r"^```\w+ file=(\S+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
-AGENT = """
-import json, sys
-print(json.dumps({"severity": 2 + len(sys.stdin.read()) % 3, "text": "The supplier was late."}))
-"""
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def names_of_block(word: str) -> dict[str, Any]:
+    """Run the block of the page that contains a word, up to its report, and return what it defines."""
+    (code,) = [block for block in BLOCKS if word in block]
+    names: dict[str, Any] = {}
+    exec(compile(code.partition("\nreport = ")[0], "authoring.md", "exec", dont_inherit=True), names)
+    return names
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +49,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.write_text(text)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(installed), str(project)]
     subprocess.run(pip, check=True, timeout=120)
-    (installed / "agent.py").write_text(AGENT)
+    (installed / "agent.py").write_text(FILES["agent.py"])
     return installed
 
 
@@ -93,6 +102,51 @@ def importable(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(site))
     yield
     sys.modules.pop("premortem", None)
+
+
+def test_tutorial_tests_pass(importable: None, home: Path) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(FILES["test_premortem.py"], "test_premortem.py", "exec", dont_inherit=True), names)
+    names["test_premortem"]()
+
+
+def test_unfinished_session_is_shown_as_the_page_says(importable: None, home: Path) -> None:
+    from consilience.cli.main import app
+
+    class Watched(importlib.import_module("premortem").Premortem):  # type: ignore[misc]
+        report = names_of_block("note_line")["PremortemReport"]
+
+    models = {"A1": "human", "A2": AnyModel(), "A3": AnyModel()}
+    with closing(SqliteStore(home / "journal.db")) as store:
+        run = consilience.Deliberation(Watched(), model=models, store=store, options=Options(patience=0))
+        with pytest.raises(SessionWaiting):
+            run.run_sync("Launch in June", session="s")
+        store.answer("s", "risk/A1", json.dumps({"severity": 5, "text": "Nobody bought it."}))
+        with pytest.raises(SessionWaiting):
+            run.resume_sync("s")
+    shown = CliRunner().invoke(app, ["show", "s"]).stdout
+    assert "3 of 4 estimated calls done" in shown
+    assert "## Risks\n\n- A1 named a risk of severity 5\n- A" in shown
+    assert shown.index("## Risks") < shown.index("## Replies so far")
+
+
+def test_clock_protocol_of_the_page_passes_shake(home: Path) -> None:
+    shaken = shake(names_of_block("clock.spawn")["Hall"](), orders=10, kills=10)
+    assert shaken.orders > 1
+
+
+def test_subclass_of_the_page_keeps_bounds_and_adds_no_template_variable(home: Path) -> None:
+    doubtful = names_of_block("class Doubtful")["Doubtful"]
+    with pytest.raises(consilience.UserError, match="max_rounds"):
+        doubtful(max_rounds=10)
+
+    class Toned(doubtful):  # type: ignore[misc, valid-type]
+        tone: str = "calm"
+        templates = {"leaf_respond": "{{ seat }} Answer in a {{ tone }} voice."}
+
+    assert (Toned.name, Toned.summary) == ("toned", doubtful.summary)
+    with pytest.raises(consilience.UserError, match="'tone' is undefined"):
+        consilience.run_sync("Why?", Toned(), model=AnyModel())
 
 
 def test_tutorial_protocol_passes_shake(importable: None) -> None:

@@ -71,7 +71,7 @@ def run_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunBlock:
         monkeypatch.setattr(seats, "resolve", lambda name, **_: model)
         names: dict[str, object] = {}
         with contained():
-            exec(compile(code, "README", "exec"), names)
+            exec(compile(code, "README", "exec", dont_inherit=True), names)
         return [value for value in names.values() if isinstance(value, Report)]
 
     return run

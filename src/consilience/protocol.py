@@ -6,11 +6,11 @@ so every run can be resumed, replayed and forked. `consilience.testing.shake` ch
 
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Caps, capped
-from consilience.domain.events import LongText
+from consilience.domain.events import LongText, Noted
 from consilience.domain.messages import FILE, FreeText, Label, Message
 from consilience.domain.outcome import Check, Estimate, StopReason
 from consilience.domain.panels import Panel, Persona
-from consilience.domain.report import Against, Claim, Confidence, Dissent, Frozen, Objection, Report
+from consilience.domain.report import Against, Claim, Confidence, Dissent, Frozen, Objection, Report, UnfinishedSession
 from consilience.domain.sections import (
     AgentText,
     Bar,
@@ -64,6 +64,7 @@ __all__ = [
     "LongText",
     "Matrix",
     "Message",
+    "Noted",
     "Objection",
     "Panel",
     "PanelSeats",
@@ -86,6 +87,7 @@ __all__ = [
     "Subheading",
     "Table",
     "Topology",
+    "UnfinishedSession",
     "View",
     "Work",
     "capped",

@@ -72,7 +72,7 @@ class Protocol(BaseModel, ABC):
     name: ClassVar[str]
     """Its command, and its name in journals. Default: the name of the class in lower case, words joined by hyphens."""
     summary: ClassVar[str]
-    """What its command's help begins with. Default: the first sentence of the class's docstring."""
+    """What its command's help begins with. Default: that of its base class, else the first paragraph of the class's docstring."""
     version: ClassVar[int] = 1
     """Raised by a change after which recorded sessions no longer replay, such as other keys or other prompts."""
     report: ClassVar[type[Report]] = Report
