@@ -10,23 +10,26 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from typer.testing import CliRunner
 
 import consilience
 from consilience import protocol as face
+from consilience.domain.detail import CAPS
 from consilience.domain.errors import SessionWaiting
 from consilience.domain.events import Noted
+from consilience.domain.sections import ReportPart, Tone
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.testing import AnyModel, ScriptedModel, shake
 from kit import forks
 
 PAGE = (Path(__file__).parent.parent / "docs" / "authoring.md").read_text()
-FILES = dict(re.findall(r"^```\w+ file=(\S+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
+FILES = dict(re.findall(r"^```\w+ title=\"(\S+)\"\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
@@ -184,6 +187,20 @@ async def test_protocol_with_former_session_names_runs() -> None:
     with closing(SqliteStore(":memory:")) as store:
         report = await consilience.deliberate("What is missing?", Former(), model=model, store=store)
     assert report.stop_reason == "settled"
+
+
+def test_reference_lists_values_of_parts_tones_and_caps() -> None:
+    reference = (Path(__file__).parent.parent / "docs" / "reference" / "authoring.md").read_text()
+    values = re.findall(r"^\| .*? \| (`.*) \|$", reference, re.MULTILINE)
+    part, name, paragraph, tone, caps = (re.findall(r"`(\w+)`", words) for words in values)
+    assert part == list(get_args(ReportPart))
+    assert set(name) <= set(re.findall(r"`(\w+)`", face.Section.__doc__ or ""))
+    assert paragraph == list(get_args(face.Paragraph.model_fields["tone"].annotation))
+    assert tone == list(get_args(Tone))
+    sizes = re.findall(r"`(\w+)` \((\d+), (\d+)\)", values[-1])
+    assert caps == [size[0] for size in sizes] == [field.name for field in fields(face.Caps)]
+    for cap, full, brief in sizes:
+        assert (getattr(CAPS["full"], cap), getattr(CAPS["brief"], cap)) == (int(full), int(brief))
 
 
 def test_page_lists_every_name_of_the_author_module() -> None:

@@ -165,6 +165,13 @@ def test_task_shown_in_the_guide_is_valid() -> None:
     assert documented == set(Task.model_fields) - {"tolerance"}  # said with `kind`
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_fences_of_a_page_are_read_by_the_site(page: Path) -> None:
+    """The site takes options in quotes only; it reads the end of any other block as the beginning of one."""
+    for info in re.findall(r"^```(\w+ .*)$", page.read_text(), re.MULTILINE):
+        assert re.fullmatch(r'\w+( \w+="[^"]*")+', info), info
+
+
 def test_make_targets_named_on_pages_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     text = "\n".join(page.read_text() for page in PAGES)
@@ -203,7 +210,7 @@ def test_reference_lists_every_exported_name() -> None:
         assert getattr(consilience, name) is not None
     pages = "\n".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
     assert sorted(re.findall(r"^::: consilience\.([A-Z]\w*|[a-z]+(?:_\w+)?)$", pages, re.MULTILINE)) == sorted(
-        [*consilience.__all__, "protocol", "testing"]
+        [*consilience.__all__, "coordination", "protocol", "testing"]
     )
 
 

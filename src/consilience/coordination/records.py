@@ -13,7 +13,9 @@ from consilience.coordination.files import MAX_ID_CHARS, is_id
 from consilience.domain.errors import replace_surrogates
 
 TicketState = Literal["pending", "active", "completed", "failed", "permanently_failed"]
+"""The state of a ticket; `completed` and `permanently_failed` are final."""
 TicketType = Literal["initial_analysis", "iteration", "synthesis", "meta"]
+"""What a ticket asks for."""
 WorkspaceReviewType = Literal["skill", "code", "architecture", "documentation"]
 STATES: tuple[TicketState, ...] = ("pending", "active", "completed", "failed", "permanently_failed")
 FINAL_STATES: tuple[TicketState, ...] = ("completed", "permanently_failed")

@@ -71,11 +71,11 @@ class SourceError(UserError):
 
 
 class WorkspaceError(UserError):
-    pass
+    """A workspace, a ticket or another of its files cannot be used as asked."""
 
 
 class ClaimLost(WorkspaceError):
-    pass
+    """A claim ended before its result was submitted: it expired, or the ticket has another result."""
 
 
 class ProviderError(ConsilienceError):

@@ -32,6 +32,8 @@ _DEMANDS: Mapping[str, str] = {
 
 
 class Frozen(BaseModel):
+    """Immutable data."""
+
     model_config = ConfigDict(frozen=True)
 
 
