@@ -77,12 +77,12 @@ def test_headline_has_words_and_name_of_every_stop_reason(reason: StopReason) ->
     assert ("stopped changing (" in line) == (reason is StopReason.CONVERGED)
 
 
-def test_last_line_names_folded_sections_and_views_once_each() -> None:
+def test_last_line_names_folded_sections_and_views() -> None:
     blocks = (Paragraph(text="Much."),)
     folded = Section(name="drafts", part="basis", heading="Drafts", blocks=blocks, folded=True)
-    views = (View(name="drafts", heading="Drafts"), View(name="who_pays", heading="Who pays"))
+    views = (View(name="who-pays", heading="Who pays"),)
     text = markdown(report(), Presentation(sections=(folded,), views=views))
-    assert text.splitlines()[-1].endswith("`consilience show r1 --view figures` · other views: drafts, who_pays")
+    assert text.splitlines()[-1].endswith("`consilience show r1 --view figures` · other views: drafts, who-pays")
     assert "other views" not in markdown(report(), Presentation(views=views), stored=False)
     assert "other views" not in markdown(report(), Presentation())
 

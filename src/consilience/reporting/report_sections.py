@@ -29,7 +29,6 @@ from consilience.domain.sections import (
     ReportPart,
     Section,
     Subheading,
-    View,
 )
 from consilience.reporting.formatting import (
     STOP_PHRASES,
@@ -106,8 +105,8 @@ def report_document(report: Report, presentation: Presentation, *, stored: bool 
     folded = tuple(section for section in sections if section.folded)
     footer = escape_markdown(figures_line(report, presentation))
     if stored and report.session:
-        on_demand: tuple[Section | View, ...] = (*reversed(folded), *presentation.views)
-        figures, *others = dict.fromkeys(shown.name for shown in on_demand)
+        figures, *others = [section.name for section in reversed(folded)]
+        others += [view.name for view in presentation.views]
         footer += f" · `consilience replay {report.session}`"
         footer += f' · new fact: `consilience tell {report.session} "…"`' if presentation.can_tell else ""
         footer += f" · more: `consilience show {report.session} --view {figures}`"
