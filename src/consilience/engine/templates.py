@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -75,7 +75,7 @@ def load(cls: type, override: Path | None = None, detail: Detail = "full") -> Te
     Raises `SettingsError` for a missing directory, a file or an entry of `templates` that overrides nothing, a file that uses a
     variable that no original of its name uses, a template that does not parse, and a class without instructions.
     """
-    sources = _originals(cls, detail)
+    sources = dict(_originals(cls, detail))
     for name, source in sources.items():
         try:
             _compiled(source)
@@ -93,7 +93,7 @@ def load(cls: type, override: Path | None = None, detail: Detail = "full") -> Te
     if override is not None:
         variables: dict[str, set[str]] = defaultdict(set)
         for some in get_args(Detail):
-            for name, source in _originals(cls, some).items():
+            for name, source in _originals(cls, some):
                 variables[name] |= _variables(source)
         replaced = _overrides(override, {name: variables[name] for name in sources})
     return Templates(dict(sorted({**sources, **replaced}.items())), tuple(replaced), override)
@@ -104,25 +104,27 @@ def recorded_templates(started: SessionStarted, text: Callable[[str], str]) -> T
     return Templates({name: text(id) for name, id in started.templates.items()}, started.replaced_templates)
 
 
-def _originals(cls: type, detail: Detail) -> dict[str, str]:
-    """Return the templates of a class by name; those of a class replace those of its bases of the same name."""
-    sources: dict[str, str] = {}
+def _originals(cls: type, detail: Detail) -> Iterator[tuple[str, str]]:
+    """Yield the templates of a class by name, bases first; a later one replaces an earlier one of the same name."""
+    names: set[str] = set()
     folders = set()
     for base in reversed(cls.__mro__):
         folder = _folder_beside(base.__module__)
         if folder is not None and str(folder) not in folders:
             folders.add(str(folder))
-            sources |= _files_in(folder) | _files_in(folder / detail)
+            beside = _files_in(folder) | _files_in(folder / detail)
+            names |= beside.keys()
+            yield from beside.items()
         own = {name: cleandoc(text) for name, text in vars(base).get("templates", {}).items()}
-        unused = own.keys() - sources.keys()
-        if unused and INSTRUCTIONS in sources and not _has_methods(base):
+        unused = own.keys() - names
+        if unused and INSTRUCTIONS in names and not _has_methods(base):
             raise SettingsError(
                 f"{', '.join(map(repr, sorted(unused)))} overrides no prompt that {base.__qualname__} inherits",
                 where=f"{base.__qualname__}.templates",
-                do=f"Use one of: {', '.join(sorted(sources))}. Only a class with methods of its own can add a prompt.",
+                do=f"Use one of: {', '.join(sorted(names))}. Only a class with methods of its own can add a prompt.",
             )
-        sources |= own
-    return sources
+        names |= own.keys()
+        yield from own.items()
 
 
 def _has_methods(cls: type) -> bool:
