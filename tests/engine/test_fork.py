@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from consilience.domain.errors import (
+    Refused,
     ReplayMiss,
     RequestMismatch,
+    ServerError,
     SessionWaiting,
     SettingsError,
     UnknownName,
+    Unreachable,
     VersionMismatch,
 )
 from consilience.domain.events import CallCompleted, CallFailed, ReplyRejected, SessionStarted, canonical_digest
@@ -525,3 +528,44 @@ def _delete(path: Path, seq: int) -> None:
         db.execute("DELETE FROM events WHERE seq=?", (seq,))
         db.execute("UPDATE events SET seq=seq-1 WHERE seq>?", (seq,))
     db.close()
+
+
+def failing_once(error: Exception | str) -> Callable[[ModelRequest], object]:
+    """`emergent`, where the first leaf gets this error or this text instead of its reply in round 1."""
+    return lambda request: error if request.key == "round-1/leaf_respond/L2N1" else emergent(request)
+
+
+async def test_fork_of_a_run_whose_model_failed_asks_the_failed_calls_again() -> None:
+    store = SqliteStore(":memory:")
+    broken = ScriptedModel(lambda request: Unreachable("no connection"))
+    before = await runner.start(TASK, TREE, models=broken, store=store, session="p")
+    assert before.stop_reason is StopReason.FAILED
+    after = await fork("p", store=store, at="end", models=ScriptedModel(emergent), session="q")
+    assert (after.failed_calls, after.ledger.actual.inherited) == ((), 0)
+    assert after.answer is not None
+    assert (await runner.replay("q", store=store)).digest() == after.digest()
+
+
+async def test_fork_repeats_a_failed_call_and_those_that_read_its_reply() -> None:
+    store = SqliteStore(":memory:")
+    await runner.start(TASK, TREE, models=ScriptedModel(failing_once(ServerError("down"))), store=store, session="p")
+    model = ScriptedModel(emergent)
+    report = await fork("p", store=store, at="end", models=model, session="q")
+    asked = {request.key for request in model.requests}
+    assert "round-1/leaf_respond/L2N1" in asked
+    assert "round-1/leaf_respond/L2N2" in replies(store, "q", inherited=True)
+    assert {"round-1/lateral/L2N2", "round-1/observe/L1N1"} <= asked, "they had not read the new reply"
+    assert report.failed_calls == ()
+
+
+@pytest.mark.parametrize("unusable", ["", Refused("declined")], ids=["malformed", "refused"])
+async def test_fork_asks_again_for_an_unusable_reply_only_another_model(unusable: Exception | str) -> None:
+    store = SqliteStore(":memory:")
+    await runner.start(TASK, TREE, models=ScriptedModel(failing_once(unusable)), store=store, session="p")
+    same, other = ScriptedModel(emergent), ScriptedModel(emergent, name="other")
+    report = await fork("p", store=store, at="end", models=same, session="q")
+    assert [call.key for call in report.failed_calls] == ["round-1/leaf_respond/L2N1"]
+    assert same.requests == []
+    report = await fork("p", store=store, at="end", replace={"L2N1": other}, models=same, session="r")
+    assert report.failed_calls == ()
+    assert [(r.key, r.attempt) for r in other.requests][0] == ("round-1/leaf_respond/L2N1", 1)

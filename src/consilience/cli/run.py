@@ -356,7 +356,7 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, whe
         planned.protocol,
         planned.agents,
         models,
-        Choice("", "as in the parent"),
+        Choice("", "" if request.model or request.models or request.replace_agent else "as in the parent"),
         limits=planned.limits,
         task=planned.task,
         sources=sources,
@@ -368,9 +368,9 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, whe
     )
     if planned.calls is not None:
         plan = replace(plan, estimate=Estimate(min=planned.calls, max=planned.calls))
-    inherited = count(planned.replies, "reply", "replies")
-    origin = f"Fork of {planned.parent} {where}: {inherited} inherited, not paid for again"
+    origin = f"Fork of {planned.parent} {where}: {_inheritance(planned)}"
     place = {"parent": planned.parent, "forked_at": planned.at, "inherited": planned.replies}
+    place |= {"failures_inherited": len(planned.failures), "asked_again": planned.asked_again}
     plan = replace(plan, preamble=origin, data=place)
     if not approve(plan, request, config):
         return EXIT_OK
@@ -383,15 +383,25 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, whe
     return execution.deliver(report)
 
 
+def _inheritance(planned: forks.Fork) -> str:
+    words = f"{count(planned.replies, 'reply', 'replies')} inherited, not paid for again"
+    if again := planned.asked_again:
+        words += f"; {count(again, 'call')} without a reply made again, and calls that read the new replies"
+    if kept := planned.failures:
+        kinds = ", ".join(dict.fromkeys(end.failure.value for end in kept))
+        words += f"; {count(len(kept), 'call')} without a usable reply inherited ({kinds}), made again only with another model"
+    return words
+
+
 def _with_models(request: InheritingRequest, planned: forks.Fork) -> tuple[forks.Fork, dict[str, str]]:
-    """Return the fork with its documents and limits, and the model's name by agent. Limits that are not given are the parent's."""
+    """Return the fork with its models, documents and limits, and the model's name by agent. Limits that are not given are the parent's."""
     sources = read_sources(request.source or (), planned.agents)
     limits = {name: value for name, value in read_limits(request, planned.agents) if value not in (None, {})}
     own = {id: str(name) for id, name in planned.models.items()}
     if request.model is not None or request.models is not None:
         own = own_models("--replace-agent", request.replace_agent or (), planned.agents)
     models = assign_models(request, planned.agents, own, None)
-    return planned.with_sources(sources, limits=planned.limits.model_copy(update=limits)), models
+    return planned.with_models(models).with_sources(sources, limits=planned.limits.model_copy(update=limits)), models
 
 
 def _pairs(option: str, form: str, arguments: Sequence[str] | None) -> dict[str, str]:

@@ -80,6 +80,11 @@ class FailureKind(StrEnum):
         return self in (FailureKind.BUDGET, FailureKind.TIME)
 
     @property
+    def is_of_reply(self) -> bool:
+        """Whether the model answered, but nothing that could be used: it would most likely do so again."""
+        return self in (FailureKind.MALFORMED, FailureKind.TRUNCATED, FailureKind.REFUSED)
+
+    @property
     def exhaustion(self) -> StopReason:
         """The stop reason of a run that this limit ended."""
         return StopReason.EXHAUSTED_TIME if self is FailureKind.TIME else StopReason.EXHAUSTED_BUDGET

@@ -1,12 +1,13 @@
 """A session that continues from a point of another, with other settings, models, perspectives, prompts, documents or task.
 
 The parent's replies up to that point are inherited: copied into the fork's own journal as it starts, by reference to shared
-texts, and matched by key alone. So a fork resumes and replays by itself, also if its parent has been removed.
+texts, and matched by key alone. So a fork resumes and replays by itself, also if its parent has been removed. Calls without a
+reply are made again, except those whose model answered with something unusable and has not changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -27,7 +28,7 @@ from consilience.domain.events import (
     age_of,
 )
 from consilience.domain.messages import Source
-from consilience.domain.outcome import FailureKind, Limits
+from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
 from consilience.engine.execution import Options, Setup
 from consilience.engine.protocol import Protocol, recorded_protocol
@@ -87,6 +88,15 @@ class Fork:
     """The parent's events that may be inherited, marked as such."""
     calls: int | None = None
     """Max calls that the fork makes, without retries; None if that is not known."""
+    failed: tuple[Ended, ...] = ()
+    """The last attempts of the parent's calls that ended without a reply, if the fork may make them again."""
+
+    def with_models(self, models: Mapping[str, SeatModel]) -> Fork:
+        """This fork with other models. A call without a reply is made again if its agent has another model than in the parent."""
+        before = {agent.id: agent.model for agent in self.started.agents}
+        again = {end.key for end in self.failed if before.get(end.agent) != _model_name(models.get(end.agent))}
+        events = (event for event in self.events if not (isinstance(event, Ended | AnswerReceived) and event.key in again))
+        return replace(self, models=models, events=tuple(events))
 
     def with_sources(self, sources: Sequence[Source], *, limits: Limits) -> Fork:
         """This fork with other limits, and with documents added as in `ForkChanges.sources`."""
@@ -94,8 +104,19 @@ class Fork:
 
     @property
     def replies(self) -> int:
-        """Number of inherited replies."""
-        return sum(isinstance(event, CallCompleted) for event in self.events)
+        """Number of calls whose reply is inherited."""
+        return len({event.key for event in self.events if isinstance(event, CallCompleted)})
+
+    @property
+    def failures(self) -> list[Ended]:
+        """The inherited ends of calls without a reply: their models answered, and are asked nothing again."""
+        inherited = {(event.key, event.attempt) for event in self.events if isinstance(event, Ended)}
+        return [end for end in self.failed if (end.key, end.attempt) in inherited]
+
+    @property
+    def asked_again(self) -> int:
+        """Number of the parent's calls without a reply that the fork makes again if it comes to them."""
+        return len(self.failed) - len(self.failures)
 
 
 def plan_fork(parent: str, *, store: Store, at: int | str, changes: ForkChanges) -> Fork:
@@ -110,7 +131,7 @@ def plan_fork(parent: str, *, store: Store, at: int | str, changes: ForkChanges)
     detail = old.detail if changes.detail is None else choose_detail(changes.detail, agents, models)
     if detail != old.detail and "reply_tokens" not in changes.settings:
         protocol = _resized(protocol, old.detail, detail)
-    return Fork(
+    planned = Fork(
         parent=parent,
         at=last,
         started=old,
@@ -126,13 +147,15 @@ def plan_fork(parent: str, *, store: Store, at: int | str, changes: ForkChanges)
         encoder=encoder,
         detail=detail,
         events=tuple(inherited_events(events, last, _encoder_name(encoder))),
+        failed=tuple(_failed(events, last)),
     )
+    return planned.with_models(models)
 
 
 def plan_telling(parent: str, fact: str, *, store: Store, changes: ForkChanges) -> Fork:
     """Return a fork of a finished session that is told a fact: every reply is inherited but those that follow from the positions.
 
-    Refusals by a limit are inherited as well, or the fork would continue what the limit had ended. Raises `SettingsError` for a
+    Failures and refusals by a limit are inherited as well, or the fork would continue what they had ended. Raises `SettingsError` for a
     session that is not finished, or that holds no positions.
     """
     events = store.read(parent)
@@ -157,12 +180,13 @@ def plan_telling(parent: str, fact: str, *, store: Store, changes: ForkChanges) 
     facts = (*(told if isinstance(told, list) else ()), fact.strip())
     changes = replace(changes, settings={**changes.settings, telling.setting: facts})
     planned = plan_fork(parent, store=store, at=END, changes=changes)
-    kept = inherited_events(events, planned.at, _encoder_name(planned.encoder), refusals=True)
+    kept = inherited_events(events, planned.at, _encoder_name(planned.encoder), failures=True)
     again = {event.key for event in kept if isinstance(event, Ended) and _has_phase(event, telling.again)}
     return replace(
         planned,
         events=tuple(event for event in kept if not _has_phase(event, telling.again)),
         calls=len(positions) + max(len(again), 1),
+        failed=(),
     )
 
 
@@ -250,26 +274,19 @@ def fork_position(parent: str, events: Sequence[AnyEvent], at: int | str) -> int
 
 
 def inherited_events(
-    events: Sequence[AnyEvent], last: int, encoder: str | None, *, refusals: bool = False
+    events: Sequence[AnyEvent], last: int, encoder: str | None, *, failures: bool = False
 ) -> list[AnyEvent]:
-    """Return replies, failures, answers and this encoder's vectors up to `last`, marked as inherited.
+    """Return replies, unusable ones too, answers and this encoder's vectors up to `last`, marked as inherited.
 
-    Events that the parent had inherited and repeated are left out. So are refusals by a limit and withdrawals at a quorum, unless
-    `refusals` are asked for.
+    Other failures, refusals by a limit and withdrawals at a quorum are left out, unless `failures` are asked for.
     """
     inherited: list[AnyEvent] = []
-    repeated = {e.key for e in events if isinstance(e, Ended) and e.seq <= last and not e.inherited and e.attempt == 1}
-    for event in events:
-        if event.seq > last:
-            break
-        if isinstance(event, Ended) and event.inherited and event.key in repeated:
-            continue
+    for event in _valid(events, last):
         if not isinstance(event, Ended | AnswerReceived | TextsEmbedded):
             continue
-        ended_early = isinstance(event, CallFailed) and (event.failure.is_limit or event.failure is FailureKind.QUORUM)
-        if ended_early and not refusals:
+        if isinstance(event, CallFailed) and not event.failure.is_of_reply and not failures:
             continue
-        if isinstance(event, TextsEmbedded) and event.encoder != encoder:
+        if isinstance(event, TextsEmbedded) and (event.encoder != encoder or (event.error and not failures)):
             continue
         marked: dict[str, object] = {
             "inherited": True,
@@ -281,6 +298,21 @@ def inherited_events(
             marked["reserve"] = False
         inherited.append(event.model_copy(update=marked))
     return inherited
+
+
+def _valid(events: Sequence[AnyEvent], last: int) -> Iterator[AnyEvent]:
+    """Yield the events up to `last` without those that the parent had inherited and repeated."""
+    repeated = {e.key for e in events if isinstance(e, Ended) and e.seq <= last and not e.inherited and e.attempt == 1}
+    for event in events:
+        if event.seq <= last and not (isinstance(event, Ended) and event.inherited and event.key in repeated):
+            yield event
+
+
+def _failed(events: Sequence[AnyEvent], last: int) -> Collection[Ended]:
+    """Return the last attempt of every call up to `last` that has no reply."""
+    ended = [event for event in _valid(events, last) if isinstance(event, Ended)]
+    answered = {event.key for event in ended if isinstance(event, CallCompleted)}
+    return {event.key: event for event in ended if event.key not in answered}.values()
 
 
 def changed_protocol(old: SessionStarted, settings: Mapping[str, object]) -> Protocol:
@@ -297,6 +329,10 @@ def changed_protocol(old: SessionStarted, settings: Mapping[str, object]) -> Pro
         )
     kept = {name: value for name, value in old.settings.items() if name in cls.model_fields}
     return cls(**{**kept, **settings})
+
+
+def _model_name(model: SeatModel | None) -> str | None:
+    return model if isinstance(model, str) else getattr(model, "name", None)
 
 
 def _encoder_name(encoder: str | Encoder | None) -> str | None:
