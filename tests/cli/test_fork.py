@@ -10,7 +10,7 @@ import pytest
 
 from cli.town import MODEL, TASK, Cli, Town, recorded
 from consilience.cli import sessions
-from consilience.domain.errors import SettingsError
+from consilience.domain.errors import Rejected, SettingsError
 from consilience.domain.paths import journal_path
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
@@ -34,7 +34,7 @@ def test_fork_makes_only_later_calls_and_prints_inherited_ones(cli: Cli, town: T
     assert child != parent
     assert f"Fork of {parent} from event" in result.stderr
     assert "5 replies inherited, not paid for again" in result.stderr
-    assert "5 inherited, not paid for here" in cli("show", child, "--view", "figures").stdout
+    assert "5 more inherited, not paid for here" in cli("show", child, "--view", "figures").stdout
     report = json.loads(Path("report/report.json").read_text())
     assert (report["parent"], report["settings"]["max_rounds"]) == (parent, 1)
     again = cli("replay", child, "--json")
@@ -228,3 +228,66 @@ def test_replay_shows_call_starts_at_their_recorded_times() -> None:
     refuse: Callable[[], None] = lambda: sessions.play(events, title="t", speed=float("nan"))  # noqa: E731
     with pytest.raises(SettingsError):
         refuse()
+
+
+def test_session_ended_by_a_limit_states_the_limit_and_the_fork_that_goes_on(cli: Cli, town: Town) -> None:
+    stopped = cli(*RUN, "--max-calls", "7")
+    id = recorded()[-1]
+    assert stopped.stdout.startswith(
+        "**Stopped: reached the limit of 7 calls, with 6 used and 1 held back for the closing answer (exhausted_budget)"
+    )
+    assert f"To go on: `consilience fork {id} --at end --max-calls N`." in stopped.stdout
+    assert "7 calls" in cli("show", id, "--view", "figures").stdout
+    report = json.loads(cli("show", id, "--json").stdout)
+    assert (report["limits"]["calls"], report["ledger"]["actual"]["requests"]) == (7, 6)
+    assert report["ledger"]["held_back"] == 1
+    resumed = cli("resume", id)
+    assert f"A fork goes on: consilience fork {id} --at end" in resumed.stderr
+    town.requests.clear()
+    forked = cli("fork", id, "--at", "end", "--max-calls", "40")
+    assert "6 replies inherited, not paid for again; 4 calls without a reply made again" in forked.stderr
+    assert "exhausted_budget" not in forked.stdout
+    assert "6 more inherited" in forked.stdout
+    assert len(town.requests) == 5
+
+
+def test_limit_of_a_phase_is_stated_with_the_option_that_raises_it(cli: Cli, town: Town) -> None:
+    stopped = cli(*RUN, "--phase-limit", "lateral_leaves:calls=1")
+    assert "reached the limit of 1 call for phase lateral_leaves (exhausted_budget)" in stopped.stdout
+    assert "--at end --phase-limit 'lateral_leaves:calls=N'`" in stopped.stdout
+
+
+def test_failed_session_names_the_fork_that_makes_the_failed_calls_again(cli: Cli, town: Town) -> None:
+    whole = town.reply
+    town.reply = lambda request: Rejected("the key is wrong")
+    failed = cli(*RUN)
+    id = recorded()[-1]
+    assert f"To make the failed calls again: `consilience fork {id} --at end`." in failed.stdout
+    town.reply = whole
+    forked = cli("fork", id, "--at", "end")
+    assert "0 replies inherited, not paid for again; 2 calls without a reply made again" in forked.stderr
+    assert "failed" not in forked.stdout.splitlines()[0]
+
+
+def test_fork_announces_unusable_replies_until_their_agent_has_another_model(cli: Cli, town: Town) -> None:
+    whole = town.reply
+    town.reply = lambda request: "" if request.key == "round-1/leaf_respond/L2N1" else whole(request)
+    cli(*RUN)
+    id = recorded()[-1]
+    town.reply = whole
+    same = cli("fork", id, "--at", "end", "--dry-run", "--json")
+    assert [json.loads(same.stdout)[name] for name in ("failures_inherited", "asked_again")] == [1, 0]
+    assert "1 call without a usable reply inherited (malformed)" in cli("fork", id, "--at", "end").stderr
+    other = cli("fork", id, "--at", "end", "--replace-agent", "L2N1=ollama:other", "--dry-run", "--json")
+    assert [json.loads(other.stdout)[name] for name in ("failures_inherited", "asked_again")] == [0, 1]
+
+
+def test_unfinished_session_shows_its_limits(cli: Cli, town: Town) -> None:
+    def interrupt(request: ModelRequest) -> object:
+        raise KeyboardInterrupt
+
+    town.reply = interrupt
+    cli(*RUN, "--max-calls", "7", "--agent-limit", "L2N1:tokens=9000")
+    id = recorded()[-1]
+    assert "Limits: 7 calls; agent L2N1: 9,000 tokens." in cli("show", id).stdout
+    assert json.loads(cli("show", id, "--json").stdout)["limits"]["calls"] == 7

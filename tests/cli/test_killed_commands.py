@@ -88,7 +88,7 @@ def test_killed_command_can_be_resumed(
         )
         assert line in again.stderr
         if flights:
-            assert f"{flights} interrupted, possibly charged" in again.stdout
+            assert f"{flights} more interrupted, possibly charged" in again.stdout
 
 
 def test_second_command_on_a_session_names_its_holder(

@@ -236,7 +236,7 @@ def test_exhausted_budget_still_ends_in_an_answer(cli: Cli, town: Town) -> None:
     result = cli("emergence", TASK, *QUICK, "--max-calls", "4")
     assert result.exit_code == 0
     assert result.stdout.startswith(
-        "**Stopped: reached the limit on calls (exhausted_budget) · 3 calls failed (budget)**"
+        "**Stopped: reached the limit of 4 calls (exhausted_budget) · 3 calls failed (budget)**"
     )
     assert len(town.requests) <= 4
 

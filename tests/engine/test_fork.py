@@ -568,4 +568,4 @@ async def test_fork_asks_again_for_an_unusable_reply_only_another_model(unusable
     assert same.requests == []
     report = await fork("p", store=store, at="end", replace={"L2N1": other}, models=same, session="r")
     assert report.failed_calls == ()
-    assert [(r.key, r.attempt) for r in other.requests][0] == ("round-1/leaf_respond/L2N1", 1)
+    assert next((r.key, r.attempt) for r in other.requests) == ("round-1/leaf_respond/L2N1", 1)

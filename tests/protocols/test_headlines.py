@@ -170,13 +170,16 @@ def test_silent_seat_prevents_convergence_above_the_threshold(protocol: Protocol
 
 
 LIMITS: Mapping[str, tuple[Limits, str]] = {
-    "calls": (Limits(calls=3), "reached the limit on calls (exhausted_budget)"),
-    "tokens": (Limits(tokens=4_000), "reached the limit on tokens (exhausted_budget)"),
-    "cost": (Limits(money=0.02), "reached the limit on cost (exhausted_budget)"),
-    "time": (Limits(seconds=0), "reached the limit on time (exhausted_time)"),
+    "calls": (Limits(calls=3), "reached the limit of 3 calls (exhausted_budget)"),
+    "tokens": (
+        Limits(tokens=4_000),
+        "reached the limit of 4,000 tokens, with 150 used and too little left for another call (exhausted_budget)",
+    ),
+    "cost": (Limits(money=0.02), "reached the limit of $0.02, with $0.14 used (exhausted_budget)"),
+    "time": (Limits(seconds=0), "reached the limit of 0 s (exhausted_time)"),
     "calls of one agent": (
         Limits(agents={"L2N1": SpendingLimits(calls=1)}),
-        "reached the limit on calls of agent L2N1 (exhausted_budget)",
+        "reached the limit of 1 call for agent L2N1 (exhausted_budget)",
     ),
     "steps": (Limits(steps=1), "reached the limit on steps after 1 round (exhausted_steps)"),
 }
@@ -188,7 +191,7 @@ def test_headline_of_a_run_ended_by_a_limit_names_the_limit(limit: str) -> None:
     model = ScriptedModel(lambda request: Scripted(agreeable(request), tokens_in=100, tokens_out=50, cost=0.01))
     store = SqliteStore(":memory:")
     report = run_sync("Is it so?", TRIO, model=model, limits=limits, options=Options(patience=0), store=store)
-    stop = words.partition(" (")[0]
+    stop = words.partition(" (")[0].partition(", with")[0]
     assert markdown(report).startswith(f"# Is it so?\n\n**Stopped: {words}")
     assert words in fragment(report)
     record = read_record(store, report.session)

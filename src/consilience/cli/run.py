@@ -394,7 +394,7 @@ def _inheritance(planned: forks.Fork) -> str:
 
 
 def _with_models(request: InheritingRequest, planned: forks.Fork) -> tuple[forks.Fork, dict[str, str]]:
-    """Return the fork with its models, documents and limits, and the model's name by agent. Limits that are not given are the parent's."""
+    """Return the fork with its models, documents and limits, and the model's name by agent. Limits default to the parent's."""
     sources = read_sources(request.source or (), planned.agents)
     limits = {name: value for name, value in read_limits(request, planned.agents) if value not in (None, {})}
     own = {id: str(name) for id, name in planned.models.items()}
@@ -430,7 +430,9 @@ def resume_session(request: ResumeRequest) -> int:
             if request.out is not None:
                 claim_directory(request.out)
             if not request.quiet:
-                notify(f"{session} is already finished; this is its report.")
+                notify(
+                    f"{session} is finished; this is its report. A fork goes on: consilience fork {session} --at end."
+                )
             request = replace(request, quiet=True)
         elif holder := store.holder(session):
             raise SessionBusy(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -90,6 +90,9 @@ class FailureKind(StrEnum):
         return StopReason.EXHAUSTED_TIME if self is FailureKind.TIME else StopReason.EXHAUSTED_BUDGET
 
 
+EACH = "*"
+"""In place of a name in limits: every agent, or every phase at every index, has a limit of its own."""
+
 LimitUnit = Literal["", "calls", "tokens", "cost", "time"]
 """What a limit bounds; empty if that was not recorded."""
 
@@ -137,6 +140,10 @@ class SpendingLimits(BaseModel):
     seconds: Quantity | None = None
     """Sum of the durations of its calls; of a session, the wall time in which a process holds it."""
 
+    def of(self, unit: LimitUnit) -> float | None:
+        """Return the limit on this unit; None without one."""
+        return {"calls": self.calls, "tokens": self.tokens, "cost": self.money, "time": self.seconds}.get(unit)
+
     if not TYPE_CHECKING:  # a type checker derives it from the fields
 
         def __init__(self, **limits: object) -> None:
@@ -159,6 +166,22 @@ class Limits(SpendingLimits):
     """Further limits by agent id; `"*"` for every agent."""
     phases: dict[str, SpendingLimits] = {}
     """Further limits by phase name (all its indices together) or `NAME/INDEX`; `"*"` for every phase at every index."""
+
+    def of_call(self, agent: str, phase: tuple[str, int] | None) -> Iterator[tuple[str, SpendingLimits]]:
+        """Yield the limits of agents and phases under which a call falls, each with its name: `agent A`, `each phase: draft/1`."""
+        found = [(f"agent {agent}", self.agents.get(agent)), (f"each agent: {agent}", self.agents.get(EACH))]
+        if phase is not None:
+            name, once = phase[0], f"{phase[0]}/{phase[1]}"
+            found += [(f"phase {name}", self.phases.get(name)), (f"each phase: {once}", self.phases.get(EACH))]
+            found += [(f"phase {once}", self.phases.get(once))]
+        yield from ((whose, limits) for whose, limits in found if limits is not None)
+
+    def named(self) -> Iterator[tuple[str, SpendingLimits]]:
+        """Yield the limits of agents and phases, each with its name: `agent A`, `each phase`."""
+        for kind, by_name in (("agent", self.agents), ("phase", self.phases)):
+            yield from (
+                (f"each {kind}" if name == EACH else f"{kind} {name}", limit) for name, limit in by_name.items()
+            )
 
     @field_validator("phases")
     @classmethod

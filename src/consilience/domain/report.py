@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from consilience.domain.agents import Agent
 from consilience.domain.events import AnyEvent, Noted, SessionStarted
 from consilience.domain.messages import Quotation
-from consilience.domain.outcome import Check, Estimate, FailureKind, LimitUnit, StopReason
+from consilience.domain.outcome import Check, Estimate, FailureKind, Limits, LimitUnit, StopReason
 from consilience.domain.positions import PositionChange
 from consilience.domain.sections import Presentation
 from consilience.domain.topology import Topology
@@ -100,6 +100,8 @@ class LedgerReport(Frozen):
     actual: UsageTotals
     reserve_drawn: bool = False
     """Whether the reserve paid for the closing call."""
+    held_back: int = 0
+    """Calls of the limit that were reserved for the closing call and not needed."""
 
 
 class Confidence(Frozen):
@@ -142,6 +144,17 @@ class Dissent(Frozen):
     position: str | None = None
     id: str | None = None
     """Id of the objection."""
+
+
+@dataclass(frozen=True)
+class ReportLimit:
+    """The limit that ended a run."""
+
+    unit: LimitUnit
+    whose: str = ""
+    """The agent or phase that it is for; empty for the session's own."""
+    value: float | None = None
+    """Calls, tokens, US dollars or seconds; None in sessions recorded before reports had limits."""
 
 
 ObjectionFate = Literal["yielded", "refuted", "stands", "unanswered"]
@@ -224,9 +237,11 @@ INCIDENTAL: dict[str, Any] = {
     "cut_replies": True,
     "facts": True,
     "same_material": True,
+    "limits": True,
     "failed_calls": {"__all__": {"limit", "exhausted"}},
     "ledger": {
         "reserve_drawn": True,
+        "held_back": True,
         "actual": {"requests", "retries", "fallbacks", "lost", "tokens_cached", "seconds"},
     },
 }
@@ -330,6 +345,8 @@ class Report(Frozen):
     """Findings that would change the answer, by its author."""
     unknown: tuple[str, ...] = ()
     """Unknowns named by the answer's author."""
+    limits: Limits = Limits()
+    """What the session was allowed to spend; of a fork, without inherited calls."""
     ledger: LedgerReport
     missing: tuple[MissingAgent, ...] = ()
     failed_calls: tuple[FailedCall, ...] = ()
@@ -351,12 +368,15 @@ class Report(Frozen):
         return ""
 
     @property
-    def limit_reached(self) -> str:
-        """The limit that ended the run: `calls`, `tokens`, `cost` or `time`, with the agent or phase that it is for; else empty."""
+    def limit_reached(self) -> ReportLimit | None:
+        """The limit that ended the run; None if another reason did, or if it was not recorded which limit."""
         for call in self.failed_calls:
             if call.exhausted and call.kind.is_limit and call.kind.exhaustion is self.stop_reason:
-                return f"{call.exhausted} of {call.limit}" if call.limit else call.exhausted
-        return ""
+                limits = (
+                    dict(self.limits.of_call(call.agent, call.phase)).get(call.limit) if call.limit else self.limits
+                )
+                return ReportLimit(call.exhausted, call.limit, limits.of(call.exhausted) if limits else None)
+        return None
 
     @property
     def digested_warnings(self) -> list[str]:

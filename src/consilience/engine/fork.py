@@ -7,7 +7,7 @@ reply are made again, except those whose model answered with something unusable 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,6 +22,7 @@ from consilience.domain.events import (
     CallFailed,
     Ended,
     Event,
+    ReplyRejected,
     SessionFinished,
     SessionStarted,
     TextsEmbedded,
@@ -88,14 +89,16 @@ class Fork:
     """The parent's events that may be inherited, marked as such."""
     calls: int | None = None
     """Max calls that the fork makes, without retries; None if that is not known."""
-    failed: tuple[Ended, ...] = ()
+    failed: tuple[ReplyRejected | CallFailed, ...] = ()
     """The last attempts of the parent's calls that ended without a reply, if the fork may make them again."""
 
     def with_models(self, models: Mapping[str, SeatModel]) -> Fork:
         """This fork with other models. A call without a reply is made again if its agent has another model than in the parent."""
         before = {agent.id: agent.model for agent in self.started.agents}
         again = {end.key for end in self.failed if before.get(end.agent) != _model_name(models.get(end.agent))}
-        events = (event for event in self.events if not (isinstance(event, Ended | AnswerReceived) and event.key in again))
+        events = (
+            event for event in self.events if not (isinstance(event, Ended | AnswerReceived) and event.key in again)
+        )
         return replace(self, models=models, events=tuple(events))
 
     def with_sources(self, sources: Sequence[Source], *, limits: Limits) -> Fork:
@@ -108,7 +111,7 @@ class Fork:
         return len({event.key for event in self.events if isinstance(event, CallCompleted)})
 
     @property
-    def failures(self) -> list[Ended]:
+    def failures(self) -> list[ReplyRejected | CallFailed]:
         """The inherited ends of calls without a reply: their models answered, and are asked nothing again."""
         inherited = {(event.key, event.attempt) for event in self.events if isinstance(event, Ended)}
         return [end for end in self.failed if (end.key, end.attempt) in inherited]
@@ -155,8 +158,8 @@ def plan_fork(parent: str, *, store: Store, at: int | str, changes: ForkChanges)
 def plan_telling(parent: str, fact: str, *, store: Store, changes: ForkChanges) -> Fork:
     """Return a fork of a finished session that is told a fact: every reply is inherited but those that follow from the positions.
 
-    Failures and refusals by a limit are inherited as well, or the fork would continue what they had ended. Raises `SettingsError` for a
-    session that is not finished, or that holds no positions.
+    Failures and refusals by a limit are inherited as well, or the fork would continue what they had ended. Raises `SettingsError`
+    for a session that is not finished, or that holds no positions.
     """
     events = store.read(parent)
     old = start_event(parent, events)
@@ -308,11 +311,13 @@ def _valid(events: Sequence[AnyEvent], last: int) -> Iterator[AnyEvent]:
             yield event
 
 
-def _failed(events: Sequence[AnyEvent], last: int) -> Collection[Ended]:
-    """Return the last attempt of every call up to `last` that has no reply."""
+def _failed(events: Sequence[AnyEvent], last: int) -> Iterator[ReplyRejected | CallFailed]:
+    """Yield the last attempt of every call up to `last` that has no reply."""
     ended = [event for event in _valid(events, last) if isinstance(event, Ended)]
     answered = {event.key for event in ended if isinstance(event, CallCompleted)}
-    return {event.key: event for event in ended if event.key not in answered}.values()
+    for end in {event.key: event for event in ended if event.key not in answered}.values():
+        if not isinstance(end, CallCompleted):
+            yield end
 
 
 def changed_protocol(old: SessionStarted, settings: Mapping[str, object]) -> Protocol:

@@ -43,8 +43,12 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
         "replied": replied,
         "quorum_met": bool(first) and replied >= max(needed, 1),
         "degraded": _degraded(failures, replied, len(first)),
+        "limits": state.limits,
         "ledger": LedgerReport(
-            estimated=state.estimate, actual=usage_totals(ended, state), reserve_drawn=state.ledger.reserve_drawn
+            estimated=state.estimate,
+            actual=usage_totals(ended, state),
+            reserve_drawn=state.ledger.reserve_drawn,
+            held_back=state.ledger.held_back,
         ),
         "missing": tuple(seat for seat in missing_agents(ended) if seat.agent in voiced),
         "failed_calls": failures,

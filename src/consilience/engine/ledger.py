@@ -27,8 +27,6 @@ CLOSING_SHARE = 0.2
 """Share of a session's time limit that is reserved for the closing call."""
 MAX_CLOSING_SECONDS = 60.0
 """Max seconds reserved for the closing call."""
-EACH = "*"
-"""In place of a name: every agent, or every phase at every index, has a cap of its own."""
 
 
 class BranchBudget:
@@ -403,20 +401,17 @@ class Ledger:
 
     def caps_of(self, agent: str, phase: Phase | None) -> Iterator[Cap]:
         """The caps under which a call falls."""
-        agents, phases = self.limits.agents, self.limits.phases
-        found = [(f"agent {agent}", agents.get(agent)), (f"each agent: {agent}", agents.get(EACH))]
-        if phase is not None:
-            name, once = phase[0], f"{phase[0]}/{phase[1]}"
-            found += [(f"phase {name}", phases.get(name)), (f"each phase: {once}", phases.get(EACH))]
-            found += [(f"phase {once}", phases.get(once))]
-        for whose, limits in found:
-            if limits is not None:
-                yield self._caps.setdefault(whose, Cap(whose, limits))
+        for whose, limits in self.limits.of_call(agent, phase):
+            yield self._caps.setdefault(whose, Cap(whose, limits))
 
     def unused_caps(self) -> list[str]:
         """Caps under which no call fell, by name: most likely a misspelled name."""
-        named = [f"agent {id}" for id in self.limits.agents] + [f"phase {name}" for name in self.limits.phases]
-        return [name for name in named if EACH not in name and name not in self._caps]
+        return [name for name, _ in self.limits.named() if name not in self._caps and not name.startswith("each ")]
+
+    @property
+    def held_back(self) -> int:
+        """Calls in the reserve, while it is not drawn; 0 without a limit on calls."""
+        return 0 if self.reserve_drawn or math.isinf(self.reserve.calls) else int(self.reserve.calls)
 
     def seconds_left(self, *, closing: bool) -> float:
         """Wall time left for deliberation, or for the closing call; infinite without a limit."""

@@ -18,6 +18,7 @@ from consilience.reporting.formatting import (
     printable,
     reply_text,
 )
+from consilience.reporting.limits import describe_limits
 from consilience.reporting.markdown import document_markdown
 from consilience.reporting.record import SessionRecord
 from consilience.reporting.report_sections import MAX_TITLE_CHARS, Chapter, MarkdownBlock, ReportDocument
@@ -62,6 +63,7 @@ def partial_json(record: SessionRecord) -> dict[str, object]:
         "settings": started.settings if started else None,
         "agents": [agent.model_dump(mode="json") for agent in state.agents],
         "estimate": started.estimate.model_dump(mode="json") if started else None,
+        "limits": started.limits.model_dump(mode="json") if started else None,
         "spent": {
             "calls": state.made,
             "tokens_in": state.tokens_in,
@@ -108,6 +110,8 @@ def _progress(record: SessionRecord) -> Iterator[str]:
         f"{state.tokens_in:,} tokens read and {describe_output_tokens(state.tokens_out, state.tokens_thought)}, "
         f"{money(state.cost)}, {duration(state.seconds)}."
     )
+    if limits := describe_limits(started.limits):
+        yield f"Limits: {limits}."
     open_calls = [key for key in record.flights if key not in (*state.awaited, *state.answered, *state.tickets)]
     if open_calls and record.holder:
         yield f"In flight: {_as_code(open_calls)}."

@@ -43,6 +43,7 @@ from consilience.reporting.formatting import (
     plural,
     seat_labels,
 )
+from consilience.reporting.limits import describe_limits, limit_words, use_words, way_on
 
 MAX_TITLE_CHARS = 160
 MAX_REASON_CHARS = 200
@@ -111,6 +112,7 @@ def report_document(report: Report, presentation: Presentation, *, stored: bool 
         footer += f' · new fact: `consilience tell {report.session} "…"`' if presentation.can_tell else ""
         footer += f" · more: `consilience show {report.session} --view {figures}`"
         footer += f" · other views: {escape_markdown(', '.join(others))}" if others else ""
+        footer += f"\n\n{way}" if (way := way_on(report)) else ""
     return ReportDocument(
         title=escape_markdown(one_line(report.task, MAX_TITLE_CHARS)),
         status=escape_markdown(headline(report, presentation)),
@@ -156,6 +158,8 @@ def headline(report: Report, presentation: Presentation) -> str:
     words = describe_stop(report, presentation)
     if report.stop_reason is StopReason.FAILED:
         words = "too few agents replied" if not report.quorum_met else "nothing could be concluded"
+    elif report.limit_reached:
+        words += use_words(report, report.limit_reached)
     unmet = (one_line(reason, MAX_REASON_CHARS) for reason in report.unmet)
     line = " · ".join((f"Stopped: {words} ({report.stop_reason.value})", *unmet))
     if report.degraded:
@@ -168,7 +172,7 @@ def headline(report: Report, presentation: Presentation) -> str:
 def describe_stop(report: Report, presentation: Presentation) -> str:
     """Return how a run stopped, in words; which limit ended it, if one did."""
     if report.limit_reached:
-        return f"reached the limit on {report.limit_reached}"
+        return limit_words(report.limit_reached)
     if presentation.ending:
         return presentation.ending
     if report.stop_reason is StopReason.EXHAUSTED_STEPS:
@@ -185,8 +189,9 @@ def describe_stop(report: Report, presentation: Presentation) -> str:
 def figures_line(report: Report, presentation: Presentation) -> str:
     """Return calls (with those possibly charged unseen), tokens, money, time and how the run stopped."""
     spent = report.ledger.actual
-    uncounted = ", ".join(filter(None, (presentation.calls, *_uncounted_calls(spent))))
-    calls = count(spent.calls, "call") + (f" ({uncounted})" if uncounted else "")
+    parts = ", ".join(filter(None, (presentation.calls, _timed_out(spent))))
+    calls = count(spent.calls, "call") + (f" in {spent.requests} requests" if spent.requests > spent.calls else "")
+    calls += (f" ({parts})" if parts else "") + "".join(f", and {more}" for more in _further_calls(spent))
     tokens = f"{spent.tokens_in:,} tokens read, {describe_output_tokens(spent.tokens_out, spent.tokens_thought)}"
     price = "price not known" if spent.cost is None else money(spent.cost)
     figures = (calls, tokens, price, duration(spent.seconds), describe_stop(report, presentation))
@@ -433,6 +438,8 @@ def _figures(report: Report, presentation: Presentation) -> Iterator[KeyFigure]:
     yield KeyFigure(name="Tokens", value=_tokens(report))
     yield KeyFigure(name="Money", value=money(report.ledger.actual.cost))
     yield KeyFigure(name="Time", value=duration(report.ledger.actual.seconds))
+    if limits := describe_limits(report.limits):
+        yield KeyFigure(name="Limits", value=limits)
     yield KeyFigure(name=plural(presentation.step).capitalize(), value=steps)
     if report.confidence.level is not None:
         yield KeyFigure(name="Confidence", value=f"{percent(report.confidence.level)} ({report.confidence.kind})")
@@ -451,21 +458,25 @@ def _calls(report: Report) -> str:
         f"{spent.repairs} asked again" if spent.repairs else "",
         count(spent.retries, "retry", "retries") if spent.retries else "",
         f"{spent.fallbacks} answered by a fallback model" if spent.fallbacks else "",
-        *_uncounted_calls(spent),
+        _timed_out(spent),
+        *_further_calls(spent),
     ]
     more = ", ".join(filter(None, extra))
     return f"{text}; {more}" if more else text
 
 
-def _uncounted_calls(spent: UsageTotals) -> list[str]:
-    """Return numbers of calls whose cost is not in the figures."""
+def _timed_out(spent: UsageTotals) -> str:
+    return f"{spent.timed_out} of them ended by a time limit, possibly charged" if spent.timed_out else ""
+
+
+def _further_calls(spent: UsageTotals) -> list[str]:
+    """Return the calls that are not in the number of calls."""
     named = (
         (spent.lost, "interrupted, possibly charged"),
-        (spent.timed_out, "ended by a time limit, possibly charged"),
         (spent.cached, "from recorded replies to the same request"),
         (spent.inherited, "inherited, not paid for here"),
     )
-    return [f"{number} {words}" for number, words in named if number]
+    return [f"{number} more {words}" for number, words in named if number]
 
 
 def _tokens(report: Report) -> str:
