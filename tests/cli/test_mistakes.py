@@ -92,6 +92,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "endless time": ((*RUN, "--max-time", "inf"), ("--max-time", "inf")),
     "endless time of one": ((*RUN, "--agent-limit", "L2N1:time=inf"), ("--agent-limit", "finite number")),
     "a kind twice": ((*RUN, "--agent-limit", "L2N1:calls=1,calls=2"), ("--agent-limit", "names one kind twice")),
+    "no phase": ((*RUN, "--phase-limit", "nosuch:calls=2", "--dry-run"), ("no phase 'nosuch'", "leaf_respond")),
     "no index": ((*RUN, "--phase-limit", "leaf_respond/x:calls=1"), ("--phase-limit", "NAME/INDEX with a number")),
     "quorum of 2": ((*RUN, "--quorum", "2"), ("--quorum", "0 to 1")),
     "out is a file": ((*RUN, "--out", "file"), ("file", "--out DIR")),

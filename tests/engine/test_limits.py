@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from consilience.domain.errors import RateLimited, Refused, ServerError
+from consilience.domain.errors import RateLimited, Refused, ServerError, UnknownName
 from consilience.domain.events import CallCompleted, CallFailed, canonical_digest
 from consilience.domain.messages import Source
 from consilience.domain.outcome import FailureKind, Limits, SpendingLimits, StopReason
@@ -153,13 +153,18 @@ async def test_agent_time_limit_counts_its_own_calls_only() -> None:
 
 async def test_limit_that_applies_to_no_call_is_a_warning() -> None:
     report, _, _ = await play(
-        Limits(phases={"latteral": SpendingLimits(calls=1)}, agents={"L9N9": SpendingLimits(calls=0)})
+        Limits(phases={"ballot": SpendingLimits(calls=1)}, agents={"L9N9": SpendingLimits(calls=0)})
     )
-    matching_warnings = [w for w in report.warnings if w.startswith("no call was made under")]
-    assert matching_warnings == [
-        "no call was made under the limit of agent L9N9",
-        "no call was made under the limit of phase latteral",
-    ]
+    agent, phase = (w for w in report.warnings if w.startswith("no call was made under"))
+    assert agent == "no call was made under the limit of agent L9N9"
+    assert phase.startswith("no call was made under the limit of phase ballot; phases of this run: leaf_respond, ")
+
+
+async def test_limit_on_an_unknown_phase_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(
+        UnknownName, match=r"no phase 'lateral'.*Did you mean 'lateral_leaves/1'\? Its phases: leaf_respond"
+    ):
+        await play(Limits(phases={"lateral/1": SpendingLimits(calls=1)}))
 
 
 async def test_agent_limit_counts_provider_retries() -> None:

@@ -65,7 +65,7 @@ from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.panels import Panel
 from consilience.domain.report import LedgerReport, Report, UsageTotals
 from consilience.engine import fork as forks
-from consilience.engine.protocol import Protocol, find_protocol, recorded_protocol, report_type
+from consilience.engine.protocol import Protocol, check_phases, find_protocol, recorded_protocol, report_type
 from consilience.engine.seats import choose_detail
 from consilience.engine.templates import recorded_templates
 from consilience.journal.open_store import open_store
@@ -210,6 +210,7 @@ def _prepare(
     protocol = read_settings(cls, settings, config).with_panel(panel)
     agents = in_dealing_order(protocol.agents(panel))
     limits = read_limits(request, agents)
+    check_phases(protocol, limits)
     if not 0 <= request.quorum <= 1:
         raise SettingsError(
             f"a quorum of {request.quorum} is not a share", where="--quorum", do="Give a number from 0 to 1."
@@ -401,7 +402,9 @@ def _with_models(request: InheritingRequest, planned: forks.Fork) -> tuple[forks
     if request.model is not None or request.models is not None:
         own = own_models("--replace-agent", request.replace_agent or (), planned.agents)
     models = assign_models(request, planned.agents, own, None)
-    return planned.with_models(models).with_sources(sources, limits=planned.limits.model_copy(update=limits)), models
+    planned = planned.with_models(models).with_sources(sources, limits=planned.limits.model_copy(update=limits))
+    check_phases(planned.protocol, planned.limits)
+    return planned, models
 
 
 def _pairs(option: str, form: str, arguments: Sequence[str] | None) -> dict[str, str]:

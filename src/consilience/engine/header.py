@@ -236,7 +236,13 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
         warnings.append(
             f"{counted(len(cut_off), 'call', 'calls')} failed where a limit allowed no further attempt: {cut_off[0][:300]}"
         )
-    warnings += [f"no call was made under the limit of {whose}" for whose in state.ledger.unused_caps()]
+    if unused := state.ledger.unused_caps():
+        made = ", ".join(dict.fromkeys(event.phase[0] for event in ended if event.phase))
+        phases = f"; phases of this run: {made}" if made else ""
+        warnings += [
+            f"no call was made under the limit of {whose}{phases if whose.startswith('phase ') else ''}"
+            for whose in unused
+        ]
     if unclaimed := state.recorder.unclaimed():
         warnings.append(
             f"{counted(len(unclaimed), 'inherited reply', 'inherited replies')} not used by this run: "

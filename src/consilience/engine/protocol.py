@@ -6,6 +6,8 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib.metadata import entry_points
 from inspect import cleandoc
@@ -19,7 +21,7 @@ from consilience.domain.agents import Agent
 from consilience.domain.detail import REPLY_TOKENS, Detail
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.messages import NO_OPTION
-from consilience.domain.outcome import Estimate
+from consilience.domain.outcome import EACH, Estimate, Limits
 from consilience.domain.panels import MAX_PERSONAS, Panel
 from consilience.domain.report import Report, register_report_finder
 from consilience.domain.topology import Topology
@@ -89,6 +91,9 @@ class Protocol(BaseModel, ABC):
     reads_target: ClassVar[bool] = False
     """Whether its command takes files, directories and changes that Git records in place of a task and documents. It then has a
     setting `left_out`, a tuple of texts without an option: what was not read."""
+    phase_names: ClassVar[tuple[str, ...]] = ()
+    """Names of all phases in which it makes calls; `observe_L*` stands for any ending. A limit on another phase is then refused
+    before the run. Empty if they are not known: such a limit is a warning in the report."""
     must_be_read: ClassVar[frozenset[str]] = frozenset()
     """Kinds of messages that become a warning if no later call reads them."""
     closing: ClassVar[bool] = True
@@ -212,6 +217,23 @@ class Protocol(BaseModel, ABC):
     @abstractmethod
     async def run(self, session: Session) -> Report:
         """Deliberate. It touches the world through `session` only: a run depends on settings, task, sources, seed and replies."""
+
+
+def check_phases(protocol: Protocol, limits: Limits) -> None:
+    """Raise `UnknownName` for a limit on a phase that the protocol does not have."""
+    known = protocol.phase_names
+    for limited in limits.phases:
+        name, slash, index = limited.partition("/")
+        if not known or name == EACH or any(fnmatchcase(name, pattern) for pattern in known):
+            continue
+        close = next((other for other in known if other.startswith(name)), None)
+        close = close or next(iter(get_close_matches(name, known, 1)), None)
+        meant = f"Did you mean {f'{close}{slash}{index}'!r}? " if close else ""
+        raise UnknownName(
+            f"{protocol.name} has no phase {name!r}",
+            where="the limit of a phase",
+            do=f"{meant}Its phases: {', '.join(known)}.",
+        )
 
 
 def register(protocol: type[Protocol]) -> type[Protocol]:

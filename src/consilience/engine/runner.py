@@ -33,7 +33,7 @@ from consilience.domain.report import Report
 from consilience.engine.execution import Options, Setup, build_state, execute, fault_hook, leased
 from consilience.engine.ports import AgentPort, ModelPort, WorkerPort
 from consilience.engine.prompt import PROMPT_FORMAT
-from consilience.engine.protocol import Protocol, find_protocol, recorded_protocol, report_type
+from consilience.engine.protocol import Protocol, check_phases, find_protocol, recorded_protocol, report_type
 from consilience.engine.recorder import Recorder
 from consilience.engine.seats import (
     Models,
@@ -352,6 +352,7 @@ def _check(setup: Setup) -> None:
                 "the document is empty", where=document.name or f"source {n}", do="Leave it out or fill it."
             )
     _check_name(setup.protocol)
+    check_phases(setup.protocol, setup.limits)
     fault_hook(setup.options)  # raises for an invalid fault point
 
 

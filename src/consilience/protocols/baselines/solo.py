@@ -130,6 +130,7 @@ class Solo(BaselineProtocol):
     # 3 took the first match of the answer pattern; 4 counted sentences in every prompt
     version: ClassVar[int] = 5
     report: ClassVar[type[SoloReport]] = SoloReport
+    phase_names: ClassVar[tuple[str, ...]] = ("answer", "critique", "rewrite")
     closing: ClassVar[bool] = True
 
     structured: Annotated[

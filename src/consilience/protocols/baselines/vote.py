@@ -38,6 +38,7 @@ class Vote(BaselineProtocol):
     # pattern; 3 counted sentences in every prompt
     version: ClassVar[int] = 4
     report: ClassVar[type[VoteReport]] = VoteReport
+    phase_names: ClassVar[tuple[str, ...]] = ("answer",)
     closing: ClassVar[bool] = False
 
     votes: Annotated[int, Field(ge=1, le=MAX_VOTES, description="number of independent answers")] = 5

@@ -76,6 +76,17 @@ class Broadcast(BroadcastSettings):
     version: ClassVar[int] = 4
     notes: ClassVar[Mapping[str, type[BaseModel]]] = NOTES
     report: ClassVar[type[BroadcastReport]] = BroadcastReport
+    phase_names: ClassVar[tuple[str, ...]] = (
+        "broadcast",
+        "re_broadcast",
+        "execute",
+        "execute_children",
+        "coordinate",
+        "synthesize",
+        "evaluate",
+        "self_reflect",
+        "strange_loop",
+    )
     closing: ClassVar[bool] = True
 
     async def run(self, session: Session) -> BroadcastReport:

@@ -43,6 +43,25 @@ class Debate(DebateSettings):
     """Agents debate in threads in virtual time; what really divides them is locked as a question, tested, and reported."""
 
     report: ClassVar[type[Report]] = DebateReport
+    phase_names: ClassVar[tuple[str, ...]] = (
+        "single",
+        "framing",
+        "opening",
+        "discovery",
+        "crux_lock",
+        "evidence",
+        "falsifiers",
+        "flips",
+        "crystallization",
+        "relations",
+        "comparison",
+        "final",
+        "rechecks",
+        "tests",
+        "told",
+        "synthesis",
+        "closing",
+    )
     notes: ClassVar[Mapping[str, type[BaseModel]]] = NOTES
     telling: ClassVar[Telling | None] = Telling(setting="new_facts", positions="final", again=("closing",))
 

@@ -51,6 +51,7 @@ class Decompose(TreeProtocol):
     # 3 asked workers for points that no agent read, and numbered the parts of every family from 1
     version: ClassVar[int] = 4
     report: ClassVar[type[DecomposeReport]] = DecomposeReport
+    phase_names: ClassVar[tuple[str, ...]] = ("split", "execute", "synthesize", "strange_loop")
     closing: ClassVar[bool] = True
 
     children: Annotated[

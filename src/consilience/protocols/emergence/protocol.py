@@ -54,6 +54,17 @@ class Emergence(TreeProtocol):
     version: ClassVar[int] = 4
     notes: ClassVar[Mapping[str, type[BaseModel]]] = NOTES
     report: ClassVar[type[EmergenceReport]] = EmergenceReport
+    phase_names: ClassVar[tuple[str, ...]] = (
+        "leaf_respond",
+        "lateral_leaves",
+        "lateral_L*",
+        "observe_L*",
+        "observe_root",
+        "signal_down",
+        "check_convergence",
+        "ballot",
+        "finalize",
+    )
     must_be_read: ClassVar[frozenset[str]] = frozenset({"nudge"})
     closing: ClassVar[bool] = True
 

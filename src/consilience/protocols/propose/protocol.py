@@ -51,6 +51,7 @@ class Propose(Protocol):
     summary: ClassVar[str] = "a model proposes a panel of personas for a task (used by --panel auto)"
     version: ClassVar[int] = 3  # 1 did not name failed calls; 2 cut what a role says after 500 characters
     report: ClassVar[type[ProposeReport]] = ProposeReport
+    phase_names: ClassVar[tuple[str, ...]] = ("propose",)
     closing: ClassVar[bool] = True
 
     personas: Annotated[int, Field(ge=2, le=12, description="number of personas")] = 4

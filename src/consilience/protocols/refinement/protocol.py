@@ -60,6 +60,7 @@ class Refinement(RefinementSettings):
     # draft, and started from the last pass instead of the best
     version: ClassVar[int] = 4
     report: ClassVar[type[RefinementReport]] = RefinementReport
+    phase_names: ClassVar[tuple[str, ...]] = ("intent", "draft", "specialist", "integrate", "critique", "revise")
     notes: ClassVar[Mapping[str, type[BaseModel]]] = {"pass": JudgedPass}
     closing: ClassVar[bool] = True
 

@@ -22,6 +22,7 @@ class Review(ReviewSettings):
 
     version: ClassVar[int] = 2
     report: ClassVar[type[ReviewReport]] = ReviewReport
+    phase_names: ClassVar[tuple[str, ...]] = ("review", "judge", "closing")
 
     async def run(self, session: Session) -> ReviewReport:
         run = ReviewRun(session, self)
