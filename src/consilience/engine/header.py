@@ -236,13 +236,7 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
         warnings.append(
             f"{counted(len(cut_off), 'call', 'calls')} failed where a limit allowed no further attempt: {cut_off[0][:300]}"
         )
-    if unused := state.ledger.unused_caps():
-        made = ", ".join(dict.fromkeys(event.phase[0] for event in ended if event.phase))
-        phases = f"; phases of this run: {made}" if made else ""
-        warnings += [
-            f"no call was made under the limit of {whose}{phases if whose.startswith('phase ') else ''}"
-            for whose in unused
-        ]
+    warnings += _unused_limits(state, ended)
     if unclaimed := state.recorder.unclaimed():
         warnings.append(
             f"{counted(len(unclaimed), 'inherited reply', 'inherited replies')} not used by this run: "
@@ -275,6 +269,14 @@ def _unread(state: State) -> Iterator[str]:
                 yield f"the {message.kind} {message.id} was read by no later call"
             elif unread:
                 yield f"the {message.kind} {message.id} was not read by {', '.join(unread)}"
+
+
+def _unused_limits(state: State, ended: Sequence[Ended]) -> Iterator[str]:
+    """Yield warnings about limits under which no call fell; for a phase, with the phases that there were."""
+    made = ", ".join(dict.fromkeys(event.phase[0] for event in ended if event.phase))
+    for whose in state.ledger.unused_caps():
+        known = f"; phases of this run: {made}" if made and whose.startswith("phase ") else ""
+        yield f"no call was made under the limit of {whose}{known}"
 
 
 def _timed_out(failures: Sequence[CallFailed]) -> list[str]:
