@@ -434,7 +434,7 @@ def resume_session(request: ResumeRequest) -> int:
                 claim_directory(request.out)
             if not request.quiet:
                 notify(
-                    f"{session} is finished; this is its report. A fork goes on: consilience fork {session} --at end."
+                    f"{session} is already finished; its report follows. A fork goes on: consilience fork {session} --at end."
                 )
             request = replace(request, quiet=True)
         elif holder := store.holder(session):
