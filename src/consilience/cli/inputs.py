@@ -204,6 +204,19 @@ def read_limits(request: SessionRequest, agents: Sequence[Agent]) -> Limits:
 _KINDS = {"calls": "calls", "tokens": "tokens", "cost": "money", "time": "seconds"}
 
 
+def read_pairs(option: str, form: str, arguments: Sequence[str] | None) -> dict[str, str]:
+    """Return arguments such as KEY=VALUE as a mapping. Raises `SettingsError` for another form or a name given twice."""
+    pairs: dict[str, str] = {}
+    for argument in arguments or ():
+        name, equals, value = argument.partition("=")
+        if not equals or not name.strip():
+            raise SettingsError(f"{argument!r} is not {form}", where=option, do=f"Write {option} {form}.")
+        if name.strip() in pairs:
+            raise SettingsError(f"{name.strip()} is given twice", where=option, do="Give it once.")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
 def _one_at_a_time(option: str, form: str, argument: str) -> SettingsError:
     """Return the error for a comma-separated list in an option that must be repeated, because its values may contain commas."""
     return SettingsError(

@@ -19,6 +19,7 @@ from consilience.cli.inputs import (
     read_file,
     read_limits,
     read_material,
+    read_pairs,
     read_panel,
     read_request,
     read_sources,
@@ -311,9 +312,9 @@ def fork_session(request: ForkRequest) -> int:
             _changes(request),
             settings={
                 name: setting_value(partial(forks.changed_protocol, old), name, text)
-                for name, text in _pairs("--set", "KEY=VALUE", request.set).items()
+                for name, text in read_pairs("--set", "KEY=VALUE", request.set).items()
             },
-            perspectives=_pairs("--perspective", "ID=TEXT", request.perspective),
+            perspectives=read_pairs("--perspective", "ID=TEXT", request.perspective),
             task=None if request.task is None else read_task(request.task),
         )
         planned = forks.plan_fork(parent, store=store, at=request.at, changes=changes)
@@ -334,7 +335,7 @@ def tell_session(request: TellRequest) -> int:
 
 def _changes(request: InheritingRequest) -> forks.ForkChanges:
     return forks.ForkChanges(
-        replace=_pairs("--replace-agent", "ID=MODEL", request.replace_agent),
+        replace=read_pairs("--replace-agent", "ID=MODEL", request.replace_agent),
         prompts=request.prompts,
         encoder=request.encoder,
         detail=request.detail,
@@ -405,18 +406,6 @@ def _with_models(request: InheritingRequest, planned: forks.Fork) -> tuple[forks
     planned = planned.with_models(models).with_sources(sources, limits=planned.limits.model_copy(update=limits))
     check_phases(planned.protocol, planned.limits)
     return planned, models
-
-
-def _pairs(option: str, form: str, arguments: Sequence[str] | None) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for argument in arguments or ():
-        name, equals, value = argument.partition("=")
-        if not equals or not name.strip():
-            raise SettingsError(f"{argument!r} is not {form}", where=option, do=f"Write {option} {form}.")
-        if name.strip() in pairs:
-            raise SettingsError(f"{name.strip()} is given twice", where=option, do="Give it once.")
-        pairs[name.strip()] = value.strip()
-    return pairs
 
 
 def resume_session(request: ResumeRequest) -> int:
