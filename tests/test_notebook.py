@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import html5lib
+import pytest
 
 import consilience
 from consilience.domain.report import Report
@@ -68,6 +69,27 @@ def test_report_read_from_json_shows_its_page(tmp_path: Path) -> None:
             "print(json.dumps([before, report._repr_html_() is not None, report._repr_markdown_() is not None]))"
         )
         assert json.loads(run(code)) == [[], True, True], name
+
+
+@pytest.mark.parametrize("module", ["consilience", "consilience.deliberation"])
+def test_report_of_a_deliberation_renders_itself_without_another_import(module: str, tmp_path: Path) -> None:
+    code = (
+        f"from {module} import Deliberation\nfrom consilience.testing import ScriptedModel\n"
+        "from consilience.protocols.baselines import Solo\n"
+        "report = Deliberation(Solo(), model=ScriptedModel(lambda request: 'It depends.')).run_sync('Why?')\n"
+        f"print('It depends.' in report._repr_html_(), report.markdown() != '', len(report.save({str(tmp_path)!r})))"
+    )
+    assert run(code) == "True True 3"
+
+
+def test_own_report_read_from_json_renders_itself(tmp_path: Path) -> None:
+    stored = tmp_path / "report.json"
+    stored.write_text(reported().model_dump_json())
+    code = (
+        "from consilience.protocol import Report\n\nclass Own(Report): ...\n\n"
+        f"print('It depends.' in Own.model_validate_json(open({str(stored)!r}).read()).markdown())"
+    )
+    assert run(code) == "True"
 
 
 def test_domain_report_without_api_has_no_page_and_imports_no_reporting() -> None:

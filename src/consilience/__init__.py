@@ -95,7 +95,7 @@ def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name.endswith("Report"):
-        import_module("consilience.api")  # lets notebooks display reports
+        import_module("consilience.reporting.renderers")
     value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value

@@ -1,7 +1,4 @@
-"""The functions of the Python API, which call `consilience.deliberation.Deliberation`.
-
-Importing this module lets notebooks display reports; the renderers are imported on first use.
-"""
+"""The functions of the Python API, which call `consilience.deliberation.Deliberation`."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from consilience.deliberation import Deliberation, Live, deliberation_from
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel
-from consilience.domain.report import Report, ReportRenderers, register_renderers
+from consilience.domain.report import Report
 from consilience.engine.fork import END
 from consilience.engine.protocol import ReportingProtocol
 from consilience.engine.runner import Models, Options
@@ -118,30 +115,3 @@ run_sync = as_blocking(deliberate, "run_sync")
 resume_sync = as_blocking(resume)
 replay_sync = as_blocking(replay)
 fork_sync = as_blocking(fork)
-
-
-def _markdown(report: Report) -> str:
-    from consilience.reporting.markdown import markdown
-
-    return markdown(report)
-
-
-def _html(report: Report) -> str:
-    from consilience.reporting.html import report_page
-
-    return report_page(report)
-
-
-def _fragment(report: Report) -> str:
-    from consilience.reporting.html import fragment
-
-    return fragment(report)
-
-
-def _save(report: Report, directory: Path) -> list[Path]:
-    from consilience.reporting.export import save_report
-
-    return save_report(report, directory)
-
-
-register_renderers(ReportRenderers(markdown=_markdown, html=_html, fragment=_fragment, save=_save))

@@ -433,7 +433,7 @@ class Report(Frozen):
     @staticmethod
     def _required_renderers() -> ReportRenderers:
         if not _renderers:
-            raise RuntimeError("no renderers are registered; import a name from consilience first")
+            raise RuntimeError("no renderers are registered; import consilience.reporting.renderers first")
         return _renderers[0]
 
     def _repr_markdown_(self) -> str | None:

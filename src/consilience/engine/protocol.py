@@ -28,6 +28,7 @@ from consilience.domain.topology import Topology
 from consilience.domain.validation import describe_invalid
 from consilience.engine.sources import Document
 from consilience.engine.templates import Templates, load
+from consilience.reporting import renderers as renderers  # lets every report of a protocol render itself
 
 if TYPE_CHECKING:
     from consilience.engine.session import Session
