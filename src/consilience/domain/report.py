@@ -8,7 +8,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, ClassVar, Literal
+
+from pydantic import ValidationError
 
 from consilience.domain.agents import Agent
 from consilience.domain.events import AnyEvent, Noted, SessionStarted
@@ -18,6 +21,7 @@ from consilience.domain.positions import PositionChange
 from consilience.domain.sections import Presentation
 from consilience.domain.topology import Topology
 from consilience.domain.validation import Frozen as Frozen
+from consilience.domain.validation import describe_invalid
 
 
 class Claim(Frozen):
@@ -281,15 +285,41 @@ def find_report(protocol: str) -> type[Report]:
     return (_report_finders[0](protocol) if _report_finders else None) or Report
 
 
+NOT_PRESENTED = "the protocol's sections and views are missing: "
+"""Begins the warning in a report whose presentation failed."""
+
+
 def present(report: Report) -> Presentation:
     """Return `report.presentation()`; an empty one, with a warning in the log, if the protocol's code fails."""
+    presentation, problem = try_present(report)
+    if problem:
+        logging.getLogger("consilience").warning("in the report of %s %s", report.protocol, problem)
+    return presentation
+
+
+def try_present(report: Report) -> tuple[Presentation, str]:
+    """Return `report.presentation()` and "", or an empty one and a warning with the exception and its place in the protocol."""
     try:
-        return report.presentation()
-    except Exception:
-        logging.getLogger("consilience").warning(
-            "the sections of %s could not be built", report.protocol, exc_info=True
-        )
-        return Presentation()
+        presentation = report.presentation()
+        if not isinstance(presentation, Presentation):
+            raise TypeError(f"it returned {presentation!r:.60}, not a Presentation")
+    except Exception as error:
+        return Presentation(), f"{NOT_PRESENTED}{_describe_failure(error, type(report))}"
+    return presentation, ""
+
+
+def _describe_failure(error: Exception, cls: type[Report]) -> str:
+    """Return `presentation() failed at MODULE, line N: ERROR`, with the innermost line of the protocol's own package."""
+    package = cls.__module__.partition(".")[0]
+    frames = [(frame.f_globals.get("__name__", ""), line) for frame, line in walk_tb(error.__traceback__)]
+    own = [(module, line) for module, line in frames if module.partition(".")[0] == package and module != __name__]
+    place = f" at {own[-1][0]}, line {own[-1][1]}" if own else ""
+    kind = type(error).__name__
+    if isinstance(error, ValidationError):
+        kind, message = f"invalid {error.title}", describe_invalid(error)
+    else:
+        message = " ".join(str(error).split())
+    return f"presentation() failed{place}: {kind}: {message:.300}"
 
 
 class Report(Frozen):
@@ -380,8 +410,9 @@ class Report(Frozen):
 
     @property
     def digested_warnings(self) -> list[str]:
-        """The warnings without lost calls and expired claims, which a run with the same replies may not have."""
-        return [w for w in self.warnings if not w.startswith(("lost calls", "tickets offered again"))]
+        """The warnings without those that a run with the same replies may not have: of lost calls, expired claims, and defects in
+        a protocol's code that may be mended."""
+        return [w for w in self.warnings if not w.startswith(("lost calls", "tickets offered again", NOT_PRESENTED))]
 
     def digest(self) -> str:
         """Return the SHA-256 (hex) of the report without session id, times, retries and cached tokens.

@@ -2,18 +2,27 @@
 
 A protocol builds them in its own folder; they are stored with the finished session, and `reporting` renders them to the
 terminal, Markdown, HTML and SVG. All strings are plain text, shown as they are: no HTML and no Markdown. The exception is
-`AgentText`, an agent's own Markdown.
+`AgentText`, an agent's own Markdown. Building a block, a picture or a presentation that could not be shown is an error.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 ReportPart = Literal["answer", "basis", "differences", "unknown", "trust", "figures"]
 """The places of a report, in their order on every face: the answer with what stopped the run; what it rests on; where the
 agents differed and the outcome; what would overturn it and what is unknown; how far to trust it; figures."""
+
+UnitValue = Annotated[float, Field(ge=0, le=1)]
+"""A value on a scale from 0 to 1."""
+
+FIGURES = "figures"
+"""The folded section with all figures, which a protocol may replace."""
+COMMON_VIEWS = ("tree", "evolution", "convergence", "reads", FIGURES)
+"""Names of the views that every session has. A protocol's views have other names."""
 
 Tone = Literal["plain", "quiet", "bad", "wait", "frame"]
 """How a node or cell is drawn: ordinary, without activity, failed, waiting, singled out."""
@@ -103,6 +112,15 @@ class Table(_Data):
     """How many columns, from the first, hold words; the others hold figures."""
     refs: tuple[Refs, ...] = ()
     """Of each row; empty if no row has any."""
+
+    @model_validator(mode="after")
+    def _same_lengths(self) -> Self:
+        for n, row in enumerate(self.rows, 1):
+            if len(row) != len(self.heads):
+                raise ValueError(f"row {n} of the table has {len(row)} cells, but there are {len(self.heads)} heads")
+        if self.refs and len(self.refs) != len(self.rows):
+            raise ValueError(f"the table has refs for {len(self.refs)} of {len(self.rows)} rows")
+        return self
 
 
 class KeyFigure(_Data):
@@ -214,8 +232,8 @@ class Matrix(_Data):
 
     form: Literal["matrix"] = "matrix"
     title: str = ""
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
+    rows: Annotated[tuple[str, ...], Field(min_length=1)]
+    columns: Annotated[tuple[str, ...], Field(min_length=1)]
     cells: tuple[MatrixCell, ...]
     legend: tuple[str, ...] = ()
 
@@ -224,8 +242,8 @@ class Bar(_Data):
     """A row of a bar chart."""
 
     name: str
-    value: float | None = None
-    dots: tuple[float, ...] = ()
+    value: UnitValue | None = None
+    dots: tuple[UnitValue, ...] = ()
     """Single values on the same scale."""
     note: str = ""
     lines: tuple[str, ...] = ()
@@ -238,7 +256,7 @@ class Bars(_Data):
     form: Literal["bars"] = "bars"
     title: str = ""
     rows: tuple[Bar, ...]
-    threshold: float | None = None
+    threshold: UnitValue | None = None
     legend: tuple[str, ...] = ()
 
 
@@ -303,6 +321,14 @@ class Grid(_Data):
     """What the values of the columns measure."""
     threshold: float | None = None
     legend: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _known_places(self) -> Self:
+        rows, columns = set(self.rows), {column.name for column in self.columns}
+        for cell in self.cells:
+            if cell.row not in rows or cell.column not in columns:
+                raise ValueError(f"the grid has no place for the cell at row {cell.row!r}, column {cell.column!r}")
+        return self
 
 
 Picture = Annotated[Graph | Matrix | Bars | Series | Grid, Field(discriminator="form")]
@@ -386,3 +412,17 @@ class Presentation(_Data):
     """Kinds of replies that do not contribute to the answer, such as a sealed position; left out of the evolution view."""
     columns: tuple[ProgressColumn, ...] = ()
     """What goes on at present, of a session that is not finished."""
+
+    @model_validator(mode="after")
+    def _distinct_views(self) -> Self:
+        """`show --view` finds views and folded sections by name."""
+        folded = [section.name for section in self.sections if section.folded and section.name != FIGURES]
+        names = [*folded, *(view.name for view in self.views)]
+        for name in names:
+            if not re.fullmatch("[A-Za-z0-9-]+", name):
+                raise ValueError(f"the view name {name!r:.60} may have only letters, digits and hyphens")
+            if name in COMMON_VIEWS:
+                raise ValueError(f"every session has a view {name!r}; name the protocol's view otherwise")
+            if names.count(name) > 1:
+                raise ValueError(f"two views are named {name!r}")
+        return self

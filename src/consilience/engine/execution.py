@@ -25,7 +25,7 @@ from consilience.domain.events import (
     text_id,
 )
 from consilience.domain.outcome import THINKING_TOKENS, Limits, ThinkingLevel
-from consilience.domain.report import Report, present
+from consilience.domain.report import Report, try_present
 from consilience.engine.activity import Activity, Phase
 from consilience.engine.faults import Crash, parse_fault
 from consilience.engine.ledger import Ledger
@@ -222,21 +222,25 @@ async def _run(protocol: Protocol, session: Session, state: State) -> Report:
         current.set_attribute("consilience.stop_reason", report.stop_reason.value)
     state.faults("before_finish", None)
     if not state.recorder.replay:
-        event, texts = await asyncio.to_thread(_finish_event, report)
+        report, event, texts = await asyncio.to_thread(_finish, report)
         await state.recorder.commit(event, texts)
     state.faults("after_finish", None)
     return report
 
 
-def _finish_event(report: Report) -> tuple[SessionFinished, tuple[str, str]]:
-    body, shown = report.model_dump_json(), present(report).model_dump_json()
+def _finish(report: Report) -> tuple[Report, SessionFinished, tuple[str, str]]:
+    """Return the report, with a warning if its presentation failed, and the last event with its texts."""
+    presentation, problem = try_present(report)
+    if problem:
+        report = report.model_copy(update={"warnings": (*report.warnings, problem)})
+    body, shown = report.model_dump_json(), presentation.model_dump_json()
     event = SessionFinished(
         stop_reason=report.stop_reason,
         report=text_id(body),
         report_digest=report.digest(),
         presentation=text_id(shown),
     )
-    return event, (body, shown)
+    return report, event, (body, shown)
 
 
 async def _note_time(state: State) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Protocol, Self
 
-from pydantic import ConfigDict, PrivateAttr
+from pydantic import ConfigDict, PrivateAttr, ValidationError
 
 from consilience.domain.agents import Agent
 from consilience.domain.events import (
@@ -35,6 +35,14 @@ Text = Callable[[str], str]
 _NUMBERED = re.compile(r"([a-z_]+)-(\d+)")
 
 
+def _stored_presentation(text: str) -> Presentation | None:
+    """Return a presentation from its JSON; None if an earlier version stored what cannot be shown."""
+    try:
+        return Presentation.model_validate_json(text)
+    except ValidationError:
+        return None
+
+
 class AnyReport(Report):
     """A report of any protocol. Fields that the protocol adds to the header are kept."""
 
@@ -46,7 +54,7 @@ class AnyReport(Report):
     def recorded(cls, report: str, presentation: str) -> Self:
         """Return a recorded report from its JSON and the JSON of the presentation stored with it; "" for none."""
         recorded = cls.model_validate_json(report)
-        recorded._stored = Presentation.model_validate_json(presentation) if presentation else None
+        recorded._stored = _stored_presentation(presentation) if presentation else None
         return recorded
 
     def presentation(self) -> Presentation:
@@ -153,7 +161,9 @@ class SessionRecord:
         """
         finished, started = self.state.finished, self.state.started
         if finished and finished.presentation:
-            return Presentation.model_validate_json(self.text(finished.presentation))
+            stored = _stored_presentation(self.text(finished.presentation))
+            if stored is not None:
+                return stored
         if self.report is not None and started is not None:
             return present(self.report)
         if started is None:

@@ -43,7 +43,7 @@ COMMON: Mapping[str, SessionView] = {
     ),
     "reads": SessionView(reads.HEADING, reads.fold, reads.text, reads.draw, reads.plain),
 }
-"""By the names that `--view` takes. A protocol's view of the same name replaces it."""
+"""By the names that `--view` takes, those of `COMMON_VIEWS`."""
 
 
 def views_of(record: SessionRecord) -> dict[str, SessionView]:
