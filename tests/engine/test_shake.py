@@ -10,20 +10,22 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, Field, field_validator
 
-from consilience.domain.errors import ProtocolViolation
 from consilience.domain.messages import Label
 from consilience.engine.prompt import schema_for
 from consilience.models.port import ModelRequest
 from consilience.protocol import (
     Estimate,
     Failure,
+    Presentation,
     Prompt,
     Protocol,
     Quote,
     Reply,
     Report,
+    Section,
     Session,
     StopReason,
+    Table,
     Topology,
     complete,
     exhaustion,
@@ -44,7 +46,7 @@ class Opinion(BaseModel):
 class Panel(Protocol):
     """Three opinions, read by the first agent, who answers."""
 
-    templates = {"instructions": "Be brief.", "ask": "Give your opinion, {{ who }}.", "close": "Answer."}
+    templates = {"instructions": "Be brief.", "ask": "{{ seat }} Give your opinion, {{ who }}.", "close": "Answer."}
 
     def topology(self) -> Topology:
         return complete(3)
@@ -56,7 +58,7 @@ class Panel(Protocol):
         asks = [
             session.ask(
                 a.id,
-                Prompt(session.render_template("ask", who=a.id)),
+                Prompt(session.render_template("ask", who=a.id, seat=a.introduction())),
                 key=f"ask/{a.id}",
                 returns=Opinion,
                 audience=("A1",),
@@ -145,6 +147,35 @@ class Unclosed(Panel):
         )
 
 
+class Anonymous(Panel):
+    """Does not print the introductions of its agents."""
+
+    templates = {"ask": "Give your opinion, {{ who }}.{# {{ seat }} #}"}
+
+
+class Misshapen(Report):
+    def presentation(self) -> Presentation:
+        rows = (("one",),) if self.answer else ()
+        return Presentation(sections=(Section(name="t", part="basis", blocks=(Table(heads=("a", "b"), rows=rows),)),))
+
+
+class Unpresentable(Panel):
+    """Its report cannot be shown if it has an answer."""
+
+    async def run(self, session: Session) -> Report:
+        report = await super().run(session)
+        return Misshapen(**dict(report))
+
+
+class Hasty(Panel):
+    """Fails where the budget refused its first call."""
+
+    async def run(self, session: Session) -> Report:
+        report = await super().run(session)
+        assert report.replied, "nobody replied"
+        return report
+
+
 class Undeclared(Panel):
     """Makes a closing call, and declares that it makes none."""
 
@@ -152,7 +183,9 @@ class Undeclared(Panel):
 
 
 def test_closing_call_that_is_not_declared_is_a_violation() -> None:
-    with pytest.raises(ProtocolViolation, match=r"'close' is asked with closing=True .* declares closing = False"):
+    with pytest.raises(
+        ShakeFailed, match=r"ProtocolViolation: .*'close' is asked with closing=True .* declares closing = False"
+    ):
         shake(Undeclared())
 
 
@@ -171,7 +204,16 @@ def test_valid_protocol_passes_shake_with_all_kinds_of_runs() -> None:
         (Racing(), r"order of arrival \d+: the journals differ first at place .*close"),
         (Counting(), r"the journals differ first at place 0 .call_completed close.: digest"),
         (Modest(), r"made 4 calls, and estimates at most 3"),
-        (Pretending(), r"with a budget of 0 of 4 calls: stopped as settled"),
+        (
+            Pretending(),
+            r"with a budget of 0 of 4 calls: stopped as settled, .* Pass the failures of all calls to exhaustion\(\)",
+        ),
+        (Anonymous(), r"with a panel: points of view in no prompt, .*: A1, A2, A3\. .*introduction\(\)"),
+        (
+            Unpresentable(),
+            r"in a run: .*presentation\(\) failed at \S*test_shake, line \d+: invalid Table: row 1 .* has 1 cells, .* 2 heads",
+        ),
+        (Hasty(), r"hasty, with a budget of 0 of 4 calls: AssertionError: nobody replied"),
         (
             Unclosed(),
             r"no run that its budget ended made a call with closing=True. Make one, or declare closing = False",

@@ -35,15 +35,22 @@ class Agent(Frozen):
 
     def introduction(self, perspective: str | None = None) -> str:
         """Return the introduction of the agent in its prompts. `perspective` replaces its own."""
-        parts = [
+        return " ".join(self._introduction(self.perspective if perspective is None else perspective))
+
+    def is_introduced_in(self, text: str) -> bool:
+        """Return whether a text contains a part of the introduction."""
+        return any(part in text for part in self._introduction(self.perspective))
+
+    def _introduction(self, perspective: str) -> list[str]:
+        parts = (
             f"You are {self.persona}." if self.persona else "",
-            self.perspective if perspective is None else perspective,
+            perspective,
             _sentence("Your interests", ", ".join(self.interests)),
             _sentence("Your time horizon", self.horizon),
             _sentence("The evidence you accept", self.evidence),
             _sentence("Your claim at the start", self.claim),
-        ]
-        return " ".join(filter(None, parts))
+        )
+        return list(filter(None, parts))
 
 
 def voices(agents: Iterable[Agent]) -> tuple[Agent, ...]:

@@ -288,6 +288,11 @@ def find_report(protocol: str) -> type[Report]:
 NOT_PRESENTED = "the protocol's sections and views are missing: "
 """Begins the warning in a report whose presentation failed."""
 
+NOT_INTRODUCED = "points of view in no prompt, and so without effect: "
+"""Begins the warning in a report about agents whose persona or perspective the protocol did not print."""
+INCIDENTAL_WARNINGS = ("lost calls", "tickets offered again", NOT_PRESENTED, NOT_INTRODUCED)
+"""Beginnings of warnings that a run with the same replies may not have, or that earlier versions did not give."""
+
 
 def present(report: Report) -> Presentation:
     """Return `report.presentation()`; an empty one, with a warning in the log, if the protocol's code fails."""
@@ -410,9 +415,8 @@ class Report(Frozen):
 
     @property
     def digested_warnings(self) -> list[str]:
-        """The warnings without those that a run with the same replies may not have: of lost calls, expired claims, and defects in
-        a protocol's code that may be mended."""
-        return [w for w in self.warnings if not w.startswith(("lost calls", "tickets offered again", NOT_PRESENTED))]
+        """The warnings without the incidental ones."""
+        return [w for w in self.warnings if not w.startswith(INCIDENTAL_WARNINGS)]
 
     def digest(self) -> str:
         """Return the SHA-256 (hex) of the report without session id, times, retries and cached tokens.

@@ -98,6 +98,9 @@ class Call(Generic[T]):
     async def run(self) -> Reply[T] | Failure:
         state, ask = self.state, self.ask
         state.recorder.claim(ask.key)
+        seat = state.unintroduced.get(ask.agent)
+        if seat is not None and seat.is_introduced_in("\n".join((*ask.prompt.preface, ask.prompt.request))):
+            del state.unintroduced[ask.agent]
         if ask.prompt.documents is not None:
             state.documents[ask.key] = state.opening.shown(ask.agent, ask.prompt.documents)
         fix: str | None = None

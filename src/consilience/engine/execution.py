@@ -303,6 +303,7 @@ def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> St
     )
     activity = Activity()
     faults = fault_hook(options)
+    own = {agent.id: agent.introduction() for agent in protocol.agents_without_panel()}
     state = State(
         id=recorder.journal.session,
         protocol=started.protocol,
@@ -332,6 +333,7 @@ def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> St
         parent=started.parent,
         notes=protocol.notes,
         must_be_read=protocol.must_be_read,
+        unintroduced={a.id: a for a in started.agents if a.introduction() not in ("", own.get(a.id))},
     )
     if faults is not None:
         state.faults = faults

@@ -10,7 +10,7 @@ from consilience.domain.agents import voices
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected, place_key
 from consilience.domain.messages import Quotation
 from consilience.domain.positions import exact
-from consilience.domain.report import FailedCall, LedgerReport, MissingAgent, UsageTotals
+from consilience.domain.report import NOT_INTRODUCED, FailedCall, LedgerReport, MissingAgent, UsageTotals
 from consilience.engine.analysis import independence
 from consilience.engine.call_failures import NO_FURTHER_ATTEMPT
 from consilience.engine.sizes import MIN_FIT
@@ -250,6 +250,10 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
     if requeued := [event for event in ended if event.volatile.get("requeued")]:
         calls = ", ".join(f"{event.agent} on {event.key}" for event in requeued[:5])
         warnings.append(f"tickets offered again after a claim that brought no answer: {calls}")
+    speakers = {event.agent for event in ended}
+    if unintroduced := [agent for agent in state.unintroduced if agent in speakers]:
+        use = "The protocol's prompts have to contain session.agent(id).introduction()"
+        warnings.append(f"{NOT_INTRODUCED}{', '.join(unintroduced)}. {use}")
     if state.lost:
         warnings.append(f"lost calls: {state.lost} in flight when a process ended, possibly charged")
     return warnings

@@ -90,6 +90,8 @@ class State:
     """Forks since each call was made, by key."""
     outdated: list[str] = field(default_factory=list)
     """Inherited calls that this fork had to repeat, by key."""
+    unintroduced: dict[str, Agent] = field(default_factory=dict)
+    """Agents with a point of view from a panel or a fork that no prompt has contained so far."""
     dropped: int = 0
     timeouts: Counter[str] = field(default_factory=Counter)
     """How often outside agents were too late, by agent."""

@@ -6,7 +6,8 @@ import asyncio
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,11 @@ from consilience.domain.errors import SessionWaiting
 from consilience.domain.events import AnyEvent, CallCompleted, Ended, ReplyRejected, canonical, canonical_digest
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, StopReason
-from consilience.domain.panels import Panel
-from consilience.domain.report import Report
+from consilience.domain.panels import MAX_PERSONAS, Panel, Persona
+from consilience.domain.report import NOT_INTRODUCED, NOT_PRESENTED, Report
 from consilience.engine.activity import Phase
 from consilience.engine.faults import Crash, Fault
-from consilience.engine.protocol import Protocol
+from consilience.engine.protocol import PanelSeats, Protocol
 from consilience.engine.runner import Options
 from consilience.engine.state import FaultHook
 from consilience.journal.sqlite import SqliteStore
@@ -34,6 +35,8 @@ MAX_TURNS = 12
 """Max delay of a reply, in turns of the event loop."""
 MALFORMED = 0.2
 EXHAUSTED = (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
+DEFECTS = (NOT_PRESENTED, NOT_INTRODUCED)
+"""Beginnings of the warnings about a defect in the protocol's code."""
 FORK_FIELDS = {"session", "parent", "ledger", "warnings"}
 """Fields of a report that may differ in a fork without changes."""
 
@@ -70,6 +73,8 @@ class ShakenRun:
 
     report: Report
     events: Sequence[AnyEvent]
+    what: str = ""
+    """Which run of `shake` it is."""
     asked: list[tuple[str, int]] = field(default_factory=list)
     """Requests as (key, attempt), in order of dispatch."""
     arrived: tuple[str, ...] = ()
@@ -133,8 +138,30 @@ class Arrivals:
         calls: int | None = None,
         path: Path | str = ":memory:",
         fault: FaultHook | None = None,
+        what: str = "in a run",
     ) -> ShakenRun:
-        """Run once, from start to end. If a fault kills the run, resume it from the journal at `path`."""
+        """Run once, from start to end. If a fault kills the run, resume it from the journal at `path`.
+
+        Raises `ShakeFailed`, which says `what` run it is, for an exception of the protocol and for the warnings in `DEFECTS`.
+        """
+        with self._named(what):
+            outcome = await self._run(order, calls, path, fault)
+        for warning in outcome.report.warnings:
+            self._require(not warning.startswith(DEFECTS), f"{what}: {warning}")
+        outcome.what = what
+        return outcome
+
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        """Name the run in which an exception is raised."""
+        try:
+            yield
+        except ShakeFailed:
+            raise
+        except Exception as error:
+            raise ShakeFailed(f"{self.protocol.name}, {what}: {type(error).__name__}: {error}") from error
+
+    async def _run(self, order: int | None, calls: int | None, path: Path | str, fault: FaultHook | None) -> ShakenRun:
         store, model, crashes, recorded, before = SqliteStore(path), Shuffled(self.reply, order), 0, set(), 0
         models = self._models(model, order)
         options = Options(faults=fault, patience=0)
@@ -150,16 +177,18 @@ class Arrivals:
             models = self._models(model, order)
             report = await to_the_end(store, models, resuming(store, models).resume(SESSION))
         asked = [(request.key, request.attempt) for request in model.requests]
+        arrived, again = tuple(model.arrived), recorded & set(asked[before:])
         outcome = ShakenRun(
-            report, store.read(SESSION), asked, tuple(model.arrived), crashes, recorded & set(asked[before:])
+            report, store.read(SESSION), asked=asked, arrived=arrived, crashes=crashes, asked_again=again
         )
         store.close()
         return outcome
 
-    def _equal(self, reference: ShakenRun, outcome: ShakenRun, what: str) -> None:
+    def _equal(self, reference: ShakenRun, outcome: ShakenRun) -> None:
         if outcome.same != reference.same:
-            raise ShakeFailed(f"{self.protocol.name}, {what}: {difference(reference, outcome)}")
-        self._require(not outcome.asked_again, f"{what}: asked again although recorded: {sorted(outcome.asked_again)}")
+            raise ShakeFailed(f"{self.protocol.name}, {outcome.what}: {difference(reference, outcome)}")
+        again = sorted(outcome.asked_again)
+        self._require(not again, f"{outcome.what}: asked again although recorded: {again}")
 
     def _require(self, holds: bool, problem: str) -> None:
         if not holds:
@@ -183,8 +212,8 @@ class Arrivals:
         self._require(used <= self.need, f"made {used} calls, and estimates at most {limit}")
         arrived = set()
         for order in orders:
-            outcome = await self.run(order=order)
-            self._equal(reference, outcome, f"order of arrival {order}")
+            outcome = await self.run(order=order, what=f"order of arrival {order}")
+            self._equal(reference, outcome)
             arrived.add(outcome.arrived)
         return len(arrived)
 
@@ -192,17 +221,21 @@ class Arrivals:
         """Check that every budget of calls is kept, ends in a report that names the limit, and is the same in every order."""
         unlimited, orders, ended, points = await self.run(), list(orders), 0, set[str]()
         for calls in budgets:
-            outcome = await self.run(calls=calls, fault=lambda point, phase: points.add(point))
             what = f"with a budget of {calls} of {self.need} calls"
+            outcome = await self.run(calls=calls, fault=lambda point, phase: points.add(point), what=what)
             self._require(len(outcome.asked) <= calls, f"{what}: sent {len(outcome.asked)} requests")
             answered = outcome.report.answer is not None
             self._require(calls > 0 or not answered, f"{what}: gave an answer without a call")
             if len(outcome.asked) < len(unlimited.asked):
                 ended += calls > 0
                 stop = outcome.report.stop_reason
-                self._require(stop in EXHAUSTED, f"{what}: stopped as {stop}, and not by the budget")
+                self._require(
+                    stop in EXHAUSTED,
+                    f"{what}: stopped as {stop}, and not by the budget. Pass the failures of all calls to exhaustion(), and "
+                    "what it returns, if not None, as stop_reason",
+                )
             for order in orders:
-                self._equal(outcome, await self.run(order=order, calls=calls), f"{what}, order of arrival {order}")
+                self._equal(outcome, await self.run(order=order, calls=calls, what=f"{what}, order of arrival {order}"))
         self._require(
             not (self.protocol.closing and ended) or "closing_call" in points,
             "no run that its budget ended made a call with closing=True. Make one, or declare closing = False: "
@@ -212,7 +245,8 @@ class Arrivals:
     async def check_full_budget(self, reply: ReplyFunction | None = None) -> None:
         """Check that a budget of the max need changes nothing if no reply is malformed."""
         well_formed = replace(self, reply=reply or (lambda request: self.reply(replace(request, attempt=2))))
-        free, bound = await well_formed.run(), await well_formed.run(calls=self.need)
+        free = await well_formed.run(what="with well-formed replies")
+        bound = await well_formed.run(calls=self.need, what=f"with a budget of the max need, {self.need} calls")
         same = free.report.digest() == bound.report.digest() and sorted(free.asked) == sorted(bound.asked)
         self._require(same, f"a budget of the max need, {self.need} calls, changes the run: {difference(free, bound)}")
 
@@ -223,9 +257,11 @@ class Arrivals:
         reference, struck = await self.run(calls=calls), Counter[str]()
         for n, (point, nth) in enumerate(faults):
             path = directory / f"{point}-{nth}-{calls}.db"
-            outcome = await self.run(order=n, calls=calls, path=path, fault=Fault(point, nth=nth).hit)
+            budget = "no budget" if calls is None else f"a budget of {calls} calls"
+            what = f"killed at {point} #{nth} and resumed, order of arrival {n}, {budget}"
+            outcome = await self.run(order=n, calls=calls, path=path, fault=Fault(point, nth=nth).hit, what=what)
             struck[point] += outcome.crashes
-            self._equal(reference, outcome, f"killed at {point} #{nth}, budget {calls}")
+            self._equal(reference, outcome)
         return struck
 
     async def check_replay(self, directory: Path) -> None:
@@ -233,12 +269,23 @@ class Arrivals:
         outcome = await self.run(path=directory / "replay.db")
         store = SqliteStore(directory / "replay.db")
         finished: Deliberation[Report] = Deliberation(store=store)
-        replayed = await finished.replay(SESSION)
+        with self._named("in the replay"):
+            replayed = await finished.replay(SESSION)
         self._require(replayed.digest() == outcome.report.digest(), "the replay gives another report")
         self._require(store.read(SESSION) == outcome.events, "the replay wrote into the journal")
         resumed = await finished.resume(SESSION)
         self._require(resumed == outcome.report, "resuming the finished session gives another report")
         store.close()
+
+    async def check_panel(self) -> None:
+        """Check that the personas of a panel are in the prompts."""
+        if self.panel is None:
+            cls, seats = type(self.protocol), len(self.protocol.first_speakers)
+            if issubclass(cls, PanelSeats):
+                seats = min(max(seats, cls.min_seats), cls.max_seats)
+            personas = (Persona(name=f"Persona {n + 1}", description="You doubt.") for n in range(seats))
+            panel = Panel(name="shaken", description="Personas.", personas=tuple(personas)[:MAX_PERSONAS])
+            await replace(self, panel=panel).run(what="with a panel")
 
     async def check_forks(self, points: int, directory: Path) -> None:
         """Check that a fork without changes ends the same and makes only calls that come after its starting point."""
@@ -247,7 +294,8 @@ class Arrivals:
         for at in sorted({len(outcome.events) * n // points for n in range(points + 1)}):
             model = ScriptedModel(self.reply)
             models = self._models(model, None)
-            report = await to_the_end(store, models, resuming(store, models).fork(SESSION, at=at))
+            with self._named(f"in a fork at event {at} that changes nothing"):
+                report = await to_the_end(store, models, resuming(store, models).fork(SESSION, at=at))
             inherited = {(e.key, e.attempt) for e in outcome.events if isinstance(e, Ended) and e.seq <= at}
             again = inherited & {(request.key, request.attempt) for request in model.requests}
             self._require(not again, f"a fork at event {at} asked for what it had inherited: {sorted(again)}")
@@ -302,7 +350,7 @@ def shake(
 
     `Arrivals(protocol, reply=…)` sets the replies of its agents; for a protocol alone they come from `AnyModel`, some malformed.
     `orders`, `budgets`, `kills` and `forks`: max number of each, drawn by `seed`. The defaults take a few seconds for a protocol of
-    15 calls. Raises `ShakeFailed` with the difference.
+    15 calls. Raises `ShakeFailed` with the run and the difference or the exception.
     """
     arrivals = case if isinstance(case, Arrivals) else Arrivals(case)
     return run_blocking(_shake(arrivals, orders, budgets, kills, forks, random.Random(seed)))
@@ -325,4 +373,5 @@ async def _shake(arrivals: Arrivals, orders: int, budgets: int, kills: int, fork
             struck += await arrivals.check_kills(sample(faults, 3), directory, calls=calls)
         await arrivals.check_replay(directory)
         await arrivals.check_forks(forks, directory)
+        await arrivals.check_panel()
     return Shaken(arrivals.need, arrived, tuple(tried), dict(struck), forks)
