@@ -67,6 +67,11 @@ async def test_finished_session_replayed_or_resumed_returns_its_report_without_c
 
 
 @every_case
+async def test_run_with_a_panel_has_its_personas_in_the_prompts(case: Case) -> None:
+    await arrivals(case).check_panel()
+
+
+@every_case
 async def test_simulated_kill_leaves_no_task_and_no_unhandled_exception(case: Case, tmp_path: Path) -> None:
     """What an earlier test leaves behind would be told in the middle of a later one."""
     heard: list[str] = []

@@ -17,6 +17,7 @@ from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.panels import Panel, Persona
 from consilience.domain.report import Report
+from consilience.domain.sections import Bar, Bars, Presentation, View
 from consilience.domain.topology import Topology, complete
 from consilience.engine.prompt import Prompt
 from consilience.engine.protocol import Protocol
@@ -173,6 +174,67 @@ async def test_class_unknown_to_this_process_is_refused_with_a_remedy(store: Sql
     for again in (consilience.replay, consilience.fork):
         with pytest.raises(UnknownName, match=r"'elsewhere', which is not installed.*call consilience.resume"):
             await again(report.session, store=store)
+
+
+PANEL = Panel(
+    name="p",
+    description="d",
+    personas=(Persona(name="Eve", description="You doubt."), Persona(name="Tom", description="You hope.")),
+)
+
+
+class Introduced(RoundOf2Talks):
+    """The first agent is told who it is, the second is not."""
+
+    async def run(self, session: Session) -> Report:
+        seat = session.agents[0].introduction()
+        replies = await session.gather(
+            [session.ask(a.id, Prompt(seat if a.id == "A1" else "Speak."), key=f"say/{a.id}") for a in session.agents]
+        )
+        answer = replies[0].text if isinstance(replies[0], Reply) else None
+        return await session.report(Report, first=replies, stop_reason=StopReason.SETTLED, answer=answer)
+
+
+async def test_persona_that_no_prompt_contains_is_a_warning_of_the_report(store: SqliteStore) -> None:
+    report = await consilience.deliberate("Why?", Introduced(), model=model(), panel=PANEL, store=store)
+    (warning,) = report.warnings
+    assert warning.startswith("points of view in no prompt, and so without effect: A2.")
+    assert "session.agent(id).introduction()" in warning
+    assert (await consilience.resume(report.session, store=store)).warnings == report.warnings
+    assert (await consilience.replay(report.session, store=store)).warnings == report.warnings
+    forked = await consilience.fork(report.session, perspectives={"A1": "You laugh."}, at=0, store=store, model=model())
+    assert [w[:55] for w in forked.warnings] == [warning[:55]]
+    without = await consilience.deliberate("Why?", Introduced(), model=model(), store=store)
+    assert without.warnings == ()
+
+
+class Charted(Report):
+    def presentation(self) -> Presentation:
+        return Presentation(views=(View(name="bars", heading="Bars", picture=Bars(rows=(Bar(name="a", value=1.2),))),))
+
+
+class Misdrawn(RoundOf2Talks):
+    """Its report has a bar outside of the chart."""
+
+    report = Charted
+
+    async def run(self, session: Session) -> Report:
+        return Charted(**dict(await super().run(session)))
+
+
+async def test_exception_in_presentation_is_a_warning_that_names_it_and_its_place(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = await consilience.deliberate("Why?", Misdrawn(), model=model(), store=store)
+    assert report.answer
+    (warning,) = report.warnings
+    assert "sections and views are missing" in warning
+    assert f"at {__name__}, line " in warning
+    assert warning.endswith("invalid Bar: value must be at most 1.0, not 1.2")
+    assert "invalid Bar: value must be at most" in report.markdown()
+    assert await consilience.resume(report.session, store=store) == report
+    monkeypatch.setattr(Charted, "presentation", Report.presentation)
+    assert (await consilience.replay(report.session, store=store)).digest() == report.digest()
 
 
 MINE = '''

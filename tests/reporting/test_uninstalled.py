@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,4 +91,19 @@ async def test_failing_presentation_keeps_the_report(tmp_path: Path, monkeypatch
     assert report.answer
     assert "## Answer" in markdown(report)
     assert "<h2>Answer</h2>" in as_html(read_record(store, "s"))
+    store.close()
+
+
+async def test_stored_presentation_that_cannot_be_shown_is_made_again(tmp_path: Path) -> None:
+    """Earlier versions stored tables whose rows have another length than their heads."""
+    case = next(case for case in CASES if case.name == "emergence")
+    store = SqliteStore(tmp_path / "journal.db")
+    await runner.start(
+        "Is it so?", case.protocol, sources=case.sources, models=ScriptedModel(case.script), store=store, session="s"
+    )
+    record = read_record(store, "s")
+    assert record.state.finished is not None
+    stored = {record.state.finished.presentation: '{"above_answer": [{"kind": "table", "heads": ["a"], "rows": [[]]}]}'}
+    damaged = replace(record, text=lambda id: stored.get(id) or store.text(id))
+    assert damaged.presentation == record.presentation
     store.close()
