@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -250,3 +252,31 @@ def test_doctor_reports_broken_parts_without_crashing(cli: Cli, here: Path, home
     )
     assert "consilience.toml: NOT USABLE: the configuration is not valid TOML" in result.stdout
     assert "consilience.toml: read" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ("nowhere:Broken", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("broken:Missing", "AttributeError: module 'broken' has no attribute 'Missing'"),
+        ("broken:VALUE", "it is not a protocol"),
+        ("broken:Other", "its name is 'other'; entry point and class must have the same name"),
+    ],
+)
+def test_wrong_entry_point_is_named_with_its_package(target: str, problem: str, tmp_path: Path) -> None:
+    metadata = tmp_path / "broken_package-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-package\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[consilience.protocols]\nbroken = {target}\n")
+    code = "from consilience.protocol import *\nVALUE = 1\nclass Other(Protocol): ...\n"
+    (tmp_path / "broken.py").write_text(code)
+    says = (
+        f"the protocol 'broken' cannot be loaded: {problem}. "
+        f"Where: entry point broken = '{target}' of the package broken-package. Fix or remove that package."
+    )
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    for arguments in (["broken", "Why?"], ["doctor"]):
+        command = [sys.executable, "-m", "consilience", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 2
+        assert says in (done.stdout if arguments == ["doctor"] else done.stderr)

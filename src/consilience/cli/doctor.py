@@ -126,12 +126,22 @@ def _installation() -> list[Row]:
     rows = [
         Row("consilience", version("consilience")),
         Row("python", f"{platform.python_version()} ({sys.executable})"),
-        Row("protocols", ", ".join(sorted(installed_protocols()))),
+        _protocols(),
     ]
     for extra, module in EXTRAS.items():
         state = "installed" if is_installed(module) else f"not installed: pip install 'consilience[{extra}]'"
         rows.append(Row(f"extra {extra}", state))
     return rows
+
+
+def _protocols() -> Row:
+    names, problems = [], []
+    for name in sorted(installed_protocols()):
+        try:
+            names.append(find_protocol(name).name)
+        except UnknownName as error:
+            problems.append(f"NOT USABLE: {error}")
+    return Row("protocols", "; ".join([", ".join(names), *problems]), fine=not problems)
 
 
 def _data(config: Config) -> list[Row]:

@@ -263,42 +263,47 @@ def find_protocol(name: str) -> type[Protocol]:
             raise UnknownName(f"there is no protocol {name!r}", do=f"Known: {', '.join(protocol_names())}.")
     if known is not None:
         return known
-    import importlib
+    return _load_installed(name)
 
-    module, _, attribute = installed_protocols()[name].partition(":")
-    protocol = getattr(importlib.import_module(module), attribute)
-    if not (isinstance(protocol, type) and issubclass(protocol, Protocol)):
-        raise UnknownName(
-            f"the entry point {name!r} is not a protocol",
-            where=installed_protocols()[name],
-            do="Fix or remove that package.",
-        )
-    if protocol.name != name:
-        raise UnknownName(
-            f"the entry point {name!r} is the protocol {protocol.name!r}",
-            where=installed_protocols()[name],
-            do="Use the same name in the entry point and in the class.",
-        )
-    return protocol
+
+def _load_installed(name: str) -> type[Protocol]:
+    """Return the protocol of an entry point. Raises `UnknownName`, which names the package and its error."""
+    point = next(point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == name)
+    cause: Exception | None = None
+    try:
+        protocol = point.load()
+    except Exception as error:
+        cause, problem = error, f"{type(error).__name__}: {error}"
+    else:
+        if isinstance(protocol, type) and issubclass(protocol, Protocol):
+            if protocol.name == name:
+                return protocol
+            problem = f"its name is {protocol.name!r}; entry point and class must have the same name"
+        else:
+            problem = "it is not a protocol"
+    raise UnknownName(
+        f"the protocol {name!r} cannot be loaded: {problem}",
+        where=f"entry point {name} = {point.value!r}{f' of the package {point.dist.name}' if point.dist else ''}",
+        do="Fix or remove that package.",
+    ) from cause
 
 
 def recorded_protocol(name: str) -> type[Protocol]:
     """Return the protocol of a recorded session. Raises `UnknownName`, with advice for classes of scripts and notebooks."""
-    try:
-        return find_protocol(name)
-    except UnknownName:
+    if name not in (*protocol_names(), *_defined):
         raise UnknownName(
             f"the session was run by the protocol {name!r}, which is not installed",
             do="Install the package that it is in. For a class in a script or notebook, call consilience.resume, replay or fork "
             "there, after its definition.",
-        ) from None
+        )
+    return find_protocol(name)
 
 
 def report_type(name: str) -> type[Report] | None:
     """Return the type of report of a protocol; None if its code is not installed or fails to import."""
     try:
         return find_protocol(name).report
-    except (UnknownName, ImportError, AttributeError):
+    except UnknownName:
         return None
 
 
