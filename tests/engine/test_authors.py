@@ -13,7 +13,8 @@ from textwrap import dedent
 import pytest
 
 import consilience
-from consilience.domain.errors import SettingsError, UnknownName
+from consilience.domain.agents import Agent
+from consilience.domain.errors import ConsilienceError, ProtocolViolation, SettingsError, UnknownName
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.panels import Panel, Persona
 from consilience.domain.report import Report
@@ -22,6 +23,7 @@ from consilience.domain.topology import Topology, complete
 from consilience.engine.prompt import Prompt
 from consilience.engine.protocol import Protocol
 from consilience.engine.session import Session
+from consilience.engine.templates import Templates
 from consilience.engine.work import Reply
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
@@ -55,6 +57,13 @@ class Sceptical(consilience.Emergence):
               Even this.
             """
     }
+
+
+PANEL = Panel(
+    name="p",
+    description="d",
+    personas=(Persona(name="Eve", description="You doubt."), Persona(name="Tom", description="You hope.")),
+)
 
 
 @pytest.fixture
@@ -144,6 +153,55 @@ def test_template_of_a_new_name_is_accepted_where_a_class_can_render_it() -> Non
         assert accepted.load_templates().render("close") == "Close."
 
 
+@pytest.mark.parametrize(
+    ("template", "value", "says"),
+    [
+        ("{{ x }}", ["a"], r"value 'x' of the prompt 'ask' is mutable \(unhashable type: 'list'\)\. Pass a tuple"),
+        ("{{ x }}", ({},), "unhashable type: 'dict'"),
+        (
+            "{{ x / 0 }}",
+            1,
+            r"'ask' failed to render: ZeroDivisionError: .*Where: ask.j2. Fix the file.",
+        ),
+        ("{{ y }}", 1, r"'ask' failed to render: 'y' is undefined"),
+    ],
+)
+def test_template_that_fails_names_the_value_or_the_error(template: str, value: object, says: str) -> None:
+    with pytest.raises(ConsilienceError, match=says):
+        Templates({"ask": template}).render("ask", x=value)  # type: ignore[arg-type]
+
+
+class Misplaced(RoundOf2Talks):
+    """Its agents are not those of its topology."""
+
+    def agents_without_panel(self) -> list[Agent]:
+        return [Agent(id=id, role="agent") for id in ("one", "two")]
+
+
+class Displaced(Misplaced):
+    def agents(self, panel: Panel | None) -> tuple[Agent, ...]:
+        return tuple(self.agents_without_panel())
+
+
+@pytest.mark.parametrize("panel", [None, PANEL])
+@pytest.mark.parametrize("protocol", [Misplaced(), Displaced()])
+async def test_agents_outside_the_topology_are_refused_before_any_call(protocol: Protocol, panel: Panel | None) -> None:
+    asked = model()
+    with pytest.raises(SettingsError, match=r"has other agents \(one, two\) than its topology \(A1, A2\)"):
+        await consilience.deliberate("Why?", protocol, model=asked, panel=panel)
+    assert not asked.requests
+
+
+async def test_ask_of_an_unknown_agent_names_the_agents() -> None:
+    class Lost(RoundOf2Talks):
+        async def run(self, session: Session) -> Report:
+            await session.ask("A3", Prompt("Speak."), key="say")
+            raise AssertionError
+
+    with pytest.raises(ProtocolViolation, match=r"'A3' is not an agent of this session. Its agents: A1, A2"):
+        await consilience.deliberate("Why?", Lost(), model=model())
+
+
 def test_class_defined_again_in_a_notebook_replaces_the_first_definition(store: SqliteStore) -> None:
     class Cell(RoundOf2Talks):
         pass
@@ -174,13 +232,6 @@ async def test_class_unknown_to_this_process_is_refused_with_a_remedy(store: Sql
     for again in (consilience.replay, consilience.fork):
         with pytest.raises(UnknownName, match=r"'elsewhere', which is not installed.*call consilience.resume"):
             await again(report.session, store=store)
-
-
-PANEL = Panel(
-    name="p",
-    description="d",
-    personas=(Persona(name="Eve", description="You doubt."), Persona(name="Tom", description="You hope.")),
-)
 
 
 class Introduced(RoundOf2Talks):

@@ -153,6 +153,7 @@ class Protocol(BaseModel, ABC):
         By default `agents_without_panel`, with the personas of the panel assigned to `first_speakers` in turn.
         """
         seats = {seat.id: seat for seat in self.agents_without_panel()}
+        check_agents(self, tuple(seats.values()))
         for n, id in enumerate(self.first_speakers if panel else ()):
             seats[id] = panel.personas[n % len(panel.personas)].seat(seats[id])  # type: ignore[union-attr]
         return tuple(seats.values())
@@ -234,6 +235,19 @@ def check_phases(protocol: Protocol, limits: Limits) -> None:
             f"{protocol.name} has no phase {name!r}",
             where="the limit of a phase",
             do=f"{meant}Its phases: {', '.join(known)}.",
+        )
+
+
+def check_agents(protocol: Protocol, agents: Sequence[Agent]) -> None:
+    """Raise `SettingsError` unless the agents with a voice are those of the topology. Service seats may be outside of it."""
+    ids, placed = {agent.id for agent in agents}, protocol.topology().agents
+    missing = [id for id in placed if id not in ids]
+    unplaced = [agent.id for agent in agents if agent.voice and agent.id not in placed]
+    if missing or unplaced:
+        raise SettingsError(
+            f"{protocol.name} has other agents ({', '.join(unplaced or ids)}) than its topology ({', '.join(missing or placed)})",
+            where=f"{type(protocol).__module__}.{type(protocol).__qualname__}",
+            do="Use the same ids in topology() and in the agents. Only agents with voice=False may be outside of the topology.",
         )
 
 

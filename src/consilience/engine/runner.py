@@ -33,7 +33,14 @@ from consilience.domain.report import Report
 from consilience.engine.execution import Options, Setup, build_state, execute, fault_hook, leased
 from consilience.engine.ports import AgentPort, ModelPort, WorkerPort
 from consilience.engine.prompt import PROMPT_FORMAT
-from consilience.engine.protocol import Protocol, check_phases, find_protocol, recorded_protocol, report_type
+from consilience.engine.protocol import (
+    Protocol,
+    check_agents,
+    check_phases,
+    find_protocol,
+    recorded_protocol,
+    report_type,
+)
 from consilience.engine.recorder import Recorder
 from consilience.engine.seats import (
     Models,
@@ -353,6 +360,7 @@ def _check(setup: Setup) -> None:
             )
     _check_name(setup.protocol)
     check_phases(setup.protocol, setup.limits)
+    check_agents(setup.protocol, setup.seats.agents)
     fault_hook(setup.options)  # raises for an invalid fault point
 
 

@@ -87,6 +87,8 @@ class Session:
         return self._state.agents
 
     def agent(self, id: str) -> Agent:
+        if id not in self._agents:
+            raise ProtocolViolation(f"{id!r} is not an agent of this session. Its agents: {', '.join(self._agents)}")
         return self._agents[id]
 
     @property
@@ -189,7 +191,9 @@ class Session:
                 "nothing is reserved for it. Declare closing = True, or ask without closing"
             )
         size = self.reply_tokens if max_tokens is None else max_tokens
-        return Ask(self, agent, prompt, key, returns, kind, tuple(audience), accept, closing, size, quoted)
+        return Ask(
+            self, self.agent(agent).id, prompt, key, returns, kind, tuple(audience), accept, closing, size, quoted
+        )
 
     def procedure(self, body: Coroutine[Any, Any, T], *, calls: int) -> Procedure[T]:
         """Return a coroutine as work to run as a branch, which makes at most `calls` calls."""

@@ -16,7 +16,7 @@ from jinja2 import StrictUndefined, Template, TemplateError, meta
 from jinja2.sandbox import SandboxedEnvironment
 
 from consilience.domain.detail import Detail
-from consilience.domain.errors import PromptFailed, SettingsError
+from consilience.domain.errors import PromptFailed, ProtocolViolation, SettingsError
 from consilience.domain.events import SessionStarted
 from consilience.domain.paths import read_bounded_text
 
@@ -53,12 +53,21 @@ class Templates:
                 where=f"{name}.j2",
                 do=f"Add it beside the protocol's class. There are: {', '.join(self.sources)}.",
             )
+        for value, given in values.items():
+            try:
+                hash(given)
+            except TypeError as error:
+                raise ProtocolViolation(
+                    f"the value {value!r} of the prompt {name!r} is mutable ({error}). Pass a tuple in place of a list or set, "
+                    "and a tuple of pairs or a frozen object in place of a dict"
+                ) from None
         try:
             return _rendered(self.sources[name], tuple(sorted(values.items())))
-        except TemplateError as error:
+        except Exception as error:  # filters and operators raise what they like
+            kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
             where = self.directory / f"{name}.j2" if self.directory and name in self.replaced else f"{name}.j2"
             raise PromptFailed(
-                f"the prompt {name!r} failed to render: {error}",
+                f"the prompt {name!r} failed to render: {kind}{error}",
                 where=str(where),
                 do="Fix the file. A session keeps its templates, so continue in a fork: "
                 f"consilience fork {self.session} --at end --prompts {self.directory or 'DIR'}",
