@@ -157,6 +157,26 @@ async def test_clock_with_an_invalid_coroutine_or_seat_is_refused() -> None:
             await play(body)
 
 
+async def test_coroutines_that_never_run_are_a_violation() -> None:
+    async def member() -> None:
+        raise AssertionError
+
+    async def body(session: Session) -> None:
+        await session.clock.run()
+        session.clock.spawn("A1", member())
+        session.clock.spawn("A2", member())
+
+    with pytest.raises(ProtocolViolation, match=r"2 of the coroutines .* never ran. Await session.clock.run\(\)"):
+        await play(body)
+
+    async def broken(session: Session) -> None:
+        session.clock.spawn("A1", member())
+        raise KeyError("first")
+
+    with pytest.raises(KeyError, match="first"):
+        await play(broken)
+
+
 async def test_exception_in_a_clock_coroutine_ends_the_others_and_is_raised() -> None:
     ended: list[str] = []
 

@@ -219,6 +219,10 @@ async def _run(protocol: Protocol, session: Session, state: State) -> Report:
         f"session {protocol.name}", session=state.id, protocol=protocol.name, agents=len(state.agents)
     ) as current:
         report = await protocol.run(session)
+        if left := session.clock.close():
+            raise ProtocolViolation(
+                f"{left} of the coroutines given to clock.spawn never ran. Await session.clock.run() after the last spawn"
+            )
         current.set_attribute("consilience.stop_reason", report.stop_reason.value)
     state.faults("before_finish", None)
     if not state.recorder.replay:
@@ -254,6 +258,7 @@ async def _note_time(state: State) -> None:
 async def _stop(main: asyncio.Task[Report], session: Session) -> None:
     main.cancel()
     await asyncio.gather(main, return_exceptions=True)
+    session.clock.close()
     await session.abandon()
 
 

@@ -132,9 +132,15 @@ class Clock:
                 await self._wake(branch)
         finally:
             self._task = self._routine = None
-            for *_, routine in self._queue:
-                routine.close()
-            self._queue.clear()
+            self.close()
+
+    def close(self) -> int:
+        """End the coroutines that wait to be woken, and return how many there were."""
+        left = len(self._queue)
+        for *_, routine in self._queue:
+            routine.close()
+        self._queue.clear()
+        return left
 
     def add_started(self, pending: Pending[Any]) -> None:
         """Note a call that the running coroutine has started (for `Session.start`)."""
