@@ -141,6 +141,7 @@ def test_export_svg_defaults_to_the_tree(cli: Cli, session: str) -> None:
         (["show", "last", "--view", "tree", "--events"], "exclude each other"),
         (["show", "last", "--view", "moon"], "moon"),
         (["schema", "moon"], "there is no schema 'moon'"),
+        (["schema", "moon"], "For another protocol, install its package"),
     ],
 )
 def test_invalid_export_options_are_refused(cli: Cli, session: str, arguments: list[str], expected: str) -> None:

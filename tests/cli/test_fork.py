@@ -10,7 +10,9 @@ import pytest
 
 from cli.town import MODEL, TASK, Cli, Town, recorded
 from consilience.cli import sessions
+from consilience.cli.display import listing
 from consilience.domain.errors import Rejected, SettingsError
+from consilience.domain.events import Noted
 from consilience.domain.paths import journal_path
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
@@ -174,6 +176,11 @@ def test_events_are_listed_with_the_numbers_and_keys_a_fork_takes(cli: Cli, pare
     assert any(line.endswith("[round-2/observe/L1N1]") for line in lines)
     rows = json.loads(cli("show", parent, "--events", "--json").stdout)
     assert [row["type"] for row in rows] == [event.type for event in events]
+
+
+def test_listed_note_without_a_line_of_its_protocol_has_name_and_data() -> None:
+    noted = Noted(seq=1, place="0", name="risk_named", data={"agent": "A1", "severity": 4})
+    assert listing([noted])[0].endswith('noted risk_named: {"agent": "A1", "severity": 4}')
 
 
 def test_replay_speed_scales_the_display(cli: Cli, parent: str, monkeypatch: pytest.MonkeyPatch) -> None:

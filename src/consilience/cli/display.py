@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -457,8 +458,10 @@ def score_words(event: CheckRecorded) -> str:
 
 
 def any_event_line(event: Event, state: SessionState) -> str:
-    """Return `event_line`, marked if inherited; the event's type for an event without one."""
+    """Return `event_line`, marked if inherited; for an event without one its type, and what a note contains."""
     line = event_line(event, state) or event.type.replace("_", " ")
+    if isinstance(event, Noted) and line == event.type:
+        line = one_line(f"{line} {event.name}: {json.dumps(event.data, ensure_ascii=False)}", 160)
     return f"{line} (inherited)" if isinstance(event, Ended) and event.inherited else line
 
 

@@ -303,7 +303,8 @@ def _encoder(protocol: Protocol, request: NewSessionRequest) -> MiniLM | Provide
 def fork_session(request: ForkRequest) -> int:
     """Continue from an event of a session with changes, in a new session that inherits the calls before it.
 
-    Inherited calls are not paid for again. Limits apply to the fork alone; limits that are not given are the parent's.
+    Inherited calls are not paid for again, unless they quote new replies. Limits apply to the fork alone; limits that are not
+    given are the parent's.
     """
     with user_store() as store:
         parent = find_session(store, request.id)

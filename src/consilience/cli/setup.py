@@ -302,7 +302,11 @@ def schema_command(
             typer.echo(f"Written: {path}", err=True)
         return
     if name not in schema_names():
-        raise UnknownName(f"there is no schema {name!r}", do=f"Known: {', '.join(schema_names())}.")
+        raise UnknownName(
+            f"there is no schema {name!r}",
+            do=f"Known: {', '.join(schema_names())}. For another protocol, install its package; 'report' has the fields that all "
+            "reports share.",
+        )
     print(schema_text(name), end="")
 
 
