@@ -97,6 +97,13 @@ def test_every_command_has_help(cli: Cli, command: str) -> None:
     assert "--help" in result.stdout
 
 
+@pytest.mark.parametrize("name", ["list", "ls"])
+def test_list_without_its_group_suggests_the_command(cli: Cli, name: str) -> None:
+    result = cli(name)
+    assert result.exit_code == 2
+    assert "Did you mean 'sessions list'?" in result.stderr
+
+
 def test_mistyped_command_suggests_the_nearest(cli: Cli) -> None:
     result = cli("emergnce", "x")
     assert result.exit_code == 2

@@ -55,6 +55,20 @@ def broken_off(cli: Cli, town: Town) -> str:
     return recorded()[-1]
 
 
+def test_list_marks_sessions_without_an_answer_or_a_quorum(cli: Cli, town: Town) -> None:
+    for calls in ("0", "1", "5"):
+        cli(*RUN, "--max-calls", calls)
+    rows = json.loads(cli("sessions", "list", "--json").stdout)
+    assert [(row["has_answer"], row["quorum_met"]) for row in rows] == [(True, True), (True, False), (False, False)]
+    assert {row["stop_reason"] for row in rows} == {"exhausted_budget"}
+    lines = cli("sessions", "list").stdout.splitlines()
+    assert [("no answer" in line, "no quorum" in line) for line in lines] == [
+        (False, False),
+        (False, True),
+        (True, False),
+    ]
+
+
 def test_show_prints_task_and_report(cli: Cli, session: str) -> None:
     result = cli("show", session)
     assert result.exit_code == 0

@@ -100,6 +100,11 @@ class Commands(TyperGroup):
         self._by_heading()
         return self.commands.get(cmd_name)
 
+    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
+        if args[:1] in (["list"], ["ls"]) and self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean 'sessions list'?")
+        return super().resolve_command(ctx, args)
+
     def make_context(
         self, info_name: str | None, args: list[str], parent: Context | None = None, **extra: Any
     ) -> Context:

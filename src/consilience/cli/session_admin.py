@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import time
@@ -60,6 +61,9 @@ class SessionRow:
     protocol: str | None = None
     state: str
     stop_reason: str | None = None
+    has_answer: bool | None = None
+    quorum_met: bool | None = None
+    """Whether enough agents replied for the answer. None, like `has_answer`, without a report."""
     calls: int = 0
     cost: float | None = None
     created: str
@@ -113,11 +117,14 @@ def _list(
         for session in reversed(known[-most:]):
             with _unless_removed(store, session):
                 rows.append(_row(store, session))
-    room = max(20, shutil.get_terminal_size().columns - 71)
+    room = max(20, shutil.get_terminal_size().columns - 82)
     lines = []
     for row in rows:
         stop, task, when = row.stop_reason or row.state, one_line(row.task or "", room), _local_time(row.created)
-        lines.append(f"{row.session:<10} {when} {row.protocol or '–':<12} {stop:<17} {row.calls:>5} calls  {task}")
+        missing = "no answer" if row.has_answer is False else "no quorum" if row.quorum_met is False else ""
+        lines.append(
+            f"{row.session:<10} {when} {row.protocol or '–':<12} {stop:<17} {missing:<10} {row.calls:>5} calls  {task}"
+        )
     print_result([asdict(row) for row in rows], "\n".join(lines) or "No session is recorded.", as_json=as_json)
     if len(known) > most and not as_json:
         notify(f"{len(known) - most} older sessions: --limit {len(known)} shows all.")
@@ -133,12 +140,15 @@ def _created(store: Store, session: str) -> str:
 
 def _row(store: Store, session: str) -> SessionRow:
     course = fold_events(store.read(session))
-    started = course.started
+    started, finished = course.started, course.finished
+    report = json.loads(store.text(finished.report)) if finished else {}
     return SessionRow(
         session=session,
         protocol=started.protocol if started else None,
-        state=status_of(course, None if course.finished else store.holder(session)),
-        stop_reason=course.finished.stop_reason.value if course.finished else None,
+        state=status_of(course, None if finished else store.holder(session)),
+        stop_reason=finished.stop_reason.value if finished else None,
+        has_answer=report["answer"] is not None if report else None,
+        quorum_met=report.get("quorum_met"),
         calls=course.made,
         cost=course.cost,
         created=_created(store, session),
