@@ -62,7 +62,8 @@ def run_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunBlock:
         if "/critique/" in request.key and request.schema:
             marks = dict.fromkeys(("coherence", "accuracy", "depth", "overall"), 9)
             return json.dumps(dict.fromkeys(request.schema["required"], marks))  # type: ignore[call-overload]
-        return f"{request.agent} has a view of {request.key}."
+        text = f"{request.agent} has a view of {request.key}."
+        return text if request.returns is None else json.dumps({"text": text})
 
     monkeypatch.chdir(tmp_path)
 

@@ -244,7 +244,7 @@ def saying(text: str, profile: ModelProfile | None = None) -> Agent[None, str]:
     ["Because it is cheap.", 'Here it is:\n```json\n{"points": ["It costs 3."], "text": "Because it is cheap."}\n```'],
 )
 async def test_prose_fills_the_only_required_text(said: str, profile: ModelProfile | None, store: SqliteStore) -> None:
-    scripted = ScriptedModel(lambda request: "Yes.")
+    scripted = ScriptedModel(lambda request: '{"text": "Yes."}')
     models = {"L1N1": scripted, "L2N1": scripted, "L2N2": saying(said, profile)}
     report = await consilience.deliberate(
         TASK, consilience.Emergence(children=2, max_rounds=1), model=models, store=store, session="s"
@@ -312,7 +312,7 @@ async def test_failing_model_of_a_tool_agent_is_a_typed_failure(store: SqliteSto
 
 async def test_unsupported_request_of_a_test_model_is_not_retried(store: SqliteStore) -> None:
     """It refuses to give words where a form is asked for."""
-    scripted = ScriptedModel(lambda request: "Yes.")
+    scripted = ScriptedModel(lambda request: '{"text": "Yes."}')
     agent = Agent(TestModel(custom_output_text="The archive says yes."), name="a")
     models = {"L1N1": scripted, "L2N1": scripted, "L2N2": agent}
     report = await consilience.deliberate(

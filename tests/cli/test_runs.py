@@ -43,7 +43,7 @@ def test_run_prints_report_on_stdout_and_progress_on_stderr(cli: Cli, town: Town
     assert len(progress) == 15 + 1
     out = result.stdout
     assert out.startswith(
-        "**Stopped: reached the limit of 2 rounds before the answer was stable (exhausted_steps)**\n\n## Answer\n"
+        "**Stopped: reached the limit of 2 rounds before it converged (exhausted_steps)**\n\n## Answer\n"
     )
     assert "L1N1 thinks of round-2/observe/L1N1" in out
     assert "Nobody counted who comes on a Tuesday." in out
@@ -236,7 +236,7 @@ def test_exhausted_budget_still_ends_in_an_answer(cli: Cli, town: Town) -> None:
     result = cli("emergence", TASK, *QUICK, "--max-calls", "4")
     assert result.exit_code == 0
     assert result.stdout.startswith(
-        "**Stopped: reached the limit of 4 calls (exhausted_budget) · 3 calls failed (budget)**"
+        "**Stopped: reached the limit of 4 calls (exhausted_budget) · 3 calls refused by a limit (budget)**"
     )
     assert len(town.requests) <= 4
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from consilience.domain.messages import FreeText
 from consilience.domain.positions import BallotReply
-from consilience.models.parsing import Malformed, parse_reply, without_trace
+from consilience.models.parsing import Malformed, is_prose, parse_reply, without_trace
 
 
 class View(BaseModel):
@@ -211,6 +211,21 @@ def test_decision_that_may_have_been_cut_is_malformed(reply: str, returns: type[
     """`no` may have been the beginning of `not yet`, and 2 that of 25."""
     with pytest.raises(Malformed):
         parse_reply(reply, returns)
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("blub }{ 42", True),
+        ("```\nplain\n```", True),
+        ("<think>hm</think>plain", True),
+        ('{"text": "plain"}', False),
+        ('Here: {"text": "plain"} Done.', False),
+        ('{"text": "cut of', False),
+    ],
+)
+def test_is_prose_is_true_only_without_an_object(reply: str, expected: bool) -> None:
+    assert is_prose(reply, parse_reply(reply, View)) is expected
 
 
 def test_prose_reply_keeps_its_code_blocks() -> None:

@@ -188,7 +188,7 @@ def check_shown(report: Report) -> None:
     assert (report.degraded or "").partition("no reply: ")[0].rstrip("; ") in heading
     assert (f"{len(report.failed_calls)} call" in heading) == bool(report.failed_calls)
     assert all(reason[:190] in heading for reason in report.unmet)
-    failed = text.partition("### Failed calls\n\n")[2].partition("\n\n")[0]
+    failed = text.partition("### Calls without a reply\n\n")[2].partition("\n\n")[0]
     for call in report.failed_calls:
         where = f"{call.phase[0]} {call.phase[1]}" if call.phase else call.key
         assert any(

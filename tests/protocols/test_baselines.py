@@ -154,7 +154,7 @@ async def test_solo_review_that_fails_keeps_the_last_complete_answer() -> None:
 
     report, _ = await solo(Solo(reviews=2), prose)
     assert (report.answer, report.reviews[0].outcome, len(report.reviews)) == ("Run it.", "critique_failed", 1)
-    assert any("review 1: the critique failed" in warning for warning in report.warnings)
+    assert any("review 1: there is no critique" in warning for warning in report.warnings)
 
     report, _ = await solo(Solo(reviews=2), reviewer((["No cost."], version(" "))))
     assert (report.answer, report.reviews[0].outcome) == ("Run it.", "rewrite_failed")

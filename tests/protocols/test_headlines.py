@@ -92,7 +92,7 @@ def test_incident_prevents_convergence_and_is_reported(case: Case) -> None:
 def test_headline_counts_failed_calls_without_naming_them() -> None:
     report, _ = go(Emergence(children=5, max_rounds=2), fails("round-2/l", agents=("L2N1", "L2N2", "L2N3")))
     assert headline(report).replace("\\", "") == (
-        "**Stopped: reached the limit of 2 rounds before the answer was stable (exhausted_steps) · "
+        "**Stopped: reached the limit of 2 rounds before it converged (exhausted_steps) · "
         "silent in round 2: L2N1, L2N2, L2N3 · "
         "only 2 of 5 specialists spoke in round 2 · "
         "6 calls failed (rejected)**"
@@ -101,9 +101,60 @@ def test_headline_counts_failed_calls_without_naming_them() -> None:
     assert " · 2 of 3 agents · 1 call failed (rejected)**" in headline(report)
 
 
+def test_run_in_plain_text_is_degraded_and_claims_no_silent_consent() -> None:
+    report, _ = go(TRIO, lambda request: "blub blub }{ 42")
+    assert report.typed_replies == len(report.prose_replies) == report.ledger.actual.calls - 1  # the nudge has no form
+    assert report.degraded == "14 of 14 replies not in the requested form"
+    assert headline(report).endswith(" · 14 of 14 replies not in the requested form**")
+    text = markdown(report)
+    assert "- Not in the requested form: 14 of 14 replies. " in text
+    assert "none was declared, but 3 of 3 specialists gave no reply that can hold an objection" in text
+
+
+def test_single_reply_in_plain_text_is_counted_with_its_agent_and_degrades_nothing() -> None:
+    report, _ = go(TRIO, lambda request: "Yes." if request.key == "round-1/leaf_respond/L2N2" else None)
+    assert report.prose_replies == ("round-1/leaf_respond/L2N2",)
+    assert report.degraded is None
+    assert "Not in the requested form: 1 of 14 replies." in markdown(report)
+    assert "the other fields of its form are empty. — *creative (L2N2)*" in markdown(report)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "calls", "who"),
+    [
+        (TRIO, 5, "2 of 3 specialists"),
+        (Broadcast(children=2, skip_when_satisfied=False), 7, "1 of 2 contributors"),
+    ],
+)
+def test_no_dissent_is_stated_with_the_agents_that_a_limit_kept_silent(
+    protocol: Protocol, calls: int, who: str
+) -> None:
+    report, _ = go(protocol, nothing, Limits(calls=calls))
+    assert f"**Dissent:** none was declared, but {who} gave no reply that can hold an objection." in markdown(report)
+    assert "none was declared, and no objection is open" in markdown(go(protocol, nothing)[0])
+
+
+@pytest.mark.parametrize("calls", [6, 7, 9])
+def test_answer_before_a_limit_is_marked_whichever_budget_paid_for_it(calls: int) -> None:
+    report, _ = go(Emergence(children=2, max_rounds=2), nothing, Limits(calls=calls))
+    assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
+    assert "*A limit cut in: " in markdown(report)
+
+
+def test_answer_without_a_quorum_is_called_one_agents_text() -> None:
+    report, _ = go(TRIO, nothing, Limits(calls=1))
+    assert headline(report).endswith(
+        "0 of 3 agents · 3 calls refused by a limit (budget) · without a quorum: one agent's text**"
+    )
+    report, _ = go(Emergence(children=3, max_rounds=2), nothing, Limits(calls=2))
+    assert headline(report).endswith(" · without a quorum**")
+
+
 def check_traced(report: Report) -> None:
     """Every failed call is in `degraded` and, with its reason, in the printed report."""
-    listed = markdown(report).partition("# Failed calls\n\n")[2].partition("\n\n")[0].replace("\\", "").splitlines()
+    listed = (
+        markdown(report).partition("# Calls without a reply\n\n")[2].partition("\n\n")[0].replace("\\", "").splitlines()
+    )
     assert (report.degraded is None) == (not report.failed_calls)
     for call in report.failed_calls:
         assert call.phase is not None

@@ -88,7 +88,7 @@ def test_last_line_names_folded_sections_and_views() -> None:
 
 
 def test_missing_agents_are_in_the_headline() -> None:
-    failed = report(degraded="1 of 2 agents (1 deadline)", quorum_met=False, stop_reason=StopReason.FAILED)
+    failed = report(degraded="1 of 2 agents (1 deadline)", quorum_met=False, answer=None, stop_reason=StopReason.FAILED)
     assert headline(failed, Presentation()) == (
         "Stopped: too few agents replied (failed) · 1 of 2 agents (1 deadline) · too few replies for an answer"
     )
@@ -193,7 +193,7 @@ def check_order(text: str, order: list[str]) -> None:
 
 def test_missing_answer_and_missing_dissent_are_printed() -> None:
     assert "## No answer" in markdown(report(answer=None, stop_reason=StopReason.EXHAUSTED_BUDGET))
-    assert "*A limit cut in" in markdown(report(closing="reserve"))
+    assert "*A limit cut in" in markdown(report(stop_reason=StopReason.EXHAUSTED_BUDGET))
 
 
 def test_only_a_protocol_that_asks_for_dissent_says_that_none_was_declared() -> None:

@@ -61,10 +61,14 @@ def test_agent_with_two_parents_is_drawn_once() -> None:
 @pytest.mark.parametrize(
     ("event", "expected", "well"),
     [
-        (CallFailed(key="a/A1", agent="A1", failure=FailureKind.SERVER), "failed: server, 0 replies, 1 failed", False),
+        (
+            CallFailed(key="a/A1", agent="A1", failure=FailureKind.SERVER),
+            "failed: server, 0 replies, 1 call without a reply",
+            False,
+        ),
         (
             CallFailed(key="a/A1", agent="A1", failure=FailureKind.BUDGET),
-            "cut short by budget, 0 replies, 1 failed",
+            "cut short by budget, 0 replies, 1 call without a reply",
             True,
         ),
         (SessionParked(awaited=("ask/A1",)), "awaited, 0 replies", True),

@@ -41,8 +41,8 @@ from consilience.reporting.formatting import (
     describe_place,
     duration,
     format_range,
-    money,
     one_line,
+    price,
     seat_labels,
 )
 from consilience.reporting.session_state import SessionState, call_seconds, fold_events
@@ -244,7 +244,7 @@ class RunProgress:
         reserve = ""
         if limits is not None and (limits.calls, limits.tokens, limits.money) != (None, None, None):
             reserve = ", reserve drawn" if any(call.reserve for call in state.calls) else ", reserve held"
-        return f"{state.made}{out_of} calls, {state.tokens_in:,} tokens read, {written}, {money(state.cost)}{reserve}"
+        return f"{state.made}{out_of} calls, {state.tokens_in:,} tokens read, {written}, {price(state.cost)}{reserve}"
 
     @property
     def heartbeat(self) -> str:
@@ -444,7 +444,7 @@ def _call_line(event: Ended, agent: str, max_repairs: int) -> str:
             return f"{head}: the reply could not be used, {then} ({one_line(event.error, 120)})"
         case CallFailed():
             if event.unsent:
-                return f"{head}: not asked, a limit is reached ({event.failure.value})"
+                return f"{head}: refused by a limit ({event.failure.value})"
             return f"{head}: no reply, {event.failure.value} ({one_line(event.detail, 200)})"
 
 

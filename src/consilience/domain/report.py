@@ -239,6 +239,8 @@ class UnfinishedSession:
 INCIDENTAL: dict[str, Any] = {
     "session": True,
     "cut_replies": True,
+    "typed_replies": True,
+    "prose_replies": True,
     "facts": True,
     "same_material": True,
     "limits": True,
@@ -361,7 +363,8 @@ class Report(Frozen):
     unmet: tuple[str, ...] = ()
     """Why the run does not count as converged or satisfied; with an entry it is never `converged` and has no confidence."""
     degraded: str | None = None
-    """Phase, agent and reason of every failed call, and the share of agents that replied in the first phase if some did not."""
+    """How many replies were plain text if most that should have a form were, the share of agents that replied in the first phase
+    if some did not, and phase, agent and reason of every failed call."""
     replied: int
     """Agents that replied in the first phase."""
     quorum_met: bool
@@ -373,6 +376,10 @@ class Report(Frozen):
     """Whether the answer ended at the token limit."""
     cut_replies: tuple[str, ...] = ()
     """Keys of the replies that ended at their token limit."""
+    typed_replies: int = 0
+    """Replies of calls that asked for a form. 0 in sessions recorded before this field."""
+    prose_replies: tuple[str, ...] = ()
+    """Keys of those that were plain text: it was taken as the text of the form, and its other fields are empty."""
     closing: Literal["ordinary", "reserve"] | None = None
     claims: tuple[Claim, ...] = ()
     against: tuple[Against, ...] = ()

@@ -60,8 +60,9 @@ from consilience.engine.telemetry import set_outcome, span
 from consilience.engine.timing import TimeLimitReached, await_within, take_back
 from consilience.engine.work import Ask, Branch, Failure, Reply, current_phase
 from consilience.models.limiter import may_retry
-from consilience.models.parsing import Malformed, parse_reply, prose_field, without_trace
+from consilience.models.parsing import Malformed, is_prose, parse_reply, prose_field, without_trace
 from consilience.models.port import Completion, ModelRequest
+from consilience.models.registry import is_person
 
 T = TypeVar("T")
 
@@ -139,6 +140,8 @@ class Call(Generic[T]):
         ask, value, ended = self.ask, cast(T, made.value), made.ended
         assert isinstance(ended, CallCompleted)
         self.state.shown[ask.key] = made.shown
+        if isinstance(value, BaseModel) and not is_person(self.port.name):
+            self.state.prose[ask.key] = is_prose(made.text, value)
         prose = value if isinstance(value, str) else str(getattr(value, "text", made.text))
         quoted = prose if ask.quoted is None else ask.quoted(value)
         self.state.register(

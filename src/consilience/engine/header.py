@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from consilience.domain.agents import voices
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected, place_key
@@ -18,6 +18,9 @@ from consilience.engine.sources import find_quotations, repeatable_quotations
 from consilience.engine.state import State
 from consilience.engine.timing import TIME_LIMIT_DETAIL
 from consilience.engine.work import Failure, Reply
+
+MAX_PROSE_SHARE = 0.5
+"""A run in which more of the replies that must have a form are plain text is degraded."""
 
 
 def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dict[str, object]:
@@ -42,7 +45,7 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
         "topology": state.topology,
         "replied": replied,
         "quorum_met": bool(first) and replied >= max(needed, 1),
-        "degraded": _degraded(failures, replied, len(first)),
+        "degraded": _degraded(failures, replied, len(first), state.prose.values()),
         "limits": state.limits,
         "ledger": LedgerReport(
             estimated=state.estimate,
@@ -57,6 +60,8 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
         "same_material": _same_material(state),
         "quotations": tuple(cited),
         "cut_replies": tuple(key for key, event in replies_by_key(ended).items() if event.cut),
+        "typed_replies": len(state.prose),
+        "prose_replies": tuple(key for key in replies_by_key(ended) if state.prose.get(key)),
     }
 
 
@@ -185,7 +190,7 @@ def failed_calls(ended: Sequence[Ended]) -> tuple[FailedCall, ...]:
     )
 
 
-def _degraded(failures: Sequence[FailedCall], replied: int, of: int) -> str | None:
+def _degraded(failures: Sequence[FailedCall], replied: int, of: int, prose: Collection[bool]) -> str | None:
     agents: dict[tuple[str, str], Counter[str]] = {}
     for call in failures:
         phase = f"{call.phase[0]} {call.phase[1]}" if call.phase else call.key
@@ -195,7 +200,9 @@ def _degraded(failures: Sequence[FailedCall], replied: int, of: int) -> str | No
         for (phase, kind), counts in agents.items()
     )
     share = f"{replied} of {of} agents" if replied < of else ""
-    return "; ".join(filter(None, (share, f"no reply: {named}" if named else ""))) or None
+    plain = f"{sum(prose)} of {counted(len(prose), 'reply', 'replies')} not in the requested form"
+    most = plain if sum(prose) > MAX_PROSE_SHARE * len(prose) else ""
+    return "; ".join(filter(None, (most, share, f"no reply: {named}" if named else ""))) or None
 
 
 def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:

@@ -402,12 +402,17 @@ def _recorded_report(protocol: str, finished: SessionFinished, store: Store) -> 
 
 
 def _as_recorded(session: str, report: Report, before: Report) -> Report:
-    """Return the report of a replay with the recorded wording of its warnings. Raise if the two differ otherwise.
+    """Return the report of a replay with the recorded wording of its warnings and of what is unmet. Raise if the two differ
+    otherwise.
 
-    A field that is missing in an older report has its default.
+    A field that is missing in an older report has its default. One without `typed_replies` does not count plain text as degraded.
     """
     if len(before.digested_warnings) == len(report.digested_warnings):
         report = report.model_copy(update={"warnings": before.warnings})
+    if len(before.unmet) == len(report.unmet):
+        report = report.model_copy(update={"unmet": before.unmet})
+    if report.typed_replies and not before.typed_replies:
+        report = report.model_copy(update={"degraded": before.degraded})
     if before.digest() == report.digest():
         return report
     was, now = before.model_dump(mode="json"), report.model_dump(mode="json")

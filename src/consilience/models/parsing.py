@@ -286,6 +286,13 @@ def _is_prose(returns: type[BaseModel], name: str) -> bool:
     return True
 
 
+def is_prose(text: str, value: object) -> bool:
+    """Return whether `parse_reply` read `text` as prose without an object, which filled one field of `value`."""
+    field = prose_field(type(value)) if isinstance(value, BaseModel) else ""
+    return bool(field) and getattr(value, field) == _unfenced(without_trace(text).strip())
+
+
+@lru_cache(maxsize=256)
 def prose_field(returns: type[BaseModel]) -> str:
     """Return the only required field if it is a `FreeText`, which prose without JSON fills; else ""."""
     required = [(name, field) for name, field in returns.model_fields.items() if field.is_required()]

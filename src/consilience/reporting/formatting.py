@@ -18,7 +18,7 @@ from consilience.domain.outcome import Estimate, StopReason
 STOP_PHRASES: Mapping[StopReason, str] = {
     StopReason.CONVERGED: "the answer stopped changing",
     StopReason.SETTLED: "finished",
-    StopReason.EXHAUSTED_STEPS: "reached the limit of rounds before the answer was stable",
+    StopReason.EXHAUSTED_STEPS: "reached the limit of rounds before it converged",
     StopReason.EXHAUSTED_BUDGET: "the budget ran out",
     StopReason.EXHAUSTED_TIME: "the time ran out",
     StopReason.STALLED: "positions stopped changing without agreement",
@@ -105,6 +105,11 @@ def money(dollars: float | None) -> str:
     if dollars == 0:
         return "$0"
     return f"${dollars:.2f}" if dollars >= 0.095 else f"${dollars:.4f}".rstrip("0")
+
+
+def price(dollars: float | None) -> str:
+    """Return `money` for use among other figures, which needs a noun for None."""
+    return "price not known" if dollars is None else money(dollars)
 
 
 def size(count_of_bytes: int) -> str:

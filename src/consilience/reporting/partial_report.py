@@ -13,8 +13,8 @@ from consilience.reporting.formatting import (
     duration,
     escape_markdown,
     format_range,
-    money,
     one_line,
+    price,
     printable,
     reply_text,
 )
@@ -108,7 +108,7 @@ def _progress(record: SessionRecord) -> Iterator[str]:
         f"{started.protocol}, {describe_agents(state.agents)}: "
         f"{state.made} of {format_range(started.estimate.min, started.estimate.max)} estimated calls done, "
         f"{state.tokens_in:,} tokens read and {describe_output_tokens(state.tokens_out, state.tokens_thought)}, "
-        f"{money(state.cost)}, {duration(state.seconds)}."
+        f"{price(state.cost)}, {duration(state.seconds)}."
     )
     if limits := describe_limits(started.limits):
         yield f"Limits: {limits}."

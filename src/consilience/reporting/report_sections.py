@@ -14,15 +14,14 @@ from itertools import groupby
 from typing import get_args
 
 from consilience.domain.agents import voices
-from consilience.domain.outcome import StopReason
+from consilience.domain.outcome import FailureKind, StopReason
 from consilience.domain.positions import PositionChange
-from consilience.domain.report import Objection, ObjectionFate, Report, UsageTotals
+from consilience.domain.report import FailedCall, Objection, ObjectionFate, Report
 from consilience.domain.sections import (
     AgentText,
     Block,
     Bullets,
     Item,
-    KeyFigure,
     KeyFigures,
     Paragraph,
     Presentation,
@@ -30,20 +29,19 @@ from consilience.domain.sections import (
     Section,
     Subheading,
 )
+from consilience.reporting.figures import further_calls, key_figures, timed_out
 from consilience.reporting.formatting import (
     STOP_PHRASES,
     count,
     describe_output_tokens,
     duration,
     escape_markdown,
-    format_range,
-    money,
     one_line,
-    percent,
     plural,
+    price,
     seat_labels,
 )
-from consilience.reporting.limits import describe_limits, limit_words, use_words, way_on
+from consilience.reporting.limits import limit_words, use_words, way_on
 
 MAX_TITLE_CHARS = 160
 MAX_REASON_CHARS = 200
@@ -154,7 +152,7 @@ def _sections(report: Report, presentation: Presentation) -> list[Section]:
 
 
 def headline(report: Report, presentation: Presentation) -> str:
-    """Return how the run stopped, why it does not count as converged, and how many agents and calls failed."""
+    """Return how the run stopped, why it does not count as converged, and what is missing: agents, replies, a quorum."""
     words = describe_stop(report, presentation)
     if report.stop_reason is StopReason.FAILED:
         words = "too few agents replied" if not report.quorum_met else "nothing could be concluded"
@@ -164,9 +162,14 @@ def headline(report: Report, presentation: Presentation) -> str:
     line = " · ".join((f"Stopped: {words} ({report.stop_reason.value})", *unmet))
     if report.degraded:
         line += f" · {_degraded(report, report.degraded)}"
-        if not report.quorum_met:
-            line += " · too few replies for an answer"
+        line += "" if report.quorum_met else f" · {_without_quorum(report)}"
     return line
+
+
+def _without_quorum(report: Report) -> str:
+    if report.answer is None:
+        return "too few replies for an answer"
+    return "without a quorum: one agent's text" if is_single_reply(report) else "without a quorum"
 
 
 def describe_stop(report: Report, presentation: Presentation) -> str:
@@ -182,19 +185,18 @@ def describe_stop(report: Report, presentation: Presentation) -> str:
         if max_steps == 1:
             return f"finished after the one {presentation.step} asked for"
         if max_steps:
-            return f"reached the limit of {max_steps} {plural(presentation.step)} before the answer was stable"
+            return f"reached the limit of {max_steps} {plural(presentation.step)} before it converged"
     return STOP_PHRASES[report.stop_reason]
 
 
 def figures_line(report: Report, presentation: Presentation) -> str:
     """Return calls (with those possibly charged unseen), tokens, money, time and how the run stopped."""
     spent = report.ledger.actual
-    parts = ", ".join(filter(None, (presentation.calls, _timed_out(spent))))
+    parts = ", ".join(filter(None, (presentation.calls, timed_out(spent))))
     calls = count(spent.calls, "call") + (f" in {spent.requests} requests" if spent.requests > spent.calls else "")
-    calls += (f" ({parts})" if parts else "") + "".join(f", and {more}" for more in _further_calls(spent))
+    calls += (f" ({parts})" if parts else "") + "".join(f", and {more}" for more in further_calls(spent))
     tokens = f"{spent.tokens_in:,} tokens read, {describe_output_tokens(spent.tokens_out, spent.tokens_thought)}"
-    price = "price not known" if spent.cost is None else money(spent.cost)
-    figures = (calls, tokens, price, duration(spent.seconds), describe_stop(report, presentation))
+    figures = (calls, tokens, price(spent.cost), duration(spent.seconds), describe_stop(report, presentation))
     return " · ".join(figures)
 
 
@@ -209,12 +211,22 @@ def author_of(message: str, names: Names) -> str:
 
 
 def _degraded(report: Report, degraded: str) -> str:
-    """Return the description of a degraded run, shortened if the failed calls are listed below."""
+    """Return the description of a degraded run. Calls without a reply are counted if they are listed below."""
+    others, calls, named = degraded.partition("no reply: ")
+    parts = [*filter(None, others.split("; ")), *_missing_replies(report.failed_calls)]
     if not report.failed_calls:
-        return one_line(degraded, MAX_DEGRADED_CHARS)
-    agents, _, _ = degraded.partition("no reply: ")
-    kinds = ", ".join(dict.fromkeys(call.kind.value for call in report.failed_calls))
-    return one_line(f"{agents.replace('; ', ' · ')}{count(len(report.failed_calls), 'call')} failed ({kinds})")
+        parts.append(one_line(f"{calls}{named}", MAX_DEGRADED_CHARS))
+    return " · ".join(filter(None, parts))
+
+
+def _missing_replies(calls: Iterable[FailedCall]) -> Iterator[str]:
+    """Yield how many calls failed, and how many a limit refused or ended."""
+    for is_limit in (False, True):
+        some = [call for call in calls if call.kind.is_limit is is_limit]
+        kinds = dict.fromkeys(call.kind for call in some)
+        ended = "refused or ended by a limit" if FailureKind.TIME in kinds else "refused by a limit"
+        if some:
+            yield f"{count(len(some), 'call')} {ended if is_limit else 'failed'} ({', '.join(kinds)})"
 
 
 def _common(report: Report, presentation: Presentation) -> Iterator[Section]:
@@ -230,9 +242,9 @@ def _common(report: Report, presentation: Presentation) -> Iterator[Section]:
         for m in report.missing
     )
     yield Section(name="missing", part="trust", heading="Missing agents", blocks=_list(missing))
-    yield Section(name="failed", part="trust", heading="Failed calls", blocks=_list(_failed(report, names)))
+    yield Section(name="failed", part="trust", heading="Calls without a reply", blocks=_list(_failed(report, names)))
     yield Section(name="trust", part="trust", blocks=_list(_trust(report, names)))
-    figures = KeyFigures(figures=tuple(_figures(report, presentation)))
+    figures = KeyFigures(figures=tuple(key_figures(report, presentation)))
     yield Section(name="figures", part="figures", heading="All figures", blocks=(figures,), folded=True)
 
 
@@ -251,8 +263,8 @@ def _answer(report: Report, presentation: Presentation) -> Iterator[Block]:
         return
     if is_single_reply(report):
         yield Paragraph(text="No other agent replied: the answer is one agent's alone.", tone="remark")
-    elif report.closing == "reserve":
-        yield Paragraph(text="A limit cut in: this was written from what existed by then.", tone="remark")
+    elif report.stop_reason in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME):
+        yield Paragraph(text="A limit cut in: the answer rests on what existed by then.", tone="remark")
     if report.answer_cut:
         yield Paragraph(text="Incomplete: this text was cut off at the token limit.", tone="remark")
     yield AgentText(text=report.answer or " ")
@@ -309,7 +321,9 @@ def _differences(report: Report, names: Names, presentation: Presentation) -> It
     is_open = bool(items) or any(objection.is_open for objection in met)
     was_asked = report.answer is not None and not _has_one_voice(report) and not is_single_reply(report)
     if presentation.asks_for_dissent and was_asked and not is_open:
-        yield Paragraph(lead="Dissent:", text="none was declared, and no objection is open.")
+        unheard = presentation.unheard
+        rest = f"but {unheard} gave no reply that can hold an objection" if unheard else "and no objection is open"
+        yield Paragraph(lead="Dissent:", text=f"none was declared, {rest}.")
 
 
 def _open_first(objections: Iterable[Objection]) -> list[Objection]:
@@ -383,6 +397,7 @@ def _failed(report: Report, names: Names) -> Iterator[Item]:
 def _trust(report: Report, names: Names) -> Iterator[Item]:
     for line in _independence(report):
         yield Item(text=line)
+    yield from _prose(report, names)
     yield from _quotations(report, names)
     if memory := sum(claim.from_memory for claim in report.claims):
         yield Item(text=f"Claims from the model's memory, marked †: {memory} of {len(report.claims)}.")
@@ -392,6 +407,15 @@ def _trust(report: Report, names: Names) -> Iterator[Item]:
     if report.replaced_prompts:
         yield Item(text=f"Prompt templates replaced: {', '.join(report.replaced_prompts)}.")
     yield from (Item(text=f"{_capitalised(warning)}.") for warning in report.warnings)
+
+
+def _prose(report: Report, names: Names) -> Iterator[Item]:
+    if prose := report.prose_replies:
+        of = f"{len(prose)} of {count(report.typed_replies, 'reply', 'replies')}"
+        yield Item(
+            text=f"Not in the requested form: {of}. Each was read as plain text; the other fields of its form are empty.",
+            by=_authors(report, prose, names) if len(prose) < report.typed_replies else "",
+        )
 
 
 def _capitalised(warning: str) -> str:
@@ -425,70 +449,3 @@ def _independence(report: Report) -> Iterator[str]:
         yield f"Each of the {total} agents has a model of its own."
     if report.independence.effective is not None and report.independence.shared:
         yield f"They count as about {report.independence.effective:.1f} independent voices."
-
-
-# --- figures
-
-
-def _figures(report: Report, presentation: Presentation) -> Iterator[KeyFigure]:
-    steps = (
-        f"{report.steps}" if presentation.max_steps is None else f"{report.steps} of at most {presentation.max_steps}"
-    )
-    yield KeyFigure(name="Calls", value=_calls(report))
-    yield KeyFigure(name="Tokens", value=_tokens(report))
-    yield KeyFigure(name="Money", value=money(report.ledger.actual.cost))
-    yield KeyFigure(name="Time", value=duration(report.ledger.actual.seconds))
-    if limits := describe_limits(report.limits):
-        yield KeyFigure(name="Limits", value=limits)
-    yield KeyFigure(name=plural(presentation.step).capitalize(), value=steps)
-    if report.confidence.level is not None:
-        yield KeyFigure(name="Confidence", value=f"{percent(report.confidence.level)} ({report.confidence.kind})")
-    if presentation.figures is not None:
-        yield from presentation.figures
-        return
-    for name, value in report.metrics.items():
-        number = "–" if value is None else f"{value:.2f}" if isinstance(value, float) else f"{value:,}"
-        yield KeyFigure(name=name.replace("_", " "), value=number)
-
-
-def _calls(report: Report) -> str:
-    spent, estimate = report.ledger.actual, report.ledger.estimated
-    text = f"{spent.calls:,} of {format_range(estimate.min, estimate.max)} estimated"
-    extra = [
-        f"{spent.repairs} asked again" if spent.repairs else "",
-        count(spent.retries, "retry", "retries") if spent.retries else "",
-        f"{spent.fallbacks} answered by a fallback model" if spent.fallbacks else "",
-        _timed_out(spent),
-        *_further_calls(spent),
-    ]
-    more = ", ".join(filter(None, extra))
-    return f"{text}; {more}" if more else text
-
-
-def _timed_out(spent: UsageTotals) -> str:
-    return f"{spent.timed_out} of them ended by a time limit, possibly charged" if spent.timed_out else ""
-
-
-def _further_calls(spent: UsageTotals) -> list[str]:
-    """Return the calls that are not in the number of calls."""
-    named = (
-        (spent.lost, "interrupted, possibly charged"),
-        (spent.cached, "from recorded replies to the same request"),
-        (spent.inherited, "inherited, not paid for here"),
-    )
-    return [f"{number} more {words}" for number, words in named if number]
-
-
-def _tokens(report: Report) -> str:
-    spent = report.ledger.actual
-    cached = (
-        f" ({percent(spent.tokens_cached / spent.tokens_in)} reused)" if spent.tokens_cached and spent.tokens_in else ""
-    )
-    estimated = (
-        f"; estimated for {count(spent.estimated, 'reply', 'replies')} without figures from the model"
-        if spent.estimated
-        else ""
-    )
-    return (
-        f"{spent.tokens_in:,} read{cached}, {describe_output_tokens(spent.tokens_out, spent.tokens_thought)}{estimated}"
-    )

@@ -276,7 +276,7 @@ def warn_dropped_labels(session: Session) -> None:
 
 def warn_failed_review(session: Session, run: TreeRun) -> None:
     if run.loops and run.loops[-1].after is None:
-        session.warn("the last review of the answer failed; the answer is the one before it")
+        session.warn("the last review of the answer got no reply; the answer is the one before it")
 
 
 def sibling_similarity(families: Iterable[Hashable], replies: Iterable[TextReply | None]) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from consilience.domain.outcome import Check
 from consilience.domain.positions import Ballot
@@ -57,6 +57,16 @@ def extend_presentation(report: Report, max_steps: str = "", **parts: object) ->
     limit = report.settings.get(max_steps)
     bound = {"max_steps": limit if isinstance(limit, int) else None} if max_steps else {}
     return Report.presentation(report).model_copy(update=bound | parts)
+
+
+def describe_unheard(report: Report, heard: Collection[str]) -> str:
+    """Return how many agents below the root are not in `heard`: `2 of 2 specialists`; empty if all are."""
+    below = [agent for agent in report.agents if agent.id not in report.topology.roots]
+    silent = [agent for agent in below if agent.id not in heard]
+    roles = {agent.role for agent in silent}
+    noun = roles.pop() if len(roles) == 1 else "agent"
+    of = [agent for agent in below if noun in (agent.role, "agent")]
+    return f"{len(silent)} of {plural(len(of), noun)}" if silent else ""
 
 
 def format_share(part: float) -> str:

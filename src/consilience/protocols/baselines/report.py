@@ -69,8 +69,8 @@ class SoloReport(Report):
 _FATES: Mapping[IssueFate, str] = {"yielded": "Changed", "refuted": "Kept", "unanswered": "Not answered"}
 _WITHOUT_REWRITE = {
     "nothing_found": "it found nothing to correct",
-    "critique_failed": "the critique failed; the answer stayed as it was",
-    "rewrite_failed": "the new version failed; the answer stayed as it was",
+    "critique_failed": "there is no critique; the answer stayed as it was",
+    "rewrite_failed": "there is no new version; the answer stayed as it was",
     "rewrite_cut": "the new version was cut at the token limit and dropped; the answer stayed as it was",
 }
 

@@ -273,8 +273,8 @@ class Solo(BaselineProtocol):
 
 
 _PROBLEMS = {
-    "critique_failed": "the critique failed",
-    "rewrite_failed": "the new version failed",
+    "critique_failed": "there is no critique",
+    "rewrite_failed": "there is no new version",
     "rewrite_cut": "the new version was cut at the token limit",
 }
 """Outcomes of a review after which the answer is the version before it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -29,6 +30,7 @@ from consilience.protocols._common.presenting import (
     author_of,
     ballot_section,
     bullets,
+    describe_unheard,
     extend_presentation,
     format_score,
     key_figures,
@@ -173,6 +175,7 @@ class BroadcastReport(TreeReport):
             seats_legend=SEATS_LEGEND,
             stance="position",
             asks_for_dissent=self._asked_for_dissent,
+            unheard=describe_unheard(self, self._heard()),
         )
 
     @classmethod
@@ -236,6 +239,16 @@ class BroadcastReport(TreeReport):
         """Whether siblings coordinated and none ever disagreed, or agents cast ballots."""
         coordinated = any(iteration.coordination_rounds for iteration in self.iterations)
         return bool(self.ballots) or (coordinated and not self.past_disagreements)
+
+    def _heard(self) -> set[str]:
+        """Agents that cast a ballot, or gave a reply in its form in coordination."""
+        replies: Counter[str] = Counter()
+        for iteration in self.iterations:
+            replies.update(dict.fromkeys(self.topology.children[iteration.node], iteration.coordination_rounds))
+        lacking = (*(call.key for call in self.failed_calls), *self.prose_replies)
+        replies.subtract(key.split("/")[-1] for key in lacking if "/coordinate-" in key)
+        heard = {agent for agent, n in replies.items() if n > 0 and self.states[agent].response is not None}
+        return heard | {ballot.agent for ballot in self.ballots}
 
     def _past_disagreements(self, names: Mapping[str, str]) -> Section:
         items = [

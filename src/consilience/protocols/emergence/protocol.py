@@ -164,7 +164,7 @@ class Emergence(TreeProtocol):
                     lacking.setdefault(what, []).append(agent)
         yield from (f"{what}: {', '.join(agents)}" for what, agents in lacking.items())
         if not session.is_quorum(speaking, len(leaves)):
-            yield f"only {speaking} of {len(leaves)} specialists spoke in round {index}"
+            yield f"{'only ' if speaking else ''}{speaking} of {len(leaves)} specialists spoke in round {index}"
         if self.answer_pattern and not session.is_quorum(len(run.ballots[-1]), len(leaves)):
             yield f"only {len(run.ballots[-1])} of {len(leaves)} ballots of round {index} could be read"
 

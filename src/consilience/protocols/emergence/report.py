@@ -38,6 +38,7 @@ from consilience.protocols._common.presenting import (
     author_of,
     ballot_section,
     bullets,
+    describe_unheard,
     extend_presentation,
     held_positions,
     key_figures,
@@ -147,7 +148,18 @@ class EmergenceReport(TreeReport):
             views=(_objections_view(self.objections, seat_names(self.agents)),),
             positions=held_positions(self.ballots, self.step),
             stance="position",
+            unheard=describe_unheard(self, self._heard()),
         )
+
+    def _heard(self) -> set[str]:
+        """Agents that cast a ballot, or gave a reply in its form to a call in which they may object."""
+        heard = {ballot.agent for ballot in self.ballots}
+        for number in self.rounds:
+            for agent, turn in number.agents.items():
+                asked = (turn.lateral_response, "lateral"), (turn.response and self.topology.children[agent], "observe")
+                keys = {f"round-{number.round}/{step}/{agent}" for reply, step in asked if reply}
+                heard |= {agent} if keys - {*self.prose_replies} else set()
+        return heard
 
     def _answers_section(self) -> Section:
         """Return changes of the answer from round to round, and which agents kept theirs."""
@@ -419,5 +431,5 @@ def _warn(session: Session, run: EmergenceRun, scores: Sequence[float | None]) -
     warn_dropped_labels(session)
     last = run.rounds[-1].get(ROOT) if run.rounds else None
     if run.closing is not None and last is not None and last.response is None and not run.exhausted:
-        session.warn(f"the last closing call failed; the answer is {run.closing.key}")
+        session.warn(f"the last closing call got no reply; the answer is {run.closing.key}")
     warn_failed_review(session, run)

@@ -158,8 +158,8 @@ def _branch(
 
 def _describe_replies(seat: DrawnSeat) -> str:
     replies = count(seat.replies, "reply", "replies")
-    failed = f", {seat.failures} failed" if seat.failures else ""
-    return f"{replies}{failed}" if seat.state == "replied" else f"{seat.state}, {replies}{failed}"
+    lacking = f", {count(seat.failures, 'call')} without a reply" if seat.failures else ""
+    return f"{replies}{lacking}" if seat.state == "replied" else f"{seat.state}, {replies}{lacking}"
 
 
 def _first_parent(seat: DrawnSeat, by_id: Mapping[str, DrawnSeat]) -> str:
