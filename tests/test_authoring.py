@@ -159,8 +159,8 @@ def test_tutorial_protocol_passes_shake(importable: None) -> None:
     assert sum(shaken.kills.values()) >= 10
 
 
-async def test_protocol_with_former_session_names_runs() -> None:
-    """The page says that `session.words` and `session.quorum` remain."""
+async def test_protocol_with_former_names_runs() -> None:
+    """The page says that `session.words`, `session.quorum`, `session.procedure`, `Procedure` and `Confidence` remain."""
 
     class Former(face.Protocol):
         """Asks every agent once."""
@@ -177,16 +177,25 @@ async def test_protocol_with_former_session_names_runs() -> None:
 
         async def run(self, session: face.Session) -> face.Report:
             prompt = face.Prompt(session.words("question"))
-            replies = await session.gather([session.ask(a.id, prompt, key=f"ask/{a.id}") for a in session.agents])
+
+            async def ask(agent: str) -> face.Reply[str] | face.Failure:
+                return await session.ask(agent, prompt, key=f"ask/{agent}")
+
+            works: list[face.Procedure[face.Reply[str] | face.Failure]]
+            works = [session.procedure(ask(agent.id), calls=1) for agent in session.agents]
+            replies = await session.gather(works)
             failures = [reply for reply in replies if isinstance(reply, face.Failure)]
             alive = session.quorum([(reply if isinstance(reply, face.Reply) else None, failures) for reply in replies])
             stop = face.StopReason.SETTLED if alive else face.StopReason.FAILED
-            return await session.report(face.Report, first=replies, steps=1, stop_reason=stop, answer="Nothing.")
+            sure = face.Confidence(level=1.0, kind="declared")
+            return await session.report(
+                face.Report, first=replies, steps=1, stop_reason=stop, answer="Nothing.", confidence=sure
+            )
 
     model = ScriptedModel(lambda request: "Nothing.")
     with closing(SqliteStore(":memory:")) as store:
         report = await consilience.deliberate("What is missing?", Former(), model=model, store=store)
-    assert report.stop_reason == "settled"
+    assert (report.stop_reason, report.confidence.level) == ("settled", 1.0)
 
 
 def test_reference_lists_values_of_parts_tones_and_caps() -> None:

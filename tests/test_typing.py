@@ -43,7 +43,7 @@ async def count(session: Session) -> int:
 async def run(session: Session) -> None:
     text = session.ask("A1", Prompt("Speak."), key="a")
     vote = session.ask("A1", Prompt("Vote."), key="b", returns=Vote, max_tokens=100)
-    number = session.procedure(count(session), calls=1)
+    number = session.subtask(count(session), calls=1)
 
     assert_type(await text, Reply[str] | Failure)
     assert_type(await vote, Reply[Vote] | Failure)

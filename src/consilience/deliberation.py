@@ -78,7 +78,7 @@ class Deliberation(Generic[R]):
     prompts: Path | None = None
     """A directory of templates that replace the protocol's own."""
     detail: DetailChoice | None = None
-    """Which set of prompts agents are shown: "full", "brief" or "auto" (brief if an embedded model has a voice). None: that of
+    """Which set of prompts agents are shown: "full", "brief" or "auto" (brief if an agent runs on an embedded model). None: that of
     `options`, else "auto"; in a fork, the parent's."""
     options: Options | None = None
     """How to run: observer, patience, repairs, thinking, temperature, deadline and more."""

@@ -10,7 +10,16 @@ from consilience.domain.events import LongText, Noted
 from consilience.domain.messages import FILE, FreeText, Label, Message
 from consilience.domain.outcome import Check, Estimate, StopReason
 from consilience.domain.panels import Panel, Persona
-from consilience.domain.report import Against, Claim, Confidence, Dissent, Frozen, Objection, Report, UnfinishedSession
+from consilience.domain.report import (
+    Against,
+    Claim,
+    ConfidenceScore,
+    Dissent,
+    Frozen,
+    Objection,
+    Report,
+    UnfinishedSession,
+)
 from consilience.domain.sections import (
     AgentText,
     Bar,
@@ -35,7 +44,7 @@ from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.protocol import PanelSeats, Protocol, register
 from consilience.engine.quorum import Claims, Quorum
 from consilience.engine.session import Session
-from consilience.engine.work import Ask, Failure, Pending, Procedure, Reply, Work, drawn_on, exhaustion
+from consilience.engine.work import Ask, Failure, Pending, Reply, Subtask, Work, drawn_on, exhaustion
 
 __all__ = [
     "FILE",
@@ -50,7 +59,7 @@ __all__ = [
     "Check",
     "Claim",
     "Claims",
-    "Confidence",
+    "ConfidenceScore",
     "Details",
     "Dissent",
     "Estimate",
@@ -72,7 +81,6 @@ __all__ = [
     "Pending",
     "Persona",
     "Presentation",
-    "Procedure",
     "Prompt",
     "Protocol",
     "Quorum",
@@ -85,6 +93,7 @@ __all__ = [
     "StopCondition",
     "StopReason",
     "Subheading",
+    "Subtask",
     "Table",
     "Topology",
     "UnfinishedSession",
@@ -100,3 +109,8 @@ __all__ = [
     "star",
     "tree",
 ]
+
+Confidence = ConfidenceScore
+"""The former name of `ConfidenceScore`."""
+Procedure = Subtask
+"""The former name of `Subtask`."""

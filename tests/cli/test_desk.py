@@ -66,7 +66,7 @@ async def test_prompter_asks_each_field_until_it_is_valid(capsys: pytest.Capture
         "Sure must be true or false.",
         "Steps.days must be a number from 1 to 30.",
         "Tags must be one of cheap, fast.",
-        "by (words, or nothing):",
+        "by (words, or an empty line):",
     ):
         assert complaint in output
 
@@ -86,8 +86,8 @@ def test_typed_answer_is_read_from_json_or_prose() -> None:
         side: Literal["yes", "no"]
 
     plan = Form(schema_for(Plan, ())[0] or {}, prose_field(Plan))
-    assert plan.read("Just go.") == "Just go."
-    assert plan.read('{"side": "yes", "by": null, "text": "Go."}')
+    assert plan.reply_from("Just go.") == "Just go."
+    assert plan.reply_from('{"side": "yes", "by": null, "text": "Go."}')
     for wrong, complaint in (
         ('{"side": "maybe", "text": "x"}', "side must be one of yes, no"),
         ('{"steps": [{"name": "a", "days": 0}]}', "steps 1.days must be a number from 1 to 30"),
@@ -95,8 +95,8 @@ def test_typed_answer_is_read_from_json_or_prose() -> None:
         ('{"sure": "no"}', "sure must be true or false"),
     ):
         with pytest.raises(ValueError, match=complaint):
-            plan.read(wrong)
+            plan.reply_from(wrong)
     vote = Form(schema_for(Vote, ())[0] or {})
-    assert json.loads(vote.read(" Yes. ")) == json.loads(vote.read("1")) == {"side": "yes"}
+    assert json.loads(vote.reply_from(" Yes. ")) == json.loads(vote.reply_from("1")) == {"side": "yes"}
     with pytest.raises(ValueError, match="JSON object with side: one of yes, no"):
-        vote.read("perhaps")
+        vote.reply_from("perhaps")

@@ -169,7 +169,7 @@ def test_configuration_in_the_guide_is_valid(cli: Cli, home: Path) -> None:
     (shown,) = re.findall(r"^```text\n(\[endpoints.*?)^```", guide, re.DOTALL | re.MULTILINE)
     (home / "consilience.toml").write_text(shown)
     run = ("solo", QUESTION, "--dry-run", "--model")
-    assert "costs nothing" in cli(*run, "http://127.0.0.1:8000/v1#any").stdout
+    assert "Cost: nothing" in cli(*run, "http://127.0.0.1:8000/v1#any").stdout
     assert "Cost: at most $" in cli(*run, "http://127.0.0.1:4000/v1#gpt-5-mini").stdout
     assert "is not known" in cli(*run, "http://127.0.0.1:4000/v1#gpt-5").stdout
 
@@ -223,7 +223,7 @@ def test_directory_configuration_may_lower_confirm_above_only(cli: Cli, here: Pa
 def test_user_configuration_may_price_any_endpoint(cli: Cli, here: Path, home: Path) -> None:
     (home / "consilience.toml").write_text('[endpoints."https://gateway.example/v1"]\nfree = true\n')
     run = ("solo", QUESTION, "--model", "https://gateway.example/v1#m", "--dry-run")
-    assert "costs nothing" in cli(*run).stdout
+    assert "Cost: nothing" in cli(*run).stdout
     (home / "consilience.toml").unlink()
     assert "is not known" in cli(*run).stdout
 

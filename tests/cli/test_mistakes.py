@@ -31,7 +31,7 @@ def _files(here: Path) -> None:
 
 
 MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "depth 1": ((*RUN, "--depth", "1"), ("depth", "not 1", "settings of emergence")),
+    "depth 1": ((*RUN, "--depth", "1"), ("depth", "not 1", "--depth", "Change it")),
     "negative children": ((*RUN, "--children", "-3"), ("children", "not -3")),
     "absurd tree": ((*RUN, "--children", "64", "--depth", "8"), ("agents", "the limit is 500")),
     "absurd rounds": ((*RUN, "--max-rounds", "1000000"), ("max_rounds",)),

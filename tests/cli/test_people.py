@@ -114,11 +114,11 @@ def said(session: str) -> dict[str, str]:
 
 def test_a_person_at_the_terminal_is_asked_field_by_field(open_terminal: Sit) -> None:
     terminal = open_terminal(*RUN, "--quiet")
-    question = terminal.until("nothing ends the list")
+    question = terminal.until("an empty line ends the list")
     assert "=== L2N1 is asked: round 1 · leaf_respond ===" in question
     assert TASK in question
     terminal.type("One fact.\n")
-    terminal.until("nothing ends the list")
+    terminal.until("an empty line ends the list")
     terminal.type("\n")
     terminal.until("a single dot")
     terminal.type("Yes,\nand soon.\n.\n")
@@ -162,7 +162,7 @@ def test_a_person_at_the_terminal_is_asked_field_by_field(open_terminal: Sit) ->
 def test_display_is_hidden_while_a_person_is_asked(open_terminal: Sit) -> None:
     terminal = open_terminal(*RUN)
     terminal.until("is asked")
-    asked = terminal.until("nothing ends the list")
+    asked = terminal.until("an empty line ends the list")
     assert "composing" not in asked
     assert terminal.seen.rindex("\x1b[?25h") > terminal.seen.rindex("\x1b[?25l"), "the cursor is the person's"
     terminal.type("later\n")
@@ -175,7 +175,7 @@ def test_person_who_leaves_parks_the_session_and_answers_later(
     typed: str, open_terminal: Sit, program: list[str]
 ) -> None:
     terminal = open_terminal(*RUN, "--quiet")
-    terminal.until("nothing ends the list")
+    terminal.until("an empty line ends the list")
     terminal.type(typed)
     assert terminal.end() == 5
     (session,) = recorded()
@@ -270,7 +270,7 @@ def test_no_store_with_an_open_question_ends_the_run(program: list[str]) -> None
 
 def test_question_and_answer_survive_a_kill(open_terminal: Sit, program: list[str], tmp_path: Path) -> None:
     terminal = open_terminal(*RUN, "--quiet")
-    terminal.until("nothing ends the list")
+    terminal.until("an empty line ends the list")
     terminal.process.kill()
     assert terminal.end() == -signal.SIGKILL
     (session,) = recorded()
@@ -295,7 +295,7 @@ def test_question_and_answer_survive_a_kill(open_terminal: Sit, program: list[st
 
 def test_invalid_answer_is_reported(open_terminal: Sit, program: list[str]) -> None:
     terminal = open_terminal(*RUN, "--quiet")
-    terminal.until("nothing ends the list")
+    terminal.until("an empty line ends the list")
     (session,) = recorded()
     busy = run(program, "sessions", "answer", session, LEAF, "Yes.")
     assert busy.returncode == 2
@@ -326,7 +326,7 @@ def test_several_people_are_asked_in_turn(open_terminal: Sit) -> None:
     run_of_two[run_of_two.index("L2N1=human")] = "L2N1=human:Ada"
     terminal = open_terminal(*run_of_two, "--agent", "L2N2=human:Ben", "--quiet")
     for name in ("L2N1", "L2N2"):
-        asked = terminal.until("nothing ends the list")
+        asked = terminal.until("an empty line ends the list")
         assert [line for line in asked.splitlines() if line.startswith("===")] == [
             f"=== {name} is asked: round 1 · leaf_respond ==="
         ]

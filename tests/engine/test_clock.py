@@ -110,7 +110,7 @@ async def test_coroutines_of_a_clock_spend_from_the_branch_that_runs_it() -> Non
             await session.clock.run()
             return before - session.budget.left.calls
 
-        (spent,) = await session.gather([session.procedure(stage(), calls=3)])
+        (spent,) = await session.gather([session.subtask(stage(), calls=3)])
         assert spent == 3
 
     def note(event: Event) -> None:
@@ -133,7 +133,7 @@ async def test_clock_with_an_invalid_coroutine_or_seat_is_refused() -> None:
 
     async def from_a_branch(session: Session) -> None:
         async def member() -> None:
-            await session.gather([session.procedure(session.clock.sleep(1), calls=0)])
+            await session.gather([session.subtask(session.clock.sleep(1), calls=0)])
 
         session.clock.spawn("A1", member())
         await session.clock.run()

@@ -102,7 +102,7 @@ async def side_by_side(session: Session) -> None:
         return await session.cosines(["common", f"own {n}", f"own {n // 2}"])
 
     assert await session.embed(["before"]) is not None
-    scores = await session.gather([session.procedure(branch(n), calls=1) for n in range(6)])
+    scores = await session.gather([session.subtask(branch(n), calls=1) for n in range(6)])
     assert None not in scores
     assert await session.cosines(["before", "common", "own 5", "after"]) is not None
 
@@ -166,7 +166,7 @@ async def test_failed_encoding_is_recorded_and_the_next_comparison_retries() -> 
 
 async def test_branch_waiting_for_a_failed_encoding_encodes_the_text_itself() -> None:
     async def body(session: Session) -> None:
-        works = [session.procedure(session.embed([text, "common"]), calls=0) for text in ("a", "b", "c")]
+        works = [session.subtask(session.embed([text, "common"]), calls=0) for text in ("a", "b", "c")]
         results = await session.gather(works)
         assert [result is None for result in results] == [True, False, False]
 

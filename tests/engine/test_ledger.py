@@ -153,7 +153,7 @@ def test_retry_with_a_doubled_thinking_allowance_is_funded_at_the_doubled_size()
     demand = sizes.ask("L2N1", 100, 500)
     assert demand.need == Usage(1, 100 + 500 + 4096, 0)
     assert demand.retry == Usage(1, 100 + 500 + 2 * 4096, 0)
-    (branch,) = BranchBudget(Usage(10, 1_000_000, 0)).split([demand], due=sizes.procedure(9).need)
+    (branch,) = BranchBudget(Usage(10, 1_000_000, 0)).split([demand], pending=sizes.subtask(9).need)
     assert branch.left == demand.need + demand.retry
 
 
@@ -264,7 +264,7 @@ class Defective(Throwaway):
             await session.ask("A1", Prompt("x"), key="first")
             raise ZeroDivisionError("in a started branch")
 
-        session.start(session.procedure(defect(), calls=2))
+        session.start(session.subtask(defect(), calls=2))
         answer = await session.ask("A1", Prompt("y"), key="second")
         return await close(session, [answer], (), answer)
 

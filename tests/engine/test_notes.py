@@ -104,7 +104,7 @@ class Noting(Protocol):
             session.note("thread_opened", ThreadOpened(title=f"of {agent}", body=text))
             return reply
 
-        return session.procedure(body(), calls=1)
+        return session.subtask(body(), calls=1)
 
 
 register(Noting)

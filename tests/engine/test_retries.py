@@ -252,7 +252,7 @@ class Loans(Throwaway):
         async def member(id: str) -> Pending[Any]:
             return session.start(session.ask(id, Prompt("go"), key=f"started/{id}"))
 
-        started = await session.gather([session.procedure(member(id), calls=1) for id in ids])
+        started = await session.gather([session.subtask(member(id), calls=1) for id in ids])
         later = [await session.ask(id, Prompt("go on"), key=f"later/{id}") for id in ids]
         first = [await pending for pending in started]
         answer = await session.ask(ids[0], Prompt("close"), key="close", closing=True)

@@ -96,7 +96,7 @@ async def test_exception_in_one_branch_is_raised_and_cancels_the_others() -> Non
         raise ZeroDivisionError
 
     async def body(session: Session) -> None:
-        await session.gather([session.procedure(bad(session), calls=0), session.ask("A1", Prompt("x"), key="x")])
+        await session.gather([session.subtask(bad(session), calls=0), session.ask("A1", Prompt("x"), key="x")])
 
     with pytest.raises(ZeroDivisionError):
         await play(body, ScriptedModel(lambda r: "late", latency=60))
@@ -256,8 +256,8 @@ async def test_branches_that_wait_for_each_other_are_a_deadlock_violation() -> N
         async def wait_for(n: int) -> None:
             await futures[n]  # type: ignore[misc]
 
-        futures.append(session.start(session.procedure(wait_for(1), calls=0)))
-        futures.append(session.start(session.procedure(wait_for(0), calls=0)))
+        futures.append(session.start(session.subtask(wait_for(1), calls=0)))
+        futures.append(session.start(session.subtask(wait_for(0), calls=0)))
         await futures[0]  # type: ignore[misc]
 
     with pytest.raises(ProtocolViolation, match="deadlock"):
@@ -372,7 +372,7 @@ async def test_random_draws_are_the_same_in_any_order_of_replies() -> None:
 
     async def body(session: Session) -> None:
         into: dict[str, float] = {}
-        await session.gather([session.procedure(member(session, n, into), calls=1) for n in range(6)])
+        await session.gather([session.subtask(member(session, n, into), calls=1) for n in range(6)])
         drawn.append(into)
 
     for order in (lambda r: 0.001 * int(r.key[1:]), lambda r: 0.01 - 0.001 * int(r.key[1:])):
@@ -485,7 +485,7 @@ async def test_started_calls_reserve_no_retries_that_later_calls_need() -> None:
 
 async def test_limit_on_calls_only_does_not_limit_tokens() -> None:
     async def body(session: Session) -> object:
-        got = await session.gather([session.procedure(long_ask(session), calls=1)])
+        got = await session.gather([session.subtask(long_ask(session), calls=1)])
         assert isinstance(got[0], Reply)
         return await session.ask("A1", Prompt("y" * 300_000), key="close", closing=True)
 

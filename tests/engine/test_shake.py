@@ -94,7 +94,7 @@ class Racing(Panel):
             arrived.append(agent)
             return reply
 
-        replies = await session.gather([session.procedure(one(a.id), calls=1) for a in session.agents])
+        replies = await session.gather([session.subtask(one(a.id), calls=1) for a in session.agents])
         answer = await session.ask("A1", Prompt(f"First was {arrived[0]}."), key="close", closing=True)
         return await session.report(
             Report,

@@ -63,7 +63,7 @@ class NestedGathers(Throwaway):
     async def run(self, session: Session) -> Report:
         ids = [agent.id for agent in session.agents]
         async with session.phase("members", 1):
-            made = await session.gather([session.procedure(self._member(session, id), calls=4) for id in ids])
+            made = await session.gather([session.subtask(self._member(session, id), calls=4) for id in ids])
         sums, parts = [total for total, _ in made], [part for _, below in made for part in below]
         async with session.phase("close", 1):
             quotes = tuple(Quote(reply.key, reply.agent) for reply in sums if isinstance(reply, Reply))
@@ -71,7 +71,7 @@ class NestedGathers(Throwaway):
         return await close(session, sums, parts, answer)
 
     async def _member(self, session: Session, id: str) -> tuple[Result, list[Result]]:
-        inner = await session.gather([session.procedure(self._pair(session, id), calls=2), self._leaf(session, id, 3)])
+        inner = await session.gather([session.subtask(self._pair(session, id), calls=2), self._leaf(session, id, 3)])
         parts = [*inner[0], inner[1]]
         dice = session.rng("order", id).random()
         total = await session.ask(

@@ -13,7 +13,7 @@ from consilience.domain.positions import PositionChange
 from consilience.domain.report import (
     Against,
     Claim,
-    Confidence,
+    ConfidenceScore,
     Dissent,
     Independence,
     LedgerReport,
@@ -129,7 +129,7 @@ def test_full_report_has_all_sections_in_order() -> None:
         warnings=("something is odd",),
         independence=Independence(shared=(SharedModel(model="m", agents=("L1N1", "L2N1")),)),
         check=Check(met=False, kind="jaccard", score=0.4, threshold=0.85),
-        confidence=Confidence(level=0.62, kind="share of pooled ballots"),
+        confidence=ConfidenceScore(level=0.62, kind="share of pooled ballots"),
         metrics={
             "facts": 9,
             "fact_survival": 1 / 3,

@@ -144,13 +144,13 @@ def _compare(request: CompareRequest) -> int:
     estimates = estimate_rows(planned)
     plan = _plan(planned, estimates, models, choice)
     if request.match == "cost" and planned.budget.matched and not plan.max_cost:
-        why = "no price is known for one of the models" if plan.max_cost is None else "these models cost nothing"
-        raise SettingsError(f"nothing can be matched by cost: {why}", where="--match", do="Match tokens or calls.")
+        reason = "no price is known for one of the models" if plan.max_cost is None else "these models cost nothing"
+        raise SettingsError(f"nothing can be matched by cost: {reason}", where="--match", do="Match tokens or calls.")
     preview = _dry_run(planned, estimates, plan), _dry_run_json(planned, estimates, plan)
     if not approve(plan, request, config, summary=_first_line(planned, plan), preview=preview):
         return EXIT_OK
     comparison = _execute(request, planned, models)
-    written, code = publish(
+    paths_written, code = publish(
         lambda: comparison.model_dump(mode="json"),
         lambda files: printable(markdown(comparison)),
         as_json=request.json,
@@ -159,11 +159,11 @@ def _compare(request: CompareRequest) -> int:
     if code != EXIT_OK:
         return code
     if not request.quiet:
-        if before := sum(run.recorded for run in comparison.runs):
-            verb = "run was" if before == 1 else "runs were"
-            notify(f"{before} of {len(comparison.runs)} {verb} recorded before; --name NAME reruns everything.")
-        if written:
-            notify(f"Written: {', '.join(map(str, written))}")
+        if recorded_runs := sum(run.recorded for run in comparison.runs):
+            verb = "run was" if recorded_runs == 1 else "runs were"
+            notify(f"{recorded_runs} of {len(comparison.runs)} {verb} recorded before; --name NAME reruns everything.")
+        if paths_written:
+            notify(f"Written: {', '.join(map(str, paths_written))}")
     return EXIT_OK if any(run.answered for run in comparison.runs) else EXIT_NO_ANSWER
 
 
@@ -349,9 +349,9 @@ def _plan(planned: ComparisonPlan, estimates: Sequence[RowEstimate], models: Seq
 
 
 def _first_line(planned: ComparisonPlan, plan: RunPlan) -> str:
-    why = f" ({plan.why})" if plan.why != AS_ASKED else ""
+    choice_note = f" ({plan.why})" if plan.why != AS_ASKED else ""
     parts = [
-        f"{', '.join(row.label for row in planned.rows)} with {', '.join(plan.models)}{why}",
+        f"{', '.join(row.label for row in planned.rows)} with {', '.join(plan.models)}{choice_note}",
         count(len(planned.tasks), "task"),
         count(planned.runs, "run"),
         f"{describe_calls(plan.estimate)} estimated",
@@ -374,7 +374,7 @@ def _dry_run(planned: ComparisonPlan, estimates: Sequence[RowEstimate], plan: Ru
         f"- Model: {', '.join(plan.models)} ({plan.why})",
         f"- Calls estimated: {format_range(plan.estimate.min, plan.estimate.max)}, including recorded ones",
         f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length",
-        f"- Cost: {cost_words(plan)}",
+        f"- Cost: {cost_words(plan, free='nothing')}",
         *(
             f"- **{r.row} may be cut short**: it needs up to {count(r.needs, 'call')} and the budget surely pays for "
             f"{r.allowed:,}; a run that is cut short is compared as it stands"
@@ -388,10 +388,10 @@ def _dry_run(planned: ComparisonPlan, estimates: Sequence[RowEstimate], plan: Ru
 def _budget_words(planned: ComparisonPlan) -> str:
     bounds = [allotment.bound for allotment in planned.allotments.values()]
     if planned.budget.matched:
-        matched = (
+        matched_by = (
             f"; vote and solo+reviews matched by {planned.budget.match}" if planned.budget.match != "tokens" else ""
         )
-        return f"the max of the most expensive row, {format_range(min(bounds), max(bounds))} tokens per run{matched}"
+        return f"the max of the most expensive row, {format_range(min(bounds), max(bounds))} tokens per run{matched_by}"
     return f"{bounds[0]:,} {'tokens' if planned.budget.calls is None else 'calls'} per run"
 
 

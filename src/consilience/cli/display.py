@@ -118,10 +118,10 @@ class Display:
         elif time.monotonic() - self._last >= HEARTBEAT_SECONDS:
             self.tell(f"… {self.progress.heartbeat}")
 
-    def loading(self, what: str) -> None:
+    def loading(self, subject: str) -> None:
         """Show what the run waits for before it can start; "" when it is there."""
-        self.progress.loading = what
-        self.line(what)
+        self.progress.loading = subject
+        self.line(subject)
         if self._live:
             self.tick()
 
@@ -129,8 +129,8 @@ class Display:
         """Hold back all output while a person is asked (`silent`), then print it."""
         if self._live and silent:
             self._live.stop()
-        held, self._held = self._held, [] if silent else None
-        for line, style in held or ():
+        lines_held, self._held = self._held, [] if silent else None
+        for line, style in lines_held or ():
             self.tell(line, style)
         if self._live and not silent:
             self._live.start()
@@ -139,8 +139,8 @@ class Display:
         """Leave the screen clean."""
         if self._live:
             self._live.stop()
-        held, self._held = self._held, None
-        for line, style in held or ():
+        lines_held, self._held = self._held, None
+        for line, style in lines_held or ():
             self.tell(line, style)
 
     def tell(self, line: str, style: str = "") -> None:
@@ -159,7 +159,7 @@ class RunProgress:
     """Progress of a run. `before` are the events of earlier processes; `text` returns a stored text by its id."""
 
     def __init__(
-        self, before: Iterable[Event] = (), *, title: str = "", text: Callable[[str], str] | None = None
+        self, recorded_events: Iterable[Event] = (), *, title: str = "", text: Callable[[str], str] | None = None
     ) -> None:
         self.state = SessionState()
         self._text = text
@@ -170,7 +170,7 @@ class RunProgress:
         self._title = title
         self._call_started: dict[str, float] = {}
         self._opened = time.monotonic()
-        for event in before:
+        for event in recorded_events:
             self._record(event)
         self.state.flying.clear()
         self._seconds_before = self.state.seconds
@@ -229,8 +229,8 @@ class RunProgress:
         if estimate is None or self._first_start is None or not self._ended:
             return ""
         per_call = (self._last_end - self._first_start) / self._ended
-        waited = time.monotonic() - self._last_end
-        low, high = (max(n - self.state.made, 0) * per_call - waited for n in (estimate.min, estimate.max))
+        seconds_waited = time.monotonic() - self._last_end
+        low, high = (max(n - self.state.made, 0) * per_call - seconds_waited for n in (estimate.min, estimate.max))
         return f"about {_time_range(max(low, 0), high)} left" if high > 0 else ""
 
     @property
@@ -239,12 +239,12 @@ class RunProgress:
         state = self.state
         estimate = state.started.estimate if state.started else None
         out_of = f" of {format_range(estimate.min, estimate.max)}" if estimate else ""
-        written = describe_output_tokens(state.tokens_out, state.tokens_thought)
+        output_tokens = describe_output_tokens(state.tokens_out, state.tokens_thought)
         limits = state.started.limits if state.started else None
         reserve = ""
         if limits is not None and (limits.calls, limits.tokens, limits.money) != (None, None, None):
             reserve = ", reserve drawn" if any(call.reserve for call in state.calls) else ", reserve held"
-        return f"{state.made}{out_of} calls, {state.tokens_in:,} tokens read, {written}, {price(state.cost)}{reserve}"
+        return f"{state.made}{out_of} calls, {state.tokens_in:,} tokens read, {output_tokens}, {price(state.cost)}{reserve}"
 
     @property
     def heartbeat(self) -> str:
@@ -256,11 +256,11 @@ class RunProgress:
             return f"{elapsed}: {self.totals}"
         names = seat_labels(self.state.agents)
         agents = [names.get(call.agent, call.agent) for call in in_flight.values()]
-        more = f" and {len(agents) - 4} more" if len(agents) > 4 else ""
-        waiting = f"waiting for {', '.join(dict.fromkeys(agents[:4]))}{more}"
+        rest_note = f" and {len(agents) - 4} more" if len(agents) > 4 else ""
+        waiting = f"waiting for {', '.join(dict.fromkeys(agents[:4]))}{rest_note}"
         longest = duration(max(map(self.seconds_in_flight, in_flight)))
-        left = f", {self.time_left}" if self.time_left else ""
-        return f"{elapsed}{left}: {self.totals}; {waiting}, longest {longest}"
+        time_left = f", {self.time_left}" if self.time_left else ""
+        return f"{elapsed}{time_left}: {self.totals}; {waiting}, longest {longest}"
 
     def screen(self, height: int, width: int = 100) -> Group:
         """Return a table with one row per agent, or per level if there are more agents than lines; below it the protocol's
@@ -293,12 +293,12 @@ class RunProgress:
         """Add one row per level, for a tree with more agents than the screen has lines."""
         state = self.state
         levels = state.started.topology.levels if state.started else {}
-        busy = {call.agent for call in state.flying.values()}
-        called = {call.agent for call in state.calls}
+        busy_agents = {call.agent for call in state.flying.values()}
+        called_agents = {call.agent for call in state.calls}
         for level in sorted(set(levels.values())):
             members = [agent for agent in state.agents if levels.get(agent.id) == level]
-            composing = sum(agent.id in busy for agent in members)
-            waiting = sum(agent.id not in busy | called for agent in members)
+            composing = sum(agent.id in busy_agents for agent in members)
+            waiting = sum(agent.id not in busy_agents | called_agents for agent in members)
             counts = {"composing": composing, "waiting": waiting, "done": len(members) - composing - waiting}
             status = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
             style = "cyan" if composing else "dim"
@@ -314,15 +314,15 @@ class RunProgress:
         return [by_id[state.flying[key].agent] for key in keys if state.flying[key].agent in by_id][: max(limit, 0)]
 
     def _head(self) -> Text:
-        head = Text(self._title, style="bold", no_wrap=True, overflow="ellipsis")
+        line = Text(self._title, style="bold", no_wrap=True, overflow="ellipsis")
         if self.loading:
-            head.append(f" · {self.loading}", style="cyan")
+            line.append(f" · {self.loading}", style="cyan")
         elif places := list(dict.fromkeys(describe_place(key) for key in self.state.flying)):
-            head.append(f" · {' | '.join(places[:3])}", style="cyan")
-        head.append(f" · {duration(round(self.seconds))}", style="dim")
+            line.append(f" · {' | '.join(places[:3])}", style="cyan")
+        line.append(f" · {duration(round(self.seconds))}", style="dim")
         if self.time_left:
-            head.append(f" · {self.time_left}", style="dim")
-        return head
+            line.append(f" · {self.time_left}", style="dim")
+        return line
 
     def _status(self, agent: Agent) -> Text:
         state = self.state
@@ -433,19 +433,19 @@ def _note_line(event: Noted, state: SessionState) -> str:
 def _call_line(event: Ended, agent: str, max_repairs: int) -> str:
     """Return `round 1 · leaf_respond · L2N1 (critical) 6.2 s, 143 tokens`."""
     seconds = call_seconds(event)
-    head = f"{describe_place(event.key)} · {agent}" + (f" {duration(seconds)}" if seconds is not None else "")
+    opening = f"{describe_place(event.key)} · {agent}" + (f" {duration(seconds)}" if seconds is not None else "")
     match event:
         case CallCompleted():
             thinking = f" and {event.tokens_thought:,} thinking" if event.tokens_thought else ""
-            written = count(event.tokens_out - event.tokens_thought, "token")
-            return f"{head}, {written}{thinking}" + (", cut at the limit" if event.cut else "")
+            tokens_written = count(event.tokens_out - event.tokens_thought, "token")
+            return f"{opening}, {tokens_written}{thinking}" + (", cut at the limit" if event.cut else "")
         case ReplyRejected():
             then = "asking again" if event.attempt <= max_repairs else "giving up"
-            return f"{head}: the reply could not be used, {then} ({one_line(event.error, 120)})"
+            return f"{opening}: the reply could not be used, {then} ({one_line(event.error, 120)})"
         case CallFailed():
             if event.unsent:
-                return f"{head}: refused by a limit ({event.failure.value})"
-            return f"{head}: no reply, {event.failure.value} ({one_line(event.detail, 200)})"
+                return f"{opening}: refused by a limit ({event.failure.value})"
+            return f"{opening}: no reply, {event.failure.value} ({one_line(event.detail, 200)})"
 
 
 def score_words(event: CheckRecorded) -> str:
@@ -453,8 +453,8 @@ def score_words(event: CheckRecorded) -> str:
     check = event.check
     if check.score is None:
         return "met" if check.met else ""
-    needed = f", needed {check.threshold:g}" if check.threshold is not None else ""
-    return f"{check.kind} {check.score:.2f}{needed}"
+    threshold_note = f", needed {check.threshold:g}" if check.threshold is not None else ""
+    return f"{check.kind} {check.score:.2f}{threshold_note}"
 
 
 def any_event_line(event: Event, state: SessionState) -> str:
@@ -470,8 +470,8 @@ def listing(events: Sequence[AnyEvent]) -> list[str]:
     state = fold_events(events)
     lines = []
     for event in events:
-        at = event.volatile.get("t")
-        when = duration(float(at)) if isinstance(at, int | float) else ""
+        seconds = event.volatile.get("t")
+        when = duration(float(seconds)) if isinstance(seconds, int | float) else ""
         key = getattr(event, "key", "")
         lines.append(f"{event.seq:>5}  {when:>9}  {any_event_line(event, state)}" + (f"  [{key}]" if key else ""))
     return lines

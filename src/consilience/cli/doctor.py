@@ -166,12 +166,12 @@ def _data(config: Config) -> list[Row]:
     ]
 
 
-def _configuration(whose: str, path: Path, above: float) -> Row:
+def _configuration(whose: str, path: Path, confirm_above: float) -> Row:
     try:
         table = read_config(path)
     except UserError as error:
         return Row(whose, f"{path}: NOT USABLE: {error.what}", fine=False)
-    ignored = ignored_words(path, table, above)
+    ignored = ignored_words(path, table, confirm_above)
     return Row(whose, f"{path}: {'read' if path.is_file() else 'missing'}{ignored and f', but {ignored}'}")
 
 
@@ -234,8 +234,8 @@ def _spending(name: str) -> tuple[str, bool]:
     spending = "it costs nothing"
     try:
         programs = [link for link in links([name]) if is_program(link)]
-        unknown = any(free_price_hint(link, os.environ) for link in links([name]))
-        words = ["its price is not known" if unknown else "it is paid for"] if paid(name) else []
+        has_unknown_price = any(free_price_hint(link, os.environ) for link in links([name]))
+        words = ["its price is not known" if has_unknown_price else "it is paid for"] if paid(name) else []
         if programs:
             words.append(
                 f"{programs_words([without_secret(program) for program in programs])}, so a run asks, or needs --yes"

@@ -99,10 +99,10 @@ class Declined(Exception):
 def confirm(question: str, *, otherwise: str) -> None:
     """Ask on the terminal. Raises `Declined(otherwise)` after a no, Ctrl-C or the end of input."""
     try:
-        agreed = typer.confirm(question, default=False, err=True)
+        has_agreed = typer.confirm(question, default=False, err=True)
     except typer.Abort:
-        agreed = False
-    if not agreed:
+        has_agreed = False
+    if not has_agreed:
         raise Declined(otherwise)
 
 
@@ -177,12 +177,12 @@ def exit_code_of(
 
 def print_error_json(error: BaseException, code: int, session: str | None = None, resume: str = "") -> None:
     """Print the error as a `Problem`; `resume` is the command that resumes the session."""
-    what, where, do = _described(error)[2], "", ""
+    problem, place, do = _described(error)[2], "", ""
     if isinstance(error, UserError):
-        where, do = error.where, error.do
+        place, do = error.where, error.do
     if resume:
         do = f"{do} Resume with: {resume}".strip()
-    print_json(asdict(Problem(code, _one_line(what), _one_line(where), _one_line(do), session)))
+    print_json(asdict(Problem(code, _one_line(problem), _one_line(place), _one_line(do), session)))
 
 
 def is_about_output(error: BaseException) -> bool:
@@ -295,7 +295,7 @@ def run_until_done(
 def _handle_signals(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Pass signals that end a process to `stop`, except ignored ones (as under `nohup`), which stay ignored."""
     numbers = [getattr(signal, name) for name in _END_SIGNALS if hasattr(signal, name)]
-    before = {
+    former_handlers = {
         number: signal.signal(number, stop)
         for number in numbers
         if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN
@@ -303,7 +303,7 @@ def _handle_signals(stop: Callable[[int, FrameType | None], None]) -> Iterator[N
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in former_handlers.items():
             signal.signal(number, handler)
 
 

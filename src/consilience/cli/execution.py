@@ -91,20 +91,20 @@ def publish(
     A file that cannot be written is reported after the result, which is printed in any case. Markdown is not `rendered` on a
     terminal if it was asked for.
     """
-    written: list[Path] = []
+    paths_written: list[Path] = []
     failure: SettingsError | None = None
     try:
-        written = write()
+        paths_written = write()
     except SettingsError as error:
         failure = error
     if as_json:
         print_json(value())
     elif rendered:
-        print_markdown(text(written))
+        print_markdown(text(paths_written))
     else:
-        sys.stdout.write(text(written))
+        sys.stdout.write(text(paths_written))
     sys.stdout.flush()
-    return written, EXIT_OK if failure is None else exit_code_of(failure)
+    return paths_written, EXIT_OK if failure is None else exit_code_of(failure)
 
 
 @dataclass(frozen=True)
@@ -143,13 +143,13 @@ class RunExecution:
         *,
         session: str,
         title: str,
-        before: Sequence[AnyEvent] = (),
+        recorded_events: Sequence[AnyEvent] = (),
     ) -> R:
         """Return the report of `work`, with its progress shown.
 
         An error is reported with the command that resumes the session, as JSON too if asked; then `typer.Exit` is raised.
         """
-        progress = RunProgress(before, title=title, text=self.store.text)
+        progress = RunProgress(recorded_events, title=title, text=self.store.text)
         screen = Display(progress, quiet=self.request.quiet)
         if self.prompter is not None:
             self.prompter.screen = screen
@@ -184,14 +184,14 @@ class RunExecution:
         request = self.request
 
         def write() -> list[Path]:
-            written = write_baseline(report, request)
+            baseline_paths = write_baseline(report, request)
             if request.out is None:
-                return [*written, *([write_page(read_back(self.store, report.session))] if request.open else [])]
+                return [*baseline_paths, *([write_page(read_back(self.store, report.session))] if request.open else [])]
             files = report_files(report, record=read_back(self.store, report.session), stored=self.stored)
-            return [*written, *write_files(request.out, files)]
+            return [*baseline_paths, *write_files(request.out, files)]
 
         format = request.output_format
-        written, code = publish(
+        paths_written, code = publish(
             lambda: report_data(report, format),
             lambda files: markdown(report, heading=False, files=files, stored=self.stored),
             as_json=format not in TEXT_FORMATS,
@@ -200,7 +200,7 @@ class RunExecution:
         )
         if code == EXIT_OK:
             if request.open:
-                notify(open_in_browser(next(path for path in written if path.name == PAGE)))
+                notify(open_in_browser(next(path for path in paths_written if path.name == PAGE)))
             code = exit_code(report)
         return apply_conditions(report, request, code)
 
@@ -208,8 +208,8 @@ class RunExecution:
 def apply_conditions(report: Report, request: DeliveryRequest, code: int) -> int:
     """Return the exit code; a success becomes another if the report lacks what --require names or has what --fail-on names."""
     if request.require and report.stop_reason not in request.require:
-        wanted = " or ".join(reason.value for reason in request.require)
-        notify(f"It stopped {report.stop_reason.value}; {wanted} was required.")
+        required_reasons = " or ".join(reason.value for reason in request.require)
+        notify(f"It stopped {report.stop_reason.value}; {required_reasons} was required.")
         code = code or EXIT_REQUIREMENT_NOT_MET
     if isinstance(request, FindingsRequest) and request.fail_on and (reason := report.failing(request.fail_on)):
         notify(f"--fail-on {request.fail_on}: {reason}")
@@ -226,10 +226,10 @@ def exit_code(report: Report) -> int:
 
 def new_id(store: Store) -> str:
     """Return an unused session id."""
-    taken = set(store.sessions())
+    used_ids = set(store.sessions())
     for _ in range(100):
         id = f"r{secrets.token_hex(3)}"
-        if id not in taken:
+        if id not in used_ids:
             return id
     raise SettingsError("no free session id was found", do="Remove old sessions.")
 
@@ -245,10 +245,12 @@ def check_output(report: type[Report], request: FindingsRequest) -> None:
     if request.json and request.format not in ("text", "json"):
         raise SettingsError("two formats are given", where=f"--json and --format {request.format}", do="Give one.")
     exported = [name for name, file in report.formats.items() if file in report.exports]
-    known = (*TEXT_FORMATS, "json", *exported)
-    if request.format not in known:
+    formats = (*TEXT_FORMATS, "json", *exported)
+    if request.format not in formats:
         raise SettingsError(
-            f"the report has no format {request.format!r}", where="--format", do=f"Use one of {', '.join(known)}."
+            f"the report has no format {request.format!r}",
+            where="--format",
+            do=f"Use one of {', '.join(formats)}.",
         )
     if request.fail_on is not None and report.failing is Report.failing:
         raise SettingsError("the report has no findings", where="--fail-on", do="Leave it out.")
@@ -337,17 +339,17 @@ class TerminalPrompter:
             text = json.dumps(await self._object(form, form.schema, ""), ensure_ascii=False)
             try:
                 parse_reply(text, request.returns)
-            except Malformed as wrong:
-                _print(f"Invalid answer: {wrong}. Please try again.")
+            except Malformed as error:
+                _print(f"Invalid answer: {error}. Please try again.")
             else:
                 return text
 
-    async def _object(self, form: Form, node: SchemaNode, at: str) -> dict[str, object]:
+    async def _object(self, form: Form, node: SchemaNode, prefix: str) -> dict[str, object]:
         values = {}
-        optional = form.may_be_left_out(node)
+        optional = form.optional_fields(node)
         for name, inner in form.fields(node).items():
-            long = name == form.prose and not at
-            value = await self._value(form, inner, f"{at}{name}", long=long, optional=name in optional)
+            long = name == form.prose and not prefix
+            value = await self._value(form, inner, f"{prefix}{name}", long=long, optional=name in optional)
             if value is not None:
                 values[name] = value
         return values
@@ -360,30 +362,31 @@ class TerminalPrompter:
             return await self._object(form, node, f"{name}.")
         if node.get("type") == "array":
             return await self._list(form, node, name)
+        skip = ", or an empty line" if optional else ""
         while True:
-            typed = await self._type_line(f"{name} ({form.described(node)}{', or nothing' if optional else ''}):")
+            typed = await self._type_line(f"{name} ({form.describe_field(node)}{skip}):")
             if optional and not typed:
                 return None
             value = _converted(typed, node)
-            if not (wrong := form.wrong(value, node, name)):
+            if not (error := form.find_error(value, node, name)):
                 return value
-            _print(f"{wrong[:1].upper()}{wrong[1:]}.")
+            _print(f"{error[:1].upper()}{error[1:]}.")
 
     async def _list(self, form: Form, node: SchemaNode, name: str) -> list[object]:
         inner, limit = form.items(node), node.get("maxItems")
         values: list[object] = []
         while not isinstance(limit, int) or len(values) < limit:
             if inner.get("type") == "object":
-                if (await self._type_line(f"{name}: add one? (y, or nothing)")).casefold() not in ("y", "yes"):
+                if (await self._type_line(f"{name}: add one? (y, or an empty line)")).casefold() not in ("y", "yes"):
                     break
                 values.append(await self._object(form, inner, f"{name}."))
                 continue
-            typed = await self._type_line(f"{name} ({form.described(inner)}; nothing ends the list):")
+            typed = await self._type_line(f"{name} ({form.describe_field(inner)}; an empty line ends the list):")
             if not typed:
                 break
             value = _converted(typed, inner)
-            if wrong := form.wrong(value, inner, name):
-                _print(f"{wrong[:1].upper()}{wrong[1:]}.")
+            if error := form.find_error(value, inner, name):
+                _print(f"{error[:1].upper()}{error[1:]}.")
             else:
                 values.append(value)
         return values
@@ -430,10 +433,10 @@ class TerminalPrompter:
     def _deliver_line(self) -> None:
         if self._line is None or self._line.done() or not self._typed:
             return
-        line, end, rest = self._typed.partition(b"\n")
+        line, end, rest_typed = self._typed.partition(b"\n")
         if not end and not line.endswith(b"\x04"):
             return
-        self._typed = rest
+        self._typed = rest_typed
         at_end = not end and line == b"\x04"
         self._line.set_result(None if at_end else line.rstrip(b"\x04").decode("utf-8", "replace").rstrip("\r"))
 

@@ -35,18 +35,18 @@ _MAX_NAME_WORDS = 5
 _MAX_NAME_CHARS = 40
 
 
-def read_text(argument: str, what: str = "the text") -> str:
+def read_text(argument: str, label: str = "the text") -> str:
     """Return the argument, or the text of standard input for `-` and of a file for `@FILE`. Raises `SourceError`."""
     if argument == "-":
         return _standard_input()
-    return read_text_file(Path(argument[1:]).expanduser(), what) if argument.startswith("@") else argument
+    return read_text_file(Path(argument[1:]).expanduser(), label) if argument.startswith("@") else argument
 
 
-def read_file(path: str, what: str) -> str:
+def read_file(path: str, label: str) -> str:
     """Return the text of a file, or of standard input for `-`. Raises `SourceError`, also if it is empty."""
-    text = read_text(path if path == "-" else f"@{path}", what)
+    text = read_text(path if path == "-" else f"@{path}", label)
     if not text.strip():
-        raise SourceError(f"{what} is empty", where=source_name(path), do="Leave it out or fill it.")
+        raise SourceError(f"{label} is empty", where=source_name(path), do="Leave it out or fill it.")
     return text
 
 
@@ -57,13 +57,13 @@ def source_name(path: str) -> str:
 def read_task(argument: str) -> str:
     """Return the task, as `read_text` does. Raises `SettingsError`, `SourceError`."""
     task = read_text(argument, "the task")
-    where = "standard input" if argument == "-" else argument[1:] if argument.startswith("@") else ""
+    source = "standard input" if argument == "-" else argument[1:] if argument.startswith("@") else ""
     if not task.strip():
-        raise SettingsError("the task is empty", where=where, do="Give a question or task.")
+        raise SettingsError("the task is empty", where=source, do="Give a question or task.")
     if len(task) > MAX_TASK_CHARS:
         raise SettingsError(
             f"the task has {len(task):,} characters; at most {MAX_TASK_CHARS:,} are allowed",
-            where=where,
+            where=source,
             do="Give long material as documents (--source FILE) and ask about them.",
         )
     return task.strip()
@@ -88,8 +88,8 @@ def task_of(target: Target, focus: str | None) -> str:
 def target_lines(target: Target) -> list[str]:
     """Return what is read and what is left out, in a line each, as the plan has them."""
     lines = sum(_line_count(source) for source in target.sources)
-    read = f"Target: {target.title}: {count(len(target.sources), 'document')}, {count(lines, 'line')}"
-    return [read, *(f"Left out: {reason}" for reason in target.left_out)]
+    summary_line = f"Target: {target.title}: {count(len(target.sources), 'document')}, {count(lines, 'line')}"
+    return [summary_line, *(f"Left out: {reason}" for reason in target.left_out)]
 
 
 def target_json(target: Target) -> Mapping[str, object]:
@@ -224,20 +224,20 @@ def _one_at_a_time(option: str, form: str, argument: str) -> SettingsError:
     )
 
 
-def _spending_limits(option: str, arguments: Sequence[str], known: Sequence[str] = ()) -> dict[str, SpendingLimits]:
-    """Return limits by name from `NAME:calls=3,tokens=500`. Names must be among `known`, unless that is empty."""
+def _spending_limits(option: str, arguments: Sequence[str], agent_ids: Sequence[str] = ()) -> dict[str, SpendingLimits]:
+    """Return limits by name from `NAME:calls=3,tokens=500`. Names must be among `agent_ids`, unless that is empty."""
     limits: dict[str, SpendingLimits] = {}
-    example = f"Write {option} {known[-1] if known else 'lateral_leaves'}:calls=3 (or tokens, cost, time)."
+    example = f"Write {option} {agent_ids[-1] if agent_ids else 'lateral_leaves'}:calls=3 (or tokens, cost, time)."
     for argument in arguments:
-        name, _, rest = argument.rpartition(":")
-        pairs = [pair.partition("=") for pair in rest.split(",")]
+        name, _, spec = argument.rpartition(":")
+        pairs = [pair.partition("=") for pair in spec.split(",")]
         if not name or any(kind not in _KINDS or not value for kind, _, value in pairs):
             raise SettingsError(f"{argument!r} is not a limit", where=option, do=example)
         if ":" in name and "," in name:
             raise _one_at_a_time(option, "NAME:calls=N", argument)
-        if known and name != "*" and name not in known:
+        if agent_ids and name != "*" and name not in agent_ids:
             raise UnknownName(
-                f"there is no agent {name!r}", where=f"{option} {argument}", do=f"Agents: {_listed(known)}."
+                f"there is no agent {name!r}", where=f"{option} {argument}", do=f"Agents: {_listed(agent_ids)}."
             )
         if len({kind for kind, _, _ in pairs}) < len(pairs):
             raise SettingsError(f"{argument!r} names one kind twice", where=option, do="Name each kind once.")
@@ -254,16 +254,18 @@ def _spending_limits(option: str, arguments: Sequence[str], known: Sequence[str]
 
 
 def assign_models(
-    request: PlannedRequest, agents: Sequence[Agent], own: Mapping[str, str], default: str | None
+    request: PlannedRequest, agents: Sequence[Agent], own_models: Mapping[str, str], default: str | None
 ) -> dict[str, str]:
-    """Return a model for every agent: its `own`, else its persona's, else one of --models in turn, else --model, else `default`.
+    """Return a model for every agent: its own, else its persona's, else one of --models in turn, else --model, else `default`.
 
     `agents` are in the order of assignment. `local` becomes the name of the default local model.
     """
     if request.model is not None and request.models is not None:
         raise SettingsError("both --model and --models are given", do="Give one of the two.")
     shared = request.models or [(request.model or default or "").strip()]
-    models = {agent.id: own.get(agent.id) or agent.model or shared[n % len(shared)] for n, agent in enumerate(agents)}
+    models = {
+        agent.id: own_models.get(agent.id) or agent.model or shared[n % len(shared)] for n, agent in enumerate(agents)
+    }
     if not all(models.values()):
         raise UnknownName("a model's name is empty", where="--model", do="Use local, or PROVIDER:MODEL.")
     return {
@@ -450,9 +452,9 @@ def _persona_fields(text: str) -> tuple[str, dict[str, object]]:
 
 
 def _name_and_description(text: str) -> tuple[str, str]:
-    before, colon, after = text.partition(":")
-    if colon and after.strip() and len(before) <= _MAX_NAME_CHARS and "\n" not in before:
-        return before.strip(), after.strip()
+    name_text, colon, description_text = text.partition(":")
+    if colon and description_text.strip() and len(name_text) <= _MAX_NAME_CHARS and "\n" not in name_text:
+        return name_text.strip(), description_text.strip()
     words = re.split(r"[.;!?\n]", text, maxsplit=1)[0].split()[:_MAX_NAME_WORDS]
     name = " ".join(words)[:_MAX_NAME_CHARS].strip(" ,")
     return f"{name[:1].upper()}{name[1:]}", text

@@ -51,12 +51,12 @@ LAST_SECTIONS = (MODELS, MATERIAL, LIMITS, OUTPUT, OTHER)
 """Sections of help that follow those of a single command, in this order."""
 
 
-def new_app(cls: type[ListingGroup] | None = None, **more: Any) -> typer.Typer:
+def new_app(cls: type[ListingGroup] | None = None, **options: Any) -> typer.Typer:
     """Return an app for one command, or with `cls` for a group."""
-    return typer.Typer(cls=cls, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **more)
+    return typer.Typer(cls=cls, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **options)
 
 
-def names_option(*spelling: str, help: str, metavar: str, kind: Callable[[str], object] = str, **more: Any) -> Any:
+def names_option(*spelling: str, help: str, metavar: str, kind: Callable[[str], object] = str, **options: Any) -> Any:
     """Return an option for a list of names or numbers: separated by commas, repeated, or both. Its parameter is a list of `kind`.
 
     Parsing raises `SettingsError` for an empty name and for one that `kind` rejects with a `ValueError`.
@@ -66,26 +66,26 @@ def names_option(*spelling: str, help: str, metavar: str, kind: Callable[[str], 
         if value is None:
             return None
         return [
-            _listed_name(name.strip(), kind, where=f"--{(param.name or '').replace('_', '-')}", metavar=metavar)
+            _listed_name(name.strip(), kind, option=f"--{(param.name or '').replace('_', '-')}", metavar=metavar)
             for names in value
             for name in str(names).split(",")
         ]
 
     return typer.Option(
-        *spelling, help=f"{help} {LISTED}".strip(), metavar=f"{metavar},…", parser=str, callback=read, **more
+        *spelling, help=f"{help} {LISTED}".strip(), metavar=f"{metavar},…", parser=str, callback=read, **options
     )
 
 
-def _listed_name(name: str, kind: Callable[[str], object], *, where: str, metavar: str) -> object:
+def _listed_name(name: str, kind: Callable[[str], object], *, option: str, metavar: str) -> object:
     from consilience.domain.errors import SettingsError
 
     if not name:
-        raise SettingsError("a name in the list is empty", where=where, do=f"Write {where} {metavar},{metavar}.")
+        raise SettingsError("a name in the list is empty", where=option, do=f"Write {option} {metavar},{metavar}.")
     try:
         return kind(name)
     except ValueError:
-        known = ", ".join(map(str, kind)) if isinstance(kind, EnumType) else "numbers"
-        raise SettingsError(f"{name!r} is not valid here", where=where, do=f"Use {known}.") from None
+        choices = ", ".join(map(str, kind)) if isinstance(kind, EnumType) else "numbers"
+        raise SettingsError(f"{name!r} is not valid here", where=option, do=f"Use {choices}.") from None
 
 
 class SectionedCommand(TyperCommand):
@@ -245,8 +245,8 @@ class DeliveryRequest(SpendingRequest):
         words: list[str] = []
         for name in ("out", "require", "fail_on", "format", "write_baseline"):
             value = getattr(self, name, None)
-            for one in value if isinstance(value, list) else [value] if value not in (None, "text") else []:
-                words += [f"--{name.replace('_', '-')}", str(one)]
+            for format_name in value if isinstance(value, list) else [value] if value not in (None, "text") else []:
+                words += [f"--{name.replace('_', '-')}", str(format_name)]
         return words
 
 
@@ -299,8 +299,8 @@ class PlannedRequest(SpendingRequest):
         "A document to deliberate on; ID=FILE shows it to one agent only. Repeatable.", MATERIAL, "FILE|DIR|-"
     )
     detail: DetailChoice | None = option(
-        "Length of the prompts: full, brief (for small models), or auto: brief if an embedded model has a "
-        "voice. Default: auto.",
+        "Length of the prompts: full, brief (for small models), or auto (brief if an agent runs on an embedded "
+        "model). Default: auto.",
         MODELS,
         "auto|brief|full",
     )

@@ -110,9 +110,9 @@ class RunPlan:
         return 0 not in (self.limits.calls, self.limits.tokens, self.limits.seconds, self.limits.steps)
 
 
-def choose_model(request: PlannedRequest, config: Config, seats: int = 1, own: int = 0) -> Choice:
-    """Return the default model and why: the user's choice if every one of the `seats` has a model, `own` of them by itself."""
-    if request.models is not None or request.model is not None or own >= seats:
+def choose_model(request: PlannedRequest, config: Config, seats: int = 1, seats_with_own_model: int = 0) -> Choice:
+    """Return the default model and why: the user's choice if every one of the `seats` has a model."""
+    if request.models is not None or request.model is not None or seats_with_own_model >= seats:
         return Choice("", AS_ASKED)
     return default_model(config)
 
@@ -167,10 +167,10 @@ def _check_model(name: str, *, keys: bool) -> None:
         if model and not model.endswith(".gguf") and model not in CATALOGUE:
             verify(model)
         return
-    known = provider in known_providers() or provider.startswith("gateway/")
+    is_known_provider = provider in known_providers() or provider.startswith("gateway/")
     variables = key_variables(provider)
     keyless = keys and paid(name) and variables and not any(os.environ.get(variable) for variable in variables)
-    if not known or not model or "," in model or keyless:
+    if not is_known_provider or not model or "," in model or keyless:
         resolve(name)  # raises the error that names the problem
 
 
@@ -212,8 +212,8 @@ def make_plan(
     max_tokens = calls * call_tokens
     if limits.tokens is not None:
         max_tokens = min(max_tokens, limits.tokens)
-    written = {name: protocol.longest_reply + thinking_of[name] for name in paid_models}
-    call_cost = max_price(written, call_tokens - protocol.longest_reply - max_thinking) if calls else 0.0
+    tokens_per_reply = {name: protocol.longest_reply + thinking_of[name] for name in paid_models}
+    call_cost = max_price(tokens_per_reply, call_tokens - protocol.longest_reply - max_thinking) if calls else 0.0
     max_cost = None if call_cost is None else calls * call_cost
     if limits.money is not None and max_cost is not None:
         max_cost = min(max_cost, limits.money)
@@ -240,8 +240,8 @@ def make_plan(
 def _thinking_words(level: ThinkingLevel, tokens: int) -> str:
     if not tokens:
         return ""
-    how = "off, but some models think anyway" if level == "off" else level
-    return f", plus up to {tokens:,} for thinking ({how})"
+    level_words = "off, but some models think anyway" if level == "off" else level
+    return f", plus up to {tokens:,} for thinking ({level_words})"
 
 
 def max_price(written: Mapping[str, int], read: int) -> float | None:
@@ -272,11 +272,11 @@ def price(name: str, tokens_read: int, tokens_written: int) -> float | None:
 
 def first_line(plan: RunPlan) -> str:
     """Return the line that a run prints first: models and why, agents, calls, max cost, unused keys."""
-    why = f" ({plan.why})" if plan.why not in (AS_ASKED, "") else ""
+    choice_note = f" ({plan.why})" if plan.why not in (AS_ASKED, "") else ""
     by_persona = [f"{agent.id}: {agent.model}" for agent in plan.agents if plan.origins.get(agent.id) == PERSONA]
     parts = [
         plan.preamble,
-        f"{plan.protocol.name} with {', '.join(plan.models)}{why}",
+        f"{plan.protocol.name} with {', '.join(plan.models)}{choice_note}",
         "" if plan.preamble else describe_agents(plan.agents),
         f"named by personas: {', '.join(by_persona)}" if by_persona else "",
         f"{plan.detail} prompts{_replaced_words(plan)}",
@@ -295,14 +295,14 @@ def unspent_words(plan: RunPlan) -> str:
     return f"not spent: {unspent}" if unspent else ""
 
 
-def cost_words(plan: RunPlan) -> str:
-    """Return the max cost, what --max-cost does not bound, and programs of unknown cost."""
+def cost_words(plan: RunPlan, *, free: str = "costs nothing") -> str:
+    """Return the max cost, what --max-cost does not bound, and programs of unknown cost; `free` if there is no cost."""
     words = [
         amount_words(plan) if plan.paid else "",
         unbounded_words(plan),
         programs_words(plan.programs) if plan.programs else "",
     ]
-    return "; ".join(filter(None, words)) or "costs nothing"
+    return "; ".join(filter(None, words)) or free
 
 
 def programs_words(programs: Sequence[str]) -> str:
@@ -358,7 +358,7 @@ def dry_run(plan: RunPlan) -> str:
         f"- Calls estimated: {format_range(plan.estimate.min, plan.estimate.max)}"
         + ("" if plan.limits.calls is None else f", limited to {plan.limits.calls:,} calls"),
         f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length, without retries",
-        f"- Cost: {cost_words(plan)}",
+        f"- Cost: {cost_words(plan, free='nothing')}",
     ]
     if plan.protocol.outlook:
         lines.append(f"- {plan.protocol.outlook[:1].upper()}{plan.protocol.outlook[1:]}")
@@ -468,16 +468,16 @@ def confirm_spending(plan: RunPlan, *, yes: bool, confirm_above: float) -> None:
             else f"this run may cost money ({cost_words(plan)}) and there is no terminal to confirm it",
             do=_consent_advice(plan),
         )
-    unknown = plan.programs or plan.max_cost is None
-    if not unknown and plan.max_cost is not None and plan.max_cost <= confirm_above:
+    is_cost_unknown = plan.programs or plan.max_cost is None
+    if not is_cost_unknown and plan.max_cost is not None and plan.max_cost <= confirm_above:
         return
-    amount = "an unknown amount (no price is known)" if unknown else amount_words(plan)
+    amount = "an unknown amount (no price is known)" if is_cost_unknown else amount_words(plan)
     unbounded = f"({unbounded_words(plan)}.) " if unbounded_words(plan) else ""
     confirm(f"{unbounded}Spend {amount} on {spenders}?", otherwise="Nothing was spent.")
 
 
 def _consent_advice(plan: RunPlan) -> str:
-    free = next((f" If it is free: {way}" for name in plan.paid if (way := free_price_hint(name, os.environ))), "")
+    free = next((f" If it is free: {hint}" for name in plan.paid if (hint := free_price_hint(name, os.environ))), "")
     if not plan.limits_adjustable:
         return f"Give --yes to agree.{free}"
     bound = "" if plan.programs or plan.encoder or plan.max_cost is None else ", or --max-cost DOLLARS to set a bound"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Container, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -100,18 +101,22 @@ def app_for(name: str) -> typer.Typer:
 
     def command(ctx: typer.Context, **values: Any) -> None:
         request = request_class(**{field.name: values.pop(field.name) for field in common_options})
-        given = {
+        options_given = {
             field: _setting_value(cls, field, values[name], option_spelling(name))
             for name, field in settings.items()
             if _is_given(ctx, name)
         }
-        raise typer.Exit(run(cls, request, given))
+        try:
+            code = run(cls, request, options_given)
+        except SettingsError as error:
+            raise _with_options(error, settings, options_given) from None
+        raise typer.Exit(code)
 
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    own = [
+    setting_parameters = [
         setting_parameter(cls.model_fields[field], name, f"Settings of {cls.name}") for name, field in settings.items()
     ]
-    set_signature(command, [context, *own, *parameters_of(request_class)])
+    set_signature(command, [context, *setting_parameters, *parameters_of(request_class)])
     fixed, n = (COMMON_TARGET, COMMON_TARGET_SETTINGS) if cls.reads_target else (COMMON, COMMON_SETTINGS)
 
     class ProtocolCommand(SectionedCommand):
@@ -120,6 +125,14 @@ def app_for(name: str) -> typer.Typer:
     app = new_app()
     app.command(name, cls=ProtocolCommand, help=f"{name}: {cls.summary}.")(command)
     return app
+
+
+def _with_options(error: SettingsError, settings: Mapping[str, str], given: Container[str]) -> SettingsError:
+    """Return the error with the options of the given settings that it names as its place."""
+    named = {name for name, field in settings.items() if field in given and re.search(rf"(^|; ){field}\b", error.what)}
+    options = [option_spelling(name) for name in settings if name in named]
+    advice = f"Change {'it' if len(options) == 1 else 'them'} and try again."
+    return SettingsError(error.what, where=", ".join(options), do=advice) if options else error
 
 
 def _is_given(ctx: typer.Context, parameter: str) -> bool:
@@ -259,11 +272,11 @@ def _choose_models(
     request: NewSessionRequest, config: Config, agents: Sequence[Agent]
 ) -> tuple[dict[str, str], Choice, dict[str, str]]:
     """Return the models by agent, why the default one was chosen, and what named the models of single agents. All are checked."""
-    own = own_models("--agent", request.agent or (), agents)
+    models_of_agents = own_models("--agent", request.agent or (), agents)
     by_persona = {agent.id: PERSONA for agent in agents if agent.model}
-    origins = by_persona | dict.fromkeys(own, "--agent")
+    origins = by_persona | dict.fromkeys(models_of_agents, "--agent")
     choice = choose_model(request, config, len(agents), len(origins))
-    models = assign_models(request, agents, own, choice.name)
+    models = assign_models(request, agents, models_of_agents, choice.name)
     keys = not request.dry_run
     for agent in agents:
         if origins.get(agent.id) == PERSONA:
@@ -279,8 +292,8 @@ def _reassigned_models(plan: RunPlan, panel: Panel | None, request: NewSessionRe
     if protocol.with_panel(panel) == protocol:
         return plan.models_by_agent
     agents = in_dealing_order(protocol.with_panel(panel).agents(panel))
-    own = own_models("--agent", request.agent or (), agents)
-    return assign_models(request, agents, own, plan.models[0])
+    models_of_agents = own_models("--agent", request.agent or (), agents)
+    return assign_models(request, agents, models_of_agents, plan.models[0])
 
 
 def _encoder(protocol: Protocol, request: NewSessionRequest) -> MiniLM | ProviderEncoder | None:
@@ -323,9 +336,10 @@ def fork_session(request: ForkRequest) -> int:
 
 
 def tell_session(request: TellRequest) -> int:
-    """Tell a finished session a new fact, in a new session: agents give their final positions anew, and the answer is written anew.
+    """Tell a finished session a new fact, in a new session: agents give their final positions again, and a new answer is written.
 
-    The report names those who moved. Everything else is inherited and not paid for again. The told session stays as it is.
+    The report names the agents that changed position. All other calls are inherited and not paid for again. The finished session
+    stays as it is.
     """
     with user_store() as store:
         planned = forks.plan_telling(
@@ -343,7 +357,7 @@ def _changes(request: InheritingRequest) -> forks.ForkChanges:
     )
 
 
-def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, where: str) -> int:
+def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, position: str) -> int:
     config = load_config(env_file=request.env_file)
     if isinstance(request, FindingsRequest):
         check_output(planned.protocol.report, request)
@@ -354,7 +368,7 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, whe
     check_models(unassigned_models(request, planned.agents), keys=False)
     if request.encoder is not None:
         check_encoder(request.encoder)
-    most = planned.protocol.estimate().max
+    max_calls = planned.protocol.estimate().max
     plan = make_plan(
         planned.protocol,
         planned.agents,
@@ -367,11 +381,11 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, whe
         encoder=request.encoder or planned.started.encoder,
         thinking=request.thinking or planned.started.thinking,
         detail=planned.detail,
-        calls_made=0 if planned.calls is None else max(most - planned.calls, 0),
+        calls_made=0 if planned.calls is None else max(max_calls - planned.calls, 0),
     )
     if planned.calls is not None:
         plan = replace(plan, estimate=Estimate(min=planned.calls, max=planned.calls))
-    origin = f"Fork of {planned.parent} {where}: {_inheritance(planned)}"
+    origin = f"Fork of {planned.parent} {position}: {_inheritance(planned)}"
     place = {"parent": planned.parent, "forked_at": planned.at, "inherited": planned.replies}
     place |= {"failures_inherited": len(planned.failures), "asked_again": planned.asked_again}
     plan = replace(plan, preamble=origin, data=place)
@@ -400,10 +414,10 @@ def _with_models(request: InheritingRequest, planned: forks.Fork) -> tuple[forks
     """Return the fork with its models, documents and limits, and the model's name by agent. Limits default to the parent's."""
     sources = read_sources(request.source or (), planned.agents)
     limits = {name: value for name, value in read_limits(request, planned.agents) if value not in (None, {})}
-    own = {id: str(name) for id, name in planned.models.items()}
+    models_by_name = {id: str(name) for id, name in planned.models.items()}
     if request.model is not None or request.models is not None:
-        own = own_models("--replace-agent", request.replace_agent or (), planned.agents)
-    models = assign_models(request, planned.agents, own, None)
+        models_by_name = own_models("--replace-agent", request.replace_agent or (), planned.agents)
+    models = assign_models(request, planned.agents, models_by_name, None)
     planned = planned.with_models(models).with_sources(sources, limits=planned.limits.model_copy(update=limits))
     check_phases(planned.protocol, planned.limits)
     return planned, models
@@ -442,7 +456,7 @@ def resume_session(request: ResumeRequest) -> int:
             lambda options: Deliberation[Report](model=seated, store=store, options=options).resume(session),
             session=session,
             title=f"{started.protocol if started else ''} {session}".strip(),
-            before=events,
+            recorded_events=events,
         )
         return execution.deliver(report)
 

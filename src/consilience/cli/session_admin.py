@@ -103,7 +103,7 @@ def _sessions() -> None:
 
 @sessions.command("list")
 def _list(
-    most: Annotated[int, typer.Option("--limit", min=1, help="Max number of sessions.", metavar="N")] = 20,
+    max_sessions: Annotated[int, typer.Option("--limit", min=1, help="Max number of sessions.", metavar="N")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List sessions, newest first."""
@@ -113,8 +113,8 @@ def _list(
         print_result(rows, "No session is recorded yet.", as_json=as_json)
         return
     with user_store() as store:
-        known = store.sessions()
-        for session in reversed(known[-most:]):
+        session_ids = store.sessions()
+        for session in reversed(session_ids[-max_sessions:]):
             with _unless_removed(store, session):
                 rows.append(_row(store, session))
     room = max(20, shutil.get_terminal_size().columns - 82)
@@ -126,8 +126,8 @@ def _list(
             f"{row.session:<10} {when} {row.protocol or '–':<12} {stop:<17} {missing:<10} {row.calls:>5} calls  {task}"
         )
     print_result([asdict(row) for row in rows], "\n".join(lines) or "No session is recorded.", as_json=as_json)
-    if len(known) > most and not as_json:
-        notify(f"{len(known) - most} older sessions: --limit {len(known)} shows all.")
+    if len(session_ids) > max_sessions and not as_json:
+        notify(f"{len(session_ids) - max_sessions} older sessions: --limit {len(session_ids)} shows all.")
 
 
 def _local_time(iso: str) -> str:
@@ -187,7 +187,7 @@ def gc(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove old finished sessions and give their space back.
+    """Remove old finished sessions and free their space.
 
     Sessions that can be resumed are kept unless --all is given. Running sessions are always kept. Without --older-than the
     journal is compacted and nothing is removed.
@@ -202,8 +202,8 @@ def gc(
         if rows:
             _confirm_removal(rows, yes=yes)
             batches = range(0, len(sessions), MAX_REMOVED_AT_ONCE)
-            removed = [id for n in batches for id in _remove(store, sessions[n : n + MAX_REMOVED_AT_ONCE])]
-            rows = [row for row in rows if row.session in removed]
+            removed_ids = [id for n in batches for id in _remove(store, sessions[n : n + MAX_REMOVED_AT_ONCE])]
+            rows = [row for row in rows if row.session in removed_ids]
         freed = store.admin.compact()
     _print_removed(rows, freed, as_json=as_json)
 
@@ -231,7 +231,7 @@ def age(text: str) -> float:
 
 def _old(store: Store, seconds: float, *, everything: bool) -> list[SessionRow]:
     """Return sessions of at least this age, oldest first. A clock that was set back makes a session younger, never older."""
-    wanted = ("finished", "waiting", "unfinished") if everything else ("finished",)
+    states = ("finished", "waiting", "unfinished") if everything else ("finished",)
     now = time.time()
     rows = []
     for session in store.sessions():
@@ -241,7 +241,7 @@ def _old(store: Store, seconds: float, *, everything: bool) -> list[SessionRow]:
     for row in rows:
         if row.state == "unreadable":
             notify(f"{row.session} cannot be read and is kept; to remove it: consilience sessions rm {row.session}")
-    return [row for row in rows if row.state in wanted]
+    return [row for row in rows if row.state in states]
 
 
 def _removal_row(store: Store, session: str) -> SessionRow:
@@ -269,15 +269,15 @@ def _confirm_removal(rows: Sequence[SessionRow], *, yes: bool) -> None:
 
 def _print_preview(rows: Sequence[SessionRow], size: int, *, as_json: bool) -> None:
     lines = [*map(_line, rows), f"{count(len(rows), 'session')} would be removed, {_size(size)}. Nothing was."]
-    shown = [{"session": r.session, "created": r.created, "state": r.state, "task": r.task or ""} for r in rows]
-    print_result({"would_remove": shown, "bytes": size}, "\n".join(lines), as_json=as_json)
+    rows_as_json = [{"session": r.session, "created": r.created, "state": r.state, "task": r.task or ""} for r in rows]
+    print_result({"would_remove": rows_as_json, "bytes": size}, "\n".join(lines), as_json=as_json)
 
 
 def _print_removed(rows: Sequence[SessionRow], freed: int, *, as_json: bool) -> None:
-    removed = [row.session for row in rows]
-    names = f" ({', '.join(removed)})" if removed else ""
+    removed_ids = [row.session for row in rows]
+    names = f" ({', '.join(removed_ids)})" if removed_ids else ""
     text = f"{count(len(rows), 'session')} removed{names}; {_size(freed)} given back."
-    print_result({"removed": removed, "bytes_freed": freed}, text, as_json=as_json)
+    print_result({"removed": removed_ids, "bytes_freed": freed}, text, as_json=as_json)
 
 
 def _line(row: SessionRow) -> str:
@@ -310,8 +310,8 @@ def answer_question(store: Store, session: str, key: str, text: str | None, *, b
 
     asked = {question.key: question for question in pending_questions(store.read(session), store.text, store.prompt)}
     if key not in asked and (key or text is not None):
-        known = f"Open questions: {', '.join(asked)}." if asked else "There are none."
-        raise UnknownName(f"session {session} has no open question {key!r}", do=known)
+        choices = f"Open questions: {', '.join(asked)}." if asked else "There are none."
+        raise UnknownName(f"session {session} has no open question {key!r}", do=choices)
     if text is None:
         _show_questions(session, [asked[key]] if key else list(asked.values()), as_json)
         return
@@ -320,14 +320,14 @@ def answer_question(store: Store, session: str, key: str, text: str | None, *, b
         raise SettingsError(f"the answer to {key} is empty", do="Give a text.")
     form = asked[key].form
     try:
-        reply = form.read(answer) if form else answer.strip()
+        reply = form.reply_from(answer) if form else answer.strip()
     except ValueError as wrong:
         raise SettingsError(
             f"invalid answer to {key}: {wrong}", do=f"The question: consilience sessions answer {session} {key}."
         ) from None
     store.answer(session, key, reply, by=by)
-    waiting = [other for other, question in asked.items() if other != key and not question.answered]
-    more = f"Still open: {', '.join(waiting)}. " if waiting else ""
+    waiting = [open_key for open_key, question in asked.items() if open_key != key and not question.answered]
+    rest_note = f"Still open: {', '.join(waiting)}. " if waiting else ""
     resume = f"consilience resume {session}"
     if as_json:
         print_json(
@@ -335,26 +335,26 @@ def answer_question(store: Store, session: str, key: str, text: str | None, *, b
         )
         return
     replacing = ", replacing the earlier one" if asked[key].answered else ""
-    notify(f"Recorded the answer to {key}{replacing}. {more}Resume: {resume}")
+    notify(f"Recorded the answer to {key}{replacing}. {rest_note}Resume: {resume}")
 
 
-def _show_questions(session: str, asked: list[Question], as_json: bool) -> None:
-    if as_json or not asked:
-        rows = [_question_json(question) for question in asked]
+def _show_questions(session: str, questions: list[Question], as_json: bool) -> None:
+    if as_json or not questions:
+        rows = [_question_json(question) for question in questions]
         print_result(rows, f"Session {session} has no open question.", as_json=as_json)
         return
-    for question in asked:
+    for question in questions:
         note = " (answered; delivered when the session is resumed)" if question.answered else ""
         print(f"=== {printable(question.key)}: {printable(question.agent)} is asked{note} ===\n\n{question.text}\n")
         if question.form:
-            print(f"The answer is a JSON object. {question.form.words()}")
+            print(f"The answer is a JSON object. {question.form.describe()}")
             if question.form.prose:
                 print(f"Plain text is taken as {question.form.prose}.")
         if question.ticket:
             print(f"An outside agent is asked by ticket {question.ticket}; an answer given here withdraws the ticket.")
         if question.until is not None:
-            due = datetime.fromtimestamp(question.until, UTC)
-            print(f"Answer before {due:%Y-%m-%d %H:%M:%S} UTC; a session resumed later continues without an answer.")
+            until = datetime.fromtimestamp(question.until, UTC)
+            print(f"Answer before {until:%Y-%m-%d %H:%M:%S} UTC; a session resumed later continues without an answer.")
         print(f"Answer: consilience sessions answer {session} {question.key} TEXT\n")
 
 
@@ -377,7 +377,7 @@ def _question_json(question: Question) -> dict[str, object]:
 @due.command("due")
 def _due(
     within: Annotated[
-        int, typer.Option("--within", min=0, help="Also list deadlines in so many days.", metavar="DAYS")
+        int, typer.Option("--within", min=0, help="Also list deadlines within this many days.", metavar="DAYS")
     ] = NEAR_DAYS,
     on: Annotated[
         str | None, typer.Option(help="The day to compare with, YYYY-MM-DD. Default: today.", metavar="DATE")
@@ -386,22 +386,22 @@ def _due(
 ) -> None:
     """List findings that would change an agent's mind and whose deadline is past or near, over all sessions.
 
-    A deadline is in the agent's own words ("in six weeks" counts from the session); those that name no date are listed apart:
-    ask in the task for dates. Resolved questions are left out.
+    A deadline is in the agent's own words ("in six weeks" counts from the session); deadlines without a
+    date are listed separately, so ask for dates in the task. Resolved questions are left out.
     """
     today = _day(on)
     with user_store() as store:
-        found = open_deadlines(_followed(store), read_resolutions(resolutions_path(journal_path())))
+        deadlines = open_deadlines(_followed(store), read_resolutions(resolutions_path(journal_path())))
     limit = today + timedelta(days=within)
     groups = {
-        "past": [d for d in found if d.day is not None and d.day < today],
-        "near": [d for d in found if d.day is not None and today <= d.day <= limit],
-        "unreadable": [d for d in found if d.day is None],
+        "past": [d for d in deadlines if d.day is not None and d.day < today],
+        "near": [d for d in deadlines if d.day is not None and today <= d.day <= limit],
+        "unreadable": [d for d in deadlines if d.day is None],
     }
     heads = ("Past", f"In the next {count(within, 'day')}", "Deadlines that name no date")
     lines: list[str] = []
-    for head, group in zip(heads, groups.values(), strict=True):
-        lines += [f"{head}:", *map(_deadline_line, group)] if group else []
+    for heading, group in zip(heads, groups.values(), strict=True):
+        lines += [f"{heading}:", *map(_deadline_line, group)] if group else []
     value = {name: [_deadline_row(deadline) for deadline in group] for name, group in groups.items()}
     print_result(value, "\n".join(lines) or "Nothing is due.", as_json=as_json)
 
@@ -410,19 +410,19 @@ def _due(
 def _resolve(
     id: Id,
     question: Annotated[str, argument("A crux or proposition of it: crux-1, p1.", "QUESTION")],
-    outcome: Annotated[Literal["yes", "no"], argument("How it came out.", "yes|no")],
+    outcome: Annotated[Literal["yes", "no"], argument("The outcome.", "yes|no")],
     as_json: JsonOption = False,
 ) -> None:
-    """Record how a question of a session came out. The session itself is not changed; a later outcome replaces an earlier one."""
+    """Record the outcome of a question of a session. The session itself is not changed; a later outcome replaces an earlier one."""
     with user_store() as store:
         session = find_session(store, id)
         followed = _follow(store, session)
         forecasts = {forecast.id: forecast for forecast in followed.forecasts} if followed else {}
         if question not in forecasts:
-            known = f"Give one of them: {', '.join(forecasts)}."
+            choices = f"Give one of them: {', '.join(forecasts)}."
             raise UnknownName(
                 f"session {session} has no question {question!r} that can be resolved",
-                do=known if forecasts else "Only finished sessions with positions have such questions.",
+                do=choices if forecasts else "Only finished sessions with positions have such questions.",
             )
         resolution = Resolution(session, question, outcome == "yes", datetime.now(UTC).date().isoformat())
         record_resolution(resolutions_path(journal_path()), resolution)
@@ -436,9 +436,9 @@ def _resolve(
 
 @scores.command("scores")
 def _scores(as_json: JsonOption = False) -> None:
-    """Show Brier scores of agents and of models over all resolved questions, in all and by month.
+    """Show Brier scores of agents and of models over all resolved questions, in total and by month.
 
-    0 is perfect, 0.25 a coin, 1 certain and wrong. Agents that took no side on a question are not scored on it.
+    0 is perfect, 0.25 is chance, 1 is certain and wrong. Agents that took no side on a question are not scored on it.
     """
     with user_store() as store:
         agents, models = brier_scores(_followed(store), read_resolutions(resolutions_path(journal_path())))
@@ -449,10 +449,10 @@ def _scores(as_json: JsonOption = False) -> None:
     print_result(value, text, as_json=as_json)
 
 
-def _table(head: str, rows: list[BrierScore]) -> list[str]:
-    width = max(len(head), *(len(row.name) for row in rows))
+def _table(heading: str, rows: list[BrierScore]) -> list[str]:
+    width = max(len(heading), *(len(row.name) for row in rows))
     lines = [f"{row.name:{width}}  {row.period:7}  {row.forecasts:9}  {row.score:11.3f}" for row in rows]
-    return [f"{head:{width}}  {'month':7}  forecasts  Brier score", *lines]
+    return [f"{heading:{width}}  {'month':7}  forecasts  Brier score", *lines]
 
 
 def _day(text: str | None) -> date:
@@ -467,8 +467,8 @@ def _deadline_row(deadline: Deadline) -> dict[str, object]:
 
 
 def _deadline_line(deadline: Deadline) -> str:
-    what = f"{deadline.agent}: {deadline.finding} ({deadline.question})"
-    return f"  {deadline.day or deadline.deadline}  {deadline.session} {deadline.forecast}  {what}"
+    description = f"{deadline.agent}: {deadline.finding} ({deadline.question})"
+    return f"  {deadline.day or deadline.deadline}  {deadline.session} {deadline.forecast}  {description}"
 
 
 def _followed(store: Store) -> Iterator[FollowedSession]:
@@ -493,5 +493,5 @@ def _follow(store: Store, session: str) -> FollowedSession | None:
     while root in parents:
         root = parents[root]
     forecasts = report.forecasts()
-    held = datetime.fromtimestamp(store.created(session), UTC).date()
-    return FollowedSession(session, root, report.agents, forecasts, held) if forecasts else None
+    held_on = datetime.fromtimestamp(store.created(session), UTC).date()
+    return FollowedSession(session, root, report.agents, forecasts, held_on) if forecasts else None

@@ -58,19 +58,19 @@ def user_store() -> Iterator[Store]:
 
 def find_session(store: Store, name: str) -> str:
     """Return the session with this id, unique prefix of an id, or `last`. Raises `UnknownName`."""
-    known = store.sessions()
-    if name in known:
+    session_ids = store.sessions()
+    if name in session_ids:
         return name
-    if name == "last" and known:
-        return known[-1]
-    matches = [id for id in known if name and id.startswith(name)]
+    if name == "last" and session_ids:
+        return session_ids[-1]
+    matches = [id for id in session_ids if name and id.startswith(name)]
     if len(matches) == 1:
         return matches[0]
     if matches:
         raise UnknownName(
             f"{name!r} is the beginning of several sessions", do=f"Give one of them: {', '.join(matches[:8])}."
         )
-    recent = ", ".join(known[-5:])
+    recent = ", ".join(session_ids[-5:])
     raise UnknownName(
         f"there is no session {name!r}",
         do=f"The latest are: {recent}; all of them: consilience sessions list." if recent else "None is recorded yet.",
@@ -162,7 +162,7 @@ def _print_report(record: SessionRecord) -> None:
     from consilience.reporting.partial_report import partial_markdown
 
     if record.report is not None:
-        print_markdown(markdown(record.report, record.presentation, more=record.family))
+        print_markdown(markdown(record.report, record.presentation, addition=record.family))
         return
     progress = partial_markdown(record)
     print_markdown(f"{progress}\n{record.family}\n" if record.family else progress)
@@ -186,11 +186,11 @@ def open_in_browser(page: Path) -> str:
     )
     if not has_display:
         return f"There is no display to open the page on: {page}"
-    opened: list[bool] = []
-    opener = threading.Thread(target=lambda: opened.append(webbrowser.open(page.resolve().as_uri())), daemon=True)
+    results: list[bool] = []
+    opener = threading.Thread(target=lambda: results.append(webbrowser.open(page.resolve().as_uri())), daemon=True)
     opener.start()
     opener.join(BROWSER_TIMEOUT_SECONDS)  # a browser in the foreground keeps the thread
-    return f"Opened {page}" if opened != [False] else f"No browser could open the page: {page}"
+    return f"Opened {page}" if results != [False] else f"No browser could open the page: {page}"
 
 
 @replay.command("replay")
@@ -245,13 +245,13 @@ def play(events: Sequence[AnyEvent], *, title: str, speed: float, sleep: Callabl
     screen = Display(RunProgress(title=title))
     try:
         now = 0.0
-        for at, event in timed(events):
-            remaining = max(0.0, at - now) / speed
+        for seconds, event in timed(events):
+            remaining = max(0.0, seconds - now) / speed
             while remaining > 0:
                 sleep(min(TICK_SECONDS, remaining))
                 screen.tick()
                 remaining -= TICK_SECONDS
-            now = max(now, at)
+            now = max(now, seconds)
             screen.observe(event)
         screen.tick()
     finally:
@@ -261,18 +261,18 @@ def play(events: Sequence[AnyEvent], *, title: str, speed: float, sleep: Callabl
 def timed(events: Iterable[AnyEvent]) -> list[tuple[float, Event]]:
     """Return events with the second at which they were recorded, and the start of each call, computed from its duration."""
     rows: list[tuple[float, int, Event]] = []
-    at = 0.0
+    seconds = 0.0
     for n, event in enumerate(events):
         recorded = event.volatile.get("t")
-        at = float(recorded) if isinstance(recorded, int | float) else at
-        rows.append((at, 2 * n + 1, event))
+        seconds = float(recorded) if isinstance(recorded, int | float) else seconds
+        rows.append((seconds, 2 * n + 1, event))
         sent = not (isinstance(event, CallFailed) and event.unsent)
         if isinstance(event, Ended) and not event.inherited and sent:
             started = CallStarted(
                 **{name: getattr(event, name) for name in ("place", "key", "agent", "phase", "attempt")}
             )
-            rows.append((max(0.0, at - (call_seconds(event) or 0.0)), 2 * n, started))
-    return [(at, event) for at, _, event in sorted(rows, key=lambda row: row[:2])]
+            rows.append((max(0.0, seconds - (call_seconds(event) or 0.0)), 2 * n, started))
+    return [(seconds, event) for seconds, _, event in sorted(rows, key=lambda row: row[:2])]
 
 
 def step_through(events: Sequence[AnyEvent], store: Store, *, ask: Callable[[str], str] = input) -> None:
@@ -287,10 +287,10 @@ def step_through(events: Sequence[AnyEvent], store: Store, *, ask: Callable[[str
     for n, event in enumerate(events, 1):
         print(f"{event.seq:>5}  {any_event_line(event, state)}")
         if isinstance(event, CallCompleted):
-            quoted = [part.split(":", 2)[1:] for part in store.prompt(event.prompt) if part.startswith("q:")]
-            read = ", ".join(f"{id} as {label}" for label, id in quoted) or "no messages"
+            quotations = [part.split(":", 2)[1:] for part in store.prompt(event.prompt) if part.startswith("q:")]
+            messages_read = ", ".join(f"{id} as {label}" for label, id in quotations) or "no messages"
             print(f"       “{one_line(reply_text(store.text(event.text)), MAX_QUOTED_CHARS)}”")
-            print(f"       key {event.key}; had read: {read}")
+            print(f"       key {event.key}; had read: {messages_read}")
         if n < len(events):
             answer = ask(f"[{n} of {len(events)}] Enter: next, q: stop ")
             if answer.strip().lower() in ("q", "quit"):
@@ -359,15 +359,15 @@ def export_command(
         svg = chosen == ExportFormat.SVG
         body = exporting.as_svg(record, view or "tree") if svg else exporting.FORMATS[chosen](record)
     if to_file:
-        elsewhere = "Name another file with --out."
+        advice = "Name another file with --out."
         if not out.parent.is_dir():
             raise SettingsError(
-                f"the report cannot be written: there is no directory {out.parent}", where=str(out), do=elsewhere
+                f"the report cannot be written: there is no directory {out.parent}", where=str(out), do=advice
             )
         try:
             write_file(out, body)
         except SettingsError as error:
-            raise SettingsError(error.what, where=error.where, do=elsewhere) from None
+            raise SettingsError(error.what, where=error.where, do=advice) from None
         typer.echo(f"Written: {out}", err=True)
     else:
         sys.stdout.write(body)

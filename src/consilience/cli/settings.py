@@ -119,8 +119,8 @@ def ignored_words(path: Path, content: Mapping[str, object], confirm_above: floa
     """Return which keys of a directory's file are ignored; empty if none. `confirm_above` is the amount in effect."""
     if is_own(path):
         return ""
-    above = content.get("confirm_above")
-    raised = isinstance(above, float) and above > confirm_above
+    limit = content.get("confirm_above")
+    raised = isinstance(limit, float) and limit > confirm_above
     keys = [*(["[endpoints]"] if ENDPOINTS in content else []), *(["a higher confirm_above"] if raised else [])]
     return f"{' and '.join(keys)} ignored; only {config_files()[1]} may set that" if keys else ""
 
@@ -141,9 +141,9 @@ def read_config(path: Path) -> dict[str, str | float | dict[str, object]]:
     try:
         table = parse_toml(text)
     except (ValueError, RecursionError) as error:
-        what = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        problem = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise SettingsError(
-            f"the configuration is not valid TOML: {what}",
+            f"the configuration is not valid TOML: {problem}",
             where=str(path),
             do="Correct that line, or remove the file.",
         ) from None
@@ -151,17 +151,17 @@ def read_config(path: Path) -> dict[str, str | float | dict[str, object]]:
 
 
 def _checked(key: str, value: object, path: Path) -> str | float | dict[str, object]:
-    where = f"{path}, key {key!r}"
+    place = f"{path}, key {key!r}"
     if key == "model":
         if isinstance(value, str) and value.strip():
             return value.strip()
-        raise SettingsError("the model must be a name in quotation marks", where=where, do='Write model = "local".')
+        raise SettingsError("the model must be a name in quotation marks", where=place, do='Write model = "local".')
     if key == "confirm_above":
         if (dollars := _dollars(value)) is not None:
             return dollars
         raise SettingsError(
             f"the amount must be a number of dollars, at most {MAX_DOLLARS:,}",
-            where=where,
+            where=place,
             do="Write confirm_above = 0.5.",
         )
     if key == ENDPOINTS and isinstance(value, dict):
@@ -174,7 +174,7 @@ def _checked(key: str, value: object, path: Path) -> str | float | dict[str, obj
     if key in protocols:
         raise SettingsError(
             f"the settings of {key} must be a table",
-            where=where,
+            where=place,
             do=f"Write [{key}] on a line of its own, and its settings below it.",
         )
     close = similar_names(key, ["model", "confirm_above", *protocols])
@@ -182,18 +182,18 @@ def _checked(key: str, value: object, path: Path) -> str | float | dict[str, obj
     tables = ", ".join(f"[{name}]" for name in sorted(protocols))
     raise SettingsError(
         f"the configuration has an unknown key {key!r}",
-        where=where,
+        where=place,
         do=f"{meant}Known: model, confirm_above, {tables}.",
     )
 
 
 def _prices(name: str, entry: object, path: Path) -> tuple[float, float]:
     """Return dollars per million tokens (input, output) of an endpoint or model. Raises `SettingsError`."""
-    where = f"{path}, table [{ENDPOINTS}]"
+    place = f"{path}, table [{ENDPOINTS}]"
     if not is_endpoint(name) or "@" in name.partition("#")[0]:
         raise SettingsError(
             "an endpoint must be named by its address",
-            where=where,
+            where=place,
             do='Write [endpoints."http://127.0.0.1:8000/v1"], without a user name or password.',
         )
     table = entry if isinstance(entry, dict) else {}
@@ -205,7 +205,7 @@ def _prices(name: str, entry: object, path: Path) -> tuple[float, float]:
         return valid[0], valid[1]
     raise SettingsError(
         f"invalid price of {name}",
-        where=where,
+        where=place,
         do="Write free = true, or input_price = 2.5 and output_price = 10 (US dollars per million tokens, "
         f"at most {MAX_DOLLARS:,}).",
     )
@@ -241,8 +241,8 @@ def load_env_file(path: Path) -> list[str]:
         name, equals, value = entry.partition("=")
         name, value = name.strip(), value.strip()
         if not equals or not name.replace("_", "a").isalnum() or name[0].isdigit() or "\0" in value:
-            what = "the value holds a NUL character" if "\0" in value else "the line is not KEY=VALUE"
-            raise SettingsError(what, where=f"{path}, line {number}", do="Correct or remove it.")
+            problem = "the value holds a NUL character" if "\0" in value else "the line is not KEY=VALUE"
+            raise SettingsError(problem, where=f"{path}, line {number}", do="Correct or remove it.")
         if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
             value = value[1:-1]
         if name not in os.environ:
@@ -258,12 +258,12 @@ def read_settings(cls: type[Protocol], settings: Mapping[str, object], config: C
     """Return the protocol with `settings`, then the configuration's. Raises `SettingsError` with the place of a wrong setting."""
     table = config.tables.get(cls.name, {})
     for key, (value, path) in table.items():
-        where = f"{path}, table [{cls.name}]"
+        place = f"{path}, table [{cls.name}]"
         if key not in cls.model_fields:
             close = similar_names(key, cls.model_fields)
             raise SettingsError(
                 f"the configuration has an unknown key {key!r}",
-                where=where,
+                where=place,
                 do=f"{f'Did you mean {close}? ' if close else ''}Known: {', '.join(cls.model_fields)}.",
             )
         if key not in settings:
@@ -271,7 +271,7 @@ def read_settings(cls: type[Protocol], settings: Mapping[str, object], config: C
                 cls(**{key: value})
             except SettingsError as error:
                 if error.what.startswith(f"{key}"):
-                    raise SettingsError(error.what, where=where, do="Correct it there.") from None
+                    raise SettingsError(error.what, where=place, do="Correct it there.") from None
     return cls(**{**{key: value for key, (value, _) in table.items()}, **settings})
 
 
@@ -292,13 +292,13 @@ def option_spelling(parameter: str) -> str:
     return f"--{parameter.replace('_', '-')}"
 
 
-def setting_options(cls: type[Protocol], taken: Sequence[str]) -> dict[str, str]:
-    """Return the settings of a protocol by the parameter of their option, prefixed by the protocol if its name is `taken`."""
+def setting_options(cls: type[Protocol], used_names: Sequence[str]) -> dict[str, str]:
+    """Return the settings of a protocol by the parameter of their option, prefixed by the protocol if its name is `used_names`."""
     options = {}
     for setting, info in cls.model_fields.items():
         if NO_OPTION not in info.metadata:
             name = next((mark.name for mark in info.metadata if isinstance(mark, OptionName)), setting)
-            options[f"{cls.name}_{name}" if name in taken else name] = setting
+            options[f"{cls.name}_{name}" if name in used_names else name] = setting
     return {name.replace("-", "_"): setting for name, setting in options.items()}
 
 
@@ -312,7 +312,7 @@ def setting_parameter(info: FieldInfo, name: str, section: str) -> inspect.Param
         default = list(default)
     if isinstance(default, Enum):
         default = default.value
-    shown: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "show_default": default not in ("", None, []),
         "rich_help_panel": section,
     }
@@ -320,15 +320,15 @@ def setting_parameter(info: FieldInfo, name: str, section: str) -> inspect.Param
     description: Any
     if element in (int, float):
         description = names_option(
-            spelling, help=help_of(info), metavar=metavar_of(element) or "", kind=element, **shown
+            spelling, help=help_of(info), metavar=metavar_of(element) or "", kind=element, **defaults
         )
     elif NAMES in info.metadata or get_origin(element) is Literal:
         parsed = list[str]
-        description = names_option(spelling, help=help_of(info), metavar="NAME", **shown)
+        description = names_option(spelling, help=help_of(info), metavar="NAME", **defaults)
     else:
         metavar = "FILE|-" if FILE in info.metadata else metavar_of(element or parsed)
         repeated = f" {REPEATED}" if element else ""
-        description = typer.Option(spelling, help=f"{help_of(info)}{repeated}".strip(), metavar=metavar, **shown)
+        description = typer.Option(spelling, help=f"{help_of(info)}{repeated}".strip(), metavar=metavar, **defaults)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[parsed | None, description], default=default
     )

@@ -78,9 +78,9 @@ def _rm(name: ModelArgument, as_json: JsonOption = False) -> None:
 
     check_home()
     name = name.removeprefix("local:")
-    removed = remove(name)
-    text = f"Removed {name}." if removed else f"{name} was not installed."
-    print_result({"name": name, "removed": removed}, text, as_json=as_json)
+    removed_paths = remove(name)
+    text = f"Removed {name}." if removed_paths else f"{name} was not installed."
+    print_result({"name": name, "removed": removed_paths}, text, as_json=as_json)
 
 
 PROGRESS_SECONDS = 10.0

@@ -102,9 +102,9 @@ def new(
 
     check_gates(gates or ())
     config: dict[str, Any] = {"gates": [*gates]} if gates else {}
-    made = Workspace.create(Path(directory).expanduser(), review_type=kind, agents=agents or (), config=config)
-    value = {"path": str(made.path), "session_id": made.session_id, "marker": made.marker}
-    print_result(value, str(made.path), as_json=as_json)
+    created = Workspace.create(Path(directory).expanduser(), review_type=kind, agents=agents or (), config=config)
+    value = {"path": str(created.path), "session_id": created.session_id, "marker": created.marker}
+    print_result(value, str(created.path), as_json=as_json)
 
 
 @workspace.command("ticket", **_example('ticket review --for red "Review src/ and say what breaks."'))
@@ -149,7 +149,7 @@ def ticket(
     if not instructions.strip():
         raise SettingsError("the instructions are empty", where="INSTRUCTIONS", do="Write what is to be done.")
     check_gates(gates or ())
-    asked = make_ticket(
+    ticket_asked = make_ticket(
         id=ticket_id,
         type=kind,
         iteration=iteration,
@@ -163,7 +163,7 @@ def ticket(
         ttl_seconds=ttl,
         max_requeues=max_requeues,
     )
-    posted = post(target, asked)
+    posted = post(target, ticket_asked)
     print_result(ticket_json(posted), posted.id, as_json=as_json)
 
 
@@ -200,12 +200,12 @@ def claim(
 
     claimed = poll(attempt, wait, until=is_over)
     if claimed is None:
-        what = f"ticket {ticket_id} is not pending" if ticket_id else f"no ticket is pending for {agent}"
-        advice = advice_for(target, agent, waited=wait > 0)
+        problem = f"ticket {ticket_id} is not pending" if ticket_id else f"no ticket is pending for {agent}"
+        advice = advice_for(target, agent, has_waited=wait > 0)
         if is_over():
-            what = "the workspace is shut down"
+            problem = "the workspace is shut down"
             advice = f"Acknowledge it: {shell_command('ack', str(target.path), '--agent', agent)}"
-        exit_empty_handed(what, where=str(target.path), do=advice, as_json=as_json)
+        exit_empty_handed(problem, place=str(target.path), do=advice, as_json=as_json)
     try:
         value = {
             "claim": claim_string(claimed),
@@ -256,7 +256,7 @@ def submit(
 
 @workspace.command("renew", **_example("renew review --claim TICKET:AGENT:TOKEN"))
 def renew(directory: Directory, claim: ClaimOption, as_json: JsonOption = False) -> None:
-    """Let the time of a claim begin again. The claim stays the same.
+    """Restart the time of a claim. The claim stays the same.
 
     Exits with 2 if the claim is over: its time ran out, or the ticket was withdrawn.
     """
@@ -279,8 +279,8 @@ def withdraw(
     """End a ticket that is not needed any more, claimed or not. A completed or failed one stays as it is."""
     from consilience.coordination import withdraw
 
-    ended = withdraw(open_workspace(directory), ticket_id, reason)
-    print_result(ticket_json(ended), f"{ended.id}: {describe_state(ended)}", as_json=as_json)
+    ended_ticket = withdraw(open_workspace(directory), ticket_id, reason)
+    print_result(ticket_json(ended_ticket), f"{ended_ticket.id}: {describe_state(ended_ticket)}", as_json=as_json)
 
 
 @workspace.command("wait", **_example("wait review t-1 t-2 --timeout 120"))
@@ -292,7 +292,8 @@ def wait(
     ] = None,
     timeout: Annotated[float, _seconds("Max time to wait.")] = 120,
     quorum: Annotated[
-        int | None, typer.Option(min=1, help="Results that are enough. Default: all.", metavar="N", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Number of results that suffice. Default: all.", metavar="N", show_default=False),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -306,22 +307,22 @@ def wait(
     target = open_workspace(directory)
     ids = list(dict.fromkeys(tickets or [ticket.id for ticket in target.tickets()]))
     if not tickets and (unreadable := target.unreadable_tickets()):
-        what = f"no record of {', '.join(unreadable)} is readable"
+        problem = f"no record of {', '.join(unreadable)} is readable"
         do = "Name the tickets to wait for, or post these again."
-        exit_empty_handed(what, where=str(target.path), do=do, as_json=as_json)
+        exit_empty_handed(problem, place=str(target.path), do=do, as_json=as_json)
     if not ids:
-        exit_empty_handed("no ticket is posted", where=str(target.path), do="Post one first.", as_json=as_json)
-    needed = quorum or len(ids)
-    if needed > len(ids):
+        exit_empty_handed("no ticket is posted", place=str(target.path), do="Post one first.", as_json=as_json)
+    required = quorum or len(ids)
+    if required > len(ids):
         raise SettingsError(
-            f"a quorum of {needed} exceeds the number of tickets, {len(ids)}", where="--quorum", do="Lower it."
+            f"a quorum of {required} exceeds the number of tickets, {len(ids)}", where="--quorum", do="Lower it."
         )
 
     def ended() -> list[Ticket] | None:
-        found = [look(target, id) for id in ids]
-        completed = sum(ticket.state == "completed" for ticket in found)
-        possible = sum(ticket.state != "permanently_failed" for ticket in found)
-        return found if completed >= needed or possible < needed else None
+        current = [look(target, id) for id in ids]
+        completed = sum(ticket.state == "completed" for ticket in current)
+        possible = sum(ticket.state != "permanently_failed" for ticket in current)
+        return current if completed >= required or possible < required else None
 
     found = poll(ended, timeout) or [target.ticket(id) for id in ids]
     paths = [(ticket, artifact_of(target, ticket)) for ticket in found]
@@ -330,7 +331,7 @@ def wait(
     if as_json:
         print_json(
             {
-                "complete": len(results) >= needed,
+                "complete": len(results) >= required,
                 "results": [ticket_json(ticket) | {"path": path} for ticket, path in results],
                 "missing": [ticket_json(ticket) for ticket in missing],
             }
@@ -340,7 +341,7 @@ def wait(
             print(f"{ticket.id}\t{printable(ticket.claimed_by)}\t{path}")
     for ticket in missing:
         notify(f"No result of {ticket.id} ({ticket.assigned_to or 'any agent'}): {describe_state(ticket)}.")
-    if len(results) < needed:
+    if len(results) < required:
         raise typer.Exit(EXIT_NOTHING_THERE)
 
 
@@ -368,9 +369,9 @@ def sweep(directory: Directory, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(swept.model_dump(mode="json"))
         return
-    for what, ids in swept.model_dump().items():
+    for label, ids in swept.model_dump().items():
         if ids:
-            print(printable(f"{what.replace('_', ' ')}: {', '.join(ids)}"))
+            print(printable(f"{label.replace('_', ' ')}: {', '.join(ids)}"))
 
 
 @workspace.command("gate", **_example("gate review.md --gates specific_examples"))
@@ -394,14 +395,14 @@ def gate(
 
     texts = {file: read_input(file).decode("utf-8", "replace") for file in files}
     ids = gates or [*BUILT_IN_GATES]
-    known = {gate_id: load_gate(gate_id) for gate_id in ids}
-    missed = {gate_id: gate_misses(gate_id, known[gate_id], texts) for gate_id in ids}
+    gates_by_id = {gate_id: load_gate(gate_id) for gate_id in ids}
+    missed = {gate_id: gate_misses(gate_id, gates_by_id[gate_id], texts) for gate_id in ids}
     rows = [
         {"id": id, "description": gate.description, "met": not missed[id], "missed_by": missed[id], "add": gate.add}
-        for id, gate in known.items()
+        for id, gate in gates_by_id.items()
     ]
     lines: list[str] = []
-    for id, gate in known.items():
+    for id, gate in gates_by_id.items():
         lines.append(f"{'missed' if missed[id] else 'met':6}  {id}: {gate.description}")
         if missed[id]:
             by = f"{', '.join(missed[id])}: " if len(texts) > 1 else ""
@@ -456,12 +457,12 @@ def shutdown(
     from consilience.coordination.ending import shutdown
 
     target = open_workspace(directory)
-    ended = shutdown(target, reason, timeout=wait, keep=keep)
-    print_result(ended.model_dump(mode="json"), str(ended.archive or target.path), as_json=as_json)
-    if ended.missing:
-        notify(f"Not acknowledged by {', '.join(ended.missing)}.")
-    if ended.withdrawn:
-        notify(f"Withdrawn: {', '.join(ended.withdrawn)}.")
+    outcome = shutdown(target, reason, timeout=wait, keep=keep)
+    print_result(outcome.model_dump(mode="json"), str(outcome.archive or target.path), as_json=as_json)
+    if outcome.missing:
+        notify(f"Not acknowledged by {', '.join(outcome.missing)}.")
+    if outcome.withdrawn:
+        notify(f"Withdrawn: {', '.join(outcome.withdrawn)}.")
 
 
 @workspace.command("gc", **_example("gc ~/workspaces"))
@@ -473,7 +474,7 @@ def gc(
 ) -> None:
     """Rename broken and idle workspaces to abandoned_NAME, and delete those that were renamed a day ago.
 
-    Left alone are archives, other directories, and workspaces with a live claim, or a ticket of a person or a deliberation.
+    Archives, other directories, and workspaces with a live claim or a ticket of a person or a deliberation are left alone.
     """
     from consilience.coordination.ending import collect_garbage
 

@@ -81,7 +81,7 @@ def check_gates(ids: Iterable[str]) -> None:
         load_gate(gate_id)
 
 
-def read_text(argument: str, what: str) -> str:
+def read_text(argument: str, label: str) -> str:
     """Return the argument, or the text of standard input for `-` and of a file for `@FILE`. Raises `SourceError`."""
     if argument != "-" and not argument.startswith("@"):
         return argument
@@ -89,30 +89,30 @@ def read_text(argument: str, what: str) -> str:
     try:
         return read_input(file).decode("utf-8")
     except UnicodeDecodeError:
-        raise SourceError(f"not UTF-8 text: {what}", where=file, do="Save it as UTF-8.") from None
+        raise SourceError(f"not UTF-8 text: {label}", where=file, do="Save it as UTF-8.") from None
 
 
 def read_input(file: str) -> bytes:
     """Return the bytes of a file, or of standard input for `-`. Raises `SourceError`, also if they are empty."""
     from consilience.domain.paths import read_bounded, too_long
 
-    where = "standard input" if file == "-" else file
+    source = "standard input" if file == "-" else file
     try:
         if file != "-":
             data = read_bounded(Path(file).expanduser(), MAX_INPUT_BYTES)
         elif sys.stdin is None:
-            raise SourceError("standard input is closed", where=where, do="Name a file.")
+            raise SourceError("standard input is closed", where=source, do="Name a file.")
         else:
             if sys.stdin.isatty():
                 notify("Reading from the terminal; end with Ctrl-D.")
             data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise SourceError(f"it cannot be read: {reason}", where=where, do="Name a readable file.") from None
+        raise SourceError(f"it cannot be read: {reason}", where=source, do="Name a readable file.") from None
     if len(data) > MAX_INPUT_BYTES:
-        raise SourceError(too_long(MAX_INPUT_BYTES), where=where, do="Shorten it.")
+        raise SourceError(too_long(MAX_INPUT_BYTES), where=source, do="Shorten it.")
     if not data.strip():
-        raise SourceError("it is empty", where=where, do="Write the text into it first.")
+        raise SourceError("it is empty", where=source, do="Write the text into it first.")
     return data
 
 
@@ -122,17 +122,17 @@ def artifact_of(workspace: Workspace, ticket: Ticket) -> Path | None:
     from consilience.domain.errors import WorkspaceError
 
     try:
-        found = result(workspace, ticket.id)
+        submitted = result(workspace, ticket.id)
     except WorkspaceError as error:
         notify(f"The result of {ticket.id} is unusable: {error}")
         return None
-    return workspace.path / found.ticket.result.artifact_path if found and found.ticket.result else None
+    return workspace.path / submitted.ticket.result.artifact_path if submitted and submitted.ticket.result else None
 
 
-def exit_empty_handed(what: str, *, where: str, do: str, as_json: bool) -> NoReturn:
-    notify(f"{what[0].upper()}{what[1:]}. {do}")
+def exit_empty_handed(problem: str, *, place: str, do: str, as_json: bool) -> NoReturn:
+    notify(f"{problem[0].upper()}{problem[1:]}. {do}")
     if as_json:
-        print_json(asdict(Problem(EXIT_NOTHING_THERE, what, where, do)))
+        print_json(asdict(Problem(EXIT_NOTHING_THERE, problem, place, do)))
     raise typer.Exit(EXIT_NOTHING_THERE)
 
 
@@ -140,13 +140,13 @@ def ticket_json(ticket: Ticket) -> dict[str, Any]:
     return ticket.model_dump(mode="json", exclude={"claim_token"})
 
 
-def iso_time(at: float | None) -> str | None:
-    if at is None:
+def iso_time(seconds: float | None) -> str | None:
+    if seconds is None:
         return None
     try:
-        return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
     except (OverflowError, OSError, ValueError):  # beyond the year 9999
-        return f"{at:.0f}"
+        return f"{seconds:.0f}"
 
 
 def shell_command(*arguments: str) -> str:
@@ -159,12 +159,12 @@ def submit_command(workspace: Workspace, claimed: Ticket) -> str:
 
 def claim_text(workspace: Workspace, claimed: Ticket) -> str:
     """Return what an agent needs to answer: lines `name: value`, an empty line, and the task."""
-    head = [f"claim: {claim_string(claimed)}", f"submit: {submit_command(workspace, claimed)}"]
+    opening = [f"claim: {claim_string(claimed)}", f"submit: {submit_command(workspace, claimed)}"]
     if expires := iso_time(claimed.expires_at):
-        head.append(f"expires: {expires} ({claimed.ttl_seconds:g} s after the claim)")
+        opening.append(f"expires: {expires} ({claimed.ttl_seconds:g} s after the claim)")
     attempt = f"attempt {claimed.requeue_count + 1} of {claimed.max_requeues + 1}"
-    head.append(f"ticket: {claimed.id}, {claimed.type}, iteration {claimed.iteration}, {attempt}")
-    return "\n".join([*head, "", task_text(claimed)])
+    opening.append(f"ticket: {claimed.id}, {claimed.type}, iteration {claimed.iteration}, {attempt}")
+    return "\n".join([*opening, "", task_text(claimed)])
 
 
 def task_text(ticket: Ticket) -> str:
@@ -186,9 +186,9 @@ def _describe_gate(gate_id: str) -> str:
 
 
 def ticket_row(ticket: Ticket) -> str:
-    who = ticket.claimed_by or ticket.assigned_to or "any agent"
+    agent_name = ticket.claimed_by or ticket.assigned_to or "any agent"
     topic = one_line(ticket.topic or ticket.instructions, 60)
-    return f"{ticket.id}  {who}  iteration {ticket.iteration}  {describe_state(ticket)}  {topic}"
+    return f"{ticket.id}  {agent_name}  iteration {ticket.iteration}  {describe_state(ticket)}  {topic}"
 
 
 def describe_state(ticket: Ticket) -> str:
@@ -206,12 +206,12 @@ def failure_rows(ticket: Ticket) -> list[str]:
     ]
 
 
-def advice_for(target: Workspace, agent: str, *, waited: bool) -> str:
+def advice_for(target: Workspace, agent: str, *, has_waited: bool) -> str:
     """Return what an agent without a ticket can do."""
-    known = target.agents()
-    if agent not in known:
-        return f"No agent of the workspace has this name; it has {', '.join(known) or 'none'}."
-    return "Try again later." if waited else "Wait for one with --wait SECONDS."
+    agent_ids = target.agents()
+    if agent not in agent_ids:
+        return f"No agent of the workspace has this name; it has {', '.join(agent_ids) or 'none'}."
+    return "Try again later." if has_waited else "Wait for one with --wait SECONDS."
 
 
 # --- waiting
@@ -234,10 +234,10 @@ def poll(attempt: Callable[[], T | None], seconds: float, *, until: Callable[[],
     """Return the first result of `attempt`; None after the time is over or when `until` is true. Tries at least once."""
     deadline = time.monotonic() + seconds
     while True:
-        begun = time.monotonic()
-        if (found := attempt()) is not None:
-            return found
+        started = time.monotonic()
+        if (value := attempt()) is not None:
+            return value
         now = time.monotonic()
         if now >= deadline or until():
             return None
-        time.sleep(min(max(POLL_SECONDS, 2 * (now - begun)), deadline - now))
+        time.sleep(min(max(POLL_SECONDS, 2 * (now - started)), deadline - now))

@@ -161,12 +161,12 @@ def evaluate_partial(results: Mapping[str, object | None], partial: Partial = "a
     """The same for any number of agents, by name."""
     if partial not in ("fail", "accept", "use"):
         raise SettingsError(f"partial must be 'fail', 'accept' or 'use', not {partial!r:.60}")
-    there = {agent: result for agent, result in results.items() if result}
-    missing = tuple(agent for agent in results if agent not in there)
-    if not there:
+    results_present = {agent: result for agent, result in results.items() if result}
+    missing = tuple(agent for agent in results if agent not in results_present)
+    if not results_present:
         raise CoordinationFailure(f"no result from any agent: {', '.join(missing) or 'none was asked'}")
     return PartialConvergence(
-        results=there,
+        results=results_present,
         missing=missing,
         partial=partial,
         proceed=not missing or partial != "fail",
@@ -207,8 +207,8 @@ def compose(title: str, evaluation: ConvergenceCheck, contributions: Sequence[La
     if evaluation.missing:
         lines += ["", "## Missing agents", ""]
         lines += [
-            f"- {agent}, iteration {evaluation.iteration}: {' '.join(why.split()):.200}"
-            for agent, why in evaluation.missing.items()
+            f"- {agent}, iteration {evaluation.iteration}: {' '.join(reason.split()):.200}"
+            for agent, reason in evaluation.missing.items()
         ]
     for contribution in contributions:
         lines += [

@@ -126,14 +126,14 @@ def shutdown(
     why = f"the session has ended{': ' if reason else ''}{reason}"
     withdrawn = [withdraw(workspace, ticket.id, why, now=wait.wall()).id for ticket in workspace.tickets("pending")]
     ends = wait.clock() + timeout
-    while (there := acknowledgements(workspace)).keys() < set(workspace.agents()) and wait.clock() < ends:
+    while (acknowledged := acknowledgements(workspace)).keys() < set(workspace.agents()) and wait.clock() < ends:
         wait.pause(min(max(ends - wait.clock(), MIN_POLL_SECONDS / 10), 4 * MIN_POLL_SECONDS))
     for ticket in workspace.tickets():
         if not ticket.is_final and withdraw(workspace, ticket.id, why, now=wait.wall()).withdrawn:
             withdrawn.append(ticket.id)
     return ShutdownResult(
-        acknowledged=tuple(there),
-        missing=tuple(agent for agent in workspace.agents() if agent not in there),
+        acknowledged=tuple(acknowledged),
+        missing=tuple(agent for agent in workspace.agents() if agent not in acknowledged),
         withdrawn=tuple(withdrawn),
         archive=None if keep else archive(workspace),
     )
@@ -257,15 +257,15 @@ class _Abandoned(Record):
 def _rename(parent: Folder, name: str, prefix: str) -> str:
     """Rename a directory to its name with a prefix, and a number if that is taken. Return the new name."""
     draft = _WORKSPACE_DRAFT.fullmatch(name)
-    wanted = f"{prefix}{draft[1] if draft else name}"
-    number, free = 1, wanted
+    new_name = f"{prefix}{draft[1] if draft else name}"
+    number, free = 1, new_name
     while parent.status(free) is not None:
-        number, free = number + 1, f"{wanted}-{number + 1}"
+        number, free = number + 1, f"{new_name}-{number + 1}"
     try:
         os.rename(name, free, src_dir_fd=parent.descriptor, dst_dir_fd=parent.descriptor)
     except OSError as error:
-        what = f"the workspace cannot be renamed: {error.strerror or error}"
-        raise WorkspaceError(what, where=str(parent.path / name)) from error
+        problem = f"the workspace cannot be renamed: {error.strerror or error}"
+        raise WorkspaceError(problem, where=str(parent.path / name)) from error
     parent.sync()
     return free
 

@@ -36,11 +36,11 @@ def is_id(name: str) -> bool:
     return isinstance(name, str) and bool(_ID.fullmatch(name))
 
 
-def check_id(name: str, what: str = "id") -> str:
+def check_id(name: str, label: str = "id") -> str:
     """Return `name` if it is a valid id, which is also safe as a file name. Raises `WorkspaceError`."""
     if not is_id(name):
         raise WorkspaceError(
-            f"invalid {what}: {name!r:.60}",
+            f"invalid {label}: {name!r:.60}",
             do=f"Use 1 to {MAX_ID_CHARS} letters, digits, '.', '_' and '-', beginning with a letter or digit.",
         )
     return name
@@ -58,9 +58,9 @@ class Draft:
     name: str
 
     def write(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(self.descriptor, rest) :]
+        remaining = memoryview(data)
+        while remaining:
+            remaining = remaining[os.write(self.descriptor, remaining) :]
 
     def sync(self) -> None:
         os.fsync(self.descriptor)
@@ -178,9 +178,9 @@ class Folder:
         try:
             os.link(draft.name, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor, follow_symlinks=False)
         except OSError as error:
-            there = self.status(name)
-            if there is None or not os.path.samestat(there, os.fstat(draft.descriptor)):
-                if there is not None or error.errno == errno.EEXIST:  # SFTP reports any failure as EPERM
+            status = self.status(name)
+            if status is None or not os.path.samestat(status, os.fstat(draft.descriptor)):
+                if status is not None or error.errno == errno.EEXIST:  # SFTP reports any failure as EPERM
                     return False
                 do = "Keep the workspace on a file system with hard links." if error.errno in _NO_LINKS else ""
                 raise self._error(name, error.strerror or str(error), do=do) from error
@@ -226,11 +226,11 @@ class Folder:
                 if status is not None and stat.S_ISREG(status.st_mode) and status.st_mtime < before:
                     self.remove(name)
 
-    def _damaged(self, name: str, what: str = "not a regular file") -> DamagedFile:
-        return DamagedFile(f"unusable file in the workspace: {what}", where=f"{self._path}/{name}")
+    def _damaged(self, name: str, damage: str = "not a regular file") -> DamagedFile:
+        return DamagedFile(f"unusable file in the workspace: {damage}", where=f"{self._path}/{name}")
 
-    def _error(self, name: str, what: str, *, do: str = "") -> WorkspaceError:
-        return WorkspaceError(f"unusable file in the workspace: {what}", where=f"{self._path}/{name}", do=do)
+    def _error(self, name: str, problem: str, *, do: str = "") -> WorkspaceError:
+        return WorkspaceError(f"unusable file in the workspace: {problem}", where=f"{self._path}/{name}", do=do)
 
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -262,5 +262,5 @@ def _open_inner(descriptor: int, name: str, *, make: bool) -> int:
 
 def _folder_error(path: str, error: OSError) -> WorkspaceError:
     is_other = error.errno in (errno.ELOOP, errno.ENOTDIR)
-    what = "not a directory" if is_other else error.strerror or str(error)
-    return WorkspaceError(f"unusable directory of a workspace: {what}", where=path)
+    problem = "not a directory" if is_other else error.strerror or str(error)
+    return WorkspaceError(f"unusable directory of a workspace: {problem}", where=path)

@@ -150,16 +150,16 @@ def check_gate_in_artifact(gate_id: str, artifact_path: Path | str) -> bool:
     if data is None:
         raise WorkspaceError("there is no such artifact", where=str(path))
     try:
-        known = load_gate(gate_id)
+        gate = load_gate(gate_id)
     except UnknownName:
         return False
-    return not gate_misses(gate_id, known, {"": data.decode("utf-8", "replace")})
+    return not gate_misses(gate_id, gate, {"": data.decode("utf-8", "replace")})
 
 
-def gate_misses(gate_id: str, known: Gate, texts: Mapping[str, str]) -> list[str]:
+def gate_misses(gate_id: str, gate: Gate, texts: Mapping[str, str]) -> list[str]:
     """Return the agents that miss a gate, in the order of `texts`. Raises `UserError` if a gate's function fails."""
     try:
-        missed = set(known.missed_by(texts))
+        missed = set(gate.missed_by(texts))
     except Exception as error:
         raise UserError(
             f"the gate {gate_id!r} failed: {type(error).__name__}: {error}", do="Fix the gate or leave it out."
@@ -254,14 +254,14 @@ def _parse(markdown: str) -> _Document:
 
 def _without_comments(line: str, is_comment: bool) -> tuple[str, bool]:
     """Return the line without HTML comments, and whether one is still open at its end."""
-    kept: list[str] = []
+    kept_text: list[str] = []
     position = 0
     while True:
         end = line.find("-->" if is_comment else "<!--", position)
         if not is_comment:
-            kept.append(line[position : end if end >= 0 else None])
+            kept_text.append(line[position : end if end >= 0 else None])
         if end < 0:
-            return "".join(kept), is_comment
+            return "".join(kept_text), is_comment
         position = end + (3 if is_comment else 4)
         is_comment = not is_comment
 

@@ -75,8 +75,8 @@ def refresh_links(root: Folder, history: Folder, ticket: Ticket, before: Ticket 
     with suppress(WorkspaceError):
         states: Iterable[TicketState] = STATES if before is None else dict.fromkeys((ticket.state, before.state))
         for _ in range(_MAX_REFRESHES):
-            own = [history.status(record_name(ticket.id, number + 1)) for number in range(ticket.revision)]
-            inodes = {(status.st_dev, status.st_ino) for status in own if status is not None}
+            statuses = [history.status(record_name(ticket.id, number + 1)) for number in range(ticket.revision)]
+            inodes = {(status.st_dev, status.st_ino) for status in statuses if status is not None}
             with suppress(WorkspaceError), root.folder("tickets") as tickets:
                 for state in states:
                     _show(history, tickets, state, ticket, inodes, state == ticket.state)
@@ -131,19 +131,21 @@ def _agent_directories(ticket: Ticket) -> dict[str, bool]:
     return boxes
 
 
-def _show(history: Folder, base: Folder, place: str, ticket: Ticket, inodes: set[tuple[int, int]], shown: bool) -> None:
+def _show(
+    history: Folder, base: Folder, place: str, ticket: Ticket, inodes: set[tuple[int, int]], current: bool
+) -> None:
     """Link or unlink the ticket in a directory. A file of that name which is no record of the ticket stays."""
     name, record = f"{ticket.id}.json", record_name(ticket.id, ticket.revision)
-    with suppress(WorkspaceError), base.folder(place, make=shown and place in STATES) as folder:
-        there = folder.status(name)
-        if there is not None:
+    with suppress(WorkspaceError), base.folder(place, make=current and place in STATES) as folder:
+        status = folder.status(name)
+        if status is not None:
             latest = history.status(record)
-            if shown and latest is not None and os.path.samestat(there, latest):
+            if current and latest is not None and os.path.samestat(status, latest):
                 return
-            if (there.st_dev, there.st_ino) not in inodes and not _is_record(history, folder, name, ticket):
+            if (status.st_dev, status.st_ino) not in inodes and not _is_record(history, folder, name, ticket):
                 return
             folder.remove(name)
-        if shown:
+        if current:
             history.link(record, folder, name)
 
 
@@ -151,8 +153,8 @@ def _is_record(history: Folder, folder: Folder, name: str, ticket: Ticket) -> bo
     """Return whether a shown file holds a record of the ticket. Some file systems number each name of a file anew."""
     try:
         data = folder.read(name) or b""
-        shown = Ticket.model_validate_json(data)
-        return shown.id == ticket.id and data == history.read(record_name(ticket.id, shown.revision))
+        record = Ticket.model_validate_json(data)
+        return record.id == ticket.id and data == history.read(record_name(ticket.id, record.revision))
     except (WorkspaceError, ValidationError):
         return False
 

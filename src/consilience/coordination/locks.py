@@ -82,7 +82,7 @@ def acquire(
     """
     check_id(name, "name of a lock")
     check_id(agent, "name of an agent")
-    waited = 0.0
+    seconds_waited = 0.0
     while True:
         at = clock()
         record = LockRecord(
@@ -97,26 +97,26 @@ def acquire(
             number, last = _last(folder, name)
             if _is_free(last, at, stale) and _append(folder, number, record):
                 return Lock(workspace, record)
-        if waited >= wait:
+        if seconds_waited >= wait:
             return None
         sleep(POLL_SECONDS)
-        waited += POLL_SECONDS
+        seconds_waited += POLL_SECONDS
 
 
 @contextmanager
 def lock(workspace: Workspace, name: str, agent: str, *, wait: float = WAIT_SECONDS) -> Iterator[Lock]:
     """Hold a lock for a block. Raises `WorkspaceError` if another agent keeps it for `wait` seconds."""
-    held = acquire(workspace, name, agent, wait=wait)
-    if held is None:
+    lock_held = acquire(workspace, name, agent, wait=wait)
+    if lock_held is None:
         raise WorkspaceError(
             f"lock {name} was held by another agent for {wait:g} s",
             where=str(workspace.path),
             do=f"Try again later; a lock is freed after {STALE_SECONDS:g} s.",
         )
     try:
-        yield held
+        yield lock_held
     finally:
-        held.release()
+        lock_held.release()
 
 
 def free_locks(

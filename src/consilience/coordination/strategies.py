@@ -83,33 +83,33 @@ class AdversarialReview(TicketStrategy):
     def tickets(self, workspace: Workspace, iteration: int) -> list[Ticket]:
         if iteration == 1:
             return [self.ticket(agent) for agent in self.settings.agents]
-        before = self.evaluation(workspace, iteration - 1)
-        if before.outcome == "waiting":
+        last_check = self.evaluation(workspace, iteration - 1)
+        if last_check.outcome == "waiting":
             raise WorkspaceError(
-                f"iteration {iteration - 1} is not finished: {before.reason}",
+                f"iteration {iteration - 1} is not finished: {last_check.reason}",
                 where=str(workspace.path),
                 do="Wait for its results, or withdraw its open tickets.",
             )
-        return [self._refined(workspace, agent, before) for agent in self.settings.agents]
+        return [self._refined(workspace, agent, last_check) for agent in self.settings.agents]
 
-    def _refined(self, workspace: Workspace, agent: str, before: ConvergenceCheck) -> Ticket:
-        iteration = before.iteration + 1
+    def _refined(self, workspace: Workspace, agent: str, last_check: ConvergenceCheck) -> Ticket:
+        iteration = last_check.iteration + 1
         own_first = sorted(self.settings.agents, key=lambda name: name != agent)
-        quoted = [
+        quotations = [
             _quoted(contribution, is_own=contribution.agent == agent)
-            for contribution in self.contributions(workspace, own_first, before.iteration)
+            for contribution in self.contributions(workspace, own_first, last_check.iteration)
         ]
-        absent = [f"{name} handed in nothing; do not write for it." for name in before.missing if name != agent]
+        absent = [f"{name} handed in nothing; do not write for it." for name in last_check.missing if name != agent]
         fields: dict[str, object] = {}
-        if agent in before.missing and self.settings.partial == "fail":
-            late = seats_of(workspace, [agent], before.iteration)[agent].ticket
+        if agent in last_check.missing and self.settings.partial == "fail":
+            late = seats_of(workspace, [agent], last_check.iteration)[agent].ticket
             fields["ttl_seconds"] = late.ttl_seconds * RETRY_TTL_FACTOR if late is not None else 0
         return self.ticket(
             agent,
             iteration,
             type="iteration",
-            specific_focus=refinement(before, agent, self.role_of(agent)),
-            prior_context="\n\n".join([*quoted, *absent]),
+            specific_focus=refinement(last_check, agent, self.role_of(agent)),
+            prior_context="\n\n".join([*quotations, *absent]),
             **fields,
         )
 
@@ -121,8 +121,8 @@ class AdversarialReview(TicketStrategy):
         verdicts = judge_gates(self.gates(workspace), texts, absent=() if is_quorum else tuple(missing))
         quality = quality_of(verdicts)
         threshold = self.threshold(iteration)
-        met = sum(verdict.met for verdict in verdicts)
-        reason = f"{met} of {len(verdicts)} gates met, quality {quality:.2f}, threshold {threshold:.2f}"
+        verdicts_met = sum(verdict.met for verdict in verdicts)
+        reason = f"{verdicts_met} of {len(verdicts)} gates met, quality {quality:.2f}, threshold {threshold:.2f}"
         if missing:
             reason += f"; no result from {', '.join(missing)}"
         outcome: IterationOutcome
@@ -148,10 +148,10 @@ class AdversarialReview(TicketStrategy):
 
 def _quoted(contribution: LatestArtifact, *, is_own: bool) -> str:
     whose = "Your" if is_own else f"{contribution.agent}'s"
-    head = f"{whose} artifact of iteration {contribution.iteration}, {contribution.path}:"
+    heading = f"{whose} artifact of iteration {contribution.iteration}, {contribution.path}:"
     if len(contribution.text) > MAX_QUOTED_CHARS:
-        return f"{head} {len(contribution.text):,} characters, in the file"
-    return f"{head}\n\n{quote_block(contribution.text)}"
+        return f"{heading} {len(contribution.text):,} characters, in the file"
+    return f"{heading}\n\n{quote_block(contribution.text)}"
 
 
 # --- parallel decomposition
@@ -269,12 +269,13 @@ class Hierarchical(TicketStrategy):
             seats = seats_of(workspace, team, iteration)
             if any(seat.is_open for seat in seats.values()) or not texts_of(seats):
                 continue
-            quoted = [_quoted(part, is_own=False) for part in self.contributions(workspace, team, iteration)]
+            quotations = [_quoted(part, is_own=False) for part in self.contributions(workspace, team, iteration)]
             absent = [
-                f"{name} handed in nothing ({why}); do not write for it." for name, why in missing_seats(seats).items()
+                f"{name} handed in nothing ({reason}); do not write for it."
+                for name, reason in missing_seats(seats).items()
             ]
             focus = "Combine the results of your workers. Keep where they differ; add nothing that none of them wrote."
-            context = "\n\n".join([*quoted, *absent])
+            context = "\n\n".join([*quotations, *absent])
             tickets.append(self.ticket(lead, type="synthesis", specific_focus=focus, prior_context=context))
         return tickets
 
@@ -284,12 +285,12 @@ class Hierarchical(TicketStrategy):
         workers = [worker for team in self.settings.teams.values() for worker in team]
         first = self.wait(workspace, workers, iteration, waiter)
         posted = {ticket.assigned_to for ticket in self.post_tickets(session_dir, iteration)}
-        second = self.wait(workspace, [lead for lead in self.settings.teams if lead in posted], iteration, waiter)
+        lead_results = self.wait(workspace, [lead for lead in self.settings.teams if lead in posted], iteration, waiter)
         return Waited(
-            results=first.results | second.results,
-            missing=first.missing | second.missing,
-            timed_out=(*first.timed_out, *second.timed_out),
-            is_quorum=first.is_quorum and second.is_quorum,
+            results=first.results | lead_results.results,
+            missing=first.missing | lead_results.missing,
+            timed_out=(*first.timed_out, *lead_results.timed_out),
+            is_quorum=first.is_quorum and lead_results.is_quorum,
         )
 
     def evaluation(self, workspace: Workspace, iteration: int) -> ConvergenceCheck:
@@ -298,12 +299,16 @@ class Hierarchical(TicketStrategy):
         short = []
         for lead, team in self.settings.teams.items():
             workers = seats_of(workspace, team, iteration)
-            own = seats_of(workspace, [lead], iteration)[lead]
-            if not texts_of(workers) and not any(seat.is_open for seat in workers.values()) and own.ticket is None:
-                own = Seat(reason="none of its workers handed in anything")
-            if own.result is None or len(texts_of(workers)) < extensions.quorum_of(len(team)):
+            lead_seat = seats_of(workspace, [lead], iteration)[lead]
+            if (
+                not texts_of(workers)
+                and not any(seat.is_open for seat in workers.values())
+                and lead_seat.ticket is None
+            ):
+                lead_seat = Seat(reason="none of its workers handed in anything")
+            if lead_seat.result is None or len(texts_of(workers)) < extensions.quorum_of(len(team)):
                 short.append(lead)
-            seats |= {**workers, lead: own}
+            seats |= {**workers, lead: lead_seat}
         missing = missing_seats(seats)
         is_open = any(seats[lead].is_open for lead in self.settings.teams)
         leads = {lead: seats[lead] for lead in self.settings.teams}

@@ -115,16 +115,16 @@ class Hooks:
 
     def before_posting(self, ticket: Ticket) -> Ticket:
         """Return the ticket to post."""
-        changed = self._call("pre_ticket_creation", (Ticket, type(None)), ticket)
-        return changed if isinstance(changed, Ticket) else ticket
+        changed_ticket = self._call("pre_ticket_creation", (Ticket, type(None)), ticket)
+        return changed_ticket if isinstance(changed_ticket, Ticket) else ticket
 
     def after_result(self, result: Result) -> None:
         self._call("post_agent_result", (object,), result)
 
     def evaluate_gate(self, gate_id: str, text: str) -> bool | None:
         """Return None without a hook, or for a gate that it does not know."""
-        met = self._call("custom_gate_evaluator", (bool, type(None)), gate_id, text)
-        return met if isinstance(met, bool) else None
+        is_met = self._call("custom_gate_evaluator", (bool, type(None)), gate_id, text)
+        return is_met if isinstance(is_met, bool) else None
 
     def _call(self, kind: str, allowed: tuple[type, ...], *arguments: object) -> object:
         if kind not in self._hooks:
@@ -155,8 +155,8 @@ class TicketStrategy(ConvergenceStrategy):
         try:
             return self.settings_type.model_validate(config)
         except ValidationError as error:
-            what = describe_invalid(error, model=self.settings_type)
-            raise SettingsError(f"invalid settings of {type(self).__name__}: {what}") from None
+            problem = describe_invalid(error, model=self.settings_type)
+            raise SettingsError(f"invalid settings of {type(self).__name__}: {problem}") from None
 
     @property
     def max_iterations(self) -> int:
@@ -174,21 +174,21 @@ class TicketStrategy(ConvergenceStrategy):
         self.settings = self._validated({**self._config, **(config or {})})
         workspace = Workspace.open(session_dir)
         gates = tuple(
-            GateStatus(id=gate_id, description=known.description) for gate_id, known in self.gates(workspace).items()
+            GateStatus(id=gate_id, description=gate.description) for gate_id, gate in self.gates(workspace).items()
         )
-        there = workspace.convergence()
-        is_under_way = [known.id for known in there.convergence_gates] == [
-            known.id for known in gates
-        ] and there.current_iteration > 1
+        recorded = workspace.convergence()
+        is_under_way = [gate.id for gate in recorded.convergence_gates] == [
+            gate.id for gate in gates
+        ] and recorded.current_iteration > 1
         if not is_under_way:
-            there = there.model_copy(
+            recorded = recorded.model_copy(
                 update={"convergence_gates": gates, "current_iteration": 1, "converged": False, "current_quality": 0.0}
             )
         criteria = {
             "max_iterations": self.max_iterations,
-            "quality_threshold": self.threshold(there.current_iteration),
+            "quality_threshold": self.threshold(recorded.current_iteration),
         }
-        workspace.save_convergence(there.model_copy(update=criteria))
+        workspace.save_convergence(recorded.model_copy(update=criteria))
 
     # --- asking
 
@@ -206,11 +206,11 @@ class TicketStrategy(ConvergenceStrategy):
         workspace = Workspace.open(session_dir)
         protocol = read_protocol(workspace)
         hooks = Hooks(protocol.custom_hooks)
-        wanted = self.tickets(workspace, iteration)
-        wanted.sort(key=lambda ticket: ticket.assigned_to not in protocol.extensions.priority_agents)
-        there = find_tickets(workspace, [ticket.assigned_to for ticket in wanted], iteration)
+        tickets = self.tickets(workspace, iteration)
+        tickets.sort(key=lambda ticket: ticket.assigned_to not in protocol.extensions.priority_agents)
+        there = find_tickets(workspace, [ticket.assigned_to for ticket in tickets], iteration)
         posted = []
-        for ticket in wanted:
+        for ticket in tickets:
             posted.append(
                 there.get(ticket.assigned_to) or post(workspace, hooks.before_posting(ticket), now=self.clock())
             )

@@ -219,7 +219,7 @@ def fail(workspace: Workspace, claimed: Ticket, reason: str, *, now: float | Non
 
 
 def renew(workspace: Workspace, claimed: Ticket, *, now: float | None = None) -> Ticket:
-    """Let the time of a claim begin anew; return the claim to go on with. Raises `ClaimLost` if it has ended."""
+    """Restart the time of a claim; return the renewed claim. Raises `ClaimLost` if it has ended."""
     renewed_at = wall_time(now)
     current = _claimed(workspace, claimed)
     while not _append(workspace, current, renewed := _next(current, claimed_at=renewed_at), durable=False):

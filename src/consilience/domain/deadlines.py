@@ -59,7 +59,7 @@ _DATES = [re.compile(rf"\b{_DAY}(?:\s+of)?\s+{_MONTH}"), re.compile(rf"\b{_MONTH
 """A day of a month without a year: the next one."""
 
 
-def deadline_of(text: str, written: date | None = None) -> date | None:
+def deadline_of(text: str, since: date | None = None) -> date | None:
     """Return the last day of the latest period that a text names: a day, month, quarter, half or year. None if it names none.
 
     "early" and "beginning of" a year are its first quarter, "mid" its first half; "end of" and no word its last day. A text that
@@ -67,25 +67,25 @@ def deadline_of(text: str, written: date | None = None) -> date | None:
     "next quarter", "end of the year". A time that runs from something else ("six weeks after the start") is not read.
     """
     named = max(_days(text.casefold()), default=None)
-    return named if named is not None or written is None else max(_relative(text.casefold(), written), default=None)
+    return named if named is not None or since is None else max(_relative(text.casefold(), since), default=None)
 
 
-def _relative(text: str, written: date) -> Iterator[date]:
+def _relative(text: str, since: date) -> Iterator[date]:
     for match in _SPAN.finditer(text):
         words = match["number"]
         number = int(words) if words.isdecimal() else NUMBERS[words]
-        if day := _later(written, number, match["unit"]):
+        if day := _later(since, number, match["unit"]):
             yield day
     for match in _PERIOD.finditer(text):
-        if day := _end_of_period(written, match["unit"], 1 if "next" in match[0] else 0):
+        if day := _end_of_period(since, match["unit"], 1 if "next" in match[0] else 0):
             yield day
     if _YEAR_END.search(text):
-        yield date(written.year, 12, 31)
+        yield date(since.year, 12, 31)
     for form in _DATES:
         for match in form.finditer(text):
             month = MONTHS.index(match["month"][:3]) + 1
-            days = (_date(year, month, int(match["day"])) for year in (written.year, written.year + 1))
-            yield from [day for day in days if day and day >= written][:1]
+            days = (_date(year, month, int(match["day"])) for year in (since.year, since.year + 1))
+            yield from [day for day in days if day and day >= since][:1]
 
 
 def _later(day: date, number: int, unit: str) -> date | None:
@@ -132,8 +132,8 @@ def _day(parts: dict[str, str | None]) -> date | None:
         month = int(number)
     elif quarter := parts.get("quarter") or parts.get("nth"):
         month = 3 * ORDINALS[quarter]
-    elif half := parts.get("half") or parts.get("nth_half"):
-        month = 6 * ORDINALS[half]
+    elif half_of_year := parts.get("half") or parts.get("nth_half"):
+        month = 6 * ORDINALS[half_of_year]
     elif part := parts.get("part"):
         month = 6 if part.startswith("mid") else 3
     try:

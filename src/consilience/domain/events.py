@@ -443,11 +443,11 @@ def canonical(events: Iterable[Event]) -> list[dict[str, object]]:
 
     Without defaults, a field added by a later version does not change the digest of an older journal.
     """
-    kept = [event for event in events if event.canonical]
-    kept.sort(key=lambda event: (place_key(event.place), event.type, getattr(event, "attempt", 0)))
+    canonical_events = [event for event in events if event.canonical]
+    canonical_events.sort(key=lambda event: (place_key(event.place), event.type, getattr(event, "attempt", 0)))
     return [
         {"type": event.type, **event.model_dump(mode="json", exclude=set(event.incidental), exclude_defaults=True)}
-        for event in kept
+        for event in canonical_events
     ]
 
 

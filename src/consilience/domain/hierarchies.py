@@ -32,7 +32,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from consilience.domain.errors import UserError
 from consilience.domain.toml_catalog import TomlCatalog
 from consilience.domain.topology import Topology, hierarchy
-from consilience.domain.validation import Written
+from consilience.domain.validation import UserWritten
 
 MAX_ROLES = 100
 CRITIC = "critic"
@@ -47,7 +47,7 @@ MIN_DISTANCE = 1e-9
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
-class Role(Written):
+class Role(UserWritten):
     """One role of a hierarchy."""
 
     name: Annotated[str, Field(min_length=1, max_length=40)]
@@ -62,7 +62,7 @@ class Role(Written):
     """1 for the coordinator; None: derived from the children."""
 
 
-class Hierarchy(Written):
+class Hierarchy(UserWritten):
     """Roles in order: one coordinator, no cycle, no unknown child, vectors of one length and none of them zero."""
 
     name: Annotated[str, Field(min_length=1, max_length=80)]
@@ -117,10 +117,10 @@ class Hierarchy(Written):
 
     @cached_property
     def _above(self) -> Mapping[str, frozenset[str]]:
-        above: dict[str, frozenset[str]] = {}
+        ancestors: dict[str, frozenset[str]] = {}
         for name in self.shape.agents:
-            above[name] = frozenset({name}.union(*(above[parent] for parent in self.parents(name))))
-        return above
+            ancestors[name] = frozenset({name}.union(*(ancestors[parent] for parent in self.parents(name))))
+        return ancestors
 
     def writes_for(self, name: str) -> tuple[str, ...]:
         """Return the parts of the text that a role works for: itself if it is a part, else the parts above it."""
@@ -182,8 +182,8 @@ def distance(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def from_cosine(cosine: float) -> float:
-    half = (1.0 - min(max(cosine, -1.0), 1.0)) / 2.0
-    return 0.0 if half < MIN_DISTANCE else half
+    distance = (1.0 - min(max(cosine, -1.0), 1.0)) / 2.0
+    return 0.0 if distance < MIN_DISTANCE else distance
 
 
 def _names(roles: Sequence[Role]) -> str:
@@ -202,11 +202,11 @@ def _names(roles: Sequence[Role]) -> str:
 
 
 def _children(roles: Sequence[Role]) -> str:
-    known = {role.name for role in roles}
+    names = {role.name for role in roles}
     for role in roles:
         for child in role.children:
-            if child not in known:
-                return f"{role.name!r} has a child {child!r}, which is not a role; roles: {', '.join(sorted(known))}"
+            if child not in names:
+                return f"{role.name!r} has a child {child!r}, which is not a role; roles: {', '.join(sorted(names))}"
         if len(set(role.children)) < len(role.children):
             return f"{role.name!r} names a child twice"
     try:
@@ -217,8 +217,8 @@ def _children(roles: Sequence[Role]) -> str:
 
 
 def _coordinators(roles: Sequence[Role]) -> str:
-    below = {child for role in roles for child in role.children}
-    top = [role for role in roles if role.name not in below]
+    all_children = {child for role in roles for child in role.children}
+    top = [role for role in roles if role.name not in all_children]
     if len(top) == 1:
         return ""
     orphans = [role.name for role in top if not role.children] or [role.name for role in top[1:]]
@@ -228,16 +228,16 @@ def _coordinators(roles: Sequence[Role]) -> str:
 
 
 def _layers(roles: Sequence[Role]) -> str:
-    given = {role.name: role.layer for role in roles if role.layer is not None}
-    if given and len(given) < len(roles):
+    layers = {role.name: role.layer for role in roles if role.layer is not None}
+    if layers and len(layers) < len(roles):
         return f"{next(r.name for r in roles if r.layer is None)!r} has no layer; give every role one, or none"
-    below = {child for role in roles for child in role.children}
+    all_children = {child for role in roles for child in role.children}
     for role in roles:
-        if given and role.name not in below and given[role.name] != 1:
-            return f"{role.name!r} is the coordinator and must be on layer 1, not {given[role.name]}"
-        for child in role.children if given else ():
-            if given[child] <= given[role.name]:
-                return f"{child!r} is on layer {given[child]}, not below its parent {role.name!r} on layer {given[role.name]}"
+        if layers and role.name not in all_children and layers[role.name] != 1:
+            return f"{role.name!r} is the coordinator and must be on layer 1, not {layers[role.name]}"
+        for child in role.children if layers else ():
+            if layers[child] <= layers[role.name]:
+                return f"{child!r} is on layer {layers[child]}, not below its parent {role.name!r} on layer {layers[role.name]}"
     return ""
 
 

@@ -71,9 +71,9 @@ class Source(Frozen):
 def numbered_lines(content: Sequence[str], name: str, lines: tuple[int, int] | None) -> str:
     """Return a document as agents read it: its name, then numbered lines, all or those of `lines` (first, last; from 1)."""
     first, last = lines or (1, None)
-    shown = (content or [""])[first - 1 : last]
+    range_lines = (content or [""])[first - 1 : last]
     title = [" ".join(name.split())] if name else []
-    return "\n".join([*title, *(f"{n}| {line}" for n, line in enumerate(shown, first))])
+    return "\n".join([*title, *(f"{n}| {line}" for n, line in enumerate(range_lines, first))])
 
 
 class Quotation(Frozen):

@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError
 from consilience.domain.toml_catalog import TomlCatalog
-from consilience.domain.validation import Written
+from consilience.domain.validation import UserWritten
 
 MAX_PERSONAS = 64
 MAX_NAME_CHARS = 80
@@ -60,7 +60,7 @@ ModelName = Annotated[
 ]
 
 
-class Persona(Written):
+class Persona(UserWritten):
     """A point of view."""
 
     name: PersonaName
@@ -81,23 +81,23 @@ class Persona(Written):
     def seat(self, agent: Agent) -> Agent:
         """Return the agent with this point of view."""
         optional = {name: getattr(self, name) or "" for name in ("horizon", "evidence", "claim", "model")}
-        own = {
+        fields = {
             "perspective": self.description,
             "persona": self.name,
             "interests": self.interests,
             "own_model": bool(self.model),
         }
-        return agent.model_copy(update={**own, **optional})
+        return agent.model_copy(update={**fields, **optional})
 
     @property
     def slug(self) -> str:
         """The name as an agent id: letters and digits of any script, in lower case, joined by hyphens."""
         folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", self.name).casefold())
-        kept = (char if unicodedata.category(char)[0] in "LNM" else " " for char in folded)
-        return "-".join("".join(kept).split())
+        characters = (char if unicodedata.category(char)[0] in "LNM" else " " for char in folded)
+        return "-".join("".join(characters).split())
 
 
-class Panel(Written):
+class Panel(UserWritten):
     """Personas in order of importance: a protocol with fewer seats than personas takes the first ones."""
 
     name: PersonaName

@@ -79,20 +79,20 @@ def weights_dir() -> Path:
 def check_home() -> None:
     """Raise `SettingsError` if the home exists and belongs to another user except root, or is not accessible."""
     home = data_dir()
-    what = ""
+    problem = ""
     try:
         owner = os.stat(home).st_uid
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        what = f"the home directory cannot be entered: {error.strerror}"
+        problem = f"the home directory cannot be entered: {error.strerror}"
     else:
         if hasattr(os, "geteuid") and owner not in (os.geteuid(), 0):
-            what = f"the home directory belongs to another user ({_user_name(owner)})"
+            problem = f"the home directory belongs to another user ({_user_name(owner)})"
         elif os.path.isdir(home) and not os.access(home, os.X_OK):
-            what = "the home directory cannot be entered: Permission denied"
-    if what:
-        raise SettingsError(what, where=str(home), do="Name a directory of your own with CONSILIENCE_HOME.")
+            problem = "the home directory cannot be entered: Permission denied"
+    if problem:
+        raise SettingsError(problem, where=str(home), do="Name a directory of your own with CONSILIENCE_HOME.")
 
 
 def close_home() -> None:

@@ -70,11 +70,11 @@ class PositionChange(Frozen):
 def changes(ballots: Iterable[Ballot]) -> list[PositionChange]:
     """Return the changes between consecutive ballots of each agent, by step, then in the order of the ballots."""
     last: dict[str, Ballot] = {}
-    changed: list[PositionChange] = []
+    changes: list[PositionChange] = []
     for ballot in sorted(ballots, key=lambda b: b.step):
         before = last.get(ballot.agent)
         if before and before.position != ballot.position:
-            changed.append(
+            changes.append(
                 PositionChange(
                     agent=ballot.agent,
                     before=before.position,
@@ -85,7 +85,7 @@ def changes(ballots: Iterable[Ballot]) -> list[PositionChange]:
                 )
             )
         last[ballot.agent] = ballot
-    return changed
+    return changes
 
 
 def pool(ballots: Sequence[Ballot]) -> dict[str, float]:
@@ -107,7 +107,7 @@ def unchanged(before: Mapping[str, Ballot], after: Mapping[str, Ballot]) -> floa
     agents = before.keys() | after.keys()
     if not agents:
         return 0.0
-    kept = sum(
+    unchanged_count = sum(
         1
         for agent in agents
         if agent in before
@@ -115,7 +115,7 @@ def unchanged(before: Mapping[str, Ballot], after: Mapping[str, Ballot]) -> floa
         and before[agent].position == after[agent].position
         and abs(LEVELS[before[agent].confidence] - LEVELS[after[agent].confidence]) < MIN_CONFIDENCE_CHANGE
     )
-    return kept / len(agents)
+    return unchanged_count / len(agents)
 
 
 def shortfall(position: str | None, ballots: Mapping[str, Ballot]) -> str | None:
@@ -128,8 +128,8 @@ def shortfall(position: str | None, ballots: Mapping[str, Ballot]) -> str | None
     against = [ballot.position for ballot in ballots.values() if ballot.position != position]
     if 2 * len(against) <= len(ballots):
         return None
-    others = against[0] if len(set(against)) == 1 else "otherwise"
-    return f"the answer says {position}; {len(against)} of {len(ballots)} final ballots say {others}"
+    other_position = against[0] if len(set(against)) == 1 else "otherwise"
+    return f"the answer says {position}; {len(against)} of {len(ballots)} final ballots say {other_position}"
 
 
 def one_sided(ballots: Mapping[str, Ballot]) -> bool:

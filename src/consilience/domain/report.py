@@ -108,7 +108,7 @@ class LedgerReport(Frozen):
     """Calls of the limit that were reserved for the closing call and not needed."""
 
 
-class Confidence(Frozen):
+class ConfidenceScore(Frozen):
     """The confidence in an answer."""
 
     level: float | None = None
@@ -190,8 +190,8 @@ class Objection(Frozen):
     @property
     def outcome(self) -> str:
         """The outcome for readers: `Conceded`, `Refuted`, `Upheld` by a ruling, or `Open`."""
-        met = {"yielded": "Conceded", "refuted": "Refuted"}.get(self.fate or "")
-        return met or ("Open" if self.is_open else "Upheld")
+        answer = {"yielded": "Conceded", "refuted": "Refuted"}.get(self.fate or "")
+        return answer or ("Open" if self.is_open else "Upheld")
 
     @property
     def is_open(self) -> bool:
@@ -368,7 +368,7 @@ class Report(Frozen):
     replied: int
     """Agents that replied in the first phase."""
     quorum_met: bool
-    confidence: Confidence = Confidence()
+    confidence: ConfidenceScore = ConfidenceScore()
     steps: int = 0
     answer: str | None = None
     """None if the run ended without an answer."""

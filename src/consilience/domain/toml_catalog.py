@@ -86,8 +86,8 @@ class TomlCatalog(Generic[M]):
     def _unknown(self, name: str) -> NoReturn:
         similar = f"the file {name}.toml" if os.path.isfile(f"{name}.toml") else similar_names(name, self.names())
         hint = f"Did you mean {similar}? " if similar else ""
-        quoted = name if len(name) <= _MAX_NAME_CHARS else f"{name[:_MAX_NAME_CHARS]}…"
-        raise UnknownName(f"there is no {self.noun} named {quoted!r}", do=hint + self._choices())
+        quoted_name = name if len(name) <= _MAX_NAME_CHARS else f"{name[:_MAX_NAME_CHARS]}…"
+        raise UnknownName(f"there is no {self.noun} named {quoted_name!r}", do=hint + self._choices())
 
     def _read(self, path: Path) -> bytes:
         noun = self.noun
@@ -107,15 +107,17 @@ class TomlCatalog(Generic[M]):
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            at = f"{where}, {_place(data[: error.start].decode('utf-8', 'replace'))}"
-            raise SettingsError(f"the {self.noun} file is not UTF-8 text", where=at, do="Save it as UTF-8.") from None
+            place = f"{where}, {_place(data[: error.start].decode('utf-8', 'replace'))}"
+            raise SettingsError(
+                f"the {self.noun} file is not UTF-8 text", where=place, do="Save it as UTF-8."
+            ) from None
         try:
             return parse_toml(text)
         except (ValueError, RecursionError) as error:
-            what, at = _toml_mistake(error, text)
+            problem, place = _toml_mistake(error, text)
             raise SettingsError(
-                f"the {self.noun} file is not valid TOML: {what}",
-                where=f"{where}, {at}",
+                f"the {self.noun} file is not valid TOML: {problem}",
+                where=f"{where}, {place}",
                 do=f"Correct that line, or compare with a shipped {self.noun}.",
             ) from None
 

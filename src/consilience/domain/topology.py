@@ -32,7 +32,7 @@ class Topology(Frozen):
         if isinstance(data, dict) and "peers" in data:
             place = {agent: n for n, agent in enumerate(data["agents"])}
             groups = {
-                tuple(sorted([id, *others], key=place.__getitem__)) for id, others in data["peers"].items() if others
+                tuple(sorted([id, *peers], key=place.__getitem__)) for id, peers in data["peers"].items() if peers
             }
             circles = tuple(sorted(groups, key=lambda circle: place[circle[0]]))
             return {**{name: value for name, value in data.items() if name != "peers"}, "circles": circles}
@@ -44,11 +44,11 @@ class Topology(Frozen):
 
     @cached_property
     def children(self) -> Edges:
-        below: dict[str, list[str]] = {agent: [] for agent in self.agents}
+        children: dict[str, list[str]] = {agent: [] for agent in self.agents}
         for agent in self.agents:
             for parent in self.parents.get(agent, ()):
-                below[parent].append(agent)
-        return {agent: tuple(ids) for agent, ids in below.items()}
+                children[parent].append(agent)
+        return {agent: tuple(ids) for agent, ids in children.items()}
 
     @cached_property
     def roots(self) -> tuple[str, ...]:
@@ -108,10 +108,10 @@ def star(lead: str, members: Sequence[str]) -> Topology:
 
 def hierarchy(spec: Mapping[str, Sequence[str]]) -> Topology:
     """Return the graph of `{agent: its children}`; every child is an agent. Raises `SettingsError` for a cycle."""
-    names = list(dict.fromkeys([*spec, *(child for below in spec.values() for child in below)]))
+    names = list(dict.fromkeys([*spec, *(child for children in spec.values() for child in children)]))
     parents: dict[str, list[str]] = {name: [] for name in names}
-    for parent, below in spec.items():
-        for child in below:
+    for parent, children in spec.items():
+        for child in children:
             parents[child].append(parent)
     ordered: dict[str, None] = {}
     waiting = list(names)
@@ -128,5 +128,5 @@ def hierarchy(spec: Mapping[str, Sequence[str]]) -> Topology:
     return Topology(
         kind="hierarchy",
         agents=tuple(ordered),
-        parents={name: tuple(above) for name, above in parents.items() if above},
+        parents={name: tuple(its_parents) for name, its_parents in parents.items() if its_parents},
     )

@@ -37,8 +37,8 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class Written(Frozen):
-    """Written by a user: unknown keys are refused, and white space around texts does not count."""
+class UserWritten(Frozen):
+    """A model that a user writes in a file: unknown keys are refused, and white space around texts does not count."""
 
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
 
@@ -100,10 +100,10 @@ def _message(detail: ErrorDetails) -> str:
 def _demand(detail: ErrorDetails, entry: type[BaseModel] | None) -> str:
     """Return what a value must be, and what it is. `entry`: the model of the entries, if the value is a list of tables."""
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
-    shown = f"not {value!r:.60}"
+    actual = f"not {value!r:.60}"
     if kind in ("tuple_type", "list_type", "set_type", "frozen_set_type"):
         key = detail["loc"][-1]
-        return f"must be {f'written as [[{key}]] tables' if entry else 'a list in square brackets'}, {shown}"
+        return f"must be {f'written as [[{key}]] tables' if entry else 'a list in square brackets'}, {actual}"
     if kind in ("too_short", "too_long"):
         bound = context["min_length"] if kind == "too_short" else context["max_length"]
         noun = "entry" if bound == 1 else "entries"
@@ -115,9 +115,9 @@ def _demand(detail: ErrorDetails, entry: type[BaseModel] | None) -> str:
     if kind.startswith("model_") or kind == "dict_type":
         return _table_demand(entry, value)
     if kind in _DEMANDS:
-        return f"{_DEMANDS[kind].format(**context)}, {shown}"
+        return f"{_DEMANDS[kind].format(**context)}, {actual}"
     if detail["msg"].startswith("Input should "):
-        return f"{detail['msg'].replace('Input should', 'must', 1)}, {shown}"
+        return f"{detail['msg'].replace('Input should', 'must', 1)}, {actual}"
     return detail["msg"]
 
 

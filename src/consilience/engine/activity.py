@@ -26,25 +26,25 @@ class Activity:
         """Changes whenever a branch starts or resumes."""
         self.outside: dict[str, PendingAnswer] = {}
         """Answers from outside this process that are awaited, by the key of the call."""
-        self.left: set[str] = set()
+        self.departed: set[str] = set()
         """Those keys whose agent has left without an answer."""
-        self.held: dict[str, Phase | None] = {}
+        self.held_calls: dict[str, Phase | None] = {}
         """Phases of the calls that are not to be made in this process, by key."""
         self.defective = False
         """Whether a branch that nothing awaits yet ended in a defect."""
-        self._idle = 0.0
+        self._idle_seconds = 0.0
         self._since: float | None = None
 
     @property
-    def idle(self) -> float:
+    def idle_seconds(self) -> float:
         """Seconds in which only outside answers were awaited, one of them a person's."""
-        return self._idle + (time.monotonic() - self._since if self._since is not None else 0.0)
+        return self._idle_seconds + (time.monotonic() - self._since if self._since is not None else 0.0)
 
     def enter(self, n: int = 1) -> None:
         self.running += n
         self.generation += 1
         if self._since is not None:
-            self._idle, self._since = self.idle, None
+            self._idle_seconds, self._since = self.idle_seconds, None
 
     def leave(self) -> None:
         self.running -= 1
@@ -66,22 +66,22 @@ class Activity:
 
     def mark_departed(self, key: str) -> None:
         """Mark the person answering `key` as departed. The branch keeps waiting, but the session need not stay up for it."""
-        self.left.add(key)
+        self.departed.add(key)
         if self.running == 0:
             self.on_still()
 
     def hold(self, key: str, phase: Phase | None) -> None:
         """Wait forever before a call that is not to be made in this process."""
-        self.held[key] = phase
+        self.held_calls[key] = phase
         self.leave()
 
     @property
     def is_unanswerable(self) -> bool:
         """Whether no awaited outside answer will come to this process."""
-        return self.left.issuperset(self.outside)
+        return self.departed.issuperset(self.outside)
 
-    def answered(self, key: str) -> None:
+    def end_wait(self, key: str) -> None:
         """Count the waiting branch again: the answer has come, or will not."""
         del self.outside[key]
-        self.left.discard(key)
+        self.departed.discard(key)
         self.enter()

@@ -21,7 +21,7 @@ MIN_RESTATED_OVERLAP = 0.7
 
 def sentences(text: str) -> list[str]:
     """Sentences of a text, without empty ones; English rules."""
-    return [found for found in (s.strip() for s in _segmenter()(text)) if found]
+    return [sentence for sentence in (s.strip() for s in _segmenter()(text)) if sentence]
 
 
 _TOO_WIDE = re.compile("[^\\S\\x00-\\x7f]|[\ud800-\udfff]")
@@ -45,7 +45,7 @@ _PUNCTUATION = ".,;:!?\"'()[]“”‘’"
 
 def bare_tokens(sentence: str) -> frozenset[str]:
     """Return its tokens, lower-cased and without punctuation at their ends."""
-    return frozenset([bared for word in sentence.lower().split() if (bared := word.strip(_PUNCTUATION))])
+    return frozenset([bare_word for word in sentence.lower().split() if (bare_word := word.strip(_PUNCTUATION))])
 
 
 class SentenceIndex:
@@ -82,10 +82,10 @@ def survival(points: Sequence[str], answer: str, statements: Iterable[str] = ())
 
 def novelty(answer: str, inputs: Iterable[str]) -> float | None:
     """Share of the answer's sentences that no sentence of the inputs resembles; None for an empty answer."""
-    own = sentences(answer)
-    if not own:
+    answer_sentences = sentences(answer)
+    if not answer_sentences:
         return None
-    unmatched = dict(enumerate(map(bare_tokens, own)))
+    unmatched = dict(enumerate(map(bare_tokens, answer_sentences)))
     index = _prefix_index(unmatched)
     for text in inputs:
         if not unmatched:
@@ -97,7 +97,7 @@ def novelty(answer: str, inputs: Iterable[str]) -> float | None:
                 for n in candidates & unmatched.keys():
                     if set_jaccard(unmatched[n], tokens) >= MIN_RESTATED_OVERLAP:
                         del unmatched[n]
-    return len(unmatched) / len(own)
+    return len(unmatched) / len(answer_sentences)
 
 
 def _prefix_index(sentences: Mapping[int, frozenset[str]]) -> dict[str, list[int]]:
@@ -117,12 +117,12 @@ def _probe_count(tokens: frozenset[str]) -> int:
     return len(tokens) - math.ceil(MIN_RESTATED_OVERLAP * len(tokens) - 1e-9) + 1
 
 
-def _may_restate(text: str, wanted: Iterable[frozenset[str]]) -> bool:
+def _may_restate(text: str, searched: Iterable[frozenset[str]]) -> bool:
     """Return False only if the text contains too few tokens of every wanted sentence. That takes a fifth of the time of splitting
     the text."""
     lowered = text.lower()
     return any(
-        sum(token in lowered for token in tokens) >= MIN_RESTATED_OVERLAP * len(tokens) - 1e-9 for tokens in wanted
+        sum(token in lowered for token in tokens) >= MIN_RESTATED_OVERLAP * len(tokens) - 1e-9 for tokens in searched
     )
 
 

@@ -71,7 +71,7 @@ T = TypeVar("T")
 class _Attempt(Generic[T]):
     """The outcome of one attempt, and what it was shown."""
 
-    ended: Ended
+    event: Ended
     text: str
     value: T | None
     shown: tuple[str, ...]
@@ -88,12 +88,12 @@ class Call(Generic[T]):
         self.phase: Phase | None = current_phase.get()
         self.budget = CallBudget(state.ledger, branch.budget, place, ask.agent, self.phase, closing=ask.closing)
         self.port = state.ports[ask.agent]
-        self.outside = 0.0
+        self.seconds_outside = 0.0
         """Seconds in which the current attempt waited for a person."""
         self.size = state.ledger.sizes.reply(ask.agent, ask.max_tokens)
         self.seed = 0
         """Seed of the current attempt."""
-        self.cut: _Attempt[T] | None = None
+        self.cut_outcome: _Attempt[T] | None = None
         """The reply of a closing call that was cut and is asked once more."""
 
     async def run(self) -> Reply[T] | Failure:
@@ -107,47 +107,47 @@ class Call(Generic[T]):
         fix: str | None = None
         error, kind = "", FailureKind.MALFORMED
         for attempt in range(1, 2 + state.repairs):
-            made = self._inherited(attempt) or await self._recorded_or_live(attempt, fix, error)
-            ended = made.ended
-            if self.cut is not None:
-                return self._reply(made if isinstance(ended, CallCompleted) else self.cut)
-            if isinstance(ended, CallFailed):
-                self.budget.branch.refused |= ended.failure.is_limit and not ended.limit
-                if ask.closing and ended.failure is FailureKind.TIME:
+            result = self._inherited(attempt) or await self._recorded_or_live(attempt, fix, error)
+            event = result.event
+            if self.cut_outcome is not None:
+                return self._reply(result if isinstance(event, CallCompleted) else self.cut_outcome)
+            if isinstance(event, CallFailed):
+                self.budget.branch.refused |= event.failure.is_limit and not event.limit
+                if ask.closing and event.failure is FailureKind.TIME:
                     state.warnings.append((self.place, f"no closing reply within the time limit: {ask.key}"))
-                return Failure(ask.key, ask.agent, ended.failure, ended.detail)
-            if isinstance(ended, CallCompleted):
-                if not (ended.cut and self._may_ask_again(attempt)):
-                    return self._reply(made)
-                self.cut, self.size = made, self.size.doubled()
+                return Failure(ask.key, ask.agent, event.failure, event.detail)
+            if isinstance(event, CallCompleted):
+                if not (event.cut and self._may_ask_again(attempt)):
+                    return self._reply(result)
+                self.cut_outcome, self.size = result, self.size.doubled()
                 self.budget.may_open_reserve = False  # there is an answer
                 fix, error = None, "the reply was cut at its limit"
                 continue
-            error, kind = ended.error, ended.failure
-            if kind is FailureKind.TRUNCATED and (self.size.thinking or ask.closing or not made.text.strip()):
+            error, kind = event.error, event.failure
+            if kind is FailureKind.TRUNCATED and (self.size.thinking or ask.closing or not result.text.strip()):
                 if self.size.enlarged:
                     break
                 enlarged = state.ledger.sizes.reply(ask.agent, ask.max_tokens, enlarged=True)
-                self.size = self.size.doubled() if ask.closing and made.text.strip() else enlarged
-            fix = correction_text(made.text, error) if made.text.strip() or kind is FailureKind.MALFORMED else None
+                self.size = self.size.doubled() if ask.closing and result.text.strip() else enlarged
+            fix = correction_text(result.text, error) if result.text.strip() or kind is FailureKind.MALFORMED else None
         return Failure(ask.key, ask.agent, kind, error)
 
     def _may_ask_again(self, attempt: int) -> bool:
         """Return whether to repeat a closing call whose reply was cut, with twice the room. It counts as a repair."""
         return self.ask.closing and attempt <= self.state.repairs and not self.size.enlarged
 
-    def _reply(self, made: _Attempt[T]) -> Reply[T]:
-        ask, value, ended = self.ask, cast(T, made.value), made.ended
-        assert isinstance(ended, CallCompleted)
-        self.state.shown[ask.key] = made.shown
+    def _reply(self, outcome: _Attempt[T]) -> Reply[T]:
+        ask, value, event = self.ask, cast(T, outcome.value), outcome.event
+        assert isinstance(event, CallCompleted)
+        self.state.shown[ask.key] = outcome.shown
         if isinstance(value, BaseModel) and not is_person(self.port.name):
-            self.state.prose[ask.key] = is_prose(made.text, value)
-        prose = value if isinstance(value, str) else str(getattr(value, "text", made.text))
+            self.state.prose[ask.key] = is_prose(outcome.text, value)
+        prose = value if isinstance(value, str) else str(getattr(value, "text", outcome.text))
         quoted = prose if ask.quoted is None else ask.quoted(value)
         self.state.register(
             Message(id=ask.key, sender=ask.agent, kind=ask.kind, text=quoted, audience=ask.audience, phase=self.phase)
         )
-        return Reply(ask.key, ask.agent, value, prose, made.shown, made.labels, ended.reserve, ended.cut)
+        return Reply(ask.key, ask.agent, value, prose, outcome.shown, outcome.labels, event.reserve, event.cut)
 
     def _inherited(self, attempt: int) -> _Attempt[T] | None:
         """Return the attempt that a fork inherits; None if there is none that these settings can use.
@@ -159,30 +159,30 @@ class Call(Generic[T]):
         recorder = state.recorder
         if not recorder.inherits:
             return None
-        ended = recorder.inherited(key, attempt)
+        event = recorder.inherited(key, attempt)
         youngest = state.age(self.ask.prompt)
         outdated = recorder.drop_answer(key, youngest)
-        if ended is not None and youngest < age_of(ended):
-            ended, outdated = None, True
+        if event is not None and youngest < age_of(event):
+            event, outdated = None, True
         if outdated and attempt == 1:
             state.outdated.append(key)
-        if ended is None:
+        if event is None:
             return None
         for quote in (*self.ask.prompt.shared, *self.ask.prompt.quotes):
             check_visible(state.message(quote.id), self.ask.agent)
-        state.ages[key] = age_of(ended)
-        text = "" if isinstance(ended, CallFailed) else recorder.text(ended.text)
+        state.ages[key] = age_of(event)
+        text = "" if isinstance(event, CallFailed) else recorder.text(event.text)
         value: T | None = None
-        if isinstance(ended, CallCompleted):
+        if isinstance(event, CallCompleted):
             try:
                 value = self._value(text)
             except Malformed:
                 return None
-        recorder.inherit(ended, self.place)
-        parts = recorder.journal.store.prompt(ended.prompt) if isinstance(ended, CallCompleted) else ()
+        recorder.inherit(event, self.place)
+        parts = recorder.journal.store.prompt(event.prompt) if isinstance(event, CallCompleted) else ()
         quotes = [part.split(":", 2)[1:] for part in parts if part.startswith("q:")]
-        others = {label: id for label, id in quotes if self.state.is_from_other_agent(id, self.ask.agent)}
-        return _Attempt(ended, text, value, tuple(id for _, id in quotes), others)
+        quoted_messages = {label: id for label, id in quotes if self.state.is_from_other_agent(id, self.ask.agent)}
+        return _Attempt(event, text, value, tuple(id for _, id in quotes), quoted_messages)
 
     async def _recorded_or_live(self, attempt: int, fix: str | None, error: str) -> _Attempt[T]:
         """Return this attempt as recorded, or make it now."""
@@ -193,16 +193,16 @@ class Call(Generic[T]):
         schema, schema_digest = schema_for(returns, rendered.kinds, CAPS[state.detail])
         self.seed = request_seed(state.seed, ask.key, attempt)
         digest = request_digest(rendered, ask.agent, self.port.name, self._parameters(), self.seed, schema_digest)
-        ended = state.recorder.recorded(ask.key, attempt, self.place, digest, rendered)
+        event = state.recorder.recorded(ask.key, attempt, self.place, digest, rendered)
         state.on_rendered(ask.key, attempt, ask.agent, rendered, schema)
         value: T | None
-        if ended is None:
-            ended, text, value = await self._live(attempt, rendered, schema, digest, error)
+        if event is None:
+            event, text, value = await self._live(attempt, rendered, schema, digest, error)
         else:
-            await self._settle_recorded(ended, self._need(rendered))
-            text = "" if isinstance(ended, CallFailed) else state.recorder.text(ended.text)
-            value = parse_reply(text, ask.returns) if isinstance(ended, CallCompleted) else None
-        return _Attempt(ended, text, value, rendered.shown, rendered.labels)
+            await self._settle_recorded(event, self._need(rendered))
+            text = "" if isinstance(event, CallFailed) else state.recorder.text(event.text)
+            value = parse_reply(text, ask.returns) if isinstance(event, CallCompleted) else None
+        return _Attempt(event, text, value, rendered.shown, rendered.labels)
 
     async def _live(
         self, attempt: int, rendered: Rendered, schema: dict[str, object] | None, digest: str, error: str
@@ -219,16 +219,17 @@ class Call(Generic[T]):
             return cached
         need = self._need(rendered)
         answered = ask.key in state.recorder.answers
-        asked = answered or state.recorder.was_asked(ask.key, attempt)  # by an earlier process, in time
-        limit = await self.budget.reserve(need, attempt, forced=asked)
+        was_asked = answered or state.recorder.was_asked(ask.key, attempt)  # by an earlier process, in time
+        limit = await self.budget.reserve(need, attempt, forced=was_asked)
         if limit is not None:
             taken = state.recorder.steps_of(ask.key, attempt)
-            return self._refuse(refusal_event(common, limit, error, taken, again=attempt > 1), rendered), "", None
+            refusal = refusal_event(common, limit, error, taken, repeated=attempt > 1)
+            return self._refuse(refusal, rendered), "", None
         state.faults("before_call", self.phase)
         if ask.closing:
             state.faults("closing_call", self.phase)
         await state.recorder.start(CallStarted(**common))
-        began, self.outside = time.monotonic(), 0.0
+        began, self.seconds_outside = time.monotonic(), 0.0
         steps = self._steps(attempt, need)
         with span(f"call {ask.agent}", session=state.id, agent=ask.agent, key=ask.key, attempt=attempt) as current:
             try:
@@ -237,12 +238,12 @@ class Call(Generic[T]):
                 state.ledger.late = state.ledger.late or (isinstance(failure, TimeLimitReached) and not failure.whose)
                 if steps is not None:
                     steps.ended = True
-                paid = failure.completion if isinstance(failure.completion, Completion) else None
+                charged = failure.completion if isinstance(failure.completion, Completion) else None
                 event: Ended = failure_event(
                     common,
                     failure,
                     steps=steps,
-                    paid=with_estimated_tokens(paid, rendered, self.port) if paid is not None else None,
+                    charged=with_estimated_tokens(charged, rendered, self.port) if charged is not None else None,
                     refusal=self.budget.hit,
                     reserve=self.budget.from_reserve,
                 )
@@ -251,10 +252,10 @@ class Call(Generic[T]):
                 completion, estimated = (
                     (completion, False) if answered else with_estimated_tokens(completion, rendered, self.port)
                 )
-                common |= {"steps": steps.taken if steps else 1, "estimated": estimated}
+                common |= {"steps": steps.steps_taken if steps else 1, "estimated": estimated}
                 event, text, value = self._read(common, completion)
             set_outcome(current, event)
-        seconds = time.monotonic() - began - self.outside
+        seconds = time.monotonic() - began - self.seconds_outside
         if self.budget.is_limited:
             self.budget.settle(_usage_of(event), seconds)
         event.volatile["s"] = round(seconds, 3)
@@ -329,10 +330,10 @@ class Call(Generic[T]):
             digest=request_id,
             session=state.id,
         )
-        left = TimeLeft() if state.recorder.was_asked(ask.key, attempt) else self.budget.time_left()
+        time_left = TimeLeft() if state.recorder.was_asked(ask.key, attempt) else self.budget.time_left()
         if steps is not None and isinstance(self.port, WorkerPort):
-            return await await_within(left, run_worker(self.port.worker, request, steps), state.cancelled)
-        answer = await await_within(left, self._answer(request), state.cancelled)
+            return await await_within(time_left, run_worker(self.port.worker, request, steps), state.cancelled)
+        answer = await await_within(time_left, self._answer(request), state.cancelled)
         return await self._arrival(answer, attempt, rendered, schema) if isinstance(answer, PendingAnswer) else answer
 
     async def _answer(self, request: ModelRequest) -> Completion | PendingAnswer:
@@ -357,24 +358,24 @@ class Call(Generic[T]):
         )
         texts = (*rendered.texts, form) if form else rendered.texts
         asked_at = await state.recorder.ask_outside(question, texts, rendered.parts)
-        due = AnswerDeadline(asked_at, state.human_deadline if answer.person else None)
-        left = TimeLeft() if answer.person else self.budget.time_left()
+        answer_deadline = AnswerDeadline(asked_at, state.human_deadline if answer.person else None)
+        time_left = TimeLeft() if answer.person else self.budget.time_left()
         state.activity.wait_outside(ask.key, answer)
-        asked = time.monotonic()
+        started_waiting = time.monotonic()
         try:
-            arrival = due.wait_for(answer.arrival, lambda: state.activity.mark_departed(ask.key))
-            completion = await await_within(left, arrival, state.cancelled)
+            arrival = answer_deadline.wait_for(answer.arrival, lambda: state.activity.mark_departed(ask.key))
+            completion = await await_within(time_left, arrival, state.cancelled)
         except ProviderError as failure:
-            state.activity.answered(ask.key)
+            state.activity.end_wait(ask.key)
             if answer.ticket is None or not isinstance(failure, TimeLimitReached):
                 raise
-            if (late := await take_back(answer.ticket, failure.detail)) is None:
+            if (late_completion := await take_back(answer.ticket, failure.detail)) is None:
                 raise
-            return late
+            return late_completion
         finally:
             if answer.person:
-                self.outside = time.monotonic() - asked  # counts toward no time limit
-        state.activity.answered(ask.key)
+                self.seconds_outside = time.monotonic() - started_waiting  # counts toward no time limit
+        state.activity.end_wait(ask.key)
         return completion
 
     def _read(self, common: dict[str, object], completion: Completion) -> tuple[Ended, str, T | None]:
@@ -412,7 +413,7 @@ class Call(Generic[T]):
             if figures["finish"] == CUT:  # at the model's limit, so more room may help
                 error = self.size.cut_error(text, tokens_thought, error)
             return ReplyRejected(**common, **figures, error=error), text, None
-        if self.cut is not None and figures["finish"] == CUT and len(text) <= len(self.cut.text):
+        if self.cut_outcome is not None and figures["finish"] == CUT and len(text) <= len(self.cut_outcome.text):
             error = "the reply was cut again, and is no longer than the one before"
             return ReplyRejected(**common, **figures, error=error), text, None
         return CallCompleted(**common, **figures, audience=ask.audience), text, value
@@ -427,21 +428,21 @@ class Call(Generic[T]):
                 raise Malformed(str(error)) from None
         return value
 
-    async def _settle_recorded(self, ended: Ended, need: Usage) -> None:
+    async def _settle_recorded(self, event: Ended, need: Usage) -> None:
         """Fund a recorded attempt as when it was made, so that later calls find the same budgets."""
-        if not self.budget.is_limited and not isinstance(ended, CallFailed) and not ended.reserve:
+        if not self.budget.is_limited and not isinstance(event, CallFailed) and not event.reserve:
             self.budget.branch.decide()
             return
-        untouched = isinstance(ended, CallCompleted) and ended.cached
-        if isinstance(ended, CallFailed) and ended.unsent:
-            untouched = ended.failure is FailureKind.TIME or bool(ended.limit)
-        refused = isinstance(ended, CallFailed) and ended.unsent and not ended.limit
+        untouched = isinstance(event, CallCompleted) and event.cached
+        if isinstance(event, CallFailed) and event.unsent:
+            untouched = event.failure is FailureKind.TIME or bool(event.limit)
+        refused = isinstance(event, CallFailed) and event.unsent and not event.limit
         if not untouched:
-            await self.budget.reserve(need, ended.attempt, forced=True, refused=refused)
+            await self.budget.reserve(need, event.attempt, forced=True, refused=refused)
         self.budget.branch.decide(refused=refused)
-        if ended.reserve:
+        if event.reserve:
             self.budget.draw_reserve()
-        self.budget.settle(_usage_of(ended), float(ended.volatile.get("s") or 0))
+        self.budget.settle(_usage_of(event), float(event.volatile.get("s") or 0))
 
     def _need(self, rendered: Rendered) -> Usage:
         if not self.budget.is_limited:
@@ -474,8 +475,8 @@ async def _wait_forever() -> NoReturn:
     raise AssertionError("this future has no result")
 
 
-def _usage_of(ended: Ended) -> Usage:
-    return Usage(ended.requests, ended.tokens_in + ended.tokens_out, ended.cost or 0)
+def _usage_of(event: Ended) -> Usage:
+    return Usage(event.requests, event.tokens_in + event.tokens_out, event.cost or 0)
 
 
 def with_estimated_tokens(completion: Completion, rendered: Rendered, port: AgentPort) -> tuple[Completion, bool]:
@@ -483,13 +484,13 @@ def with_estimated_tokens(completion: Completion, rendered: Rendered, port: Agen
 
     Uncounted tokens would escape every limit.
     """
-    read = completion.tokens_in or rendered.tokens
-    written = completion.tokens_out or (estimate_tokens(completion.text) if completion.text.strip() else 0)
-    is_counted = (read, written) == (completion.tokens_in, completion.tokens_out)
+    tokens_in = completion.tokens_in or rendered.tokens
+    tokens_out = completion.tokens_out or (estimate_tokens(completion.text) if completion.text.strip() else 0)
+    is_counted = (tokens_in, tokens_out) == (completion.tokens_in, completion.tokens_out)
     if is_counted or not completion.requests or not isinstance(port, ModelPort):
         return completion, False
-    cost = completion.cost or port.price(read, written)
-    return replace(completion, tokens_in=read, tokens_out=written, cost=cost), True
+    cost = completion.cost or port.price(tokens_in, tokens_out)
+    return replace(completion, tokens_in=tokens_in, tokens_out=tokens_out, cost=cost), True
 
 
 def thinking_of(completion: Completion, reply: str) -> int:

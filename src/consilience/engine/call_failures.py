@@ -39,26 +39,26 @@ FAILURE_KINDS: tuple[tuple[type[ProviderError], FailureKind], ...] = (
 
 
 def refusal_event(
-    common: Mapping[str, object], refusal: LimitHit, error: str, taken: Sequence[StepCompleted], *, again: bool
+    common: Mapping[str, object], refusal: LimitHit, error: str, steps_taken: Sequence[StepCompleted], *, repeated: bool
 ) -> CallFailed:
-    """Return the event of an attempt that a limit refuses. `again`: it follows an unusable reply with that `error`. `taken`: the
-    requests that an agent with tools had made for it before the session was interrupted."""
+    """Return the event of an attempt that a limit refuses. `repeated`: it follows an unusable reply with that
+    `error`. `steps_taken`: the requests that an agent with tools had made for it before the session was interrupted."""
     whose = f" of {refusal.whose}" if refusal.whose else ""
     figures: dict[str, object] = {"prompt": ""}  # nothing was sent
-    if taken:
-        costs = [step.cost for step in taken]
+    if steps_taken:
+        costs = [step.cost for step in steps_taken]
         figures = {
-            "tokens_in": sum(step.tokens_in for step in taken),
-            "tokens_out": sum(step.tokens_out for step in taken),
-            "tokens_thought": sum(step.tokens_thought for step in taken),
+            "tokens_in": sum(step.tokens_in for step in steps_taken),
+            "tokens_out": sum(step.tokens_out for step in steps_taken),
+            "tokens_thought": sum(step.tokens_thought for step in steps_taken),
             "cost": math.fsum(cost for cost in costs if cost is not None) if None not in costs else None,
-            "steps": len(taken),
-            "volatile": {"requests": sum(int(step.volatile.get("requests", 1) or 0) for step in taken)},
+            "steps": len(steps_taken),
+            "volatile": {"requests": sum(int(step.volatile.get("requests", 1) or 0) for step in steps_taken)},
         }
     return CallFailed(
         **{**common, **figures},
         failure=refusal.kind,
-        detail=f"{error}; no budget for another attempt" if again else f"refused by a limit{whose}",
+        detail=f"{error}; no budget for another attempt" if repeated else f"refused by a limit{whose}",
         limit=refusal.whose,
         exhausted=refusal.unit,
     )
@@ -69,7 +69,7 @@ def failure_event(
     failure: ProviderError,
     *,
     steps: StepLog | None,
-    paid: tuple[Completion, bool] | None,
+    charged: tuple[Completion, bool] | None,
     refusal: LimitHit | None,
     reserve: bool,
 ) -> CallFailed:
@@ -80,10 +80,10 @@ def failure_event(
     if steps is not None:
         figures = {"tokens_in": steps.tokens_in, "tokens_out": steps.tokens_out, "cost": steps.cost}
         figures["tokens_thought"] = steps.tokens_thought
-        figures["steps"] = max(steps.taken, 1)
+        figures["steps"] = max(steps.steps_taken, 1)
         requests = int(steps.spent.calls) + (failure.requests if isinstance(failure, TimeLimitReached) else 0)
-    elif paid is not None:
-        completion, estimated = paid
+    elif charged is not None:
+        completion, estimated = charged
         figures = {"tokens_in": completion.tokens_in, "tokens_out": completion.tokens_out, "cost": completion.cost}
         figures["tokens_thought"] = completion.tokens_thought
         figures["estimated"] = estimated

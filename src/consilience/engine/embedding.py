@@ -90,17 +90,17 @@ class Embeddings:
             if not mine:
                 await asyncio.wait({self._encoding[id] for id in missing}, return_when=asyncio.FIRST_COMPLETED)
                 continue
-            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._encoding.update(dict.fromkeys(mine, ended))
+            end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._encoding.update(dict.fromkeys(mine, end))
             try:
-                left = TimeLeft(self._state.ledger.seconds_left(closing=False))
+                time_left = TimeLeft(self._state.ledger.seconds_left(closing=False))
                 encoding = encoder.encode([texts[id] for id in mine])
-                vectors = await await_within(left, encoding, self._state.cancelled)
+                vectors = await await_within(time_left, encoding, self._state.cancelled)
                 self._vectors.update(zip(mine, map(quantise, vectors), strict=True))
             finally:
                 for id in mine:
                     del self._encoding[id]
-                ended.set_result(None)
+                end.set_result(None)
 
     def _vector(self, id: str) -> bytes:
         if id not in self._vectors:

@@ -97,11 +97,11 @@ class Options:
         if first is None:
             return replace(self, observer=observer)
 
-        def both(event: Event) -> None:
+        def notify_both(event: Event) -> None:
             observer(event)
             first(event)
 
-        return replace(self, observer=both)
+        return replace(self, observer=notify_both)
 
     def __post_init__(self) -> None:
         for name in ("observer", "hold", "faults"):
@@ -129,8 +129,10 @@ class Options:
         if value is None and name != "pace":
             return
         if not (isinstance(value, int | float) and 0 <= value <= maximum and (value or not positive)):
-            least = "more than 0 and at most" if positive else "from 0 to"
-            raise SettingsError(f"invalid {name.replace('_', ' ')}: {value!r}", do=f"Give {unit}, {least} {maximum:,}.")
+            bounds = "more than 0 and at most" if positive else "from 0 to"
+            raise SettingsError(
+                f"invalid {name.replace('_', ' ')}: {value!r}", do=f"Give {unit}, {bounds} {maximum:,}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +184,7 @@ async def execute(setup: Setup, state: State) -> Report:
     session = Session(state)
     loop = asyncio.get_running_loop()
     current_branch.set(Branch("", state.ledger.root, max(state.estimate.max - protocol.closing, 0)))
-    state.recorder.idle = lambda: state.activity.idle
+    state.recorder.idle_seconds = lambda: state.activity.idle_seconds
     state.activity.enter()
     main = loop.create_task(_run(protocol, session, state))
     clock = loop.create_task(_note_time(state))
@@ -190,7 +192,8 @@ async def execute(setup: Setup, state: State) -> Report:
         await _until_still(main, state, options.patience)
         if not main.done():
             session.raise_defect()
-            held, outside = dict(sorted(state.activity.held.items())), dict(sorted(state.activity.outside.items()))
+            held = dict(sorted(state.activity.held_calls.items()))
+            outside = dict(sorted(state.activity.outside.items()))
             await _stop(main, session)  # an answer that comes meanwhile is for the process that resumes
             if not outside and held:
                 raise SessionHeld(state.id, held)
@@ -291,7 +294,7 @@ def _when_still(state: State, patience: float | None, still: asyncio.Future[None
         if state.activity.running or state.activity.generation != stillness or still.done():
             return
         activity = state.activity
-        if activity.outside or activity.held or activity.defective or not state.ledger.fund_waiting():
+        if activity.outside or activity.held_calls or activity.defective or not state.ledger.fund_waiting():
             still.set_result(None)
 
     if state.activity.is_unanswerable:

@@ -179,8 +179,8 @@ def plan_telling(parent: str, fact: str, *, store: Store, changes: ForkChanges) 
             f"in session {parent} no agent took a position at the end, so a fact can change none",
             do=f"See how it ended: consilience show {parent}.",
         )
-    told = old.settings.get(telling.setting)
-    facts = (*(told if isinstance(told, list) else ()), fact.strip())
+    earlier_facts = old.settings.get(telling.setting)
+    facts = (*(earlier_facts if isinstance(earlier_facts, list) else ()), fact.strip())
     changes = replace(changes, settings={**changes.settings, telling.setting: facts})
     planned = plan_fork(parent, store=store, at=END, changes=changes)
     kept = inherited_events(events, planned.at, _encoder_name(planned.encoder), failures=True)
@@ -262,16 +262,16 @@ def fork_position(parent: str, events: Sequence[AnyEvent], at: int | str) -> int
                 do="Give one of them, or 0 for none.",
             )
         return int(at)
-    ended = [event for event in events if isinstance(event, Ended)]
-    positions = [event.seq for event in ended if at in (event.key, _phase(event))]
+    ended_calls = [event for event in events if isinstance(event, Ended)]
+    positions = [event.seq for event in ended_calls if at in (event.key, _phase(event))]
     if not positions:
-        known = {name for event in ended for name in (event.key, _phase(event)) if name}
-        close = get_close_matches(at, sorted(known), 1)
+        points = {name for event in ended_calls for name in (event.key, _phase(event)) if name}
+        close = get_close_matches(at, sorted(points), 1)
         meant = f"Did you mean {close[0]!r}? " if close else ""
         raise UnknownName(
             f"session {parent} has no call {at!r}",
             where="--at",
-            do=f"{meant}All of them: consilience show {parent} --events." if known else "It made no call.",
+            do=f"{meant}All of them: consilience show {parent} --events." if points else "It made no call.",
         )
     return max(positions)
 
@@ -332,8 +332,8 @@ def changed_protocol(old: SessionStarted, settings: Mapping[str, object]) -> Pro
             where="--set",
             do=f"{meant}Known: {', '.join(cls.model_fields)}.",
         )
-    kept = {name: value for name, value in old.settings.items() if name in cls.model_fields}
-    return cls(**{**kept, **settings})
+    settings_kept = {name: value for name, value in old.settings.items() if name in cls.model_fields}
+    return cls(**{**settings_kept, **settings})
 
 
 def _model_name(model: SeatModel | None) -> str | None:
@@ -347,23 +347,23 @@ def _encoder_name(encoder: str | Encoder | None) -> str | None:
 def _agents(old: SessionStarted, protocol: Protocol, perspectives: Mapping[str, str]) -> tuple[Agent, ...]:
     """Return the agents of the changed protocol, without models, service seats last. An agent of the parent that the changed
     settings do not affect stays as it was."""
-    before = {agent.id: agent for agent in old.agents}
-    as_set = {agent.id: agent for agent in changed_protocol(old, {}).agents(None)}
-    now = in_dealing_order(protocol.agents(None))
-    unknown = [id for id in perspectives if id not in {agent.id for agent in now}]
+    parent_agents = {agent.id: agent for agent in old.agents}
+    recorded_protocol_agents = {agent.id: agent for agent in changed_protocol(old, {}).agents(None)}
+    new_agents = in_dealing_order(protocol.agents(None))
+    unknown = [id for id in perspectives if id not in {agent.id for agent in new_agents}]
     if unknown:
         raise UnknownName(
             f"there is no agent {unknown[0]!r}",
             where="--perspective",
-            do=f"Agents: {', '.join(a.id for a in now[:12])}.",
+            do=f"Agents: {', '.join(a.id for a in new_agents[:12])}.",
         )
     agents = []
-    for agent in now:
-        if agent == as_set.get(agent.id) and agent.id in before:
-            agent = before[agent.id].model_copy(update={"model": ""})
+    for agent in new_agents:
+        if agent == recorded_protocol_agents.get(agent.id) and agent.id in parent_agents:
+            agent = parent_agents[agent.id].model_copy(update={"model": ""})
         if agent.id in perspectives:
-            kept = {name: getattr(agent, name) for name in ("id", "role", "voice")}
-            agent = Agent(**kept, perspective=perspectives[agent.id])
+            identity = {name: getattr(agent, name) for name in ("id", "role", "voice")}
+            agent = Agent(**identity, perspective=perspectives[agent.id])
         agents.append(agent)
     return tuple(agents)
 
@@ -383,16 +383,16 @@ def _assign_models(
     if models is not None:
         return {**models_by_agent(agents, models), **replace}
     recorded = {agent.id: agent.model for agent in old.agents}
-    in_turn = list(recorded.values())
-    return {**{id: recorded.get(id, in_turn[n % len(in_turn)]) for n, id in enumerate(ids)}, **replace}
+    recorded_models = list(recorded.values())
+    return {**{id: recorded.get(id, recorded_models[n % len(recorded_models)]) for n, id in enumerate(ids)}, **replace}
 
 
-def _resized(protocol: Protocol, before: Detail, now: Detail) -> Protocol:
+def _resized(protocol: Protocol, old_detail: Detail, new_detail: Detail) -> Protocol:
     """Return the protocol with another size of replies, if the recorded one was the default of its detail."""
     unsized = protocol.model_copy(update={"reply_tokens": None})
-    if protocol.reply_tokens != unsized.with_detail(before).reply_tokens:
+    if protocol.reply_tokens != unsized.with_detail(old_detail).reply_tokens:
         return protocol
-    return protocol.model_copy(update={"reply_tokens": unsized.with_detail(now).reply_tokens})
+    return protocol.model_copy(update={"reply_tokens": unsized.with_detail(new_detail).reply_tokens})
 
 
 def _templates(

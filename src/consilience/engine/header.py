@@ -30,8 +30,8 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
     voiced = {agent.id for agent in voices(state.agents)}
     first = [result for result in first if result.agent in voiced]
     replied = sum(isinstance(result, Reply) for result in first)
-    needed = quorum_of(state.quorum, len(first))
-    cited = quotations_in_replies(state)
+    required = quorum_of(state.quorum, len(first))
+    quotations = quotations_in_replies(state)
     warnings = sorted(state.warnings, key=lambda warning: place_key(warning[0].rstrip(".")))
     return {
         "session": state.id,
@@ -44,7 +44,7 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
         "agents": state.agents,
         "topology": state.topology,
         "replied": replied,
-        "quorum_met": bool(first) and replied >= max(needed, 1),
+        "quorum_met": bool(first) and replied >= max(required, 1),
         "degraded": _degraded(failures, replied, len(first), state.prose.values()),
         "limits": state.limits,
         "ledger": LedgerReport(
@@ -58,7 +58,7 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
         "warnings": (*_warnings(state, ended), *(text for _, text in warnings)),
         "independence": independence(voices(state.agents)),
         "same_material": _same_material(state),
-        "quotations": tuple(cited),
+        "quotations": tuple(quotations),
         "cut_replies": tuple(key for key, event in replies_by_key(ended).items() if event.cut),
         "typed_replies": len(state.prose),
         "prose_replies": tuple(key for key in replies_by_key(ended) if state.prose.get(key)),
@@ -77,7 +77,7 @@ def quorum_of(share: float, n: int) -> int:
 
 def ended_calls(state: State) -> list[Ended]:
     """Ended attempts that the run reached, in program order."""
-    return sorted(state.recorder.reached.values(), key=lambda event: (place_key(event.place), event.attempt))
+    return sorted(state.recorder.ends_so_far.values(), key=lambda event: (place_key(event.place), event.attempt))
 
 
 def call_usage(state: State, key: str) -> tuple[int, int, float | None]:
@@ -107,15 +107,15 @@ def usage_totals(ended: Sequence[Ended], state: State) -> UsageTotals:
     ended = [event for event in ended if not event.inherited]
     cached = sum(isinstance(event, CallCompleted) and event.cached for event in ended)
     ended = [event for event in ended if not (isinstance(event, CallCompleted) and event.cached)]
-    made = [event for event in ended if not _is_refusal(event)]
+    sent = [event for event in ended if not _is_refusal(event)]
     repairs = sum(map(_is_repair, ended))
     requests = sum(event.requests for event in ended)
-    further = sum(event.steps - 1 for event in made)
+    further = sum(event.steps - 1 for event in sent)
     costs = [event.cost for event in ended]
     return UsageTotals(
-        calls=len({event.key for event in made}) + further,
+        calls=len({event.key for event in sent}) + further,
         requests=requests,
-        retries=sum(max(event.requests - event.steps - int(event.volatile.get("fallback") or 0), 0) for event in made),
+        retries=sum(max(event.requests - event.steps - int(event.volatile.get("fallback") or 0), 0) for event in sent),
         repairs=repairs,
         fallbacks=total("fallback"),
         lost=state.lost,
@@ -135,18 +135,18 @@ def usage_totals(ended: Sequence[Ended], state: State) -> UsageTotals:
 def missing_agents(ended: Sequence[Ended]) -> tuple[MissingAgent, ...]:
     """Agents whose last call failed, except for calls refused by a limit."""
     since: dict[str, MissingAgent] = {}
-    answered = replies_by_key(ended)
+    replied = replies_by_key(ended)
     for event in ended:
         if isinstance(event, CallCompleted):
             since.pop(event.agent, None)
             continue
-        if event.key in answered:
+        if event.key in replied:
             continue
         if isinstance(event, CallFailed) and event.failure.is_limit:
             continue
         reason = f"{event.failure.value}: {event.error if isinstance(event, ReplyRejected) else event.detail}"
-        begun = since[event.agent].since if event.agent in since else event.key
-        since[event.agent] = MissingAgent(agent=event.agent, since=begun, reason=reason.rstrip(": "))
+        first_key = since[event.agent].since if event.agent in since else event.key
+        since[event.agent] = MissingAgent(agent=event.agent, since=first_key, reason=reason.rstrip(": "))
     return tuple(since.values())
 
 
@@ -164,12 +164,14 @@ def quotations_in(state: State, text: str, key: str, agent: str) -> list[Quotati
     """Quotations in a text that an agent wrote in a call, verified. A call that named documents is verified against the lines and
     the quotations that it was shown."""
     documents = state.opening.documents
-    named = state.documents.get(key)
-    if named is None:
+    named_documents = state.documents.get(key)
+    if named_documents is None:
         return find_quotations(text, documents, agent)
     texts = (state.message(id).text for id in state.shown.get(key, ()))
-    read = (quotation for shown in texts for quotation in repeatable_quotations(shown, documents, agent))
-    return find_quotations(text, named, agent, read)
+    quotable = (
+        quotation for quoted_text in texts for quotation in repeatable_quotations(quoted_text, documents, agent)
+    )
+    return find_quotations(text, named_documents, agent, quotable)
 
 
 def failed_calls(ended: Sequence[Ended]) -> tuple[FailedCall, ...]:
@@ -190,26 +192,26 @@ def failed_calls(ended: Sequence[Ended]) -> tuple[FailedCall, ...]:
     )
 
 
-def _degraded(failures: Sequence[FailedCall], replied: int, of: int, prose: Collection[bool]) -> str | None:
+def _degraded(failures: Sequence[FailedCall], replied: int, asked: int, prose: Collection[bool]) -> str | None:
     agents: dict[tuple[str, str], Counter[str]] = {}
     for call in failures:
         phase = f"{call.phase[0]} {call.phase[1]}" if call.phase else call.key
         agents.setdefault((phase, call.kind.value), Counter())[call.agent] += 1
-    named = "; ".join(
+    missing = "; ".join(
         f"{phase} {', '.join(agent if n == 1 else f'{agent} ×{n}' for agent, n in counts.items())} ({kind})"
         for (phase, kind), counts in agents.items()
     )
-    share = f"{replied} of {of} agents" if replied < of else ""
-    plain = f"{sum(prose)} of {counted(len(prose), 'reply', 'replies')} not in the requested form"
+    share = f"{replied} of {asked} agents" if replied < asked else ""
+    plain = f"{sum(prose)} of {format_count(len(prose), 'reply', 'replies')} not in the requested form"
     most = plain if sum(prose) > MAX_PROSE_SHARE * len(prose) else ""
-    return "; ".join(filter(None, (most, share, f"no reply: {named}" if named else ""))) or None
+    return "; ".join(filter(None, (most, share, f"no reply: {missing}" if missing else ""))) or None
 
 
 def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
     warnings = sorted(_unread(state))
     cut = [key for key, event in replies_by_key(ended).items() if event.cut]
     if cut:
-        warnings.append(f"{counted(len(cut), 'reply', 'replies')} cut at the token limit: {', '.join(cut[:5])}")
+        warnings.append(f"{format_count(len(cut), 'reply', 'replies')} cut at the token limit: {', '.join(cut[:5])}")
     if state.ledger.sizes.fit < 1:
         size = f"replies were limited to {state.ledger.sizes.fit:.0%} of their size"
         warnings.append(
@@ -219,12 +221,12 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
         )
     rejected = [event for event in ended if isinstance(event, ReplyRejected)]
     if rejected:  # inherited ones too, unlike in the ledger
-        again = sum(map(_is_repair, ended))
-        asked = f"; {again} had to be asked for again" if again else ""
-        warnings.append(f"{counted(len(rejected), 'reply', 'replies')} could not be used{asked}")
+        repairs = sum(map(_is_repair, ended))
+        repairs_note = f"; {repairs} had to be asked for again" if repairs else ""
+        warnings.append(f"{format_count(len(rejected), 'reply', 'replies')} could not be used{repairs_note}")
     if estimated := sum(event.estimated for event in ended):
         warnings.append(
-            f"{counted(estimated, 'reply', 'replies')} came without a count of tokens; limits use an estimate"
+            f"{format_count(estimated, 'reply', 'replies')} came without a count of tokens; limits use an estimate"
         )
     if any(event.cost is None for event in ended):
         warnings.append("the price of a model is not known; the cost is incomplete")
@@ -236,22 +238,22 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
     failures = [event for event in unanswered if isinstance(event, CallFailed) and event not in timed_out]
     refused = Counter(event.limit for event in failures if event.limit)
     warnings += [
-        f"{counted(n, 'call', 'calls')} refused by the limit of {whose}" for whose, n in sorted(refused.items())
+        f"{format_count(n, 'call', 'calls')} refused by the limit of {whose}" for whose, n in sorted(refused.items())
     ]
     cut_off = [e.detail.removeprefix(NO_FURTHER_ATTEMPT) for e in failures if e.detail.startswith(NO_FURTHER_ATTEMPT)]
     if cut_off:
         warnings.append(
-            f"{counted(len(cut_off), 'call', 'calls')} failed where a limit allowed no further attempt: {cut_off[0][:300]}"
+            f"{format_count(len(cut_off), 'call', 'calls')} failed where a limit allowed no further attempt: {cut_off[0][:300]}"
         )
     warnings += _unused_limits(state, ended)
     if unclaimed := state.recorder.unclaimed():
         warnings.append(
-            f"{counted(len(unclaimed), 'inherited reply', 'inherited replies')} not used by this run: "
+            f"{format_count(len(unclaimed), 'inherited reply', 'inherited replies')} not used by this run: "
             + ", ".join(unclaimed[:5])
         )
     if outdated := sorted(state.outdated):
         warnings.append(
-            f"{counted(len(outdated), 'inherited reply', 'inherited replies')} about other texts; asked for again: "
+            f"{format_count(len(outdated), 'inherited reply', 'inherited replies')} about other texts; asked for again: "
             + ", ".join(outdated[:5])
         )
     if requeued := [event for event in ended if event.volatile.get("requeued")]:
@@ -274,9 +276,9 @@ def _unread(state: State) -> Iterator[str]:
             readers.setdefault(id, set()).add(state.messages[key].sender)
     for message in state.messages.values():
         if message.kind in state.must_be_read:
-            read = readers.get(message.id, set())
-            unread = [agent for agent in message.audience if agent not in read]
-            if not read:
+            message_readers = readers.get(message.id, set())
+            unread = [agent for agent in message.audience if agent not in message_readers]
+            if not message_readers:
                 yield f"the {message.kind} {message.id} was read by no later call"
             elif unread:
                 yield f"the {message.kind} {message.id} was not read by {', '.join(unread)}"
@@ -296,9 +298,9 @@ def _timed_out(failures: Sequence[CallFailed]) -> list[str]:
     for event in failures:
         keys.setdefault((event.limit, event.possibly_charged), []).append(event.key)
     return [
-        f"{counted(len(some), 'call', 'calls')} {TIME_LIMIT_DETAIL}{f' of {whose}' if whose else ''}, "
-        f"{'possibly charged' if charged else 'no request in flight'}: {', '.join(some)}"
-        for (whose, charged), some in sorted(keys.items())
+        f"{format_count(len(call_keys), 'call', 'calls')} {TIME_LIMIT_DETAIL}{f' of {whose}' if whose else ''}, "
+        f"{'possibly charged' if charged else 'no request in flight'}: {', '.join(call_keys)}"
+        for (whose, charged), call_keys in sorted(keys.items())
     ]
 
 
@@ -312,5 +314,5 @@ def _is_repair(event: Ended) -> bool:
     return event.attempt > 1 and not _is_refusal(event)
 
 
-def counted(n: int, one: str, many: str) -> str:
-    return f"{n} {one if n == 1 else many}"
+def format_count(n: int, singular: str, plural: str) -> str:
+    return f"{n} {singular if n == 1 else plural}"

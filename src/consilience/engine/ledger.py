@@ -80,32 +80,32 @@ class BranchBudget:
         self.ended = True
         self.decide()
 
-    def split(self, demands: Sequence[Demand], *, retries: int = 1, due: Usage = NOTHING) -> list[BranchBudget]:
+    def split(self, demands: Sequence[Demand], *, retries: int = 1, pending: Usage = NOTHING) -> list[BranchBudget]:
         """Fund a branch for each demand, in order: its need while that fits, then nothing. Divisible needs that exceed the tokens
         or the money left share them in proportion.
 
         What is left then goes round in the same order, `retries` times, as means for corrective retries. What exceeds even the
-        needs of the calls `due` in this branch goes round further, up to `MAX_RETRIES` times in all. So a retry never takes a first
-        attempt from a branch opened at the same fork.
+        need `pending` of the calls still to come in this branch goes round further, up to `MAX_RETRIES` times in all. So a
+        retry never takes a first attempt from a branch opened at the same fork.
         """
-        needs = self._shares(demands, due)
-        granted = [self.bounded(NOTHING) for _ in demands]
-        funded = next((i for i, need in enumerate(needs) if not self.reserve(need)), len(needs))
-        granted[:funded] = [self.bounded(need) for need in needs[:funded]]
+        needs = self._shares(demands, pending)
+        amounts = [self.bounded(NOTHING) for _ in demands]
+        funded_count = next((i for i, need in enumerate(needs) if not self.reserve(need)), len(needs))
+        amounts[:funded_count] = [self.bounded(need) for need in needs[:funded_count]]
         sizes = [
             demand.retry if need == demand.need else need
-            for demand, need in zip(demands[:funded], needs[:funded], strict=True)
+            for demand, need in zip(demands[:funded_count], needs[:funded_count], strict=True)
         ]
         for i, size in [*enumerate(sizes)] * retries:
             if not self.reserve(size):
                 break
-            granted[i] += size
+            amounts[i] += size
         total = sum(sizes, NOTHING)
         rounds = max(MAX_RETRIES - retries, 0) if sizes else 0
-        while rounds and not (self.left - due).covers(total * rounds):
+        while rounds and not (self.left - pending).covers(total * rounds):
             rounds -= 1
         self.settle(total * rounds)
-        children = [BranchBudget(amount, self) for amount in granted]
+        children = [BranchBudget(amount, self) for amount in amounts]
         for i, size in enumerate(sizes):
             children[i].left += size * rounds
         self.children.update(dict.fromkeys(children))
@@ -135,12 +135,12 @@ class BranchBudget:
             if child.ended:
                 child._return_unspent()
 
-    def pool(self, into: BranchBudget) -> None:
-        """Move what this branch and those below have left to `into`."""
+    def pool(self, target: BranchBudget) -> None:
+        """Move what this branch and those below have left to `target`."""
         for child in self.children:
-            child.pool(into)
-        if self is not into:
-            into.left += self.left
+            child.pool(target)
+        if self is not target:
+            target.left += self.left
             self.left = self.bounded(NOTHING)
 
     def _chain(self) -> list[BranchBudget]:
@@ -171,11 +171,11 @@ class BranchBudget:
             left.money if math.isinf(left.money) else amount.money,
         )
 
-    def _shares(self, demands: Sequence[Demand], due: Usage) -> list[Usage]:
-        whole = sum((demand.need for demand in demands if demand.divisible), due)
-        rest = self.left - sum((demand.need for demand in demands if not demand.divisible), NOTHING)
-        tokens = min(1.0, max(rest.tokens, 0) / whole.tokens) if whole.tokens else 1.0
-        money = min(1.0, max(rest.money, 0) / whole.money) if whole.money else 1.0
+    def _shares(self, demands: Sequence[Demand], pending_need: Usage) -> list[Usage]:
+        divisible_need = sum((demand.need for demand in demands if demand.divisible), pending_need)
+        available = self.left - sum((demand.need for demand in demands if not demand.divisible), NOTHING)
+        tokens = min(1.0, max(available.tokens, 0) / divisible_need.tokens) if divisible_need.tokens else 1.0
+        money = min(1.0, max(available.money, 0) / divisible_need.money) if divisible_need.money else 1.0
         return [
             Usage(demand.need.calls, int(demand.need.tokens * tokens), demand.need.money * money)
             if demand.divisible and (tokens, money) != (1.0, 1.0)
@@ -221,8 +221,8 @@ class Cap(BranchBudget):
     def hit_by(self, amount: Usage) -> LimitHit | None:
         if self.seconds <= 0:
             return LimitHit(FailureKind.TIME, self.whose)
-        lacking = self.left.lacks(amount)
-        return LimitHit(FailureKind.BUDGET, self.whose, lacking) if lacking else None
+        unit = self.left.lacks(amount)
+        return LimitHit(FailureKind.BUDGET, self.whose, unit) if unit else None
 
 
 class CallBudget:
@@ -286,7 +286,9 @@ class CallBudget:
 
     def reserve_retry(self) -> bool:
         """Reserve a further request for an attempt that failed at the provider. `hit` is the limit that refused it, if any."""
-        self.hit = self._reserve_more(ONE_REQUEST, lambda one: self.branch.reserve(one) or self._open_and_reserve(one))
+        self.hit = self._reserve_more(
+            ONE_REQUEST, lambda need: self.branch.reserve(need) or self._open_and_reserve(need)
+        )
         return self.hit is None
 
     def covers(self, amount: Usage) -> bool:
@@ -313,7 +315,7 @@ class CallBudget:
             return _NO_LIMIT
         session = TimeLeft(self._ledger.seconds_left(closing=self._closing))
         caps = (TimeLeft(cap.seconds, cap.whose) for cap in self._caps)
-        return min((session, *caps), key=lambda left: left.seconds)
+        return min((session, *caps), key=lambda limit: limit.seconds)
 
     def _is_late(self, attempt: int) -> bool:
         """A closing call has the time that deliberation leaves, once it draws on the reserve or is repeated."""
@@ -343,8 +345,8 @@ class CallBudget:
         ledger = self._ledger
         if not self.may_open_reserve or ledger.reserve_drawn or ledger.seconds_left(closing=True) <= 0:
             return False
-        held = ledger.reserve
-        if not (held.covers(ledger.sizes.max_call) or (held + self.branch.left).covers(amount)):
+        reserve = ledger.reserve
+        if not (reserve.covers(ledger.sizes.max_call) or (reserve + self.branch.left).covers(amount)):
             return False
         self.draw_reserve()
         return True
@@ -382,9 +384,9 @@ class Ledger:
         self.sizes = sizes
         self.limits = limits
         self.root = BranchBudget(usage_allowed(limits))
-        held = sizes.max_call.limited_to(self.root.left) if sizes.protocol.closing else NOTHING
-        self.reserve = self.root.bounded(held)
-        self.root.settle(held)
+        reserve = sizes.max_call.limited_to(self.root.left) if sizes.protocol.closing else NOTHING
+        self.reserve = self.root.bounded(reserve)
+        self.root.settle(reserve)
         self.reserve_drawn = False
         self.late = False
         """Whether deliberation has run out of time. It never starts again: the first refusal decides for all later live calls."""

@@ -150,8 +150,8 @@ class AnswerDeadline:
 
         Calls `departed` if the person leaves, and goes on waiting: for the deadline, without one until cancelled.
         """
-        left = None if self.seconds is None else self.asked_at + self.seconds - time.time()
-        limit = asyncio.timeout(left)
+        seconds_left = None if self.seconds is None else self.asked_at + self.seconds - time.time()
+        limit = asyncio.timeout(seconds_left)
         try:
             async with limit:
                 await asyncio.sleep(0)  # a deadline that has passed cancels here

@@ -88,8 +88,8 @@ class Opening:
         if not self.documents:
             return ()
         reads = self.readers is None or agent in self.readers
-        seen = [d for d in self.documents if (reads if d.agents is None else agent in d.agents)]
-        return tuple(sorted(seen, key=lambda d: d.agents is not None))
+        visible = [d for d in self.documents if (reads if d.agents is None else agent in d.agents)]
+        return tuple(sorted(visible, key=lambda d: d.agents is not None))
 
     def shown(self, agent: str, references: tuple[str, ...] | None) -> tuple[Document, ...]:
         """Return the documents that a call shows: those it names, private ones last, or all that are open to the agent.
@@ -189,20 +189,20 @@ def render(
     digested = parts.copy()
     blocks: list[PromptBlock] = [opening.heading]
     visible = opening.shown(agent, prompt.documents)
-    above = HOW_TO_QUOTE if prompt.asks_for_quotations else NUMBERED
+    quotation_note = HOW_TO_QUOTE if prompt.asks_for_quotations else NUMBERED
     if visible:
-        parts.append(f"t:{text_id(above)}")
+        parts.append(f"t:{text_id(quotation_note)}")
         digested.append(parts[-1])
-        blocks.append(above)
+        blocks.append(quotation_note)
     for document in visible:
         parts.append(f"s:{document.reference}")
         digested.append(f"{parts[-1]}:{document.part_id}")
         blocks.append((document.numbered, f"document {document.reference}"))
     private = sum(document.agents is not None for document in visible)
-    some = len(visible) if prompt.documents is not None else private
+    uncommon_documents = len(visible) if prompt.documents is not None else private
     following = len(prompt.preface) + len(prompt.shared)
     opening_parts = len(parts) - private if private else len(parts) + following
-    common = (len(blocks) - some, len(blocks) + following)[: 1 if private else 2]
+    common = (len(blocks) - uncommon_documents, len(blocks) + following)[: 1 if private else 2]
     for text in prompt.preface:
         parts.append(f"t:{text_id(text)}")
         digested.append(parts[-1])
@@ -211,18 +211,18 @@ def render(
     kinds: list[tuple[str, str]] = []
     shown: list[str] = []
     for quote in (*prompt.shared, *prompt.quotes):
-        id, label, quoted = quote.id, quote.label, message(quote.id)
+        id, label, quoted_text = quote.id, quote.label, message(quote.id)
         ref = f"q:{label}:{id}"
         shown.append(id)
         parts.append(ref)
-        digested.append(f"{ref}:{quoted.text_id}")
-        blocks.append((quoted.text, label))
-        if quoted.sender != agent:
-            check_visible(quoted, agent)
+        digested.append(f"{ref}:{quoted_text.text_id}")
+        blocks.append((quoted_text.text, label))
+        if quoted_text.sender != agent:
+            check_visible(quoted_text, agent)
             labels[label] = id
-            kinds.append((label, quoted.kind))
-    own = (prompt.request, correction) if correction else (prompt.request,)
-    for text in own:
+            kinds.append((label, quoted_text.kind))
+    request_texts = (prompt.request, correction) if correction else (prompt.request,)
+    for text in request_texts:
         ref = f"t:{text_id(text)}"
         parts.append(ref)
         digested.append(ref)
@@ -233,7 +233,7 @@ def render(
         parts=PromptParts(tuple(parts), opening_parts),
         digested=digested,
         shown=tuple(shown),
-        texts=(opening.instructions, *prompt.preface, *own, *((above,) if visible else ())),
+        texts=(opening.instructions, *prompt.preface, *request_texts, *((quotation_note,) if visible else ())),
         labels=labels,
         kinds=tuple(kinds),
         common=common,
@@ -248,8 +248,8 @@ def check_visible(message: Message, agent: str) -> None:
 
 def correction_text(reply: str, error: str) -> str:
     """Return what a corrective retry adds: the unusable reply, quoted, and the error."""
-    head = reply if len(reply) <= 600 else reply[:600] + " …"
-    return f"{fence_quote(head, 'your last reply')}\n\nThat reply could not be used: {error}. Reply again, as asked."
+    excerpt = reply if len(reply) <= 600 else reply[:600] + " …"
+    return f"{fence_quote(excerpt, 'your last reply')}\n\nThat reply could not be used: {error}. Reply again, as asked."
 
 
 MAX_SCHEMAS = 2048

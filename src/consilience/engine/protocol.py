@@ -270,13 +270,13 @@ def protocol_names() -> list[str]:
 
 def find_protocol(name: str) -> type[Protocol]:
     """Return the protocol of that name: registered, installed, or the last class defined under it. Raises `UnknownName`."""
-    known = _registered.get(name)
-    if known is None and name not in installed_protocols():
-        known = _defined.get(name)
-        if known is None:
+    found_class = _registered.get(name)
+    if found_class is None and name not in installed_protocols():
+        found_class = _defined.get(name)
+        if found_class is None:
             raise UnknownName(f"there is no protocol {name!r}", do=f"Known: {', '.join(protocol_names())}.")
-    if known is not None:
-        return known
+    if found_class is not None:
+        return found_class
     return _load_installed(name)
 
 

@@ -94,15 +94,15 @@ class PhaseReplies:
 
     def reason_to_withdraw(self, agent: str, began_at: float, now: float) -> str:
         """Return why the ticket of `agent`, claimed (or else posted) at `began_at`, is not needed any more; "" if it is."""
-        needed, replied = self._quorum.agents, len(self._replied)
-        if replied >= needed:
-            return f"the quorum of {needed} agents was reached"
+        required, replied = self._quorum.agents, len(self._replied)
+        if replied >= required:
+            return f"the quorum of {required} agents was reached"
         began_at = self._opened_at or began_at if self._quorum.strategy == "total" else began_at
         factor = ADAPTIVE_FACTOR ** self._timeouts[agent] if self._quorum.strategy == "adaptive" else 1
         timeout = self._quorum.timeout * factor
-        if now < began_at + timeout or replied < required_after_timeout(needed):
+        if now < began_at + timeout or replied < required_after_timeout(required):
             return ""
-        return f"{TIMEOUT_DETAIL}: 80 % of the quorum of {needed} agents was reached"
+        return f"{TIMEOUT_DETAIL}: 80 % of the quorum of {required} agents was reached"
 
     async def flush(self) -> None:
         if self._flush is not None:

@@ -47,7 +47,7 @@ class Recorder:
         context = copy_context()  # the observer may use context variables of the caller
         journal.on_commit = lambda event: context.run(self._notify, event)
         self._keys: set[str] = set()
-        self.reached: dict[tuple[str, int], Ended] = {}
+        self.ends_so_far: dict[tuple[str, int], Ended] = {}
         self._calls: dict[tuple[str, int], Ended] = {}
         self._inherited: dict[tuple[str, int], Ended] = {}
         self._ages: dict[str, int] = {}
@@ -57,7 +57,7 @@ class Recorder:
         self._steps: dict[tuple[str, int], StepCompleted] = {}
         self._ahead = 0
         self._resent = True
-        self.idle: Callable[[], float] = lambda: 0.0
+        self.idle_seconds: Callable[[], float] = lambda: 0.0
         self.on_ended: Callable[[Ended], None] = lambda _: None
         """Called with the end of every attempt that this run makes, once it is committed."""
         self.on_live: Callable[[], None] = lambda: None
@@ -77,7 +77,7 @@ class Recorder:
 
     def now(self) -> float:
         """Total seconds for which processes have held this session, without those in which only people were awaited."""
-        return self._active + (0.0 if self.replay else time.monotonic() - self._opened - self.idle())
+        return self._active + (0.0 if self.replay else time.monotonic() - self._opened - self.idle_seconds())
 
     def note_time(self) -> None:
         """Store `now` without waiting. Events carry it too, but none is recorded while a call is in flight."""
@@ -107,28 +107,30 @@ class Recorder:
 
     def recorded(self, key: str, attempt: int, place: str, digest: str, request: Rendered) -> Ended | None:
         """Return the recorded end of this attempt, None if there is none. Raises if its request or place differs."""
-        ended = self._calls.get((key, attempt))
-        if ended is None:
+        end = self._calls.get((key, attempt))
+        if end is None:
             if self.replay:
                 raise ReplayMiss(
                     f"the call {key!r} (attempt {attempt}) is not in the journal; {self._nearest(key, request)}"
                 )
             return None
-        if ended.digest != digest:
-            how = self._difference(ended, request)
-            raise RequestMismatch(f"the call {key!r} is recorded with another request: {how}. {self._fork_hint(ended)}")
-        if ended.place != place:
+        if end.digest != digest:
+            difference = self._difference(end, request)
             raise RequestMismatch(
-                f"the call {key!r} is recorded at place {ended.place}, and now comes at {place}. {self._fork_hint(ended)}"
+                f"the call {key!r} is recorded with another request: {difference}. {self._fork_hint(end)}"
             )
-        self.reached[key, attempt] = ended
+        if end.place != place:
+            raise RequestMismatch(
+                f"the call {key!r} is recorded at place {end.place}, and now comes at {place}. {self._fork_hint(end)}"
+            )
+        self.ends_so_far[key, attempt] = end
         self._ahead -= 1
-        return ended
+        return end
 
     def has_reply(self, key: str) -> bool:
         """Return whether the first attempt of this call is recorded as its last."""
-        ended = self._calls.get((key, 1))
-        return isinstance(ended, CallCompleted) and not ended.cut
+        event = self._calls.get((key, 1))
+        return isinstance(event, CallCompleted) and not event.cut
 
     def inherited(self, key: str, attempt: int) -> Ended | None:
         """Return the end of this attempt in the parent of a fork."""
@@ -149,7 +151,7 @@ class Recorder:
 
     def inherit(self, event: Ended, place: str) -> None:
         """Use an inherited end for the call at this place."""
-        self.reached[event.key, event.attempt] = event.model_copy(update={"place": place})
+        self.ends_so_far[event.key, event.attempt] = event.model_copy(update={"place": place})
 
     async def start(self, event: CallStarted) -> None:
         """Note that a call is about to be sent. Durable on return, so that a call lost in a crash is always reported."""
@@ -197,7 +199,7 @@ class Recorder:
         self.journal.append(event, texts=texts, prompt=prompt)
         shrink_event(event)
         self.events.append(event)
-        self.reached[event.key, event.attempt] = event
+        self.ends_so_far[event.key, event.attempt] = event
 
     async def flush(self) -> None:
         """Return when all recorded events are durable."""
@@ -283,17 +285,17 @@ class Recorder:
 
     def _nearest(self, key: str, request: Rendered) -> str:
         """Describe the recorded call whose key is most similar to a missing one, and how its request differs."""
-        known = {**self._inherited, **self._calls}
-        sent = {k: event for (k, _), event in known.items() if event.prompt}
+        candidates = {**self._inherited, **self._calls}
+        sent = {k: event for (k, _), event in candidates.items() if event.prompt}
         if not sent:
             return "no call is recorded"
         (close,) = difflib.get_close_matches(key, sorted(sent), 1, 0.0)
         return f"the nearest recorded is {close!r}, where {self._difference(sent[close], request)}"
 
-    def _difference(self, ended: Ended, request: Rendered) -> str:
-        if not ended.prompt:
+    def _difference(self, event: Ended, request: Rendered) -> str:
+        if not event.prompt:
             return "a limit refused it then, and nothing was sent"
-        return _prompt_difference(self.journal.store.prompt(ended.prompt), request, self.journal.store.text)
+        return _prompt_difference(self.journal.store.prompt(event.prompt), request, self.journal.store.text)
 
     def _fork_hint(self, event: Event) -> str:
         return (
@@ -302,9 +304,9 @@ class Recorder:
         )
 
 
-def _is_same(a: Event, b: Event) -> bool:
-    mine, other = vars(a), vars(b)
-    return all(mine[name] == other[name] for name in mine if name != "seq" and name not in a.incidental)
+def _is_same(event: Event, other: Event) -> bool:
+    fields, other_fields = vars(event), vars(other)
+    return all(fields[name] == other_fields[name] for name in fields if name != "seq" and name not in event.incidental)
 
 
 CONTEXT_CHARS = 40
@@ -316,39 +318,41 @@ PART_NAMES = {"i": "instructions", "k": "task", "s": "document", "q": "quotation
 def _prompt_difference(recorded: Sequence[str], now: Rendered, text: Callable[[str], str]) -> str:
     """Describe the first difference of two prompts. `recorded` are stored parts, `text` finds a stored text by its id."""
     parts = now.parts.parts
-    at = next((n for n, (a, b) in enumerate(zip(recorded, parts, strict=False)) if a != b), None)
-    if at is None and len(recorded) == len(parts):
+    position = next((n for n, (a, b) in enumerate(zip(recorded, parts, strict=False)) if a != b), None)
+    if position is None and len(recorded) == len(parts):
         return "the prompt is the same; the model, the schema, a sampling parameter or a quoted text is another"
-    if at is None:
-        more, whose = (recorded, "recorded") if len(recorded) > len(parts) else (parts, "now")
-        rest = more[min(len(recorded), len(parts)) :]
-        return f"{whose}, the prompt goes on with {_part_name(rest[0])}"
-    was, is_ = recorded[at], parts[at]
-    if was[0] == is_[0] and was[0] in "ikt":
-        words = now.system if was[0] == "i" else _part_text(now, at)
+    if position is None:
+        longer_prompt, whose = (recorded, "recorded") if len(recorded) > len(parts) else (parts, "now")
+        remaining_parts = longer_prompt[min(len(recorded), len(parts)) :]
+        return f"{whose}, the prompt goes on with {_part_name(remaining_parts[0])}"
+    recorded_part, present_part = recorded[position], parts[position]
+    if recorded_part[0] == present_part[0] and recorded_part[0] in "ikt":
+        present_text = now.system if recorded_part[0] == "i" else _part_text(now, position)
         try:
-            return f"its {PART_NAMES[was[0]]} {_text_difference(text(was[2:]), words)}"
+            return f"its {PART_NAMES[recorded_part[0]]} {_text_difference(text(recorded_part[2:]), present_text)}"
         except StoreUnusable:  # journals of the first days do not hold the instructions as rendered
-            return f"its {PART_NAMES[was[0]]} are others"
-    return f"part {at + 1} was {_part_name(was)}, now {_part_name(is_)}"
+            return f"its {PART_NAMES[recorded_part[0]]} are others"
+    return f"part {position + 1} was {_part_name(recorded_part)}, now {_part_name(present_part)}"
 
 
-def _part_text(now: Rendered, at: int) -> str:
+def _part_text(now: Rendered, position: int) -> str:
     """Return the text of a part. Blocks have the order of parts, without the instructions."""
-    block = now.blocks[at - 1]
+    block = now.blocks[position - 1]
     return block.removeprefix("# Task\n") if isinstance(block, str) else block[0]
 
 
 def _part_name(part: str) -> str:
-    kind, _, rest = part.partition(":")
+    kind, _, reference = part.partition(":")
     if kind == "q":
-        label, _, id = rest.partition(":")
+        label, _, id = reference.partition(":")
         return f"the quotation of {id} as {label}"
-    return f"document {rest}" if kind == "s" else f"its {PART_NAMES[kind]}"
+    return f"document {reference}" if kind == "s" else f"its {PART_NAMES[kind]}"
 
 
 def _text_difference(before: str, now: str) -> str:
-    at = next((n for n, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), min(len(before), len(now)))
-    start = max(0, at - CONTEXT_CHARS)
-    end = at + CONTEXT_CHARS
-    return f"part at character {at + 1}: recorded {before[start:end]!r}, now {now[start:end]!r}"
+    position = next(
+        (n for n, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), min(len(before), len(now))
+    )
+    start = max(0, position - CONTEXT_CHARS)
+    end = position + CONTEXT_CHARS
+    return f"part at character {position + 1}: recorded {before[start:end]!r}, now {now[start:end]!r}"

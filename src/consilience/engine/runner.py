@@ -111,8 +111,8 @@ async def begin(
     setup: Setup, *, store: Store, session: str | None = None, inherited: Inheritance | None = None
 ) -> Report:
     """Run a new session to its report. Raises `UserError`s before anything is spent, `SessionWaiting` if it is parked."""
-    async with _recorded(setup, store, session, inherited) as (settled, state):
-        return await execute(settled, state)
+    async with _recorded(setup, store, session, inherited) as (recorded_setup, state):
+        return await execute(recorded_setup, state)
 
 
 async def prepare(setup: Setup, *, store: Store, session: str | None = None) -> str:
@@ -271,16 +271,16 @@ async def _rerun(
         if replay and (unreplayed := recorder.unreplayed()):
             raise RequestMismatch(f"the replay of {session} did not reach recorded events: {', '.join(unreplayed[:3])}")
         if replay and finished is not None and finished.report_digest != report.digest():
-            before = cls.report.model_validate_json(journal.store.text(finished.report))
-            report = _as_recorded(session, report, before)
+            recorded_report = cls.report.model_validate_json(journal.store.text(finished.report))
+            report = _as_recorded(session, report, recorded_report)
         return report
 
 
 def _check_models(session: str, started: SessionStarted, ports: Mapping[str, AgentPort]) -> None:
-    other = [f"{a.id}: {a.model}, now {ports[a.id].name}" for a in started.agents if ports[a.id].name != a.model]
-    if other:
+    changed = [f"{a.id}: {a.model}, now {ports[a.id].name}" for a in started.agents if ports[a.id].name != a.model]
+    if changed:
         raise SettingsError(
-            f"session {session} was begun with other models ({'; '.join(other)})",
+            f"session {session} was begun with other models ({'; '.join(changed)})",
             do=f"Give the same, or change them in a fork: consilience fork {session} --at end --replace-agent ID=MODEL.",
         )
 
@@ -364,24 +364,24 @@ def _check(setup: Setup) -> None:
     fault_hook(setup.options)  # raises for an invalid fault point
 
 
-def _check_unicode(text: str, what: str) -> None:
+def _check_unicode(text: str, label: str) -> None:
     """Raise `SettingsError` for lone surrogates, such as bytes of a command line that are not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise SettingsError(
-            f"{what} contains {text[error.start]!r} at character {error.start + 1}, which is not valid Unicode",
+            f"{label} contains {text[error.start]!r} at character {error.start + 1}, which is not valid Unicode",
             do="Write it in UTF-8.",
         ) from None
 
 
 def _check_name(protocol: Protocol) -> None:
     """Raise `SettingsError` if the name resolves to another class: a journal holds only the protocol's name."""
-    found = find_protocol(protocol.name)
-    if found is not type(protocol):
+    registered = find_protocol(protocol.name)
+    if registered is not type(protocol):
         raise SettingsError(
             f"the name {protocol.name!r} of {type(protocol).__qualname__} is taken by "
-            f"{found.__module__}.{found.__qualname__}",
+            f"{registered.__module__}.{registered.__qualname__}",
             do="Give the class a name of its own.",
         )
 
@@ -401,34 +401,34 @@ def _recorded_report(protocol: str, finished: SessionFinished, store: Store) -> 
     return AnyReport.recorded(text, store.text(finished.presentation) if finished.presentation else "")
 
 
-def _as_recorded(session: str, report: Report, before: Report) -> Report:
+def _as_recorded(session: str, report: Report, recorded_report: Report) -> Report:
     """Return the report of a replay with the recorded wording of its warnings and of what is unmet. Raise if the two differ
     otherwise.
 
     A field that is missing in an older report has its default. One without `typed_replies` does not count plain text as degraded.
     """
-    if len(before.digested_warnings) == len(report.digested_warnings):
-        report = report.model_copy(update={"warnings": before.warnings})
-    if len(before.unmet) == len(report.unmet):
-        report = report.model_copy(update={"unmet": before.unmet})
-    if report.typed_replies and not before.typed_replies:
-        report = report.model_copy(update={"degraded": before.degraded})
-    if before.digest() == report.digest():
+    if len(recorded_report.digested_warnings) == len(report.digested_warnings):
+        report = report.model_copy(update={"warnings": recorded_report.warnings})
+    if len(recorded_report.unmet) == len(report.unmet):
+        report = report.model_copy(update={"unmet": recorded_report.unmet})
+    if report.typed_replies and not recorded_report.typed_replies:
+        report = report.model_copy(update={"degraded": recorded_report.degraded})
+    if recorded_report.digest() == report.digest():
         return report
-    was, now = before.model_dump(mode="json"), report.model_dump(mode="json")
+    was, now = recorded_report.model_dump(mode="json"), report.model_dump(mode="json")
     names = ", ".join(sorted(name for name in now if now[name] != was.get(name))) or "its digest"
     raise RequestMismatch(f"the replay of {session} ended in another report: {names}")
 
 
 def encoder_for(protocol: Protocol, encoder: str | Encoder | None) -> Encoder | None:
     """Open the encoder. Raises `SettingsError` if the protocol needs one and there is none."""
-    opened = open_encoder(encoder)
-    if protocol.needs_encoder and opened is None:
+    encoder_opened = open_encoder(encoder)
+    if protocol.needs_encoder and encoder_opened is None:
         raise SettingsError(
             "comparing texts by embedding needs an encoder",
             do=f"Name one (--encoder minilm is offline and free), or {protocol.without_encoder}.",
         )
-    return opened
+    return encoder_opened
 
 
 __all__ = ["Models", "Options", "Setup", "begin", "encoder_for", "prepare", "replay", "resume"]

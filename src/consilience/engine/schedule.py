@@ -175,12 +175,12 @@ class Clock:
 
         A late reply delays all later times.
         """
-        loop, passed = asyncio.get_running_loop(), time - self._now
+        loop, elapsed = asyncio.get_running_loop(), time - self._now
         self._now = time
         if not self._state.pace or not self._state.recorder.live:
             self._wall = loop.time()
             return
-        self._wall += passed / 1000 * self._state.pace
+        self._wall += elapsed / 1000 * self._state.pace
         seconds = min(self._wall - loop.time(), self._state.ledger.seconds_left(closing=False))
         if seconds > 0:
             await asyncio.sleep(seconds)

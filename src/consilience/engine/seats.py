@@ -87,10 +87,10 @@ def models_by_agent(agents: Sequence[Agent], models: Models) -> dict[str, SeatMo
                 do=f"Give one for each of: {', '.join(ids)}.",
             )
         return {id: models[id] for id in ids}
-    in_turn = [models] if isinstance(models, str) or not isinstance(models, Sequence) else models
-    if not in_turn:
+    models_in_turn = [models] if isinstance(models, str) or not isinstance(models, Sequence) else models
+    if not models_in_turn:
         raise SettingsError("no model is given", do="Name at least one.")
-    return {id: in_turn[n % len(in_turn)] for n, id in enumerate(ids)}
+    return {id: models_in_turn[n % len(models_in_turn)] for n, id in enumerate(ids)}
 
 
 def choose_detail(choice: DetailChoice | None, agents: Sequence[Agent], models: Models) -> Detail:
@@ -105,10 +105,12 @@ def choose_detail(choice: DetailChoice | None, agents: Sequence[Agent], models: 
 
 def with_own_models(agents: Sequence[Agent], models: Models) -> Models:
     """Return `models`, in which an agent whose persona brings a model has that one, unless `models` names its seat."""
-    own: dict[str, SeatModel] = {agent.id: agent.model for agent in agents if agent.own_model and agent.model}
-    if not own:
+    own_models: dict[str, SeatModel] = {agent.id: agent.model for agent in agents if agent.own_model and agent.model}
+    if not own_models:
         return models
-    return {**own, **models} if isinstance(models, Mapping) else {**models_by_agent(agents, models), **own}
+    return (
+        {**own_models, **models} if isinstance(models, Mapping) else {**models_by_agent(agents, models), **own_models}
+    )
 
 
 def prices_by_agent(ports: Mapping[str, AgentPort]) -> dict[str, tuple[float, float]]:
@@ -120,10 +122,10 @@ def prices_by_agent(ports: Mapping[str, AgentPort]) -> dict[str, tuple[float, fl
     prices: dict[str, tuple[float, float]] = {}
     for agent, port in ports.items():
         chain = port.model.models if isinstance(port, ModelPort) and isinstance(port.model, Fallback) else (port,)
-        read = max(link.price(million, 0) or 0.0 for link in chain)
-        written = max(link.price(0, million) or 0.0 for link in chain)
-        if read or written:
-            prices[agent] = (read / million, written / million)
+        input_price = max(link.price(million, 0) or 0.0 for link in chain)
+        output_price = max(link.price(0, million) or 0.0 for link in chain)
+        if input_price or output_price:
+            prices[agent] = (input_price / million, output_price / million)
     return prices
 
 

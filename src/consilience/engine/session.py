@@ -30,7 +30,7 @@ from consilience.domain.events import (
 )
 from consilience.domain.messages import Message, Quotation
 from consilience.domain.outcome import Check, Limits, StopReason
-from consilience.domain.report import Confidence, Report
+from consilience.domain.report import ConfidenceScore, Report
 from consilience.domain.topology import Topology
 from consilience.engine.activity import Activity
 from consilience.engine.analysis import facts_kept
@@ -51,8 +51,8 @@ from consilience.engine.work import (
     Branch,
     Failure,
     Pending,
-    Procedure,
     Reply,
+    Subtask,
     Work,
     current_branch,
     current_phase,
@@ -123,9 +123,9 @@ class Session:
         window = self._state.windows.get(agent)
         return self._state.render(agent, prompt).tokens / window if window else 0.0
 
-    def is_quorum(self, alive: int, of: int) -> bool:
-        """Return whether `alive` agents, at least one, are a quorum of `of`."""
-        return alive > 0 and alive >= quorum_of(self._state.quorum, of)
+    def is_quorum(self, alive: int, total: int) -> bool:
+        """Return whether `alive` agents, at least one, are a quorum of `total`."""
+        return alive > 0 and alive >= quorum_of(self._state.quorum, total)
 
     def has_quorum(self, seats: Sequence[tuple[object | None, Sequence[Failure]]]) -> bool:
         """Return whether enough seats are still alive. Each seat is (result or None, failures); a seat stopped only by a limit
@@ -145,9 +145,6 @@ class Session:
     def render_template(self, template: str, **values: Hashable) -> str:
         """Render a prompt template of the protocol."""
         return self._state.templates.render(template, **values)
-
-    words, quorum = render_template, has_quorum
-    """The former names."""
 
     def rng(self, *names: object) -> random.Random:
         """Return a generator seeded by SHA-256 of (seed, place of the branch, names)."""
@@ -195,9 +192,12 @@ class Session:
             self, self.agent(agent).id, prompt, key, returns, kind, tuple(audience), accept, closing, size, quoted
         )
 
-    def procedure(self, body: Coroutine[Any, Any, T], *, calls: int) -> Procedure[T]:
+    def subtask(self, body: Coroutine[Any, Any, T], *, calls: int) -> Subtask[T]:
         """Return a coroutine as work to run as a branch, which makes at most `calls` calls."""
-        return Procedure(self, body, calls)
+        return Subtask(self, body, calls)
+
+    words, quorum, procedure = render_template, has_quorum, subtask
+    """The former names."""
 
     async def perform(self, ask: Ask[T]) -> Reply[T] | Failure:
         """Make a call in the current branch. Awaiting an `Ask` does this."""
@@ -228,13 +228,13 @@ class Session:
             return [await self._in_this_task(work, f"{place}.{i}.", branch) for i, work in enumerate(works)]
         budgets = self._split(branch, works)
         activity = self._state.activity
-        left, joining, joined = len(works), False, asyncio.get_running_loop().create_future()
+        unfinished, joining, joined = len(works), False, asyncio.get_running_loop().create_future()
 
-        def ended(task: asyncio.Task[Any], budget: BranchBudget) -> None:
-            nonlocal left, joining
+        def on_end(task: asyncio.Task[Any], budget: BranchBudget) -> None:
+            nonlocal unfinished, joining
             budget.end()
-            left -= 1
-            if not joining and (left == 0 or has_failed(task)):
+            unfinished -= 1
+            if not joining and (unfinished == 0 or has_failed(task)):
                 joining = True
                 activity.enter()
                 if not joined.done():  # else this branch was cancelled
@@ -242,14 +242,14 @@ class Session:
             if not task.cancelled():
                 activity.leave()
 
-        activity.enter(left)
+        activity.enter(unfinished)
         branches = [
             self._fork(branch, f"{place}.{i}.", work, budget)
             for i, (work, budget) in enumerate(zip(works, budgets, strict=True))
         ]
-        tasks = [self._open(work, opened) for work, opened in zip(works, branches, strict=True)]
+        tasks = [self._open(work, opened_branch) for work, opened_branch in zip(works, branches, strict=True)]
         for task, budget in zip(tasks, budgets, strict=True):
-            task.add_done_callback(partial(ended, budget=budget))
+            task.add_done_callback(partial(on_end, budget=budget))
         activity.leave()
         try:
             await joined
@@ -262,13 +262,13 @@ class Session:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
-        for opened in branches:
-            opened.join(branch)
+        for opened_branch in branches:
+            opened_branch.join(branch)
         return results
 
-    def _needs_no_task(self, work: Work[Any], of: int) -> bool:
-        """Return whether a work out of `of` is an ask that waits for nothing, or the only one."""
-        return isinstance(work, Ask) and (of == 1 or self._state.recorder.has_reply(work.key))
+    def _needs_no_task(self, work: Work[Any], branches: int) -> bool:
+        """Return whether a work out of `branches` is an ask that waits for nothing, or the only one."""
+        return isinstance(work, Ask) and (branches == 1 or self._state.recorder.has_reply(work.key))
 
     async def _in_this_task(self, work: Work[T], prefix: str, branch: Branch) -> T:
         """Run an ask in the caller's task. For a recorded one, a new task would double the cost."""
@@ -287,11 +287,11 @@ class Session:
         demands = [
             sizes.ask(work.agent, self._state.render(work.agent, work.prompt).tokens, work.max_tokens)
             if isinstance(work, Ask)
-            else sizes.procedure(work.calls)
+            else sizes.subtask(work.calls)
             for work in works
         ]
-        due = sizes.procedure(max(branch.pending_calls, 0)).need
-        return branch.budget.split(demands, retries=retries, due=due)
+        pending_need = sizes.subtask(max(branch.pending_calls, 0)).need
+        return branch.budget.split(demands, retries=retries, pending=pending_need)
 
     def start(self, work: Work[T]) -> Pending[T]:
         """Fund and open a branch now; await the result here or in another branch.
@@ -304,8 +304,8 @@ class Session:
         if not isinstance(work, Ask):
             budget.decide()
         self._state.activity.enter()
-        opened = self._fork(branch, f"{place}.0.", work, budget)
-        pending = Pending(self, self._open(work, opened), opened, place, current_phase.get())
+        opened_branch = self._fork(branch, f"{place}.0.", work, budget)
+        pending = Pending(self, self._open(work, opened_branch), opened_branch, place, current_phase.get())
         self._started.append(pending)
         self.clock.add_started(pending)
         return pending
@@ -375,9 +375,9 @@ class Session:
                 ids[id] = None
         return tuple(ids)
 
-    def quotations(self, text: str, said: Reply[Any] | Message) -> list[Quotation]:
+    def quotations(self, text: str, quoting: Reply[Any] | Message) -> list[Quotation]:
         """Quotations of documents in a part of a reply or message, verified against the lines that its call was shown."""
-        key, agent = (said.key, said.agent) if isinstance(said, Reply) else (said.id, said.sender)
+        key, agent = (quoting.key, quoting.agent) if isinstance(quoting, Reply) else (quoting.id, quoting.sender)
         return quotations_in(self._state, text, key, agent)
 
     @property
@@ -387,7 +387,7 @@ class Session:
 
     def shown(self) -> frozenset[str]:
         """Ids of all messages that any call was shown so far. Read it only when all branches have joined."""
-        return frozenset(id for shown in self._state.shown.values() for id in shown)
+        return frozenset(id for ids in self._state.shown.values() for id in ids)
 
     async def compute(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread, to not hold up other sessions of the loop, and return its result. It must not use the session."""
@@ -399,7 +399,7 @@ class Session:
         *,
         first: Sequence[Reply[Any] | Failure],
         stop_reason: StopReason,
-        confidence: Confidence | None = None,
+        confidence: ConfidenceScore | None = None,
         unmet: Sequence[str] = (),
         answer_cut: bool = False,
         **fields: Any,
@@ -414,7 +414,7 @@ class Session:
         unmet = () if failed else (*unmet, *(["the answer was cut at the token limit"] if answer_cut else []))
         verdict = {
             "stop_reason": stop_reason.unless(unmet),
-            "confidence": Confidence() if unmet or failed or confidence is None else confidence,
+            "confidence": ConfidenceScore() if unmet or failed or confidence is None else confidence,
             "unmet": unmet,
             "answer_cut": answer_cut,
         }
@@ -458,16 +458,16 @@ class Session:
         vectors = await self.embed((a, b))
         return None if vectors is None else cosine(vectors[text_id(a)], vectors[text_id(b)])
 
-    async def cosines(self, texts: Sequence[str], others: Sequence[str] | None = None) -> list[list[float]] | None:
-        """Return the cosine of each text (a row) with each of `others`, default `texts`; None if the encoder failed.
+    async def cosines(self, texts: Sequence[str], columns: Sequence[str] | None = None) -> list[list[float]] | None:
+        """Return the cosine of each text (a row) with each of `columns`, default `texts`; None if the encoder failed.
 
         On two cores a row of 40 takes about 0.1 ms.
         """
-        others = texts if others is None else others
-        vectors = await self.embed((*texts, *others))
+        columns = texts if columns is None else columns
+        vectors = await self.embed((*texts, *columns))
         if vectors is None:
             return None
-        return cosines([vectors[text_id(text)] for text in texts], [vectors[text_id(text)] for text in others])
+        return cosines([vectors[text_id(text)] for text in texts], [vectors[text_id(text)] for text in columns])
 
     # for the runner
 

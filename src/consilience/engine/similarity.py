@@ -29,11 +29,11 @@ def token_set(text: str) -> frozenset[str]:
     return frozenset(text.lower().split())
 
 
-def set_jaccard(left: frozenset[str], right: frozenset[str]) -> float:
+def set_jaccard(a: frozenset[str], b: frozenset[str]) -> float:
     """Size of the intersection over that of the union; 1.0 for two empty sets."""
-    both = len(left & right)
-    union = len(left) + len(right) - both
-    return both / union if union else 1.0
+    common = len(a & b)
+    union = len(a) + len(b) - common
+    return common / union if union else 1.0
 
 
 def pairwise(texts: Sequence[str]) -> list[list[float]]:

@@ -95,13 +95,13 @@ class ReplySize:
         """Twice the room, for a closing call whose reply was cut."""
         return ReplySize(2 * self.answer, 2 * self.thinking, enlarged=True)
 
-    def cut_error(self, text: str, thought: int, error: str) -> str:
+    def cut_error(self, text: str, tokens_thought: int, error: str) -> str:
         """The error of an unusable reply that was cut at this size, with what to do."""
         limit = f"the reply was cut at its limit of {self.tokens:,} tokens"
         if text.strip():
             return f"{error}; {limit}"
-        used = f" ({thought:,} of them went into thinking)" if thought else ""
-        return f"{limit} before an answer began{used}; give it more room (--reply-tokens) or another --thinking level"
+        thinking_note = f" ({tokens_thought:,} of them went into thinking)" if tokens_thought else ""
+        return f"{limit} before an answer began{thinking_note}; give it more room (--reply-tokens) or another --thinking level"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,20 +156,20 @@ class CallSizes:
 
     def request(self, agent: str, estimate_tokens: int, tokens_out: int) -> Usage:
         """One request of this size. An unknown price counts as 0."""
-        read, written = self.prices.get(agent, (0.0, 0.0))
-        return Usage(1, estimate_tokens + tokens_out, estimate_tokens * read + tokens_out * written)
+        input_price, output_price = self.prices.get(agent, (0.0, 0.0))
+        return Usage(1, estimate_tokens + tokens_out, estimate_tokens * input_price + tokens_out * output_price)
 
     def ask(self, agent: str, prompt_tokens: int, max_tokens: int) -> Demand:
         """Demand of one call. Its retry has more room if thinking may have used up the first attempt."""
         steps = self.steps.get(agent, 1)
-        once = self.reply(agent, max_tokens)
-        again = self.reply(agent, max_tokens, enlarged=agent in self.thinking_tokens)
+        first_size = self.reply(agent, max_tokens)
+        retry_size = self.reply(agent, max_tokens, enlarged=agent in self.thinking_tokens)
         return Demand(
-            self.request(agent, prompt_tokens, once.tokens) * steps,
-            self.request(agent, prompt_tokens, again.tokens) * steps,
+            self.request(agent, prompt_tokens, first_size.tokens) * steps,
+            self.request(agent, prompt_tokens, retry_size.tokens) * steps,
         )
 
-    def procedure(self, calls: float) -> Demand:
+    def subtask(self, calls: float) -> Demand:
         """Demand of a branch of up to `calls` calls, each at its largest size and with all its steps."""
         need = self.max_call * (calls * max(self.steps.values(), default=1))
         return Demand(need, need, divisible=True)
@@ -194,8 +194,8 @@ class CallSizes:
 
     def _max_call(self, fit: float) -> Usage:
         protocol = self.protocol
-        quoted = protocol.max_quoted_replies * (math.ceil(protocol.max_reply_tokens * fit) + _QUOTE_TOKENS)
-        prompt = max(self._beginnings.values(), default=0) + quoted + 2 * _TEMPLATE_TOKENS
+        quoted_tokens = protocol.max_quoted_replies * (math.ceil(protocol.max_reply_tokens * fit) + _QUOTE_TOKENS)
+        prompt = max(self._beginnings.values(), default=0) + quoted_tokens + 2 * _TEMPLATE_TOKENS
         thinking = max(self.thinking_tokens.values(), default=0)
         reply = _reply_size(protocol.longest_reply, thinking, fit).tokens
         sizes = [self.request(agent, prompt, reply) for agent in self.prices]
@@ -204,8 +204,8 @@ class CallSizes:
     def _first_phase(self, fit: float) -> Usage:
         """The first replies of the agents that speak first, together; without the last of them if that is the closing call."""
         seats, protocol = self.protocol.first_speakers, self.protocol
-        asked = seats if not protocol.closing or protocol.estimate().max > len(seats) else seats[:-1]
-        return sum((self._first_call(agent, fit) for agent in asked), NOTHING)
+        first_agents = seats if not protocol.closing or protocol.estimate().max > len(seats) else seats[:-1]
+        return sum((self._first_call(agent, fit) for agent in first_agents), NOTHING)
 
     def _first_call(self, agent: str, fit: float) -> Usage:
         """A call of `agent` that quotes nothing."""
@@ -226,7 +226,7 @@ class CallSizes:
             return {agent.id: common + largest for agent in self.agents}
         documents = {document.id: estimate_tokens(document.numbered) for document in self.opening.documents}
         return {
-            agent.id: common + sum(documents[shown.id] for shown in self.opening.documents_for(agent.id))
+            agent.id: common + sum(documents[visible.id] for visible in self.opening.documents_for(agent.id))
             for agent in self.agents
         }
 

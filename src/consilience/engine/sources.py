@@ -69,13 +69,13 @@ class Document:
     def contains(self, words: str, line: int) -> bool:
         """Return whether the words begin in that line (from 1) and lie within the lines shown. Case, whitespace, quotation marks,
         dashes and final punctuation do not count."""
-        wanted = quoted_form(words)
+        normal_words = quoted_form(words)
         first, last = self.lines or (1, len(self._lines))
-        if not wanted or not first <= line <= last:
+        if not normal_words or not first <= line <= last:
             return False
         collapsed, spans = self._collapsed
         start, end = spans[line - first]
-        return collapsed.find(wanted, start, end - 1 + len(wanted)) >= 0
+        return collapsed.find(normal_words, start, end - 1 + len(normal_words)) >= 0
 
     def find(self, words: str, line: int) -> tuple[int, int] | None:
         """Return the first and last line, from 1, of the occurrence of the words that begins nearest to `line`; None without any.
@@ -91,15 +91,18 @@ class Document:
         start = spans[min(max(line - first, 0), len(spans) - 1)][0]
         # backwards in the reversed text, since only `str.find` is linear in all cases
         backward = self._reversed.find(wanted[::-1], max(len(collapsed) - start + 1 - len(wanted), 0))
-        found = [
-            (_line_at(spans, at), _line_at(spans, at + len(wanted) - 1))
-            for at in (len(collapsed) - backward - len(wanted) if backward >= 0 else -1, collapsed.find(wanted, start))
-            if at >= 0
+        candidates = [
+            (_line_at(spans, position), _line_at(spans, position + len(wanted) - 1))
+            for position in (
+                len(collapsed) - backward - len(wanted) if backward >= 0 else -1,
+                collapsed.find(wanted, start),
+            )
+            if position >= 0
         ]
-        if not found:
+        if not candidates:
             return None
-        begin, end = min(found, key=lambda lines: abs(lines[0] + first - line))
-        return begin + first, end + first
+        first_line, last_line = min(candidates, key=lambda lines: abs(lines[0] + first - line))
+        return first_line + first, last_line + first
 
     @cached_property
     def _lines(self) -> tuple[str, ...]:
@@ -114,32 +117,32 @@ class Document:
         """The lines shown in normal form, and the span of each of them in it; (n, n) for an empty line."""
         parts: list[str] = []
         spans: list[tuple[int, int]] = []
-        at = 0
+        position = 0
         first, last = self.lines or (1, None)
         for line in self._lines[first - 1 : last]:
             part = same_form(line)
-            spans.append((at, at + len(part)))
+            spans.append((position, position + len(part)))
             if part:
                 parts.append(part)
-                at += len(part) + 1
+                position += len(part) + 1
         return " ".join(parts), spans
 
 
-def read_text_file(path: Path, what: str) -> str:
-    """Return the text of a file; `what` names it in errors. Raises `SourceError` if it is missing, too large or not UTF-8 text."""
+def read_text_file(path: Path, label: str) -> str:
+    """Return the text of a file; `label` names it in errors. Raises `SourceError` if it is missing, too large or not UTF-8 text."""
     try:
         data = read_bounded(path, MAX_SOURCE_BYTES)
     except FileNotFoundError:
-        raise SourceError(f"{what} does not exist", where=str(path), do="Check the path.") from None
+        raise SourceError(f"{label} does not exist", where=str(path), do="Check the path.") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         too_large = getattr(error, "errno", None) == errno.EFBIG
         do = "Give the part that matters." if too_large else "Check the path and your rights."
-        raise SourceError(f"{what} cannot be read: {reason}", where=str(path), do=do) from None
-    return decode_text(data, what, str(path))
+        raise SourceError(f"{label} cannot be read: {reason}", where=str(path), do=do) from None
+    return decode_text(data, label, str(path))
 
 
-def decode_text(data: bytes, what: str, where: str) -> str:
+def decode_text(data: bytes, label: str, where: str) -> str:
     """Return bytes as text with line ends as `\\n`. Raises `SourceError` if they are not UTF-8 text."""
     try:
         text = data.decode("utf-8-sig")
@@ -147,7 +150,7 @@ def decode_text(data: bytes, what: str, where: str) -> str:
         text = "\0"
     if "\0" in text:
         raise SourceError(
-            f"{what} is not UTF-8 text", where=where, do="Give text; convert other formats (PDF, Word) to text first."
+            f"{label} is not UTF-8 text", where=where, do="Give text; convert other formats (PDF, Word) to text first."
         )
     return text.replace("\r\n", "\n")
 
@@ -163,33 +166,33 @@ def document_from_ref(ref: SourceRef, text: str, *, forks: int = 0) -> Document:
     return Document(ref.id, ref.name, text, ref.agents, generations=generations)
 
 
-def document_refs(found: Sequence[Document]) -> tuple[SourceRef, ...]:
+def document_refs(documents: Sequence[Document]) -> tuple[SourceRef, ...]:
     return tuple(
-        SourceRef(id=d.id, name=d.name, text=d.text_id, agents=d.agents, generations=d.generations) for d in found
+        SourceRef(id=d.id, name=d.name, text=d.text_id, agents=d.agents, generations=d.generations) for d in documents
     )
 
 
-def select_documents(references: Iterable[str], found: Sequence[Document], agent: str) -> tuple[Document, ...]:
+def select_documents(references: Iterable[str], documents: Sequence[Document], agent: str) -> tuple[Document, ...]:
     """Return the documents, or parts of them (`S4`, `S4:120-380`, `S4:7`), that a call names, in that order, once each.
 
     Raises `ProtocolViolation` for a reference to no document or no lines of it, or to one that the agent may not see.
     """
     parts: dict[str, Document] = {}
     for reference in references:
-        document = parse_reference(reference, found)
+        document = parse_reference(reference, documents)
         if document.agents is not None and agent not in document.agents:
             raise ProtocolViolation(f"{agent} may not be shown document {document.id}, which is for {document.agents}")
         parts[document.reference] = document
     return tuple(parts.values())
 
 
-def parse_reference(reference: str, found: Sequence[Document]) -> Document:
+def parse_reference(reference: str, documents: Sequence[Document]) -> Document:
     """Return the document that a reference names, or the part of it. Raises `ProtocolViolation` if it names none."""
     match = _REFERENCE.fullmatch(reference)
-    document = next((document for document in found if match and document.id == match[1]), None)
+    document = next((document for document in documents if match and document.id == match[1]), None)
     if match is None or document is None:
-        known = ", ".join(document.id for document in found) or "there are none"
-        raise ProtocolViolation(f"{reference!r} is not a document of this session ({known})")
+        known_ids = ", ".join(document.id for document in documents) or "there are none"
+        raise ProtocolViolation(f"{reference!r} is not a document of this session ({known_ids})")
     if match[2] is None:
         return document
     lines = int(match[2]), int(match[3] or match[2])
@@ -199,21 +202,21 @@ def parse_reference(reference: str, found: Sequence[Document]) -> Document:
 
 
 def find_quotations(
-    text: str, found: Sequence[Document], agent: str, read: Iterable[tuple[str, str, int]] = ()
+    text: str, documents: Sequence[Document], agent: str, quotable: Iterable[tuple[str, str, int]] = ()
 ) -> list[Quotation]:
-    """Return every `"words" [S2:41]` in the text, verified if a document that is open to the agent contains it, or `read` does.
+    """Return every `"words" [S2:41]` in the text, verified if a document that is open to the agent contains it, or `quotable` does.
 
-    `found` are documents or parts of them.
+    `documents` are documents or parts of them.
     """
-    known = set(read)
+    quotable_set = set(quotable)
     return [
         Quotation(
             words=words,
             source=source,
             line=line,
-            verified=(same_form(words), source, line) in known
+            verified=(same_form(words), source, line) in quotable_set
             or any(
-                d.contains(words, line) for d in found if d.id == source and (d.agents is None or agent in d.agents)
+                d.contains(words, line) for d in documents if d.id == source and (d.agents is None or agent in d.agents)
             ),
             agent=agent,
         )
@@ -221,9 +224,9 @@ def find_quotations(
     ]
 
 
-def repeatable_quotations(text: str, found: Sequence[Document], agent: str) -> set[tuple[str, str, int]]:
+def repeatable_quotations(text: str, documents: Sequence[Document], agent: str) -> set[tuple[str, str, int]]:
     """Return the verified quotations in a text that `agent` reads and may repeat: words, document, line."""
-    return {(same_form(q.words), q.source, q.line) for q in find_quotations(text, found, agent) if q.verified}
+    return {(same_form(q.words), q.source, q.line) for q in find_quotations(text, documents, agent) if q.verified}
 
 
 @lru_cache(maxsize=4)
@@ -232,9 +235,9 @@ def _split_lines(text: str) -> tuple[str, ...]:
     return tuple(text.splitlines())
 
 
-def _line_at(spans: Sequence[tuple[int, int]], at: int) -> int:
+def _line_at(spans: Sequence[tuple[int, int]], position: int) -> int:
     """Return the index of the line that holds a position of the text in normal form."""
-    return bisect_right(spans, (at, sys.maxsize)) - 1
+    return bisect_right(spans, (position, sys.maxsize)) - 1
 
 
 def _quoted(text: str) -> list[tuple[str, str, int]]:

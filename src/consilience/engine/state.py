@@ -123,12 +123,12 @@ class State:
         """Return a note as its event holds it, and its long texts by id. Raises `ProtocolViolation`."""
         declared = self.notes.get(name)
         if declared is None or not isinstance(data, declared):
-            known = ", ".join(f"{known} ({model.__name__})" for known, model in self.notes.items()) or "none"
-            raise ProtocolViolation(f"the note {name!r} ({type(data).__name__}) is not declared; declared: {known}")
+            names = ", ".join(f"{note} ({model.__name__})" for note, model in self.notes.items()) or "none"
+            raise ProtocolViolation(f"the note {name!r} ({type(data).__name__}) is not declared; declared: {names}")
         try:
             body, texts = dump_note(data)
-            written = json.dumps([body, *texts.values()], ensure_ascii=False, allow_nan=False)
-            written.encode()
+            serialised = json.dumps([body, *texts.values()], ensure_ascii=False, allow_nan=False)
+            serialised.encode()
         except ValueError as error:
             raise ProtocolViolation(f"the note {name!r} cannot be recorded: {error}") from None
         if (size := len(json.dumps(body))) > MAX_NOTE_CHARS:

@@ -42,7 +42,7 @@ class StepLog:
     size: Usage
     closing: bool
     budget: CallBudget
-    taken: int = 0
+    steps_taken: int = 0
     spent: Usage = field(default_factory=Usage)
     """What the steps used."""
     tokens_in: int = 0
@@ -59,36 +59,36 @@ class StepLog:
 
     @property
     def last(self) -> bool:
-        if self.taken + 1 >= self.max_steps:
+        if self.steps_taken + 1 >= self.max_steps:
             return True
-        return self.closing and not self.budget.covers(self.size * (2 if self.taken else 1))
+        return self.closing and not self.budget.covers(self.size * (2 if self.steps_taken else 1))
 
     async def ask(self, digest: str, send: Callable[[], Awaitable[StepResult]]) -> StepResult:
-        if self.taken >= self.max_steps:
+        if self.steps_taken >= self.max_steps:
             raise Rejected(f"no answer within {self.max_steps} steps")
-        self.taken += 1
-        if self.taken > 1 and (hit := self.budget.reserve_step(self.size)) is not None:
-            self.taken -= 1
+        self.steps_taken += 1
+        if self.steps_taken > 1 and (hit := self.budget.reserve_step(self.size)) is not None:
+            self.steps_taken -= 1
             raise StepRefused(hit)
-        key = f"{self.call}/step-{self.taken}"
+        key = f"{self.call}/step-{self.steps_taken}"
         try:
-            taken = await self._step("model", key, f"{self.place}.{self.taken}.0", digest, send)
+            result = await self._step("model", key, f"{self.place}.{self.steps_taken}.0", digest, send)
         except ProviderError as failure:
             self.spent += Usage(failure.requests)
             running_count().settle()
             raise
         running_count().settle()
-        self.spent += Usage(taken.requests, taken.tokens_in + taken.tokens_out, taken.cost or 0)
-        self.tokens_in += taken.tokens_in
-        self.tokens_out += taken.tokens_out
-        self.tokens_thought += taken.tokens_thought
-        self.tokens_cached += taken.tokens_cached
-        self.cost = None if self.cost is None or taken.cost is None else self.cost + taken.cost
-        return taken
+        self.spent += Usage(result.requests, result.tokens_in + result.tokens_out, result.cost or 0)
+        self.tokens_in += result.tokens_in
+        self.tokens_out += result.tokens_out
+        self.tokens_thought += result.tokens_thought
+        self.tokens_cached += result.tokens_cached
+        self.cost = None if self.cost is None or result.cost is None else self.cost + result.cost
+        return result
 
     async def use(self, number: int, digest: str, work: Callable[[], Awaitable[StepResult]]) -> StepResult:
-        key = f"{self.call}/step-{self.taken}/tool-{number}"
-        return await self._step("tool", key, f"{self.place}.{self.taken}.{number}", digest, work)
+        key = f"{self.call}/step-{self.steps_taken}/tool-{number}"
+        return await self._step("tool", key, f"{self.place}.{self.steps_taken}.{number}", digest, work)
 
     async def _step(
         self, kind: Literal["model", "tool"], key: str, place: str, digest: str, do: Callable[[], Awaitable[StepResult]]
@@ -103,7 +103,7 @@ class StepLog:
             tokens = step.tokens_in, step.tokens_out, cached
             return StepResult(recorder.text(step.text), step.form, *tokens, step.cost, requests, step.tokens_thought)
         self._check_running()
-        taken = await do()
+        result = await do()
         self._check_running()
         event = StepCompleted(
             place=place,
@@ -114,21 +114,21 @@ class StepLog:
             attempt=self.attempt,
             kind=kind,
             digest=digest,
-            text=text_id(taken.text),
-            form=taken.form,
-            tokens_in=taken.tokens_in,
-            tokens_out=taken.tokens_out,
-            tokens_thought=taken.tokens_thought,
-            cost=taken.cost,
+            text=text_id(result.text),
+            form=result.form,
+            tokens_in=result.tokens_in,
+            tokens_out=result.tokens_out,
+            tokens_thought=result.tokens_thought,
+            cost=result.cost,
         )
-        if kind == "model" and taken.requests != 1:
-            event.volatile["requests"] = taken.requests
-        if taken.tokens_cached:
-            event.volatile["cached"] = taken.tokens_cached
+        if kind == "model" and result.requests != 1:
+            event.volatile["requests"] = result.requests
+        if result.tokens_cached:
+            event.volatile["cached"] = result.tokens_cached
         self.state.faults("after_reply", self.phase)
-        await recorder.commit(event, [taken.text])
+        await recorder.commit(event, [result.text])
         self.state.faults("after_commit", self.phase)
-        return taken
+        return result
 
     def _check_running(self) -> None:
         if self.ended:

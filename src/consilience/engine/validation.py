@@ -61,8 +61,8 @@ def check_types(arguments: Mapping[str, object]) -> None:
             raise SettingsError("the id is empty", where=name, do=do)
         if isinstance(value, Mapping):
             texts = [*value, *(value.values() if name == "perspectives" else ())]
-            for other in (text for text in texts if not isinstance(text, str)):
-                raise SettingsError(f"{_describe(other)} is not a text", where=name, do=do)
+            for not_text in (text for text in texts if not isinstance(text, str)):
+                raise SettingsError(f"{_describe(not_text)} is not a text", where=name, do=do)
         if name == "task" and len(str(value)) > MAX_TASK_CHARS:
             raise SettingsError(
                 f"the task has {len(str(value)):,} characters; at most {MAX_TASK_CHARS:,} are allowed",
@@ -143,5 +143,5 @@ def _protocol_error(protocol: object) -> SettingsError:
 
 def _describe(value: object) -> str:
     """Return the value, if it is short, with its type."""
-    shown = repr(value)
-    return f"{shown} ({type(value).__name__})" if len(shown) <= 60 else f"a {type(value).__name__}"
+    representation = repr(value)
+    return f"{representation} ({type(value).__name__})" if len(representation) <= 60 else f"a {type(value).__name__}"

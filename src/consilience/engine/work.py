@@ -1,4 +1,4 @@
-"""Branches and their work: calls, sub-procedures, and awaiting what another branch started. Failures are values too.
+"""Branches and their work: calls, subtasks, and awaiting what another branch started. Failures are values too.
 
 A place is the ordinal of an operation in its branch, prefixed by the place of the gather or start that opened the branch and by the
 branch's index there. Places depend on the program alone, never on who answered first.
@@ -143,7 +143,7 @@ class Ask(Work["Reply[T] | Failure"], Generic[T]):
 
 
 @dataclass(frozen=True, eq=False)
-class Procedure(Work[T]):
+class Subtask(Work[T]):
     """A coroutine that makes up to `max_calls` calls, to run as a branch."""
 
     session: SessionHost
@@ -188,9 +188,9 @@ class Pending(Generic[T]):
             self._session.activity.leave()
             await asyncio.shield(self._task)
         result = self._task.result()
-        here = current_branch.get()
-        if self.place.startswith(here.prefix):  # the branch that started it, or one that has joined that branch
-            self._branch.join(here)
+        branch = current_branch.get()
+        if self.place.startswith(branch.prefix):  # the branch that started it, or one that has joined that branch
+            self._branch.join(branch)
         return result
 
     async def is_refused(self) -> bool:
@@ -209,9 +209,9 @@ class Pending(Generic[T]):
 
     async def drain(self) -> None:
         """Await the result at the end of a run, without counting it as read."""
-        read = self.read
+        was_read = self.read
         await self._wait()
-        self.read = read
+        self.read = was_read
 
     def raise_defect(self) -> None:
         if has_failed(self._task):

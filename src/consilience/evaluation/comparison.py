@@ -222,8 +222,8 @@ async def execute(
 class _Runner:
     """Runs rows one after the other, or reads them from the journal."""
 
-    def __init__(self, planned: ComparisonPlan, store: Store, observer: CompareObserver, known: set[str]) -> None:
-        self._planned, self._store, self._observer, self._known = planned, store, observer, known
+    def __init__(self, planned: ComparisonPlan, store: Store, observer: CompareObserver, session_ids: set[str]) -> None:
+        self._planned, self._store, self._observer, self._known = planned, store, observer, session_ids
 
     async def cell(self, task: Task, seed: int) -> tuple[list[Run], list[str]]:
         """Run all rows on one task with one seed; return the runs and notes on their sizes."""
@@ -253,11 +253,11 @@ class _Runner:
         max_calls, small = allotment.max_calls(row, task), allotment.probe(row, task)
         if small is None:
             return RowSize(min(row.nearest(target), max_calls) if allotment.budget.matched else max_calls, max_calls)
-        prices, lost = [], 0
+        prices, lost_calls = [], 0
         for attempt in range(MAX_PROBES):
             role = f"{PROBE} {attempt}" if attempt else PROBE
             probe = await self._run(small, task, seed + attempt * MAX_REPEATS, allotment, role=role)
-            lost += probe.lost
+            lost_calls += probe.lost
             prices.append(price := price_of(small, task, self._store.read(probe.session), match))
             if price.sure:
                 break
@@ -266,7 +266,7 @@ class _Runner:
             max_price = small.call_tokens(task) if match == "tokens" else target
             price = next((price for price in prices if price.each), CallPrice(max_price, why=price.why, is_max=True))
         calls = row.nearest((target - price.fixed) / price.each)
-        return RowSize(min(calls, max_calls), max_calls, price, len(prices), lost)
+        return RowSize(min(calls, max_calls), max_calls, price, len(prices), lost_calls)
 
     async def _run(
         self, row: CompareRow, task: Task, seed: int, allotment: TaskBudget, *, size: bool = False, role: str = ""
@@ -295,18 +295,18 @@ class _Runner:
 
 def _spent(run: Run, budget: Budget) -> float:
     """Return the cost of a run in the unit that is matched. Raises `SettingsError` for a price that is unknown or zero."""
-    spent = run.spent(budget.match)
-    if budget.match == "cost" and not spent:
+    amount = run.spent(budget.match)
+    if budget.match == "cost" and not amount:
         raise SettingsError(
-            f"the cost of {run.row} is {'zero' if spent == 0 else 'unknown'}, so no row can be matched to it",
+            f"the cost of {run.row} is {'zero' if amount == 0 else 'unknown'}, so no row can be matched to it",
             do="Match tokens or calls instead (--match).",
         )
-    return float(spent or 0)
+    return float(amount or 0)
 
 
 def session_id(planned: ComparisonPlan, row: CompareRow, task: Task, seed: int, limits: Limits, role: str = "") -> str:
     """Return the id of a run's session: a digest of the comparison's name and all that decides what is run."""
-    what = {
+    identity = {
         "name": planned.name,
         "task": [task.id, task.task],
         "sources": [s.model_dump() for s in task.sources_for(row.protocol, everything=row.ceiling)],
@@ -317,8 +317,8 @@ def session_id(planned: ComparisonPlan, row: CompareRow, task: Task, seed: int, 
         "seed": seed,
     }
     options = {name: getattr(planned.options, name) for name in ("detail", "thinking", "temperature", "repairs")}
-    what |= {name: value for name, value in options.items() if value is not None}
-    text = json.dumps(what, sort_keys=True, ensure_ascii=True, default=str)
+    identity |= {name: value for name, value in options.items() if value is not None}
+    text = json.dumps(identity, sort_keys=True, ensure_ascii=True, default=str)
     return f"c{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
@@ -362,7 +362,7 @@ def _measured(
     size: bool,
     recorded: bool,
 ) -> Run:
-    spent = report.ledger.actual
+    usage = report.ledger.actual
     result = score(task, report)
     return Run(
         row=row.label,
@@ -380,13 +380,13 @@ def _measured(
         stop_reason=report.stop_reason,
         degraded=report.degraded,
         limit=limit,
-        calls=spent.calls,
-        requests=spent.requests,
-        lost=spent.lost,
-        tokens_in=spent.tokens_in,
-        tokens_out=spent.tokens_out,
-        cost=spent.cost,
-        seconds=spent.seconds,
+        calls=usage.calls,
+        requests=usage.requests,
+        lost=usage.lost,
+        tokens_in=usage.tokens_in,
+        tokens_out=usage.tokens_out,
+        cost=usage.cost,
+        seconds=usage.seconds,
         draft_similarity=mean_pairwise(firsts),
         voices=len(firsts),
         effective=report.independence.effective,
@@ -466,7 +466,7 @@ def estimate_rows(planned: ComparisonPlan) -> list[RowEstimate]:
 
 
 def _estimate_row(planned: ComparisonPlan, row: CompareRow) -> RowEstimate:
-    min_calls = max_calls = tokens = read = runs = needs = 0
+    min_calls = max_calls = tokens = tokens_read = runs = needs = 0
     allowed: list[int] = []
     for task in planned.tasks:
         if row.ceiling and not task.private:
@@ -478,22 +478,22 @@ def _estimate_row(planned: ComparisonPlan, row: CompareRow) -> RowEstimate:
         probes = probe.protocol.estimate().max if probe else 0
         run_tokens = estimate.max * size
         runs += 1
-        needed, affordable = task_row.protocol.estimate().max, allotment.max_calls(task_row, task)
-        if not allotment.resized(task_row) and needed > affordable:
-            needs = max(needs, needed)
+        max_needed, affordable = task_row.protocol.estimate().max, allotment.max_calls(task_row, task)
+        if not allotment.resized(task_row) and max_needed > affordable:
+            needs = max(needs, max_needed)
             allowed.append(affordable)
         min_calls += estimate.min + (probe.protocol.estimate().min if probe else 0)
         max_calls += estimate.max + probes
         tokens += run_tokens if planned.budget.calls is not None else min(run_tokens, allotment.bound)
         tokens += min(probes * size, allotment.bound) if probe else 0
-        read = max(read, size - task_row.protocol.max_reply_tokens)
+        tokens_read = max(tokens_read, size - task_row.protocol.max_reply_tokens)
     repeats = len(planned.seeds)
     return RowEstimate(
         row=row.label,
         runs=runs * repeats,
         calls=Estimate(min=min_calls * repeats, max=max_calls * repeats),
         tokens=tokens * repeats,
-        read=read,
+        read=tokens_read,
         written=row.protocol.max_reply_tokens,
         needs=needs,
         allowed=min(allowed, default=0),

@@ -25,8 +25,12 @@ def same_words(answer: str, reference: str, *, choice: bool = True) -> bool:
     words, expected = normalize(answer), normalize(reference)
     if words == expected or not choice:
         return words == expected
-    names, others = _option_names(words), _option_names(expected)
-    return names[0] == others[0] if len(names) == len(others) == 2 else not set(names).isdisjoint(others)
+    names, expected_names = _option_names(words), _option_names(expected)
+    return (
+        names[0] == expected_names[0]
+        if len(names) == len(expected_names) == 2
+        else not set(names).isdisjoint(expected_names)
+    )
 
 
 def _option_names(words: str) -> tuple[str, ...]:

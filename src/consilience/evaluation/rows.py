@@ -58,8 +58,8 @@ class CompareRow:
         if self.reviewed:
             return True
         small, large = self.protocol.resized_for_calls(1), self.protocol.resized_for_calls(2)
-        changed = {f for f in type(small).model_fields if getattr(small, f) != getattr(large, f)}
-        return bool(changed) and not changed & self.protocol.model_fields_set
+        changed_fields = {f for f in type(small).model_fields if getattr(small, f) != getattr(large, f)}
+        return bool(changed_fields) and not changed_fields & self.protocol.model_fields_set
 
     def on(self, task: Task) -> CompareRow:
         """Return the row with the task's answer pattern, if the protocol takes one and none was set."""
@@ -107,9 +107,11 @@ class CompareRow:
         if self.reviewed or not self.sizable or not task.private:
             return tokens // self.call_tokens(task)
         plain = self._plain_tokens(task)
-        held = [source for source in task.sources if source.seat is None or self.protocol.seat(source.seat) is not None]
-        private = replace(self, ceiling=True).call_tokens(task.model_copy(update={"sources": tuple(held)})) - plain
-        calls = max(tokens - private + len(held), 0) // plain  # every size reads all private sources at least once
+        seated = [
+            source for source in task.sources if source.seat is None or self.protocol.seat(source.seat) is not None
+        ]
+        private = replace(self, ceiling=True).call_tokens(task.model_copy(update={"sources": tuple(seated)})) - plain
+        calls = max(tokens - private + len(seated), 0) // plain  # every size reads all private sources at least once
         while calls > 0 and self.sized(calls)._run_tokens(task) > tokens:
             calls -= 1
         return calls
@@ -118,8 +120,8 @@ class CompareRow:
         """Return the min size that makes `PROBE_CALLS` calls of the kind of which larger sizes have more."""
         if self.reviewed:
             return 1 + PROBE_CALLS
-        held = {source.seat for source in task.sources if source.seat is not None}
-        sizes = range(1, len(held) + PROBE_CALLS + 1)
+        seats = {source.seat for source in task.sources if source.seat is not None}
+        sizes = range(1, len(seats) + PROBE_CALLS + 1)
         plain = {n: len(self.sized(n).protocol.first_speakers) - len(self.sized(n).holders(task)) for n in sizes}
         return next((n for n in sizes if plain[n] >= PROBE_CALLS), max(plain, key=plain.__getitem__))
 
@@ -131,8 +133,8 @@ class CompareRow:
         holders = self.holders(task)
         seats = [agent for agent in self.protocol.agents(None) if agent.id in holders]
         sizes = [self._size(opening, [seat]) for seat in seats]
-        _, *others = sorted([*sizes, *[plain] * (calls - len(sizes))])
-        return sum(others) + max_call
+        _, *later_sizes = sorted([*sizes, *[plain] * (calls - len(sizes))])
+        return sum(later_sizes) + max_call
 
     def _size(self, opening: Opening, agents: Sequence[Agent]) -> int:
         return int(CallSizes(opening, self.protocol, agents, thinking_tokens={"": self.thinking}).max_call.tokens)
@@ -164,7 +166,7 @@ def rows_of(protocols: Sequence[str | Protocol | CompareRow]) -> list[CompareRow
         else:
             row = CompareRow(_label(entry, named), entry)
             named.add(entry.name)
-        if any(other.label == row.label for other in rows):
+        if any(row_so_far.label == row.label for row_so_far in rows):
             raise SettingsError(f"two rows are both {row.label!r}", do="Give them different labels or settings.")
         rows.append(row)
     if not rows:
@@ -194,13 +196,13 @@ def ceiling_row(tasks: Sequence[Task], rows: Sequence[CompareRow]) -> CompareRow
     """Return one agent with every source; None if no source is private or the protocol of one call is not installed."""
     if not any(task.private for task in tasks):
         return None
-    own = next((row.protocol for row in rows if row.protocol.name == SOLO), None)
-    if own is None:
+    solo = next((row.protocol for row in rows if row.protocol.name == SOLO), None)
+    if solo is None:
         try:
-            own = find_protocol(SOLO)()
+            solo = find_protocol(SOLO)()
         except UnknownName:
             return None
-    return CompareRow(f"{SOLO}, all sources", own, ceiling=True)
+    return CompareRow(f"{SOLO}, all sources", solo, ceiling=True)
 
 
 def setup_of(row: CompareRow, *, sized: bool) -> RowSetup:
@@ -258,8 +260,12 @@ class TaskBudget:
         if self.resized(row):
             whole = row.sized(limit).protocol.estimate()
             return Estimate(min=1, max=whole.max) if self.budget.matched else whole
-        own = row.protocol.estimate()
-        return own if self.budget.calls is None else Estimate(min=min(own.min, limit), max=min(own.max, limit))
+        estimate = row.protocol.estimate()
+        return (
+            estimate
+            if self.budget.calls is None
+            else Estimate(min=min(estimate.min, limit), max=min(estimate.max, limit))
+        )
 
 
 def budget_for_task(budget: Budget, rows: Sequence[CompareRow], task: Task) -> TaskBudget:
@@ -328,23 +334,23 @@ class RowSize:
         if self.price is None:
             return []
         notes = []
-        spent = run.spent(match) or 0.0
-        where = f"{run.row} on task {run.task}, seed {run.seed}"
-        cost = f"it cost {amount(spent, match)} where the most expensive other row spent {amount(target, match)}"
+        amount_spent = run.spent(match) or 0.0
+        run_name = f"{run.row} on task {run.task}, seed {run.seed}"
+        cost = f"it cost {amount(amount_spent, match)} where the most expensive other row spent {amount(target, match)}"
         if not self.price.sure:
-            why = f" ({self.price.why})" if self.price.why else ""
+            price_note = f" ({self.price.why})" if self.price.why else ""
             basis = "the max cost of a call" if self.price.is_max else "the cost of calls that read private documents"
             notes.append(
-                f"{where}: {count(self.probes, 'probe')} did not measure the cost of a call{why}; "
+                f"{run_name}: {count(self.probes, 'probe')} did not measure the cost of a call{price_note}; "
                 f"its size of {run.size} follows from {basis}, and {cost}."
             )
-        elif run.calls >= self.calls and self._far(spent, target):
+        elif run.calls >= self.calls and self._far(amount_spent, target):
             notes.append(
-                f"{where}: its size of {run.size} is far from the one to be matched: {cost}; the probe measured "
-                f"{amount(self.price.each, match)} a call, and the run took {amount(spent / max(run.calls, 1), match)}."
+                f"{run_name}: its size of {run.size} is far from the one to be matched: {cost}; the probe measured "
+                f"{amount(self.price.each, match)} a call, and the run took {amount(amount_spent / max(run.calls, 1), match)}."
             )
         if self.lost:
-            notes.append(f"{where}: {count(self.lost, 'call')} of its probes interrupted, possibly charged.")
+            notes.append(f"{run_name}: {count(self.lost, 'call')} of its probes interrupted, possibly charged.")
         return notes
 
     def _far(self, spent: float, target: float) -> bool:
@@ -366,22 +372,22 @@ def price_of(row: CompareRow, task: Task, events: Iterable[Event], match: Match)
     Calls that every size makes once (by agents with private sources; of a reviewed row, the first answer) are kept apart from
     those of which larger sizes have more. If only the former have replies, all calls count alike.
     """
-    holders, why = row.holders(task), ""
-    plain, apart = _Costs(), _Costs()
+    holders, reason = row.holders(task), ""
+    plain, holder_costs = _Costs(), _Costs()
     first = ""
     for event in events:
         if isinstance(event, (CallCompleted, ReplyRejected)):
             first = first or event.key
-            once = event.key == first if row.reviewed else event.agent in holders
-            (apart if once else plain).add(event, match)
+            is_single_call = event.key == first if row.reviewed else event.agent in holders
+            (holder_costs if is_single_call else plain).add(event, match)
         elif isinstance(event, CallFailed):
-            why = event.failure.value
+            reason = event.failure.value
     if plain.each:
-        return CallPrice(plain.each, max(apart.total - plain.each * apart.answered, 0.0), sure=True)
-    if apart.each:
-        sure = not row.reviewed and len(holders) >= len(row.protocol.first_speakers)
-        return CallPrice(apart.each, sure=sure, why=why)
-    return CallPrice(why=why)
+        return CallPrice(plain.each, max(holder_costs.total - plain.each * holder_costs.answered, 0.0), sure=True)
+    if holder_costs.each:
+        is_certain = not row.reviewed and len(holders) >= len(row.protocol.first_speakers)
+        return CallPrice(holder_costs.each, sure=is_certain, why=reason)
+    return CallPrice(why=reason)
 
 
 class _Costs:

@@ -73,11 +73,11 @@ def _read_number(task: Task, report: Report, answer: str) -> float | None:
     if match is None or extract(task.answer_pattern, report.answer or "") != answer:
         return last_number(answer)
     text, start, end, stop = match
-    asked = _ASKED.search(text, 0, start)
-    if asked is None or end != stop:  # the pattern itself matches what follows
+    question_match = _ASKED.search(text, 0, start)
+    if question_match is None or end != stop:  # the pattern itself matches what follows
         return number_around(text, start, end)
-    rest = _REST.match(text, start)
-    last = rest.end() if rest else end
+    rest_match = _REST.match(text, start)
+    last = rest_match.end() if rest_match else end
     result = _RESULT.match(text, start, last)
     return number_around(text, result.end() if result else start, last, sole=True)
 

@@ -57,8 +57,8 @@ def interval(
             for start in range(0, resamples, block)
         ]
     )
-    tail = (1 - LEVEL) / 2
-    low, high = numpy.quantile(means, [tail, 1 - tail])
+    tail_probability = (1 - LEVEL) / 2
+    low, high = numpy.quantile(means, [tail_probability, 1 - tail_probability])
     return float(low), float(high)
 
 
@@ -114,8 +114,8 @@ def detectable_by_means(differences: Sequence[float]) -> float | None:
     if sum(difference != 0 for difference in differences) < MIN_DIFFERING:
         return None
     spread = math.sqrt(fmean(difference**2 for difference in differences))
-    shown = float(norm.isf((1 - LEVEL) / 2) + norm.isf(1 - POWER)) * spread / math.sqrt(len(differences))
-    return shown if shown <= 1 else None
+    detectable_mean = float(norm.isf((1 - LEVEL) / 2) + norm.isf(1 - POWER)) * spread / math.sqrt(len(differences))
+    return detectable_mean if detectable_mean <= 1 else None
 
 
 def detectable(tasks: int, discordant: float, *, power: float = POWER, level: float = LEVEL) -> float | None:
@@ -145,10 +145,10 @@ def _power(tasks: int, psi: float, delta: float, level: float) -> float:
 
     mean, width = tasks * psi, 9 * math.sqrt(tasks * psi * (1 - psi)) + 30
     differing = numpy.arange(max(0, int(mean - width)), min(tasks, int(mean + width)) + 1)
-    enough = binom.isf((1 - level) / 2, differing, 0.5) + 1  # min number whose upper tail is below half of 1 − level
+    min_wins = binom.isf((1 - level) / 2, differing, 0.5) + 1  # min number whose upper tail is below half of 1 − level
     share = min(1.0, (psi + delta) / (2 * psi)) if psi > 0 else 1.0
     likely = numpy.exp(binom.logpmf(differing, tasks, psi))  # pmf itself overflows on the smallest floats
-    return float(likely @ binom.sf(enough - 1, differing, share))
+    return float(likely @ binom.sf(min_wins - 1, differing, share))
 
 
 ALPHA = 0.05
@@ -197,9 +197,9 @@ def deviation_notes(runs: Sequence[Run], *, calls: bool) -> list[str]:
         if max(parts) > 0
     ]:
         notes.append(f"Over the limit, since calls used more than estimated: {'; '.join(beyond)}.")
-    if lost := {row: n for row, group in by_row.items() if (n := sum(run.lost for run in group))}:
-        counted = ", ".join(f"{row} {n}" for row, n in lost.items())
-        notes.append(f"Calls interrupted when a process ended, possibly charged and in no figure: {counted}.")
+    if lost_calls := {row: n for row, group in by_row.items() if (n := sum(run.lost for run in group))}:
+        counts = ", ".join(f"{row} {n}" for row, n in lost_calls.items())
+        notes.append(f"Calls interrupted when a process ended, possibly charged and in no figure: {counts}.")
     return notes
 
 
@@ -229,8 +229,8 @@ def row_difference(row: Sequence[Run], reference: Sequence[Run], *, seed: int = 
     by_task = [ours[task] - theirs[task] for task in shared]
     low, high = interval([ours[t] for t in shared], [theirs[t] for t in shared], seed=seed)
     better, worse = sum(d > 0 for d in by_task), sum(d < 0 for d in by_task)
-    once = all(len(runs) == len({run.task for run in runs}) for runs in (row, reference))
-    p = mcnemar(better, worse) if once else sign_flip(by_task, seed=seed)
+    single_runs = all(len(runs) == len({run.task for run in runs}) for runs in (row, reference))
+    p = mcnemar(better, worse) if single_runs else sign_flip(by_task, seed=seed)
     return Difference(
         row=row[0].row,
         reference=reference[0].row,
@@ -240,9 +240,11 @@ def row_difference(row: Sequence[Run], reference: Sequence[Run], *, seed: int = 
         high=high,
         better=better,
         worse=worse,
-        test="mcnemar" if once else "sign-flip",
+        test="mcnemar" if single_runs else "sign-flip",
         p=p,
-        detectable=detectable(len(shared), (better + worse) / len(shared)) if once else detectable_by_means(by_task),
+        detectable=detectable(len(shared), (better + worse) / len(shared))
+        if single_runs
+        else detectable_by_means(by_task),
         verdict=_verdict(low, high, p),
     )
 

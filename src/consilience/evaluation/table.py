@@ -45,10 +45,10 @@ def sentences(comparison: Comparison) -> list[str]:
     summary += _hold_words(comparison) + _ceiling_words(comparison)
     unanswered = {row.row: row.unanswered for row in comparison.rows if row.unanswered}
     if unanswered:
-        counted = ", ".join(f"{row} {n} of {_row(comparison, row).runs}" for row, n in unanswered.items())
-        summary.append(f"Not answered, and counted as wrong if the task has a reference: {counted}.")
-    if cut := [f"{row.row} {row.cut_short} of {row.runs}" for row in comparison.rows if row.cut_short]:
-        summary.append(f"Cut short by the budget, so not compared over a whole run: {', '.join(cut)}.")
+        counts = ", ".join(f"{row} {n} of {_row(comparison, row).runs}" for row, n in unanswered.items())
+        summary.append(f"Not answered, and counted as wrong if the task has a reference: {counts}.")
+    if cut_counts := [f"{row.row} {row.cut_short} of {row.runs}" for row in comparison.rows if row.cut_short]:
+        summary.append(f"Cut short by the budget, so not compared over a whole run: {', '.join(cut_counts)}.")
     if unequal := _unequal(comparison):
         summary.append(unequal)
     return [*summary, *comparison.notes]
@@ -84,11 +84,11 @@ def _conditions(comparison: Comparison) -> list[str]:
     limits = [run.limit for run in comparison.runs]
     bounds = format_range(min(limits), max(limits))
     if budget.matched:
-        sized = [setup.row for setup in comparison.setups if setup.sized]
+        sized_rows = [setup.row for setup in comparison.setups if setup.sized]
         unit = {"tokens": "to cost what", "calls": "to as many calls as", "cost": "to cost as much money as"}[
             budget.match
         ]
-        named = f"; {', '.join(sized)} sized {unit} the most expensive other row spent" if sized else ""
+        named = f"; {', '.join(sized_rows)} sized {unit} the most expensive other row spent" if sized_rows else ""
         budget_text = f"the max need of the most expensive row, {bounds} tokens a run{named}"
     else:
         budget_text = f"{bounds} {'calls' if budget.calls is not None else 'tokens'} a run"
@@ -117,9 +117,9 @@ def _answers(comparison: Comparison) -> list[str]:
 
 def _accuracy(comparison: Comparison) -> list[str]:
     repeated, magnitudes = len(comparison.seeds) > 1, any(row.orders is not None for row in comparison.rows)
-    head = ["protocol", "accuracy", "right", "unanswered"]
-    head += ["holds"] if repeated else []
-    head += ["mean error"] if magnitudes else []
+    headings = ["protocol", "accuracy", "right", "unanswered"]
+    headings += ["holds"] if repeated else []
+    headings += ["mean error"] if magnitudes else []
     rows = []
     for row in comparison.rows:
         cells = [
@@ -131,17 +131,17 @@ def _accuracy(comparison: Comparison) -> list[str]:
         cells += [NO_VALUE if row.holds is None else percent(row.holds)] if repeated else []
         cells += [NO_VALUE if row.orders is None else f"{row.orders:.2f} orders"] if magnitudes else []
         rows.append(cells)
-    return _table(head, rows)
+    return _table(headings, rows)
 
 
 def _costs(comparison: Comparison) -> list[str]:
-    matched, calls = comparison.budget.matched, comparison.budget.calls is not None
+    is_matched, calls = comparison.budget.matched, comparison.budget.calls is not None
     max_tokens = max((row.tokens for row in comparison.rows if not row.ceiling), default=0.0)
-    last = "of the most expensive" if matched else "of the calls allowed" if calls else "of the tokens allowed"
-    head = ["protocol", "calls", "tokens", last, "money", "time", "stopped", "similarity", "voices", "conformity"]
+    last = "of the most expensive" if is_matched else "of the calls allowed" if calls else "of the tokens allowed"
+    headings = ["protocol", "calls", "tokens", last, "money", "time", "stopped", "similarity", "voices", "conformity"]
     rows = []
     for row in comparison.rows:
-        part = (row.tokens / max_tokens if max_tokens else 0.0) if matched else row.spent
+        part = (row.tokens / max_tokens if max_tokens else 0.0) if is_matched else row.spent
         rows.append(
             [
                 row.row,
@@ -156,14 +156,14 @@ def _costs(comparison: Comparison) -> list[str]:
                 f"{row.conformity} of {row.changes}" if row.changes else NO_VALUE,
             ]
         )
-    return _table(head, rows)
+    return _table(headings, rows)
 
 
 def _voices(row: RowResult, runs: Sequence[Run]) -> str:
     """Return the number of first drafts, and how many independent ones they are worth if that is known."""
-    known = [run.effective for run in runs if run.effective is not None]
+    effective = [run.effective for run in runs if run.effective is not None]
     drafts = f"{row.voices:.3g}"
-    return f"{drafts} (worth {sum(known) / len(known):.2g})" if known and row.voices > 1 else drafts
+    return f"{drafts} (worth {sum(effective) / len(effective):.2g})" if effective and row.voices > 1 else drafts
 
 
 def _differences(comparison: Comparison) -> list[str]:
@@ -179,8 +179,8 @@ def _differences(comparison: Comparison) -> list[str]:
         ]
         for d in comparison.differences
     ]
-    head = ["rows", "points", "95 % interval", "better : worse", "p", "could be shown", "verdict"]
-    return _table(head, rows)
+    headings = ["rows", "points", "95 % interval", "better : worse", "p", "could be shown", "verdict"]
+    return _table(headings, rows)
 
 
 def _no_verdict(comparison: Comparison) -> str:
@@ -196,8 +196,8 @@ def _no_verdict(comparison: Comparison) -> str:
 def _hold_words(comparison: Comparison) -> list[str]:
     if len(comparison.seeds) < 2 or not any(run.position for run in comparison.runs):
         return []
-    held = ", ".join(f"{row.row} {percent(row.holds)}" for row in comparison.rows if row.holds is not None)
-    return [f"Repeats that end in the most frequent position: {held}."]
+    hold_shares = ", ".join(f"{row.row} {percent(row.holds)}" for row in comparison.rows if row.holds is not None)
+    return [f"Repeats that end in the most frequent position: {hold_shares}."]
 
 
 def _ceiling_words(comparison: Comparison) -> list[str]:
@@ -215,10 +215,10 @@ def _ceiling_words(comparison: Comparison) -> list[str]:
 
 def _unequal(comparison: Comparison) -> str:
     """Return which rows spent much less than the largest; budgets are equal, spending may differ."""
-    spent = {row.row: row.tokens for row in comparison.rows if not row.ceiling}
-    max_spent = max(spent.values(), default=0.0)
-    cheaper = [f"{row} {percent(n / max_spent)}" for row, n in spent.items() if max_spent and n < 0.8 * max_spent]
-    largest = max(spent, key=spent.__getitem__, default="")
+    tokens = {row.row: row.tokens for row in comparison.rows if not row.ceiling}
+    max_spent = max(tokens.values(), default=0.0)
+    cheaper = [f"{row} {percent(n / max_spent)}" for row, n in tokens.items() if max_spent and n < 0.8 * max_spent]
+    largest = max(tokens, key=tokens.__getitem__, default="")
     return f"Tokens spent were not equal; share of what {largest} spent: {', '.join(cheaper)}." if cheaper else ""
 
 
@@ -230,11 +230,11 @@ def _p(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}".rstrip("0").rstrip(".")
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(one_line(cell).replace("|", "\\|") for cell in cells) + " |"
 
-    return [line(head), "|" + "---|" * len(head), *map(line, rows)]
+    return [line(headings), "|" + "---|" * len(headings), *map(line, rows)]
 
 
 COLUMNS = [*Run.model_fields, "tokens"]

@@ -102,16 +102,16 @@ def shipped_sets() -> list[str]:
     return sorted(entry.name.removesuffix(".jsonl") for entry in folder.iterdir() if entry.name.endswith(".jsonl"))
 
 
-def load_tasks(where: str | Path) -> list[Task]:
+def load_tasks(source: str | Path) -> list[Task]:
     """Read a shipped set or a JSONL file. Raises `SettingsError` with file and line, `UnknownName`."""
-    if isinstance(where, str) and where in shipped_sets():
-        return read_tasks((files("consilience.evaluation") / "tasks" / f"{where}.jsonl").read_text("utf-8"), where)
-    path = Path(where).expanduser()
+    if isinstance(source, str) and source in shipped_sets():
+        return read_tasks((files("consilience.evaluation") / "tasks" / f"{source}.jsonl").read_text("utf-8"), source)
+    path = Path(source).expanduser()
     try:
         text = read_bounded_text(path, MAX_TASK_FILE_BYTES, encoding="utf-8-sig")
     except FileNotFoundError:
         raise UnknownName(
-            f"no task file and no shipped set {str(where)!r}", do=f"Shipped: {', '.join(shipped_sets())}."
+            f"no task file and no shipped set {str(source)!r}", do=f"Shipped: {', '.join(shipped_sets())}."
         ) from None
     except UnicodeDecodeError:
         raise SettingsError(
@@ -133,20 +133,20 @@ def read_tasks(text: str, name: str) -> list[Task]:
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
-        where = f"{name}, line {number}"
+        place = f"{name}, line {number}"
         try:
             task = Task.model_validate_json(line)
             json.loads(line, object_pairs_hook=_reject_repeated_keys, parse_int=str)
         except _RepeatedKey as error:
-            raise SettingsError(f"invalid task: {error}", where=where, do="Give it once.") from None
+            raise SettingsError(f"invalid task: {error}", where=place, do="Give it once.") from None
         except ValidationError as error:
             raise SettingsError(
-                f"invalid task: {describe_invalid(error, model=Task, owner='the task')}", where=where, do="Correct it."
+                f"invalid task: {describe_invalid(error, model=Task, owner='the task')}", where=place, do="Correct it."
             ) from None
         if task.id in lines_by_id:
             raise SettingsError(
                 f"the id {task.id!r} is already used in line {lines_by_id[task.id]}",
-                where=where,
+                where=place,
                 do="Give each task its own id.",
             )
         lines_by_id[task.id] = number
@@ -171,8 +171,8 @@ def _reject_repeated_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def select_tasks(tasks: Sequence[Task], *, only: Iterable[str] = (), limit: int | None = None) -> list[Task]:
     """Return the first `limit` tasks whose split or id is in `only`. Raises `UnknownName`, `SettingsError`."""
     names = list(only)
-    known = {task.split for task in tasks if task.split} | {task.id for task in tasks}
-    if unknown := [name for name in names if name not in known]:
+    known_names = {task.split for task in tasks if task.split} | {task.id for task in tasks}
+    if unknown := [name for name in names if name not in known_names]:
         splits = ", ".join(sorted({task.split for task in tasks if task.split})) or "none"
         raise UnknownName(f"no split and no task is named {unknown[0]!r}", do=f"Splits: {splits}.")
     if limit is not None and limit < 1:

@@ -131,12 +131,12 @@ def deliberation(
 
 def _task(messages: Sequence[ChatMessage]) -> str:
     """The messages so far. Raises `SettingsError` for content other than text, which agents would not see."""
-    for at, message in enumerate(messages, 1):
+    for number, message in enumerate(messages, 1):
         for part in () if isinstance(message.content, str) else message.content:
             if part.type not in _READABLE_CONTENT:
                 raise SettingsError(
                     f"agents read text only, and this sample holds content of the type {part.type!r}",
-                    where=f"message {at} ({message.role}) of the sample",
+                    where=f"message {number} ({message.role}) of the sample",
                     do="Give deliberation(…, task=…) a function that describes it in words, or leave such samples out.",
                 )
     with_text = [message for message in messages if message.text.strip()]
@@ -148,8 +148,8 @@ def _task(messages: Sequence[ChatMessage]) -> str:
 def _answered(state: TaskState, report: Report) -> TaskState:
     state.store.set(REPORT, report.model_dump(mode="json"))
     if report.stop_reason is StopReason.FAILED:
-        why = "; ".join(f"{seat.agent}: {seat.reason}" for seat in report.missing[:3])
-        raise ConsilienceError(f"the deliberation {report.session} failed: {why or 'no agent answered'}")
+        reasons = "; ".join(f"{seat.agent}: {seat.reason}" for seat in report.missing[:3])
+        raise ConsilienceError(f"the deliberation {report.session} failed: {reasons or 'no agent answered'}")
     library = need("inspect_ai.model", "inspect")
     models = ", ".join(dict.fromkeys(agent.model for agent in report.agents))
     state.output = library.ModelOutput.from_content(model=models, content=report.answer or "")

@@ -77,20 +77,20 @@ def shorten_observation(observation: str, max_chars: int) -> str:
     messages as fit, with a line for those left out."""
     if len(observation) <= max_chars:
         return observation
-    first, *others = _MESSAGE.split(observation.strip("\n"))
+    first, *later_messages = _MESSAGE.split(observation.strip("\n"))
     first = first[: max_chars // 2]
-    kept: list[str] = []
-    left = max_chars - len(first)
-    for message in reversed(others):
-        if len(message) > left:
+    kept_messages: list[str] = []
+    chars_left = max_chars - len(first)
+    for message in reversed(later_messages):
+        if len(message) > chars_left:
             break
-        kept.insert(0, message)
-        left -= len(message) + 1
-    if others and not kept:
-        kept = [others[-1][-left:]]
-    dropped = len(others) - len(kept)
+        kept_messages.insert(0, message)
+        chars_left -= len(message) + 1
+    if later_messages and not kept_messages:
+        kept_messages = [later_messages[-1][-chars_left:]]
+    dropped = len(later_messages) - len(kept_messages)
     gap = [f"({dropped} earlier messages are left out)"] if dropped else []
-    return "\n".join([first, *gap, *kept])
+    return "\n".join([first, *gap, *kept_messages])
 
 
 class DeliberatingAgent:

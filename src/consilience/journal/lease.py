@@ -24,14 +24,14 @@ def describe_process() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def live_holder(read: Callable[[], str | None]) -> str:
-    """Return the recorded holder of a lease that is taken; `read` reads it, as `describe_process` wrote it.
+def live_holder(read_holder: Callable[[], str | None]) -> str:
+    """Return the recorded holder of a lease that is taken; `read_holder` reads it, as `describe_process` wrote it.
 
     A process records itself just after it takes the lease. Until then the record names an earlier holder, so a holder that has
     ended is read again, for up to `HOLDER_SECONDS`; after that it is "another process".
     """
     deadline = time.monotonic() + HOLDER_SECONDS
-    while (holder := read()) is None or _has_ended(holder):
+    while (holder := read_holder()) is None or _has_ended(holder):
         if time.monotonic() > deadline:
             return "another process"
         time.sleep(0.01)
@@ -76,9 +76,9 @@ class Lease(Protocol):
 class MemoryLease:
     """The lease of a session of a store in memory: an entry of `held`, the leases of that store."""
 
-    def __init__(self, session: str, held: dict[str, MemoryLease]) -> None:
+    def __init__(self, session: str, leases: dict[str, MemoryLease]) -> None:
         self._session = session
-        self._held = held
+        self._held = leases
 
     def acquire(self, patience: float = 0.0) -> bool:
         return self._held.setdefault(self._session, self) is self
@@ -143,15 +143,15 @@ def _is_locked(file: Path) -> bool:
     import fcntl
 
     try:
-        seen = os.open(file, os.O_RDONLY)
+        descriptor = os.open(file, os.O_RDONLY)
     except OSError:
         return False
     try:
-        fcntl.flock(seen, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:  # a file system without locks
         return False
     finally:
-        os.close(seen)
+        os.close(descriptor)
     return False

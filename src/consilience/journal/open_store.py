@@ -28,8 +28,8 @@ def opened(store: Store | None, *, writing: bool = False) -> Iterator[Store]:
     if store is not None:
         yield store
         return
-    own = open_store(writing=writing)
+    opened_here = open_store(writing=writing)
     try:
-        yield own
+        yield opened_here
     finally:
-        own.close()
+        opened_here.close()

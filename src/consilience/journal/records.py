@@ -64,10 +64,10 @@ class SqliteRecords:
         self._records_checked = self._all_checked = path == MEMORY
 
     def sessions(self) -> list[str]:
-        found = [str(row[0]) for row in self._rows("SELECT id FROM sessions ORDER BY n")]
-        if not found:
+        session_ids = [str(row[0]) for row in self._rows("SELECT id FROM sessions ORDER BY n")]
+        if not session_ids:
             self._check_records()
-        return found
+        return session_ids
 
     def read(self, session: str, *, after: int = 0) -> list[AnyEvent]:
         sql = "SELECT seq, body FROM events WHERE session=? AND seq>? ORDER BY seq"
@@ -80,10 +80,10 @@ class SqliteRecords:
         return events
 
     def beginning(self, session: str) -> SessionStarted | None:
-        found = self._events("SELECT seq, body FROM events WHERE session=? AND seq=1", self._number(session))
-        if not found:
+        first_events = self._events("SELECT seq, body FROM events WHERE session=? AND seq=1", self._number(session))
+        if not first_events:
             self._check_records()
-        return found[0] if found and isinstance(found[0], SessionStarted) else None
+        return first_events[0] if first_events and isinstance(first_events[0], SessionStarted) else None
 
     def _events(self, sql: str, *values: object) -> list[AnyEvent]:
         try:
@@ -146,20 +146,20 @@ class SqliteRecords:
 
     def prompts(self, ids: Collection[str]) -> dict[str, tuple[str, ...]]:
         rows: dict[bytes, tuple[bytes | None, list[str]]] = {}
-        wanted = {raw_id(id) for id in ids}
-        while wanted:
+        raw_ids = {raw_id(id) for id in ids}
+        while raw_ids:
             bases = set()
-            for raw, base, added in self._by_id("SELECT id, base, added FROM prompts", wanted):
+            for raw, base, own_parts in self._by_id("SELECT id, base, added FROM prompts", raw_ids):
                 if isinstance(raw, bytes):
                     base = base if isinstance(base, bytes) else None
-                    rows[raw] = base, self._parts(added)
+                    rows[raw] = base, self._parts(own_parts)
                     bases.add(base)
-            wanted = {base for base in bases if base is not None and base not in rows}
+            raw_ids = {base for base in bases if base is not None and base not in rows}
         return {id: self._whole(id, rows) for id in ids}
 
-    def _parts(self, added: object) -> list[str]:
+    def _parts(self, own_parts: object) -> list[str]:
         try:
-            return [str(part) for part in json.loads(str(added))]
+            return [str(part) for part in json.loads(str(own_parts))]
         except ValueError as error:
             raise store_error(self.path, error) from error
 
@@ -170,18 +170,18 @@ class SqliteRecords:
         while raw is not None and len(pieces) <= len(rows):
             if raw not in rows:
                 raise self._missing("prompt", id, damaged=False)
-            raw, added = rows[raw]
-            pieces.append(added)
-        parts = tuple(part for added in reversed(pieces) for part in added)
+            raw, own_parts = rows[raw]
+            pieces.append(own_parts)
+        parts = tuple(part for own_parts in reversed(pieces) for part in own_parts)
         if raw is not None or PromptParts(parts).id != id:
             raise self._missing("prompt", id, damaged=True)
         return parts
 
     def _by_id(self, sql: str, ids: Collection[bytes]) -> Iterator[tuple[object, ...]]:
-        wanted = sorted(ids)
-        for start in range(0, len(wanted), MAX_PARAMETERS):
-            some = wanted[start : start + MAX_PARAMETERS]
-            yield from self._rows(f"{sql} WHERE id IN ({','.join('?' * len(some))})", *some)
+        sorted_ids = sorted(ids)
+        for start in range(0, len(sorted_ids), MAX_PARAMETERS):
+            batch = sorted_ids[start : start + MAX_PARAMETERS]
+            yield from self._rows(f"{sql} WHERE id IN ({','.join('?' * len(batch))})", *batch)
 
     def _missing(self, kind: str, id: str, *, damaged: bool) -> StoreUnusable:
         return StoreUnusable(f"{kind} {id} is {'damaged' if damaged else 'missing'}", where=self.path, do=RECOVERY)
@@ -192,8 +192,8 @@ class SqliteRecords:
             import difflib
 
             self._check_records()
-            known = self.sessions()
-            close = difflib.get_close_matches(session, known, 3) or known[-3:]
+            session_ids = self.sessions()
+            close = difflib.get_close_matches(session, session_ids, 3) or session_ids[-3:]
             raise UnknownName(
                 f"there is no session {session!r}",
                 where=self.path,

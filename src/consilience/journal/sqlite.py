@@ -158,10 +158,10 @@ class SqliteStore(SqliteRecords):
             self._replies_indexed = True
         row = next(iter(self._rows(FIND_REPLY, digest)), None)
         try:
-            found = EVENT.validate_json(str(row[0])) if row else None
+            recorded = EVENT.validate_json(str(row[0])) if row else None
         except ValidationError as error:
             raise store_error(self.path, error) from error
-        return found if isinstance(found, CallCompleted) else None
+        return recorded if isinstance(recorded, CallCompleted) else None
 
     def answer(self, session: str, key: str, text: str, by: str = "") -> None:
         journal = self.open(session)
@@ -169,8 +169,8 @@ class SqliteStore(SqliteRecords):
             awaited = {flight.key for flight in self.flights(session)}
             awaited |= {k for e in self.read(session) if isinstance(e, SessionParked) for k in e.awaited}
             if key not in awaited:
-                known = f"Awaited: {', '.join(sorted(awaited))}." if awaited else "Nothing is awaited."
-                raise UnknownName(f"no answer to {key!r} is awaited in session {session}", where=self.path, do=known)
+                choices = f"Awaited: {', '.join(sorted(awaited))}." if awaited else "Nothing is awaited."
+                raise UnknownName(f"no answer to {key!r} is awaited in session {session}", where=self.path, do=choices)
             journal.append(AnswerReceived(key=key, text=text_id(text), by=by), texts=[text])
             self._writer.flush()
         finally:
@@ -282,48 +282,48 @@ class SqliteJournal:
     def _statements(self, event: Event, texts: Iterable[str], prompt: PromptParts | None) -> list[SqlStatement]:
         if isinstance(event, CallStarted):
             return [(ADD_IN_FLIGHT, (self.number, event.key, event.agent, event.place))]
-        found = self._statements_for_texts(texts)
+        statements_found = self._statements_for_texts(texts)
         if prompt is not None:
-            found += self._statements_for_prompt(prompt)
+            statements_found += self._statements_for_prompt(prompt)
         self._seq += 1
         event.seq = self._seq
         body = event.__pydantic_serializer__.to_json(event, exclude_defaults=True).decode()
         # `type` is a default, and must be in the body nevertheless
         body = f'{{"type":"{event.type}"' + (f",{body[1:]}" if body != "{}" else "}")
-        found.append((ADD_EVENT, (self.number, self._seq, body)))
+        statements_found.append((ADD_EVENT, (self.number, self._seq, body)))
         if isinstance(event, _ENDS_FLIGHT):
-            found.append((END_IN_FLIGHT, (self.number, event.key)))
-        return found
+            statements_found.append((END_IN_FLIGHT, (self.number, event.key)))
+        return statements_found
 
     def _statements_for_texts(self, texts: Iterable[str]) -> list[SqlStatement]:
-        found: list[SqlStatement] = []
+        inserts: list[SqlStatement] = []
         for text in texts:
             id = text_id(text)
             if id not in self._texts:
                 self._texts.add(id)
-                found.append((ADD_TEXT, (raw_id(id), text)))
-        return found
+                inserts.append((ADD_TEXT, (raw_id(id), text)))
+        return inserts
 
     def _statements_for_prompt(self, prompt: PromptParts) -> list[SqlStatement]:
         """A prompt is stored as its longest stored prefix and the added parts; its shared opening gets a row of its own unless
         that prefix is longer. So every row belongs to a prompt that an event names."""
-        found: list[SqlStatement] = []
+        inserts: list[SqlStatement] = []
         whole = raw_id(prompt.id)
         if whole in self._prefixes:
-            return found
+            return inserts
         parts = prompt.parts
         ends = [n for n, part in enumerate(parts, 1) if part in self._ends]
         ids = prompt.prefixes((*ends, prompt.shared)) | {len(parts): whole}
-        known = max((n for n, id in ids.items() if id in self._prefixes), default=0)
+        known_length = max((n for n, id in ids.items() if id in self._prefixes), default=0)
         for length in (prompt.shared, len(parts)):
-            if length <= known:
+            if length <= known_length:
                 continue
-            added = to_json(parts[known:length]).decode()
-            found.append((ADD_PROMPT, (ids[length], ids.get(known), added)))
+            new_parts = to_json(parts[known_length:length]).decode()
+            inserts.append((ADD_PROMPT, (ids[length], ids.get(known_length), new_parts)))
             self._prefixes.add(ids[length])
             self._ends.add(parts[length - 1])
-            known = length
-        return found
+            known_length = length
+        return inserts
 
 
 # --- removal
@@ -371,17 +371,17 @@ class SqliteAdmin:
 
     def remove(self, sessions: Collection[str]) -> None:
         store = self._store
-        with _explain_full_disk("nothing was removed"), ExitStack() as held:
+        with _explain_full_disk("nothing was removed"), ExitStack() as leases:
             store.must_write()
             store.check_all()  # else texts that only a damaged record refers to would be removed
             journals = []
             for session in dict.fromkeys(sessions):
                 journals.append(store.open(session))
-                held.callback(journals[-1].release)
+                leases.callback(journals[-1].release)
             numbers = json.dumps([journal.number for journal in journals])
             store._writer.put([(statement, (numbers,) if "?1" in statement else ()) for statement in _REMOVE])
             store._writer.flush()
-            held.pop_all()
+            leases.pop_all()
             for journal in journals:
                 journal.lease.discard()
         _empty_log(store)
@@ -398,13 +398,13 @@ class SqliteAdmin:
         if store.path == ":memory:":
             return 0
         file = Path(store.path)
-        before = file.stat().st_size
+        size_before = file.stat().st_size
         with _explain_full_disk("the space of what was removed is not given back"):
             store.must_write()
             store.check_all()
             store._rows("VACUUM")
         _empty_log(store)
-        return max(0, before - file.stat().st_size)
+        return max(0, size_before - file.stat().st_size)
 
 
 @contextmanager

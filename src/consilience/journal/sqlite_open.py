@@ -111,9 +111,9 @@ def identity(path: str) -> tuple[int, int] | None:
     return (status.st_dev, status.st_ino) if status.st_size else None
 
 
-def check_there(path: str, opened: tuple[int, int] | None) -> None:
+def check_there(path: str, opened_identity: tuple[int, int] | None) -> None:
     """Raise `StoreUnusable` if the path no longer leads to the opened file: commits would be lost."""
-    if opened is not None and identity(path) != opened:
+    if opened_identity is not None and identity(path) != opened_identity:
         raise StoreUnusable(
             "the journal was removed, replaced or emptied while it was in use; what is written now would be lost",
             where=path,
@@ -161,10 +161,10 @@ def connect_to_read(path: str, refused: StoreUnusable) -> sqlite3.Connection:
     # The log is read with an index file, which a reader must create or, with exclusive access, keep in memory.
     # Without a log no process is writing, and the file is complete.
     logged = log.exists() and log.stat().st_size > 0
-    ways = (
+    attempts = (
         [(f"{file}?mode=ro", ""), (f"{file}?mode=rw", "EXCLUSIVE")] if logged else [(f"{file}?mode=ro&immutable=1", "")]
     )
-    for uri, locking in ways:
+    for uri, locking in attempts:
         db: sqlite3.Connection | None = None
         try:
             db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=1)
@@ -230,11 +230,11 @@ def _is_space_or_rights_error(refused: StoreUnusable) -> bool:
 def store_error(path: str, error: Exception) -> StoreUnusable:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     damaged = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-    unread = not code and isinstance(
+    is_unreadable = not code and isinstance(
         error, ValueError | sqlite3.OperationalError
     )  # Python's own: it is no text, no event
     misplaced = code == sqlite3.SQLITE_ERROR and "malformed JSON" in str(error)  # what stands where an event should
-    if damaged or unread or misplaced:
+    if damaged or is_unreadable or misplaced:
         return StoreUnusable(  # without the error's words, which may quote the record
             "the journal cannot be used, since the file is damaged or not a journal",
             where=path,
@@ -247,9 +247,9 @@ def store_error(path: str, error: Exception) -> StoreUnusable:
             do="Wait for it, or continue it if it is stopped (fg), then try again; what was committed is kept.",
         )
     if isinstance(error, IsADirectoryError | NotADirectoryError | FileExistsError):
-        why = "it is a directory" if isinstance(error, IsADirectoryError) else "a file is in its way"
+        reason = "it is a directory" if isinstance(error, IsADirectoryError) else "a file is in its way"
         return StoreUnusable(
-            f"the journal cannot be stored there: {why}",
+            f"the journal cannot be stored there: {reason}",
             where=path,
             do="Name another file, or another directory with CONSILIENCE_HOME.",
         )
@@ -286,15 +286,15 @@ Rows = Callable[[str], Sequence[tuple[object, ...]]]
 """Runs a statement that only reads."""
 
 
-def damaged(path: str, how: str) -> StoreUnusable:
-    return StoreUnusable(f"the journal is damaged: {how}", where=path, do=RECOVERY)
+def damaged(path: str, damage: str) -> StoreUnusable:
+    return StoreUnusable(f"the journal is damaged: {damage}", where=path, do=RECOVERY)
 
 
 def check_new(db: sqlite3.Connection, path: str) -> None:
     """Raise `StoreUnusable` for a database without a version that is not a journal, or is one that has lost its version."""
     tables = _tables(db)
-    if stranger := next((name for name in tables if name not in (*COLUMNS, "held")), None):
-        raise _foreign(path, stranger)
+    if foreign_table := next((name for name in tables if name not in (*COLUMNS, "held")), None):
+        raise _foreign(path, foreign_table)
     recorded = any(db.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone() for name in tables)
     if recorded and not db.execute("PRAGMA user_version").fetchone()[0]:  # unless another process has just made it
         raise damaged(path, "it has records and no version")

@@ -44,15 +44,15 @@ class PromptParts:
     def prefixes(self, lengths: Iterable[int]) -> dict[int, bytes]:
         """Return the content addresses, 16 bytes, of the prefixes of these lengths that there are, by length."""
         running = hashlib.sha256()
-        found: dict[int, bytes] = {}
+        digests: dict[int, bytes] = {}
         done = 0
         for length in sorted(lengths):
             if done < length <= len(self.parts):
-                added = "\x1e".join(self.parts[done:length])
-                running.update(added.encode("utf-8", "surrogatepass") + b"\x1e")
-                found[length] = running.digest()[:16]
+                new_text = "\x1e".join(self.parts[done:length])
+                running.update(new_text.encode("utf-8", "surrogatepass") + b"\x1e")
+                digests[length] = running.digest()[:16]
                 done = length
-        return found
+        return digests
 
     @property
     def id(self) -> str:

@@ -103,17 +103,17 @@ def parse_endpoint(name: str) -> Endpoint:
     return Endpoint(address, model.strip())
 
 
-def _refuse(what: str, do: str = "Write http://HOST:PORT/v1#MODEL.") -> NoReturn:
-    raise UnknownName(what, do=do)
+def _refuse(problem: str, do: str = "Write http://HOST:PORT/v1#MODEL.") -> NoReturn:
+    raise UnknownName(problem, do=do)
 
 
 def _without_model(address: str) -> UnknownName:
-    what = f"{address} names an endpoint without a model"
+    problem = f"{address} names an endpoint without a model"
     listing = list_models(address, PROBE_SECONDS) if is_loopback(address) else None
     if listing is not None and listing.models:
         names = ", ".join(listing.models[:10]) + (", …" if len(listing.models) > 10 else "")
-        return UnknownName(what, do=f"Write {address}#{listing.models[0]}. Models it lists: {names}.")
-    return UnknownName(what, do=f"Write {address}#MODEL, with a model that it serves.")
+        return UnknownName(problem, do=f"Write {address}#{listing.models[0]}. Models it lists: {names}.")
+    return UnknownName(problem, do=f"Write {address}#MODEL, with a model that it serves.")
 
 
 def normalize_address(url: str) -> str:
@@ -150,8 +150,8 @@ def prices_of(name: str, environ: Mapping[str, str]) -> Prices:
             return _configured[key]
         if key in free:
             return FREE
-    own = provider_at(address) if is_endpoint(name) else is_own_host(name.strip().partition(":")[0], address)
-    return "listed" if own else "unknown"
+    is_own = provider_at(address) if is_endpoint(name) else is_own_host(name.strip().partition(":")[0], address)
+    return "listed" if is_own else "unknown"
 
 
 def _free(environ: Mapping[str, str]) -> set[str]:
@@ -193,16 +193,16 @@ def provider_for(endpoint: Endpoint, key: str | None) -> Provider[AsyncOpenAI]:
     from pydantic_ai.profiles.openai import OpenAIModelProfile
     from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
-    known = provider_at(endpoint.address)
+    server = provider_at(endpoint.address)
     profile = OpenAIModelProfile(
         supports_json_object_output=False,  # asked for last, of a server that has refused a schema
         openai_chat_supports_multiple_system_messages=False,
-        openai_chat_supports_max_completion_tokens=known == "openai",  # servers that only know max_tokens ignore it
+        openai_chat_supports_max_completion_tokens=server == "openai",  # servers that only know max_tokens ignore it
     )
     provider = OpenAICompatibleProvider(
-        known or urlsplit(endpoint.address).netloc, base_url=endpoint.address, api_key=key, profile=profile
+        server or urlsplit(endpoint.address).netloc, base_url=endpoint.address, api_key=key, profile=profile
     )
-    if known != "openai":
+    if server != "openai":
         vars(provider.client).update(organization=None, project=None, _custom_headers={})
     return provider
 
@@ -277,9 +277,9 @@ def probe(environ: Mapping[str, str], seconds: float = PROBE_SECONDS) -> Discove
     Raises `SettingsError` for an invalid address in the environment, and nothing else.
     """
     urls = {provider: base_url(provider, environ) for provider in SERVERS}
-    here = {provider: url for provider, url in urls.items() if is_loopback(url)}
+    local_urls = {provider: url for provider, url in urls.items() if is_loopback(url)}
     answers = _answers_within(
-        seconds, {provider: partial(_models, SERVERS[provider], url, seconds) for provider, url in here.items()}
+        seconds, {provider: partial(_models, SERVERS[provider], url, seconds) for provider, url in local_urls.items()}
     )
     for provider, server in SERVERS.items():
         if models := answers.get(provider):
@@ -309,10 +309,10 @@ def _answers_within(seconds: float, questions: Mapping[str, Callable[[], T]]) ->
 
 def _models(server: Server, url: str, seconds: float) -> tuple[str, ...]:
     """Return the chat models that the server at `url` lists. Raises any exception."""
-    status, listed = _get(url, server.path, seconds)
+    status, listing = _get(url, server.path, seconds)
     if status != 200:
         return ()
-    entries = listed.get("models" if server.path == "/api/tags" else "data", [])
+    entries = listing.get("models" if server.path == "/api/tags" else "data", [])
     names = [
         str(entry.get("name") or entry.get("id") or "")
         for entry in entries
@@ -354,11 +354,11 @@ def list_models(url: str, seconds: float) -> Listing:
 
 def _listing(url: str, seconds: float) -> Listing:
     try:
-        status, listed = _get(url, f"{urlsplit(url).path.rstrip('/')}/models", seconds)
+        status, body = _get(url, f"{urlsplit(url).path.rstrip('/')}/models", seconds)
         if status != 200:
             wants_key = status in (401, 403)
             return Listing(problem=f"answers, but {'wants a key' if wants_key else 'lists no models'} (HTTP {status})")
-        models = tuple(str(entry["id"]) for entry in listed["data"])
+        models = tuple(str(entry["id"]) for entry in body["data"])
     except TimeoutError:
         return Listing(problem=f"does not answer within {seconds:g} s")
     except OSError as error:

@@ -62,10 +62,10 @@ def _http_date(value: str | None) -> datetime | None:
     if not value:
         return None
     try:
-        read = parsedate_to_datetime(value)
+        moment = parsedate_to_datetime(value)
     except (ValueError, TypeError, IndexError):
         return None
-    return read if read.tzinfo is not None else read.replace(tzinfo=UTC)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def translate(error: Exception, account: str, clean: Callable[[str], str]) -> ProviderError:
@@ -108,11 +108,11 @@ class _Detail:
         self.account = account
         self._clean = clean
 
-    def __call__(self, what: str, message: str = "", do: str = "") -> str:
+    def __call__(self, fault: str, message: str = "", do: str = "") -> str:
         message = self._clean(" ".join(_beginning(message).split()))
         if len(message) > _MAX_SHOWN_CHARS:
             message = message[: _MAX_SHOWN_CHARS - 1] + "…"
-        return f"{self.account}: {what}" + (f": {message.rstrip('.')}" if message else "") + (f". {do}" if do else "")
+        return f"{self.account}: {fault}" + (f": {message.rstrip('.')}" if message else "") + (f". {do}" if do else "")
 
 
 def _beginning(text: str) -> str:

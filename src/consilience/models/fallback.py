@@ -43,9 +43,9 @@ class Fallback:
 
     async def complete(self, request: ModelRequest) -> Completion:
         """Return the first answer. Raises the last model's error, with the failures of the others in its detail."""
-        sent, waited = 0, 0.0
-        earlier: list[str] = []
-        paid: list[Completion] = []
+        sent, seconds_waited = 0, 0.0
+        earlier_failures: list[str] = []
+        charged: list[Completion] = []
         for model in self.models:
             failure: ProviderError
             try:
@@ -53,31 +53,31 @@ class Fallback:
             except ProviderError as error:
                 failure = error
             else:
-                if not earlier:
+                if not earlier_failures:
                     return completion
-                whole = _add_usage([*paid, completion])
+                whole = _add_usage([*charged, completion])
                 return replace(
-                    whole, requests=sent + completion.requests, waited=waited + completion.waited, fallback=True
+                    whole, requests=sent + completion.requests, waited=seconds_waited + completion.waited, fallback=True
                 )
             if isinstance(failure.completion, Completion):
-                paid.append(failure.completion)
+                charged.append(failure.completion)
             sent += requests_of(failure)
-            waited += failure.waited
+            seconds_waited += failure.waited
             if model is self.models[-1] or (sent and not retry_allowed()):
                 break
-            earlier.append(failure.detail)
+            earlier_failures.append(failure.detail)
         failure = copy.copy(failure)  # a model may raise the same object each time
-        if earlier:
-            failure.detail = "; before that, ".join([failure.detail, *reversed(earlier)])
+        if earlier_failures:
+            failure.detail = "; before that, ".join([failure.detail, *reversed(earlier_failures)])
             failure.args = (failure.detail,)
-        vars(failure).update(requests=sent, waited=waited, completion=_add_usage(paid) if paid else None)
+        vars(failure).update(requests=sent, waited=seconds_waited, completion=_add_usage(charged) if charged else None)
         raise failure
 
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
         """Max price among the models; None if one of them is unknown."""
         prices = [model.price(tokens_in, tokens_out) for model in self.models]
-        known = [price for price in prices if price is not None]
-        return max(known) if len(known) == len(prices) else None
+        known_prices = [price for price in prices if price is not None]
+        return max(known_prices) if len(known_prices) == len(prices) else None
 
     async def close(self) -> None:
         for model in self.models:

@@ -89,8 +89,8 @@ def retry_allowed() -> bool:
 
 def requests_of(error: ProviderError) -> int:
     """Return the number of requests sent before `error` was raised."""
-    made = getattr(error, "requests", 1)
-    return made if isinstance(made, int) else 1
+    requests = getattr(error, "requests", 1)
+    return requests if isinstance(requests, int) else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +167,11 @@ class Limiter:
         """Return the result of `sending`, the number of failed requests before it, and the seconds waited.
 
         `deadline` is seconds per request from dispatch; `retries` bounds further requests after transient failures. Raises the last
-        `ProviderError` with the attributes `requests` and `waited`. A cancelled call holds no slot.
+        `ProviderError` with the attributes `requests` and `seconds_waited`. A cancelled call holds no slot.
         """
         ticket = self.ticket()
         running_count().expect()
-        sent, waited, attempt = 0, 0.0, 0
+        sent, seconds_waited, attempt = 0, 0.0, 0
         while True:
             mark = self.try_enter()
             if not mark:
@@ -179,20 +179,20 @@ class Limiter:
                 try:
                     mark = await self.enter(ticket)
                 except RateLimited as error:
-                    raise _with_counts(error, sent, waited) from None
-                waited += self.clock() - began
+                    raise _with_counts(error, sent, seconds_waited) from None
+                seconds_waited += self.clock() - began
             outcome = await self._send_once(sending, mark, deadline)
             if not isinstance(outcome, ProviderError):
-                return outcome, sent, waited
+                return outcome, sent, seconds_waited
             sent += requests_of(outcome)
             attempt += 1
-            worth = retries if outcome.retries is None else min(retries, outcome.retries)
-            if not outcome.transient or attempt > worth or self.is_closed or not retry_allowed():
-                raise _with_counts(outcome, sent, waited)
+            useful_retries = retries if outcome.retries is None else min(retries, outcome.retries)
+            if not outcome.transient or attempt > useful_retries or self.is_closed or not retry_allowed():
+                raise _with_counts(outcome, sent, seconds_waited)
             if not isinstance(outcome, RateLimited) and not outcome.retry_after:  # else the account's pause serves
                 began = self.clock()
                 await self.sleep(self.backoff(attempt))
-                waited += self.clock() - began
+                seconds_waited += self.clock() - began
 
     async def _send_once(self, sending: Callable[[], Awaitable[T]], mark: int, deadline: float) -> T | ProviderError:
         """One request in a slot, which is released in any case."""
@@ -245,11 +245,11 @@ class Limiter:
 
     def succeeded(self) -> None:
         """Release the slot after an answer."""
-        held_back = self._in_flight >= self._window - 1 or bool(self._waiting)
+        was_full = self._in_flight >= self._window - 1 or bool(self._waiting)
         self._in_flight -= 1
         if self._ramp != math.inf:
             self._recover()
-        elif held_back and self._window < self.pace.max_window and not self._is_calming():
+        elif was_full and self._window < self.pace.max_window and not self._is_calming():
             self._window = min(self.pace.max_window, self._window + (1 / self._window if self._was_cut else 0.5))
         self._streak = 0
         if self._waiting:
@@ -359,9 +359,9 @@ class Limiter:
 
     async def _open_when_due(self) -> None:
         while self._waiting and self._gate:
-            left = self._gate - self.clock()
-            if left > 0:
-                await self.sleep(left)
+            seconds_left = self._gate - self.clock()
+            if seconds_left > 0:
+                await self.sleep(seconds_left)
             self._release_waiters()
 
 
@@ -415,14 +415,14 @@ class Limited:
         return context_window(self.inner)
 
     async def complete(self, request: ModelRequest) -> Completion:
-        """Return the inner model's answer with `requests` and `waited` set. Raises as `Limiter.send` does."""
+        """Return the inner model's answer with `requests` and `seconds_waited` set. Raises as `Limiter.send` does."""
         limiter = self._limiter or limiter_for(self.inner.account, self._pace)
-        completion, failed, waited = await limiter.send(
+        completion, failed, seconds_waited = await limiter.send(
             lambda: self.inner.complete(request), deadline=self.deadline, retries=self.retries
         )
-        if not failed and not waited:
+        if not failed and not seconds_waited:
             return completion
-        return replace(completion, requests=failed + completion.requests, waited=waited + completion.waited)
+        return replace(completion, requests=failed + completion.requests, waited=seconds_waited + completion.waited)
 
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
         return self.inner.price(tokens_in, tokens_out)
@@ -431,8 +431,8 @@ class Limited:
         await self.inner.close()
 
 
-def _with_counts(error: ProviderError, sent: int, waited: float) -> ProviderError:
+def _with_counts(error: ProviderError, sent: int, seconds_waited: float) -> ProviderError:
     """Return a copy of the error with these counts; a model may raise the same object each time."""
     copied = copy.copy(error)
-    vars(copied).update(requests=sent, waited=waited)
+    vars(copied).update(requests=sent, waited=seconds_waited)
     return copied

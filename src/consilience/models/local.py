@@ -91,10 +91,10 @@ class LocalModel(Model):
         request = replace(request, temperature=temperature, seed=seed)
         running_count().expect()  # while the server loads, nothing is sent
         await self._running_server()
-        completion, failed, waited = await limiter_for(self.account, _PACE).send(
+        completion, failed, seconds_waited = await limiter_for(self.account, _PACE).send(
             lambda: self._send(request), deadline=DEADLINE_SECONDS, retries=1
         )
-        return replace(completion, requests=failed + completion.requests, waited=waited, cost=0.0)
+        return replace(completion, requests=failed + completion.requests, waited=seconds_waited, cost=0.0)
 
     async def close(self) -> None:
         """Release the server; the last model to release it stops it. The model may be used again afterwards."""
@@ -194,12 +194,12 @@ class _LlamaServer:
         """How it ended, in a few words."""
         code = self.ended.result()
         if code >= 0:
-            how = f"its process ended (exit code {code})"
+            description = f"its process ended (exit code {code})"
         elif -code == signal.SIGKILL:
-            how = "its process was killed, perhaps because memory is short"
+            description = "its process was killed, perhaps because memory is short"
         else:
-            how = f"its process crashed ({signal.Signals(-code).name})"
-        return how + (f": {self._last_error}" if self._last_error else "")
+            description = f"its process crashed ({signal.Signals(-code).name})"
+        return description + (f": {self._last_error}" if self._last_error else "")
 
     async def stop(self) -> None:
         """Kill the process, whatever it is doing, and return when it has ended. A process not started yet never will be."""
@@ -228,8 +228,8 @@ class _LlamaServer:
         except UserError as error:
             self.ready.set_exception(error)
         except OSError as error:
-            why = self._closed_early() if self._stopping else None
-            self.ready.set_exception(why or UnavailableModel(f"cannot start the process for {self.weights}: {error}"))
+            cause = self._closed_early() if self._stopping else None
+            self.ready.set_exception(cause or UnavailableModel(f"cannot start the process for {self.weights}: {error}"))
         finally:
             if not self.ended.done():
                 self.ended.set_result(code)
@@ -271,13 +271,13 @@ class _LlamaServer:
             return UnavailableModel(
                 f"llama.cpp cannot be loaded: {report['error']}", do="Run: pip install 'consilience[local]'"
             )
-        why = self._last_error or report.get("error") or self.describe_end()
-        where = str(locate(self.weights) or self.weights)
+        reason = self._last_error or report.get("error") or self.describe_end()
+        place = str(locate(self.weights) or self.weights)
         if self.weights in CATALOGUE:
             do = "The file is complete, so memory may be short: close other programs, or use a smaller model."
         else:
             do = "Check that it is a complete GGUF file of a chat model, and that there is memory for it."
-        return UnavailableModel(f"the model {self.alias} cannot be loaded: {why}", where=where, do=do)
+        return UnavailableModel(f"the model {self.alias} cannot be loaded: {reason}", where=place, do=do)
 
 
 _servers: dict[str, _LlamaServer] = {}

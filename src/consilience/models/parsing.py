@@ -77,34 +77,34 @@ def without_trace(text: str) -> str:
     if "<" not in text and "◁" not in text:
         return text
     for _ in range(MAX_PASSES):
-        rest = _without_traces(text)
-        if rest is None:
+        visible = _without_traces(text)
+        if visible is None:
             break
-        text = rest
+        text = visible
     return text
 
 
 def _without_traces(text: str) -> str | None:
     """One pass: return the text without its visible traces; None if there is none."""
     begin = 0
-    while opened := _OPENED.match(text, begin):
-        closed = _end_of(opened["name"]).search(text, opened.end())
-        begin = closed.end() if closed else len(text)
+    while opening_tag := _OPENED.match(text, begin):
+        closing_tag = _end_of(opening_tag["name"]).search(text, opening_tag.end())
+        begin = closing_tag.end() if closing_tag else len(text)
     ends = [match.end() for match in _CLOSED_ALONE.finditer(text, begin)]
     starts = list(_OPENED_LATER.finditer(text, begin))
     if ends or starts:
-        quoted = _quoted(text, begin)
-        ends = [end for end in ends if not quoted[end - 1]]
-        starts = [opened for opened in starts if not quoted[opened.start()]]
+        is_quoted = _quoted(text, begin)
+        ends = [end for end in ends if not is_quoted[end - 1]]
+        starts = [opening_tag for opening_tag in starts if not is_quoted[opening_tag.start()]]
     pieces, place = [], begin
-    for opened in starts:
-        start = opened.start()
-        if start < place or (opened["alone"] is None and not any(end > start for end in ends)):
+    for opening_tag in starts:
+        start = opening_tag.start()
+        if start < place or (opening_tag["alone"] is None and not any(end > start for end in ends)):
             continue
-        closed = _CLOSED.search(text, start)
-        if closed is None and not _PREAMBLE.fullmatch(text, begin, start):
+        closing_tag = _CLOSED.search(text, start)
+        if closing_tag is None and not _PREAMBLE.fullmatch(text, begin, start):
             continue
-        stop = closed.end() if closed else len(text)
+        stop = closing_tag.end() if closing_tag else len(text)
         ends = [end for end in ends if not start < end <= stop]
         pieces.append((place, start))
         place = stop
@@ -150,8 +150,8 @@ def parse_reply(text: str, returns: type[T]) -> T:
         raise Malformed("the reply is empty")
     objects = _objects(body)
     candidates = objects.whole[::-1]
-    if objects.cut is not None and (closed := _closed(objects.cut, returns)):
-        candidates.append(closed)
+    if objects.cut is not None and (completed := _closed(objects.cut, returns)):
+        candidates.append(completed)
     if not candidates:
         if prose.startswith("{"):
             raise Malformed("the reply is not a JSON object")
@@ -268,14 +268,14 @@ def _partial(fragment: str, *, strings: bool = True) -> dict[str, object] | None
 def _closed(fragment: str, returns: type[BaseModel]) -> dict[str, object] | None:
     """Close a cut object: without a last number, whose digits may be missing, and without a decision (a field that is not plain
     text) whose string is cut."""
-    closed = _partial(fragment)
-    if closed is None or closed != _partial(fragment, strings=False):
-        name = next(reversed(closed or {}), "")
-        if closed is not None and isinstance(closed[name], str) and not _is_prose(returns, name):
-            del closed[name]
-        return closed
+    fields = _partial(fragment)
+    if fields is None or fields != _partial(fragment, strings=False):
+        name = next(reversed(fields or {}), "")
+        if fields is not None and isinstance(fields[name], str) and not _is_prose(returns, name):
+            del fields[name]
+        return fields
     number = _LAST_NUMBER.search(fragment)
-    return _partial(fragment[: number.start()]) if number else closed
+    return _partial(fragment[: number.start()]) if number else fields
 
 
 def _is_prose(returns: type[BaseModel], name: str) -> bool:
@@ -323,6 +323,6 @@ def _required_strings(returns: type[BaseModel]) -> tuple[str, ...]:
 def _in_words(error: ValidationError) -> str:
     problems = []
     for item in error.errors(include_url=False, include_input=False)[:3]:
-        where = ".".join(str(part) for part in item["loc"]) or "the object"
-        problems.append(f"{where}: {item['msg'].removeprefix('Value error, ')}")
+        place = ".".join(str(part) for part in item["loc"]) or "the object"
+        problems.append(f"{place}: {item['msg'].removeprefix('Value error, ')}")
     return "; ".join(problems)

@@ -74,11 +74,11 @@ class ProgramModel(Model):
         return Completion(text=_redact(result.stdout.decode("utf-8", "replace").strip()), model=self._name)
 
     def _failure(self, code: int, stderr: bytes) -> ProviderError:
-        how = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
+        outcome = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
         message = " ".join(scrub(stderr.decode("utf-8", "replace"), _passed_values(os.environ)).split())
         if len(message) > 300:  # the cause is usually at the end
             message = f"…{message[-299:]}"
-        return ServerError(f"{self.account}: the program {how}" + (f": {message}" if message else ""))
+        return ServerError(f"{self.account}: the program {outcome}" + (f": {message}" if message else ""))
 
 
 def parse_command(name: str) -> list[str]:
@@ -176,7 +176,7 @@ async def run(argv: Sequence[str], stdin: bytes, *, cwd: str, env: Mapping[str, 
     loop = asyncio.get_running_loop()
     stdout, stderr = _PipeReader(loop, max_bytes), _PipeReader(loop, _MAX_STDERR_BYTES)
     child = ChildProcess(argv, env=env, cwd=cwd, stderr=subprocess.PIPE)
-    ended = asyncio.wrap_future(child.ended)
+    end = asyncio.wrap_future(child.ended)
     readers: list[tuple[asyncio.ReadTransport, _PipeReader]] = []
     writer: asyncio.WriteTransport | None = None
     try:
@@ -186,11 +186,11 @@ async def run(argv: Sequence[str], stdin: bytes, *, cwd: str, env: Mapping[str, 
         writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, pipes.stdin)
         writer.write(stdin)
         writer.close()  # once all is written
-        await asyncio.wait((ended, stdout.overflowed), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((end, stdout.overflowed), return_when=asyncio.FIRST_COMPLETED)
     finally:
         child.kill()  # also what an ended program left running
         try:
-            ends: list[asyncio.Future[Any]] = [ended, *(reader.closed for _, reader in readers)]
+            ends: list[asyncio.Future[Any]] = [end, *(reader.closed for _, reader in readers)]
             await asyncio.wait(ends, timeout=_PIPE_SECONDS)
         finally:
             for transport, _ in readers:
@@ -198,7 +198,7 @@ async def run(argv: Sequence[str], stdin: bytes, *, cwd: str, env: Mapping[str, 
             if writer is not None and writer.get_write_buffer_size():
                 writer.abort()  # no process is left to read the rest
             child.close_pipes()
-    code = None if stdout.overflowed.done() else ended.result()
+    code = None if stdout.overflowed.done() else end.result()
     return ProgramResult(code, bytes(stdout.data), bytes(stderr.data))
 
 

@@ -167,8 +167,8 @@ class ProviderModel:
         dropped = {name: loose.pop(name, None) for name in left_out}
         if "max_tokens" in dropped and self._other_limit is not None:
             body = settings.get("extra_body")
-            more = body if isinstance(body, dict) else {}
-            settings["extra_body"] = {**more, self._other_limit: dropped["max_tokens"]}
+            details = body if isinstance(body, dict) else {}
+            settings["extra_body"] = {**details, self._other_limit: dropped["max_tokens"]}
 
     def _completion(self, response: ModelResponse, sent: int) -> Completion:
         usage = credible_usage(response)
@@ -176,10 +176,10 @@ class ProviderModel:
         keys = keys_of(self._model)
         text = without_keys(_text(response), keys)
         reason = response.finish_reason or _clean_word(details.get("finish_reason") or "stop", keys)
-        answered = _clean_word(response.model_name or self._model.model_name, keys)
+        model_name = _clean_word(response.model_name or self._model.model_name, keys)
         completion = Completion(
             text=text,
-            model=answering_name(self.name, answered),
+            model=answering_name(self.name, model_name),
             tokens_in=usage.input_tokens,
             tokens_out=usage.output_tokens,
             tokens_thought=thought_tokens(response),
@@ -236,10 +236,10 @@ class ProviderModel:
 
         model = self._model
         try:
-            _, listed = get_snapshot().find_provider_model(model.model_name, None, model.system, None)
+            _, listed_model = get_snapshot().find_provider_model(model.model_name, None, model.system, None)
         except LookupError:
             return None
-        return listed.context_window
+        return listed_model.context_window
 
     async def close(self) -> None:
         """Close the connections. The model may be used again afterwards, on this event loop or another."""
@@ -291,12 +291,12 @@ _THOUGHT_DETAILS = ("reasoning_tokens", "thinking_tokens", "thoughts_tokens")
 def thought_tokens(response: ModelResponse) -> int:
     """Return the output tokens used for thinking: as counted by the provider, else estimated from the visible thinking."""
     usage = response.usage
-    counted = _counted_thinking(usage)
-    if not counted:
-        shown = sum(len(part.content.encode()) for part in response.parts if part.part_kind == "thinking")
-        written = len(_text(response).encode())
-        counted = usage.output_tokens * shown // (shown + written) if shown else 0
-    return min(counted, usage.output_tokens)
+    counted_tokens = _counted_thinking(usage)
+    if not counted_tokens:
+        thinking_bytes = sum(len(part.content.encode()) for part in response.parts if part.part_kind == "thinking")
+        text_bytes = len(_text(response).encode())
+        counted_tokens = usage.output_tokens * thinking_bytes // (thinking_bytes + text_bytes) if thinking_bytes else 0
+    return min(counted_tokens, usage.output_tokens)
 
 
 def _counted_thinking(usage: RequestUsage) -> int:
@@ -348,7 +348,10 @@ def _fixed_settings(model: LibraryModel, extra_body: dict[str, object] | None) -
     """
     settings: ModelSettings = {}
     listed = model.profile.get("openai_unsupported_model_settings", ())
-    unsupported = {*model.unsupported_settings, *(listed if isinstance(listed, tuple | list | frozenset) else ())}
+    unsupported = {
+        *model.unsupported_settings,
+        *(listed if isinstance(listed, tuple | list | frozenset) else ()),
+    }
     if not disable_retries(getattr(model, "client", None)) and "max_retries" not in unsupported:
         settings["max_retries"] = 0
     if extra_body and "extra_body" not in unsupported:

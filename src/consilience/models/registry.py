@@ -245,32 +245,32 @@ def connection_policy(provider: str, url: str) -> ConnectionPolicy:
     account = _account(provider, url)
     if not endpoints.is_loopback(url):
         return ConnectionPolicy(account, DEADLINE_SECONDS)
-    own = None if provider == "vllm" else Pace(initial_window=_MAX_LOCAL_IN_FLIGHT, max_window=_MAX_LOCAL_IN_FLIGHT)
-    return ConnectionPolicy(account, SERVER_DEADLINE_SECONDS, own)
+    pace = None if provider == "vllm" else Pace(initial_window=_MAX_LOCAL_IN_FLIGHT, max_window=_MAX_LOCAL_IN_FLIGHT)
+    return ConnectionPolicy(account, SERVER_DEADLINE_SECONDS, pace)
 
 
-def _library_model(asked: str, provider: str, model: str) -> LibraryModel:
+def _library_model(full_name_asked: str, provider: str, model: str) -> LibraryModel:
     from pydantic_ai import exceptions as library
     from pydantic_ai.models import infer_model
 
     check_environment(provider, os.environ)
 
     try:
-        if is_endpoint(asked):
-            endpoint = endpoints.parse_endpoint(asked)
-            own = endpoints.provider_for(endpoint, endpoint_key(endpoint))
-            return infer_model(f"openai-chat:{endpoint.model}", provider_factory=lambda _: own)
+        if is_endpoint(full_name_asked):
+            endpoint = endpoints.parse_endpoint(full_name_asked)
+            server_provider = endpoints.provider_for(endpoint, endpoint_key(endpoint))
+            return infer_model(f"openai-chat:{endpoint.model}", provider_factory=lambda _: server_provider)
         if provider in SERVERS:
-            kind = f"openai-chat:{model}" if provider in ("lmstudio", "llamacpp") else asked
+            kind = f"openai-chat:{model}" if provider in ("lmstudio", "llamacpp") else full_name_asked
             return infer_model(kind, provider_factory=lambda _: _server_provider(provider))
-        return infer_model(asked)
+        return infer_model(full_name_asked)
     except ImportError:
-        failure: UserError = _missing_extra(asked, provider)
+        failure: UserError = _missing_extra(full_name_asked, provider)
     except Exception as error:
         theirs = type(error).__module__.partition(".")[0] in ("openai", "anthropic", "google", "groq", "botocore")
         if not theirs and not isinstance(error, library.UserError | ValueError | RuntimeError):
             raise
-        failure = _unavailable(asked, provider, str(error))
+        failure = _unavailable(full_name_asked, provider, str(error))
     raise failure
 
 
@@ -337,9 +337,9 @@ def _makers() -> dict[str, str]:
     from pydantic_ai.models import known_model_names
 
     order = {provider: place for place, provider in enumerate(PROVIDERS)}
-    known = [name.split(":", 1) for name in known_model_names() if name.partition(":")[0] in order]
+    names = [name.split(":", 1) for name in known_model_names() if name.partition(":")[0] in order]
     makers: dict[str, str] = {}
-    for provider, model in sorted(known, key=lambda pair: order[pair[0]]):
+    for provider, model in sorted(names, key=lambda pair: order[pair[0]]):
         makers.setdefault(model, provider)
     return makers
 
@@ -421,12 +421,12 @@ def choose(environ: Mapping[str, str], config: Mapping[str, object]) -> Choice:
 
 
 def _unspent(environ: Mapping[str, str], chosen: str) -> dict[str, str]:
-    used = {variable for link in alternatives(chosen) for variable in key_variables(maker_of(link)[0])}
+    variables_used = {variable for link in alternatives(chosen) for variable in key_variables(maker_of(link)[0])}
     unspent: dict[str, str] = {}
     for provider, entry in PROVIDERS.items():
         if provider in SERVERS or entry.account:
             continue
         for variable in entry.keys:
-            if environ.get(variable) and variable not in used:
+            if environ.get(variable) and variable not in variables_used:
                 unspent.setdefault(variable, f"{provider}:MODEL")
     return unspent

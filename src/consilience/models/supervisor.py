@@ -72,9 +72,9 @@ def _wait(leader: int, lifeline: int, woken: int) -> int | None:
         ready, _, _ = select.select([lifeline, woken], [], [])
         if woken in ready:
             os.read(woken, 4096)
-            while (ended := _reap()) is not None and ended[0]:
-                if ended[0] == leader:
-                    return ended[1]
+            while (reaped := _reap()) is not None and reaped[0]:
+                if reaped[0] == leader:
+                    return reaped[1]
         if lifeline in ready:
             return None
 
@@ -87,10 +87,10 @@ def _end_all(leader: int, code: int | None, woken: int) -> int:
     deadline = time.monotonic() + _KILL_SECONDS
     while True:
         _kill_all(leader)
-        while (ended := _reap()) is not None and ended[0]:  # all that ended are reaped before the next search
-            if ended[0] == leader:
-                code = ended[1]
-        if ended is None or time.monotonic() > deadline:
+        while (reaped := _reap()) is not None and reaped[0]:  # all that ended are reaped before the next search
+            if reaped[0] == leader:
+                code = reaped[1]
+        if reaped is None or time.monotonic() > deadline:
             return -signal.SIGKILL if code is None else code
         if select.select([woken], [], [], _SEARCH_SECONDS)[0]:
             os.read(woken, 4096)

@@ -133,10 +133,10 @@ class _RecordedRun(AbstractCapability[Any]):
             return _tool_result(call.tool_name, result)
 
         digest = _digest(["tool", call.tool_name, call.args_as_dict()])
-        taken = await self.steps.use(self.tool_calls[call.tool_call_id], digest, work)
-        if taken.form == "retry":
-            raise ModelRetry(taken.text)
-        return json.loads(taken.text) if taken.form == "json" else taken.text
+        step_result = await self.steps.use(self.tool_calls[call.tool_call_id], digest, work)
+        if step_result.form == "retry":
+            raise ModelRetry(step_result.text)
+        return json.loads(step_result.text) if step_result.form == "json" else step_result.text
 
 
 class _RecordedModel(WrapperModel):
@@ -159,20 +159,20 @@ class _RecordedModel(WrapperModel):
         sending = _AgentRequest(self.wrapped, messages, model_settings, offered)
 
         async def send() -> StepResult:
-            made = await Limited(sending, deadline=DEADLINE_SECONDS, retries=RETRIES).complete(self._run.request)
+            completion = await Limited(sending, deadline=DEADLINE_SECONDS, retries=RETRIES).complete(self._run.request)
             return StepResult(
-                made.text,
+                completion.text,
                 "json",
-                made.tokens_in,
-                made.tokens_out,
-                made.tokens_cached,
-                made.cost,
-                made.requests,
-                made.tokens_thought,
+                completion.tokens_in,
+                completion.tokens_out,
+                completion.tokens_cached,
+                completion.cost,
+                completion.requests,
+                completion.tokens_thought,
             )
 
-        taken = await self._run.steps.ask(digest, send)
-        (response,) = ModelMessagesTypeAdapter.validate_json(taken.text)
+        result = await self._run.steps.ask(digest, send)
+        (response,) = ModelMessagesTypeAdapter.validate_json(result.text)
         assert isinstance(response, ModelResponse)
         self._run.tool_calls = {part.tool_call_id: n for n, part in enumerate(response.tool_calls, 1)}
         return _answering(response, self._run.request.returns, offered)
@@ -223,10 +223,10 @@ def _answering(response: ModelResponse, returns: type | None, offered: ModelRequ
     if returns is None or response.tool_calls or not response.text:
         return response
     try:
-        read: BaseModel = parse_reply(response.text, returns)
+        reply: BaseModel = parse_reply(response.text, returns)
     except Malformed:
         return response
-    output = read.model_dump_json(exclude_unset=True)
+    output = reply.model_dump_json(exclude_unset=True)
     if not offered.output_tools:
         return replace(response, parts=[TextPart(output)])
     return replace(response, parts=[*response.parts, ToolCallPart(offered.output_tools[0].name, output)])

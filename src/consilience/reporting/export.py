@@ -71,10 +71,10 @@ def as_json(record: SessionRecord) -> str:
 
 def as_markdown(record: SessionRecord) -> str:
     """Return front matter, the report, diagrams of the agents and of who read whom, and related sessions."""
-    more = "\n\n".join(filter(None, (*_diagrams(record), record.family)))
+    extra = "\n\n".join(filter(None, (*_diagrams(record), record.family)))
     if record.report is not None:
-        return front_matter(record) + "\n" + markdown(record.report, record.presentation, more=more)
-    return "\n".join(filter(None, (front_matter(record), partial_markdown(record), f"{more}\n" if more else "")))
+        return front_matter(record) + "\n" + markdown(record.report, record.presentation, addition=extra)
+    return "\n".join(filter(None, (front_matter(record), partial_markdown(record), f"{extra}\n" if extra else "")))
 
 
 def _diagrams(record: SessionRecord) -> Iterator[str]:
@@ -204,7 +204,7 @@ def _values(record: SessionRecord) -> dict[str, object]:
     state, report = record.state, record.report
     started = state.started
     created = datetime.fromtimestamp(record.created, UTC) if record.created is not None else None
-    spent = report.ledger.actual if report else None
+    usage = report.ledger.actual if report else None
     return {
         "session": record.session,
         "protocol": started.protocol if started else None,
@@ -214,11 +214,11 @@ def _values(record: SessionRecord) -> dict[str, object]:
         "stop_reason": report.stop_reason.value if report else None,
         "models": list(dict.fromkeys(agent.model for agent in state.agents)),
         "agents": len(voices(state.agents)),
-        "calls": spent.calls if spent else state.made,
-        "tokens_in": spent.tokens_in if spent else state.tokens_in,
-        "tokens_out": spent.tokens_out if spent else state.tokens_out,
-        "money_usd": spent.cost if spent else state.cost,
-        "seconds": spent.seconds if spent else state.seconds,
+        "calls": usage.calls if usage else state.made,
+        "tokens_in": usage.tokens_in if usage else state.tokens_in,
+        "tokens_out": usage.tokens_out if usage else state.tokens_out,
+        "money_usd": usage.cost if usage else state.cost,
+        "seconds": usage.seconds if usage else state.seconds,
         "parent": started.parent if started else None,
     }
 
@@ -250,9 +250,9 @@ def reads_diagram(reads: Reads, names: Mapping[str, str]) -> str:
     if not edges or len(edges) > MAX_DIAGRAM_ELEMENTS:
         return ""
     ids = {id: f"n{n}" for n, id in enumerate(dict.fromkeys([*reads.authors, *reads.readers]))}
-    shown = {id for pair in edges for id in pair}
+    drawn_agents = {id for pair in edges for id in pair}
     lines = ["flowchart LR"]
-    lines += [f'  {node}["{mermaid_label(names.get(id, id))}"]' for id, node in ids.items() if id in shown]
+    lines += [f'  {node}["{mermaid_label(names.get(id, id))}"]' for id, node in ids.items() if id in drawn_agents]
     lines += [f'  {ids[author]} -->|"{n}"| {ids[reader]}' for (reader, author), n in edges.items()]
     return _fenced(lines)
 
@@ -312,7 +312,7 @@ def _open(node: Any, *, names: bool = False) -> Any:
 
 
 def _added(*, prompt: bool) -> Schema:
-    added: Schema = {
+    fields: Schema = {
         "seq": {"type": "integer", "minimum": 1, "description": "Order of commit, from 1."},
         "bodies": {
             "type": "object",
@@ -321,10 +321,10 @@ def _added(*, prompt: bool) -> Schema:
         },
     }
     if prompt:
-        added["parts"] = {
+        fields["parts"] = {
             "type": "array",
             "items": {"type": "string", "pattern": "^[a-z]:"},
             "description": "The prompt: i:TEXT instructions, k:TEXT task, s:ID document, s:ID:FIRST-LAST lines of it, "
             "q:LABEL:MESSAGE quotation, t:TEXT words.",
         }
-    return added
+    return fields

@@ -78,9 +78,9 @@ def _descriptor(path: Path) -> int | None:
 
     It is written to directly: opening the path again would truncate `>> file` and fail for sockets and other users' pipes.
     """
-    own = (f"/proc/{os.getpid()}/fd", "/dev/fd")
+    descriptor_directories = (f"/proc/{os.getpid()}/fd", "/dev/fd")
     for _ in range(_MAX_LINKS):
-        if path.name.isdecimal() and os.path.realpath(path.parent) in own:
+        if path.name.isdecimal() and os.path.realpath(path.parent) in descriptor_directories:
             return int(path.name)
         if not path.is_symlink():
             return None
@@ -90,9 +90,9 @@ def _descriptor(path: Path) -> int | None:
 
 def _copy_content(descriptor: int, data: bytes) -> None:
     with os.fdopen(descriptor, "wb", buffering=0) as file:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[file.write(rest) or 0 :]
+        remaining = memoryview(data)
+        while remaining:
+            remaining = remaining[file.write(remaining) or 0 :]
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -28,7 +28,7 @@ class FollowedSession:
     """The session from which it was forked, in the end; itself if it is no fork."""
     agents: Sequence[Agent]
     forecasts: Sequence[Forecast]
-    held: date
+    held_on: date
     """The day on which it began, from which its agents reckon."""
 
 
@@ -80,7 +80,7 @@ def open_deadlines(sessions: Iterable[FollowedSession], resolutions: Iterable[Re
                 place = (followed.root, forecast.question, agent, finding, words)
                 if is_empty_remark(words) or place in deadlines or (followed.session, forecast.id) in resolved:
                     continue
-                day = deadline_of(words, followed.held)
+                day = deadline_of(words, followed.held_on)
                 deadlines[place] = Deadline(
                     followed.session, forecast.id, forecast.question, names[agent], finding, words, day
                 )
@@ -95,8 +95,8 @@ def brier(side: bool, confidence: float, outcome: bool) -> float:
 
     A side held with confidence c is the probability (1 + c) ÷ 2 for it: 0.5 without any confidence. That mapping is ours.
     """
-    held = (1 + confidence) / 2
-    return ((held if side else 1 - held) - outcome) ** 2
+    probability = (1 + confidence) / 2
+    return ((probability if side else 1 - probability) - outcome) ** 2
 
 
 def brier_scores(

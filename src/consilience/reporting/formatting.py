@@ -154,22 +154,22 @@ def describe_place(key: str) -> str:
 def demote_markdown(text: str) -> str:
     """Return `text` with headings two levels lower, HTML escaped and open code fences closed."""
     lines = printable(text).strip().split("\n")
-    shown: list[str] = []
+    demoted: list[str] = []
     fence = ""
     for line, tags in zip(lines, _tags_by_line(lines), strict=True):
         if fence:
-            shown.append(line)
+            demoted.append(line)
             if re.fullmatch(rf" {{0,3}}{fence[0]}{{{len(fence)},}}[ \t]*", line):
                 fence = ""
         elif opening := _FENCE.match(line):
             fence = opening[1]
-            shown.append(line.lstrip(" "))  # at the margin it is in no list, so its end is known
+            demoted.append(line.lstrip(" "))  # at the margin it is in no list, so its end is known
         else:
-            if shown and shown[-1].strip() and _UNDERLINE.fullmatch(line):
-                shown.append("")
+            if demoted and demoted[-1].strip() and _UNDERLINE.fullmatch(line):
+                demoted.append("")
             lower = _HEADING.sub(lambda match: match[1] + "#" * min(6, len(match[2]) + 2), line)
-            shown.append(tags.sub(lambda match: r"\<" if match[0] == "<" else match[0], lower))
-    return "\n".join([*shown, fence] if fence else shown)
+            demoted.append(tags.sub(lambda match: r"\<" if match[0] == "<" else match[0], lower))
+    return "\n".join([*demoted, fence] if fence else demoted)
 
 
 def escape_markdown(text: str) -> str:
@@ -196,8 +196,8 @@ def _tags_by_line(lines: Sequence[str]) -> Iterator[re.Pattern[str]]:
     """Yield for each line what to escape in it. Code within a line never reaches beyond its paragraph."""
     for _, paragraph in groupby(lines, key=lambda line: bool(line.strip())):
         together = list(paragraph)
-        closed = all(_FENCE.match(line) or _has_closed_code(line) for line in together)
-        yield from [_TAGS_OUTSIDE_CODE if closed else _TAGS] * len(together)
+        is_closed = all(_FENCE.match(line) or _has_closed_code(line) for line in together)
+        yield from [_TAGS_OUTSIDE_CODE if is_closed else _TAGS] * len(together)
 
 
 def _has_closed_code(line: str) -> bool:
@@ -222,14 +222,14 @@ def reply_text(text: str) -> str:
     try:
         value, _ = json.JSONDecoder().raw_decode(body)
     except (ValueError, RecursionError):
-        cut = _CUT_TEXT.search(body)
-        if cut is None:
+        cut_match = _CUT_TEXT.search(body)
+        if cut_match is None:
             return (
                 f"(a reply of {count(len(text), 'character')} in a form that could not be read)"
                 if _is_json(body)
                 else text
             )
-        return f"{_unescaped(cut[1])} [cut off]"
+        return f"{_unescaped(cut_match[1])} [cut off]"
     if isinstance(value, dict):
         free_text = value.get("text")
         return free_text if isinstance(free_text, str) else _fields(value)

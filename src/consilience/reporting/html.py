@@ -124,7 +124,7 @@ def _views(record: SessionRecord) -> list[dict[str, str]]:
     """Return name, heading, picture and text of every view that the report does not contain."""
     folded = folded_views(record)
     blocks, links = {view.name: view.blocks for view in record.presentation.views}, LineLinks(anchors_of(record))
-    shown = []
+    rendered = []
     for name, view in views_of(record).items():
         if name not in folded:
             data = view.fold(record)
@@ -133,8 +133,8 @@ def _views(record: SessionRecord) -> list[dict[str, str]]:
             else:
                 words = Markup("<pre>{}</pre>").format(strip_invalid_xml(view.text(data, VIEW_COLUMNS)))
             picture = Markup(view.draw(data).svg())
-            shown.append({"name": name, "heading": view.heading, "picture": picture, "words": words})
-    return shown
+            rendered.append({"name": name, "heading": view.heading, "picture": picture, "words": words})
+    return rendered
 
 
 def fragment(report: Report) -> str:
@@ -209,9 +209,9 @@ def document_html(
 class LineLinks:
     """Marks the lines of blocks, and replaces the marks by links once the blocks are rendered."""
 
-    def __init__(self, anchors: Mapping[str, str], own: Mapping[str, str] | None = None) -> None:
-        """`anchors`: places on the page, by id; `own`: those of paragraphs that show a message."""
-        self._own = own or {}
+    def __init__(self, anchors: Mapping[str, str], own_anchors: Mapping[str, str] | None = None) -> None:
+        """`anchors`: places on the page, by id; `own_anchors`: those of paragraphs that show a message."""
+        self._own = own_anchors or {}
         self._anchors = {**self._own, **anchors}
         self._lines: list[str] = []
 
@@ -251,15 +251,15 @@ class LineLinks:
         return (*row[:-1], row[-1] + self._mark(refs))
 
     def _mark(self, refs: Refs) -> str:
-        known = [ref for ref in dict.fromkeys(refs) if ref in self._anchors]
-        if not known:
+        linked_refs = [ref for ref in dict.fromkeys(refs) if ref in self._anchors]
+        if not linked_refs:
             return ""
         links = [
             f'<a href="#{self._anchors[ref]}" title="{escape_xml(ref)}" aria-label="{escape_xml(ref)}">↗</a>'
-            for ref in known[:MAX_LINKS]
+            for ref in linked_refs[:MAX_LINKS]
         ]
-        more = f" +{len(known) - MAX_LINKS}" if len(known) > MAX_LINKS else ""
-        return self._replaced_by(f' <span class="refs">{"".join(links)}{more}</span>')
+        rest_note = f" +{len(linked_refs) - MAX_LINKS}" if len(linked_refs) > MAX_LINKS else ""
+        return self._replaced_by(f' <span class="refs">{"".join(links)}{rest_note}</span>')
 
     def _place(self, anchor: str) -> str:
         return self._replaced_by(f'<span id="{anchor}"></span>')
@@ -272,8 +272,8 @@ class LineLinks:
 def _own_anchors(document: ReportDocument) -> dict[str, str]:
     parts = (*(chapter.blocks for chapter in document.chapters), *(section.blocks for section in document.folded))
     blocks = (block for part in parts for block in part)
-    shown = (block.shows for block in blocks if isinstance(block, Paragraph) and block.shows)
-    return {id: f"said-{n}" for n, id in enumerate(shown, 1)}
+    shown_refs = (block.shows for block in blocks if isinstance(block, Paragraph) and block.shows)
+    return {id: f"said-{n}" for n, id in enumerate(shown_refs, 1)}
 
 
 def _block_html(block: Block | MarkdownBlock, down: int, links: LineLinks) -> str:

@@ -37,16 +37,16 @@ def markdown(
     heading: bool = True,
     files: Sequence[Path] = (),
     stored: bool = True,
-    more: str = "",
+    addition: str = "",
 ) -> str:
     """Return a report as Markdown, down to its line of figures.
 
     `presentation` is the one stored with it; default: as its protocol's code makes it. `heading` puts the task on top,
-    `more` is a section below the figures, `files` are listed at the end, `stored` adds the commands that replay the session.
+    `addition` is a section below the figures, `files` are listed at the end, `stored` adds the commands that replay the session.
     """
     document = report_document(report, present(report) if presentation is None else presentation, stored=stored)
-    written = "Written: " + ", ".join(f"`{path}`" for path in files) if files else ""
-    return document_markdown(document, heading=heading, more=(more, written))
+    files_line = "Written: " + ", ".join(f"`{path}`" for path in files) if files else ""
+    return document_markdown(document, heading=heading, additions=(addition, files_line))
 
 
 def headline(report: Report, presentation: Presentation | None = None) -> str:
@@ -54,12 +54,12 @@ def headline(report: Report, presentation: Presentation | None = None) -> str:
     return f"**{escape_markdown(headline_text(report, present(report) if presentation is None else presentation))}**"
 
 
-def document_markdown(document: ReportDocument, *, heading: bool = True, more: Sequence[str] = ()) -> str:
-    """Return a document without its folded sections. `more` is Markdown below its footer."""
+def document_markdown(document: ReportDocument, *, heading: bool = True, additions: Sequence[str] = ()) -> str:
+    """Return a document without its folded sections. `additions` is Markdown below its footer."""
     parts = [f"# {document.title}" if heading and document.title is not None else "", f"**{document.status}**"]
     for chapter in document.chapters:
         parts += [chapter_heading(chapter), blocks_markdown(chapter.blocks)]
-    parts += [footer_markdown(document), *more]
+    parts += [footer_markdown(document), *additions]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -125,8 +125,8 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _diff(diff: Diff) -> str:
     lines = printable(diff.text).split("\n")
     fence = "`" * (max((len(line) - len(line.lstrip("+- `")) for line in lines), default=0) + 3)
-    head = f"{escape_markdown(diff.heading)}\n\n" if diff.heading else ""
-    return f"{head}{fence}diff\n" + "\n".join(lines) + f"\n{fence}"
+    heading = f"{escape_markdown(diff.heading)}\n\n" if diff.heading else ""
+    return f"{heading}{fence}diff\n" + "\n".join(lines) + f"\n{fence}"
 
 
 # --- on a terminal
@@ -169,9 +169,9 @@ def _render(text: str, stream: TextIO) -> None:
     class ReportMarkdown(Markdown):
         elements: ClassVar[dict[str, type[MarkdownElement]]] = {**Markdown.elements, "heading_open": LeftHeading}
 
-    shown = ReportMarkdown(text, hyperlinks=False)
-    for inner in (child for token in shown.parsed for child in token.children or ()):
+    rendered = ReportMarkdown(text, hyperlinks=False)
+    for inner in (child for token in rendered.parsed for child in token.children or ()):
         if inner.type == "softbreak":  # lines of a checklist or an address must not run together
             inner.type = "hardbreak"
     console = Console(file=stream, highlight=False, theme=Theme(_STYLES))
-    console.print(shown, width=min(console.width, MAX_WIDTH))
+    console.print(rendered, width=min(console.width, MAX_WIDTH))

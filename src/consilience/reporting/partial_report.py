@@ -137,15 +137,15 @@ def _as_code(keys: Iterable[str]) -> str:
 
 def _call_line(call: Ended, record: SessionRecord) -> str:
     agent = escape_markdown(record.names.get(call.agent, call.agent))
-    head = f"- {escape_markdown(describe_place(call.key))} · **{agent}**"
+    opening = f"- {escape_markdown(describe_place(call.key))} · **{agent}**"
     match call:
         case CallCompleted():
-            return f"{head}: {escape_markdown(one_line(reply_text(record.text(call.text)), MAX_EXCERPT_CHARS))}"
+            return f"{opening}: {escape_markdown(one_line(reply_text(record.text(call.text)), MAX_EXCERPT_CHARS))}"
         case ReplyRejected():
-            return f"{head}: *invalid reply: {escape_markdown(one_line(call.error, MAX_ERROR_CHARS))}*"
+            return f"{opening}: *invalid reply: {escape_markdown(one_line(call.error, MAX_ERROR_CHARS))}*"
         case CallFailed():
             detail = escape_markdown(one_line(call.detail, MAX_ERROR_CHARS))
-            return f"{head}: *no reply, {call.failure.value}: {detail}*"
+            return f"{opening}: *no reply, {call.failure.value}: {detail}*"
 
 
 def _call_json(call: Ended, record: SessionRecord) -> dict[str, object]:

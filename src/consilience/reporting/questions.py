@@ -50,29 +50,29 @@ class Form:
         inner = [n for n in _listed(node.get("anyOf")) if n != {"type": "null"}]
         return self.resolved(inner[0]) if len(inner) == 1 else node
 
-    def optional(self, node: object) -> bool:
+    def is_nullable(self, node: object) -> bool:
         return isinstance(node, Mapping) and {"type": "null"} in _listed(node.get("anyOf"))
 
-    def may_be_left_out(self, node: SchemaNode) -> set[str]:
+    def optional_fields(self, node: SchemaNode) -> set[str]:
         """Return the names of the fields of an object that may be null."""
-        return {str(name) for name, inner in _properties(node).items() if self.optional(inner)}
+        return {str(name) for name, inner in _properties(node).items() if self.is_nullable(inner)}
 
     def items(self, node: SchemaNode) -> SchemaNode:
         return self.resolved(node.get("items"))
 
-    def words(self, node: SchemaNode | None = None) -> str:
+    def describe(self, node: SchemaNode | None = None) -> str:
         """Return `points: list of [words], at most 3; text: words`."""
-        return "; ".join(f"{name}: {self.described(inner)}" for name, inner in self.fields(node).items())
+        return "; ".join(f"{name}: {self.describe_field(inner)}" for name, inner in self.fields(node).items())
 
-    def described(self, node: SchemaNode) -> str:
+    def describe_field(self, node: SchemaNode) -> str:
         if options := choices(node):
             return f"one of {', '.join(options)}"
         match node.get("type"):
             case "object":
-                return f"{{{self.words(node)}}}"
+                return f"{{{self.describe(node)}}}"
             case "array":
                 limit = f", at most {node['maxItems']}" if "maxItems" in node else ""
-                return f"list of [{self.described(self.items(node))}]{limit}"
+                return f"list of [{self.describe_field(self.items(node))}]{limit}"
             case "boolean":
                 return "true or false"
             case "integer" | "number":
@@ -80,42 +80,42 @@ class Form:
                 return " ".join(["a number", *bounds])
         return "words"
 
-    def wrong(self, value: object, node: SchemaNode | None = None, at: str = "") -> str:
+    def find_error(self, value: object, node: SchemaNode | None = None, path: str = "") -> str:
         """Return an error message for a value; "" if it is valid."""
         node = self.resolved(self.schema if node is None else node)
-        where = at or "the answer"
+        label = path or "the answer"
         if options := choices(node):
-            return "" if value in options else f"{where} must be {self.described(node)}"
+            return "" if value in options else f"{label} must be {self.describe_field(node)}"
         match node.get("type"):
             case "object":
-                return self._wrong_object(value, node, at)
+                return self._find_object_error(value, node, path)
             case "array":
                 if not isinstance(value, list):
-                    return f"{where} must be a list"
-                errors = (self.wrong(item, self.items(node), f"{where} {n}") for n, item in enumerate(value, 1))
+                    return f"{label} must be a list"
+                errors = (self.find_error(item, self.items(node), f"{label} {n}") for n, item in enumerate(value, 1))
                 return next(filter(None, errors), "")
             case "boolean":
-                return "" if isinstance(value, bool) else f"{where} must be true or false"
+                return "" if isinstance(value, bool) else f"{label} must be true or false"
             case "integer" | "number":
-                return "" if _fits(value, node) else f"{where} must be {self.described(node)}"
+                return "" if _fits(value, node) else f"{label} must be {self.describe_field(node)}"
         if not isinstance(value, str):
-            return f"{where} must be a text"
-        return "" if value.strip() else f"{where} must not be empty"
+            return f"{label} must be a text"
+        return "" if value.strip() else f"{label} must not be empty"
 
-    def _wrong_object(self, value: object, node: SchemaNode, at: str) -> str:
+    def _find_object_error(self, value: object, node: SchemaNode, path: str) -> str:
         if not isinstance(value, dict):
-            return f"{at or 'the answer'} must be an object with {self.words(node)}"
+            return f"{path or 'the answer'} must be an object with {self.describe(node)}"
         properties = _properties(node)
         if unknown := [name for name in value if name not in properties]:
-            return f"{at} has no {unknown[0]}" if at else f"there is no field {unknown[0]}"
+            return f"{path} has no {unknown[0]}" if path else f"there is no field {unknown[0]}"
         for name, inner in properties.items():
-            if name not in value or (value[name] is None and self.optional(inner)):
+            if name not in value or (value[name] is None and self.is_nullable(inner)):
                 continue
-            if error := self.wrong(value[name], self.resolved(inner), f"{at}.{name}" if at else name):
+            if error := self.find_error(value[name], self.resolved(inner), f"{path}.{name}" if path else name):
                 return error
         return ""
 
-    def read(self, text: str) -> str:
+    def reply_from(self, text: str) -> str:
         """Return typed text as a reply: JSON, or plain text if that suffices. Raises `ValueError` with the error message."""
         if not text.strip():
             raise ValueError("the answer is empty")
@@ -124,8 +124,8 @@ class Form:
         except ValueError:
             value = None
         if isinstance(value, dict):
-            if wrong := self.wrong(value):
-                raise ValueError(wrong)
+            if error := self.find_error(value):
+                raise ValueError(error)
             return text
         if self.prose:
             return text
@@ -134,7 +134,7 @@ class Form:
             ((name, node),) = fields.items()
             if (chosen := match_choice(text, choices(node))) is not None:
                 return json.dumps({name: chosen}, ensure_ascii=False)
-        raise ValueError(f"the answer must be a JSON object with {self.words()}")
+        raise ValueError(f"the answer must be a JSON object with {self.describe()}")
 
 
 _BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
@@ -159,13 +159,13 @@ def _fits(value: object, node: SchemaNode) -> bool:
         return False
     if node.get("type") == "integer" and value != int(value):
         return False
-    low, above = node.get("minimum", value), node.get("exclusiveMinimum")
-    high, below = node.get("maximum", value), node.get("exclusiveMaximum")
+    low, exclusive_low = node.get("minimum", value), node.get("exclusiveMinimum")
+    high, exclusive_high = node.get("maximum", value), node.get("exclusiveMaximum")
     return (
         (not isinstance(low, int | float) or value >= low)
         and (not isinstance(high, int | float) or value <= high)
-        and (not isinstance(above, int | float) or value > above)
-        and (not isinstance(below, int | float) or value < below)
+        and (not isinstance(exclusive_low, int | float) or value > exclusive_low)
+        and (not isinstance(exclusive_high, int | float) or value < exclusive_high)
     )
 
 
@@ -204,8 +204,8 @@ def pending_questions(
     events: Iterable[Event], text: Callable[[str], str], prompt: Callable[[str], tuple[str, ...]]
 ) -> list[Question]:
     """Return the calls that wait for an answer from outside, in the order in which they were asked."""
-    asked: dict[str, CallAwaited] = {}
-    answered: set[str] = set()
+    open_calls: dict[str, CallAwaited] = {}
+    answered_keys: set[str] = set()
     text_ids: dict[str, str] = {}
     started: SessionStarted | None = None
     for event in events:
@@ -213,26 +213,26 @@ def pending_questions(
             case SessionStarted():
                 started = event
             case CallAwaited():
-                asked[event.key] = event
+                open_calls[event.key] = event
             case AnswerReceived():
-                answered.add(event.key)
+                answered_keys.add(event.key)
             case CallCompleted() | CallFailed() | ReplyRejected():
-                asked.pop(event.key, None)
-                answered.discard(event.key)
+                open_calls.pop(event.key, None)
+                answered_keys.discard(event.key)
                 if isinstance(event, CallCompleted):
                     text_ids[event.key] = event.text
             case MessagePublished():
                 text_ids[event.id] = event.text
-    pending = []
-    for event in asked.values():
+    questions = []
+    for event in open_calls.values():
         parts = prompt(event.prompt)
         words = "\n\n".join(_part(part, started, text_ids, text) for part in parts)
         form = Form(json.loads(text(event.form)), event.prose) if event.form else None
         seconds = started.human_deadline if started is not None else None
         until = event.asked_at + seconds if seconds is not None and event.asked_at and not event.ticket else None
-        is_answered = event.key in answered
-        pending.append(Question(event.key, event.agent, event.attempt, words, form, is_answered, until, event.ticket))
-    return pending
+        is_answered = event.key in answered_keys
+        questions.append(Question(event.key, event.agent, event.attempt, words, form, is_answered, until, event.ticket))
+    return questions
 
 
 def quotations_as_text(sent: str) -> str:
@@ -245,15 +245,17 @@ def quotation(label: str, text: str) -> str:
 
 
 def _part(part: str, started: SessionStarted | None, text_ids: Mapping[str, str], text: Callable[[str], str]) -> str:
-    kind, _, rest = part.partition(":")
+    kind, _, reference = part.partition(":")
     if kind == "q":
-        label, _, id = rest.partition(":")
+        label, _, id = reference.partition(":")
         return printable(quotation(label, reply_text(text(text_ids[id]))))
     if kind == "s" and started is not None:
-        id, _, lines = rest.partition(":")
+        id, _, lines = reference.partition(":")
         source = next(source for source in started.sources if source.id == id)
         first, _, last = lines.partition("-")
-        shown = numbered_lines(text(source.text).splitlines(), source.name, (int(first), int(last)) if lines else None)
-        return printable(quotation(f"document {rest}", shown))
-    words = text(rest)
+        lines_text = numbered_lines(
+            text(source.text).splitlines(), source.name, (int(first), int(last)) if lines else None
+        )
+        return printable(quotation(f"document {reference}", lines_text))
+    words = text(reference)
     return quotations_as_text(f"# Task\n{words}" if kind == "k" else words)

@@ -177,8 +177,8 @@ class SessionRecord:
     @cached_property
     def agents(self) -> dict[str, Agent]:
         """By id: the agents of the session, and those that only the topology names."""
-        known = {agent.id: agent for agent in self.state.agents}
-        return known | {id: Agent(id=id, role="") for id in self.topology.agents if id not in known}
+        agents_by_id = {agent.id: agent for agent in self.state.agents}
+        return agents_by_id | {id: Agent(id=id, role="") for id in self.topology.agents if id not in agents_by_id}
 
     @cached_property
     def topology(self) -> Topology:
@@ -211,12 +211,12 @@ class SessionRecord:
         quoted: list[QuotedMessage] = []
         documents: list[str] = []
         for part in self.prompt(call.prompt):
-            kind, _, rest = part.partition(":")
+            kind, _, reference = part.partition(":")
             if kind == "q":
-                label, _, message = rest.partition(":")
+                label, _, message = reference.partition(":")
                 quoted.append(QuotedMessage(label, message))
             elif kind == "s":
-                documents.append(rest.partition(":")[0])
+                documents.append(reference.partition(":")[0])
         return Reading(call.key, call.agent, phase_of(call), tuple(quoted), tuple(dict.fromkeys(documents)))
 
 
@@ -224,7 +224,7 @@ def read_record(store: RecordStore, session: str) -> SessionRecord:
     """Return a session of a store. Each text and prompt is looked up at most once."""
     events = store.read(session)
     finished = any(event.type == "session_finished" for event in events)
-    known = set(store.sessions())
+    sessions = set(store.sessions())
     text = cache(store.text)
     return SessionRecord(
         session=session,
@@ -235,7 +235,7 @@ def read_record(store: RecordStore, session: str) -> SessionRecord:
         flights={} if finished else {flight.key: flight.agent for flight in store.flights(session)},
         holder=None if finished else store.holder(session),
         family=ForkTree(
-            session, store.parents(), lambda id: store.beginning(id) if id in known else None, text
+            session, store.parents(), lambda id: store.beginning(id) if id in sessions else None, text
         ).markdown(),
     )
 
@@ -304,26 +304,26 @@ class ForkTree:
             return f"- {name}, removed"
         if parent is None:
             return f"- {name}"
-        before = self.first_event(parent)
-        return f"- {name} from event {started.forked_at}{escape_markdown(self._changes(before, started))}"
+        parent_start = self.first_event(parent)
+        return f"- {name} from event {started.forked_at}{escape_markdown(self._changes(parent_start, started))}"
 
-    def _changes(self, before: SessionStarted | None, started: SessionStarted) -> str:
-        if before is None:
+    def _changes(self, parent_start: SessionStarted | None, started: SessionStarted) -> str:
+        if parent_start is None:
             return ""
         changes = [
             f"{name} {one_line(old, MAX_CHANGE_CHARS)} → {one_line(new, MAX_CHANGE_CHARS)}"
-            for name, (old, new) in changed_settings(before, started, self.text).items()
+            for name, (old, new) in changed_settings(parent_start, started, self.text).items()
         ]
         unlisted = len(changes) - MAX_LISTED_CHANGES
-        more = f", and {unlisted} more" if unlisted > 0 else ""
-        return f": {'; '.join(changes[:MAX_LISTED_CHANGES])}{more}" if changes else ": nothing changed"
+        rest_note = f", and {unlisted} more" if unlisted > 0 else ""
+        return f": {'; '.join(changes[:MAX_LISTED_CHANGES])}{rest_note}" if changes else ": nothing changed"
 
 
 def changed_settings(a: SessionStarted | None, b: SessionStarted | None, text: Text) -> dict[str, tuple[str, str]]:
     """Return both values of every setting in which two sessions differ, by name; "–" for one that a session does not have."""
-    first, second = _settings(a, text) if a else {}, _settings(b, text) if b else {}
-    names = dict.fromkeys((*first, *second))
-    pairs = {name: (first.get(name, "–"), second.get(name, "–")) for name in names}
+    old, new = _settings(a, text) if a else {}, _settings(b, text) if b else {}
+    names = dict.fromkeys((*old, *new))
+    pairs = {name: (old.get(name, "–"), new.get(name, "–")) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 

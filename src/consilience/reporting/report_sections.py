@@ -114,7 +114,7 @@ def report_document(report: Report, presentation: Presentation, *, stored: bool 
     return ReportDocument(
         title=escape_markdown(one_line(report.task, MAX_TITLE_CHARS)),
         status=escape_markdown(headline(report, presentation)),
-        chapters=tuple(Chapter(headings[part], tuple(_part_blocks(some))) for part, some in parts),
+        chapters=tuple(Chapter(headings[part], tuple(_part_blocks(part_sections))) for part, part_sections in parts),
         footer=footer,
         folded=folded,
     )
@@ -137,18 +137,18 @@ def _sections(report: Report, presentation: Presentation) -> list[Section]:
 
     Those that it lists before a replacement, in the same part, stand before it.
     """
-    own = list(presentation.sections)
-    replaced = {section.name for section in own}
+    sections = list(presentation.sections)
+    replaced = {section.name for section in sections}
     ordered: list[Section] = []
     for common in _common(report, presentation):
-        at = next((n for n, section in enumerate(own) if section.name == common.name), None)
-        if at is not None:
-            ordered += [section for section in own[: at + 1] if section.part == own[at].part]
-            own = [section for section in own if section not in ordered]
+        position = next((n for n, section in enumerate(sections) if section.name == common.name), None)
+        if position is not None:
+            ordered += [section for section in sections[: position + 1] if section.part == sections[position].part]
+            sections = [section for section in sections if section not in ordered]
         elif common.name not in replaced:
             ordered.append(common)
     order = {part: n for n, part in enumerate(get_args(ReportPart))}
-    return sorted((s for s in (*ordered, *own) if s.blocks), key=lambda section: order[section.part])
+    return sorted((s for s in (*ordered, *sections) if s.blocks), key=lambda section: order[section.part])
 
 
 def headline(report: Report, presentation: Presentation) -> str:
@@ -249,8 +249,8 @@ def _common(report: Report, presentation: Presentation) -> Iterator[Section]:
 
 
 def _list(items: Iterable[Item]) -> tuple[Block, ...]:
-    listed = tuple(items)
-    return (Bullets(items=listed),) if listed else ()
+    item_list = tuple(items)
+    return (Bullets(items=item_list),) if item_list else ()
 
 
 # --- answer, basis
@@ -301,7 +301,7 @@ def _has_one_voice(report: Report) -> bool:
 
 def _differences(report: Report, names: Names, presentation: Presentation) -> Iterator[Block]:
     """Yield disagreements with the answer and objections with their outcome; an objection that is both is listed once."""
-    listed = {objection.id for objection in report.objections}
+    listed_ids = {objection.id for objection in report.objections}
     items = [
         Item(
             text=f"“{dissent.text}”",
@@ -309,16 +309,16 @@ def _differences(report: Report, names: Names, presentation: Presentation) -> It
             note=_cut_mark(report, dissent.id or "").strip(),
         )
         for dissent in report.dissent
-        if dissent.id not in listed
+        if dissent.id not in listed_ids
     ]
     items += [_unanswered(report, objection, names) for objection in report.objections if objection.fate is None]
-    met = [objection for objection in report.objections if objection.fate is not None]
+    answered = [objection for objection in report.objections if objection.fate is not None]
     if items:
         yield Subheading(text="Dissent and open objections")
         yield Bullets(items=tuple(items))
-    if met:
-        yield Bullets(items=tuple(_objection_item(report, objection, names) for objection in _open_first(met)))
-    is_open = bool(items) or any(objection.is_open for objection in met)
+    if answered:
+        yield Bullets(items=tuple(_objection_item(report, objection, names) for objection in _open_first(answered)))
+    is_open = bool(items) or any(objection.is_open for objection in answered)
     was_asked = report.answer is not None and not _has_one_voice(report) and not is_single_reply(report)
     if presentation.asks_for_dissent and was_asked and not is_open:
         unheard = presentation.unheard
@@ -354,19 +354,19 @@ def _objection_item(report: Report, objection: Objection, names: Names) -> Item:
 
 def _unanswered(report: Report, objection: Objection, names: Names) -> Item:
     """Return an objection of a session whose agents did not declare how they met objections."""
-    to = f" to {names.get(objection.to, objection.to)}" if objection.to else ""
-    unread = "" if objection.read else "; no agent read it"
-    who = names.get(objection.agent, objection.agent)
+    addressee = f" to {names.get(objection.to, objection.to)}" if objection.to else ""
+    unread_note = "" if objection.read else "; no agent read it"
+    agent = names.get(objection.agent, objection.agent)
     mark = _cut_mark(report, objection.id)
-    return Item(text=f"“{objection.text}”", note=f"objection of {who}{to}, never answered{unread}{mark}")
+    return Item(text=f"“{objection.text}”", note=f"objection of {agent}{addressee}, never answered{unread_note}{mark}")
 
 
 def _change(change: PositionChange, names: Names, step: str) -> Item:
     cause = "named no argument for it (conformity)"
     if not change.conformity:
         cause = f"because of what {author_of(change.cause or '', names)} wrote"
-    who = names.get(change.agent, change.agent)
-    return Item(text=f"{who}: {change.before} → {change.after} in {step} {change.step}, {cause}")
+    agent = names.get(change.agent, change.agent)
+    return Item(text=f"{agent}: {change.before} → {change.after} in {step} {change.step}, {cause}")
 
 
 # --- what would overturn it
@@ -390,8 +390,8 @@ def _failed(report: Report, names: Names) -> Iterator[Item]:
         phase = f"{call.phase[0]} {call.phase[1]}" if call.phase else call.key
         reason = one_line(f"{call.kind.value}: {call.detail}".rstrip(": "), 300)
         agents.setdefault((phase, reason), {})[names.get(call.agent, call.agent)] = None
-    for (phase, reason), who in agents.items():
-        yield Item(text=f"{phase}: {', '.join(who)}", note=reason)
+    for (phase, reason), agent_names in agents.items():
+        yield Item(text=f"{phase}: {', '.join(agent_names)}", note=reason)
 
 
 def _trust(report: Report, names: Names) -> Iterator[Item]:
@@ -428,21 +428,21 @@ def _quotations(report: Report, names: Names) -> Iterator[Item]:
     if not report.quotations:
         return
     missed = [quotation for quotation in report.quotations if not quotation.verified]
-    good = len(report.quotations) - len(missed)
-    yield Item(text=f"Quotations from the documents: {good} verified, {len(missed)} not found where claimed.")
-    listed = dict.fromkeys((q.words, f"{q.source}:{q.line}", names.get(q.agent, q.agent)) for q in missed)
-    for words, place, who in list(listed)[:MAX_LISTED_QUOTATIONS]:
-        yield Item(text=f"Not found: “{one_line(words, MAX_REASON_CHARS)}”", by=who, note=f"claimed at {place}")
-    if len(listed) > MAX_LISTED_QUOTATIONS:
-        yield Item(text=f"Not found: {len(listed) - MAX_LISTED_QUOTATIONS} more, in the report's JSON.")
+    verified = len(report.quotations) - len(missed)
+    yield Item(text=f"Quotations from the documents: {verified} verified, {len(missed)} not found where claimed.")
+    listed_quotations = dict.fromkeys((q.words, f"{q.source}:{q.line}", names.get(q.agent, q.agent)) for q in missed)
+    for words, place, agent in list(listed_quotations)[:MAX_LISTED_QUOTATIONS]:
+        yield Item(text=f"Not found: “{one_line(words, MAX_REASON_CHARS)}”", by=agent, note=f"claimed at {place}")
+    if len(listed_quotations) > MAX_LISTED_QUOTATIONS:
+        yield Item(text=f"Not found: {len(listed_quotations) - MAX_LISTED_QUOTATIONS} more, in the report's JSON.")
 
 
 def _independence(report: Report) -> Iterator[str]:
     total = len(voices(report.agents))
     for shared in report.independence.shared:
         number = len(shared.agents)
-        who = f"All {total}" if number == total else f"{number} of {total}"
-        yield f"{who} agents share the model {shared.model}: their agreement is weak evidence."
+        share_text = f"All {total}" if number == total else f"{number} of {total}"
+        yield f"{share_text} agents share the model {shared.model}: their agreement is weak evidence."
     if total == 1:
         yield "Single agent; no other agent reviewed the answer."
     elif total and not report.independence.shared:

@@ -53,15 +53,15 @@ def fitted(text: str, width: float, measure: Measure = cells) -> str:
 def wrapped(text: str, width: float, max_lines: int, measure: Measure = cells) -> list[str]:
     """Return at most `max_lines` lines of at most `width`, broken at spaces if possible; the last one is cut with an ellipsis."""
     lines: list[str] = []
-    rest = one_line(text, int(width) * (max_lines + 1))
-    while rest and len(lines) < max_lines - 1 and measure(rest) > width:
-        head = _longest_prefix(rest, width, measure) or rest[0]
-        at = head.rfind(" ")
-        if measure(head[: max(at, 0)]) > width / 2 and not rest[len(head)].isspace():
-            head = head[:at]
-        lines.append(head.rstrip())
-        rest = rest[len(head) :].lstrip()
-    return [*lines, fitted(rest, width, measure)] if rest else lines
+    remaining = one_line(text, int(width) * (max_lines + 1))
+    while remaining and len(lines) < max_lines - 1 and measure(remaining) > width:
+        line = _longest_prefix(remaining, width, measure) or remaining[0]
+        space = line.rfind(" ")
+        if measure(line[: max(space, 0)]) > width / 2 and not remaining[len(line)].isspace():
+            line = line[:space]
+        lines.append(line.rstrip())
+        remaining = remaining[len(line) :].lstrip()
+    return [*lines, fitted(remaining, width, measure)] if remaining else lines
 
 
 def _longest_prefix(line: str, width: float, measure: Measure) -> str:
@@ -83,15 +83,17 @@ def fits(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> boo
     return sum(widths) + _BETWEEN * (len(widths) - 1) <= width
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int, *, left: int = 1) -> list[str]:
-    """Return lines of at most `width` cells. The first `left` columns are aligned left, the others right."""
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int, *, left_columns: int = 1) -> list[str]:
+    """Return lines of at most `width` cells. The first `left_columns` columns are aligned left, the others right."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     grid = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for n, head in enumerate(heads):
-        grid.add_column(Text(one_line(head)), justify="left" if n < left else "right", overflow="fold", no_wrap=n == 0)
+        grid.add_column(
+            Text(one_line(head)), justify="left" if n < left_columns else "right", overflow="fold", no_wrap=n == 0
+        )
     for row in rows:
         grid.add_row(*(Text(one_line(cell)) for cell in row))
     return _table_lines(grid, width)
@@ -123,8 +125,8 @@ def paragraph(line: str, width: int, hang: str = "") -> list[str]:
     """Return lines of at most `width` cells. The first keeps its indent, the others get `hang`."""
     width = max(width, 20)
     indent = line[: len(line) - len(line.lstrip(" "))]
-    shown = one_line(line, MAX_LINE_CHARS)
-    lines = wrapped(shown, width - max(len(indent), len(hang)), len(shown) + 1)
+    shortened = one_line(line, MAX_LINE_CHARS)
+    lines = wrapped(shortened, width - max(len(indent), len(hang)), len(shortened) + 1)
     return [f"{hang if n else indent}{line}" for n, line in enumerate(lines)]
 
 
@@ -135,11 +137,11 @@ def view_text(view: View, width: int) -> str:
 
 def block_lines(blocks: Sequence[Block], width: int) -> list[str]:
     """Return blocks as lines of at most `width` cells, separated by empty lines."""
-    shown: list[str] = []
+    lines_so_far: list[str] = []
     for block in blocks:
         lines = _lines(block, width)
-        shown += ["", *lines] if shown and lines else lines
-    return shown
+        lines_so_far += ["", *lines] if lines_so_far and lines else lines
+    return lines_so_far
 
 
 def _lines(block: Block, width: int) -> list[str]:
@@ -165,8 +167,8 @@ def _lines(block: Block, width: int) -> list[str]:
 
 
 def _item(item: Item) -> str:
-    head = " ".join(filter(None, (item.lead, item.text)))
-    return " — ".join(filter(None, (head, item.by, item.note)))
+    opening = " ".join(filter(None, (item.lead, item.text)))
+    return " — ".join(filter(None, (opening, item.by, item.note)))
 
 
 def _table(block: Table, width: int) -> list[str]:
@@ -174,7 +176,7 @@ def _table(block: Table, width: int) -> list[str]:
     if not block.rows:
         return []
     if fits(block.heads, block.rows, width):
-        return table(block.heads, block.rows, width, left=block.left)
+        return table(block.heads, block.rows, width, left_columns=block.left)
     lines: list[str] = []
     for row in block.rows:
         cells_text = ", ".join(

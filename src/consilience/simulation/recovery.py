@@ -44,13 +44,13 @@ def adjusted_rand(first: Sequence[Hashable], second: Sequence[Hashable]) -> floa
     """Return the adjusted Rand index of two partitions, given as the group of each item (Hubert & Arabie 1985): 1 for the same
     partition, 0 on average for random ones of the same sizes. Two trivial partitions that are equal give 1."""
     pairs = comb(len(first), 2)
-    both = sum(comb(count, 2) for count in Counter(zip(first, second, strict=True)).values())
+    common_pairs = sum(comb(count, 2) for count in Counter(zip(first, second, strict=True)).values())
     first_pairs, second_pairs = (
         sum(comb(count, 2) for count in Counter(groups).values()) for groups in (first, second)
     )
     expected = first_pairs * second_pairs / pairs if pairs else 0.0
     max_both = (first_pairs + second_pairs) / 2
-    return 1.0 if max_both == expected else (both - expected) / (max_both - expected)
+    return 1.0 if max_both == expected else (common_pairs - expected) / (max_both - expected)
 
 
 def bootstrap(values: Sequence[float], seed: int = 0) -> Interval | None:

@@ -58,12 +58,12 @@ class Mind:
         """Answer a question with some others taken as established."""
         if question in established:
             return established[question]
-        held = self.beliefs[question]
+        belief = self.beliefs[question]
         if question == PROPOSITION and any(
             established.get(q, self.beliefs[q]) != self.beliefs[q] for q in self.grounds
         ):
-            return opposite(held)
-        return held
+            return opposite(belief)
+        return belief
 
 
 @dataclass(frozen=True)
@@ -203,6 +203,6 @@ class SimulatedModel(ScriptedModel):
     def reply(self, request: ModelRequest) -> str:
         """Return the reply to a request, without fields that its schema does not have."""
         answer = self._simulate(request, self.world)
-        known = (request.schema or {}).get("properties")
-        names = known if isinstance(known, Mapping) else answer
+        properties = (request.schema or {}).get("properties")
+        names = properties if isinstance(properties, Mapping) else answer
         return json.dumps({name: value for name, value in answer.items() if name in names})

@@ -73,8 +73,8 @@ def compare(git: Git, diff: str | None, *, staged: bool) -> Compared:
     _check_range(name)
     if name.endswith("^!"):
         commit = _commit(git, name.removesuffix("^!"))
-        before = git.commit(f"{commit}^") or git.empty_tree()
-        return Compared((before, commit), f"diff {name}", f"the changes of {name.removesuffix('^!')}")
+        base_commit = git.commit(f"{commit}^") or git.empty_tree()
+        return Compared((base_commit, commit), f"diff {name}", f"the changes of {name.removesuffix('^!')}")
     dots = "..." if "..." in name else ".."
     old, separator, new = name.partition(dots)
     if separator:
@@ -119,7 +119,7 @@ def _merge_base(git: Git, old: str, new: str, name: str) -> str:
     return base
 
 
-def add_changes(git: Git, compared: Compared, paths: Sequence[str], into: Collection) -> None:
+def add_changes(git: Git, compared: Compared, paths: Sequence[str], collection: Collection) -> None:
     """Add the diff, and the new text of each changed file, of all files or of those below `paths`.
 
     A deleted file and a link are only in the diff. Left out of both, with the reason: what the collection does not take,
@@ -127,30 +127,30 @@ def add_changes(git: Git, compared: Compared, paths: Sequence[str], into: Collec
     """
     top = git.top() or git.directory
     listing = git.run("diff", "--raw", "-z", "--no-abbrev", *DIFF_OPTIONS, *compared.arguments, "--", *paths)
-    changed = list(_changed_files(listing))
-    in_files = {file.paths[-1] for file in changed if file.status != "U"}
-    changed = [file for file in changed if file.status != "U" or file.paths[-1] not in in_files]
-    missing = [path for path in paths if not changed and not os.path.lexists(git.directory / path)]
+    changed_files = list(_changed_files(listing))
+    in_files = {file.paths[-1] for file in changed_files if file.status != "U"}
+    changed_files = [file for file in changed_files if file.status != "U" or file.paths[-1] not in in_files]
+    missing = [path for path in paths if not changed_files and not os.path.lexists(git.directory / path)]
     if missing:
         raise SourceError("the path does not exist and did not change", where=missing[0], do="Check the path.")
-    sizes = _sizes(git, [blob for file in changed for blob in file.blobs])
+    sizes = _sizes(git, [blob for file in changed_files for blob in file.blobs])
     with git.blobs() as read_blob:
-        shown = [file for file in changed if _add_text(file, sizes, read_blob, top, into)]
+        shown_files = [file for file in changed_files if _add_text(file, sizes, read_blob, top, collection)]
     if compared.has_files:
         untracked = git.run(
             *("ls-files", "--others", "--exclude-standard", "--full-name", "-z", "--"),
             *paths,
-            at=None if paths else top,
+            directory=None if paths else top,
         )
         for path in filter(None, untracked.split(b"\0")):
-            into.leave_out(decode_path(path), "untracked (git add includes it)")
+            collection.leave_out(decode_path(path), "untracked (git add includes it)")
     patch = b"".join(
-        git.run("diff", *PATCH_OPTIONS, *DIFF_OPTIONS, *compared.arguments, "--", *batch, at=top)
-        for batch in _batches(shown)
+        git.run("diff", *PATCH_OPTIONS, *DIFF_OPTIONS, *compared.arguments, "--", *batch, directory=top)
+        for batch in _batches(shown_files)
     )
     text = with_plain_lines(patch.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}"))
     if text.strip():
-        into.sources.insert(0, Source(text=text, name=compared.name))
+        collection.sources.insert(0, Source(text=text, name=compared.name))
 
 
 def _changed_files(raw: bytes) -> Iterator[ChangedFile]:
@@ -166,16 +166,16 @@ def _changed_files(raw: bytes) -> Iterator[ChangedFile]:
 
 def _sizes(git: Git, blobs: Sequence[str]) -> dict[str, int]:
     """Return the size in bytes of each blob that this clone has."""
-    wanted = "\n".join(dict.fromkeys(blob for blob in blobs if blob.strip("0")))
+    requests = "\n".join(dict.fromkeys(blob for blob in blobs if blob.strip("0")))
     output = git.run(
-        "cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)", stdin=wanted.encode() + b"\n"
+        "cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)", stdin=requests.encode() + b"\n"
     )
     rows = [line.split(" ") for line in output.decode("ascii").splitlines()]
     return {row[0]: int(row[2]) for row in rows if len(row) == 3 and row[1] == "blob"}
 
 
 def _add_text(
-    file: ChangedFile, sizes: Mapping[str, int], read_blob: Callable[[str], bytes], top: Path, into: Collection
+    file: ChangedFile, sizes: Mapping[str, int], read_blob: Callable[[str], bytes], top: Path, collection: Collection
 ) -> bool:
     """Add the new text of a file, if it has one; return whether the diff shows the file. Its larger text counts for the limits."""
     blobs = [blob for blob in file.blobs if not _is_absent(blob)]
@@ -188,16 +188,16 @@ def _add_text(
         return _read_inside(path, top) if _is_absent(blob) else read_blob(blob)
 
     if _SUBMODULE in file.modes:
-        into.leave_out(file.name, "submodule")
+        collection.leave_out(file.name, "submodule")
     elif file.status == "U":
-        into.leave_out(file.name, "in a conflict")
+        collection.leave_out(file.name, "in a conflict")
     elif any(blob not in sizes for blob in blobs):
-        into.leave_out(file.name, "missing in this clone")
+        collection.leave_out(file.name, "missing in this clone")
     else:
         size = max([sizes[blob] for blob in blobs] + [_size_of(path) if file.is_in_files else 0])
-        text = into.take(file.name, size, read)
+        text = collection.take(file.name, size, read)
         if text is not None and text.strip() and file.status != "D":
-            into.sources.append(Source(text=text, name=file.name))
+            collection.sources.append(Source(text=text, name=file.name))
         return text is not None
     return False
 

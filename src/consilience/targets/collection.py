@@ -131,8 +131,8 @@ class Collection:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMES_LISTED])
-    return shown if len(names) <= _NAMES_LISTED else f"{shown} and {len(names) - _NAMES_LISTED:,} more"
+    listed_names = ", ".join(names[:_NAMES_LISTED])
+    return listed_names if len(names) <= _NAMES_LISTED else f"{listed_names} and {len(names) - _NAMES_LISTED:,} more"
 
 
 def decode_path(path: bytes) -> str:

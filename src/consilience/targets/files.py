@@ -59,58 +59,60 @@ def read_regular(path: Path, limit: int = MAX_SOURCE_BYTES) -> bytes | None:
     return data if len(data) <= limit else None
 
 
-def add_directory(directory: Path, shown: str, into: Collection) -> None:
-    """Add the text files of a directory and its subdirectories, sorted by name; `shown` is the path that the names begin with.
+def add_directory(directory: Path, shown_name: str, collection: Collection) -> None:
+    """Add the text files of a directory and its subdirectories, sorted by name; `shown_name` is the path that the names begin with.
 
     Skipped, and noted with the reason: what a `.gitignore` on the way or `.git/info/exclude` names, hidden files, links, what is
     not a regular file. Raises `SourceError` if the directory cannot be read.
     """
     real = os.path.realpath(directory)
-    seen = 0
-    waiting = [(real, shown, _ignore_files_above(real))]
+    count = 0
+    waiting = [(real, shown_name, _ignore_files_above(real))]
     while waiting:
-        at, prefix, inherited = waiting.pop()
+        current, prefix, inherited = waiting.pop()
         try:
-            entries = sorted(os.scandir(at), key=lambda entry: entry.name)
+            entries = sorted(os.scandir(current), key=lambda entry: entry.name)
         except OSError as error:
-            if at == real:
+            if current == real:
                 raise SourceError(
                     f"the directory cannot be read: {error.strerror}", where=str(directory), do="Check your rights."
                 ) from None
-            into.leave_out(name_of(f"{prefix}/"), "not readable")
+            collection.leave_out(name_of(f"{prefix}/"), "not readable")
             continue
-        rules = [*inherited, *_ignore_file(at)]
-        below = []
+        rules = [*inherited, *_ignore_file(current)]
+        subdirectories = []
         for entry in entries:
             if entry.name == ".git":
                 continue
-            seen += 1
-            if seen > MAX_ENTRIES:
-                into.leave_out(name_of(f"{prefix or '.'}/{entry.name}"), f"after the first {MAX_ENTRIES:,} entries")
+            count += 1
+            if count > MAX_ENTRIES:
+                collection.leave_out(
+                    name_of(f"{prefix or '.'}/{entry.name}"), f"after the first {MAX_ENTRIES:,} entries"
+                )
                 return
             path = f"{prefix}/{entry.name}" if prefix else entry.name
-            if not _is_skipped(entry, name_of(path), rules, into):
+            if not _is_skipped(entry, name_of(path), rules, collection):
                 if entry.is_dir(follow_symlinks=False):
-                    below.append((entry.path, path, rules))
+                    subdirectories.append((entry.path, path, rules))
                 else:
-                    _add_file(entry, name_of(path), into)
-        waiting += reversed(below)
+                    _add_file(entry, name_of(path), collection)
+        waiting += reversed(subdirectories)
 
 
-def _add_file(entry: os.DirEntry[str], name: str, into: Collection) -> None:
+def _add_file(entry: os.DirEntry[str], name: str, collection: Collection) -> None:
     try:
         size = entry.stat(follow_symlinks=False).st_size
     except OSError:  # it vanished, or its directory may be listed and not entered
-        into.leave_out(name, "not readable")
+        collection.leave_out(name, "not readable")
         return
-    text = into.take(name, size, lambda: read_regular(Path(entry.path)))
+    text = collection.take(name, size, lambda: read_regular(Path(entry.path)))
     if text is not None and text.strip():
-        into.sources.append(Source(text=text, name=name))
+        collection.sources.append(Source(text=text, name=name))
 
 
-def _is_skipped(entry: os.DirEntry[str], name: str, rules: list[IgnoreFile], into: Collection) -> bool:
+def _is_skipped(entry: os.DirEntry[str], name: str, rules: list[IgnoreFile], collection: Collection) -> bool:
     is_directory = entry.is_dir(follow_symlinks=False)
-    shown = f"{name}/" if is_directory else name
+    shown_name = f"{name}/" if is_directory else name
     if entry.is_symlink():
         reason = "link"
     elif _is_ignored(entry.path, is_directory, rules):
@@ -123,7 +125,7 @@ def _is_skipped(entry: os.DirEntry[str], name: str, rules: list[IgnoreFile], int
         return False
     else:
         reason = "not a regular file"
-    into.leave_out(shown, reason)
+    collection.leave_out(shown_name, reason)
     return True
 
 
@@ -142,8 +144,8 @@ def _ignore_files_above(directory: str) -> list[IgnoreFile]:
     parents = [directory, *map(str, Path(directory).parents)]
     on_the_way = parents[: parents.index(top)]
     exclude = _read_patterns(_git_directory(top) / "info" / "exclude", top)
-    above = reversed(parents[1 : len(on_the_way) + 1])
-    rules = [*exclude, *(rule for parent in above for rule in _ignore_file(parent))]
+    directories_above = reversed(parents[1 : len(on_the_way) + 1])
+    rules = [*exclude, *(rule for parent in directories_above for rule in _ignore_file(parent))]
     return [] if any(_is_ignored(path, True, rules) for path in on_the_way) else rules
 
 

@@ -67,9 +67,9 @@ class Git:
         self._check_repository()
         self._settings |= self._without_filters()
 
-    def run(self, *arguments: str | bytes, at: Path | None = None, stdin: bytes = b"") -> bytes:
-        """Return the standard output of a command, run in `at`, default: the directory."""
-        done = self._start(arguments, at or self.directory, stdin)
+    def run(self, *arguments: str | bytes, directory: Path | None = None, stdin: bytes = b"") -> bytes:
+        """Return the standard output of a command, run in `directory`, default: the directory."""
+        done = self._start(arguments, directory or self.directory, stdin)
         if done.returncode:
             raise _failure(done.stderr, self.directory)
         return done.stdout
@@ -133,8 +133,8 @@ class Git:
         if done.returncode:
             return None
         top = Path(os.fsdecode(done.stdout.removesuffix(b"\n")))
-        moved = not os.path.lexists(top / ".git") and not {"GIT_DIR", "GIT_WORK_TREE"} & os.environ.keys()
-        if moved:
+        is_elsewhere = not os.path.lexists(top / ".git") and not {"GIT_DIR", "GIT_WORK_TREE"} & os.environ.keys()
+        if is_elsewhere:
             raise SourceError(
                 "the configuration of the repository puts its files elsewhere (core.worktree)",
                 where=str(top),
@@ -177,19 +177,19 @@ class Git:
         return [b"git", b"--no-pager", *map(os.fsencode, arguments)]
 
     def _environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if name not in _DROPPED}
-        count = kept.get("GIT_CONFIG_COUNT", "")
+        variables = {name: value for name, value in os.environ.items() if name not in _DROPPED}
+        count = variables.get("GIT_CONFIG_COUNT", "")
         first = int(count) if count.isdecimal() else 0
         settings: dict[str, str] = {}
         for n, (key, value) in enumerate(self._settings.items(), first):  # -c would cut a key that contains "="
             settings |= {f"GIT_CONFIG_KEY_{n}": key, f"GIT_CONFIG_VALUE_{n}": value}
-        return kept | _ENVIRONMENT | settings | {"GIT_CONFIG_COUNT": str(first + len(self._settings))}
+        return variables | _ENVIRONMENT | settings | {"GIT_CONFIG_COUNT": str(first + len(self._settings))}
 
-    def _start(self, arguments: Sequence[str | bytes], at: Path, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
+    def _start(self, arguments: Sequence[str | bytes], cwd: Path, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
         try:
             return subprocess.run(
                 self._command(*arguments),
-                cwd=at,
+                cwd=cwd,
                 env=self._environment(),
                 input=stdin,
                 capture_output=True,
@@ -201,19 +201,19 @@ class Git:
                 "the program git was not found", where="PATH", do="Install Git, or give the changes as a file."
             ) from None
         except subprocess.TimeoutExpired:
-            raise _too_slow(at) from None
+            raise _too_slow(cwd) from None
         except (OSError, ValueError) as error:
-            raise SourceError(f"git could not be started: {error}", where=str(at), do="Check the paths.") from None
+            raise SourceError(f"git could not be started: {error}", where=str(cwd), do="Check the paths.") from None
 
 
 def _text(output: bytes) -> str:
     return output.decode("utf-8", "replace")
 
 
-def _too_slow(at: Path) -> SourceError:
+def _too_slow(directory: Path) -> SourceError:
     return SourceError(
         f"Git took longer than {TIMEOUT_SECONDS} seconds",
-        where=str(at),
+        where=str(directory),
         do="Name paths, or give the changes as a file.",
     )
 

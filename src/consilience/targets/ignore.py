@@ -56,8 +56,8 @@ class Patterns:
     def covers(self, path: str) -> bool:
         """Return whether a file, or a directory above it, is matched."""
         parts = path.split("/")
-        above = ("/".join(parts[:n]) for n in range(1, len(parts)))
-        return any(self.verdict(directory, is_directory=True) for directory in above) or bool(self.verdict(path))
+        parents = ("/".join(parts[:n]) for n in range(1, len(parts)))
+        return any(self.verdict(directory, is_directory=True) for directory in parents) or bool(self.verdict(path))
 
 
 MAX_PATTERN_CHARS = 4_096
@@ -113,33 +113,33 @@ def _translated(glob: str) -> str:
 
 def _tokens(glob: str) -> Iterator[str]:
     """Yield the wildcards of a glob, and regular expressions for all else."""
-    at = 0
-    while at < len(glob):
-        is_first = at == 0 or glob[at - 1] == "/"
-        if glob.startswith("**/", at) and is_first:
+    position = 0
+    while position < len(glob):
+        is_first = position == 0 or glob[position - 1] == "/"
+        if glob.startswith("**/", position) and is_first:
             yield _ANY_PATH
-            at += 3
-        elif glob[at:] == "**" and is_first:
+            position += 3
+        elif glob[position:] == "**" and is_first:
             yield ".+"
-            at += 2
-        elif glob[at] == "*":
+            position += 2
+        elif glob[position] == "*":
             yield _STAR
-            while glob[at : at + 1] == "*":
-                at += 1
-        elif glob[at] == "[":
-            bracket = _BRACKET.match(glob, at)
+            while glob[position : position + 1] == "*":
+                position += 1
+        elif glob[position] == "[":
+            bracket = _BRACKET.match(glob, position)
             if bracket is None:
                 raise re.error("an unclosed bracket matches nothing")
             yield _bracket(bracket)
-            at = bracket.end()
-        elif glob[at] == "\\":
-            if at + 1 == len(glob):
+            position = bracket.end()
+        elif glob[position] == "\\":
+            if position + 1 == len(glob):
                 raise re.error("a backslash at the end matches nothing")
-            yield re.escape(glob[at + 1])
-            at += 2
+            yield re.escape(glob[position + 1])
+            position += 2
         else:
-            yield "[^/]" if glob[at] == "?" else re.escape(glob[at])
-            at += 1
+            yield "[^/]" if glob[position] == "?" else re.escape(glob[position])
+            position += 1
 
 
 def _bracket(match: re.Match[str]) -> str:

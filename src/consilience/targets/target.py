@@ -60,21 +60,21 @@ def read_target(
     for name in names:
         if not name or (name.startswith("-") and name != STANDARD_INPUT):
             raise SourceError(f"{name!r} is not a path", do="Write ./NAME for a file whose name begins with -.")
-    into = Collection(parse_patterns(include))
+    collection = Collection(parse_patterns(include))
     if diff is not None or staged or not names:
         if STANDARD_INPUT in names:
             raise SourceError("standard input has no changes", where=STANDARD_INPUT, do="Name paths, or none.")
         git = Git(directory or Path())
         compared = compare(git, diff, staged=staged)
-        add_changes(git, compared, names, into)
+        add_changes(git, compared, names, collection)
         title = f"{compared.title} in {_listed(names)}" if names else compared.title
     else:
-        _add_named(names, directory or Path(), into, standard_input or _read_standard_input)
+        _add_named(names, directory or Path(), collection, standard_input or _read_standard_input)
         title = _listed(names)
-    return Target(tuple(into.sources), into.left_out, title)
+    return Target(tuple(collection.sources), collection.left_out, title)
 
 
-def _add_named(names: Sequence[str], directory: Path, into: Collection, standard_input: Callable[[], str]) -> None:
+def _add_named(names: Sequence[str], directory: Path, found: Collection, standard_input: Callable[[], str]) -> None:
     named: set[str] = set()
     top = repository_of(os.path.abspath(directory))
     for name in names:
@@ -84,30 +84,30 @@ def _add_named(names: Sequence[str], directory: Path, into: Collection, standard
             continue
         named.add(real)
         if name == STANDARD_INPUT:
-            _add_text(standard_input(), "standard input", into)
+            _add_text(standard_input(), "standard input", found)
         elif path.is_dir():
-            before = len(into.sources)
-            add_directory(path, _shown(name, path, top), into)
-            if len(into.sources) == before and not into.is_full:
-                reasons = "; ".join(into.left_out) or "it has no files"
+            count_before = len(found.sources)
+            add_directory(path, _shown(name, path, top), found)
+            if len(found.sources) == count_before and not found.is_full:
+                reasons = "; ".join(found.left_out) or "it has no files"
                 raise SourceError(f"the directory contains no text to read ({reasons})", where=name, do="Name files.")
         else:
-            _add_text(read_text_file(path, "the file"), name_of(_shown(name, path, top)), into)
-    _keep_first_of_each_name(into)
+            _add_text(read_text_file(path, "the file"), name_of(_shown(name, path, top)), found)
+    _keep_first_of_each_name(found)
 
 
-def _add_text(text: str, name: str, into: Collection) -> None:
+def _add_text(text: str, name: str, collection: Collection) -> None:
     if not text.strip():
         raise SourceError("the text is empty", where=name, do="Leave it out or fill it.")
-    into.sources.append(Source(text=with_plain_lines(text), name=name))
+    collection.sources.append(Source(text=with_plain_lines(text), name=name))
 
 
-def _keep_first_of_each_name(into: Collection) -> None:
+def _keep_first_of_each_name(collection: Collection) -> None:
     """Drop documents read twice: a file that is named and also below a directory that is named."""
     by_name: dict[str, Source] = {}
-    for source in into.sources:
+    for source in collection.sources:
         by_name.setdefault(source.name, source)
-    into.sources[:] = by_name.values()
+    collection.sources[:] = by_name.values()
 
 
 def _shown(name: str, path: Path, top: str | None) -> str:

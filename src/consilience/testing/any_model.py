@@ -105,8 +105,8 @@ class _Writer:
         while "$ref" in schema or "allOf" in schema:
             parts = [self.definitions[schema["$ref"].rpartition("/")[2]]] if "$ref" in schema else []
             parts += schema.get("allOf", [])
-            rest = {name: value for name, value in schema.items() if name not in ("$ref", "allOf")}
-            schema = {name: value for part in [*parts, rest] for name, value in part.items()}
+            own_keys = {name: value for name, value in schema.items() if name not in ("$ref", "allOf")}
+            schema = {name: value for part in [*parts, own_keys] for name, value in part.items()}
         return schema
 
     def _option(self, options: list[Mapping[str, Any]], depth: int) -> Mapping[str, Any]:
@@ -115,22 +115,22 @@ class _Writer:
 
     def _object(self, schema: Mapping[str, Any], depth: int) -> dict[str, object]:
         properties = schema.get("properties", {})
-        made = {name: self.value(inner, name, depth + 1) for name, inner in properties.items()}
-        others = schema.get("additionalProperties")
-        if isinstance(others, Mapping) and not properties:
-            made = {name: self.value(others, name, depth + 1) for name in ("first", "second")}
-        return made
+        fields = {name: self.value(inner, name, depth + 1) for name, inner in properties.items()}
+        additional = schema.get("additionalProperties")
+        if isinstance(additional, Mapping) and not properties:
+            fields = {name: self.value(additional, name, depth + 1) for name in ("first", "second")}
+        return fields
 
     def _array(self, schema: Mapping[str, Any], field: str, depth: int) -> list[object]:
         if "prefixItems" in schema:
             return [self.value(item, field, depth + 1) for item in schema["prefixItems"]]
-        least = schema.get("minItems", 0)
-        most = min(schema.get("maxItems", math.inf), max(least, 0 if depth >= MAX_DEPTH else 3))
-        wanted = self.random.randint(least, most)
+        min_items = schema.get("minItems", 0)
+        max_items = min(schema.get("maxItems", math.inf), max(min_items, 0 if depth >= MAX_DEPTH else 3))
+        length = self.random.randint(min_items, max_items)
         items: list[object] = []
-        for _ in range(wanted * 4):  # as some draws may be equal
+        for _ in range(length * 4):  # as some draws may be equal
             item = self.value(schema.get("items", {}), field, depth + 1)
-            if len(items) < wanted and not (schema.get("uniqueItems") and item in items):
+            if len(items) < length and not (schema.get("uniqueItems") and item in items):
                 items.append(item)
         return items
 
@@ -148,13 +148,13 @@ class _Writer:
 
     def _text(self, schema: Mapping[str, Any], field: str) -> str:
         text: str = FORMATS.get(schema.get("format", ""), self.sentence(field))
-        least, most = schema.get("minLength", 0), schema.get("maxLength", math.inf)
-        text = text.ljust(least, ".")[: None if most == math.inf else most]
+        min_length, max_length = schema.get("minLength", 0), schema.get("maxLength", math.inf)
+        text = text.ljust(min_length, ".")[: None if max_length == math.inf else max_length]
         pattern = schema.get("pattern")
         if pattern is None or re.search(pattern, text):
             return text
         bare = re.sub(r"^\^|\$$|[()]|\?:", "", pattern).split("|")
-        known = [
+        texts = [
             *bare,
             field,
             field.upper(),
@@ -164,9 +164,9 @@ class _Writer:
             "10",
             "0.5",
             "2026-01-31",
-            "a" * max(least, 1),
+            "a" * max(min_length, 1),
         ]
-        fitting = [word for word in known if re.search(pattern, word) and least <= len(word) <= most]
+        fitting = [word for word in texts if re.search(pattern, word) and min_length <= len(word) <= max_length]
         if not fitting:
             raise AssertionError(
                 f"AnyModel has no text for {field!r} of pattern {pattern!r}; answer it with ScriptedModel"

@@ -108,13 +108,13 @@ def emergence_graph(
     if protocol is not None and settings:
         raise SettingsError("settings are given both as a protocol and by name", do="Give one of the two.")
     protocol = protocol or Emergence(**settings)
-    how = deliberation_from(protocol, locals(), sources=validation.load_sources(sources))
+    deliberation = deliberation_from(protocol, locals(), sources=validation.load_sources(sources))
     build = need("langgraph.graph", "langgraph")
     order = nodes_of(protocol)
     graph = build.StateGraph(EmergenceState)
-    graph.add_node("init", _init(how, protocol))
+    graph.add_node("init", _init(deliberation, protocol))
     for name in (*order, "finalize"):
-        graph.add_node(name, _node(how, protocol, name))
+        graph.add_node(name, _node(deliberation, protocol, name))
     path = [build.START, "init", *order]
     for before, after in pairwise(path):
         graph.add_edge(before, after)
@@ -147,7 +147,7 @@ def moment_of(phase: Phase, order: Sequence[str]) -> Moment:
     return (index, order.index("observe_root" if name == "check_convergence" else name))
 
 
-def _init(how: Deliberation[EmergenceReport], protocol: Emergence) -> Runnable[Any, Update]:
+def _init(deliberation: Deliberation[EmergenceReport], protocol: Emergence) -> Runnable[Any, Update]:
     """Initialises the state, also of a thread that is used again. Makes no call."""
     types, lambdas = need("langgraph.types", "langgraph"), need("langchain_core.runnables", "langgraph")
 
@@ -155,20 +155,20 @@ def _init(how: Deliberation[EmergenceReport], protocol: Emergence) -> Runnable[A
         task = read(state, "original_task")
         if not isinstance(task, str) or not task.strip():
             raise SettingsError("the graph was given no task", do='Invoke it with {"original_task": "Should we …?"}.')
-        fresh: Update = {
+        first_state: Update = {
             "agent_states": {agent: agent_state(agent, ()) for agent in protocol.topology().agents},
             "parent_signals": {},
             "round_history": [],
         }
         return {
-            **{key: types.Overwrite(value) if read(state, key) else value for key, value in fresh.items()},
+            **{key: types.Overwrite(value) if read(state, key) else value for key, value in first_state.items()},
             "current_round": 1,
             "max_rounds": protocol.max_rounds,
             "convergence_threshold": protocol.threshold,
             "converged": False,
             "final_response": None,
             "strange_loops": [],
-            "session": session_of(protocol, how.seed, task, config),
+            "session": session_of(protocol, deliberation.seed, task, config),
             "another_round": False,
             "report": {},
         }
@@ -177,13 +177,13 @@ def _init(how: Deliberation[EmergenceReport], protocol: Emergence) -> Runnable[A
     return node
 
 
-def _node(how: Deliberation[EmergenceReport], protocol: Emergence, name: str) -> Runnable[Any, Update]:
+def _node(deliberation: Deliberation[EmergenceReport], protocol: Emergence, name: str) -> Runnable[Any, Update]:
     def plan(state: Any, config: RunnableConfig) -> Visit:
         order = nodes_of(protocol)
-        here = END if name == "finalize" else (read(state, "current_round"), order.index(name))
+        moment = END if name == "finalize" else (read(state, "current_round"), order.index(name))
         task, session = read(state, "original_task"), read(state, "session")
-        streamed = replace(how, options=streaming(how.options, config))
-        return Visit(streamed, session, _PhaseVisit(streamed, session, protocol, task, name, here).run)
+        streamed = replace(deliberation, options=streaming(deliberation.options, config))
+        return Visit(streamed, session, _PhaseVisit(streamed, session, protocol, task, name, moment).run)
 
     return node_of(plan, name)
 
@@ -237,14 +237,14 @@ class _PhaseVisit:
             course = restore_rounds(
                 [e for e in events if self._made_at(e) <= self.here], store.text, spoken=self._spoken
             )
-        made = [*ahead, *map(self._made_at, events)]
+        moments = [*ahead, *map(self._made_at, events)]
         check = course.checks[-1] if course.checks else None
         return RecordedRounds(
             rounds=tuple(
                 round_of(started.agents, self.protocol.threshold, course, n) for n in range(1, len(course.rounds) + 1)
             ),
             met=check is not None and check.met,
-            another=any((self.here[0] + 1, 0) <= moment < END for moment in made),
+            another=any((self.here[0] + 1, 0) <= moment < END for moment in moments),
             report=report,
         )
 

@@ -68,17 +68,17 @@ class Visit:
                     continue
                 form, text = questions[key].form, str(answers[key]).strip()
                 try:
-                    reply = form.read(text) if form else text
+                    reply = form.reply_from(text) if form else text
                 except ValueError as wrong:
                     return f"invalid answer to {key}: {wrong}"
                 if not reply:
                     return f"the answer to {key} is empty"
                 store.answer(self.session, key, reply, by="langgraph")
         strays = [repr(key) for key in answers if key not in waiting.awaited]
-        left = [repr(key) for key in waiting.awaited if key not in answers]
-        if not strays or not left:
+        unanswered_keys = [repr(key) for key in waiting.awaited if key not in answers]
+        if not strays or not unanswered_keys:
             return ""
-        return f"no question waits under {', '.join(strays)}; answers are awaited under {', '.join(left)}"
+        return f"no question waits under {', '.join(strays)}; answers are awaited under {', '.join(unanswered_keys)}"
 
 
 VisitPlan = Callable[[Any, "RunnableConfig"], Visit]
@@ -89,22 +89,22 @@ def node_of(plan: VisitPlan, name: str) -> Runnable[Any, Update]:
     types, lambdas = need("langgraph.types", "langgraph"), need("langchain_core.runnables", "langgraph")
 
     async def avisit(state: Any, config: RunnableConfig) -> Update:
-        here, error = plan(state, config), ""
+        prepared, error = plan(state, config), ""
         while True:
             try:
-                return await here.run()
+                return await prepared.run()
             except SessionWaiting as parked:
                 waiting = parked
-            error = here.answer(waiting, types.interrupt(here.asked(waiting, error)))
+            error = prepared.answer(waiting, types.interrupt(prepared.asked(waiting, error)))
 
     def visit(state: Any, config: RunnableConfig) -> Update:
-        here, error = plan(state, config), ""
+        prepared, error = plan(state, config), ""
         while True:  # `avisit` in another thread would be outside the graph
             try:
-                return run_blocking(here.run())
+                return run_blocking(prepared.run())
             except SessionWaiting as parked:
                 waiting = parked
-            error = here.answer(waiting, types.interrupt(here.asked(waiting, error)))
+            error = prepared.answer(waiting, types.interrupt(prepared.asked(waiting, error)))
 
     node: Runnable[Any, Update] = lambdas.RunnableLambda(visit, afunc=avisit, name=name)
     return node
@@ -175,14 +175,14 @@ def protocol_node(
 
     def plan(state: Any, config: RunnableConfig) -> Visit:
         question = _task(state, task)
-        here = replace(deliberation, sources=_sources(state, sources), options=streaming(deliberation.options, config))
+        visit = replace(deliberation, sources=_sources(state, sources), options=streaming(deliberation.options, config))
         id = session(state, config) if session else session_of(protocol, deliberation.seed, question, config)
 
         async def run() -> Update:
-            result = await here.run_or_resume(id, question)
+            result = await visit.run_or_resume(id, question)
             return {answer: result.answer} | ({report: result.model_dump(mode="json")} if report else {})
 
-        return Visit(here, id, run)
+        return Visit(visit, id, run)
 
     return node_of(plan, protocol.name)
 

@@ -48,8 +48,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     while match := _FLAGS.match(pattern):
         flags, pattern = flags + match[1], pattern[match.end() :]
     end = "\n" if "x" in flags else ""  # ends a comment
-    behind = r"(?!\w)" if is_choice(pattern) else r"(?:(?!\w)|(?<=\d)(?!\d))"  # in 42km the number counts as a word
-    return re.compile(rf"{f'(?{flags})' if flags else ''}(?<!\w)(?:{pattern}{end}){behind}", re.IGNORECASE)
+    boundary = r"(?!\w)" if is_choice(pattern) else r"(?:(?!\w)|(?<=\d)(?!\d))"  # in 42km the number counts as a word
+    return re.compile(rf"{f'(?{flags})' if flags else ''}(?<!\w)(?:{pattern}{end}){boundary}", re.IGNORECASE)
 
 
 MAX_NESTED_COMMANDS = 4

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from consilience.domain.messages import ClaimReplies, ClaimReply, FreeText, Label, Message, is_empty_remark
 from consilience.domain.positions import Ballot, BallotReply, changes, last_of, pool, shortfall
-from consilience.domain.report import Against, Claim, Confidence, Dissent, Objection, StrangeLoop
+from consilience.domain.report import Against, Claim, ConfidenceScore, Dissent, Objection, StrangeLoop
 from consilience.engine.prompt import Quote
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
@@ -77,8 +77,8 @@ def conclusion_fields(session: Session, answer: Reply[Conclusion] | None) -> Con
 
 def _conditions(entries: Iterable[str]) -> tuple[str, ...]:
     """Drop bare labels and ids: small models copy into these lists what they were shown."""
-    stated = [entry.strip() for entry in entries if not is_empty_remark(entry)]
-    return tuple([entry for entry in stated if not _BARE_LABEL.fullmatch(entry)][:MAX_CONDITIONS])
+    conditions = [entry.strip() for entry in entries if not is_empty_remark(entry)]
+    return tuple([entry for entry in conditions if not _BARE_LABEL.fullmatch(entry)][:MAX_CONDITIONS])
 
 
 def claims_of(session: Session, answer: Reply[Any] | None) -> tuple[Claim, ...]:
@@ -185,11 +185,11 @@ class BallotResult:
     """Why the answer does not stand by the last ballots."""
 
     @property
-    def confidence(self) -> Confidence:
+    def confidence(self) -> ConfidenceScore:
         """Share of the pooled ballots that are for the position."""
         if self.position is None or not self.pool:
-            return Confidence()
-        return Confidence(level=self.pool.get(self.position, 0.0), kind="share of pooled ballots")
+            return ConfidenceScore()
+        return ConfidenceScore(level=self.pool.get(self.position, 0.0), kind="share of pooled ballots")
 
     @property
     def dissent(self) -> tuple[Dissent, ...]:
@@ -214,9 +214,9 @@ def count_ballots(
     if pool_decides and pooled:
         return BallotResult(tuple(ballots), pooled, next(iter(pooled)), "pool")
     position = extract(pattern, closing.text) if closing else None
-    unmet = shortfall(position, last_of(ballots)) if closing else None
+    reason = shortfall(position, last_of(ballots)) if closing else None
     decided_by: Literal["answer"] | None = "answer" if position else None
-    return BallotResult(tuple(ballots), pooled, position, decided_by, (unmet,) if unmet else ())
+    return BallotResult(tuple(ballots), pooled, position, decided_by, (reason,) if reason else ())
 
 
 def stated_position(session: Session, pattern: str, answer: TextReply | None) -> str | None:

@@ -118,8 +118,10 @@ def key_figures(
     for name, value in metrics.items():
         series = _series(name, step)
         if series:
-            shown = format_score(value) if name.startswith("sibling") else "–" if value is None else format_share(value)
-            by_step.setdefault(series, []).append(shown)
+            figure = (
+                format_score(value) if name.startswith("sibling") else "–" if value is None else format_share(value)
+            )
+            by_step.setdefault(series, []).append(figure)
         elif name in shares:
             yield KeyFigure(name=shares[name], value="–" if value is None else format_share(float(value)))
         elif name not in _OMITTED:
@@ -139,12 +141,12 @@ def _series(name: str, step: str) -> str:
 
 def trajectory(name: str, scores: Sequence[float | None], check: Check | None) -> Iterator[KeyFigure]:
     """Yield the scores of all checks in order, with the threshold of the last."""
-    known = [score for score in scores if score is not None]
-    if not known and check is not None and check.score is not None:
-        known = [check.score]
-    if known:
-        needed = f", needed {check.threshold:g}" if check and check.threshold is not None else ""
-        yield KeyFigure(name=name, value=" → ".join(f"{score:.2f}" for score in known) + needed)
+    measured = [score for score in scores if score is not None]
+    if not measured and check is not None and check.score is not None:
+        measured = [check.score]
+    if measured:
+        threshold_note = f", needed {check.threshold:g}" if check and check.threshold is not None else ""
+        yield KeyFigure(name=name, value=" → ".join(f"{score:.2f}" for score in measured) + threshold_note)
 
 
 def position_blocks(position: str | None, remark: str = "") -> tuple[Block, ...]:
@@ -171,16 +173,16 @@ def held_positions(ballots: Sequence[Ballot], step: str) -> tuple[HeldPosition, 
 
 def single_call_section(report: Report) -> Section:
     """Name the cheaper alternatives to a run in which one model filled all seats from the same material; else no blocks."""
-    spent = report.ledger.actual
+    usage = report.ledger.actual
     models = {agent.model for agent in report.agents}
-    seats_alike = len(models) == 1 and not spent.fallbacks and not any(map(_is_outside, models))
-    made = spent.calls + spent.inherited + spent.cached
+    seats_alike = len(models) == 1 and not usage.fallbacks and not any(map(_is_outside, models))
+    calls = usage.calls + usage.inherited + usage.cached
     blocks: tuple[Block, ...] = ()
-    if report.answer is not None and report.same_material and seats_alike and made > _REVIEWED_CALLS:
-        tokens = "" if made > spent.calls else f" and {spent.tokens_in + spent.tokens_out:,} tokens"
+    if report.answer is not None and report.same_material and seats_alike and calls > _REVIEWED_CALLS:
+        tokens = "" if calls > usage.calls else f" and {usage.tokens_in + usage.tokens_out:,} tokens"
         text = (
             "Copies of one model with the same material often add little to one careful call. "
-            f"This run: {plural(made, 'call')}{tokens}; consilience solo: 1 call; "
+            f"This run: {plural(calls, 'call')}{tokens}; consilience solo: 1 call; "
             f"consilience solo --reviews 2: {_REVIEWED_CALLS} calls. consilience compare measures which is better on your tasks."
         )
         blocks = bullets([Item(text=text)])

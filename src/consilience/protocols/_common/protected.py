@@ -81,14 +81,14 @@ class ProtectedDraft:
         lost = [marker for marker in self.blocks if marker not in present]
         if lost:
             written = _with_inserted(written, lost, self.text)
-        seen: set[str] = set()
+        placed_so_far: set[str] = set()
 
-        def once(match: re.Match[str]) -> str:
-            repeated = match[0] in seen
-            seen.update(self.blocks.keys() & {match[0]})
+        def first_only(match: re.Match[str]) -> str:
+            repeated = match[0] in placed_so_far
+            placed_so_far.update(self.blocks.keys() & {match[0]})
             return "" if repeated else match[0]
 
-        return _MARKERS.sub(once, _with_bare_markers(written, self.blocks)), lost
+        return _MARKERS.sub(first_only, _with_bare_markers(written, self.blocks)), lost
 
 
 def extract_protected(draft: str, protect: Collection[str]) -> ProtectedDraft:
@@ -101,14 +101,14 @@ def extract_protected(draft: str, protect: Collection[str]) -> ProtectedDraft:
         return ProtectedDraft(_without_blank_ends(draft), front)
     lines = draft.split("\n")
     blocks: dict[str, str] = {}
-    kept: list[str] = []
-    at, taken = 0, set(_MARKERS.findall(draft))
+    text_parts: list[str] = []
+    at, used_markers = 0, set(_MARKERS.findall(draft))
     for first, end, _ in _fences(draft):
-        marker = _new_marker(len(blocks) + 1, taken)
+        marker = _new_marker(len(blocks) + 1, used_markers)
         blocks[marker] = "\n".join(lines[first:end])
-        kept += [*lines[at:first], marker]
+        text_parts += [*lines[at:first], marker]
         at = end
-    return ProtectedDraft(_without_blank_ends("\n".join([*kept, *lines[at:]])), front, blocks)
+    return ProtectedDraft(_without_blank_ends("\n".join([*text_parts, *lines[at:]])), front, blocks)
 
 
 def _is_front_matter(yaml: str) -> bool:
@@ -155,10 +155,10 @@ def _with_bare_markers(written: str, markers: Collection[str]) -> str:
     at = 0
     for first, end, content in _fences(written):
         rest = "\n".join(lines[first:end])
-        held = [marker for marker in dict.fromkeys(_MARKERS.findall(rest)) if marker in markers]
-        if held:
+        line_markers = [marker for marker in dict.fromkeys(_MARKERS.findall(rest)) if marker in markers]
+        if line_markers:
             left = [_MARKERS.sub(without, rest)] if _MARKERS.sub(without, content).strip() else []
-            kept += [*lines[at:first], *held, *left]
+            kept += [*lines[at:first], *line_markers, *left]
             at = end
     written = "\n".join([*kept, *lines[at:]])
     written = _PREFIXED.sub(lambda match: "" if match[1] in markers else match[0], written)
@@ -167,10 +167,10 @@ def _with_bare_markers(written: str, markers: Collection[str]) -> str:
     return written
 
 
-def _new_marker(n: int, taken: Collection[str]) -> str:
+def _new_marker(n: int, used_markers: Collection[str]) -> str:
     """Return a marker that the draft does not contain."""
     marker = f"[[code-{n}]]"
-    while marker in taken:
+    while marker in used_markers:
         marker = marker.replace("code-", "code-x")
     return marker
 

@@ -55,9 +55,9 @@ class TreeProtocol(Protocol):
         topology = self.topology()
         root, inner, leaf = self.roles
         seats = {id: Agent(id=id, role=inner if topology.parents.get(id) else root) for id in topology.agents}
-        own = self.points_of_view
+        perspectives = self.points_of_view
         for n, id in enumerate(topology.leaves):
-            seats[id] = Agent(id=id, role=leaf, perspective=own[n % len(own)] if own else "")
+            seats[id] = Agent(id=id, role=leaf, perspective=perspectives[n % len(perspectives)] if perspectives else "")
         return list(seats.values())
 
     @property

@@ -96,8 +96,8 @@ def _summary(review: SelfReview) -> str:
         issues = [plural(len(review.issues), "issue")] if review.issues else []
         return "; ".join([*issues, _WITHOUT_REWRITE[review.outcome]])
     words = f"{len(review.before.split()):,} words became {len(review.after.split()):,}"
-    changed = "the text stayed the same" if review.before.split() == review.after.split() else words
-    return f"{plural(len(review.issues), 'issue')} ({', '.join(counts)}); {changed}"
+    change = "the text stayed the same" if review.before.split() == review.after.split() else words
+    return f"{plural(len(review.issues), 'issue')} ({', '.join(counts)}); {change}"
 
 
 def _analysis(weighed: SelfReportedAnalysis) -> Section:
@@ -147,8 +147,8 @@ class VoteReport(Report):
         if votes := " · ".join(f"{n} for {position}" for position, n in self.tally.items()):
             blocks.append(Paragraph(lead="Votes:", text=votes))
         if self.decided_by == "medoid" and len(self.votes) > 1:
-            how = f"of {len(self.votes)} independent answers, the one whose wording is most like that of the others."
-            blocks.append(Paragraph(lead="Chosen:", text=how))
+            basis = f"of {len(self.votes)} independent answers, the one whose wording is most like that of the others."
+            blocks.append(Paragraph(lead="Chosen:", text=basis))
         tally = Section(name="tally", part="answer", blocks=tuple(blocks))
         return _presented(self, (tally,))
 

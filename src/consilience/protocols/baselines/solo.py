@@ -13,7 +13,7 @@ from consilience.domain.detail import capped
 from consilience.domain.messages import ClaimReply, FreeText, is_empty_remark
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.positions import LEVELS, ConfidenceLevel
-from consilience.domain.report import Confidence
+from consilience.domain.report import ConfidenceScore
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
@@ -198,12 +198,12 @@ class Solo(BaselineProtocol):
         outcome: ReviewOutcome = "critique_failed"
         if isinstance(critique, Failure):
             run.failures.append(critique)
-        elif not (stated := critique.value.stated):
+        elif not (stated_issues := critique.value.stated):
             outcome = "nothing_found"
         else:
-            rewrite = await self._rewrite(session, answer, critique, n, len(stated))
+            rewrite = await self._rewrite(session, answer, critique, n, len(stated_issues))
             same = isinstance(rewrite, Reply) and rewrite.text.split() == answer.text.split()
-            issues = _answered(stated, rewrite, same=same)
+            issues = _answered(stated_issues, rewrite, same=same)
             outcome = "rewritten"
             if isinstance(rewrite, Failure):
                 run.failures.append(rewrite)
@@ -298,11 +298,11 @@ def _answered(stated: list[str], rewrite: Reply[Any] | Failure, *, same: bool) -
     )
 
 
-def _confidence(value: StructuredReply | None) -> Confidence:
+def _confidence(value: StructuredReply | None) -> ConfidenceScore:
     """Return the declared confidence. The default of an omitted field is no declaration."""
     if value is None or "confidence" not in value.model_fields_set:
-        return Confidence()
-    return Confidence(level=LEVELS[value.confidence], kind="declared")
+        return ConfidenceScore()
+    return ConfidenceScore(level=LEVELS[value.confidence], kind="declared")
 
 
 def _weighed(value: StructuredReply) -> SelfReportedAnalysis:

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.positions import exact
-from consilience.domain.report import Confidence, Dissent
+from consilience.domain.report import ConfidenceScore, Dissent
 from consilience.engine.analysis import sentences
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_score, pairwise
@@ -61,10 +61,10 @@ class Vote(BaselineProtocol):
         stop = stop_reason_of(session, [reply for reply in replies if isinstance(reply, Failure)], self.votes)
         answers = [reply for reply in replies if isinstance(reply, Reply)]
         similarities = pairwise([reply.text for reply in answers])
-        cast = self._cast(answers, similarities)
+        votes = self._cast(answers, similarities)
         if stop is StopReason.FAILED:
-            return await session.report(VoteReport, first=replies, stop_reason=stop, steps=1, votes=cast)
-        return await self._conclude(session, stop, replies, cast, mean_score(similarities))
+            return await session.report(VoteReport, first=replies, stop_reason=stop, steps=1, votes=votes)
+        return await self._conclude(session, stop, replies, votes, mean_score(similarities))
 
     async def _ask_all(self, session: Session) -> list[Reply[str] | Failure]:
         asks = [session.ask(id, self.prompt(session, "answer", id), key=f"answer/{id}") for id in self.ids]
@@ -103,7 +103,7 @@ class Vote(BaselineProtocol):
             instead = "" if tally else "; the text most similar to all others is the answer"
             session.warn(f"{without} of {len(cast)} answers do not match the answer_pattern{instead}")
         position = elected.position if elected else None
-        agreement = Confidence(level=tally[position] / self.votes, kind="agreement") if position else None
+        agreement = ConfidenceScore(level=tally[position] / self.votes, kind="agreement") if position else None
         return await session.report(
             VoteReport,
             first=replies,

@@ -270,8 +270,8 @@ class IterationResult:
     @property
     def all_failures(self) -> tuple[Failure, ...]:
         """Its own and those below it."""
-        below = [run for child in self.children for run in child.walk()]
-        inner = [(*run.failures, *(f for iteration in run.iterations for f in iteration.failures)) for run in below]
+        runs = [run for child in self.children for run in child.walk()]
+        inner = [(*run.failures, *(f for iteration in run.iterations for f in iteration.failures)) for run in runs]
         return (*self.failures, *(failure for failures in inner for failure in failures))
 
     @property
@@ -354,8 +354,8 @@ class BroadcastRun(TreeRun):
     @property
     def executions(self) -> tuple[AgentExecution, ...]:
         """All executions in the order in which texts go up, the root's own at the end."""
-        below = (run for iteration in self.iterations for child in iteration.children for run in child.walk())
-        return (*below, *([self.root] if self.root is not None else []))
+        descendants = (run for iteration in self.iterations for child in iteration.children for run in child.walk())
+        return (*descendants, *([self.root] if self.root is not None else []))
 
     def opening(self, leaves: Sequence[str]) -> list[tuple[TextReply | None, Sequence[Failure]]]:
         """Return the text and the failures of every leaf when it was first asked; nothing without an iteration."""
@@ -367,8 +367,8 @@ class BroadcastRun(TreeRun):
     @property
     def standing(self) -> tuple[FlagRaised, ...]:
         """Flags that stand at the root: those from below, then its own."""
-        own = self.root.flags if self.root is not None else ()
-        return (*standing_flags(latest_executions(self.iterations)), *own)
+        root_flags = self.root.flags if self.root is not None else ()
+        return (*standing_flags(latest_executions(self.iterations)), *root_flags)
 
     @property
     def families(self) -> Iterator[tuple[IterationResult, Sequence[TextReply]]]:
@@ -399,12 +399,12 @@ def shortfalls(
 ) -> tuple[str, ...]:
     """Return why a parent is not satisfied. It is if every child's latest rating is readable, their mean reaches the threshold, no
     critical flag stands, the evaluator does not say no, and no call of the iteration failed. `failures` are the parent's own."""
-    mean, unread = mean_rating(children), [child.agent for child in children if child.rating is None]
+    mean, unrated = mean_rating(children), [child.agent for child in children if child.rating is None]
     short = mean is not None and sum(exact(child.rating or 0) for child in children) < exact(threshold) * len(children)
     flags = dict.fromkeys(flag.link for flag in standing_flags(children) if flag.tag in critical)
     failed = [*failures, *(failure for child in children for failure in child.failures)]
     reasons = (
-        f"no readable rating of {', '.join(unread)}" if unread else "",
+        f"no readable rating of {', '.join(unrated)}" if unrated else "",
         f"mean rating {mean:.2f}, needed {threshold:g}" if short else "",
         f"critical flags: {', '.join(flags)}" if flags else "",
         EVALUATOR_SAYS_NO if evaluation is not None and evaluation.value.satisfied is False else "",
@@ -415,8 +415,8 @@ def shortfalls(
 
 def mean_rating(children: Sequence[AgentExecution]) -> float | None:
     """Return the mean rating; None if one is missing."""
-    known = [child.rating for child in children if child.rating is not None]
-    return math.fsum(known) / len(known) if known and len(known) == len(children) else None
+    ratings = [child.rating for child in children if child.rating is not None]
+    return math.fsum(ratings) / len(ratings) if ratings and len(ratings) == len(children) else None
 
 
 def satisfaction(children: Sequence[AgentExecution], threshold: float, unmet: Sequence[str]) -> Check:

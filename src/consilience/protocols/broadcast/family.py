@@ -68,20 +68,20 @@ class Asks:
         children = before.children if before is not None else ()
         flags, missing = self.flag_quotes(children), self.missing_quotes(children)
         evaluation = quoted(self.session, before.evaluation if before is not None else None, "evaluation")
-        own = quoted(self.session, before.broadcast if before is not None else None, "you")
+        own_goal = quoted(self.session, before.broadcast if before is not None else None, "you")
         words = self.render(
             "broadcast",
             agent,
             goal=goal is not None,
             again=before is not None,
-            previous=bool(own),
+            previous=bool(own_goal),
             evaluation=bool(evaluation),
             flags=_labels(flags),
             missing=_labels(missing),
         )
         return session.ask(
             agent,
-            Prompt(words, (*flags, *missing, *evaluation, *own), self.goal_quotes(goal)),
+            Prompt(words, (*flags, *missing, *evaluation, *own_goal), self.goal_quotes(goal)),
             key=key_at(path, "broadcast", agent),
             returns=Goal,
             kind="broadcast",
@@ -90,13 +90,13 @@ class Asks:
 
     def execute(self, leaf: str, path: Path, goal: Reply[Goal] | None, before: TextReply | None) -> Ask[Synthesis]:
         """A leaf's text. In a later execution it is shown its previous text, which the new one replaces."""
-        own = quoted(self.session, before, "you")
+        own_text = quoted(self.session, before, "you")
         words = self.render(
-            "execute", leaf, people=len(self.session.topology.leaves), goal=goal is not None, again=bool(own)
+            "execute", leaf, people=len(self.session.topology.leaves), goal=goal is not None, again=bool(own_text)
         )
         return self.session.ask(
             leaf,
-            Prompt(words, own, self.goal_quotes(goal)),
+            Prompt(words, own_text, self.goal_quotes(goal)),
             key=key_at(path, "execute", leaf),
             returns=Synthesis,
             audience=siblings_and_parents(self.session.topology, leaf),
@@ -158,9 +158,9 @@ class Asks:
     ) -> Ask[Evaluation]:
         """A parent judges its children's texts by the goal that it broadcast."""
         texts, remarks = self.text_quotes(runs), self.remark_quotes(runs)
-        more = path[-1] < self.settings.max_iterations
+        may_iterate = path[-1] < self.settings.max_iterations
         words = self.render(
-            "evaluate", agent, goal=goal is not None, texts=_labels(texts), more=more, **self.remark_labels(runs)
+            "evaluate", agent, goal=goal is not None, texts=_labels(texts), more=may_iterate, **self.remark_labels(runs)
         )
         return self.session.ask(
             agent,
@@ -202,7 +202,7 @@ class Asks:
         """
         runs = latest_executions(iterations)
         texts, remarks = self.text_quotes(runs), self.remark_quotes(runs)
-        judged, own = (
+        judged, own_text = (
             quoted(self.session, last_evaluation(iterations), "evaluation"),
             quoted(self.session, before, "you"),
         )
@@ -211,13 +211,13 @@ class Asks:
             agent,
             root=root,
             goal=goal is not None,
-            again=bool(own),
+            again=bool(own_text),
             texts=_labels(texts),
             evaluation=bool(judged),
             pattern=describe_pattern(self.settings.answer_pattern) if root else "",
             **self.remark_labels(runs),
         )
-        return Prompt(words, (*remarks, *judged, *own), (*self.goal_quotes(goal), *texts))
+        return Prompt(words, (*remarks, *judged, *own_text), (*self.goal_quotes(goal), *texts))
 
     def review_prompt(self, run: BroadcastRun, template: str, **values: str | bool) -> Prompt:
         """Show the root its answer and conclusion, the goal, the texts the answer rests on with their disagreements and flags, and
@@ -322,8 +322,8 @@ class Publisher:
         new: list[str] = []
         for entry in value.flags[:MAX_FLAGS]:
             text = f"{entry.tag}: {entry.text.strip()}".rstrip(": ")
-            again = any(tag == entry.tag and jaccard(earlier, text) >= MIN_RESTATED_OVERLAP for tag, earlier in texts)
-            if again or text in new:
+            is_old = any(tag == entry.tag and jaccard(earlier, text) >= MIN_RESTATED_OVERLAP for tag, earlier in texts)
+            if is_old or text in new:
                 continue
             new.append(text)
             message = publish_from(self.session, reply, "flag", len(new), text, self._ancestors(run.agent))
@@ -344,18 +344,18 @@ class Publisher:
         """Publish disagreements for siblings and the parent. Empty ones and those not with a sibling are dropped before the cap."""
         if not isinstance(value, Coordination | SealedCoordination):
             return ()
-        made: list[Disagreement] = []
+        published: list[Disagreement] = []
         siblings = self.session.topology.siblings(run.agent)
         readers = (*siblings, *self.session.topology.parents[run.agent])
         for entry in value.disagreements:
             target = next((self.session.message(id).sender for id in self.session.named(reply, [entry.to])), run.agent)
-            if target not in siblings or is_empty_remark(entry.text) or len(made) == self.session.caps.objections:
+            if target not in siblings or is_empty_remark(entry.text) or len(published) == self.session.caps.objections:
                 continue
             text = entry.text.strip()
             quoted = f"against {self.labels[target]}: {text}"
-            message = publish_from(self.session, reply, "disagreement", len(made) + 1, quoted, readers)
-            made.append(Disagreement(id=message.id, agent=run.agent, to=target, text=text, path=run.path))
-        return tuple(made)
+            message = publish_from(self.session, reply, "disagreement", len(published) + 1, quoted, readers)
+            published.append(Disagreement(id=message.id, agent=run.agent, to=target, text=text, path=run.path))
+        return tuple(published)
 
     def _missing(self, run: AgentExecution, reply: Reply[Any], value: RatedReply) -> Message | None:
         """Publish it for the parent, whose next broadcast it may cause."""
@@ -405,23 +405,23 @@ class Family:
         session, settings, by_agent = self.session, self.settings, {run.agent: run for run in earlier}
         async with session.phase("re_broadcast" if before else "broadcast", path[0]):
             broadcast = await self.asks.broadcast(agent, path, goal, before)
-        stated = broadcast if isinstance(broadcast, Reply) else None
-        if stated is not None:
-            session.note("goal", GoalBroadcast(node=agent, path=path, text=stated.text))
+        goal_reply = broadcast if isinstance(broadcast, Reply) else None
+        if goal_reply is not None:
+            session.note("goal", GoalBroadcast(node=agent, path=path, text=goal_reply.text))
         calls = settings.need(session.topology.levels[agent] + 1)
         async with session.phase("execute_children", path[0]):
             runs = await session.gather(
                 [
-                    session.procedure(self.execute(child, path, stated, by_agent.get(child)), calls=calls)
+                    session.subtask(self.execute(child, path, goal_reply, by_agent.get(child)), calls=calls)
                     for child in session.topology.children[agent]
                 ]
             )
-        rounds, runs = await self._coordinate(path, stated, runs)
+        rounds, runs = await self._coordinate(path, goal_reply, runs)
         runs = [run.after(by_agent.get(run.agent)) for run in runs]
         evaluation: Reply[Evaluation] | Failure | None = None
         if any(run.text for run in runs):
             async with session.phase("evaluate", path[0]):
-                evaluation = await self.asks.evaluate(agent, path, stated, runs)
+                evaluation = await self.asks.evaluate(agent, path, goal_reply, runs)
         failures = [reply for reply in (broadcast, evaluation) if isinstance(reply, Failure)]
         judged = evaluation if isinstance(evaluation, Reply) else None
         threshold = settings.satisfaction_threshold
@@ -429,7 +429,7 @@ class Family:
         result = IterationResult(
             agent,
             path,
-            stated,
+            goal_reply,
             tuple(runs),
             rounds,
             satisfaction(runs, threshold, unmet),

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, exact
-from consilience.domain.report import Confidence, Objection, ObjectionFate
+from consilience.domain.report import ConfidenceScore, Objection, ObjectionFate
 from consilience.engine.analysis import MIN_RESTATED_OVERLAP, novelty
 from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard
@@ -198,7 +198,7 @@ async def conclude(
         session.warn(NO_POSITION)
     confidence = positions.confidence
     if confidence.level is None and run.check is not None and run.check.score is not None:
-        confidence = Confidence(level=run.check.score, kind="mean of the agents' ratings of themselves")
+        confidence = ConfidenceScore(level=run.check.score, kind="mean of the agents' ratings of themselves")
     answer = answer_fields(session, run, run.all_failures, run.conclusion)
     return await session.report(
         BroadcastReport,
@@ -226,20 +226,20 @@ async def conclude(
 
 def _unmet(settings: BroadcastSettings, run: BroadcastRun) -> tuple[str, ...]:
     """Return what was not satisfied: parents in their last iterations, then the root's judgement of its own answer."""
-    unmet = [f"{iteration.agent} is not satisfied ({'; '.join(iteration.unmet)})" for iteration in run.unsatisfied]
+    reasons = [f"{iteration.agent} is not satisfied ({'; '.join(iteration.unmet)})" for iteration in run.unsatisfied]
     unread = [iteration.agent for iteration, _ in run.families if iteration.check.met and _is_unread(iteration)]
-    unmet += [f"the evaluator gave no readable verdict ({agent})" for agent in unread]
-    unmet += [f"no reply to {failure.key}" for failure in run.failures]
+    reasons += [f"the evaluator gave no readable verdict ({agent})" for agent in unread]
+    reasons += [f"no reply to {failure.key}" for failure in run.failures]
     if run.root is None:
-        return tuple(unmet)
+        return tuple(reasons)
     rating, threshold = run.root.rating, settings.satisfaction_threshold
     if rating is None and run.root.reflection is not None:
-        unmet.append(f"{ROOT} gave no readable rating of its own answer")
+        reasons.append(f"{ROOT} gave no readable rating of its own answer")
     if rating is not None and exact(rating) < exact(threshold):
-        unmet.append(f"{ROOT} rates its own answer {rating:.2f}, needed {threshold:g}")
+        reasons.append(f"{ROOT} rates its own answer {rating:.2f}, needed {threshold:g}")
     if flags := dict.fromkeys(flag.link for flag in run.root.flags if flag.critical):
-        unmet.append(f"critical flags: {', '.join(flags)}")
-    return tuple(unmet)
+        reasons.append(f"critical flags: {', '.join(flags)}")
+    return tuple(reasons)
 
 
 def _is_unread(iteration: IterationResult) -> bool:
@@ -255,21 +255,21 @@ def _rated_ballots(execution: AgentExecution) -> list[Reply[RatedBallotReply]]:
 
 def _ballots(session: Session, settings: BroadcastSettings, executions: Sequence[AgentExecution]) -> Iterator[Ballot]:
     """Yield the readable ballots, each agent's numbered from 0. The first is cast before it has read any peer."""
-    cast: Counter[str] = Counter()
+    ballot_counts: Counter[str] = Counter()
     for execution in executions:
         for reply in _rated_ballots(execution):
-            step = cast[execution.agent]
+            step = ballot_counts[execution.agent]
             if ballot := read_ballot(session, settings.answer_pattern, step, reply, reply.value):
-                cast[execution.agent] += 1
+                ballot_counts[execution.agent] += 1
                 yield ballot
 
 
 def _objections(session: Session, settings: BroadcastSettings, run: BroadcastRun) -> Iterator[Objection]:
     """Yield the disagreements of every family's last coordination, from the leaves up, then the critical flags and contradictions
     that stand at the root."""
-    shown = session.shown()
+    shown_ids = session.shown()
     for iteration, rulings in run.families:
-        read = {id for reply in rulings for id in reply.shown}
+        ruled_ids = {id for reply in rulings for id in reply.shown}
         for entry in (entry for child in iteration.children for entry in child.disagreements):
             fate, ruling = _ruling(entry.id, rulings)
             yield Objection(
@@ -277,8 +277,8 @@ def _objections(session: Session, settings: BroadcastSettings, run: BroadcastRun
                 agent=entry.agent,
                 to=entry.to,
                 text=entry.text,
-                read=entry.id in shown,
-                fate=fate or ("stands" if entry.id in read else "unanswered"),
+                read=entry.id in shown_ids,
+                fate=fate or ("stands" if entry.id in ruled_ids else "unanswered"),
                 ruling=ruling,
             )
     for flag in run.standing:
@@ -291,7 +291,7 @@ def _objections(session: Session, settings: BroadcastSettings, run: BroadcastRun
             agent=flag.node,
             to=next(iter(parents), ""),
             text=session.message(flag.id).text,
-            read=flag.id in shown,
+            read=flag.id in shown_ids,
             fate="refuted" if fate == "refuted" and not flag.critical else "stands",
             ruling=ruling,
         )
@@ -320,24 +320,24 @@ def _past_disagreements(
 ) -> Iterator[Disagreement]:
     """Yield, latest first, the disagreements before a family's last coordination that their author did not raise again in nearly
     the same words."""
-    known = {objection.id for objection in objections}
+    known_ids = {objection.id for objection in objections}
     raised = [(objection.agent, objection.to, objection.text) for objection in objections]
-    made = [
+    disagreements = [
         (execution, entry) for execution in executions for entry in (*execution.superseded, *execution.disagreements)
     ]
-    for execution, entry in reversed(made):
-        again = any(
-            (entry.agent, entry.to) == (agent, to) and jaccard(entry.text, text) >= MIN_RESTATED_OVERLAP
-            for agent, to, text in raised
+    for execution, entry in reversed(disagreements):
+        is_repeated = any(
+            (entry.agent, entry.to) == (agent, target) and jaccard(entry.text, text) >= MIN_RESTATED_OVERLAP
+            for agent, target, text in raised
         )
-        if entry.id not in known and not again:
-            known.add(entry.id)
+        if entry.id not in known_ids and not is_repeated:
+            known_ids.add(entry.id)
             raised.append((entry.agent, entry.to, entry.text))
             yield entry.model_copy(update={"path": execution.path})  # of the last execution that kept it
 
 
 def _flags(session: Session, run: BroadcastRun) -> tuple[Flag, ...]:
-    shown, standing = session.shown(), {flag.id for flag in run.standing}
+    shown_ids, standing_ids = session.shown(), {flag.id for flag in run.standing}
     raised: dict[str, tuple[FlagRaised, tuple[int, ...]]] = {}
     for execution in run.executions:
         for flag in execution.flags:
@@ -347,8 +347,8 @@ def _flags(session: Session, run: BroadcastRun) -> tuple[Flag, ...]:
             **flag.model_dump(exclude={"path", "text"}),
             path=path,
             text=flag.text.rstrip(": "),
-            stands=flag.id in standing,
-            read=flag.id in shown,
+            stands=flag.id in standing_ids,
+            read=flag.id in shown_ids,
         )
         for flag, path in raised.values()
     )
@@ -446,15 +446,15 @@ def _warn(session: Session, run: BroadcastRun, ballots: Sequence[Ballot]) -> Non
     if unquoted := sum(iteration.unquoted for iteration in iterations):
         session.warn(f"flags beyond the {MAX_QUOTED_FLAGS} that a prompt may quote, left out: {unquoted}")
     if unrated := [e.agent for e in executions if e.text is not None and e.rating is None]:
-        who = ", ".join(dict.fromkeys(unrated))
-        session.warn(f"missing or unreadable ratings: {len(unrated)} ({who}); they count as unsatisfied")
+        agents = ", ".join(dict.fromkeys(unrated))
+        session.warn(f"missing or unreadable ratings: {len(unrated)} ({agents}); they count as unsatisfied")
     if silent := dict.fromkeys(e.agent for e in executions if e.text is None and has_texts(e.iterations)):
         session.warn(f"{', '.join(silent)} did not combine the texts below; the parent did not read them")
     warn_dropped_labels(session)
-    read = Counter(ballot.agent for ballot in ballots)
-    cast = Counter(execution.agent for execution in executions for _ in _rated_ballots(execution))
-    if unread := sorted(cast.keys() - read.keys()):
+    read_counts = Counter(ballot.agent for ballot in ballots)
+    cast_counts = Counter(execution.agent for execution in executions for _ in _rated_ballots(execution))
+    if unread := sorted(cast_counts.keys() - read_counts.keys()):
         session.warn(f"no ballot of {', '.join(unread)} matches the answer_pattern")
-    if partly := sorted(agent for agent in cast if 0 < read[agent] < cast[agent]):
+    if partly := sorted(agent for agent in cast_counts if 0 < read_counts[agent] < cast_counts[agent]):
         session.warn(f"some ballots of {', '.join(partly)} do not match the answer_pattern; the others count")
     warn_failed_review(session, run)

@@ -185,8 +185,8 @@ class BroadcastReport(TreeReport):
         for event in progress.events:
             if isinstance(event, Noted) and event.name in NOTES:
                 fold.add(load_note(NOTES[event.name], event, progress.text))
-        needed = threshold_in(progress.started.settings, THRESHOLD)
-        view = _iterations_view(tuple(fold.iterations.values()), fold.flags, needed)
+        threshold = threshold_in(progress.started.settings, THRESHOLD)
+        view = _iterations_view(tuple(fold.iterations.values()), fold.flags, threshold)
         seats = {agent: _seat_note(rating, fold.flags_of(agent)) for agent, rating in fold.ratings.items()}
         update = {"stance": "position", "views": (view,), "seats": seats, "seats_legend": SEATS_LEGEND}
         return super().progress(progress).model_copy(update=update)
@@ -195,11 +195,11 @@ class BroadcastReport(TreeReport):
         """Ballots are fields of other replies, so a change is located by the number of the agent's ballot."""
         items = []
         for change in self.position_changes:
-            why = "named no argument for it (conformity)"
+            cause = "named no argument for it (conformity)"
             if not change.conformity:
-                why = f"because of what {author_of(change.cause or '', names)} wrote"
-            moved = f"{change.before} → {change.after} with its ballot {change.step + 1}"
-            items.append(Item(text=f"{names.get(change.agent, change.agent)}: {moved}, {why}"))
+                cause = f"because of what {author_of(change.cause or '', names)} wrote"
+            move = f"{change.before} → {change.after} with its ballot {change.step + 1}"
+            items.append(Item(text=f"{names.get(change.agent, change.agent)}: {move}, {cause}"))
         return Section(name="changes", part="differences", heading="Changes of position", blocks=bullets(items))
 
     def _flags(self, names: Mapping[str, str]) -> Section:
@@ -336,18 +336,18 @@ class NoteFold:
         self.iterations[node, path] = self._iteration(node, path).model_copy(update=values)
 
 
-def _iterations_view(iterations: Sequence[Iteration], flags: Sequence[Flag], needed: float | None) -> View:
+def _iterations_view(iterations: Sequence[Iteration], flags: Sequence[Flag], threshold: float | None) -> View:
     """Show every iteration of every parent: goal, ratings, flags, verdict, and what caused it."""
     heading = "Why a goal was broadcast again"
     if not iterations:
         return text_view("iterations", heading, "Nothing was broadcast.")
-    average = f", needed {needed:.2f} on average" if needed is not None else ""
+    average = f", needed {threshold:.2f} on average" if threshold is not None else ""
     named = "Every broadcast of a parent, named by the iterations from the root's down"
     head = Paragraph(text=f"{named}; how its children rated themselves{average}.")
-    known = {flag.id: flag for flag in flags}
+    flags_by_id = {flag.id: flag for flag in flags}
     rows, bars, items = [], [], []
     for iteration in iterations:
-        name, flagged = f"{iteration.node} {'.'.join(map(str, iteration.path))}", _flagged(iteration, known)
+        name, flagged = f"{iteration.node} {'.'.join(map(str, iteration.path))}", _flagged(iteration, flags_by_id)
         ratings = " ".join(map(format_score, iteration.ratings.values())) or "–"
         rows.append((name, ratings, format_score(iteration.mean), str(len(iteration.flags)), iteration.verdict))
         bars.append(
@@ -359,7 +359,7 @@ def _iterations_view(iterations: Sequence[Iteration], flags: Sequence[Flag], nee
                 lines=(flagged,) if flagged else (),
             )
         )
-        items += [Item(text=f"{name}: {line}") for line in _details(iteration, known, flagged)]
+        items += [Item(text=f"{name}: {line}") for line in _details(iteration, flags_by_id, flagged)]
     return View(
         name="iterations",
         heading=heading,
@@ -371,7 +371,7 @@ def _iterations_view(iterations: Sequence[Iteration], flags: Sequence[Flag], nee
         picture=Bars(
             title="mean rating of the children, iteration by iteration",
             rows=tuple(bars),
-            threshold=needed,
+            threshold=threshold,
             legend=("bar: the mean · dots: each child's rating · dashed: what is needed",),
         ),
     )
@@ -396,8 +396,8 @@ def _flagged(iteration: Iteration, flags: Mapping[str, Flag]) -> str:
     if not iteration.flags:
         return ""
     critical = sum(flags[id].critical for id in iteration.flags if id in flags)
-    of_these = f", {critical} critical" if critical else ""
-    return f"{plural(len(iteration.flags), 'flag')}{of_these}: {', '.join(_named(iteration.flags, flags))}"
+    critical_note = f", {critical} critical" if critical else ""
+    return f"{plural(len(iteration.flags), 'flag')}{critical_note}: {', '.join(_named(iteration.flags, flags))}"
 
 
 def _named(ids: Sequence[str], flags: Mapping[str, Flag]) -> list[str]:

@@ -279,8 +279,8 @@ class BroadcastSettings(TreeProtocol):
             return 2
         sub = self.calls(iterations, rounds, level + 1)
         talk = rounds * self.children if self.children > 1 else 0
-        once = iterations * (1 + self.children * sub + talk + 1) + 2
-        return once + self.strange_loops if level == 1 else once
+        one_family = iterations * (1 + self.children * sub + talk + 1) + 2
+        return one_family + self.strange_loops if level == 1 else one_family
 
     def need(self, level: int) -> int:
         """Return the max calls of one execution of a node on that level."""

@@ -76,17 +76,17 @@ class Agenda:
     def _agenda_order(self, thread: Thread) -> tuple[float, int, float, int]:
         """The crux score; ties to the dispute with more agents undecided, then with more varied confidence, then the earlier. The
         seed's third criterion, dependencies, is known of ended threads only."""
-        firm = sum(side in FIRM for side in thread.declared_sides.values())
+        firm_agents = sum(side in FIRM for side in thread.declared_sides.values())
         confidences = [c.confidence for c in thread.commitments.values()]
-        undecided = len(self.floor.debaters) - firm
+        undecided = len(self.floor.debaters) - firm_agents
         return self._scores[thread.id].score, undecided, pvariance(confidences) if confidences else 0.0, -thread.number
 
     def _distinct_words(self, thread: Thread) -> frozenset[str]:
         """The words of a question that no other thread's has; all of them if there are none."""
-        own = set(keywords(thread.question or thread.topic))
+        own_words = set(keywords(thread.question or thread.topic))
         others = [other for other in self.floor.threads.values() if other is not thread]
         shared = {word for other in others for word in keywords(other.question or other.topic)}
-        return frozenset(own - shared or own)
+        return frozenset(own_words - shared or own_words)
 
     async def ask_positions(self) -> None:
         """Every 10 messages, ask the agents without a position on an active dispute to commit themselves on it."""
@@ -97,8 +97,8 @@ class Agenda:
         self.update()
         for id in floor.disputes:
             thread = floor.threads[id]
-            asked = thread.members if thread.half else floor.openings
-            silent = [a for a in asked if a not in thread.commitments and a not in thread.to_commit]
+            agents_asked = thread.members if thread.half else floor.openings
+            silent = [a for a in agents_asked if a not in thread.commitments and a not in thread.to_commit]
             if thread.busy or not thread.active or not silent:
                 continue
             thread.members += [agent for agent in silent if agent not in thread.members]
@@ -162,8 +162,8 @@ class Spawning:
                 self._begin_if_wanted(id, proposal)
 
     def _begin_if_wanted(self, id: str, proposal: Proposal) -> None:
-        wanted = len(proposal.supporters) >= SPAWN_MIN_AGENTS and proposal.mentions >= SPAWN_MIN_MENTIONS
-        if wanted and self._is_outside(id, proposal):
+        has_support = len(proposal.supporters) >= SPAWN_MIN_AGENTS and proposal.mentions >= SPAWN_MIN_MENTIONS
+        if has_support and self._is_outside(id, proposal):
             self._begin(self._decide(proposal))
 
     def open_in(self, thread: Thread) -> list[str]:
@@ -201,7 +201,7 @@ class Spawning:
         self._begin(self._frame_and_decide(proposal))
 
     def _shared_keyword(self, thread: Thread) -> tuple[str, list[str], int] | None:
-        known = {
+        known_words = {
             word for other in self.floor.threads.values() for word in keywords(f"{other.topic} {other.question or ''}")
         }
         users: dict[str, list[str]] = {}
@@ -213,8 +213,8 @@ class Spawning:
                 if message.agent not in users[word]:
                     users[word].append(message.agent)
         for word, agents in users.items():
-            fresh = word not in known and word not in self._keywords
-            if fresh and len(agents) >= SPAWN_MIN_AGENTS and mentions[word] >= SPAWN_MIN_MENTIONS:
+            is_new = word not in known_words and word not in self._keywords
+            if is_new and len(agents) >= SPAWN_MIN_AGENTS and mentions[word] >= SPAWN_MIN_MENTIONS:
                 return word, agents, mentions[word]
         return None
 
@@ -293,8 +293,8 @@ class Spawning:
             return f"{MAX_THREADS} threads were opened"
         if len(proposal.supporters) < SPAWN_MIN_AGENTS or proposal.mentions < SPAWN_MIN_MENTIONS:
             return "fewer than two agents want it"
-        wanted = proposal.question.casefold()
-        same = next((thread for thread in self._asked_threads() if (thread.question or "").casefold() == wanted), None)
+        asked = proposal.question.casefold()
+        same = next((thread for thread in self._asked_threads() if (thread.question or "").casefold() == asked), None)
         return f"{same.id} {SAME}" if same else ""
 
     def _asked_threads(self) -> list[Thread]:
@@ -362,12 +362,12 @@ class Spawning:
         """Return the thread among `others` that asks the same, by one typed call of the second opinion; None where none does, and
         where comparisons are used up or the call fails."""
         floor = self.floor
-        asked = [(other, other.question or other.topic) for other in others]
-        if not asked or floor.comparisons >= floor.settings.max_comparisons:
+        candidates = [(other, other.question or other.topic) for other in others]
+        if not candidates or floor.comparisons >= floor.settings.max_comparisons:
             return None
         floor.comparisons += 1
         session = floor.session
-        words = session.render_template("same", question=question, questions=tuple(text for _, text in asked))
+        words = session.render_template("same", question=question, questions=tuple(text for _, text in candidates))
         ask = session.ask(
             SECOND_OPINION,
             Prompt(words, documents=()),
@@ -378,4 +378,4 @@ class Spawning:
         async with session.phase("comparison", floor.comparisons):
             reply = await floor.call(SECOND_OPINION, ask)
         number = reply.value.same_as if isinstance(reply, Reply) else 0
-        return asked[number - 1][0] if 1 <= number <= len(asked) else None
+        return candidates[number - 1][0] if 1 <= number <= len(candidates) else None

@@ -82,12 +82,12 @@ class Interests:
 
     def follow(self, topics: Iterable[str]) -> None:
         """After an own message: its topics gain a tenth, at most to 1; the others fade; new ones are added."""
-        used = {topic.strip().casefold() for topic in topics if topic.strip()}
+        topics_used = {topic.strip().casefold() for topic in topics if topic.strip()}
         for topic in self.weights:
-            factor = BOOST if topic.casefold() in used else DECAY
+            factor = BOOST if topic.casefold() in topics_used else DECAY
             self.weights[topic] = min(1.0, self.weights[topic] * factor)
-        known = {topic.casefold() for topic in self.weights}
-        for topic in sorted(used - known):
+        known_topics = {topic.casefold() for topic in self.weights}
+        for topic in sorted(topics_used - known_topics):
             self._add(topic, 0.5)
 
     def _add(self, topic: str, weight: float) -> None:

@@ -96,23 +96,23 @@ def _stated_sides(value: OpeningReply | FinalReply | StipulatedReply) -> str:
     return f"{', '.join(sides)} ({value.confidence} of p1)."
 
 
-async def recheck(floor: Floor, final: Replies, asked: Sequence[Thread]) -> Replies:
+async def recheck(floor: Floor, final: Replies, threads: Sequence[Thread]) -> Replies:
     """Ask again what needs it, and return the ballots with the answers that count. Without a reply the ballot stands; after a limit
     has refused a call nobody is asked."""
     answers = {
-        (a.agent, a.name): a for reply in final if isinstance(reply, Reply) for a in _answers(floor, reply, asked)
+        (a.agent, a.name): a for reply in final if isinstance(reply, Reply) for a in _answers(floor, reply, threads)
     }
     for number in range(1, MAX_RECHECKS + 1):
         if exhaustion(floor.failures):
             break
         if number == 1:
-            due = [answer for answer in answers.values() if answer.differs]
+            unequal_answers = [answer for answer in answers.values() if answer.differs]
         else:
-            due = [answers[agent, name] for agent, name in holdouts(_by_question(answers.values())).items()]
-        if due:
-            await _ask_again(floor, due, asked, number)
+            unequal_answers = [answers[agent, name] for agent, name in holdouts(_by_question(answers.values())).items()]
+        if unequal_answers:
+            await _ask_again(floor, unequal_answers, threads, number)
     rechecks = [check for answer in answers.values() for check in answer.rechecks]
-    floor.rechecks = [check.model_copy(update={"question": _subject(check.question, asked)}) for check in rechecks]
+    floor.rechecks = [check.model_copy(update={"question": _subject(check.question, threads)}) for check in rechecks]
     if floor.rechecks:
         floor.note(BallotsRechecked(at=floor.now, rechecks=tuple(floor.rechecks)))
     return [_corrected(reply, rechecks) if isinstance(reply, Reply) else reply for reply in final]
@@ -127,16 +127,16 @@ def holdouts(answers: Answers) -> dict[str, str]:
     question_of: dict[str, str] = {}
     for name, sides in answers.items():
         firm = sorted(([a for a, held in sides.items() if held == side] for side in FIRM), key=len)
-        fewer, more = firm
-        if not fewer:
+        minority, majority = firm
+        if not minority:
             continue
         if (
-            len(fewer) == len(more)
-            or len(fewer) * HOLDOUT_SHARE >= len(sides)
-            or not question_of.keys().isdisjoint(fewer)
+            len(minority) == len(majority)
+            or len(minority) * HOLDOUT_SHARE >= len(sides)
+            or not question_of.keys().isdisjoint(minority)
         ):
             return {}
-        question_of |= dict.fromkeys(fewer, name)
+        question_of |= dict.fromkeys(minority, name)
     return question_of
 
 
@@ -183,8 +183,10 @@ def _by_question(answers: Iterable[_Answer]) -> Answers:
     return by_question
 
 
-async def _ask_again(floor: Floor, due: Sequence[_Answer], asked: Sequence[Thread], number: int) -> None:
-    by_agent = {agent: [a for a in due if a.agent == agent] for agent in dict.fromkeys(a.agent for a in due)}
+async def _ask_again(floor: Floor, differing: Sequence[_Answer], asked: Sequence[Thread], number: int) -> None:
+    by_agent = {
+        agent: [a for a in differing if a.agent == agent] for agent in dict.fromkeys(a.agent for a in differing)
+    }
     async with floor.session.phase("rechecks", number):
         replies = await floor.session.gather(
             [_ask(floor, agent, answers, asked, number) for agent, answers in by_agent.items()]

@@ -31,15 +31,15 @@ def headline(report: DebateData, state: DebateState) -> Iterator[Block]:
     if not state.final:
         return
     finals = state.final_refs
-    several = len(state.propositions) > 1
+    is_plural = len(state.propositions) > 1
     for n, text in enumerate(state.propositions):
         sides = [ballot.positions[n] for ballot in state.final.values()]
         voted = (
             f"sealed final ballots of {len(sides)} of {plural(len(state.debaters), 'agent')}{_on_models(report, state)}"
         )
-        which = f"Proposition {n + 1}: {text}" if several else text
+        label = f"Proposition {n + 1}: {text}" if is_plural else text
         verdict = f"{_verdict(sides, len(state.debaters))}: {tally(sides)}"
-        yield Paragraph(lead=verdict, text=f"({voted}). {which}", refs=finals)
+        yield Paragraph(lead=verdict, text=f"({voted}). {label}", refs=finals)
     if shared := _independence(report, state):
         yield Paragraph(lead="Independence:", text=shared, refs=finals)
     yield from _decide_today(report, state)
@@ -60,8 +60,8 @@ def _independence(report: DebateData, state: DebateState) -> str:
     parts = []
     for shared in report.independence.shared:
         names = [state.names.get(agent, agent) for agent in shared.agents]
-        who = f"all {len(names)} agents" if len(names) == len(state.debaters) else joined(names)
-        parts.append(f"{who} share the model {shared.model} and are fewer than {len(names)} voices")
+        share = f"all {len(names)} agents" if len(names) == len(state.debaters) else joined(names)
+        parts.append(f"{share} share the model {shared.model} and are fewer than {len(names)} voices")
     line = "; ".join(parts)
     effective = report.independence.effective
     if line and effective is not None:
@@ -72,19 +72,19 @@ def _independence(report: DebateData, state: DebateState) -> str:
 def _shortcomings(report: DebateData, state: DebateState) -> Iterator[str]:
     """Sentences on why the debate did not come to its end."""
     open_threads = [thread for thread in report.threads if thread.status in ACTIVE]
-    where = ", ".join(f"{thread_name(t.id)} in its stage {STAGES[t.stage]}" for t in open_threads)
-    left = f" Still open: {where}." if open_threads else ""
+    open_names = ", ".join(f"{thread_name(t.id)} in its stage {STAGES[t.stage]}" for t in open_threads)
+    open_note = f" Still open: {open_names}." if open_threads else ""
     if report.ended_by == "stalled" or report.stop_reason is StopReason.STALLED:
-        yield f"The debate stalled: messages brought no question, no lock and no crux any more.{left}"
+        yield f"The debate stalled: messages brought no question, no lock and no crux any more.{open_note}"
     elif report.ended_by == "max_messages":
-        yield f"The limit on messages ended the debate after {report.steps}.{left}"
+        yield f"The limit on messages ended the debate after {report.steps}.{open_note}"
     elif report.ended_by == "max_duration":
-        yield f"The limit on virtual time ended the debate after {report.duration // 1000} s.{left}"
+        yield f"The limit on virtual time ended the debate after {report.duration // 1000} s.{open_note}"
     elif report.ended_by == "limit" or report.stop_reason in (
         StopReason.EXHAUSTED_BUDGET,
         StopReason.EXHAUSTED_TIME,
     ):
-        yield f"{_limit(report)} cut the debate short.{left}"
+        yield f"{_limit(report)} cut the debate short.{open_note}"
     silent = [state.names[agent] for agent in state.debaters if agent not in state.final]
     if state.propositions and silent and len(silent) == len(state.debaters):
         yield "No final ballot was cast, so nothing shows where the agents stand."
@@ -134,13 +134,13 @@ def _decided(decided: str, sides: list[Side]) -> str:
     yes, no = (sides.count(side) for side in FIRM)
     if decided == "UNDECIDED":
         return "the answer takes neither side"
-    own, other = (yes, no) if decided == "YES" else (no, yes)
+    supporting, opposing = (yes, no) if decided == "YES" else (no, yes)
     word = SIDES[decided]
-    if own == other:
-        return f"{word}; {'no ballot is firm' if not own else 'the firm ballots are tied'}"
-    if own > other:
-        return f"{word}, as {'most' if other else 'all'} firm ballots do"
-    return f"{word}, against most firm ballots ({own} for it, {other} against)"
+    if supporting == opposing:
+        return f"{word}; {'no ballot is firm' if not supporting else 'the firm ballots are tied'}"
+    if supporting > opposing:
+        return f"{word}, as {'most' if opposing else 'all'} firm ballots do"
+    return f"{word}, against most firm ballots ({supporting} for it, {opposing} against)"
 
 
 def _turning_points(report: DebateData, state: DebateState) -> Iterator[Block]:
@@ -154,10 +154,10 @@ def _turning_points(report: DebateData, state: DebateState) -> Iterator[Block]:
         for text, refs in turning:
             yield Paragraph(lead=lead, text=text, refs=refs)
         if not turning and state.cruxes:
-            how = "No tested answer to a crux" if report.tests else "By what the agents declared, no answer to a crux"
-            what = f" on proposition {n + 1}" if several else ""
+            basis = "No tested answer to a crux" if report.tests else "By what the agents declared, no answer to a crux"
+            proposition_note = f" on proposition {n + 1}" if several else ""
             refs = _test_refs(report) or state.final_refs
-            yield Paragraph(text=f"{how} turns the majority{what}.", refs=refs)
+            yield Paragraph(text=f"{basis} turns the majority{proposition_note}.", refs=refs)
 
 
 def _lead(sides: Sequence[Side], side: str) -> int:
@@ -173,22 +173,22 @@ def _tested(report: DebateData, state: DebateState, n: int, decided: str) -> Ite
             text = (
                 f"crux {state.number_of(test.thread)} comes out {SIDES[test.stipulated]}: tested, then {tally(sides)}"
             )
-            moved = [a for a, ballot in test.ballots.items() if ballot.positions[n] == other]
-            refs = tuple(f"test/{test.thread}/{test.stipulated}/{agent}" for agent in (*moved, *test.ballots))
+            flipped = [a for a, ballot in test.ballots.items() if ballot.positions[n] == other]
+            refs = tuple(f"test/{test.thread}/{test.stipulated}/{agent}" for agent in (*flipped, *test.ballots))
             yield f"{text}.", tuple(dict.fromkeys(refs))
 
 
 def _declared(state: DebateState, n: int, decided: str) -> Iterator[tuple[str, Refs]]:
     """Answers to a crux that, by their own word, take enough agents from the answer's side to turn the majority."""
-    behind = [agent for agent, ballot in state.final.items() if ballot.positions[n] == decided]
+    supporters = [agent for agent, ballot in state.final.items() if ballot.positions[n] == decided]
     against = len([side for side in state.positions_on(n) if side == OTHER[decided]])
     for number, crux in enumerate(state.cruxes, 1):
         for answer in FIRM:
-            moved = [agent for agent in behind if _would_flip_against(crux, agent, answer)]
-            if moved and against + len(moved) > len(behind) - len(moved):
-                names = joined([state.names[agent] for agent in moved])
+            flipping = [agent for agent in supporters if _would_flip_against(crux, agent, answer)]
+            if flipping and against + len(flipping) > len(supporters) - len(flipping):
+                names = joined([state.names[agent] for agent in flipping])
                 text = f"crux {number} comes out {SIDES[answer]}: by their own word the claims of {names} hang on it (not tested)."
-                yield text, state.flip_refs(crux, moved)
+                yield text, state.flip_refs(crux, flipping)
 
 
 def _would_flip_against(crux: Crux, agent: str, answer: Side) -> bool:
@@ -259,19 +259,19 @@ def trust_items(report: DebateData, state: DebateState) -> Iterator[Item]:
     evidence = [m for m in state.messages if m.move == "PROVIDE_EVIDENCE"]
     if evidence:
         memory = [m for m in evidence if m.from_memory]
-        which = f": {state.marks(memory)}" if memory else ""
+        memory_note = f": {state.marks(memory)}" if memory else ""
         verified = len(evidence) - len(memory)
         yield Item(
             text=f"Evidence: {plural(len(evidence), 'message')}; {verified} quote a document with verified words, "
-            f"{len(memory)} rest on the model's memory{which}.",
+            f"{len(memory)} rest on the model's memory{memory_note}.",
             refs=tuple(message.id for message in evidence),
         )
     elif state.messages:
         yield Item(text="Evidence: no message gave any.", refs=state.last_refs)
     if metrics.attended:
-        how = {"keyword": "shared words", "embedding": "similarity of meaning"}.get(report.attention_mode, "attention")
+        mode = {"keyword": "shared words", "embedding": "similarity of meaning"}.get(report.attention_mode, "attention")
         yield Item(
-            text=f"Attention by {how}: of {plural(metrics.attended, 'reply').replace('replys', 'replies')} to a message of the "
+            text=f"Attention by {mode}: of {plural(metrics.attended, 'reply').replace('replys', 'replies')} to a message of the "
             f"agent's own choice, {metrics.attended_highly} answered one with a score of at least {NOTICED:g} "
             f"({format_share(metrics.attended_highly / metrics.attended)}).",
             refs=tuple(message.id for message in state.messages if message.attention is not None),
@@ -283,11 +283,11 @@ def trust_items(report: DebateData, state: DebateState) -> Iterator[Item]:
             refs=state.last_refs,
         )
     yield from _lock_items(report, state)
-    if asked := [message for message in state.messages if message.opposing]:
-        who = ", ".join(f"{state.names[message.agent]} [{message.label}]" for message in asked)
+    if opposing := [message for message in state.messages if message.opposing]:
+        opposing_agents = ", ".join(f"{state.names[message.agent]} [{message.label}]" for message in opposing)
         yield Item(
-            text=f"Asked to argue the other side, since nobody challenged anything: {who}.",
-            refs=tuple(m.id for m in asked),
+            text=f"Asked to argue the other side, since nobody challenged anything: {opposing_agents}.",
+            refs=tuple(m.id for m in opposing),
         )
 
 

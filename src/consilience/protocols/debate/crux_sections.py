@@ -56,16 +56,16 @@ def crux_blocks(report: DebateData, state: DebateState) -> Iterator[Block]:
 
 def _crux_verdict(crux: Crux, state: DebateState) -> str:
     sides = state.sides_on(crux)
-    where = f"{thread_name(crux.thread)}; {'final ballots on it: ' if state.final else ''}{tally(sides)}"
+    details = f"{thread_name(crux.thread)}; {'final ballots on it: ' if state.final else ''}{tally(sides)}"
     if crux.validated:
-        return f"A validated crux ({where})."
+        return f"A validated crux ({details})."
     locked = "It was locked, but it is" if crux.locked else "It is"
-    return f"{locked} no validated crux: {'; '.join(map(validation_failure, crux.validation_failures))} ({where})."
+    return f"{locked} no validated crux: {'; '.join(map(validation_failure, crux.validation_failures))} ({details})."
 
 
 def _crux_table(crux: Crux, state: DebateState, records: Mapping[str, FlipRecord]) -> Table:
-    hangs = "when told the answer" if records else "its top claim hangs on it"
-    heads = ("agent", "answer now", "on this crux", "would change its mind if", hangs)
+    dependence_heading = "when told the answer" if records else "its top claim hangs on it"
+    heads = ("agent", "answer now", "on this crux", "would change its mind if", dependence_heading)
     rows, refs = [], []
     for agent in dict.fromkeys((*crux.positions, *state.final)):
         last = _test_cell(records.get(agent)) if records else _hangs(agent, crux)
@@ -87,14 +87,14 @@ def _test_cell(record: FlipRecord | None) -> str:
     """Return what the agent did when told the answer against its own, and whether it had declared so."""
     if record is None or record.observed is None:
         return "not tested"
-    moved = "flipped" if record.observed else "did not flip"
+    outcome = "flipped" if record.observed else "did not flip"
     if record.declared is None:
-        told = moved
+        outcomes = outcome
     elif record.declared is record.observed:
-        told = f"{moved} ✔" if record.observed else "stayed ✔"
+        outcomes = f"{outcome} ✔" if record.observed else "stayed ✔"
     else:
-        told = f"{moved} ✘"
-    return f"{told}; moved for the placebo, too" if record.placebo else told
+        outcomes = f"{outcome} ✘"
+    return f"{outcomes}; moved for the placebo, too" if record.placebo else outcomes
 
 
 def _tested(crux: Crux, report: DebateData, records: Mapping[str, FlipRecord]) -> str:
@@ -204,11 +204,11 @@ def _score(crux: Crux, state: DebateState) -> str:
     score, agents = crux.score, len(state.debaters)
     flipping = sum(flip.would_flip for flip in crux.flips.values())
     yes, no = (sum(position.side == side for position in crux.positions.values()) for side in FIRM)
-    sure = f"they are {format_share(score.impact)} sure of that" if flipping else "so nobody's certainty counts"
+    certainty = f"they are {format_share(score.impact)} sure of that" if flipping else "so nobody's certainty counts"
     return (
         f"{score.score:.2f} = {score.coverage:.2f} × {score.polarity:.2f} × {score.impact:.2f}: the top claim of {flipping} of "
         f"{plural(agents, 'agent')} hangs on it by their own word (coverage); firm positions were {yes} yes to {no} no at the end "
-        f"of the thread (polarity); {sure} (impact)."
+        f"of the thread (polarity); {certainty} (impact)."
     )
 
 

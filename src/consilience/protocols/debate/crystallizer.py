@@ -73,16 +73,16 @@ class Crystallizer:
                     draft = self._take(thread, number, reply)
                 if draft is None and not thread.commitments:
                     return
-            made: list[CruxChallenge] = []
+            challenges_made: list[CruxChallenge] = []
             if not (failed and windows) and (draft is not None or thread.locked_at is not None):
                 windows += 1
-                made = await self._review(thread, draft, windows)
-                challenges += made
+                challenges_made = await self._review(thread, draft, windows)
+                challenges += challenges_made
             if draft is not None:
-                written = written_failures(draft.question, draft.criteria, draft.kind, draft.unclear)
-                remarks = (*written, *(self.floor.by_id[c.message].label for c in made if c.message))
-            stands = not made and not remarks if draft is not None else not self._is_disputed(thread)
-            if failed or stands or number >= self._max_extractions or not self._reserve(thread):
+                draft_failures = written_failures(draft.question, draft.criteria, draft.kind, draft.unclear)
+                remarks = (*draft_failures, *(self.floor.by_id[c.message].label for c in challenges_made if c.message))
+            is_accepted = not challenges_made and not remarks if draft is not None else not self._is_disputed(thread)
+            if failed or is_accepted or number >= self._max_extractions or not self._reserve(thread):
                 break
         self.extract(thread, draft, challenges)
 
@@ -254,8 +254,8 @@ class Crystallizer:
     def relate_when_due(self) -> None:
         """Every 20 messages, relate cruxes that were not compared yet, while the debate goes on."""
         floor = self.floor
-        due = floor.spoken - self._related_at >= RELATE_EVERY
-        if floor.settings.crystallization_level < 2 or self._relating or not due:
+        is_due = floor.spoken - self._related_at >= RELATE_EVERY
+        if floor.settings.crystallization_level < 2 or self._relating or not is_due:
             return
         self._related_at = floor.spoken
         if self._new_pairs():
@@ -353,8 +353,8 @@ class Crystallizer:
                 kind="comparison",
             ),
         )
-        held = set(reply.value.hold) if isinstance(reply, Reply) else set()
-        return [relation for n, relation in enumerate(proposed, 1) if n in held]
+        confirmed_numbers = set(reply.value.hold) if isinstance(reply, Reply) else set()
+        return [relation for n, relation in enumerate(proposed, 1) if n in confirmed_numbers]
 
     # level 3: the whole debate
 
@@ -405,8 +405,8 @@ class Crystallizer:
 def thread_quotes(floor: Floor, thread: Thread) -> tuple[Quote, ...]:
     """Commitments, evidence, updates and concessions that the window of a thread shows no more."""
     shown = {message.id for message in window(thread.messages)}
-    kept = {"COMMIT_POSITION", "PROVIDE_EVIDENCE", "UPDATE_POSITION", "CONCEDE"}
-    return quotes_of(m for m in thread.messages if m.move in kept and m.id not in shown)
+    kept_moves = {"COMMIT_POSITION", "PROVIDE_EVIDENCE", "UPDATE_POSITION", "CONCEDE"}
+    return quotes_of(m for m in thread.messages if m.move in kept_moves and m.id not in shown)
 
 
 def _asked(thread: Thread) -> tuple[str, ...]:

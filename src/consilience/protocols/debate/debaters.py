@@ -112,7 +112,7 @@ class Debater:
                 return Intent(thread, "grade", self.floor.by_id[steelman.message], steelman=steelman, of=steelman.agent)
         if self.floor.now < self.me.ready_at:
             return None
-        return next((due for thread in threads if (due := self._due_in(thread)) is not None), None)
+        return next((intent for thread in threads if (intent := self._due_in(thread)) is not None), None)
 
     def _due_in(self, thread: Thread) -> Intent | None:
         if thread.stage == "DISCOVERY" or thread.busy:
@@ -198,8 +198,8 @@ class Debater:
         self._looks += 1
         percent = self.floor.session.rng("choice", self.agent, self._looks).randrange(100)
         opening = self.floor.openings.get(self.agent)
-        closed = opening is not None and opening.falsifier is None
-        first, second = (40, 80) if closed else (70, 90)
+        is_closed = opening is not None and opening.falsifier is None
+        first, second = (40, 80) if is_closed else (70, 90)
         return 0 if percent < first else 1 if percent < second else 2
 
     # speaking
@@ -220,14 +220,14 @@ class Debater:
         me.composing = False
         floor.in_flight -= 1
         thread.in_flight -= 1
-        rest = floor.session.rng("cooldown", self.agent, me.turns).randint(*COOLDOWN_MS)
+        cooldown = floor.session.rng("cooldown", self.agent, me.turns).randint(*COOLDOWN_MS)
         if isinstance(reply, Failure):
             floor.failures.append(reply)
             floor.failed_turns += 1
             self._give_up(intent)
         else:
             await self._publish(intent, reply, phase)
-        me.ready_at = floor.now + rest
+        me.ready_at = floor.now + cooldown
         await self.moderator.lead(thread)
 
     async def _publish(self, intent: Intent, reply: Reply[Any], phase: tuple[str, int]) -> None:
@@ -300,9 +300,9 @@ class Debater:
         thread = intent.thread
         self.me.refusals[thread.id, intent.kind] += 1
         if not self._has_not_given_up(thread, intent.kind):
-            due = thread.to_commit if intent.kind == "commit" else thread.to_falsify
-            if self.agent in due:
-                due.remove(self.agent)
+            agents_owing = thread.to_commit if intent.kind == "commit" else thread.to_falsify
+            if self.agent in agents_owing:
+                agents_owing.remove(self.agent)
 
     # asking
 

@@ -76,8 +76,8 @@ def quotes_of(messages: Iterable[DebateMessage]) -> tuple[Quote, ...]:
 
 def letters_for(agents: Sequence[str], texts: Iterable[str]) -> dict[str, str]:
     """Return a letter for each agent, none that names something in the texts, as in "site A", while there are enough others."""
-    taken = {letter for text in texts for letter in _NAMING_LETTER.findall(text)}
-    free = [letter for letter in LETTERS if letter not in taken]
+    letters_in_texts = {letter for text in texts for letter in _NAMING_LETTER.findall(text)}
+    free = [letter for letter in LETTERS if letter not in letters_in_texts]
     return dict(zip(agents, free if len(free) >= len(agents) else LETTERS, strict=False))
 
 
@@ -318,8 +318,8 @@ class Floor:
         """The last messages of an agent that the window of the thread shows no more."""
         shown = {message.id for message in window(thread.messages)}
         standing = {commitment.message for commitment in thread.commitments.values()}
-        own = [m for m in thread.messages if m.agent == agent and m.id not in shown | standing]
-        return quotes_of(own[-OWN_MESSAGES:])
+        own_messages = [m for m in thread.messages if m.agent == agent and m.id not in shown | standing]
+        return quotes_of(own_messages[-OWN_MESSAGES:])
 
     def message(self, thread: Thread, agent: str, **fields: Any) -> DebateMessage:
         """Return the next message, to be published now."""

@@ -51,8 +51,8 @@ def pending_pairs(thread: Thread) -> list[tuple[str, str]]:
 def is_due(thread: Thread) -> bool:
     """Whether the lock is to be attempted: all have committed and no required pair is ungraded, or the budget has ended and
     nothing is being composed."""
-    spent = thread.in_stage >= thread.budget and not thread.in_flight
-    return thread.stage == "CRUX_LOCK" and (spent or not awaits_delivery(thread))
+    is_budget_spent = thread.in_stage >= thread.budget and not thread.in_flight
+    return thread.stage == "CRUX_LOCK" and (is_budget_spent or not awaits_delivery(thread))
 
 
 def awaits_delivery(thread: Thread) -> bool:
@@ -94,8 +94,8 @@ def missing_criteria(thread: Thread, names: Mapping[str, str]) -> list[tuple[Cri
     sides = {commitment.side for commitment in thread.commitments.values()}
     if len(thread.commitments) < 2:
         missing.append(("commitments", f"commitments: {len(thread.commitments)}, at least 2 are needed"))
-    if lacking := " and ".join(side for side in FIRM if side not in sides):
-        missing.append(("sides", f"nobody commits to {lacking}"))
+    if missing_sides := " and ".join(side for side in FIRM if side not in sides):
+        missing.append(("sides", f"nobody commits to {missing_sides}"))
     pairs = required_pairs(thread.commitments) if thread.required is None else thread.required
     for agent, of in pairs:
         if not thread.passed(agent, of):

@@ -267,8 +267,8 @@ class Moderator:
             self._start(thread, self._derive(thread))
         else:
             if falsifiers:
-                lacking = lock.without_falsifier(thread)
-                thread.to_falsify = [a for a in lacking if not self.floor.members[a].gave_up(thread.id, "falsify")]
+                unready = lock.without_falsifier(thread)
+                thread.to_falsify = [a for a in unready if not self.floor.members[a].gave_up(thread.id, "falsify")]
             owing = self.floor.owing(thread)
             names = tuple(agent for agent in thread.participants if agent in owing)
             await self.floor.intervene(thread, "retry", names or thread.participants, missing=failures)
@@ -290,8 +290,8 @@ class Moderator:
     async def _derive(self, thread: Thread) -> None:
         """Derive missing falsifiers from what their agents said; they are marked as derived."""
         floor = self.floor
-        lacking = lock.without_falsifier(thread)
-        letters = tuple(floor.letters[agent] for agent in lacking)
+        unready = lock.without_falsifier(thread)
+        letters = tuple(floor.letters[agent] for agent in unready)
         words = floor.session.render_template("derive", question=thread.question or "", names=letters)
         async with floor.session.phase("falsifiers", thread.number):
             ask = floor.session.ask(
@@ -306,7 +306,7 @@ class Moderator:
         for derivation in reply.value.falsifiers if isinstance(reply, Reply) else ():
             agent = floor.agent_of.get(derivation.participant.strip())
             falsifier = falsifier_of(derivation)
-            if agent in lacking and falsifier is not None:
+            if agent in unready and falsifier is not None:
                 derived = falsifier.model_copy(update={"derived": True})
                 thread.commitments[agent] = thread.commitments[agent].model_copy(update={"falsifier": derived})
                 thread.to_falsify = [other for other in thread.to_falsify if other != agent]
@@ -400,17 +400,17 @@ def _is_stable(floor: Floor) -> bool:
 
 def _is_held(floor: Floor, thread: Thread) -> bool:
     """Whether locks of other threads keep those busy from whom this one awaits something; in an open thread, all but one."""
-    elsewhere = {agent for other in floor.active if other is not thread for agent in floor.owing(other)}
+    busy_agents = {agent for other in floor.active if other is not thread for agent in floor.owing(other)}
     if thread.stage == "CRUX_LOCK":
-        return bool(floor.owing(thread) & elsewhere)
+        return bool(floor.owing(thread) & busy_agents)
     members = set(thread.members)
-    return len(members - elsewhere) < 2 and bool(members & elsewhere)
+    return len(members - busy_agents) < 2 and bool(members & busy_agents)
 
 
 async def _call_on_the_quietest(floor: Floor) -> None:
     """Name the agent that has spoken least, in the thread that is quiet for longest, once in each silence."""
-    idle = [t for t in floor.active if not (t.busy or t.in_flight or t.called) and t.has_room and t.members]
-    quiet = [t for t in idle if floor.now - t.last_at >= QUIET_MS]
+    idle_threads = [t for t in floor.active if not (t.busy or t.in_flight or t.called) and t.has_room and t.members]
+    quiet = [t for t in idle_threads if floor.now - t.last_at >= QUIET_MS]
     if not quiet:
         return
     thread = min(quiet, key=lambda t: t.last_at)

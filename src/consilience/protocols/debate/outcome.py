@@ -1,4 +1,4 @@
-"""From the course of a debate to its report: the regime, dissent, changes of position, and the figures in words."""
+"""From the run of a debate to its report: the regime, dissent, changes of position, and the figures in words."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from consilience.protocols.debate.stipulations import Stipulations, told_facts
 
 
 @dataclass
-class Course:
-    """What a run came to, as far as it got."""
+class DebateRun:
+    """The results of a run so far."""
 
     framing: Framing | Failure | None = None
     floor: Floor | None = None
@@ -69,14 +69,14 @@ class Course:
         return self.closing if isinstance(self.closing, Reply) else None
 
 
-async def conclude(session: Session, settings: DebateSettings, course: Course, stop: StopReason) -> DebateReport:
+async def conclude(session: Session, settings: DebateSettings, run: DebateRun, stop: StopReason) -> DebateReport:
     """The report."""
-    floor, answer = course.floor, course.answer
-    framing = course.framing if isinstance(course.framing, Framing) else None
-    ballots = _ballots(session, course)
+    floor, answer = run.floor, run.answer
+    framing = run.framing if isinstance(run.framing, Framing) else None
+    ballots = _ballots(session, run)
     final = [ballot for ballot in ballots if ballot.step == 1]
     changes = [*_changes(ballots)]
-    told = told_facts(floor, final, course.told) if floor else []
+    told = told_facts(floor, final, run.told) if floor else []
     if told:
         final = [*told[-1].ballots]
         ballots = [*(ballot for ballot in ballots if ballot.step == 0), *final]
@@ -88,18 +88,18 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
     declared = conclusion_fields(session, answer)
     undecided: tuple[ClosingSide, ...] = tuple("UNDECIDED" for _ in (framing.propositions if framing else ()))
     decided: tuple[ClosingSide, ...] = sides_of(answer.value, "p") if answer else undecided
-    _warn(session, course, framing)
+    _warn(session, run, framing)
     ranked = sorted(cruxes, key=lambda crux: -crux.deciding_score.score)
     primary = next((crux for crux in ranked if crux.validated), None)
     coalitions = _coalitions(floor, final)
     report = await session.report(
         DebateReport,
-        first=course.opening or ([course.framing] if isinstance(course.framing, Failure) else []),
+        first=run.opening or ([run.framing] if isinstance(run.framing, Failure) else []),
         stop_reason=stop,
         steps=floor.spoken if floor else 0,
         answer=answer.text if answer else None,
         answer_cut=answer is not None and answer.cut,
-        closing=drawn_on(answer, course.failures),
+        closing=drawn_on(answer, run.failures),
         **declared,
         dissent=tuple(_dissent(decided, final)),
         decided=decided if answer else (),
@@ -112,14 +112,14 @@ async def conclude(session: Session, settings: DebateSettings, course: Course, s
         **(_exchange(floor) if floor else {}),
         regime=regime,
         regime_description=description,
-        **_graph(floor, course, ranked, final),
+        **_graph(floor, run, ranked, final),
         primary_crux=primary.thread if primary else None,
         primary_crux_reason=_primary_words(primary, cruxes),
-        **_asked_again(floor, course.stipulations),
+        **_asked_again(floor, run.stipulations),
         told=tuple(told),
         coalitions=coalitions.found,
         coalition_finding=coalitions.finding,
-        single_call=single_record(session, course.single, course.compared, cruxes),
+        single_call=single_record(session, run.single, run.compared, cruxes),
     )
     return report.model_copy(update={"added": added_sentence(report, state_of(report).cruxes)})
 
@@ -187,8 +187,8 @@ def _objections(messages: Sequence[DebateMessage], shown: Collection[str]) -> It
             (m for m in replies if m.agent == target.agent and m.move in ("CONCEDE", "UPDATE_POSITION")), None
         )
         own = [m for m in replies if m.agent == target.agent]
-        met = yielded or next(iter((*own, *replies)), None)
-        fate: ObjectionFate = "yielded" if yielded else "refuted" if met else "unanswered"
+        answer = yielded or next(iter((*own, *replies)), None)
+        fate: ObjectionFate = "yielded" if yielded else "refuted" if answer else "unanswered"
         yield Objection(
             id=message.id,
             agent=message.agent,
@@ -196,8 +196,8 @@ def _objections(messages: Sequence[DebateMessage], shown: Collection[str]) -> It
             text=message.text,
             read=message.id in shown,
             fate=fate,
-            how=met.text if met else "",
-            answer=met.id if met else None,
+            how=answer.text if answer else "",
+            answer=answer.id if answer else None,
         )
 
 
@@ -212,12 +212,12 @@ def _first_step(answer: Reply[ClosingReply] | None) -> str:
     return "" if is_empty_remark(step) else step
 
 
-def _ballots(session: Session, course: Course) -> list[DebateBallot]:
-    floor = course.floor
+def _ballots(session: Session, run: DebateRun) -> list[DebateBallot]:
+    floor = run.floor
     if floor is None:
         return []
     ballots = list(floor.openings.values())
-    for reply in course.final:
+    for reply in run.final:
         if isinstance(reply, Reply):
             caused = session.named(reply, [reply.value.cause]) if reply.value.cause else ()
             own = {message.id for message in floor.messages if message.agent == reply.agent}
@@ -254,13 +254,13 @@ def _irreducible(floor: Floor, cruxes: Sequence[Crux], final: Sequence[DebateBal
 
 
 def _graph(
-    floor: Floor | None, course: Course, cruxes: Sequence[Crux], final: Sequence[DebateBallot]
+    floor: Floor | None, run: DebateRun, cruxes: Sequence[Crux], final: Sequence[DebateBallot]
 ) -> dict[str, Any]:
     """The fields of the report on all threads together: how cruxes bear on each other, what all agents hold, what to ask next.
     Answers are those of final ballots, else the last in a thread."""
     if floor is None:
         return {}
-    agreed = common_ground(floor, course.final)
+    agreed = common_ground(floor, run.final)
     if floor.candidates:
         floor.note(CommonGroundNote(at=floor.now, confirmed=agreed))
     later = {second for _, second in floor.duplicates}
@@ -286,13 +286,13 @@ def _graph(
 
 def common_ground(floor: Floor, final: Sequence[Reply[Any] | Failure]) -> tuple[CommonGround, ...]:
     """The candidates that every debater confirmed by a typed YES; none if a final ballot is missing."""
-    cast = {reply.agent: reply.value for reply in final if isinstance(reply, Reply)}
-    if set(cast) != set(floor.debaters):
+    final_replies = {reply.agent: reply.value for reply in final if isinstance(reply, Reply)}
+    if set(final_replies) != set(floor.debaters):
         return ()
     return tuple(
         candidate
         for n, candidate in enumerate(floor.candidates, 1)
-        if all(getattr(value, f"c{n}") == "YES" for value in cast.values())
+        if all(getattr(value, f"c{n}") == "YES" for value in final_replies.values())
     )
 
 
@@ -344,8 +344,8 @@ def _dissent(answer: Sequence[ClosingSide], final: Sequence[DebateBallot]) -> It
         for ballot in final:
             side = ballot.positions[n]
             if side != "UNCERTAIN" and side not in accepted:
-                where = f"p{n + 1}: {side}" if len(answer) > 1 else side
-                yield Dissent(agent=ballot.agent, text=ballot.reason or ballot.claim, position=where)
+                place = f"p{n + 1}: {side}" if len(answer) > 1 else side
+                yield Dissent(agent=ballot.agent, text=ballot.reason or ballot.claim, position=place)
 
 
 def _changes(ballots: Sequence[DebateBallot]) -> Iterator[PositionChange]:
@@ -377,8 +377,8 @@ def _metrics(floor: Floor | None, answer: Reply[ClosingReply] | None) -> dict[st
     }
 
 
-def _warn(session: Session, course: Course, framing: Framing | None) -> None:
-    floor = course.floor
+def _warn(session: Session, run: DebateRun, framing: Framing | None) -> None:
+    floor = run.floor
     if framing is not None and not framing.propositions:
         session.warn(f"nothing to dispute was found in the task: {framing.reason or 'no reason given'}")
     if session.dropped:

@@ -20,7 +20,7 @@ from consilience.protocols.debate.floor import Floor, Member, aside
 from consilience.protocols.debate.moderator import Moderator, watch
 from consilience.protocols.debate.moves import Side
 from consilience.protocols.debate.notes import NOTES, FramedNote, GlobalConvergence
-from consilience.protocols.debate.outcome import Course, common_ground, conclude, final_cruxes
+from consilience.protocols.debate.outcome import DebateRun, common_ground, conclude, final_cruxes
 from consilience.protocols.debate.records import Framing
 from consilience.protocols.debate.replies import (
     ClosingReply,
@@ -67,34 +67,34 @@ class Debate(DebateSettings):
 
     async def run(self, session: Session) -> DebateReport:
         if session.limits.steps == 0:
-            return await conclude(session, self, Course(), StopReason.EXHAUSTED_STEPS)
+            return await conclude(session, self, DebateRun(), StopReason.EXHAUSTED_STEPS)
         framing = await self._frame(session)
         failed: list[Failure] = []
         if isinstance(framing, Failure):
             # Where a limit left no call for the framing, what is left goes to the closing call.
             if exhaustion([framing]) is None:
-                return await conclude(session, self, Course(framing=framing), StopReason.FAILED)
+                return await conclude(session, self, DebateRun(framing=framing), StopReason.FAILED)
             failed.append(framing)
             framing = Framing(form="yes/no", propositions=(proposition(session.task),), reason="a limit was reached")
-        course = Course(framing=framing)
+        run = DebateRun(framing=framing)
         session.note("framed", FramedNote(at=session.clock.now, framing=framing))
         if not framing.propositions:
-            return await conclude(session, self, course, StopReason.INCONCLUSIVE)
-        floor = course.floor = Floor(session, self, self._mode(session), framing)
+            return await conclude(session, self, run, StopReason.INCONCLUSIVE)
+        floor = run.floor = Floor(session, self, self._mode(session), framing)
         floor.failures += failed
-        course.opening = await self._open(floor)
-        if not session.has_quorum([(r, ()) if isinstance(r, Reply) else (None, (r,)) for r in course.opening]):
-            return await conclude(session, self, course, exhaustion(course.failures) or StopReason.FAILED)
+        run.opening = await self._open(floor)
+        if not session.has_quorum([(r, ()) if isinstance(r, Reply) else (None, (r,)) for r in run.opening]):
+            return await conclude(session, self, run, exhaustion(run.failures) or StopReason.FAILED)
         single = await start_single(floor) if self.single_call else None
         await self._debate(floor)
-        course.single = await single if single else None
-        asked = floor.asked
-        course.final = await recheck(floor, await self._vote(floor), asked)
-        course.told = await run_told(floor, voters(course.final), asked, self.new_facts)
-        course.closing = await self._close(floor, course)
-        course.compared = await compare_questions(floor, course.single, final_cruxes(floor))
-        course.stipulations = await run_tests(floor, voters(course.final), asked)
-        return await conclude(session, self, course, self._stop(floor, course))
+        run.single = await single if single else None
+        threads_asked = floor.asked
+        run.final = await recheck(floor, await self._vote(floor), threads_asked)
+        run.told = await run_told(floor, voters(run.final), threads_asked, self.new_facts)
+        run.closing = await self._close(floor, run)
+        run.compared = await compare_questions(floor, run.single, final_cruxes(floor))
+        run.stipulations = await run_tests(floor, voters(run.final), threads_asked)
+        return await conclude(session, self, run, self._stop(floor, run))
 
     def _mode(self, session: Session) -> Mode:
         """How attention is scored: by meaning where an encoder is given, unless the settings name keywords."""
@@ -195,7 +195,7 @@ class Debate(DebateSettings):
         """Every debater's sealed final position on the propositions, on the question of every thread that has one, and on the
         candidates for common ground."""
         session, propositions = floor.session, floor.framing.propositions
-        asked, common = floor.asked, tuple(candidate.statement for candidate in floor.candidates)
+        threads_asked, common = floor.asked, tuple(candidate.statement for candidate in floor.candidates)
         async with session.phase("final", 1):
             replies = await session.gather(
                 [
@@ -208,7 +208,7 @@ class Debate(DebateSettings):
                                 letter=floor.letters[agent],
                                 seat=session.agent(agent).introduction(),
                                 propositions=propositions,
-                                questions=tuple(thread.question or "" for thread in asked),
+                                questions=tuple(thread.question or "" for thread in threads_asked),
                                 common=common,
                                 claim=floor.openings[agent].claim,
                                 opening=floor.openings[agent].positions,
@@ -216,7 +216,7 @@ class Debate(DebateSettings):
                             floor.overview(),
                         ),
                         key=f"final/{agent}",
-                        returns=ballot_type(FinalReply, len(propositions), len(asked), len(common)),
+                        returns=ballot_type(FinalReply, len(propositions), len(threads_asked), len(common)),
                         kind="ballot",
                         audience=("crystallizer",),
                         quoted=ballot_words,
@@ -228,18 +228,18 @@ class Debate(DebateSettings):
         floor.failures += [reply for reply in replies if isinstance(reply, Failure)]
         return list(replies)
 
-    async def _close(self, floor: Floor, course: Course) -> Reply[ClosingReply] | Failure:
+    async def _close(self, floor: Floor, run: DebateRun) -> Reply[ClosingReply] | Failure:
         """The answer to the task, by a seat that took no side."""
         session = floor.session
-        quotes = (*ballot_quotes(floor, course), *floor.key_quotes())
+        quotes = (*ballot_quotes(floor, run), *floor.key_quotes())
         cruxes = tuple(f"q{n}: {thread.question}" for n, thread in enumerate(floor.asked, 1))
         words = session.render_template(
             "closing",
             propositions=floor.framing.propositions,
             cruxes=cruxes,
-            common=tuple(agreed.statement for agreed in common_ground(floor, course.final)),
-            ballots=tuple(floor.letters[r.agent] for r in course.last_ballots if isinstance(r, Reply)),
-            again=self._corrections(floor, course),
+            common=tuple(agreed.statement for agreed in common_ground(floor, run.final)),
+            ballots=tuple(floor.letters[r.agent] for r in run.last_ballots if isinstance(r, Reply)),
+            again=self._corrections(floor, run),
             facts=self.new_facts,
         )
         async with session.phase("closing", 1):
@@ -255,19 +255,19 @@ class Debate(DebateSettings):
             floor.failures.append(reply)
         return reply
 
-    def _corrections(self, floor: Floor, course: Course) -> tuple[tuple[str, str], ...]:
+    def _corrections(self, floor: Floor, run: DebateRun) -> tuple[tuple[str, str], ...]:
         """Letter and words of each agent whose final ballot counts otherwise than it was cast; none after a new fact."""
         corrections = (
             (floor.letters[agent], ", ".join(again_words(floor, agent, floor.asked))) for agent in floor.debaters
         )
-        return () if course.told else tuple((letter, words) for letter, words in corrections if words)
+        return () if run.told else tuple((letter, words) for letter, words in corrections if words)
 
-    def _stop(self, floor: Floor, course: Course) -> StopReason:
+    def _stop(self, floor: Floor, run: DebateRun) -> StopReason:
         """What ended the debate: a limit of the session first, then the reason of the exchange."""
         limited = exhaustion(floor.failures)
         if limited is not None:
             return limited
-        if not isinstance(course.closing, Reply):
+        if not isinstance(run.closing, Reply):
             return StopReason.FAILED
         ends: dict[str, StopReason] = {
             "settled": StopReason.SETTLED,
@@ -293,5 +293,5 @@ def disputed(framing: Framing, ballots: Sequence[Sequence[Side]]) -> list[int]:
     return [min(range(len(columns)), key=lambda n: max(columns[n].count(side) for side in ("YES", "NO")))]
 
 
-def ballot_quotes(floor: Floor, course: Course) -> list[Quote]:
-    return [Quote(r.key, floor.letters[r.agent]) for r in course.last_ballots if isinstance(r, Reply)]
+def ballot_quotes(floor: Floor, run: DebateRun) -> list[Quote]:
+    return [Quote(r.key, floor.letters[r.agent]) for r in run.last_ballots if isinstance(r, Reply)]

@@ -53,13 +53,15 @@ class DebateReport(DebateData):
         ]
         for n, crux in enumerate(state.cruxes, 1):
             ballots = [ballot for ballot in state.final.values() if crux.thread in ballot.questions]
-            held = {agent: position.falsifier for agent, position in crux.positions.items() if position.falsifier}
+            falsifiers_by_agent = {
+                agent: position.falsifier for agent, position in crux.positions.items() if position.falsifier
+            }
             forecasts.append(
                 Forecast(
                     id=f"crux-{n}",
                     question=crux.question,
                     sides=_firm({b.agent: (b.questions[crux.thread], b.confidence) for b in ballots}),
-                    falsifiers=tuple((agent, f.finding, f.deadline) for agent, f in held.items()),
+                    falsifiers=tuple((agent, f.finding, f.deadline) for agent, f in falsifiers_by_agent.items()),
                 )
             )
         return tuple(forecasts)

@@ -88,8 +88,8 @@ def validation_failures(
     if not {"YES", "NO"} <= set(sides):
         failures.append("no firm agent on each side")
     failures += written_failures(question, criteria, kind, unclear)
-    known = set(criteria)
-    failures += [f'vague falsifier: "{t}"' for t in thresholds if _VAGUE.search(t) and t not in known]
+    known_criteria = set(criteria)
+    failures += [f'vague falsifier: "{t}"' for t in thresholds if _VAGUE.search(t) and t not in known_criteria]
     flipping = sum(flip.would_flip for flip in flips.values())
     if flipping < MIN_FLIPS:
         failures.append(f"{_HANGING}: {flipping}, at least {MIN_FLIPS} are needed")
@@ -207,11 +207,11 @@ def regime_of(questions: Mapping[str, Sequence[Side]], validated: Collection[str
 
 def acyclic(dependencies: Iterable[Dependency]) -> tuple[Dependency, ...]:
     """Return the dependencies as a directed acyclic graph: the most confident first, without those that would close a cycle."""
-    kept: list[Dependency] = []
+    kept_edges: list[Dependency] = []
     for dependency in sorted(dependencies, key=lambda d: (-d.confidence, d.source, d.target)):
-        if dependency.source not in downstream(dependency.target, kept):
-            kept.append(dependency)
-    return tuple(kept)
+        if dependency.source not in downstream(dependency.target, kept_edges):
+            kept_edges.append(dependency)
+    return tuple(kept_edges)
 
 
 def downstream(thread: str, dependencies: Iterable[Dependency]) -> tuple[str, ...]:

@@ -185,14 +185,14 @@ def _dissent(report: DebateData, state: DebateState) -> Iterator[Block]:
         yield Paragraph(text=text, refs=("closing",))
     for dissent in report.dissent:
         position = (dissent.position or "").rpartition(" ")[2]
-        which = (dissent.position or "").partition(":")[0].removeprefix("p") if ":" in (dissent.position or "") else ""
-        of = f"proposition {which}: " if which else ""
-        by = f"{state.names[dissent.agent]}, {of}{side_word(position)}"
+        number = (dissent.position or "").partition(":")[0].removeprefix("p") if ":" in (dissent.position or "") else ""
+        proposition_note = f"proposition {number}: " if number else ""
+        by = f"{state.names[dissent.agent]}, {proposition_note}{side_word(position)}"
         yield QuoteBlock(text=dissent.text, by=by, refs=(f"final/{dissent.agent}",))
     if not report.dissent and report.answer is not None and state.final:
         undecided = sum("UNCERTAIN" in ballot.positions for ballot in state.final.values())
-        rest = f"; {plural(undecided, 'agent')} stayed undecided" if undecided else ""
-        yield Paragraph(text=f"No sealed final ballot is against the answer{rest}.", refs=state.final_refs)
+        undecided_note = f"; {plural(undecided, 'agent')} stayed undecided" if undecided else ""
+        yield Paragraph(text=f"No sealed final ballot is against the answer{undecided_note}.", refs=state.final_refs)
     yield from _objections(report, state)
 
 
@@ -234,7 +234,7 @@ def _unresolved(report: DebateData, state: DebateState) -> Iterator[Item]:
             continue
         messages = state.said_in(thread.id)
         spoken = [message for message in messages if not message.by_moderator]
-        why = {
+        reasons = {
             "FAILED_LOCK": "failed: " + thread.closed_by,
             "STALE": f"went stale: {thread.closed_by}",
             "MERGED": f"merged into {thread_name(thread.merged_into or '')}: {thread.closed_by}",
@@ -242,17 +242,17 @@ def _unresolved(report: DebateData, state: DebateState) -> Iterator[Item]:
         last = f", the last [{spoken[-1].label}]" if spoken else ""
         yield Item(
             lead=f"{thread.question or thread.topic}",
-            text=f"({thread_name(thread.id)}) {why}",
+            text=f"({thread_name(thread.id)}) {reasons}",
             note=f"{plural(len(spoken), 'message')}{last}",
             refs=tuple(message.id for message in (messages[:1] + spoken[-1:])) or state.last_refs,
         )
-    for wanted in report.unopened:
-        supporters = [f"{state.names[state.by_id[id].agent]}{state.mark(id)}" for id in wanted.supports]
+    for question in report.unopened:
+        supporters = [f"{state.names[state.by_id[id].agent]}{state.mark(id)}" for id in question.supports]
         yield Item(
-            lead=wanted.question,
-            text=f"(proposed by {state.names[wanted.agent]}{state.mark(wanted.message)}, supported by {joined(supporters)}) no "
-            f"thread was opened: {wanted.reason}",
-            refs=(wanted.message, *wanted.supports),
+            lead=question.question,
+            text=f"(proposed by {state.names[question.agent]}{state.mark(question.message)}, supported by {joined(supporters)}) no "
+            f"thread was opened: {question.reason}",
+            refs=(question.message, *question.supports),
         )
 
 
@@ -282,7 +282,7 @@ def _figures(report: DebateData) -> Iterator[KeyFigure]:
 
 def _calls(report: DebateData) -> str:
     """Return `debate 36, tests 9, single call 2`."""
-    spent = report.ledger.actual
+    usage = report.ledger.actual
     failed = [call.key.split("/")[0] for call in report.failed_calls if not call.exhausted]
     cast = [test.ballots for test in report.tests] + ([report.placebo.ballots] if report.placebo else [])
     single = report.single_call
@@ -293,8 +293,8 @@ def _calls(report: DebateData) -> str:
         + failed.count("single")
         + failed.count("named"),
     }
-    rest = spent.calls + spent.inherited + spent.cached - sum(parts.values())
-    return ", ".join(f"{name} {number}" for name, number in {"debate": rest, **parts}.items() if number)
+    other_calls = usage.calls + usage.inherited + usage.cached - sum(parts.values())
+    return ", ".join(f"{name} {number}" for name, number in {"debate": other_calls, **parts}.items() if number)
 
 
 def _positions(state: DebateState) -> Iterable[HeldPosition]:
@@ -345,10 +345,10 @@ def _answer(agent: str, before: DebateBallot, after: DebateBallot | None, moved:
     if agent not in moved:
         return Item(lead=f"{name}:", text="stayed", note=after.reason)
     sides = [*zip(before.positions, after.positions, strict=True)]
-    several = len(sides) > 1
-    changed = [(f"p{n}" if several else "", a, b) for n, (a, b) in enumerate(sides, 1) if a != b]
+    is_plural = len(sides) > 1
+    changed = [(f"p{n}" if is_plural else "", a, b) for n, (a, b) in enumerate(sides, 1) if a != b]
     changed += [(thread_name(t), side, after.questions[t]) for t, side in before.questions.items()]
-    words = ", ".join(f"{where} {a} → {b}".strip() for where, a, b in changed if a != b)
+    words = ", ".join(f"{place} {a} → {b}".strip() for place, a, b in changed if a != b)
     return Item(lead=f"{name}:", text=words, note=after.reason)
 
 
@@ -371,16 +371,16 @@ def _rechecks(report: DebateData, state: DebateState) -> Iterator[Item]:
 
 
 def _outcome(check: Recheck) -> str:
-    why = (
+    reason = (
         "asked again"
         if check.why == "differs"
         else "asked to confirm it, since only such answers stood against a consensus"
     )
     if check.again is None:
-        return f"{why}, it did not reply: {side_word(check.counts)} counts."
+        return f"{reason}, it did not reply: {side_word(check.counts)} counts."
     if check.again == check.counts:
-        return f"{why}, it answers {side_word(check.again)}, which counts."
-    return f"{why}, it answers {side_word(check.again)}: it counts as undecided."
+        return f"{reason}, it answers {side_word(check.again)}, which counts."
+    return f"{reason}, it answers {side_word(check.again)}: it counts as undecided."
 
 
 def _where(key: str, state: DebateState) -> str:

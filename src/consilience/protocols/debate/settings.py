@@ -127,8 +127,8 @@ class DebateSettings(PanelSeats):
         return tuple(Agent(id=id, role=role, voice=False) for id, role in SERVICE)
 
     def with_panel(self, panel: Panel | None) -> Self:
-        made = super().with_panel(panel)
-        return made.model_copy(update={"debaters": len(made.seats)}) if made.seats else made
+        seated = super().with_panel(panel)
+        return seated.model_copy(update={"debaters": len(seated.seats)}) if seated.seats else seated
 
     def with_detail(self, detail: Detail) -> Self:
         """Replies of small models are short here; what is longer has run away, at 15 tokens a second. They are slow, too, so that
@@ -173,7 +173,7 @@ class DebateSettings(PanelSeats):
             return "debates the task as it stands, as a yes/no question"
         if self.option:
             return f"debates {len(self.option)} options: {', '.join(self.option)}"
-        return "the first call frames the task as yes/no questions; --as-is or --option saves it"
+        return "the first call frames the task as yes/no questions; --as-is or --option avoids this call"
 
     @property
     def max_attempts(self) -> int:

@@ -143,13 +143,10 @@ class DecomposeRun:
             parts = self._hand_out(agent, reply)
             surplus = max(len(reply.value.with_content) - len(children), 0)
         need = self.settings.need(level + 1, self.settings.children)
-        below = await session.gather(
-            [
-                session.procedure(self._work(child, part), calls=need)
-                for child, part in zip(children, parts, strict=False)
-            ]
+        child_work = await session.gather(
+            [session.subtask(self._work(child, part), calls=need) for child, part in zip(children, parts, strict=False)]
         )
-        return AgentWork(agent, assigned.part if assigned else None, None, tuple(below), surplus, failures)
+        return AgentWork(agent, assigned.part if assigned else None, None, tuple(child_work), surplus, failures)
 
     async def _work(self, agent: str, assigned: AssignedPart | None) -> AgentWork:
         level = self.session.topology.levels[agent]

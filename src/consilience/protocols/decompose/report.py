@@ -129,7 +129,7 @@ async def conclude(
     session: Session, run: TreeRun, works: Sequence[AgentWork], stop: StopReason, pattern: str
 ) -> DecomposeReport:
     """Return the report. `works` is the work of all agents, parents first. No agent contradicts another, so there is no dissent."""
-    asked = {work.agent for work in works}
+    agents_asked = {work.agent for work in works}
     failures = [*(failure for work in works for failure in work.failures), *run.failures]
     answer = answer_fields(session, run, failures, run.closing)
     _warn(session, run, works)
@@ -142,7 +142,7 @@ async def conclude(
         steps=1 if works else 0,
         metrics=_metrics(session, run, works),
         parts=tuple(_parts(works)),
-        idle=tuple(agent for agent in session.topology.agents if works and agent not in asked),
+        idle=tuple(agent for agent in session.topology.agents if works and agent not in agents_asked),
         position=position,
         **answer,
     )
@@ -177,15 +177,15 @@ def _metrics(session: Session, run: TreeRun, works: Sequence[AgentWork]) -> dict
 
 
 def _warn(session: Session, run: TreeRun, works: Sequence[AgentWork]) -> None:
-    asked = {work.agent for work in works}
-    without = [work.agent for work in works if any(not below.part for below in work.below)]
+    agents_asked = {work.agent for work in works}
+    without = [work.agent for work in works if any(not child.part for child in work.below)]
     if without:
         session.warn(f"{', '.join(without)} assigned no parts; the agents below had the whole task")
-    if idle := [leaf for leaf in session.topology.leaves if works and leaf not in asked]:
-        session.warn(f"fewer parts than agents; not asked: {', '.join(idle)}")
+    if idle_leaves := [leaf for leaf in session.topology.leaves if works and leaf not in agents_asked]:
+        session.warn(f"fewer parts than agents; not asked: {', '.join(idle_leaves)}")
     if surplus := sum(work.surplus for work in works):
         session.warn(f"parts beyond the number of agents, left out: {surplus}")
-    lost = [work.agent for work in works[1:] if work.text is None and any(below.text for below in work.below)]
-    if lost:
-        session.warn(f"{', '.join(lost)} did not combine the results below; the parent did not read them")
+    textless = [work.agent for work in works[1:] if work.text is None and any(child.text for child in work.below)]
+    if textless:
+        session.warn(f"{', '.join(textless)} did not combine the results below; the parent did not read them")
     warn_dropped_labels(session)

@@ -136,14 +136,14 @@ class Emergence(TreeProtocol):
             run.texts.append(run.closing)
         failed = run.failures[before:]
         for step in sorted({step for step, _ in result.ballots}):
-            cast: dict[str, Ballot] = {}
+            ballots: dict[str, Ballot] = {}
             for leaf, pending in [(leaf, pending) for (s, leaf), pending in result.ballots.items() if s == step]:
                 reply = await pending
                 if isinstance(reply, Failure):
                     run.failures.append(reply)
                 elif ballot := read_ballot(session, self.answer_pattern, step, reply, reply.value):
-                    cast[leaf] = ballot
-            run.ballots.append(cast)
+                    ballots[leaf] = ballot
+            run.ballots.append(ballots)
         run.silences = tuple(self._silences(session, run, failed))
 
     def _silences(self, session: Session, run: EmergenceRun, failed: Sequence[Failure]) -> Iterator[str]:
@@ -155,14 +155,14 @@ class Emergence(TreeProtocol):
         leaves = session.topology.leaves
         speaking = sum(now[leaf].spoke for leaf in leaves)
         index = len(run.rounds)
-        lacking: dict[str, list[str]] = {}
+        missing_by_agent: dict[str, list[str]] = {}
         for agent, turn in now.items():
             if before[agent].spoke and not turn.spoke:
-                lacking.setdefault(f"silent in round {index}", []).append(agent)
+                missing_by_agent.setdefault(f"silent in round {index}", []).append(agent)
             elif before[agent].spoke or turn.replied:
-                for what in dict.fromkeys(_missing_reply(f.key, index) for f in failed if f.agent == agent):
-                    lacking.setdefault(what, []).append(agent)
-        yield from (f"{what}: {', '.join(agents)}" for what, agents in lacking.items())
+                for missing_reply in dict.fromkeys(_missing_reply(f.key, index) for f in failed if f.agent == agent):
+                    missing_by_agent.setdefault(missing_reply, []).append(agent)
+        yield from (f"{missing_reply}: {', '.join(agents)}" for missing_reply, agents in missing_by_agent.items())
         if not session.is_quorum(speaking, len(leaves)):
             yield f"{'only ' if speaking else ''}{speaking} of {len(leaves)} specialists spoke in round {index}"
         if self.answer_pattern and not session.is_quorum(len(run.ballots[-1]), len(leaves)):
@@ -193,9 +193,9 @@ class Emergence(TreeProtocol):
         async with session.phase("signal_down", round_run.index):
             for node in session.topology.agents:
                 children = [turns[child] for child in session.topology.children[node]]
-                own = turns[node].text
-                if children and own is not None:
-                    sent[node] = session.start(round_run.ask_nudge(node, children, own))
+                own_text = turns[node].text
+                if children and own_text is not None:
+                    sent[node] = session.start(round_run.ask_nudge(node, children, own_text))
         return sent
 
     async def _finalize(self, session: Session, run: EmergenceRun) -> None:
@@ -248,8 +248,8 @@ class Emergence(TreeProtocol):
     def max_quoted_replies(self) -> int:
         """A text of every child, and at parents of parents objections from another reply; points and answers below these texts, a
         quarter of their length; own text and nudge, and at a coordinator an earlier text."""
-        replies, own = (2, 4) if self.depth > 2 else (1, 2)
-        return self.children * replies + math.ceil(self.children / 4) + own
+        replies, own_texts = (2, 4) if self.depth > 2 else (1, 2)
+        return self.children * replies + math.ceil(self.children / 4) + own_texts
 
     @property
     def points_of_view(self) -> tuple[str, ...]:

@@ -179,11 +179,11 @@ class EmergenceReport(TreeReport):
         changed = [
             f"{names[agent]} (round {', '.join(map(str, rounds))})" for agent, rounds in declared.items() if rounds
         ]
-        kept = [names[agent] for agent, rounds in declared.items() if not rounds]
+        constant_agents = [names[agent] for agent, rounds in declared.items() if not rounds]
         if changed:
             yield Paragraph(lead="Changed their answer:", text=", ".join(changed))
-        if kept:
-            yield Paragraph(lead="Kept their answer:", text=", ".join(kept))
+        if constant_agents:
+            yield Paragraph(lead="Kept their answer:", text=", ".join(constant_agents))
 
     @classmethod
     def progress(cls, progress: UnfinishedSession) -> Presentation:
@@ -197,7 +197,7 @@ class EmergenceReport(TreeReport):
 
     def mca_report(self) -> dict[str, object]:
         """Return the seed's `mca_report.json`."""
-        wanted = {"role", "perspective", "response", "lateral_response", "revised", "signal_sent", "signal_received"}
+        fields = {"role", "perspective", "response", "lateral_response", "revised", "signal_sent", "signal_received"}
         report: dict[str, object] = {
             "task": self.task,
             "config": {
@@ -214,7 +214,7 @@ class EmergenceReport(TreeReport):
             "rounds": [
                 {
                     "round": r.round,
-                    "agents": {name: a.model_dump(mode="json", include=wanted) for name, a in r.agents.items()},
+                    "agents": {name: a.model_dump(mode="json", include=fields) for name, a in r.agents.items()},
                     "convergence_score": r.convergence_score,
                 }
                 for r in self.rounds
@@ -250,10 +250,10 @@ class EmergenceReport(TreeReport):
 
 
 def _change_item(change: AnswerChange, names: Mapping[str, str]) -> Item:
-    place, _, rest = change.key.partition("/")
-    lead = f"Review {rest}:" if place == "finalize" else f"{place.replace('-', ' ').capitalize()}:"
-    what = "; ".join(_change_with_authors(change_reason, names) for change_reason in change.changes)
-    return Item(lead=lead, text=f"{change.stance}{f': {what}' if what else ''}")
+    place, _, agent = change.key.partition("/")
+    lead = f"Review {agent}:" if place == "finalize" else f"{place.replace('-', ' ').capitalize()}:"
+    change_text = "; ".join(_change_with_authors(change_reason, names) for change_reason in change.changes)
+    return Item(lead=lead, text=f"{change.stance}{f': {change_text}' if change_text else ''}")
 
 
 def _change_with_authors(change: Claim, names: Mapping[str, str]) -> str:
@@ -269,10 +269,10 @@ def _objections_view(objections: Sequence[Objection], names: Mapping[str, str]) 
 
 
 def _row(objection: Objection, names: Mapping[str, str]) -> tuple[str, str, str]:
-    met = f"{objection.outcome}: {objection.how}" if objection.how else objection.outcome
+    outcome = f"{objection.outcome}: {objection.how}" if objection.how else objection.outcome
     ruling = ": ".join(filter(None, [objection.ruled, objection.ruling])) if objection.fate != "yielded" else ""
-    who = f"{names.get(objection.agent, objection.agent)} → {names.get(objection.to, objection.to)}"
-    return objection.text, who, f"{met} · Ruling: {ruling}" if ruling else met
+    direction = f"{names.get(objection.agent, objection.agent)} → {names.get(objection.to, objection.to)}"
+    return objection.text, direction, f"{outcome} · Ruling: {ruling}" if ruling else outcome
 
 
 def agent_state(agent: str, rounds: Sequence[Round]) -> dict[str, object]:
@@ -306,12 +306,12 @@ async def conclude(
     sources = [document.text for document in session.sources]
     metrics = await session.compute(lambda: _metrics(session.topology, run, sources))
     failed_reviews = [f"no reply to finalize/{loop.index}" for loop in run.loops if loop.after is None]
-    unmet = (*run.silences, *failed_reviews, *positions.unmet)
+    reasons = (*run.silences, *failed_reviews, *positions.unmet)
     return await session.report(
         EmergenceReport,
         first=_first_results(session, run),
         stop_reason=stop,
-        unmet=unmet,
+        unmet=reasons,
         check=run.checks[-1] if run.checks else None,
         confidence=positions.confidence,
         steps=len(run.rounds),
@@ -327,7 +327,7 @@ async def conclude(
         answer_changes=answer_changes,
         rounds=rounds,
         convergence=Convergence(
-            converged=stop is StopReason.CONVERGED and not unmet and not answer["answer_cut"],
+            converged=stop is StopReason.CONVERGED and not reasons and not answer["answer_cut"],
             rounds_used=len(run.rounds),
             score_trajectory=scores,
         ),
@@ -410,13 +410,13 @@ def _metrics(topology: Topology, run: EmergenceRun, sources: Sequence[str]) -> d
 
 
 def _warn(session: Session, run: EmergenceRun, scores: Sequence[float | None]) -> None:
-    known = [score for score in scores if score is not None]
+    measured = [score for score in scores if score is not None]
     check = next((check for check in reversed(run.checks) if check is not None), None)
     threshold = check.threshold if check is not None and check.kind in ("jaccard", "embedding") else None
-    if known and threshold is not None and exact(max(known)) < exact(threshold) - exact(NEAR_THRESHOLD_MARGIN):
+    if measured and threshold is not None and exact(max(measured)) < exact(threshold) - exact(NEAR_THRESHOLD_MARGIN):
         session.warn(
             f"no similarity came within {NEAR_THRESHOLD_MARGIN} of the threshold {threshold}: "
-            f"the largest was {max(known):.2f}; text similarity alone would hardly have stopped this run"
+            f"the largest was {max(measured):.2f}; text similarity alone would hardly have stopped this run"
         )
     copies = [n for n, (a, b) in enumerate(pairwise(run.texts), 2) if a.text.split() == b.text.split()]
     if copies:

@@ -99,16 +99,16 @@ class RoundRun:
             ballots |= await self._cast_ballots(0, [result.top for result in results], blind=True)
         turns = await self._lateral([result.top for result in results])
         ballots |= await self._cast_ballots(self.index, turns)
-        below = [turn for top, result in zip(turns, results, strict=True) for turn in (top, *result.below)]
-        return FamilyResult(await self._observe(node, turns, below), tuple(below), ballots)
+        turns_below = [turn for top, result in zip(turns, results, strict=True) for turn in (top, *result.below)]
+        return FamilyResult(await self._observe(node, turns, turns_below), tuple(turns_below), ballots)
 
     async def _leaf_respond(self, children: tuple[str, ...]) -> list[FamilyResult]:
         """Leaves write or revise their texts; children that are parents run their own families."""
         session = self.session
         if session.topology.children[children[0]]:
-            return await session.gather([session.procedure(self.family(c), calls=self.need(c)) for c in children])
+            return await session.gather([session.subtask(self.family(c), calls=self.need(c)) for c in children])
         if self.index > 1:
-            turns = await session.gather([session.procedure(self._revisit(leaf), calls=1) for leaf in children])
+            turns = await session.gather([session.subtask(self._revisit(leaf), calls=1) for leaf in children])
         else:
             replies = await session.gather([self._first_draft(leaf) for leaf in children])
             turns = [self._leaf_turn(Turn(leaf), reply) for leaf, reply in zip(children, replies, strict=True)]
@@ -280,12 +280,12 @@ class RoundRun:
 
     # signal_down
 
-    def ask_nudge(self, node: str, children: list[Turn], own: TextReply) -> Ask[str]:
+    def ask_nudge(self, node: str, children: list[Turn], own_text: TextReply) -> Ask[str]:
         """A parent's suggestion to its children, for the next round."""
         words = self._render("signal", node, texts=self._labels_of(children))
         return self.session.ask(
             node,
-            Prompt(words, (self.session.quote(own, "you"),), tuple(self._quote_texts(children))),
+            Prompt(words, (self.session.quote(own_text, "you"),), tuple(self._quote_texts(children))),
             key=f"round-{self.index}/signal/{node}",
             kind="nudge",
             audience=self.session.topology.children[node],
@@ -367,34 +367,34 @@ class RoundRun:
             and not is_restated(entry.text, texts)
             and not any(find_words(entry.text, text) for text in texts)
         ]
-        kept = valid[: self.session.caps.objections]
+        accepted = valid[: self.session.caps.objections]
         raised = list(turn.objections)
-        for n, entry in enumerate(kept, 1):
+        for n, entry in enumerate(accepted, 1):
             raised.append(self._raise(reply, n, entry, targets[bare_label(entry.to)], raised))
         return turn.altered(
             objections=tuple(raised),
             void=turn.void + len(reply.value.objections) - len(valid),
-            surplus=turn.surplus + len(valid) - len(kept),
+            surplus=turn.surplus + len(valid) - len(accepted),
         )
 
     def _raise(
-        self, reply: Reply[Any], n: int, entry: ObjectionReply, to: str, this_round: Sequence[ObjectionRaised]
+        self, reply: Reply[Any], n: int, entry: ObjectionReply, target: str, this_round: Sequence[ObjectionRaised]
     ) -> ObjectionRaised:
         session, text = self.session, entry.text.strip()
         against = reply.labels[bare_label(entry.to)]
-        own = (*self.book.by(reply.agent), *this_round)
+        own_objections = (*self.book.by(reply.agent), *this_round)
         words = find_words(entry.words, session.message(against).text)
-        readers = dict.fromkeys((*session.message(reply.key).audience, to))
+        readers = dict.fromkeys((*session.message(reply.key).audience, target))
         message = publish_from(session, reply, "objection", n, quote_objection(words, text), readers, to=against)
         raised = ObjectionRaised(
             id=message.id,
-            label=f"{self.labels[reply.agent]}.{len(own) + 1}",
+            label=f"{self.labels[reply.agent]}.{len(own_objections) + 1}",
             agent=reply.agent,
-            to=to,
+            to=target,
             against=against,
             text=text,
             words=words,
-            repeats=find_repeated(text, to, own),
+            repeats=find_repeated(text, target, own_objections),
         )
         session.note("objection_raised", raised)
         return raised
@@ -405,7 +405,7 @@ class RoundRun:
         answers: dict[str, AnswerReply] = {}
         for answer in getattr(reply.value, "answers", ()):
             answers |= dict.fromkeys(self.session.named(reply, [answer.objection]), answer)
-        met = [
+        answered = [
             ObjectionMet(
                 objection=objection.id,
                 agent=turn.agent,
@@ -415,9 +415,9 @@ class RoundRun:
             for objection in shown
             if objection.id in answers or objection.to == turn.agent
         ]
-        for declared in met:
+        for declared in answered:
             self.session.note("objection_met", declared)
-        return turn.altered(met=(*turn.met, *met))
+        return turn.altered(met=(*turn.met, *answered))
 
     def _objections_to(self, text: TextReply, pending: Sequence[ObjectionRaised]) -> list[Quote]:
         """Quote the objections to an agent's texts, and each replaced text that an objection is against and does not quote."""

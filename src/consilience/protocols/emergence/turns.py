@@ -243,8 +243,8 @@ class ObjectionBook:
 
     def refuted_by(self, turns: Iterable[Turn]) -> set[str]:
         """Return the authors of the pending objections that these turns of their targets refute."""
-        refuted = [met for turn in turns for met in turn.met if met.fate == "refuted"]
-        objections = [self._pending.get(met.agent, {}).get(met.objection) for met in refuted]
+        refuted = [answer for turn in turns for answer in turn.met if answer.fate == "refuted"]
+        objections = [self._pending.get(answer.agent, {}).get(answer.objection) for answer in refuted]
         return {objection.agent for objection in objections if objection is not None}
 
     def by(self, agent: str) -> Sequence[ObjectionRaised]:
@@ -280,7 +280,7 @@ class EmergenceRun(TreeRun):
 
     @property
     def all_ballots(self) -> tuple[Ballot, ...]:
-        return tuple(ballot for cast in self.ballots for ballot in cast.values())
+        return tuple(ballot for by_agent in self.ballots for ballot in by_agent.values())
 
     @property
     def held(self) -> dict[str, Ballot]:
@@ -297,7 +297,7 @@ _RULED: Mapping[str, Literal["upheld", "rejected"]] = {"yielded": "upheld", "ref
 
 
 def objection_fates(
-    raised: Sequence[ObjectionRaised], met: Iterable[ObjectionMet], read: Collection[str] = ()
+    raised: Sequence[ObjectionRaised], answered: Iterable[ObjectionMet], read: Collection[str] = ()
 ) -> tuple[Objection, ...]:
     """Return every objection that no later one replaces, with its fate, how its target met it, and its last ruling.
 
@@ -306,7 +306,7 @@ def objection_fates(
     targets = {objection.id: objection.to for objection in raised}
     answers: dict[str, ObjectionMet] = {}
     rulings: dict[str, ObjectionMet] = {}
-    for declared in met:
+    for declared in answered:
         (answers if declared.agent == targets.get(declared.objection) else rulings)[declared.objection] = declared
     objections: dict[str, Objection] = {}
     for objection in raised:
@@ -330,15 +330,15 @@ def objection_fates(
     return tuple(objections.values())
 
 
-def _fate(answer: ObjectionMet | None, before: ObjectionFate | None) -> ObjectionFate:
-    """Return the fate after an answer, `before` being the fate until then; without an answer, the fate of a new objection,
-    `before` being that of the objection it repeats. An objection raised again after its target refuted it or passed it over
+def _fate(answer: ObjectionMet | None, former_fate: ObjectionFate | None) -> ObjectionFate:
+    """Return the fate after an answer, `former_fate` being the fate until then; without an answer, the fate of a new objection,
+    `former_fate` being that of the objection it repeats. An objection raised again after its target refuted it or passed it over
     stands, unless the target now yields."""
     if answer is None:
-        return "stands" if before in ("refuted", "stands") else "unanswered"
+        return "stands" if former_fate in ("refuted", "stands") else "unanswered"
     if answer.fate == "yielded":
         return "yielded"
-    return "stands" if before == "stands" or answer.fate is None else "refuted"
+    return "stands" if former_fate == "stands" or answer.fate is None else "refuted"
 
 
 MAX_ITEM_CHARS = 300
@@ -348,10 +348,10 @@ MAX_COMPARED = 6
 """Latest objections of an author with which a new one is compared: two rounds at the highest cap."""
 
 
-def find_repeated(text: str, to: str, own: Sequence[ObjectionRaised]) -> str | None:
-    """Return the id of a recent objection to the same target that this text repeats. `own` are all objections of the author."""
-    recent = reversed(own[-MAX_COMPARED:])
-    return next((earlier.id for earlier in recent if earlier.to == to and is_restated(text, [earlier.text])), None)
+def find_repeated(text: str, target: str, own_objections: Sequence[ObjectionRaised]) -> str | None:
+    """Return the id of a recent objection to the same target that this text repeats. `own_objections`: those of its author."""
+    recent = reversed(own_objections[-MAX_COMPARED:])
+    return next((earlier.id for earlier in recent if earlier.to == target and is_restated(text, [earlier.text])), None)
 
 
 def quote_objection(words: str, text: str) -> str:
@@ -366,13 +366,13 @@ def bare_label(label: str) -> str:
 
 def find_words(words: str, text: str) -> str:
     """Return `words` on one line if they occur in `text`, ignoring case and white space; else nothing."""
-    quoted = " ".join(words.split()).strip("“”\"'«»„ ")
-    return quoted if quoted and quoted.casefold() in " ".join(text.split()).casefold() else ""
+    normal_words = " ".join(words.split()).strip("“”\"'«»„ ")
+    return normal_words if normal_words and normal_words.casefold() in " ".join(text.split()).casefold() else ""
 
 
-def is_restated(text: str, others: Iterable[str]) -> bool:
+def is_restated(text: str, earlier_texts: Iterable[str]) -> bool:
     """Return whether one of the other texts is in nearly the same words."""
-    return any(jaccard(text, other) >= MIN_RESTATED_OVERLAP for other in others)
+    return any(jaccard(text, earlier) >= MIN_RESTATED_OVERLAP for earlier in earlier_texts)
 
 
 def addressed(text: TextReply | None, pending: Sequence[ObjectionRaised]) -> dict[str, Hashable]:
@@ -402,8 +402,8 @@ def with_answers(text: str, answers: Sequence[AnswerReply], objections: Sequence
 def with_list(text: str, heading: str, items: Sequence[str]) -> str:
     """Return `text` as others read it, with a list below it; unchanged without items."""
     lines = [" ".join(item.split()) for item in items]
-    cut = [line if len(line) <= MAX_ITEM_CHARS else line[: MAX_ITEM_CHARS - 1] + "…" for line in lines]
-    return "\n".join([text, "", heading, *(f"- {line}" for line in cut)]) if items else text
+    shortened = [line if len(line) <= MAX_ITEM_CHARS else line[: MAX_ITEM_CHARS - 1] + "…" for line in lines]
+    return "\n".join([text, "", heading, *(f"- {line}" for line in shortened)]) if items else text
 
 
 # --- rounds restored from events, for an adapter that follows a run from outside

@@ -13,7 +13,7 @@ from typing import Any
 
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import LEVELS
-from consilience.domain.report import Confidence, Objection
+from consilience.domain.report import ConfidenceScore, Objection
 from consilience.engine.analysis import novelty, sentences, survival
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Reply, drawn_on
@@ -54,11 +54,11 @@ async def conclude(run: RefinementRun, stop: StopReason) -> RefinementReport:
     """Return the report. The answer is the best pass, its quality the confidence; its open issues are the dissent."""
     session, outcome = run.session, _Outcome(run, failed=stop is StopReason.FAILED)
     best, chosen = outcome.best, outcome.chosen
-    answer, lost = run.draft.restored(outcome.document) if outcome.document else (None, [])
+    answer, missing_blocks = run.draft.restored(outcome.document) if outcome.document else (None, [])
     aggregated = {parent: weighed for parent, _, weighed in _helped(best)} if best else {}
     passes, objections = outcome.passes(), outcome.objections()
     metrics = {"words": len((answer or "").split()), **outcome.metrics(passes, aggregated)}
-    for warning in outcome.warnings(metrics, lost):
+    for warning in outcome.warnings(metrics, missing_blocks):
         session.warn(warning)
     judged = [state.assessment for state in outcome.begun if state.is_judged and not state.assessment.failure]
     critique = {part: judged[-1].critique(part) for part in judged[-1].issues} if judged else {}
@@ -106,18 +106,18 @@ def aggregate(declared: Mapping[str, float]) -> tuple[dict[str, float], float]:
 def _helped(state: PassState) -> Iterator[tuple[str, dict[str, RoleOutput], Aggregate]]:
     """Yield what every parent had from its children at the end of a pass, weighted by the confidence that each child declares."""
     for parent in state.tree.shape.agents:
-        if below := state.below(parent):
-            levels = {name: LEVELS[output.declared] if output.declared else 0.0 for name, output in below.items()}
+        if outputs := state.below(parent):
+            levels = {name: LEVELS[output.declared] if output.declared else 0.0 for name, output in outputs.items()}
             weights, mean = aggregate(levels)
             yield (
                 parent,
-                below,
+                outputs,
                 Aggregate(
                     weights=weights,
                     weighted_confidence=mean,
                     best_individual=max(levels.values()),
-                    combined_content="\n\n".join(output.text.text for output in below.values() if output.text),
-                    sources=tuple(below),
+                    combined_content="\n\n".join(output.text.text for output in outputs.values() if output.text),
+                    sources=tuple(outputs),
                 ),
             )
 
@@ -156,17 +156,17 @@ class _Outcome:
 
     def _is_draft_better(self) -> bool:
         """Return whether the draft is the answer: it has a mark, and no pass has a better one for the whole."""
-        drafted = self.run.origin.assessment.scores.get(WHOLE)
-        written = self.best.assessment.scores.get(WHOLE) if self.best is not None else None
-        return drafted is not None and (written is None or written.overall <= drafted.overall)
+        draft_scores = self.run.origin.assessment.scores.get(WHOLE)
+        best_scores = self.best.assessment.scores.get(WHOLE) if self.best is not None else None
+        return draft_scores is not None and (best_scores is None or best_scores.overall <= draft_scores.overall)
 
-    def confidence(self) -> Confidence:
+    def confidence(self) -> ConfidenceScore:
         chosen = self.chosen
         if chosen is self.run.origin:
-            return Confidence(level=chosen.assessment.scores[WHOLE].overall, kind="the critic's mark of the draft")
+            return ConfidenceScore(level=chosen.assessment.scores[WHOLE].overall, kind="the critic's mark of the draft")
         if chosen is None or chosen.check is None or chosen.check.score is None:
-            return Confidence()
-        return Confidence(level=chosen.check.score, kind=f"quality by {self.settings.confidence}")
+            return ConfidenceScore()
+        return ConfidenceScore(level=chosen.check.score, kind=f"quality by {self.settings.confidence}")
 
     def unmet(self) -> tuple[str, ...]:
         """Return why the run cannot count as good enough: silences in the best or last pass, and defects of the answer."""
@@ -232,7 +232,7 @@ class _Outcome:
         )
         for part, issues in state.assessment.issues.items():
             id = self.settings.critique_id(state.index, part)
-            met = standing is not None or part in rewritten
+            is_answered = standing is not None or part in rewritten
             for n, issue in enumerate(issues, 1):
                 if standing is None or issue not in standing.get(part, ()):
                     yield Objection(
@@ -241,26 +241,26 @@ class _Outcome:
                         to=coordinator if part == WHOLE else part,
                         text=issue,
                         read=id in shown,
-                        fate="yielded" if met else "stands" if id in shown else "unanswered",
+                        fate="yielded" if is_answered else "stands" if id in shown else "unanswered",
                     )
 
     def revisions(self, passes: Sequence[PassReport]) -> tuple[Revision, ...]:
         """Return the result of every critique that was handed back."""
-        kept = {state.index for state in self.best.lineage} if self.best else set()
+        lineage = {state.index for state in self.best.lineage} if self.best else set()
         by_index = {report.index: report for report in passes}
         revisions: list[Revision] = []
         for after in passes:
             before = by_index.get(after.base)
             if before is None or not after.index:
                 continue
-            revision = partial(Revision, step=before.index, into=after.index, discarded=after.index not in kept)
+            revision = partial(Revision, step=before.index, into=after.index, discarded=after.index not in lineage)
             for role, part in before.sections.items():
                 later = after.sections.get(role)
                 if part.issues and later is not None:
                     removed, added = differences(part.text, later.text)
                     marks = {"before": part.confidence, "after": later.confidence}
-                    changed = {"removed": removed, "added": added, "written": later.written}
-                    revisions.append(revision(role=role, issues=part.issues, **changed, **marks))
+                    changes = {"removed": removed, "added": added, "written": later.written}
+                    revisions.append(revision(role=role, issues=part.issues, **changes, **marks))
             if before.whole_issues and not after.unchanged:
                 removed, added = differences(before.document or "", after.document or "") if before.index else ((), ())
                 marks = {"before": before.whole_mark, "after": after.whole_mark}
@@ -278,7 +278,7 @@ class _Outcome:
         integrated = document if self.whole else ""
         outputs = [output for state in self.run.passes for output in state.authors.values()]
         revised = [(o.draft, o.text) for o in outputs if o.draft and o.text and o.text is not o.draft]
-        changed = [text for draft, text in revised if text.text.split() != draft.text.split()]
+        revised_texts = [text for draft, text in revised if text.text.split() != draft.text.split()]
         gains = [a.weighted_confidence - a.best_individual for a in aggregated.values() if a.best_individual]
         metrics: dict[str, float | int | None] = {
             "novelty": novelty(integrated, map(_without_headings, self._written_before(chosen)))
@@ -286,7 +286,7 @@ class _Outcome:
             else None,
             "beyond_parts": novelty(integrated, parts) if integrated else None,
             "parts_kept": survival([s for part in parts for s in sentences(part)], document) if document else None,
-            "revision_rate": len(changed) / len(revised) if revised else None,
+            "revision_rate": len(revised_texts) / len(revised) if revised else None,
             "dropped_labels": self.session.dropped,
             "share_kept": statistics.fmean([text.share for text in handed]) if handed else None,
             "distance_share_correlation": _correlation(handed),
@@ -310,7 +310,7 @@ class _Outcome:
         documents = [document.text for document in self.session.sources]
         return [*documents, run.draft.text, run.intent.text if run.intent is not None else "", *texts, *wholes]
 
-    def warnings(self, metrics: Mapping[str, float | int | None], lost: Sequence[str]) -> Iterator[str]:
+    def warnings(self, metrics: Mapping[str, float | int | None], missing: Sequence[str]) -> Iterator[str]:
         """Yield everything that makes the answer or its figures doubtful."""
         best, run = self.best, self.run
         if best is not None and (later := [state for state in self.begun[best.index :] if not state.unchanged]):
@@ -325,8 +325,8 @@ class _Outcome:
             yield f"parts missing from the text, with no usable reply of an author: {', '.join(self.missing)}"
         if self.session.dropped:
             yield f"references to texts that the agent was not shown, dropped: {self.session.dropped}"
-        if lost:
-            parts = "1 protected part was" if len(lost) == 1 else f"{len(lost)} protected parts were"
+        if missing:
+            parts = "1 protected part was" if len(missing) == 1 else f"{len(missing)} protected parts were"
             yield f"{parts} lost from the text and put back where it fits best"
         whole = best.whole.value.text if best is not None and best.whole is not None else ""
         for sentence, n in Counter(sentences(whole)).most_common(1):
@@ -336,8 +336,8 @@ class _Outcome:
         if best is not None and target and not self.is_draft:
             words = len((best.document or "").split())
             if words < MIN_LENGTH_SHARE * target:
-                of = "the target of" if self.settings.length else "the draft, which has"
-                yield f"the text has {words} words, {words / target:.0%} of {of} {target}"
+                reference = "the target of" if self.settings.length else "the draft, which has"
+                yield f"the text has {words} words, {words / target:.0%} of {reference} {target}"
         if whole and (kept := metrics["parts_kept"]) is not None and kept < MIN_KEPT_SHARE:
             yield f"the coordinator kept only {kept:.0%} of the parts' sentences"
         if (new := metrics["beyond_parts"]) is not None and new > MIN_KEPT_SHARE:
@@ -354,8 +354,8 @@ def _critic_warnings(name: str, assessment: Assessment) -> Iterator[str]:
     if assessment.failure is not None:
         yield f"no judgement of {name}: the critic gave no usable reply ({assessment.failure.kind.value})"
     for part, scores in assessment.scores.items():
-        others = mark_from(scores.coherence) + mark_from(scores.accuracy) + mark_from(scores.depth)
-        if abs(3 * mark_from(scores.overall) - others) >= 3 * CONTRADICTION:
+        other_marks = mark_from(scores.coherence) + mark_from(scores.accuracy) + mark_from(scores.depth)
+        if abs(3 * mark_from(scores.overall) - other_marks) >= 3 * CONTRADICTION:
             yield f"in {name} the critic's overall score of {part} contradicts its other scores"
     if assessment.echoes:
         yield f"issues with {name} that only repeat the criticised text: {assessment.echoes}"
@@ -397,7 +397,7 @@ def _correlation(handed: Sequence[HandedDownText]) -> float | None:
 def _drift(passes: Sequence[PassReport]) -> float | None:
     """Return how much the critic's overall score of an unchanged text moves, on average; None without such a text."""
     by_index = {report.index: report for report in passes}
-    moved = [
+    distances = [
         abs(later.scores.overall - earlier.scores.overall)
         for after in passes
         for role, later in after.sections.items()
@@ -407,7 +407,7 @@ def _drift(passes: Sequence[PassReport]) -> float | None:
         and earlier.scores
         and later.scores
     ]
-    return statistics.fmean(moved) if moved else None
+    return statistics.fmean(distances) if distances else None
 
 
 def change(before: str, after: str) -> float:

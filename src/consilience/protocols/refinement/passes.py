@@ -70,21 +70,21 @@ class PassWriter:
                     served[parent, child] = self._start(self._specialist(parent, child, drafts.get(parent)))
         async with session.phase("revise", index):
             for name in sorted(drafts, key=lambda name: -tree.shape.levels[name]):
-                below = {child: served.get((name, child), revised.get(child)) for child in tree.children(name)}
-                revised[name] = self._start(self._revise(name, drafts[name], below))
+                helpers = {child: served.get((name, child), revised.get(child)) for child in tree.children(name)}
+                revised[name] = self._start(self._revise(name, drafts[name], helpers))
         for pending in drafts.values():
             await pending  # returns what the draft's branch did not spend
-        kept = self.base
+        earlier_pass = self.base
         self.state.authors = {
-            n: await revised[n] if n in revised else _resting(n, kept.authors.get(n)) for n in tree.inner
+            n: await revised[n] if n in revised else _resting(n, earlier_pass.authors.get(n)) for n in tree.inner
         }
         self.state.served = {
-            edge: await served[edge] if edge in served else _resting(edge[1], kept.served.get(edge))
+            edge: await served[edge] if edge in served else _resting(edge[1], earlier_pass.served.get(edge))
             for edge in tree.edges_to_leaves
         }
 
     def _start(self, work: Coroutine[Any, Any, RoleOutput]) -> PendingOutput:
-        return self.session.start(self.session.procedure(work, calls=1))
+        return self.session.start(self.session.subtask(work, calls=1))
 
     def _is_due(self, name: str) -> bool:
         """Whether an author works in this pass: a part that it writes for was criticised or does not exist yet."""
@@ -103,16 +103,24 @@ class PassWriter:
         handed = self._hand_down("intent", tree.parents(name)[0], name, self.run.intent, cut=cut)
         for parent in tree.parents(name):
             if parent != tree.coordinator:
-                above = (await drafts[parent]).draft if parent in drafts else None
-                handed += self._hand_down("draft", parent, name, above or self._text_before(parent), parent, cut=cut)
+                parent_text = (await drafts[parent]).draft if parent in drafts else None
+                handed += self._hand_down(
+                    "draft", parent, name, parent_text or self._text_before(parent), parent, cut=cut
+                )
         labels = [quote.label for quote, _ in handed]
         handed += [entry for entry in self._surroundings(name, name) if entry[0].label not in labels]
-        own = self._text_before(name)
-        output = _output(name, own, handed)
+        earlier = self._text_before(name)
+        output = _output(name, earlier, handed)
         prompt = self._prompt(
-            "draft", name, output.given, self._critiques(name), own=own, before=own is not None, size=words_in(own)
+            "draft",
+            name,
+            output.given,
+            self._critiques(name),
+            own=earlier,
+            before=earlier is not None,
+            size=words_in(earlier),
         )
-        return await self._ask(output, prompt, f"draft/{name}", own, kind="draft")
+        return await self._ask(output, prompt, f"draft/{name}", earlier, kind="draft")
 
     async def _specialist(self, parent: str, child: str, drafted: PendingOutput | None) -> RoleOutput:
         """Work for one parent, on its draft; for the coordinator, on what it hands down. An unchanged draft needs no work."""
@@ -129,7 +137,7 @@ class PassWriter:
         self, parent: str, child: str, draft: Reply[DraftReply] | None, *, cut: bool
     ) -> tuple[Prompt, RoleOutput]:
         """Return the prompt, and what it hands down with the present text of a specialist who writes a part itself."""
-        own = None
+        own_text = None
         is_author = draft is None and child in self.tree.sections
         handed = self._hand_down("intent", parent, child, self.run.intent, cut=cut)
         if draft is not None:
@@ -139,31 +147,33 @@ class PassWriter:
             critiques = [quote for quote in self._critiques(parent) if quote.label != CRITIQUE_OF_DRAFT]
             handed += self._surroundings(parent, child, cut=cut)
         elif is_author:
-            own = self._text_before(child)
+            own_text = self._text_before(child)
             critiques = self._critiques(child)
             handed += self._surroundings(child, child, cut=cut)
         else:
             handed += self._hand_down("text", parent, child, self.base.whole, cut=cut)
             critiques = self._critiques_of(WHOLE)
-        output = _output(child, own, handed)
+        output = _output(child, own_text, handed)
         prompt = self._prompt(
             "specialist",
             child,
             output.given,
             critiques,
-            own=own,
+            own=own_text,
             shared=draft is None,
             parent=parent if draft is not None else "",
             part=is_author,
-            before=own is not None or any(quote.label == "before" for quote in output.given),
-            size=words_in(draft or own or self.base.whole),
+            before=own_text is not None or any(quote.label == "before" for quote in output.given),
+            size=words_in(draft or own_text or self.base.whole),
         )
         return prompt, output
 
-    async def _revise(self, name: str, drafted: PendingOutput, below: Mapping[str, PendingOutput | None]) -> RoleOutput:
+    async def _revise(
+        self, name: str, drafted: PendingOutput, children: Mapping[str, PendingOutput | None]
+    ) -> RoleOutput:
         """Rewrite the draft with the work of the children; keep it if no child worked for it."""
         output = await drafted
-        work = {child: await pending if pending else None for child, pending in below.items()}
+        work = {child: await pending if pending else None for child, pending in children.items()}
         texts = {child: result.text if result else self._text_before(child) for child, result in work.items()}
         helpers = {child: text for child, text in texts.items() if text is not None}
         changed = output.written or any(result is not None and result.written for result in work.values())
@@ -198,14 +208,14 @@ class PassWriter:
         )
         if isinstance(reply, Failure):
             return replace(output, failures=(*output.failures, reply))
-        written = before is None or reply.text.split() != before.text.split()
-        return replace(output, draft=output.draft or reply, text=reply if written else before, written=written)
+        is_new_text = before is None or reply.text.split() != before.text.split()
+        return replace(output, draft=output.draft or reply, text=reply if is_new_text else before, written=is_new_text)
 
     def _prompt(
         self,
         template: str,
         name: str,
-        given: Sequence[Quote],
+        context_quotes: Sequence[Quote],
         critiques: Sequence[Quote],
         *,
         own: Reply[DraftReply] | None,
@@ -214,7 +224,7 @@ class PassWriter:
         **values: Any,
     ) -> Prompt:
         settings, session, origin = self.settings, self.session, self.run.origin
-        tree, labels = self.tree, [quote.label for quote in given]
+        tree, labels = self.tree, [quote.label for quote in context_quotes]
         above = tuple(label for label in labels if label in tree.parents(name))
         critic = [quote.label for quote in critiques]
         later = tuple(label for label in critic if label.startswith("later"))
@@ -239,7 +249,7 @@ class PassWriter:
             critiques=tuple(label for label in critic if label not in apart),
             **values,
         )
-        quotes = (*given, *helped, *critiques, *quoted(session, own, "you"))
+        quotes = (*context_quotes, *helped, *critiques, *quoted(session, own, "you"))
         return Prompt(words, quotes, quoted(session, origin.draft, "draft") if shared else ())
 
     def _text_before(self, name: str) -> Reply[DraftReply] | None:
@@ -251,13 +261,13 @@ class PassWriter:
         """Return what an author's text must fit: the whole that the pass starts from or, if none is shown, the parts that the
         author does not write for. Nothing in the first pass. It is recorded as handed down only if it is to be cut."""
         handed: HandedQuotes = []
-        of = f"{author}/"
+        prefix = f"{author}/"
         if self.shown_whole is not None:
-            handed = self._hand_down("text", self.tree.coordinator, reader, self.shown_whole, cut=cut, of=of)
+            handed = self._hand_down("text", self.tree.coordinator, reader, self.shown_whole, cut=cut, suffix=prefix)
         else:
             for part, text in self.base.part_texts.items():
                 if part not in self.tree.writes_for(author):
-                    handed += self._hand_down("part", part, reader, text, part, cut=cut, of=of)
+                    handed += self._hand_down("part", part, reader, text, part, cut=cut, suffix=prefix)
         return handed if cut else [(quote, None) for quote, _ in handed]
 
     def _critiques(self, name: str) -> list[Quote]:
@@ -279,7 +289,7 @@ class PassWriter:
         label: str = "",
         *,
         cut: bool,
-        of: str = "",
+        suffix: str = "",
     ) -> HandedQuotes:
         """Hand a text down an edge, `cut` by the distance of the roles.
 
@@ -299,14 +309,14 @@ class PassWriter:
             sentences=filtered.of,
             kept=filtered.kept,
         )
-        left = filtered.of - filtered.kept
-        if not left:
+        sentences_left_out = filtered.of - filtered.kept
+        if not sentences_left_out:
             return [(self.session.quote(text, label or what), record)]
         shortened = Message(
-            id=f"pass-{self.state.index}/{what}/{of}{parent}/{child}",
+            id=f"pass-{self.state.index}/{what}/{suffix}{parent}/{child}",
             sender=parent,
             kind="context",
-            text=f"{filtered.text}\n[{left} {'sentence' if left == 1 else 'sentences'} left out]",
+            text=f"{filtered.text}\n[{sentences_left_out} {'sentence' if sentences_left_out == 1 else 'sentences'} left out]",
             audience=(child,),
             reply_to=text.key,
             phase=("context", self.state.index),

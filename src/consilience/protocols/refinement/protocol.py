@@ -209,10 +209,10 @@ class Refinement(RefinementSettings):
     def _check(self, assessment: Assessment, score: float | None) -> Check:
         """Return whether a pass is good enough: the mean mark of the parts and the mark of the whole reach the threshold, no mark
         is missing, and no part is useless."""
-        needed, quality, whole = exact(self.threshold), assessment.quality, assessment.marks.get(WHOLE, MAX_MARK)
-        met = quality is not None and whole is not None and min(quality, Fraction(whole, MAX_MARK)) >= needed
+        threshold, quality, whole = exact(self.threshold), assessment.quality, assessment.marks.get(WHOLE, MAX_MARK)
+        is_met = quality is not None and whole is not None and min(quality, Fraction(whole, MAX_MARK)) >= threshold
         detail = ", ".join(f"{part} {format_score(value)}" for part, value in assessment.confidences.items())
-        check = Check(met=met, kind=self.confidence, score=score, threshold=self.threshold, detail=detail)
+        check = Check(met=is_met, kind=self.confidence, score=score, threshold=self.threshold, detail=detail)
         return check.vetoed(assessment.useless) if assessment.useless else check
 
     def _stop_reason(self, run: RefinementRun, state: PassState) -> StopReason | None:
@@ -251,7 +251,7 @@ class Refinement(RefinementSettings):
         if not state.assessment.issues.get(part):
             return None
         if part not in state.critiques:
-            tree, of = self.hierarchy, state.text_of(part)
+            tree, text = self.hierarchy, state.text_of(part)
             writers = [name for name in (*tree.inner, part) if part != WHOLE and part in tree.writes_for(name)]
             readers = dict.fromkeys((*writers, *(child for name in writers for child in tree.children(name))))
             state.critiques[part] = Message(
@@ -260,7 +260,7 @@ class Refinement(RefinementSettings):
                 kind="critique",
                 text=state.assessment.critique(part),
                 audience=tree.shape.agents if part == WHOLE else tuple(readers),
-                reply_to=run.session.quote(of, part).id if of is not None else None,
+                reply_to=run.session.quote(text, part).id if text is not None else None,
                 phase=("critique", state.index),
             )
             run.session.publish(state.critiques[part])
@@ -272,12 +272,12 @@ def _accept_whole(parts: Sequence[str], drafted: int, reply: IntegratedReply) ->
 
     Raises `ValueError`.
     """
-    words, of = len(reply.text.split()), sum(len(part.split()) for part in parts)
-    if 2 * words * len(parts) < of:
-        raise ValueError(f"text: it has {words} words, the parts have {of}; write out the whole text")
-    if parts and words > 1.5 * of + drafted + MAX_EXTRA_WORDS:
+    words, words_of_parts = len(reply.text.split()), sum(len(part.split()) for part in parts)
+    if 2 * words * len(parts) < words_of_parts:
+        raise ValueError(f"text: it has {words} words, the parts have {words_of_parts}; write out the whole text")
+    if parts and words > 1.5 * words_of_parts + drafted + MAX_EXTRA_WORDS:
         raise ValueError(
-            f"text: it has {words} words, the parts have {of}; add nothing of your own, and stop at the end"
+            f"text: it has {words} words, the parts have {words_of_parts}; add nothing of your own, and stop at the end"
         )
 
 
@@ -291,8 +291,8 @@ def _silences(run: RefinementRun) -> Iterator[str]:
         yield f"silent in pass {state.index}: {', '.join(silent)}"
     if partly := [agent for agent in failed if agent in state.speakers]:
         yield f"not every reply came in pass {state.index}: {', '.join(partly)}"
-    asked = [output for output in state.served.values() if output.replied or output.failures]
-    if asked and not any(output.replied for output in asked):
+    outputs_asked = [output for output in state.served.values() if output.replied or output.failures]
+    if outputs_asked and not any(output.replied for output in outputs_asked):
         yield f"no specialist replied in pass {state.index}"
     if run.intent is None and state.index == 1:
         yield "the coordinator gave no intent"
@@ -391,17 +391,17 @@ async def judge(run: RefinementRun, state: PassState) -> Assessment:
     issues = {part: _stated_issues(judgement) for part, judgement in judgements.items()}
     standing = None
     if earlier is not None:
-        before = earlier.assessment.issues
-        standing = {part: _standing(before.get(part, ()), judgement) for part, judgement in judgements.items()}
+        earlier_issues = earlier.assessment.issues
+        standing = {part: _standing(earlier_issues.get(part, ()), judgement) for part, judgement in judgements.items()}
         issues = {part: tuple(dict.fromkeys((*standing[part], *named))) for part, named in issues.items()}
-    kept = {part: named[:cap] for part, named in issues.items()}
+    kept_issues = {part: named[:cap] for part, named in issues.items()}
     return Assessment(
         marks=marks,
         scores=scores,
-        issues=kept,
+        issues=kept_issues,
         standing=standing,
         surplus=sum(len(named[cap:]) for named in issues.values()),
-        echoes=sum(_is_echo(issue, state.text_of(part)) for part, named in kept.items() for issue in named),
+        echoes=sum(_is_echo(issue, state.text_of(part)) for part, named in kept_issues.items() for issue in named),
         cut=reply.cut,
     )
 
@@ -457,8 +457,8 @@ def _standing(before: Sequence[str], judgement: Judgement | BriefJudgement) -> t
 
 def _is_echo(issue: str, text: Reply[object] | Message | None) -> bool:
     """Whether an issue is the text itself, which small critics return. It counts as an issue: wording decides nothing."""
-    written = sentences(text.text) if text is not None else []
-    return bool(written) and all(map(SentenceIndex(sentences(issue)).contains, written))
+    written_sentences = sentences(text.text) if text is not None else []
+    return bool(written_sentences) and all(map(SentenceIndex(sentences(issue)).contains, written_sentences))
 
 
 def mark_of(kind: str, text: Reply[DraftReply] | None, scores: Scores | None) -> int | None:

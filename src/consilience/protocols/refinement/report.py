@@ -97,9 +97,9 @@ def _passes_so_far(progress: UnfinishedSession) -> View:
 def _passes_view(report: RefinementData) -> View:
     if not report.passes:
         return text_view("passes", PASSES, "No pass was made: nothing was written.")
-    what = f"Quality is from 0 to 1: the mean of {report.measure.mean}; whole: the critic's mark of the whole text."
+    intro = f"Quality is from 0 to 1: the mean of {report.measure.mean}; whole: the critic's mark of the whole text."
     blocks: list[Block] = [
-        Paragraph(text=what),
+        Paragraph(text=intro),
         Table(
             heads=("pass", "", "quality", "whole", "threshold", "issues", "parts written", "changed"),
             rows=tuple(_overview(entry, report) for entry in report.passes),
@@ -176,7 +176,7 @@ def _part_table(entry: PassReport, report: RefinementData) -> Block:
 
 def _passes_picture(report: RefinementData) -> Grid:
     """A column for each pass, a row for each part."""
-    needed, measured = report.needed_quality, report.measure.unit
+    threshold, measured = report.needed_quality, report.measure.unit
     columns, cells = [], []
     for entry in report.passes:
         best = entry.index == report.best_pass
@@ -212,10 +212,10 @@ def _passes_picture(report: RefinementData) -> Grid:
                 )
             )
     bars = f"bars from 0 to 1{f': {measured}' if measured else ''}"
-    legend = f"{bars}{' · dashed: what is needed' if needed is not None else ''} · grey: kept as it was"
+    legend = f"{bars}{' · dashed: what is needed' if threshold is not None else ''} · grey: kept as it was"
     rows = tuple(dict.fromkeys(name for entry in report.passes for name in entry.sections))
     return Grid(
-        rows=rows, columns=tuple(columns), cells=tuple(cells), head="the whole", threshold=needed, legend=(legend,)
+        rows=rows, columns=tuple(columns), cells=tuple(cells), head="the whole", threshold=threshold, legend=(legend,)
     )
 
 
@@ -255,10 +255,10 @@ def _flow_view(report: RefinementData) -> View:
     for step, carried in sorted(passes.items()):
         edges = {edge: carried[edge] for edge in dict.fromkeys((*order, *carried)) if edge in carried}
         title = f"pass {step}{' (the answer)' if step == report.best_pass else ''}"
-        rows = [row for edge, one in edges.items() for row in flow_rows(edge, one.down, one.up)]
+        rows = [row for edge, texts in edges.items() for row in flow_rows(edge, texts.down, texts.up)]
         heads = ("from → to", "down", "shown", "distance", "strength", "up", "weight")
         blocks += [Subheading(text=title), Table(heads=heads, rows=tuple(rows), left=2)]
-        drawn = tuple(_flow_edge(edge, one.down, one.up) for edge, one in edges.items())
+        drawn = tuple(_flow_edge(edge, texts.down, texts.up) for edge, texts in edges.items())
         panels.append(GraphPanel(title=title, nodes=tuple(_flow_nodes(report, step)), edges=drawn))
     legend = (
         "↓ share of what was handed down that was shown; dashed: not all of it, faint: nothing was",
@@ -272,8 +272,8 @@ def flow_rows(edge: _Edge, down: Sequence[HandedDownText], up: Contribution | No
     """Yield a row for each text that went down; the first also names the edge and what came up."""
     first = (f"{edge[0]} → {edge[1]}", _up_figures(up))
     for cells in map(_down_figures, down) if down else [("–", "", "", "")]:
-        name, came = first
-        yield (name, *cells, *came)
+        name, agent = first
+        yield (name, *cells, *agent)
         first = ("", ("", ""))
 
 
@@ -337,12 +337,12 @@ def distances_view(
     finished: bool = True,
 ) -> View:
     if not rows:
-        why = "No distances were measured, so everything that was handed down was shown whole."
+        reason = "No distances were measured, so everything that was handed down was shown whole."
         if settings.get("filter") in (False, "never", "auto"):
-            why = "The roles have no vectors, and the filter was not set to always, so no distances were measured."
+            reason = "The roles have no vectors, and the filter was not set to always, so no distances were measured."
         elif not finished:
-            why = "The roles have no vectors; their distances stand in the report, and this session has none yet."
-        return text_view("distances", DISTANCES, why)
+            reason = "The roles have no vectors; their distances stand in the report, and this session has none yet."
+        return text_view("distances", DISTANCES, reason)
 
     def handed(a: str, b: str) -> bool:
         return a in parents.get(b, ()) or b in parents.get(a, ())
@@ -357,14 +357,14 @@ def distances_view(
                 continue
             tip = f"{a} and {b}: {value:.3f}"
             cells.append(MatrixCell(row=a, column=b, value=value, text=f"{value:.2f}", framed=handed(a, b), tip=tip))
-    most = max((cell.value for cell in cells if cell.value is not None), default=0.0)
+    max_distance = max((cell.value for cell in cells if cell.value is not None), default=0.0)
     picture = Matrix(
         title="distance, from 0 (the same) to 1 (opposed)",
         rows=names,
         columns=names,
         cells=tuple(cells),
         legend=(
-            f"the more colour, the farther; {most:.2f} is the farthest here",
+            f"the more colour, the farther; {max_distance:.2f} is the farthest here",
             "framed: texts go down from one to the other",
         ),
     )
@@ -376,7 +376,7 @@ def distances_view(
         table = [(a, *(c.text + ("*" if c.framed else "") for c in cells if c.row == a)) for a in names]
         listing = Table(heads=("", *names), rows=tuple(table))
     else:
-        pairs = [(a, b) for b, above in parents.items() for a in above if b in rows.get(a, {})]
+        pairs = [(a, b) for b, parent_names in parents.items() for a in parent_names if b in rows.get(a, {})]
         listing = Bullets(items=tuple(Item(text=f"{a} → {b}: {rows[a][b]:.2f}") for a, b in pairs))
     return View(name="distances", heading=DISTANCES, blocks=(head, listing), picture=picture)
 

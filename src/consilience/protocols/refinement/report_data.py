@@ -308,11 +308,11 @@ def sections(report: RefinementData) -> tuple[Section, ...]:
 
 def figures(report: RefinementData) -> Iterator[KeyFigure]:
     if any(entry.quality is not None for entry in report.passes):
-        needed = report.needed_quality
+        threshold = report.needed_quality
         scores = " → ".join(_marks(entry) for entry in report.passes if not entry.unchanged)
         kind = report.quality_kind
         name = f"Quality from pass to pass{f' ({kind})' if kind else ''}"
-        yield KeyFigure(name=name, value=scores + (f", needed {needed:g}" if needed is not None else ""))
+        yield KeyFigure(name=name, value=scores + (f", needed {threshold:g}" if threshold is not None else ""))
     yield from key_figures(report.metrics, step="pass", shares=_SHARES, names=_NAMES)
 
 
@@ -368,9 +368,9 @@ def _silence(report: RefinementData) -> str:
         return "the critic named no issue with the draft."
     if best.quality is None:
         return "no issue was named, but not every part was judged."
-    needed = report.needed_quality
-    of = f" of the {needed:.2f} needed" if needed is not None else ""
-    return f"no issue was named, but the text is not good enough: {best.quality:.2f}{of}."
+    threshold = report.needed_quality
+    threshold_note = f" of the {threshold:.2f} needed" if threshold is not None else ""
+    return f"no issue was named, but the text is not good enough: {best.quality:.2f}{threshold_note}."
 
 
 def _scores(report: RefinementData) -> Section:
@@ -392,9 +392,9 @@ def _scores(report: RefinementData) -> Section:
         quality = ("quality", *(format_score(entry.quality) for entry in rated))
         heads, *rows = zip(("pass", *names), quality, whole, *cells, strict=True)
     critic = ", then the critic's overall score" if report.measure.unit and scored else ""
-    what = Paragraph(text=f"From 0 to 1: {report.measure.each}{critic}, with the number of issues.")
+    explanation = Paragraph(text=f"From 0 to 1: {report.measure.each}{critic}, with the number of issues.")
     table = Table(heads=heads, rows=tuple(rows))
-    return Section(name="scores", part="differences", heading="Scores", blocks=(what, table))
+    return Section(name="scores", part="differences", heading="Scores", blocks=(explanation, table))
 
 
 def _name(entry: PassReport, report: RefinementData) -> str:
@@ -439,9 +439,9 @@ def _outcome(revision: Revision) -> str:
         return f"left as it was in pass {revision.into}"
     if revision.role == WHOLE and not revision.step:
         return f"handed to the authors of pass {revision.into}"
-    how = "put together again" if revision.role == WHOLE else "rewritten"
-    into = f" in pass {revision.into}" if revision.into else ""  # not recorded by version 3 and before
-    return f"{how}{into}{', which was discarded' if revision.discarded else ''}"
+    action = "put together again" if revision.role == WHOLE else "rewritten"
+    pass_note = f" in pass {revision.into}" if revision.into else ""  # not recorded by version 3 and before
+    return f"{action}{pass_note}{', which was discarded' if revision.discarded else ''}"
 
 
 def _moved(revision: Revision, report: RefinementData) -> str:
@@ -459,8 +459,8 @@ def _moved(revision: Revision, report: RefinementData) -> str:
 def _marked(mark: str, sentences: Sequence[str]) -> Iterator[str]:
     for sentence in sentences[:MAX_SENTENCES]:
         yield f"{mark}{' '.join(sentence.split())}"
-    if (more := len(sentences) - MAX_SENTENCES) > 0:
-        yield f"{mark}and {more:,} more."
+    if (left_over := len(sentences) - MAX_SENTENCES) > 0:
+        yield f"{mark}and {left_over:,} more."
 
 
 def _last_word(report: RefinementData) -> tuple[Block, ...]:

@@ -308,8 +308,8 @@ def mark_from(share: float) -> int:
 
 def total_of(marks: Collection[int | None]) -> int | None:
     """Return the sum; None if a mark is missing, or all are."""
-    known = [mark for mark in marks if mark is not None]
-    return sum(known) if known and len(known) == len(marks) else None
+    known_marks = [mark for mark in marks if mark is not None]
+    return sum(known_marks) if known_marks and len(known_marks) == len(marks) else None
 
 
 @dataclass
@@ -359,8 +359,8 @@ class PassState:
     @property
     def parts(self) -> dict[str, RoleOutput]:
         """The existing parts of the text, in order."""
-        below = self.below(self.tree.coordinator)
-        return {name: output for name, output in below.items() if name in self.tree.sections}
+        outputs_below = self.below(self.tree.coordinator)
+        return {name: output for name, output in outputs_below.items() if name in self.tree.sections}
 
     @property
     def part_texts(self) -> dict[str, Reply[DraftReply]]:
@@ -432,8 +432,8 @@ class PassState:
         """
         total = total_of(self.assessment.marks.values()) if self.check is not None else None
         issues = sum(map(len, self.assessment.issues.values()))
-        met = self.check is not None and self.check.met
-        return (met, -1, 0, self.index) if total is None else (met, total, -issues, -self.index)
+        is_met = self.check is not None and self.check.met
+        return (is_met, -1, 0, self.index) if total is None else (is_met, total, -issues, -self.index)
 
 
 @dataclass

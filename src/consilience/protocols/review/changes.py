@@ -67,8 +67,8 @@ class Changes:
 
     def file_at(self, diff_line: int) -> FileChange | None:
         """Return the file that a line of the diff is about."""
-        at = bisect_right(self.files, diff_line, key=lambda file: file.diff_lines[0]) - 1
-        return self.files[at] if at >= 0 and diff_line <= self.files[at].diff_lines[1] else None
+        index = bisect_right(self.files, diff_line, key=lambda file: file.diff_lines[0]) - 1
+        return self.files[index] if index >= 0 and diff_line <= self.files[index].diff_lines[1] else None
 
     @property
     def hunks(self) -> tuple[DiffHunk, ...]:
@@ -89,13 +89,13 @@ def parse_changes(documents: Sequence[Document]) -> Changes | None:
 def _parse(documents: tuple[Document, ...]) -> Changes | None:
     if not documents:
         return None
-    diff, others = documents[0], {document.name: document.id for document in documents[1:]}
+    diff, ids = documents[0], {document.name: document.id for document in documents[1:]}
     is_named = diff.name.startswith("diff ") or diff.name.endswith((".diff", ".patch"))
     if not is_named and not _OPENING.match(diff.text.lstrip()):
         return None
-    parser = _Parser(diff.text, frozenset(others))
-    files = tuple(file.result(others) for file in parser.parse())
-    if not files or (others and not diff.name.startswith("diff ") and others.keys().isdisjoint(f.path for f in files)):
+    parser = _Parser(diff.text, frozenset(ids))
+    files = tuple(file.result(ids) for file in parser.parse())
+    if not files or (ids and not diff.name.startswith("diff ") and ids.keys().isdisjoint(f.path for f in files)):
         return None
     texts: dict[DiffSide, str] = {"new": parser.text_of("new"), "old": parser.text_of("old")}
     return Changes(diff.id, files, texts)
@@ -232,9 +232,9 @@ class _Parser:
     def _extended_header(self, line: str) -> bool:
         """Read a line such as `rename to x.py`; return whether it is one."""
         file = self._files[-1]
-        what, _, rest = line.partition(" ")
-        if what in ("rename", "copy"):
-            end, _, path = rest.partition(" ")
+        keyword, _, value = line.partition(" ")
+        if keyword in ("rename", "copy"):
+            end, _, path = value.partition(" ")
             if end == "from":
                 file.old, file.is_renamed = path_of(path, dated=False), True
             elif end == "to":
@@ -242,8 +242,8 @@ class _Parser:
             return True
         file.is_added = file.is_added or line.startswith("new file mode")
         file.is_deleted = file.is_deleted or line.startswith("deleted file mode")
-        known = ("new file", "deleted file", "old mode", "new mode", "mode ", "similarity", "dissimilarity", "index ")
-        return line.startswith((*known, "Binary files", "GIT binary patch", "literal ", "delta ", "+++ "))
+        headers = ("new file", "deleted file", "old mode", "new mode", "mode ", "similarity", "dissimilarity", "index ")
+        return line.startswith((*headers, "Binary files", "GIT binary patch", "literal ", "delta ", "+++ "))
 
     # hunks
 
@@ -376,9 +376,9 @@ def header_paths(text: str, names: Collection[str]) -> tuple[str, str] | None:
     end = text.find(' "') if text.endswith('"') else text.find(" ") if text.count(" ") == 1 else -1
     if end > 0:
         return end_paths(text[:end], text[end + 1 :], names)
-    half = len(text) // 2
-    paths = end_paths(text[:half], text[half + 1 :], names)
-    return paths if text[half : half + 1] == " " and paths[0] == paths[1] else None
+    middle = len(text) // 2
+    paths = end_paths(text[:middle], text[middle + 1 :], names)
+    return paths if text[middle : middle + 1] == " " and paths[0] == paths[1] else None
 
 
 def end_paths(old_text: str, new_text: str, names: Collection[str]) -> tuple[str, str]:

@@ -106,7 +106,7 @@ def _first_results(run: ReviewRun) -> list[Reply[object] | Failure]:
     """Return a reply of each reviewer, of its failures the first if there is none."""
     results: list[Reply[object] | Failure] = []
     for agent in run.settings.plan.reviewers:
-        replies = [reply for (of, _), reply in run.replies.items() if of == agent]
+        replies = [reply for (reader, _), reply in run.replies.items() if reader == agent]
         failures = [failure for failure in run.failures if failure.agent == agent]
         results += replies[:1] or failures[:1]
     return results
@@ -116,9 +116,9 @@ def _answer(run: ReviewRun, findings: tuple[Finding, ...], dropped: tuple[Droppe
     """Return the answer of a run without a closing text: numbers, and what is missing."""
     files = plural(len(_files_read(run)), "file")
     by_severity = Counter(finding.severity for finding in findings)
-    of_each = ", ".join(f"{by_severity[severity]} {severity}" for severity in SEVERITIES if by_severity[severity])
+    counts = ", ".join(f"{by_severity[severity]} {severity}" for severity in SEVERITIES if by_severity[severity])
     sentences = [
-        f"{plural(len(findings), 'finding')} in {files}: {of_each}." if findings else f"No findings in {files}."
+        f"{plural(len(findings), 'finding')} in {files}: {counts}." if findings else f"No findings in {files}."
     ]
     if dropped:
         reasons = count_dropped(dropped)

@@ -55,8 +55,8 @@ def make_fix(file: KnownLines, first: int, last: int, quotation: str, replacemen
     if end == file.unended:
         body = _without_last_end(body)
     old, now = end - start + 1, end - start + 1 - removed + added
-    head = [f"--- a/{file.path}", f"+++ b/{file.path}", f"@@ -{start},{old} +{start if now else start - 1},{now} @@"]
-    return "\n".join([*head, *body]) + "\n"
+    headers = [f"--- a/{file.path}", f"+++ b/{file.path}", f"@@ -{start},{old} +{start if now else start - 1},{now} @@"]
+    return "\n".join([*headers, *body]) + "\n"
 
 
 def _is_fragment(quoted: list[str], quotation: str, replacement: str) -> bool:
@@ -76,13 +76,13 @@ def _indented(new: list[str], quoted: list[str], quotation: str) -> list[str]:
     indent = _indent(quoted[0])
     if not indent or not new or quotation[:1].isspace() or new[0][:1].isspace():
         return new
-    others = [line for line in new[1:] if line.strip()]
+    later_lines = [line for line in new[1:] if line.strip()]
     quoted_others = [line for line in quoted[1:] if line.strip()]
-    least = min(map(_indent, others), key=len, default="")
+    min_indent = min(map(_indent, later_lines), key=len, default="")
     as_in_file = (
-        not set(others).isdisjoint(quoted_others)
-        or len(least) > len(indent)
-        or (quoted_others and len(least) >= min(len(_indent(line)) for line in quoted_others))
+        not set(later_lines).isdisjoint(quoted_others)
+        or len(min_indent) > len(indent)
+        or (quoted_others and len(min_indent) >= min(len(_indent(line)) for line in quoted_others))
     )
     if as_in_file:
         return [indent + new[0], *new[1:]]
@@ -167,7 +167,7 @@ def parse_patch(text: str) -> Patch:
     kept: dict[int, str] = {}
     removed: list[str] = []
     added: list[str] = []
-    old = left = 0  # the next line of the old file, and how many of them the hunk still shows
+    old = lines_left = 0  # the next line of the old file, and how many of them the hunk still shows
 
     def close() -> None:
         if removed or added:
@@ -179,20 +179,20 @@ def parse_patch(text: str) -> Patch:
     for line in text.split("\n"):
         if header := _HUNK.match(line):
             close()
-            left = int(header[2] or 1)
-            old = int(header[1]) + (left == 0)  # `-7,0` stands behind line 7
+            lines_left = int(header[2] or 1)
+            old = int(header[1]) + (lines_left == 0)  # `-7,0` stands behind line 7
             in_hunk = True
         elif not in_hunk or line.startswith("\\"):
             continue
         elif line.startswith("+"):
             added.append(line[1:])
-        elif left and line.startswith("-"):
+        elif lines_left and line.startswith("-"):
             removed.append(line[1:])
-            old, left = old + 1, left - 1
-        elif left:
+            old, lines_left = old + 1, lines_left - 1
+        elif lines_left:
             close()
             kept[old] = line[1:]
-            old, left = old + 1, left - 1
+            old, lines_left = old + 1, lines_left - 1
         else:
             close()
             in_hunk = False

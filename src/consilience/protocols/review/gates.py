@@ -95,15 +95,15 @@ class ReviewGates:
     def shortcomings(self, submitted: Submitted, documents: Sequence[Document]) -> Mapping[str, list[str]]:
         """Return what one reply lacks, by gate about findings; nothing for those that it meets."""
         by_gate = {id: gate.shortcomings(submitted, documents) for id, gate in self.of_findings.items()}
-        return {id: lacking for id, lacking in by_gate.items() if lacking}
+        return {id: missed for id, missed in by_gate.items() if missed}
 
     def judge(
         self, submitted: Sequence[Submitted], documents: Sequence[Document], absent: Sequence[str] = ()
     ) -> tuple[GateVerdict, ...]:
         """Return the verdict on each gate: met if every agent meets it in all its parts. `absent` agents miss every gate."""
         agents = dict.fromkeys(reply.agent for reply in submitted)
-        lacking = {reply.key: self.shortcomings(reply, documents) for reply in submitted}
-        missed = {id: [reply.agent for reply in submitted if id in lacking[reply.key]] for id in self.of_findings}
+        shortcomings = {reply.key: self.shortcomings(reply, documents) for reply in submitted}
+        missed = {id: [reply.agent for reply in submitted if id in shortcomings[reply.key]] for id in self.of_findings}
         for id, gate in self.of_texts.items():
             text_of = written_text if id in BUILT_IN_GATES else artifact
             texts = {
@@ -140,8 +140,8 @@ def written_text(reply: ReviewReply) -> str:
 def artifact(reply: ReviewReply) -> str:
     """Return a reply as Markdown, as gates judge it and as its author is shown it again: its text, then its findings."""
     findings = [_as_item(finding) for finding in reply.findings] or ["No findings."]
-    read = [f"- {entry.document}: {entry.remark}" for entry in reply.read]
-    return "\n".join(filter(None, [written_text(reply), "Read:", *read, "Findings:", *findings]))
+    remarks = [f"- {entry.document}: {entry.remark}" for entry in reply.read]
+    return "\n".join(filter(None, [written_text(reply), "Read:", *remarks, "Findings:", *findings]))
 
 
 def _as_item(finding: FindingReply) -> str:

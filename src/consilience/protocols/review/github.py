@@ -35,14 +35,14 @@ def github_comments(report: ReviewData) -> JsonObject:
     Without hunks (the target was no diff) all findings are in the body. Add `commit_id` to bind the review to a commit.
     """
     comments: list[JsonObject] = []
-    others: list[Finding] = []
+    without_place: list[Finding] = []
     for finding in report.findings:
         place = _place(finding, report.hunks)
         if place is None:
-            others.append(finding)
+            without_place.append(finding)
         else:
             comments.append(_comment(finding, *place))
-    return {"event": "COMMENT", "body": _body(report, others), "comments": comments}
+    return {"event": "COMMENT", "body": _body(report, without_place), "comments": comments}
 
 
 def _place(finding: Finding, hunks: Sequence[DiffHunk]) -> tuple[int, int] | None:
@@ -116,21 +116,21 @@ def _check(check: Verification) -> str:
     return f"{label}\n\n{code_block(text)}" if "\n" in text else f"{label} {code_span(text)}"
 
 
-def _body(report: ReviewData, others: Sequence[Finding]) -> str:
-    head = [block for block in above_answer(report) if isinstance(block, Paragraph)]
-    parts = ["**Review by consilience**", *(f"**{prose(block.lead)}** {prose(block.text)}" for block in head)]
+def _body(report: ReviewData, without_place: Sequence[Finding]) -> str:
+    summary = [block for block in above_answer(report) if isinstance(block, Paragraph)]
+    parts = ["**Review by consilience**", *(f"**{prose(block.lead)}** {prose(block.text)}" for block in summary)]
     if report.answer and (report.findings or report.is_without_target):
         parts += [f"> {prose(paragraph)}" for paragraph in report.answer.split("\n\n") if paragraph.strip()]
-    if others and report.hunks:
+    if without_place and report.hunks:
         parts.append("Findings that cannot be comments on lines of the diff:")
     end = _ending(report)
     room = MAX_BODY_CHARS - sum(len(part) + 2 for part in (*parts, *end))
-    for number, finding in enumerate(others):
+    for number, finding in enumerate(without_place):
         claim = f"{_label(finding)} · {code_span(place_of(finding))} — {prose(finding.claim)}"
         text = "\n\n".join([claim, *_details(finding, "")])
         room -= len(text) + 2
         if room < 100:
-            parts.append(f"{len(others) - number} more in the report.")
+            parts.append(f"{len(without_place) - number} more in the report.")
             break
         parts.append(text)
     return "\n\n".join([*parts, *end])
@@ -187,9 +187,9 @@ def code_span(text: str) -> str:
 
 def code_block(text: str, language: str = "") -> str:
     """Return `text` as a fenced block that it cannot close."""
-    shown = visible(text)
-    fence = "`" * max(3, _longest_run(shown, "`") + 1)
-    return f"{fence}{language}\n{shown}\n{fence}"
+    visible_text = visible(text)
+    fence = "`" * max(3, _longest_run(visible_text, "`") + 1)
+    return f"{fence}{language}\n{visible_text}\n{fence}"
 
 
 def _plain(text: str) -> str:

@@ -51,9 +51,9 @@ GATES = "Gates by iteration"
 
 def sections(report: ReviewData) -> tuple[Section, ...]:
     disputed = [finding for finding in report.findings if finding.status == "disputed"]
-    others = [finding for finding in report.findings if finding.status != "disputed"]
+    open_findings = [finding for finding in report.findings if finding.status != "disputed"]
     return (
-        Section(name="findings", part="answer", heading="Findings", blocks=tuple(_findings(others))),
+        Section(name="findings", part="answer", heading="Findings", blocks=tuple(_findings(open_findings))),
         Section(name="dissent", part="differences", heading="Disputed findings", blocks=tuple(_findings(disputed))),
         _ballots(report),
         Section(name="gates", part="trust", heading=GATES, blocks=tuple(_gates(report.evaluations))),
@@ -100,8 +100,8 @@ def decided_by(finding: Finding) -> str:
 
 def _findings(findings: Iterable[Finding]) -> Iterator[Block]:
     for finding in findings:
-        head = filter(None, (finding.id, finding.severity, finding.category, place_of(finding)))
-        yield Paragraph(lead=" · ".join(head), text=f"· {decided_by(finding)}")
+        heading = filter(None, (finding.id, finding.severity, finding.category, place_of(finding)))
+        yield Paragraph(lead=" · ".join(heading), text=f"· {decided_by(finding)}")
         yield Paragraph(text=finding.claim, refs=finding.refs)
         yield _quoted(finding)
         yield from _details(finding)

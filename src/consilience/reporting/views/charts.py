@@ -88,7 +88,7 @@ def _draw_graph(drawing: Drawing, graph: Graph) -> None:
 
 
 def _draw_panel(drawing: Drawing, panel: GraphPanel, placed: Layers, top: float) -> None:
-    def at(across: float, row: int) -> tuple[float, float]:
+    def position(across: float, row: int) -> tuple[float, float]:
         return 16 + _WIDE / 2 + across * (_WIDE + _BESIDE), top + _HIGH / 2 + row * (_HIGH + _BENEATH)
 
     labels: list[tuple[float, float, str, str]] = []
@@ -96,7 +96,7 @@ def _draw_panel(drawing: Drawing, panel: GraphPanel, placed: Layers, top: float)
         pair = (edge.source, edge.target)
         if pair not in placed.routes:
             continue
-        points = placed.path(pair, at, _HIGH / 2)
+        points = placed.path(pair, position, _HIGH / 2)
         drawing.line(points, _LINES[edge.tone])
         if edge.near_source:
             labels.append((*_interpolate(points[0], points[1], 0.36), edge.near_source, edge.tip))
@@ -106,7 +106,7 @@ def _draw_panel(drawing: Drawing, panel: GraphPanel, placed: Layers, top: float)
         drawing.box(x - 25, y - 9, 50, 18, "cv-ground", round=3, tip=tip)
         drawing.words(x, y + 4, words, "cv-small", "middle", room=50)
     for node in panel.nodes:
-        x, y = at(placed.across[node.id], placed.levels[node.id])
+        x, y = position(placed.across[node.id], placed.levels[node.id])
         drawing.box(x - _WIDE / 2, y - _HIGH / 2, _WIDE, _HIGH, _BOXES[node.tone], tip=node.tip or node.id)
         left, base = x - _WIDE / 2 + 10, y + (-3 if node.note else 5)
         drawing.words(left, base, node.label or node.id, "cv-strong", within=_WIDE - 20)
@@ -228,8 +228,8 @@ def _draw_column(drawing: Drawing, x: float, column: GridColumn, threshold: floa
         _meter(drawing, x + 10, 46, column.value)
         drawing.words(x + 20 + _METER, 58, column.value_text, "cv-strong")
         if threshold is not None:
-            at = x + 10 + _METER * _unit(threshold)
-            drawing.line([(at, 42), (at, 62)], "cv-needed")
+            threshold_x = x + 10 + _METER * _unit(threshold)
+            drawing.line([(threshold_x, 42), (threshold_x, 62)], "cv-needed")
     drawing.words(x + 10, 80, column.note, "cv-small", within=_COLUMN - 16)
 
 
@@ -270,9 +270,9 @@ def _values(curve: Curve) -> Iterator[float]:
 
 
 def describe_point(point: Point) -> str:
-    needed = f", needed {point.threshold:g}" if point.threshold is not None else ""
+    threshold_text = f", needed {point.threshold:g}" if point.threshold is not None else ""
     score = "no score" if point.value is None else f"{point.value:.2f}"
-    return f"{score}{needed}: {'met' if point.met else 'not met'}"
+    return f"{score}{threshold_text}: {'met' if point.met else 'not met'}"
 
 
 def _draw_series(drawing: Drawing, series: Series) -> None:
@@ -310,17 +310,17 @@ def _draw_curve(drawing: Drawing, curve: Curve, top: float, step: str) -> None:
         value = curve_min(curve) + (curve_max(curve) - curve_min(curve)) * quarter / 4
         drawing.line([(_AXIS, y(value)), (right, y(value))], "cv-faint")
         drawing.words(_AXIS - 8, y(value) + 4, f"{value:.2f}", "cv-small", "end")
-    needed = [(x(point), y(point.threshold)) for point in curve.points if point.threshold is not None]
-    if needed:
-        drawing.line([(_AXIS, needed[0][1]), *needed, (right, needed[-1][1])], "cv-needed")
-        drawing.words(right + 6, needed[-1][1] + 4, f"needed {curve.points[-1].threshold or 0:g}", "cv-small")
+    thresholds = [(x(point), y(point.threshold)) for point in curve.points if point.threshold is not None]
+    if thresholds:
+        drawing.line([(_AXIS, thresholds[0][1]), *thresholds, (right, thresholds[-1][1])], "cv-needed")
+        drawing.words(right + 6, thresholds[-1][1] + 4, f"needed {curve.points[-1].threshold or 0:g}", "cv-small")
     scored = [(point, y(point.value)) for point in curve.points if point.value is not None]
-    drawing.line([(x(point), at) for point, at in scored], "cv-curve")
+    drawing.line([(x(point), score_y) for point, score_y in scored], "cv-curve")
     for point in curve.points:
         drawing.words(x(point), base + 20, f"{step} {point.index}", "cv-small", "middle")
-    for n, (point, at) in enumerate(scored):
-        drawing.dot(x(point), at, "cv-dot" if point.met else "cv-ring")
-        rises = n + 1 < len(scored) and scored[n + 1][1] < at
-        beside = at + 20 if rises and at + 20 < base else at - 10
-        drawing.words(x(point), beside, f"{point.value:.2f}{' met' if point.met else ''}", "cv-strong", "middle")
+    for n, (point, score_y) in enumerate(scored):
+        drawing.dot(x(point), score_y, "cv-dot" if point.met else "cv-ring")
+        rises = n + 1 < len(scored) and scored[n + 1][1] < score_y
+        label_y = score_y + 20 if rises and score_y + 20 < base else score_y - 10
+        drawing.words(x(point), label_y, f"{point.value:.2f}{' met' if point.met else ''}", "cv-strong", "middle")
     drawing.words(_AXIS, base + 42, "● met · ○ not met · dashed: what is needed", "cv-small")

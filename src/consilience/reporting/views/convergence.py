@@ -78,12 +78,12 @@ def text(convergence: CheckCurves, width: int) -> str:
     if not convergence.curves:
         return f"{NO_CHECK}\n"
     lines: list[str] = []
-    beside = max(
+    label_cells = max(
         len(_step_label(point, convergence)) + len(describe_point(point))
         for c in convergence.curves
         for point in c.points
     )
-    room = max(10, min(MAX_BAR_CELLS, width - beside - 3))
+    room = max(10, min(MAX_BAR_CELLS, width - label_cells - 3))
     for curve in convergence.curves:
         lines.append(f"{curve.name} (scale {curve_min(curve):g} to {curve_max(curve):g})")
         for point in curve.points:
@@ -117,13 +117,13 @@ def _step_label(point: Point, convergence: CheckCurves) -> str:
 
 
 def _bar(point: Point, score: float, curve: Curve, room: int) -> str:
-    def at(value: float) -> int:
+    def cell_of(value: float) -> int:
         return round((value - curve_min(curve)) / (curve_max(curve) - curve_min(curve)) * room)
 
-    filled = at(score)
+    filled = cell_of(score)
     bar = ["█"] * filled + ["·"] * (room - filled)
     if point.threshold is not None:
-        bar.insert(at(point.threshold), "|")
+        bar.insert(cell_of(point.threshold), "|")
     return "".join(bar)
 
 

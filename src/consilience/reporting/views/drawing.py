@@ -206,12 +206,14 @@ def layered(levels: Mapping[str, int], edges: Sequence[NodePair]) -> Layers:
             below.setdefault(upper, []).append(lower)
             above.setdefault(lower, []).append(upper)
     ordered = _ordered([rows[level] for level in sorted(rows)], above, below)
-    at = _placed(ordered, above, below)
+    place = _placed(ordered, above, below)
     return Layers(
         levels,
-        {node: at[node] for node in levels},
+        {node: place[node] for node in levels},
         {
-            (parent, child): [(at[parent, child, level], level) for level in range(levels[parent] + 1, levels[child])]
+            (parent, child): [
+                (place[parent, child, level], level) for level in range(levels[parent] + 1, levels[child])
+            ]
             for parent, child in edges
         },
     )
@@ -222,21 +224,24 @@ Neighbours = Mapping[LayerNode, list[LayerNode]]
 
 def _ordered(rows: list[list[LayerNode]], above: Neighbours, below: Neighbours) -> list[list[LayerNode]]:
     """Sort every row by the mean place of its neighbours, down and up in turn; return the order with the fewest crossings."""
-    best, least = rows, _crossings(rows, below)
+    best, min_crossings = rows, _crossings(rows, below)
     for sweep in range(_SWEEPS):
-        if not least:
+        if not min_crossings:
             break
         towards = above if sweep % 2 == 0 else below
         swept: list[list[LayerNode]] = []
         for row in rows if sweep % 2 == 0 else reversed(rows):
             place = {node: n for n, node in enumerate(swept[-1])} if swept else {}
-            here = {node: n for n, node in enumerate(row)}
-            middles = {node: _mean([place[other] for other in towards.get(node, ()) if other in place]) for node in row}
-            wanted = {node: here[node] if middle is None else middle for node, middle in middles.items()}
-            swept.append(sorted(row, key=wanted.__getitem__))
+            index = {node: n for n, node in enumerate(row)}
+            middles = {
+                node: _mean([place[neighbour] for neighbour in towards.get(node, ()) if neighbour in place])
+                for node in row
+            }
+            target = {node: index[node] if middle is None else middle for node, middle in middles.items()}
+            swept.append(sorted(row, key=target.__getitem__))
         rows = swept if sweep % 2 == 0 else swept[::-1]
-        if (crossed := _crossings(rows, below)) < least:
-            best, least = rows, crossed
+        if (crossed := _crossings(rows, below)) < min_crossings:
+            best, min_crossings = rows, crossed
     return best
 
 
@@ -244,37 +249,37 @@ def _crossings(rows: Sequence[Sequence[LayerNode]], below: Neighbours) -> int:
     crossings = 0
     for upper, lower in pairwise(rows):
         place = {node: n for n, node in enumerate(lower)}
-        seen: list[int] = []
+        ends_so_far: list[int] = []
         for node in upper:
-            ends = [place[other] for other in below.get(node, ()) if other in place]
-            crossings += sum(len(seen) - bisect_left(seen, end + 1) for end in ends)
+            ends = [place[neighbour] for neighbour in below.get(node, ()) if neighbour in place]
+            crossings += sum(len(ends_so_far) - bisect_left(ends_so_far, end + 1) for end in ends)
             for end in ends:
-                insort(seen, end)
+                insort(ends_so_far, end)
     return crossings
 
 
 def _placed(rows: Sequence[Sequence[LayerNode]], above: Neighbours, below: Neighbours) -> dict[LayerNode, float]:
     """Return each node's place: as near to the mean of its neighbours as the order and the min distance allow."""
-    at = {node: float(n) for row in rows for n, node in enumerate(row)}
+    x_of = {node: float(n) for row in rows for n, node in enumerate(row)}
     for sweep in range(_SWEEPS):
         down = sweep % 2 == 1
         for row in rows if down else reversed(rows):
-            wanted = []
+            targets = []
             for node in row:
-                middle = _mean([at[other] for other in (above if down else below).get(node, ())])
-                wanted.append(at[node] if middle is None else middle)
-            at.update(zip(row, _space_out(wanted), strict=True))
-    left = min(at.values(), default=0.0)
-    return {node: x - left for node, x in at.items()}
+                middle = _mean([x_of[neighbour] for neighbour in (above if down else below).get(node, ())])
+                targets.append(x_of[node] if middle is None else middle)
+            x_of.update(zip(row, _space_out(targets), strict=True))
+    left = min(x_of.values(), default=0.0)
+    return {node: x - left for node, x in x_of.items()}
 
 
-def _space_out(wanted: Sequence[float]) -> list[float]:
+def _space_out(targets: Sequence[float]) -> list[float]:
     """Return places at least 1 apart: half-way between pushing all nodes to the right and all to the left."""
     right: list[float] = []
-    for x in wanted:
+    for x in targets:
         right.append(max(x, right[-1] + 1) if right else x)
     left: list[float] = []
-    for x in reversed(wanted):
+    for x in reversed(targets):
         left.append(min(x, left[-1] - 1) if left else x)
     return [(a + b) / 2 for a, b in zip(right, reversed(left), strict=True)]
 

@@ -71,21 +71,21 @@ def fold(record: SessionRecord) -> Evolution:
             if calls := by_turn.get((agent, step)):
                 texts, turn = _turn(calls, before, record)
                 position = positions.get((agent, step), turn.position)
-                moved = position is not None and held is not None and position != held
+                has_moved = position is not None and held is not None and position != held
                 if not texts and position is None and not turn.failure:
                     continue  # only a verdict on others, or a reply without words
-                turns.setdefault(agent, {})[step] = replace(turn, position=position, moved=moved)
+                turns.setdefault(agent, {})[step] = replace(turn, position=position, moved=has_moved)
                 before, held = before | texts, position or held
-    used = [step for step in steps if any(step in those for those in turns.values())]
+    used_steps = [step for step in steps if any(step in agent_steps for agent_steps in turns.values())]
     names = {id: record.names.get(id, id) for id in record.agents}
-    return Evolution(tuple(used), names, turns, _heads(used, record))
+    return Evolution(tuple(used_steps), names, turns, _heads(used_steps, record))
 
 
 def _heads(steps: Sequence[str], record: SessionRecord) -> dict[str, str]:
     """Return `round 2`; `intent` for a step that occurs once; `split, level 2` for phases counted by the level of the tree."""
-    counted = {step_of(call) for call in record.calls if has_step_number(call)}
+    numbered_steps = {step_of(call) for call in record.calls if has_step_number(call)}
     levels = record.topology.levels
-    elsewhere = {
+    unnumbered_names = {
         _name(step_of(call)) for call in record.calls if call.phase and call.phase[1] != levels.get(call.agent)
     }
     times = Counter(map(_name, steps))
@@ -93,9 +93,9 @@ def _heads(steps: Sequence[str], record: SessionRecord) -> dict[str, str]:
     for step in steps:
         name = _name(step)
         head = step if times[name] > 1 else name or step
-        if times[name] > 1 and name not in elsewhere:
+        if times[name] > 1 and name not in unnumbered_names:
             head = f"{name}, level {step.rpartition(' ')[2]}"
-        heads[step] = step if step in counted else head.replace("_", " ")
+        heads[step] = step if step in numbered_steps else head.replace("_", " ")
     return heads
 
 
@@ -115,19 +115,19 @@ def _turn(calls: Iterable[Ended], before: Mapping[str, str], record: SessionReco
             text = record.text(call.text)
             turn = replace(turn, position=_position(text, stance) or turn.position)
             if call.kind not in asides and (words := _free_text(call, text)).strip():  # else its text stands
-                again = last is not None and words != texts[last.kind]
-                revised = revised or (again and (last is None or call.phase != last.phase))
+                is_revised = last is not None and words != texts[last.kind]
+                revised = revised or (is_revised and (last is None or call.phase != last.phase))
                 texts.pop(call.kind, None)
                 texts[call.kind], last = words, call
         elif call.kind not in asides:
-            why = call.failure.value if isinstance(call, CallFailed) else "reply unusable"
-            turn = replace(turn, failure=why)
+            failure_text = call.failure.value if isinstance(call, CallFailed) else "reply unusable"
+            turn = replace(turn, failure=failure_text)
     if last is None:
         return {}, turn
     words, earlier = texts[last.kind], before.get(last.kind)
-    kept = None if earlier is None else word_similarity(earlier, words)
+    similarity = None if earlier is None else word_similarity(earlier, words)
     excerpt = _excerpt(words, earlier)
-    return texts, replace(turn, excerpt=excerpt, kept=kept, same=words == earlier, revised=revised, failure="")
+    return texts, replace(turn, excerpt=excerpt, kept=similarity, same=words == earlier, revised=revised, failure="")
 
 
 def _free_text(call: CallCompleted, text: str) -> str:

@@ -53,9 +53,9 @@ class SeatTree:
 
 
 def fold(record: SessionRecord) -> SeatTree:
-    ended: dict[str, list[Ended]] = {}
+    ends_by_agent: dict[str, list[Ended]] = {}
     for call in record.state.calls:
-        ended.setdefault(call.agent, []).append(call)
+        ends_by_agent.setdefault(call.agent, []).append(call)
     outside = {
         record.flights.get(key) or _named(key, record): state
         for state, keys in (("answered", record.state.answered), ("awaited", record.state.awaited))
@@ -66,7 +66,7 @@ def fold(record: SessionRecord) -> SeatTree:
     notes = record.presentation.seats
     seats = []
     for id, agent in record.agents.items():
-        calls = ended.get(id, [])
+        calls = ends_by_agent.get(id, [])
         state, well = _state(calls, outside.get(id, ""), id in flying, record)
         seats.append(
             DrawnSeat(
@@ -129,7 +129,7 @@ def _branch(
     below: Mapping[str, list[str]],
     by_id: Mapping[str, DrawnSeat],
     first: str,
-    rest: str,
+    indent_below: str,
     shared: bool,
     width: int,
 ) -> Iterator[str]:
@@ -142,15 +142,15 @@ def _branch(
     room = width - len(first)
     lines = [entry] if cells(entry) <= room else wrapped(entry, max(room - 2, 20), len(entry))
     yield f"{first}{lines[0]}"
-    yield from (f"{rest}{'│ ' if children else '  '}{line}" for line in lines[1:])
+    yield from (f"{indent_below}{'│ ' if children else '  '}{line}" for line in lines[1:])
     for n, child in enumerate(children, 1):
         last = n == len(children)
         yield from _branch(
             by_id[child],
             below,
             by_id,
-            rest + ("└─ " if last else "├─ "),
-            rest + ("   " if last else "│  "),
+            indent_below + ("└─ " if last else "├─ "),
+            indent_below + ("   " if last else "│  "),
             shared,
             width,
         )
@@ -263,15 +263,15 @@ def _layers(drawing: Drawing, tree: SeatTree, size: _Size) -> dict[str, Position
     edges = [(parent, seat.id) for seat in tree.seats for parent in seat.parents if parent in levels]
     layers = layered(levels, edges)
 
-    def at(across: float, level: int) -> Position:
+    def position(across: float, level: int) -> Position:
         return (
             16 + size.width / 2 + across * (size.width + size.across),
             16 + size.height / 2 + (level - 1) * (size.height + size.down),
         )
 
     for edge in edges:
-        drawing.line(layers.path(edge, at, size.height / 2))
-    return {id: at(across, levels[id]) for id, across in layers.across.items()}
+        drawing.line(layers.path(edge, position, size.height / 2))
+    return {id: position(across, levels[id]) for id, across in layers.across.items()}
 
 
 def _ring(tree: SeatTree, size: _Size) -> dict[str, Position]:
