@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -57,6 +56,7 @@ from consilience.cli.settings import (
     setting_options,
     setting_parameter,
     setting_value,
+    with_options,
 )
 from consilience.deliberation import AUTO_PANEL, Deliberation
 from consilience.domain.agents import Agent, in_dealing_order
@@ -109,7 +109,7 @@ def app_for(name: str) -> typer.Typer:
         try:
             code = run(cls, request, options_given)
         except SettingsError as error:
-            raise _with_options(error, settings, options_given) from None
+            raise with_options(error, settings, options_given) from None
         raise typer.Exit(code)
 
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
@@ -125,14 +125,6 @@ def app_for(name: str) -> typer.Typer:
     app = new_app()
     app.command(name, cls=ProtocolCommand, help=f"{name}: {cls.summary}.")(command)
     return app
-
-
-def _with_options(error: SettingsError, settings: Mapping[str, str], given: Container[str]) -> SettingsError:
-    """Return the error with the options of the given settings that it names as its place."""
-    named = {name for name, field in settings.items() if field in given and re.search(rf"(^|; ){field}\b", error.what)}
-    options = [option_spelling(name) for name in settings if name in named]
-    advice = f"Change {'it' if len(options) == 1 else 'them'} and try again."
-    return SettingsError(error.what, where=", ".join(options), do=advice) if options else error
 
 
 def _is_given(ctx: typer.Context, parameter: str) -> bool:

@@ -20,9 +20,10 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -300,6 +301,14 @@ def setting_options(cls: type[Protocol], used_names: Sequence[str]) -> dict[str,
             name = next((mark.name for mark in info.metadata if isinstance(mark, OptionName)), setting)
             options[f"{cls.name}_{name}" if name in used_names else name] = setting
     return {name.replace("-", "_"): setting for name, setting in options.items()}
+
+
+def with_options(error: SettingsError, settings: Mapping[str, str], given: Container[str]) -> SettingsError:
+    """Return the error with the options of the given settings that it names as its place."""
+    named = {name for name, field in settings.items() if field in given and re.search(rf"(^|; ){field}\b", error.what)}
+    options = [option_spelling(name) for name in settings if name in named]
+    advice = f"Change {'it' if len(options) == 1 else 'them'} and try again."
+    return SettingsError(error.what, where=", ".join(options), do=advice) if options else error
 
 
 def setting_parameter(info: FieldInfo, name: str, section: str) -> inspect.Parameter:
