@@ -23,6 +23,7 @@ from consilience.domain.detail import CAPS
 from consilience.domain.errors import SessionWaiting
 from consilience.domain.events import Noted
 from consilience.domain.sections import ReportPart, Tone
+from consilience.engine.protocol import installed_protocols
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.testing import AnyModel, ScriptedModel, shake
@@ -101,9 +102,12 @@ def test_tutorial_package_runs_replays_forks_resumes_and_exports(site: Path, hom
 
 
 @pytest.fixture
-def importable(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.syspath_prepend(str(site))
-    yield
+def importable(site: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(site))
+        installed_protocols.cache_clear()
+        yield
+    installed_protocols.cache_clear()
     sys.modules.pop("premortem", None)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
@@ -258,9 +258,9 @@ def register(protocol: type[Protocol]) -> type[Protocol]:
 
 
 @cache
-def installed_protocols() -> dict[str, str]:
-    """Return `module:attribute` by name, from package metadata, without importing any."""
-    return {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
+def installed_protocols() -> dict[str, EntryPoint]:
+    """Return the entry points of protocols by name, from package metadata, without importing any."""
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def protocol_names() -> list[str]:
@@ -270,19 +270,17 @@ def protocol_names() -> list[str]:
 
 def find_protocol(name: str) -> type[Protocol]:
     """Return the protocol of that name: registered, installed, or the last class defined under it. Raises `UnknownName`."""
-    found_class = _registered.get(name)
-    if found_class is None and name not in installed_protocols():
-        found_class = _defined.get(name)
-        if found_class is None:
-            raise UnknownName(f"there is no protocol {name!r}", do=f"Known: {', '.join(protocol_names())}.")
-    if found_class is not None:
-        return found_class
-    return _load_installed(name)
+    if name in _registered:
+        return _registered[name]
+    if name in installed_protocols():
+        return _load(installed_protocols()[name])
+    if name in _defined:
+        return _defined[name]
+    raise UnknownName(f"there is no protocol {name!r}", do=f"Known: {', '.join(protocol_names())}.")
 
 
-def _load_installed(name: str) -> type[Protocol]:
+def _load(point: EntryPoint) -> type[Protocol]:
     """Return the protocol of an entry point. Raises `UnknownName`, which names the package and its error."""
-    point = next(point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == name)
     cause: Exception | None = None
     try:
         protocol = point.load()
@@ -290,14 +288,14 @@ def _load_installed(name: str) -> type[Protocol]:
         cause, problem = error, f"{type(error).__name__}: {error}"
     else:
         if isinstance(protocol, type) and issubclass(protocol, Protocol):
-            if protocol.name == name:
+            if protocol.name == point.name:
                 return protocol
             problem = f"its name is {protocol.name!r}; entry point and class must have the same name"
         else:
             problem = "it is not a protocol"
     raise UnknownName(
-        f"the protocol {name!r} cannot be loaded: {problem}",
-        where=f"entry point {name} = {point.value!r}{f' of the package {point.dist.name}' if point.dist else ''}",
+        f"the protocol {point.name!r} cannot be loaded: {problem}",
+        where=f"entry point {point.name} = {point.value!r}{f' of the package {point.dist.name}' if point.dist else ''}",
         do="Fix or remove that package.",
     ) from cause
 
