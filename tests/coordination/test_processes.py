@@ -192,7 +192,7 @@ def test_claimer_stopped_beyond_its_claim_submits_nothing(tmp_path: Path, finish
 def test_workers_killed_at_random_lose_no_ticket(tmp_path: Path, whole: bool) -> None:
     """Claims are dated 0, so that each sweep ends those that are live, of processes that go on, as well."""
     space = Workspace.create(tmp_path / "w")
-    ids = [f"t{number}" for number in range(400 if whole else 60)]
+    ids = [f"t{number}" for number in range(400 if whole else 120)]
     for id in ids:
         post(space, Ticket(id=id, max_requeues=1000))
     dice = random.Random(0)
@@ -212,7 +212,7 @@ def test_workers_killed_at_random_lose_no_ticket(tmp_path: Path, whole: bool) ->
                 kills += worker.wait() == -signal.SIGKILL
         sweep(space, now=1000)
         stops.check_shown(space)
-    assert kills > 2
+    assert kills
     for id in ids:
         found = result(space, id)
         assert found is not None
