@@ -84,7 +84,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         ),
         (
             CallFailed(key=KEY, agent="L2N1", failure=FailureKind.BUDGET),
-            "round 1 · leaf_respond · critical (L2N1): not asked, a limit is reached (budget)",
+            "round 1 · leaf_respond · critical (L2N1): refused by a limit (budget)",
         ),
         (
             CheckRecorded(index=2, check=Check(met=False, kind="jaccard", score=0.41, threshold=0.85)),
@@ -130,7 +130,7 @@ def test_heartbeat_is_printed_after_ten_silent_seconds(clock: Clock, capsys: pyt
     clock.now = 2 * HEARTBEAT_SECONDS + 5
     lines.tick()
     assert capsys.readouterr().err == (
-        "… 25 s: 1 of 7–15 calls, 9 tokens read, 3 written, not known; waiting for practical (L2N2), longest 15 s\n"
+        "… 25 s: 1 of 7–15 calls, 9 tokens read, 3 written, price not known; waiting for practical (L2N2), longest 15 s\n"
     )
 
 

@@ -27,7 +27,8 @@ if sys.argv[1] == "shut" and os.geteuid() == 0:  # what the bits of files and di
     libc, header, rights = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     override, read_and_search = 1 << 1, 1 << 2
     libc.capget(header, rights)
-    rights[0] &= ~(override | read_and_search)
+    for kind in (0, 1):  # effective, and permitted, by which access(2) goes
+        rights[kind] &= ~(override | read_and_search)
     if libc.capset(header, rights):
         sys.exit("cannot")
 from typer.testing import CliRunner

@@ -134,7 +134,10 @@ async def test_repeated_closing_reply_replays_forks_and_is_on_the_page(again: An
     store = SqliteStore(tmp_path / "j.db")
     report, _ = await run(cut("Yes, bec"), again, store=store)
     assert (await runner.replay("s", store=store)).digest() == report.digest()
-    forked = await runner.fork("s", store=store, models=ScriptedModel([]), at="end", session="f")
+    failed = isinstance(again, ServerError)
+    model = ScriptedModel([again] if failed else [])
+    forked = await runner.fork("s", store=store, models=model, at="end", session="f")
+    assert len(model.requests) == failed, "a fork makes a failed call again, and no other"
     assert (forked.answer, forked.answer_cut) == (report.answer, report.answer_cut)
     page = as_html(read_record(store, "s"))
     assert "Yes, bec" in page

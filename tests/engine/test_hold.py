@@ -53,7 +53,7 @@ async def run_phase_by_phase(case: Case, store: SqliteStore, calls: int | None) 
                 store.answer("s", key, f"from outside, on {key}")
         else:
             asked = [(request.key, request.attempt) for request in model.requests]
-            return ShakenRun(report, store.read("s"), asked), len(released)
+            return ShakenRun(report, store.read("s"), asked=asked), len(released)
         begun = runner.resume("s", store=store, models=seats, options=options)
 
 

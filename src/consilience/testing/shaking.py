@@ -73,14 +73,14 @@ class ShakenRun:
 
     report: Report
     events: Sequence[AnyEvent]
-    what: str = ""
-    """Which run of `shake` it is."""
     asked: list[tuple[str, int]] = field(default_factory=list)
     """Requests as (key, attempt), in order of dispatch."""
     arrived: tuple[str, ...] = ()
     crashes: int = 0
     asked_again: set[tuple[str, int]] = field(default_factory=set)
     """Requests that were sent although their replies were recorded."""
+    what: str = ""
+    """Which run of `shake` it is."""
 
     @property
     def same(self) -> tuple[str, str]:
