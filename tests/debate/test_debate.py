@@ -13,6 +13,7 @@ import consilience
 from consilience import Debate, DebateReport, Limits, Panel, Persona, Source
 from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import StopReason
+from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.debate.scoring import STABLE_AFTER
 from consilience.testing import AnyModel, ScriptedModel
@@ -509,8 +510,12 @@ class Letters:
 
 def test_attention_with_an_encoder_is_by_meaning_and_reported() -> None:
     by_words = debate(Debate(debaters=3))
-    report = consilience.run_sync(TASK, Debate(debaters=3), model=ScriptedModel(Debaters()), encoder=Letters())
+    store = SqliteStore(":memory:")
+    report = consilience.run_sync(
+        TASK, Debate(debaters=3), model=ScriptedModel(Debaters()), encoder=Letters(), store=store, session="s"
+    )
     assert isinstance(report, DebateReport)
+    assert consilience.replay_sync("s", store=store).digest() == report.digest()
     assert (by_words.attention_mode, report.attention_mode) == ("keyword", "embedding")
     assert report.steps > 0
     assert report.system_metrics.attended >= report.system_metrics.attended_highly > 0

@@ -187,7 +187,7 @@ class Displaced(Misplaced):
 @pytest.mark.parametrize("protocol", [Misplaced(), Displaced()])
 async def test_agents_outside_the_topology_are_refused_before_any_call(protocol: Protocol, panel: Panel | None) -> None:
     asked = model()
-    with pytest.raises(SettingsError, match=r"has other agents \(one, two\) than its topology \(A1, A2\)"):
+    with pytest.raises(SettingsError, match=r"has A1, A2, not among its agents; its agents have one, two, not"):
         await consilience.deliberate("Why?", protocol, model=asked, panel=panel)
     assert not asked.requests
 

@@ -18,6 +18,7 @@ from consilience.engine.faults import Crash, Fault
 from consilience.engine.prompt import BYTES_PER_TOKEN, Opening, estimate_tokens
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Options
+from consilience.engine.session import Session
 from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import number_documents
 from consilience.engine.templates import INSTRUCTIONS
@@ -28,7 +29,7 @@ from consilience.models.scripted import Scripted, ScriptedModel
 from consilience.protocols._common.trees import TreeProtocol
 from consilience.protocols.broadcast import Broadcast
 from consilience.protocols.decompose import Decompose
-from consilience.protocols.emergence import Emergence
+from consilience.protocols.emergence import Emergence, EmergenceReport
 from consilience.protocols.refinement import Refinement
 from kit import runner
 from kit.cases import HOUSE, emergent, refining, well_formed
@@ -165,6 +166,15 @@ async def test_limit_on_an_unknown_phase_is_refused_with_the_known_ones() -> Non
         UnknownName, match=r"no phase 'lateral'.*Did you mean 'lateral_leaves/1'\? Its phases: leaf_respond"
     ):
         await play(Limits(phases={"lateral/1": SpendingLimits(calls=1)}))
+
+
+def test_phase_names_are_not_inherited_with_a_run_of_its_own() -> None:
+    class Audited(Emergence):
+        async def run(self, session: Session) -> EmergenceReport:
+            return await super().run(session)
+
+    assert Emergence.phase_names
+    assert not Audited.phase_names
 
 
 async def test_agent_limit_counts_provider_retries() -> None:

@@ -12,13 +12,16 @@ from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
 from consilience.engine.protocol import Protocol
 from consilience.engine.sent_prompts import SentPrompt
+from consilience.engine.session import Session
 from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
 from consilience.protocols.baselines import Solo
+from consilience.protocols.baselines.report import SoloReport
 from consilience.protocols.broadcast import Broadcast
 from consilience.protocols.debate import Debate
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.refinement import Refinement
-from consilience.testing import AnyModel
+from consilience.testing import AnyModel, ScriptedModel, ServerError
 from kit import runner
 
 
@@ -73,6 +76,34 @@ async def test_sent_prompt_of_an_inherited_call_is_that_of_the_parent() -> None:
     assert (prompt.session, prompt.user) == ("s", model.requests[0].user)
     own = next(request for request in model.requests if request.session == "f")
     assert (await sent(store, own.key, "f"))[0].user == own.user
+    store.close()
+
+
+async def test_sent_prompts_of_a_call_that_a_fork_made_again_are_those_of_the_fork() -> None:
+    def failing(request: ModelRequest) -> object:
+        return ServerError("down") if request.key == "round-1/leaf_respond/L2N1" else None
+
+    made, store = AnyModel(), SqliteStore(":memory:")
+    broken = ScriptedModel(lambda request: failing(request) or "I say so.")
+    await runner.start("Why?", Emergence(max_rounds=1), models=broken, store=store, session="s")
+    await runner.fork("s", store=store, models=made, session="f", at="end")
+    again = next(request for request in made.requests if "/observe/" in request.key)
+    (prompt, *_) = await sent(store, again.key, "f")
+    assert (prompt.session, prompt.user) == ("f", again.user)
+    store.close()
+
+
+async def test_sent_prompts_before_an_exception_of_the_protocol_are_found() -> None:
+    class Breaking(Solo):
+        async def run(self, session: Session) -> SoloReport:
+            await super().run(session)
+            raise ValueError("a defect of the protocol")
+
+    model, store = AnyModel(), SqliteStore(":memory:")
+    with pytest.raises(ValueError, match="a defect"):
+        await runner.start("Why?", Breaking(), models=model, store=store, session="s")
+    (prompt, *_) = await sent(store, model.requests[0].key)
+    assert prompt.user == model.requests[0].user
     store.close()
 
 

@@ -145,7 +145,7 @@ class Commands(TyperGroup):
 
     def _by_heading(self) -> list[tuple[str, list[LazyCommand]]]:
         """Register every command, and return all by heading."""
-        installed = {name: target for name, target in sorted(installed_protocols().items()) if name not in FIXED}
+        installed = {name: target for name, target in sorted(entry_point_targets().items()) if name not in FIXED}
         for name, target in installed.items():
             if name not in self._protocols:
                 self._protocols[name] = LazyCommand(name, "run:app_for", summary_of(target))
@@ -165,7 +165,7 @@ def _exit_on_broken_pipe() -> Iterator[None]:
         raise typer.Exit(exit_code_of(error)) from error
 
 
-def installed_protocols() -> dict[str, str]:
+def entry_point_targets() -> dict[str, str]:
     """Return `module:attribute` by protocol name, from package metadata, without importing any."""
     from importlib.metadata import entry_points
 

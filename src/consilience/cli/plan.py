@@ -352,7 +352,7 @@ def dry_run(plan: RunPlan) -> str:
         "",
         f"- Topology: {shape.kind}, {count(len(shape.agents), 'agent')} on {count(levels, 'level')}",
         *(f"- Setting: {setting_words(plan.protocol, name)}, in {path}" for name, path in plan.configured.items()),
-        f"- Model: {', '.join(plan.models)} ({plan.why})",
+        f"- Model: {', '.join(plan.models)}" + (f" ({plan.why})" if plan.why else ""),
         f"- Prompts: {plan.detail}{_replaced_words(plan)}",
         f"- {plan.replies[:1].upper()}{plan.replies[1:]}",
         f"- Calls estimated: {format_range(plan.estimate.min, plan.estimate.max)}"

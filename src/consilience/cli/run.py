@@ -63,7 +63,7 @@ from consilience.domain.agents import Agent, in_dealing_order
 from consilience.domain.errors import SessionBusy, SettingsError, UnavailableModel, UnknownName
 from consilience.domain.events import SessionStarted
 from consilience.domain.messages import FILE, Source
-from consilience.domain.outcome import Estimate, StopReason
+from consilience.domain.outcome import Estimate, Limits, StopReason
 from consilience.domain.panels import Panel
 from consilience.domain.report import LedgerReport, Report, UsageTotals
 from consilience.engine import fork as forks
@@ -411,7 +411,7 @@ def _with_models(request: InheritingRequest, planned: forks.Fork) -> tuple[forks
         models_by_name = own_models("--replace-agent", request.replace_agent or (), planned.agents)
     models = assign_models(request, planned.agents, models_by_name, None)
     planned = planned.with_models(models).with_sources(sources, limits=planned.limits.model_copy(update=limits))
-    check_phases(planned.protocol, planned.limits)
+    check_phases(planned.protocol, Limits(phases=limits.get("phases", {})))
     return planned, models
 
 

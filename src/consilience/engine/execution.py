@@ -323,6 +323,7 @@ def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> St
         ports=setup.seats.ports,
         recorder=recorder,
         encoder=setup.encoder,
+        has_encoder=setup.encoder is not None,
         activity=activity,
         ledger=Ledger(sizes, started.limits, activity, recorder.now),
         limits=started.limits,
@@ -341,7 +342,7 @@ def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> St
         parent=started.parent,
         notes=protocol.notes,
         must_be_read=protocol.must_be_read,
-        unintroduced={a.id: a for a in started.agents if a.introduction() not in ("", own.get(a.id))},
+        unintroduced={a.id: a for a in started.agents if a.persona and a.introduction() != own.get(a.id)},
     )
     if faults is not None:
         state.faults = faults

@@ -32,7 +32,7 @@ from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
 from consilience.engine.execution import Options, Setup
-from consilience.engine.protocol import Protocol, recorded_protocol
+from consilience.engine.protocol import Protocol, check_phases, recorded_protocol
 from consilience.engine.runner import Inheritance, begin, encoder_for
 from consilience.engine.seats import Models, SeatModel, choose_detail, make_seats, models_by_agent, request_deadline
 from consilience.engine.similarity import Encoder
@@ -129,6 +129,8 @@ def plan_fork(parent: str, *, store: Store, at: int | str, changes: ForkChanges)
     last = fork_position(parent, events, at)
     protocol = changed_protocol(old, changes.settings)
     agents = _agents(old, protocol, changes.perspectives)
+    if changes.limits is not None:  # those of the parent may name a phase that an earlier version did not refuse
+        check_phases(protocol, changes.limits)
     encoder = old.encoder if changes.encoder is None else changes.encoder
     models = _assign_models(old, agents, changes.models, changes.replace)
     detail = old.detail if changes.detail is None else choose_detail(changes.detail, agents, models)
@@ -150,7 +152,7 @@ def plan_fork(parent: str, *, store: Store, at: int | str, changes: ForkChanges)
         encoder=encoder,
         detail=detail,
         events=tuple(inherited_events(events, last, _encoder_name(encoder))),
-        failed=tuple(_failed(events, last)),
+        failed=tuple(_failed(events, last, old.repairs)),
     )
     return planned.with_models(models)
 
@@ -311,12 +313,12 @@ def _valid(events: Sequence[AnyEvent], last: int) -> Iterator[AnyEvent]:
             yield event
 
 
-def _failed(events: Sequence[AnyEvent], last: int) -> Iterator[ReplyRejected | CallFailed]:
-    """Yield the last attempt of every call up to `last` that has no reply."""
+def _failed(events: Sequence[AnyEvent], last: int, repairs: int) -> Iterator[ReplyRejected | CallFailed]:
+    """Yield the last attempt of every call up to `last` that ended without a reply; a call with a repair left goes on."""
     ended = [event for event in _valid(events, last) if isinstance(event, Ended)]
     answered = {event.key for event in ended if isinstance(event, CallCompleted)}
     for end in {event.key: event for event in ended if event.key not in answered}.values():
-        if not isinstance(end, CallCompleted):
+        if isinstance(end, CallFailed) or (isinstance(end, ReplyRejected) and end.attempt > repairs):
             yield end
 
 

@@ -94,7 +94,8 @@ class Protocol(BaseModel, ABC):
     setting `left_out`, a tuple of texts without an option: what was not read."""
     phase_names: ClassVar[tuple[str, ...]] = ()
     """Names of all phases in which it makes calls; `observe_L*` stands for any ending. A limit on another phase is then refused
-    before the run. Empty if they are not known: such a limit is a warning in the report."""
+    before the run. Empty if they are not known: such a limit is a warning in the report. A subclass with a `run` of its own does
+    not inherit them."""
     must_be_read: ClassVar[frozenset[str]] = frozenset()
     """Kinds of messages that become a warning if no later call reads them."""
     closing: ClassVar[bool] = True
@@ -106,6 +107,8 @@ class Protocol(BaseModel, ABC):
         super().__pydantic_init_subclass__(**kwargs)
         if "name" not in vars(cls):
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", cls.__name__).lower()
+        if "run" in vars(cls) and "phase_names" not in vars(cls):
+            cls.phase_names = ()
         if not hasattr(cls, "summary"):
             cls.summary = cleandoc(cls.__doc__ or cls.name).partition("\n\n")[0].replace("\n", " ").rstrip(".")
         _defined[cls.name] = cls
@@ -240,12 +243,14 @@ def check_phases(protocol: Protocol, limits: Limits) -> None:
 
 def check_agents(protocol: Protocol, agents: Sequence[Agent]) -> None:
     """Raise `SettingsError` unless the agents with a voice are those of the topology. Service seats may be outside of it."""
-    ids, placed = {agent.id for agent in agents}, protocol.topology().agents
+    ids, placed = [agent.id for agent in agents], protocol.topology().agents
     missing = [id for id in placed if id not in ids]
     unplaced = [agent.id for agent in agents if agent.voice and agent.id not in placed]
-    if missing or unplaced:
+    differences = [f"the topology has {', '.join(missing)}, not among its agents"] if missing else []
+    differences += [f"its agents have {', '.join(unplaced)}, not in the topology"] if unplaced else []
+    if differences:
         raise SettingsError(
-            f"{protocol.name} has other agents ({', '.join(unplaced or ids)}) than its topology ({', '.join(missing or placed)})",
+            f"the agents of {protocol.name} do not fit: {'; '.join(differences)}",
             where=f"{type(protocol).__module__}.{type(protocol).__qualname__}",
             do="Use the same ids in topology() and in the agents. Only agents with voice=False may be outside of the topology.",
         )

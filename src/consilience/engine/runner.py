@@ -141,6 +141,8 @@ async def _recorded(
     """
     async with aclosing(setup.seats):
         _check(setup)
+        if inherited is None:  # the parent of a fork may be of an earlier version, which did not refuse them
+            check_phases(setup.protocol, setup.limits)
         window = min(windows_by_agent(setup.seats.ports).values(), default=None)
         setup = replace(setup, protocol=setup.protocol.with_documents(setup.documents, window))
         started = _start_event(setup)
@@ -317,6 +319,7 @@ def resumed_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> 
     """Return the state of a session that goes on from its record."""
     state = build_state(setup, started, recorder)
     state.resumed = True
+    state.has_encoder = started.encoder is not None or setup.encoder is not None
     state.ledger.late = any(
         isinstance(e, CallFailed) and e.failure is FailureKind.TIME and not e.limit for e in recorder.events
     )
@@ -359,7 +362,6 @@ def _check(setup: Setup) -> None:
                 "the document is empty", where=document.name or f"source {n}", do="Leave it out or fill it."
             )
     _check_name(setup.protocol)
-    check_phases(setup.protocol, setup.limits)
     check_agents(setup.protocol, setup.seats.agents)
     fault_hook(setup.options)  # raises for an invalid fault point
 

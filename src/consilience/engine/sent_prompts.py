@@ -12,8 +12,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from consilience.domain.errors import ConsilienceError, UnknownName
-from consilience.domain.events import AnyEvent, CallAwaited, CallEvent, Ended, Event, SessionStarted
+from consilience.domain.errors import UnknownName
+from consilience.domain.events import AnyEvent, CallAwaited, CallCompleted, CallEvent, Ended, Event, SessionStarted
 from consilience.engine.execution import Options, execute
 from consilience.engine.fork import start_event
 from consilience.engine.prompt import Rendered
@@ -51,7 +51,8 @@ async def sent_prompts(session: str, key: str, *, store: Store) -> list[SentProm
     """
     events = store.read(session)
     started = start_event(session, events)
-    if started.parent and any(isinstance(e, Ended) and e.key == key and e.inherited for e in events):
+    ends = [e for e in events if isinstance(e, Ended) and e.key == key]
+    if started.parent and ends and all(end.inherited for end in ends):
         return await sent_prompts(started.parent, key, store=store)
     rendered, ending = await _rendered(session, started, events, store)
     if key in rendered:
@@ -69,10 +70,11 @@ async def sent_prompts(session: str, key: str, *, store: Store) -> list[SentProm
 
 async def _rendered(
     session: str, started: SessionStarted, events: list[AnyEvent], store: Store
-) -> tuple[Mapping[str, list[SentPrompt]], ConsilienceError | None]:
+) -> tuple[Mapping[str, list[SentPrompt]], Exception | None]:
     """Return the prompts by key, and what ended the run before its report, such as the first call that is not recorded."""
     check_version(session, started, recorded_protocol(started.protocol))
-    asked = {(e.key, e.attempt) for e in events if isinstance(e, CallAwaited) or (isinstance(e, Ended) and e.prompt)}
+    ended = (e for e in events if isinstance(e, Ended) and e.prompt and not (isinstance(e, CallCompleted) and e.cached))
+    asked = {(e.key, e.attempt) for e in (*ended, *(e for e in events if isinstance(e, CallAwaited)))}
     in_flight = {flight.key for flight in store.flights(session)}
     models = {agent.id: agent.model for agent in started.agents}
     prompts: dict[str, list[SentPrompt]] = defaultdict(list)
@@ -90,7 +92,7 @@ async def _rendered(
         state.on_rendered = keep
         try:
             await execute(setup, state)
-        except ConsilienceError as error:
+        except Exception as error:  # of the protocol, too: its author needs the prompts before it
             return prompts, error
     return prompts, None
 

@@ -436,7 +436,7 @@ class Session:
     @property
     def has_encoder(self) -> bool:
         """Whether texts can be compared by embedding."""
-        return self._state.encoder is not None
+        return self._state.has_encoder
 
     async def embed(self, texts: Iterable[str]) -> dict[str, bytes] | None:
         """Return the int8 vectors of texts by `text_id`; None, with a warning in the report, if the encoder failed.

@@ -66,6 +66,8 @@ class State:
     detail: Detail
     ledger: Ledger
     encoder: Encoder | None = None
+    has_encoder: bool = False
+    """Whether the session has an encoder. A replay has its vectors and opens none."""
     parent: str | None = None
     resumed: bool = False
     lost: int = 0

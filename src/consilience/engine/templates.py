@@ -35,7 +35,7 @@ class Templates:
         sources: Mapping[str, str],
         replaced: tuple[str, ...] = (),
         directory: Path | None = None,
-        session: str = "ID",
+        session: str | None = None,
     ) -> None:
         self.sources = dict(sources)
         self.replaced = replaced
@@ -69,8 +69,10 @@ class Templates:
             raise PromptFailed(
                 f"the prompt {name!r} failed to render: {kind}{error}",
                 where=str(where),
-                do="Fix the file. A session keeps its templates, so continue in a fork: "
-                f"consilience fork {self.session} --at end --prompts {self.directory or 'DIR'}",
+                do="Fix the file."
+                if self.session is None
+                else "Fix the file. A session keeps its templates, so continue in a "
+                f"fork: consilience fork {self.session} --at end --prompts {self.directory or 'DIR'}",
             ) from error
 
 
@@ -184,7 +186,7 @@ def _overrides(directory: Path, known: Mapping[str, set[str]]) -> dict[str, str]
         if unknown:
             names = ", ".join(sorted(known[path.stem]))
             raise SettingsError(
-                f"{path.name} uses {', '.join(map(repr, unknown))}, which the prompt that it overrides does not have",
+                f"{path.name} uses {', '.join(map(repr, unknown))}, which the original does not use",
                 where=str(path),
                 do=f"Use only: {names}." if names else "Use no variable: the original has none.",
             )

@@ -271,14 +271,14 @@ def _closed(fragment: str, returns: type[BaseModel]) -> dict[str, object] | None
     fields = _partial(fragment)
     if fields is None or fields != _partial(fragment, strings=False):
         name = next(reversed(fields or {}), "")
-        if fields is not None and isinstance(fields[name], str) and not _is_prose(returns, name):
+        if fields is not None and isinstance(fields[name], str) and not _is_unbounded_text(returns, name):
             del fields[name]
         return fields
     number = _LAST_NUMBER.search(fragment)
     return _partial(fragment[: number.start()]) if number else fields
 
 
-def _is_prose(returns: type[BaseModel], name: str) -> bool:
+def _is_unbounded_text(returns: type[BaseModel], name: str) -> bool:
     """Return whether a field is text without bounds: half of it is a shorter text, not another decision."""
     for key, described in returns.model_fields.items():
         if name in (key, described.alias):

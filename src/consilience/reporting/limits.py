@@ -11,7 +11,7 @@ from consilience.reporting.formatting import count, money
 _AMOUNTS: Mapping[LimitUnit, Callable[[float], str]] = {
     "calls": lambda value: count(int(value), "call"),
     "tokens": lambda value: count(int(value), "token"),
-    "cost": lambda value: f"${value:g}",
+    "cost": lambda value: f"${value:,.2f}" if value >= 1 else f"${value:g}",
     "time": lambda value: f"{value:g} s",
 }
 _OPTIONS: Mapping[LimitUnit, str] = {
@@ -25,10 +25,8 @@ _OPTIONS: Mapping[LimitUnit, str] = {
 def describe_limits(limits: Limits) -> str:
     """Return `7 calls, 60 s; agent A: 2 calls`; empty without limits."""
     own = [*_amounts(limits), *([] if limits.steps is None else [count(limits.steps, "step")])]
-    parts = [(name, limit) for name, limit in limits.named()]
-    return "; ".join(
-        filter(None, [", ".join(own), *(f"{name}: {', '.join(_amounts(limit))}" for name, limit in parts)])
-    )
+    named = (f"{name}: {', '.join(_amounts(limit))}" for name, limit in limits.named())
+    return "; ".join(filter(None, (", ".join(own), *named)))
 
 
 def _amounts(limits: SpendingLimits) -> Iterator[str]:
@@ -50,6 +48,8 @@ def use_words(report: Report, limit: ReportLimit) -> str:
         return ""
     if limit.unit == "calls":
         kept = f" and {held} held back for the closing answer" if held else ""
+        if held and report.answer is not None:
+            kept = f" and {held} reserved for the closing answer, which did not need it"
         return f", with {spent.requests} used{kept}" if spent.requests != limit.value else ""
     used = {"tokens": spent.tokens_in + spent.tokens_out, "cost": spent.cost}.get(limit.unit)
     if used is None:
