@@ -47,9 +47,7 @@ def use_words(report: Report, limit: ReportLimit) -> str:
     if limit.whose or limit.value is None:
         return ""
     if limit.unit == "calls":
-        kept = f" and {held} held back for the closing answer" if held else ""
-        if held and report.answer is not None:
-            kept = f" and {held} reserved for the closing answer, which did not need it"
+        kept = f" and {held} reserved for the closing answer" if held else ""
         return f", with {spent.requests} used{kept}" if spent.requests != limit.value else ""
     used = {"tokens": spent.tokens_in + spent.tokens_out, "cost": spent.cost}.get(limit.unit)
     if used is None:
