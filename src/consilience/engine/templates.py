@@ -66,13 +66,12 @@ class Templates:
         except Exception as error:  # filters and operators raise what they like
             kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
             where = self.directory / f"{name}.j2" if self.directory and name in self.replaced else f"{name}.j2"
+            fork = f"consilience fork {self.session} --at end --prompts {self.directory or 'DIR'}"
+            fork = f" A session keeps its templates, so continue in a fork: {fork}" if self.session else ""
             raise PromptFailed(
                 f"the prompt {name!r} failed to render: {kind}{error}",
                 where=str(where),
-                do="Fix the file."
-                if self.session is None
-                else "Fix the file. A session keeps its templates, so continue in a "
-                f"fork: consilience fork {self.session} --at end --prompts {self.directory or 'DIR'}",
+                do=f"Fix the file.{fork}",
             ) from error
 
 
@@ -88,11 +87,7 @@ def load(cls: type, override: Path | None = None, detail: Detail = "full") -> Te
     """
     sources = dict(_originals(cls, detail))
     for name, source in sources.items():
-        try:
-            _compiled(source)
-        except TemplateError as error:
-            where = f"{name}.j2 of {cls.__qualname__}"
-            raise SettingsError(f"the prompt cannot be read: {error}", where=where, do="Fix the template.") from error
+        _check_readable(cls, name, source)
     if INSTRUCTIONS not in sources:
         raise SettingsError(
             f"{cls.__qualname__} has no template {INSTRUCTIONS!r}",
@@ -105,6 +100,7 @@ def load(cls: type, override: Path | None = None, detail: Detail = "full") -> Te
         variables: dict[str, set[str]] = defaultdict(set)
         for some in get_args(Detail):
             for name, source in _originals(cls, some):
+                _check_readable(cls, name, source)
                 variables[name] |= _variables(source)
         replaced = _overrides(override, {name: variables[name] for name in sources})
     return Templates(dict(sorted({**sources, **replaced}.items())), tuple(replaced), override)
@@ -113,6 +109,14 @@ def load(cls: type, override: Path | None = None, detail: Detail = "full") -> Te
 def recorded_templates(started: SessionStarted, text: Callable[[str], str]) -> Templates:
     """Return the templates of a session. `text` returns a stored text by its id."""
     return Templates({name: text(id) for name, id in started.templates.items()}, started.replaced_templates)
+
+
+def _check_readable(cls: type, name: str, source: str) -> None:
+    try:
+        _compiled(source)
+    except TemplateError as error:
+        where = f"{name}.j2 of {cls.__qualname__}"
+        raise SettingsError(f"the prompt cannot be read: {error}", where=where, do="Fix the template.") from error
 
 
 def _originals(cls: type, detail: Detail) -> Iterator[tuple[str, str]]:
