@@ -291,7 +291,7 @@ NOT_PRESENTED = "the protocol's sections and views are missing: "
 """Begins the warning in a report whose presentation failed."""
 
 NOT_INTRODUCED = "points of view in no prompt, and so without effect: "
-"""Begins the warning in a report about agents whose persona or perspective the protocol did not print."""
+"""Begins the warning in a report about agents whose persona the protocol did not print."""
 INCIDENTAL_WARNINGS = ("lost calls", "tickets offered again", NOT_PRESENTED, NOT_INTRODUCED)
 """Beginnings of warnings that a run with the same replies may not have, or that earlier versions did not give."""
 

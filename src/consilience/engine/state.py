@@ -93,7 +93,7 @@ class State:
     outdated: list[str] = field(default_factory=list)
     """Inherited calls that this fork had to repeat, by key."""
     unintroduced: dict[str, Agent] = field(default_factory=dict)
-    """Agents with a point of view from a panel or a fork that no prompt has contained so far."""
+    """Agents with a persona that no prompt has contained so far."""
     prose: dict[str, bool] = field(default_factory=dict)
     """Whether a reply that must have a form was plain text, by key; without the replies of people, who may choose."""
     dropped: int = 0
