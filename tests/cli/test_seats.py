@@ -28,8 +28,8 @@ class Run:
 @pytest.fixture
 def run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Run:
     """With the council among the installed protocols."""
-    fields = {**commands.installed_protocols(), Council.name: "kit.council:Council"}
-    monkeypatch.setattr(commands, "installed_protocols", lambda: fields)
+    fields = {**commands.entry_point_targets(), Council.name: "kit.council:Council"}
+    monkeypatch.setattr(commands, "entry_point_targets", lambda: fields)
     return Run(cli)
 
 
