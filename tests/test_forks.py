@@ -112,7 +112,9 @@ def test_descriptor_passed_to_a_fork_keeps_its_number() -> None:
 
 
 def test_fork_on_a_terminal_leads_it() -> None:
-    fork, screen = on_terminal([sys.executable, "-c", "import os; print(os.tcgetpgrp(0) == os.getpid()); input()"])
+    # Short sleeps: Python would lose an interrupt that arrives just before it blocks.
+    code = "import os, time; print(os.tcgetpgrp(0) == os.getpid())\nfor _ in range(6000): time.sleep(0.01)"
+    fork, screen = on_terminal([sys.executable, "-c", code])
     received = b""
     while b"\n" not in received:
         received += os.read(screen, 100)
