@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.town import MODEL, TASK, Cli, Town, recorded
-from consilience.cli import sessions
+from consilience.cli import sessions, setup
 from consilience.cli.display import listing
 from consilience.domain.errors import Rejected, SettingsError
 from consilience.domain.events import Noted
@@ -287,6 +287,25 @@ def test_fork_announces_unusable_replies_until_their_agent_has_another_model(cli
     assert "1 call without a usable reply inherited (malformed)" in cli("fork", id, "--at", "end").stderr
     other = cli("fork", id, "--at", "end", "--replace-agent", "L2N1=ollama:other", "--dry-run", "--json")
     assert [json.loads(other.stdout)[name] for name in ("failures_inherited", "asked_again")] == [0, 1]
+
+
+SPELLINGS = {
+    "local": "local:qwen2.5-coder-1.5b",
+    "local:local|ollama:x": "local|ollama:x",
+    "http://127.0.0.1:9/v1#m": "HTTP://127.0.0.1:9/v1/#m",
+}
+
+
+@pytest.mark.parametrize(("recorded_as", "asked_as"), [*SPELLINGS.items(), *((b, a) for a, b in SPELLINGS.items())])
+def test_fork_with_another_spelling_of_the_recorded_model_makes_no_failed_call_again(
+    cli: Cli, town: Town, recorded_as: str, asked_as: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "local_weights", lambda models: [])
+    whole = town.reply
+    town.reply = lambda request: "" if request.key == "round-1/leaf_respond/L2N1" else whole(request)
+    cli(*RUN, "--agent", f"L2N1={recorded_as}", "--yes")
+    plan = cli("fork", recorded()[-1], "--at", "end", "--replace-agent", f"L2N1={asked_as}", "--dry-run", "--json")
+    assert [json.loads(plan.stdout)[name] for name in ("failures_inherited", "asked_again")] == [1, 0]
 
 
 def test_unfinished_session_shows_its_limits(cli: Cli, town: Town) -> None:

@@ -239,6 +239,30 @@ async def test_resume_of_a_session_with_a_persona_model_needs_only_the_other_mod
     assert {request.agent for request in brought.requests} == {"one"}
 
 
+async def test_session_recorded_with_another_spelling_of_its_model_resumes_without_a_repeated_call(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions recorded a chain as it was written."""
+    earlier, now = model("local|ollama:x"), model("local:qwen2.5-coder-1.5b|ollama:x")
+    monkeypatch.setattr(seats, "resolve", lambda name, deadline=None: {now.name: now}[name])
+    crashing = SqliteStore(tmp_path / "k.db")
+    with pytest.raises(Crash):
+        await play(crashing, earlier, options=Options(faults=Fault("after_commit", nth=2).hit))
+    again = SqliteStore(tmp_path / "k.db")
+    report = await runner.resume("s", store=again)
+    assert {agent.model for agent in report.agents} == {earlier.name}
+    assert (await runner.replay("s", store=again)).digest() == report.digest()
+    again.close()
+    recorded_before = {request.key for request in earlier.requests} - {request.key for request in now.requests}
+    assert recorded_before, "replies recorded under the earlier spelling are used"
+
+
+def test_persona_that_names_its_model_in_another_spelling_keeps_it_as_its_own() -> None:
+    agent = Agent(id="A1", role="member", model="local", own_model=True)
+    (seated,) = seats.make_seats([agent], "local").agents
+    assert (seated.model, seated.own_model) == ("local:qwen2.5-coder-1.5b", True)
+
+
 # --- seats from the panel
 
 

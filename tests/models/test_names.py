@@ -6,7 +6,6 @@ import asyncio
 import functools
 import sys
 from collections.abc import Mapping
-from types import ModuleType
 
 import pytest
 
@@ -15,7 +14,7 @@ from consilience.models import endpoints, registry
 from consilience.models.limiter import Limited
 from consilience.models.port import Model, ModelRequest
 from consilience.models.providers import key_variables, known_providers
-from consilience.models.registry import Choice, alternatives, choose, paid, resolve
+from consilience.models.registry import Choice, alternatives, canonical_name, choose, paid, resolve
 
 from .misbehaving import KEY, Answer, completion, misbehaving
 
@@ -140,14 +139,30 @@ class TestResolve:
         assert "azure:gpt-4o cannot be set up" in str(refusal("azure:gpt-4o"))
 
 
-@pytest.mark.parametrize("name", ["local", "local:smollm2-135m", "local:/tmp/my.gguf"])
-def test_local_names_are_resolved(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    local = ModuleType("local")
-    local.LocalModel = asked.append  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "consilience.models.local", local)
-    resolve(name)
-    assert asked == [name.removeprefix("local:")]
+SPELLINGS = {
+    "local:qwen2.5-coder-1.5b": ("local", "local:", "local:local", " local "),
+    "local:smollm2-135m|local:qwen2.5-coder-1.5b": ("local:smollm2-135m | local",),
+    "local:/tmp/my.gguf": ("local:my.gguf", "local:./my.gguf", "local:~/my.gguf", "local:../tmp/my.gguf"),
+    "http://127.0.0.1:9/v1#m": ("HTTP://127.0.0.1:9/v1/#m", " http://127.0.0.1:9/v1#m "),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "canonical"), [(n, full) for full, names in SPELLINGS.items() for n in (full, *names)]
+)
+def test_all_spellings_of_a_model_resolve_to_one_name(
+    name: str, canonical: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/tmp")
+    monkeypatch.setenv("HOME", "/tmp")
+    assert resolve(name).name == canonical == canonical_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "nonsense", "exec:a | b", "https://me:secret@host/v1#m", "workspace:", "human:Ann"]
+)
+def test_name_that_is_invalid_or_has_one_spelling_is_canonical(name: str) -> None:
+    assert canonical_name(name) == name
 
 
 class TestTables:

@@ -26,8 +26,7 @@ from consilience.domain.validation import describe_invalid
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import MAX_TASK_CHARS
 from consilience.engine.sources import MAX_SOURCE_BYTES, decode_text, read_text_file
-from consilience.models.registry import alternatives
-from consilience.models.weights import DEFAULT
+from consilience.models.registry import canonical_name
 from consilience.reporting.formatting import count
 from consilience.targets import Target, read_target
 
@@ -258,7 +257,7 @@ def assign_models(
 ) -> dict[str, str]:
     """Return a model for every agent: its own, else its persona's, else one of --models in turn, else --model, else `default`.
 
-    `agents` are in the order of assignment. `local` becomes the name of the default local model.
+    `agents` are in the order of assignment. The names are canonical.
     """
     if request.model is not None and request.models is not None:
         raise SettingsError("both --model and --models are given", do="Give one of the two.")
@@ -268,10 +267,7 @@ def assign_models(
     }
     if not all(models.values()):
         raise UnknownName("a model's name is empty", where="--model", do="Use local, or PROVIDER:MODEL.")
-    return {
-        id: "|".join(f"local:{DEFAULT}" if link == "local" else link for link in alternatives(name))
-        for id, name in models.items()
-    }
+    return {id: canonical_name(name) for id, name in models.items()}
 
 
 def unassigned_models(request: PlannedRequest, agents: Sequence[object]) -> list[str]:

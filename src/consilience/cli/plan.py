@@ -31,6 +31,7 @@ from consilience.models.providers import account_of, is_endpoint, key_variables,
 from consilience.models.registry import (
     Choice,
     alternatives,
+    canonical_name,
     check_chain,
     choose,
     endpoint_key,
@@ -138,7 +139,7 @@ def check_models(names: Iterable[str], *, keys: bool, origin: str = "") -> None:
     for chain in dict.fromkeys(names):
         try:
             check_chain(alternatives(chain))
-            for name in alternatives(chain):
+            for name in alternatives(canonical_name(chain)):
                 _check_model(name, keys=keys)
         except UserError as error:
             if error.where or not origin:
@@ -164,7 +165,7 @@ def _check_model(name: str, *, keys: bool) -> None:
             endpoint_key(endpoint)
         return
     if provider == "local":
-        if model and not model.endswith(".gguf") and model not in CATALOGUE:
+        if not model.endswith(".gguf") and model not in CATALOGUE:
             verify(model)
         return
     is_known_provider = provider in known_providers() or provider.startswith("gateway/")

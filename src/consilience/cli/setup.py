@@ -89,15 +89,10 @@ PROGRESS_SECONDS = 10.0
 
 def local_weights(models: Iterable[str]) -> list[str]:
     """Return the names or paths of the weights these models need, each once."""
-    from consilience.models.registry import alternatives
-    from consilience.models.weights import DEFAULT
+    from consilience.models.registry import alternatives, canonical_name
 
-    weights: dict[str, None] = {}
-    for model in (alternative for chain in models for alternative in alternatives(chain)):
-        provider, _, name = model.partition(":")
-        if provider == "local":
-            weights[name or DEFAULT] = None
-    return list(weights)
+    parts = [link.partition(":") for chain in models for link in alternatives(canonical_name(chain))]
+    return list(dict.fromkeys(name for provider, _, name in parts if provider == "local"))
 
 
 def ensure_weights(models: Iterable[str], *, quiet: bool) -> None:

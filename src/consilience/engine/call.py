@@ -190,9 +190,9 @@ class Call(Generic[T]):
         state.ages[ask.key] = 0
         rendered = state.render(ask.agent, ask.prompt, fix)
         returns: type[Any] = ask.returns
-        schema, schema_digest = schema_for(returns, rendered.kinds, CAPS[state.detail])
+        schema, schema_id = schema_for(returns, rendered.kinds, CAPS[state.detail])
         self.seed = request_seed(state.seed, ask.key, attempt)
-        digest = request_digest(rendered, ask.agent, self.port.name, self._parameters(), self.seed, schema_digest)
+        digest = request_digest(rendered, ask.agent, state.models[ask.agent], self._parameters(), self.seed, schema_id)
         event = state.recorder.recorded(ask.key, attempt, self.place, digest, rendered)
         state.on_rendered(ask.key, attempt, ask.agent, rendered, schema)
         value: T | None

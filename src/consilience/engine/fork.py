@@ -39,6 +39,7 @@ from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document, document_from_ref
 from consilience.engine.templates import Templates, recorded_templates
 from consilience.journal.store import Store
+from consilience.models.registry import canonical_name
 
 END = "end"
 
@@ -94,7 +95,7 @@ class Fork:
 
     def with_models(self, models: Mapping[str, SeatModel]) -> Fork:
         """This fork with other models. A call without a reply is made again if its agent has another model than in the parent."""
-        before = {agent.id: agent.model for agent in self.started.agents}
+        before = {agent.id: _model_name(agent.model) for agent in self.started.agents}
         again = {end.key for end in self.failed if before.get(end.agent) != _model_name(models.get(end.agent))}
         events = (
             event for event in self.events if not (isinstance(event, Ended | AnswerReceived) and event.key in again)
@@ -339,7 +340,7 @@ def changed_protocol(old: SessionStarted, settings: Mapping[str, object]) -> Pro
 
 
 def _model_name(model: SeatModel | None) -> str | None:
-    return model if isinstance(model, str) else getattr(model, "name", None)
+    return canonical_name(model) if isinstance(model, str) else getattr(model, "name", None)
 
 
 def _encoder_name(encoder: str | Encoder | None) -> str | None:

@@ -62,6 +62,7 @@ from consilience.engine.sources import document_from_ref, document_refs
 from consilience.engine.state import State
 from consilience.engine.templates import recorded_templates
 from consilience.journal.store import Journal, Store
+from consilience.models.registry import canonical_name
 
 _lock = threading.Lock()
 _pauses = 0
@@ -279,7 +280,8 @@ async def _rerun(
 
 
 def _check_models(session: str, started: SessionStarted, ports: Mapping[str, AgentPort]) -> None:
-    changed = [f"{a.id}: {a.model}, now {ports[a.id].name}" for a in started.agents if ports[a.id].name != a.model]
+    pairs = [(agent, ports[agent.id].name) for agent in started.agents]
+    changed = [f"{a.id}: {a.model}, now {n}" for a, n in pairs if canonical_name(n) != canonical_name(a.model)]
     if changed:
         raise SettingsError(
             f"session {session} was begun with other models ({'; '.join(changed)})",

@@ -14,7 +14,14 @@ from consilience.engine.ports import AgentPort, ModelPort, Person, ReplayPort, W
 from consilience.engine.similarity import Encoder
 from consilience.models.fallback import Fallback
 from consilience.models.port import Model, Worker, context_window, thinks
-from consilience.models.registry import SERVER_DEADLINE_SECONDS, is_embedded, is_person, is_workspace, resolve
+from consilience.models.registry import (
+    SERVER_DEADLINE_SECONDS,
+    canonical_name,
+    is_embedded,
+    is_person,
+    is_workspace,
+    resolve,
+)
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
@@ -59,9 +66,10 @@ def make_seats(agents: Sequence[Agent], models: Models, deadline: float | None =
                 from consilience.engine.external import open_seat
 
                 return open_seat(model)
-            if model not in opened:
-                opened[model] = resolve(model, deadline=deadline)
-            model = opened[model]
+            name = canonical_name(model)
+            if name not in opened:
+                opened[name] = resolve(name, deadline=deadline)
+            model = opened[name]
         if id(model) not in ports_by_model:
             ports_by_model[id(model)] = to_port(model)
         return ports_by_model[id(model)]
@@ -70,7 +78,8 @@ def make_seats(agents: Sequence[Agent], models: Models, deadline: float | None =
 
     def seated(agent: Agent) -> Agent:
         name = ports[agent.id].name
-        return agent.model_copy(update={"model": name, "own_model": agent.own_model and name == agent.model})
+        own_model = agent.own_model and name == canonical_name(agent.model)
+        return agent.model_copy(update={"model": name, "own_model": own_model})
 
     return Seats(tuple(map(seated, agents)), ports, tuple(opened.values()))
 

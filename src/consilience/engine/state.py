@@ -102,6 +102,11 @@ class State:
     cancelled: CancelledTasks = field(default_factory=CancelledTasks)
     _messages: dict[str, Message] = field(default_factory=dict)
 
+    @cached_property
+    def models(self) -> Mapping[str, str]:
+        """Names of the models by agent, as recorded: an earlier version recorded some names in another spelling."""
+        return {agent.id: agent.model for agent in self.agents}
+
     def render(self, agent: str, prompt: Prompt, correction: str | None = None) -> Rendered:
         return render(self.opening, agent, prompt, self.message, correction)
 

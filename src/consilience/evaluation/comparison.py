@@ -43,7 +43,7 @@ from consilience.journal.open_store import opened
 from consilience.journal.store import Store
 from consilience.models.parsing import Malformed, parse_reply
 from consilience.models.port import thinks
-from consilience.models.registry import is_embedded, thinks_by_name
+from consilience.models.registry import canonical_name, is_embedded, thinks_by_name
 
 PROBE = "probe"
 """The role of a small run that measures the cost of a row's calls."""
@@ -324,7 +324,7 @@ def session_id(planned: ComparisonPlan, row: CompareRow, task: Task, seed: int, 
 
 def model_names(models: Lineup) -> list[str]:
     lineup = [models] if isinstance(models, str) or not isinstance(models, Sequence) else models
-    return [model if isinstance(model, str) else str(model.name) for model in lineup]
+    return [canonical_name(model) if isinstance(model, str) else str(model.name) for model in lineup]
 
 
 def first_texts(protocol: Protocol, store: Store, session: str) -> list[str]:

@@ -130,6 +130,12 @@ def normalize_address(url: str) -> str:
     return SplitResult(parts.scheme, netloc, parts.path.rstrip("/"), "", "").geturl() + hash_sign + model
 
 
+def canonical_name(name: str) -> str:
+    """Return `ADDRESS#MODEL` with a normalised address; unchanged if that would drop a part that `parse_endpoint` refuses."""
+    url, _, model = name.strip().partition("#")
+    return name.strip() if re.search(r"[@?]", url) or not model else f"{normalize_address(url)}#{model.strip()}"
+
+
 def address_of(name: str, environ: Mapping[str, str]) -> str | None:
     """Return the address that the user chose for a model, in its name or in its provider's variable."""
     if is_endpoint(name):

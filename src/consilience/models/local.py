@@ -32,7 +32,7 @@ from consilience.models.failures import OutputMode
 from consilience.models.limiter import Pace, limiter_for, running_count
 from consilience.models.port import Completion, Model, ModelRequest
 from consilience.models.provider import ProviderModel
-from consilience.models.weights import CATALOGUE, DEFAULT, locate, verify
+from consilience.models.weights import CATALOGUE, canonical_name, locate, verify
 
 if TYPE_CHECKING:
     import httpx2
@@ -58,7 +58,7 @@ class LocalModel(Model):
     context_window = CONTEXT_TOKENS
 
     def __init__(self, name: str = "local") -> None:
-        self._weights = DEFAULT if name == "local" else name
+        self._weights = canonical_name(name)
         self._connection: _Connection | None = None
 
     @property

@@ -3,6 +3,7 @@
 A name is `local`, `local:NAME`, `local:/path/to.gguf`, a server on this machine (`ollama:`, `lmstudio:`, `llamacpp:`,
 `vllm:`), a program on this machine (`exec:COMMAND`), any OpenAI-compatible endpoint (`http://HOST:PORT/v1#MODEL`), or any
 `provider:model` of pydantic-ai; `openai-chat:` sends to the address in `OPENAI_BASE_URL`. Resolving a name touches no network.
+A model is recorded and compared by its `canonical_name`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 
 from consilience.domain.errors import SettingsError, UnavailableModel, UnknownName, UserError
 from consilience.domain.outcome import Thinks
-from consilience.models import endpoints
+from consilience.models import endpoints, weights
 from consilience.models.port import Model
 from consilience.models.providers import (
     GATEWAY,
@@ -106,6 +107,25 @@ def alternatives(name: str) -> list[str]:
     return [part.strip() for part in name.split("|")]
 
 
+def canonical_name(name: str) -> str:
+    """Return the one spelling of a name: `local` is the default local model, and paths and addresses are whole.
+
+    The name may be invalid. A path that is relative, or a link, is read on this machine.
+    """
+    return "|".join(map(_canonical_link, alternatives(name)))
+
+
+def _canonical_link(link: str) -> str:
+    provider, _, model = link.partition(":")
+    if provider == "local":
+        return f"local:{weights.canonical_name(model)}"
+    if is_workspace(link):
+        directory, hash_sign, agent = model.partition("#")
+        path = os.path.realpath(os.path.expanduser(directory))
+        return link if not directory.strip() or "#" in path else f"{WORKSPACE_PREFIX}{path}{hash_sign}{agent}"
+    return endpoints.canonical_name(link) if is_endpoint(link) else link
+
+
 def paid(name: str, environ: Mapping[str, str] | None = None) -> bool:
     """Return whether a request to that model may cost money: all but the user's own models and servers.
 
@@ -125,8 +145,8 @@ def paid(name: str, environ: Mapping[str, str] | None = None) -> bool:
 
 def is_embedded(name: str) -> bool:
     """Return whether a model of the chain is in the embedded catalogue. A GGUF file of the user's own is not."""
-    parts = [link.partition(":") for link in alternatives(name)]
-    return any(provider == "local" and (model or "local") in ("local", *CATALOGUE) for provider, _, model in parts)
+    parts = [link.partition(":") for link in alternatives(canonical_name(name))]
+    return any(provider == "local" and model in CATALOGUE for provider, _, model in parts)
 
 
 def thinks_by_name(name: str) -> Thinks:
@@ -181,24 +201,24 @@ def _window(link: str) -> int | None:
 
 
 def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
-    """Return the model of that name, behind the limiter of its account unless it runs in a process of ours.
+    """Return the model of that name, behind the limiter of its account unless it runs in a process of ours. Its name is canonical.
 
     `deadline` is seconds per request. `A|B` is A, and B if A fails. Raises `UnknownName`, or `UnavailableModel` that names the
     variable to set or what to install. Reads the environment, not the network (except to list the models of a loopback endpoint
     in an error). Blocks for about 1 s while a client library is imported.
     """
-    if len(links := alternatives(name)) > 1:
+    asked = canonical_name(name)
+    if len(links := alternatives(asked)) > 1:
         from consilience.models.fallback import Fallback
 
         check_chain(links)
         chain = [resolve(link, deadline=deadline, retries=retries) for link in links]
-        return Fallback(chain, name="|".join(links))
-    asked = name.strip()
+        return Fallback(chain, name=asked)
     provider, colon, model = asked.partition(":")
     if provider == "local":
         from consilience.models.local import LocalModel
 
-        return LocalModel(model or "local")
+        return LocalModel(model)
     if is_program(asked):
         from consilience.models import program
         from consilience.models.limiter import Limited, Pace

@@ -99,6 +99,13 @@ def find(name: str) -> Weights | None:
     return CATALOGUE.get(name) or ENCODERS.get(name)
 
 
+def canonical_name(name_or_path: str) -> str:
+    """Return the one spelling of a language model: DEFAULT for "" and "local", an absolute path for a GGUF file."""
+    if name_or_path.endswith(".gguf"):
+        return os.path.abspath(os.path.expanduser(name_or_path))
+    return DEFAULT if name_or_path in ("", "local") else name_or_path
+
+
 def locate(name_or_path: str) -> Path | None:
     """Return the path of the weights of a catalogue name or of any GGUF file, unchecked; None if there is no file."""
     if find(name_or_path) is not None:
