@@ -10,7 +10,9 @@ from consilience.deliberation import Deliberation
 from consilience.domain.errors import PromptFailed, UnknownName
 from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
+from consilience.engine.faults import Crash, Fault
 from consilience.engine.protocol import Protocol
+from consilience.engine.runner import Options
 from consilience.engine.sent_prompts import SentPrompt
 from consilience.engine.session import Session
 from consilience.journal.sqlite import SqliteStore
@@ -112,4 +114,21 @@ async def test_sent_prompts_of_an_unknown_key_name_similar_ones() -> None:
     await runner.start("Why?", Emergence(max_rounds=1), models=model, store=store, session="s")
     with pytest.raises(UnknownName, match=r"no call 'leaf_respond/L2N1'\. Similar keys: round-1/leaf_respond/L2N1, "):
         await sent(store, "leaf_respond/L2N1")
+    store.close()
+
+
+@pytest.mark.parametrize(("tokens", "nth"), [(25_000, 4), (40_000, 9), (80_000, 6)])
+async def test_sent_prompts_of_calls_that_waited_for_budget_beside_an_interrupted_call_are_found(
+    tokens: int, nth: int, tmp_path: Path
+) -> None:
+    model, path = AnyModel(malformed=0.4), tmp_path / "j.db"
+    options, limits = Options(faults=Fault("after_commit", nth=nth).hit), Limits(tokens=tokens)
+    with pytest.raises(Crash):
+        await runner.start(
+            "Why?", Broadcast(), models=model, store=SqliteStore(path), session="s", limits=limits, options=options
+        )
+    store = SqliteStore(path)
+    for request in model.requests:
+        prompts = {prompt.attempt: prompt for prompt in await sent(store, request.key)}
+        assert (prompts[request.attempt].user, prompts[request.attempt].sent) == (request.user, True)
     store.close()

@@ -211,16 +211,16 @@ class Call(Generic[T]):
         state, ask = self.state, self.ask
         state.recorder.on_live()
         common = self._common(attempt, digest, rendered)
-        if state.hold(self.phase):
-            self.budget.branch.decide()
-            state.activity.hold(ask.key, self.phase)
-            await _wait_forever()
-        if state.cache and (cached := await self._cached(common, rendered)) is not None:
+        held = state.hold(self.phase)
+        if state.cache and not held and (cached := await self._cached(common, rendered)) is not None:
             return cached
         need = self._need(rendered)
         answered = ask.key in state.recorder.answers
         was_asked = answered or state.recorder.was_asked(ask.key, attempt)  # by an earlier process, in time
         limit = await self.budget.reserve(need, attempt, forced=was_asked)
+        if held:  # only now: calls that are recorded may have waited for budget together with this one
+            state.activity.hold(ask.key, self.phase)
+            await _wait_forever()
         if limit is not None:
             taken = state.recorder.steps_of(ask.key, attempt)
             refusal = refusal_event(common, limit, error, taken, repeated=attempt > 1)
