@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from consilience.deliberation import Deliberation
-from consilience.domain.errors import PromptFailed, UnknownName
+from consilience.domain.errors import PromptFailed, SettingsError, UnknownName, VersionMismatch
 from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
 from consilience.engine.faults import Crash, Fault
@@ -131,4 +131,26 @@ async def test_sent_prompts_of_calls_that_waited_for_budget_beside_an_interrupte
     for request in model.requests:
         prompts = {prompt.attempt: prompt for prompt in await sent(store, request.key)}
         assert (prompts[request.attempt].user, prompts[request.attempt].sent) == (request.user, True)
+    store.close()
+
+
+async def test_sent_prompts_of_a_session_of_another_version_name_what_can_be_read() -> None:
+    model, store = AnyModel(), SqliteStore(":memory:")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Solo, "version", 0)
+        await runner.start("Why?", Solo(), models=model, store=store, session="s")
+    with pytest.raises(VersionMismatch) as caught:
+        await sent(store, model.requests[0].key)
+    assert "written by version 0 of solo; this is" in str(caught.value)
+    assert "Install that version" in str(caught.value)
+    assert "consilience export s --out s.html" in str(caught.value)
+    assert "fork" not in str(caught.value), "a fork has prompts of its own"
+    store.close()
+
+
+async def test_sent_prompts_of_a_session_without_a_start_say_that_nothing_was_recorded() -> None:
+    store = SqliteStore(":memory:")
+    await store.create("s").close()
+    with pytest.raises(SettingsError, match=r"s was interrupted before its start was recorded.*Run its task again"):
+        await sent(store, "answer/S1")
     store.close()

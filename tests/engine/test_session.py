@@ -305,7 +305,7 @@ async def test_concurrent_runs_of_a_session_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SessionBusy):
         await runner.resume("s", store=store)
     await journal.close()
-    with pytest.raises(SettingsError, match="no start event"):
+    with pytest.raises(SettingsError, match="interrupted before its start"):
         await runner.resume("s", store=store)
     store.close()
 

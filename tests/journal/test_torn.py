@@ -137,7 +137,7 @@ def resumed(case: Case, journal: Path, events: tuple[AnyEvent, ...]) -> None:
     try:
         begun = runner.resume("s", store=store, models=seats, options=Options(patience=0))
         if not events:
-            with pytest.raises((UnknownName, SettingsError), match=r"no session|no start event"):
+            with pytest.raises((UnknownName, SettingsError), match=r"no session|before its start"):
                 asyncio.run(to_the_end(store, seats, begun))
             return
         report = asyncio.run(to_the_end(store, seats, begun))

@@ -68,6 +68,7 @@ from consilience.domain.panels import Panel
 from consilience.domain.report import LedgerReport, Report, UsageTotals
 from consilience.engine import fork as forks
 from consilience.engine.protocol import Protocol, check_phases, find_protocol, recorded_protocol, report_type
+from consilience.engine.runner import start_event
 from consilience.engine.seats import choose_detail
 from consilience.engine.templates import recorded_templates
 from consilience.journal.open_store import open_store
@@ -313,7 +314,7 @@ def fork_session(request: ForkRequest) -> int:
     """
     with user_store() as store:
         parent = find_session(store, request.id)
-        old = forks.start_event(parent, store.read(parent))
+        old = start_event(parent, store.read(parent))
         changes = replace(
             _changes(request),
             settings={

@@ -33,7 +33,7 @@ from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
 from consilience.engine.execution import Options, Setup
 from consilience.engine.protocol import Protocol, check_phases, recorded_protocol
-from consilience.engine.runner import Inheritance, begin, encoder_for
+from consilience.engine.runner import Inheritance, begin, encoder_for, start_event
 from consilience.engine.seats import Models, SeatModel, choose_detail, make_seats, models_by_agent, request_deadline
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document, document_from_ref
@@ -238,15 +238,6 @@ def _with_added(documents: Sequence[Document], sources: Sequence[Source]) -> tup
         id = numbers.pop(source.name, f"S{len(by_id) + 1}")
         by_id[id] = Document(id, source.name, source.text, source.agents, generations=0)
     return tuple(by_id.values())
-
-
-def start_event(parent: str, events: Sequence[AnyEvent]) -> SessionStarted:
-    started = events[0] if events else None
-    if not isinstance(started, SessionStarted):
-        raise SettingsError(
-            f"session {parent} has no start event, so there is nothing to inherit", do="Run its task again."
-        )
-    return started
 
 
 def fork_position(parent: str, events: Sequence[AnyEvent], at: int | str) -> int:

@@ -243,11 +243,7 @@ async def _rerun(
     journal = store.open(session)
     async with leased(journal):
         events = await store.reader.read(session)
-        started = events[0] if events else None
-        if not isinstance(started, SessionStarted):
-            raise SettingsError(
-                f"session {session} has no start event", do="Its process ended before it started. Run the task again."
-            )
+        started = start_event(session, events)
         finished = _finish_event(events)
         if finished is not None and not replay:
             return _recorded_report(started.protocol, finished, journal.store)
@@ -289,18 +285,32 @@ def _check_models(session: str, started: SessionStarted, ports: Mapping[str, Age
         )
 
 
-def check_version(session: str, started: SessionStarted, cls: type[Protocol]) -> None:
-    """Raise `VersionMismatch` if the installed code cannot run the session."""
-    keep = f"Install the version that wrote it, or keep its replies in a fork: consilience fork {session} --at end."
+def start_event(session: str, events: Sequence[AnyEvent]) -> SessionStarted:
+    """Return the start of a session. Raises `SettingsError` for a session whose process was killed before it was recorded."""
+    started = events[0] if events else None
+    if not isinstance(started, SessionStarted):
+        raise SettingsError(
+            f"session {session} was interrupted before its start was recorded, so it has no task and no call",
+            do="Run its task again.",
+        )
+    return started
+
+
+def check_version(session: str, started: SessionStarted, cls: type[Protocol], do: str = "") -> None:
+    """Raise `VersionMismatch` if the installed code cannot run the session. `do` is the advice; by default how to go on with it."""
+    do = do or (
+        "It can still be shown. Install the version that wrote it, or keep its replies in a fork: "
+        f"consilience fork {session} --at end."
+    )
     if cls.version != started.protocol_version:
         raise VersionMismatch(
             f"session {session} was written by version {started.protocol_version} of {started.protocol}; this is {cls.version}",
-            do=f"It can still be shown. {keep}",
+            do=do,
         )
     if started.prompt_format != PROMPT_FORMAT:
         raise VersionMismatch(
             f"session {session} was written with prompt format {started.prompt_format}; this is {PROMPT_FORMAT}",
-            do=f"It can still be shown. {keep}",
+            do=do,
         )
 
 

@@ -15,11 +15,10 @@ from difflib import get_close_matches
 from consilience.domain.errors import UnknownName
 from consilience.domain.events import AnyEvent, CallAwaited, CallCompleted, CallEvent, Ended, Event, SessionStarted
 from consilience.engine.execution import Options, execute
-from consilience.engine.fork import start_event
 from consilience.engine.prompt import Rendered
 from consilience.engine.protocol import recorded_protocol
 from consilience.engine.recorder import Recorder
-from consilience.engine.runner import check_version, recorded_setup, resumed_state
+from consilience.engine.runner import check_version, recorded_setup, resumed_state, start_event
 from consilience.engine.seats import replay_seats
 from consilience.journal.store import OnCommit, PromptParts, Store
 
@@ -72,7 +71,11 @@ async def _rendered(
     session: str, started: SessionStarted, events: list[AnyEvent], store: Store
 ) -> tuple[Mapping[str, list[SentPrompt]], Exception | None]:
     """Return the prompts by key, and what ended the run before its report, such as the first call that is not recorded."""
-    check_version(session, started, recorded_protocol(started.protocol))
+    advice = (
+        "Install that version: only the code that wrote a session can render its prompts. "
+        f"Its replies can be read without it: consilience export {session} --out {session}.html."
+    )
+    check_version(session, started, recorded_protocol(started.protocol), advice)
     ended = (e for e in events if isinstance(e, Ended) and e.prompt and not (isinstance(e, CallCompleted) and e.cached))
     asked = {(e.key, e.attempt) for e in (*ended, *(e for e in events if isinstance(e, CallAwaited)))}
     in_flight = {flight.key for flight in store.flights(session)}
