@@ -123,6 +123,34 @@ def test_rm_on_a_terminal_lists_sessions_and_asks(
     assert recorded() == ([] if answer else [session])
 
 
+@pytest.mark.parametrize("rounds", ["1", "3"])
+@pytest.mark.parametrize("command", [("rm", "last", "--yes"), ("gc", "--older-than", "0m", "--dry-run")])
+def test_line_of_a_finished_session_needs_two_events_and_the_task(
+    cli: Cli, town: Town, command: tuple[str, ...], rounds: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the session is, and whatever its report holds."""
+    assert cli("emergence", TASK, "--model", MODEL, "--max-rounds", rounds).exit_code == 0
+    decoded: list[int] = []
+    texts: list[str] = []
+    event, read = SqliteStore._event, SqliteStore.texts
+    monkeypatch.setattr(SqliteStore, "_event", lambda self, seq, body: (decoded.append(seq), event(self, seq, body))[1])
+    monkeypatch.setattr(
+        SqliteStore, "texts", lambda self, ids: (texts.extend(read(self, ids).values()), read(self, ids))[1]
+    )
+    assert cli("sessions", *command).exit_code == 0
+    assert (decoded[0], len(decoded), texts) == (1, 2, [TASK])
+
+
+def test_rm_of_many_sessions_lists_all_sessions_once(cli: Cli, town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(3):
+        assert cli("solo", f"{n}?", "--model", MODEL, "-q").exit_code == 0
+    ids, listings = recorded(), []
+    listed = SqliteStore.sessions
+    monkeypatch.setattr(SqliteStore, "sessions", lambda self: (listings.append(1), listed(self))[1])
+    assert cli("sessions", "rm", *ids, "last", "--yes").exit_code == 0
+    assert len(listings) == 1
+
+
 def test_rm_with_a_running_session_removes_nothing(cli: Cli, session: str, broken_off: str, store: SqliteStore) -> None:
     journal = store.open(broken_off)
     result = cli("sessions", "rm", session, broken_off, "--yes")

@@ -357,6 +357,18 @@ class StoreConformance:
         assert made[0] == made[1]
         store.close()
 
+    async def test_last_event_is_read_alone(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("s")
+        assert store.ending("s") is None
+        for key in ("a", "b"):
+            await journal.commit(completed(key, "text", key), texts=["text"])
+        assert store.ending("s") == store.read("s")[-1]
+        with pytest.raises(UnknownName):
+            store.ending("t")
+        await journal.close()
+        store.close()
+
     async def test_reading_after_an_event_returns_the_later_ones(self, opened: Open) -> None:
         store = opened()
         journal = store.create("s")

@@ -17,7 +17,7 @@ import typer
 from consilience.cli.errors import can_confirm, confirm, notify, print_json, print_result
 from consilience.cli.main import FIXED
 from consilience.cli.options import Id, JsonOption, ListingGroup, argument, new_app
-from consilience.cli.sessions import find_session, user_store
+from consilience.cli.sessions import find_session, find_sessions, user_store
 from consilience.domain.errors import JournalError, SessionBusy, SettingsError, UnknownName
 from consilience.domain.events import SessionFinished
 from consilience.domain.paths import check_home, journal_path
@@ -168,7 +168,7 @@ def rm(
     them is running. Files written with --out are kept.
     """
     with user_store() as store:
-        rows = [_removal_row(store, session) for session in dict.fromkeys(find_session(store, id) for id in ids)]
+        rows = [_removal_row(store, session) for session in find_sessions(store, ids)]
         _confirm_removal(rows, yes=yes)
         store.admin.remove([row.session for row in rows])
         freed = store.admin.compact()
@@ -232,11 +232,10 @@ def age(text: str) -> float:
 def _old(store: Store, seconds: float, *, everything: bool) -> list[SessionRow]:
     """Return sessions of at least this age, oldest first. A clock that was set back makes a session younger, never older."""
     states = ("finished", "waiting", "unfinished") if everything else ("finished",)
-    now = time.time()
     rows = []
     for session in store.sessions():
         with _unless_removed(store, session):
-            if now - store.created(session) >= seconds:
+            if time.time() - store.created(session) >= seconds:
                 rows.append(_removal_row(store, session))
     for row in rows:
         if row.state == "unreadable":
@@ -245,12 +244,18 @@ def _old(store: Store, seconds: float, *, everything: bool) -> list[SessionRow]:
 
 
 def _removal_row(store: Store, session: str) -> SessionRow:
+    """Return the fields that `_line` prints. Of a finished session two events and the task are read."""
+    created, state, task = _created(store, session), "finished", None
     try:
-        return _row(store, session)
+        started = store.beginning(session)
+        if not isinstance(store.ending(session), SessionFinished):
+            state = status_of(fold_events(store.read(session)), store.holder(session))
+        task = store.text(started.task) if started else None
     except JournalError:
         if session not in store.sessions():
             raise
-        return SessionRow(session=session, created=_created(store, session), state="unreadable")
+        state = "unreadable"
+    return SessionRow(session=session, created=created, state=state, task=task)
 
 
 def _confirm_removal(rows: Sequence[SessionRow], *, yes: bool) -> None:
@@ -483,10 +488,8 @@ def _follow(store: Store, session: str) -> FollowedSession | None:
     """Return a session with its forecasts; None if it has none. Reports of protocols without forecasts are not read."""
     started = store.beginning(session)
     cls = report_type(started.protocol) if started else None
-    if cls is None or cls.forecasts is Report.forecasts:
-        return None
-    finished = next((event for event in store.read(session) if isinstance(event, SessionFinished)), None)
-    if finished is None:
+    finished = store.ending(session)
+    if cls is None or cls.forecasts is Report.forecasts or not isinstance(finished, SessionFinished):
         return None
     report = cls.model_validate_json(store.text(finished.report))
     parents, root = store.parents(), session

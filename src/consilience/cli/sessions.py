@@ -58,9 +58,17 @@ def user_store() -> Iterator[Store]:
 
 def find_session(store: Store, name: str) -> str:
     """Return the session with this id, unique prefix of an id, or `last`. Raises `UnknownName`."""
+    return find_sessions(store, [name])[0]
+
+
+def find_sessions(store: Store, names: Iterable[str]) -> list[str]:
+    """As `find_session`, for several names; each session once."""
     session_ids = store.sessions()
-    if name in session_ids:
-        return name
+    known = set(session_ids)
+    return list(dict.fromkeys(name if name in known else _match_session(session_ids, name) for name in names))
+
+
+def _match_session(session_ids: Sequence[str], name: str) -> str:
     if name == "last" and session_ids:
         return session_ids[-1]
     matches = [id for id in session_ids if name and id.startswith(name)]

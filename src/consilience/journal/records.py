@@ -85,6 +85,10 @@ class SqliteRecords:
             self._check_records()
         return first_events[0] if first_events and isinstance(first_events[0], SessionStarted) else None
 
+    def ending(self, session: str) -> AnyEvent | None:
+        sql = "SELECT seq, body FROM events WHERE session=? ORDER BY seq DESC LIMIT 1"
+        return next(iter(self._events(sql, self._number(session))), None)
+
     def _events(self, sql: str, *values: object) -> list[AnyEvent]:
         try:
             with self._reading:

@@ -146,6 +146,10 @@ class Records(Protocol):
         """Return the first event without reading the others; None if the session was killed before its commit."""
         ...
 
+    def ending(self, session: str) -> AnyEvent | None:
+        """Return the last event without reading the others; None as in `beginning`. That of a finished session is its end."""
+        ...
+
     def parents(self) -> dict[str, str]:
         """The parent of each forked session. The parent may have been removed."""
         ...
