@@ -57,6 +57,16 @@ def test_due_lists_a_deadline_without_a_date_as_unreadable(cli: Cli, session: st
     assert "more than D2 said" in text
 
 
+def test_due_reads_the_parents_of_all_sessions_once(cli: Cli, session: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli("tell", session, "The works are delayed.").exit_code == 0
+    readings: list[int] = []
+    parents = SqliteStore.parents
+    monkeypatch.setattr(SqliteStore, "parents", lambda self: (readings.append(1), parents(self))[1])
+    due(cli)
+    assert len(recorded()) == 2
+    assert len(readings) == 1
+
+
 def test_due_omits_a_resolved_question(cli: Cli, session: str) -> None:
     assert cli("resolve", session, "crux-1", "yes").exit_code == 0
     assert {row["forecast"] for row in due(cli, "--on", "2027-10-01")["past"]} == {"p1"}

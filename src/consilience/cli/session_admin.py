@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -421,7 +421,7 @@ def _resolve(
     """Record the outcome of a question of a session. The session itself is not changed; a later outcome replaces an earlier one."""
     with user_store() as store:
         session = find_session(store, id)
-        followed = _follow(store, session)
+        followed = _follow(store, session, store.parents())
         forecasts = {forecast.id: forecast for forecast in followed.forecasts} if followed else {}
         if question not in forecasts:
             choices = f"Give one of them: {', '.join(forecasts)}."
@@ -478,13 +478,11 @@ def _deadline_line(deadline: Deadline) -> str:
 
 def _followed(store: Store) -> Iterator[FollowedSession]:
     """The finished sessions with forecasts, oldest first."""
-    for session in store.sessions():
-        followed = _follow(store, session)
-        if followed is not None:
-            yield followed
+    parents = store.parents()
+    yield from filter(None, (_follow(store, session, parents) for session in store.sessions()))
 
 
-def _follow(store: Store, session: str) -> FollowedSession | None:
+def _follow(store: Store, session: str, parents: Mapping[str, str]) -> FollowedSession | None:
     """Return a session with its forecasts; None if it has none. Reports of protocols without forecasts are not read."""
     started = store.beginning(session)
     cls = report_type(started.protocol) if started else None
@@ -492,7 +490,7 @@ def _follow(store: Store, session: str) -> FollowedSession | None:
     if cls is None or cls.forecasts is Report.forecasts or not isinstance(finished, SessionFinished):
         return None
     report = cls.model_validate_json(store.text(finished.report))
-    parents, root = store.parents(), session
+    root = session
     while root in parents:
         root = parents[root]
     forecasts = report.forecasts()
