@@ -61,6 +61,18 @@ def test_help_lists_protocols_with_the_first_sentence_of_their_package(cli: Cli)
     assert "(seed" not in output
 
 
+@pytest.mark.parametrize("group", ["workspace", "models", "panels", "hierarchies", "sessions"])
+def test_list_of_commands_has_whole_sentences(cli: Cli, group: str) -> None:
+    commands = cli(group, "--help", env={"COLUMNS": "80"}).stdout.partition("Commands:")[2]
+    assert commands
+    assert "..." not in commands
+
+
+def test_help_of_fork_names_its_required_option_with_the_changes(cli: Cli) -> None:
+    output = cli("fork", "--help").stdout
+    assert output.partition("Changes:\n")[2].lstrip().startswith("--at EVENT")
+
+
 @pytest.mark.parametrize("target", ["no.such.module:X", "consilience:X", "math:X", "json.nothing:X"])
 def test_summary_of_an_unloadable_protocol_raises_nothing(target: str) -> None:
     assert isinstance(summary_of(target), str)

@@ -77,26 +77,29 @@ class CompareRequest(PlannedRequest):
         ),
     ] = None
     protocols: list[str] = option(
-        "Protocols to compare; LABEL=NAME for a second row of one protocol.",
+        "Protocols to compare, one row of the result each; LABEL=NAME for another row of the same protocol.",
         ROWS,
         "NAME",
         kind=str,
         default=list(DEFAULT_ROWS),
     )
     setting: list[str] | None = option(
-        "A setting of a row, emergence.children=3, or of all that have it, reply_tokens=300. Repeatable.",
+        "A setting of one row (emergence.children=3), or of every row that has it (reply_tokens=300). Repeatable.",
         ROWS,
         "[ROW.]NAME=VALUE",
         names=("--set",),
     )
     budget: int | None = option(
-        "Max tokens per run. Default: the max of the most expensive row; other rows are matched to its usage.",
+        "Max tokens per run. Default: what the most expensive row may need; vote and solo+reviews are then made as large as "
+        "its usage (--match).",
         ROWS,
         "TOKENS",
     )
     budget_calls: int | None = option("Max calls per run, instead of tokens.", ROWS, "N")
     match: Literal["tokens", "calls", "cost"] = option(
-        "Without a budget: the usage by which vote and solo+reviews are matched.", ROWS, default="tokens"
+        "Without a budget: the usage in which vote and solo+reviews equal the most expensive row.",
+        ROWS,
+        default="tokens",
     )
     repeat: int = option("Runs of each row on each task, with consecutive seeds.", ROWS, "N", default=1)
     tasks: str | None = option(

@@ -66,7 +66,7 @@ SECTIONS = {
         LazyCommand("resolve", "session_admin", "Record the outcome of a question of a session."),
         LazyCommand("scores", "session_admin", "Show Brier scores of agents and models."),
         LazyCommand("export", "sessions", "Write a session as JSON, Markdown, HTML, SVG or events."),
-        LazyCommand("sessions", "session_admin", "List, remove or answer sessions; also all commands above."),
+        LazyCommand("sessions", "session_admin", "List or remove sessions, or answer their questions."),
     ],
     "Coordination": [
         LazyCommand("workspace", "workspace", "Coordinate agents in other processes by tickets in a directory.")

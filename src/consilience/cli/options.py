@@ -255,18 +255,18 @@ class FindingsRequest(DeliveryRequest):
     """The same of every command whose session may be of a protocol that reports findings."""
 
     fail_on: Severity | None = option(
-        "Exit with 6 if a finding is at least this severe, or if a part was not read.",
+        "Of a review: exit with 6 if a finding is at least this severe, or if a part was not read.",
         OUTPUT,
         "critical|major|minor",
     )
     format: ReportFormat = option(
-        "How to print the report: text, markdown, json, sarif (2.1.0) or github (a review with comments on lines).",
+        "How to print the report: text, markdown or json; of a review also sarif (2.1.0) or github (comments on lines).",
         OUTPUT,
         "text|markdown|json|sarif|github",
         default="text",
     )
     write_baseline: Path | None = option(
-        "Write the findings into this file, for --baseline in later runs.", OUTPUT, "FILE"
+        "Of a review: write the findings into this file, for --baseline in later runs.", OUTPUT, "FILE"
     )
 
     @property
@@ -300,16 +300,19 @@ class PlannedRequest(SpendingRequest):
     )
     detail: DetailChoice | None = option(
         "Length of the prompts: full, brief (for small models), or auto (brief if an agent runs on an embedded "
-        "model). Default: auto.",
+        "model). Default: auto; in a fork, the parent's.",
         MODELS,
         "auto|brief|full",
     )
     thinking: ThinkingLevel | None = option(
-        "Thinking before the answer, for models that can think: off, minimal, low, medium, high. Default: low.",
+        "Thinking before the answer, for models that can think: off, minimal, low, medium, high. Default: low; in a "
+        "fork, the parent's.",
         MODELS,
         "LEVEL",
     )
-    temperature: float | None = option("Sampling temperature, 0 to 2. Default: the model's own.", MODELS, "T")
+    temperature: float | None = option(
+        "Sampling temperature, 0 to 2. Default: the model's own; in a fork, the parent's.", MODELS, "T"
+    )
     max_cost: float | None = option("Max cost in US dollars.", LIMITS, "DOLLARS")
     max_time: float | None = option("Max time in seconds.", LIMITS, "SECONDS")
     dry_run: bool = option("Show agents, calls and cost without running.", OUTPUT, default=False)
@@ -324,13 +327,14 @@ class SessionRequest(PlannedRequest, DeliveryRequest):
     )
     prompts: Path | None = option("Directory of templates that replace those of the protocol.", MATERIAL, "DIR")
     human_deadline: float | None = option(
-        "Max seconds per answer of a person, including time while the session is parked. Default: no limit.",
+        "Max seconds per answer of a person, including time while the session is parked. Default: no limit; in a "
+        "fork, the parent's.",
         LIMITS,
         "SECONDS",
     )
     max_calls: int | None = option("Max requests to models, including retries.", LIMITS, "N")
     max_tokens: int | None = option("Max tokens in total, input and output.", LIMITS, "N")
-    max_steps: int | None = option("Max rounds.", LIMITS, "N")
+    max_steps: int | None = option("Max rounds, iterations or passes; in debate, max messages.", LIMITS, "N")
     agent_limit: list[str] | None = option(
         "Limit for one agent (calls, tokens, cost, time); * for every agent. Repeatable.", LIMITS, "ID:calls=N,…"
     )
@@ -345,7 +349,9 @@ class NewSessionRequest(SessionRequest):
     """Options of every command of a protocol: it begins a session."""
 
     agent: list[str] | None = option(
-        "Model of one agent: ID=MODEL, or exec:COMMAND, human, workspace:DIR[#NAME]. Repeatable.", MODELS, "ID=MODEL"
+        "Model of one agent, as for --model; or human, or workspace:DIR[#NAME]. --dry-run lists the ids. Repeatable.",
+        MODELS,
+        "ID=MODEL",
     )
     panel: str | None = option(
         "Personas from a panel: a shipped name (consilience panels), a TOML file, or auto for a proposed one.",
@@ -436,6 +442,7 @@ class ForkRequest(FindingsRequest, InheritingRequest):
             help="The last event to keep: its number, a call's key, PHASE/INDEX, or end (show ID --events lists them).",
             metavar="EVENT",
             show_default=False,
+            rich_help_panel=CHANGES,
         ),
     ]
     set: list[str] | None = option("A setting of the protocol. Repeatable.", CHANGES, "KEY=VALUE")

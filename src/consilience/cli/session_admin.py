@@ -303,7 +303,7 @@ def _answer(
     by: Annotated[str, typer.Option(help="Name of the person who answers, recorded.", metavar="NAME")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Answer a question of a session to a person or an outside process, or show its open questions."""
+    """Answer an open question of a session, or show its open questions. A session asks persons and outside processes."""
     with user_store() as store:
         answer_question(store, find_session(store, id), key, text, by=by, as_json=as_json)
 
@@ -391,8 +391,8 @@ def _due(
 ) -> None:
     """List findings that would change an agent's mind and whose deadline is past or near, over all sessions.
 
-    A deadline is in the agent's own words ("in six weeks" counts from the session); deadlines without a
-    date are listed separately, so ask for dates in the task. Resolved questions are left out.
+    Agents state deadlines in their own words; "in six weeks" counts from the day of the session. A deadline without a date is
+    listed separately: ask for dates in the task. Resolved questions are left out.
     """
     today = _day(on)
     with user_store() as store:
@@ -414,7 +414,7 @@ def _due(
 @resolve.command("resolve")
 def _resolve(
     id: Id,
-    question: Annotated[str, argument("A crux or proposition of it: crux-1, p1.", "QUESTION")],
+    question: Annotated[str, argument("Id of a crux or proposition of the session: crux-1, p1.", "QUESTION")],
     outcome: Annotated[Literal["yes", "no"], argument("The outcome.", "yes|no")],
     as_json: JsonOption = False,
 ) -> None:

@@ -97,7 +97,7 @@ def _show(
     ] = None,
     events: Annotated[bool, typer.Option("--events", help="List the events with their numbers and keys.")] = False,
     prompt: Annotated[
-        str | None, typer.Option(help="The prompt of a call as it was sent, by the key in --events.", metavar="KEY")
+        str | None, typer.Option(help="The prompt of one call as it was sent; --events lists the keys.", metavar="KEY")
     ] = None,
     to_open: Annotated[bool, typer.Option("--open", help="Open the report in a browser instead.")] = False,
     as_json: JsonOption = False,

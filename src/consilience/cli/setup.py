@@ -31,7 +31,7 @@ def _models() -> None:
 
 @models.command("list")
 def _list_models(as_json: JsonOption = False) -> None:
-    """List local models with size, licence, and whether the weights are installed."""
+    """List local models and what is installed. Each has its size and licence."""
     from consilience.models.weights import CATALOGUE, DEFAULT, ENCODERS, LIGHT, TESTS, installed
 
     check_home()
@@ -256,7 +256,7 @@ def _list_hierarchies(as_json: JsonOption = False) -> None:
 def _show_hierarchy(
     name: Annotated[str, argument("A shipped hierarchy or a TOML file.", "NAME|FILE")], as_json: JsonOption = False
 ) -> None:
-    """Show the roles of a hierarchy, each below its parents; a role with several parents appears below each."""
+    """Show the roles of a hierarchy, each below its parents. A role with several parents appears below each."""
     from consilience.domain.hierarchies import load_hierarchy
 
     hierarchy = load_hierarchy(name)

@@ -56,7 +56,9 @@ workspace = new_app(
 )
 
 
-Directory = Annotated[str, argument("Directory of the workspace, or a text with [SESSION_DIR:/its/path].", "DIR")]
+Directory = Annotated[
+    str, argument("Directory of the workspace, or a text that names it as [SESSION_DIR:/its/path].", "DIR")
+]
 Gates = Annotated[list[str] | None, names_option("--gates", help="Gates by which results are judged.", metavar="GATE")]
 ClaimOption = Annotated[
     str, typer.Option("--claim", help="The claim, as `claim` prints it.", metavar="CLAIM", show_default=False)
@@ -85,8 +87,9 @@ def _example(arguments: str) -> dict[str, Any]:
 
 @workspace.callback()
 def _workspace() -> None:
-    """Coordinate agents in other processes by tickets in a directory, a workspace. One process posts a ticket; another claims it
-    and submits an answer. Any program that can run a command can take part."""
+    """Coordinate agents in other processes. A workspace is a directory of tickets: one process posts a ticket, another claims it
+    and submits an answer. Any program that can run a command can take part.
+    """
 
 
 @workspace.command("new", **_example("new review --agents red,blue"))
@@ -177,7 +180,7 @@ def claim(
     wait: Annotated[float, _seconds("Wait this long for a ticket.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Claim a ticket and print it: the claim, the command that submits the answer, and the instructions.
+    """Claim a ticket and print it. The output has the claim, the command that submits the answer, and the instructions.
 
     Exits with 3 if there is no ticket to claim, or the workspace is shut down.
     """
@@ -297,8 +300,8 @@ def wait(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Wait for results and print a line for each: ticket, agent and path of the result, separated by tabs. Expired claims are swept
-    meanwhile.
+    """Wait for results and print a line for each. A line has the ticket, the agent and the path of the result, separated by tabs.
+    Expired claims are swept meanwhile.
 
     Exits with 3 if results are missing when the time is over, or as soon as they can no longer come.
     """
@@ -352,7 +355,7 @@ def ack(
     note: Annotated[str, _text("What the lead should know.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Acknowledge the shutdown of a workspace: the agent has ended its work. A first acknowledgement is never overwritten."""
+    """Acknowledge a shutdown: the agent has ended its work. A first acknowledgement is never overwritten."""
     from consilience.coordination.ending import acknowledge
 
     record = acknowledge(open_workspace(directory), agent, note)
@@ -362,7 +365,7 @@ def ack(
 
 @workspace.command("sweep", **_example("sweep review"))
 def sweep(directory: Directory, as_json: JsonOption = False) -> None:
-    """End expired claims, offer their tickets again, and free locks. `claim` does it too, and `wait` for its tickets."""
+    """End expired claims, offer their tickets again, and free locks. `claim` does this too, and `wait` does it for its tickets."""
     from consilience.coordination import sweep
 
     swept = sweep(open_workspace(directory))
@@ -387,7 +390,7 @@ def gate(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Try gates on sample texts. A gate is met if every text meets it.
+    """Try gates, the checks of results, on sample texts. A gate is met if every text meets it.
 
     Exits with 4 if a gate is not met.
     """
@@ -418,7 +421,7 @@ def show(
     ticket_id: Annotated[str | None, argument("Id of a ticket, to show it whole.", "TICKET")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the agents, tickets and convergence of a workspace, or one ticket with its history."""
+    """Show a workspace, or one of its tickets. A workspace has agents, tickets and convergence; a ticket has a history."""
     target = open_workspace(directory)
     if ticket_id is not None:
         ticket = target.ticket(ticket_id)
@@ -450,7 +453,7 @@ def shutdown(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the workspace where it is.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """End a workspace: tell the agents, wait for their acknowledgements, withdraw open tickets, and archive.
+    """End a workspace and archive it. The agents are told, and have time to acknowledge; open tickets are withdrawn.
 
     Prints the path of the archive. Agents that did not acknowledge are named and do not change the exit code.
     """
@@ -472,7 +475,7 @@ def gc(
     kept: Annotated[float, _seconds("Delete workspaces that were set aside this long ago.")] = 86_400,
     as_json: JsonOption = False,
 ) -> None:
-    """Rename broken and idle workspaces to abandoned_NAME, and delete those that were renamed a day ago.
+    """Set aside broken and idle workspaces, and delete them later. Setting aside is renaming to abandoned_NAME.
 
     Archives, other directories, and workspaces with a live claim or a ticket of a person or a deliberation are left alone.
     """

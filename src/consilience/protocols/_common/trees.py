@@ -16,7 +16,7 @@ ROOT = "L1N1"
 
 StrangeLoops = Annotated[int, Field(ge=0, le=10, description="self-reviews of the root's answer")]
 LoopInstructions = Annotated[
-    str, Field(max_length=20_000, description="instructions for the last of the strange loops")
+    str, Field(max_length=20_000, description="instructions for the last self-review (strange loop)")
 ]
 Perspectives = Annotated[
     tuple[Annotated[str, Field(min_length=1, max_length=2_000)], ...],

@@ -55,7 +55,7 @@ class DebateSettings(PanelSeats):
     debaters: Annotated[
         int, Field(ge=MIN_AGENTS, le=MAX_AGENTS, description="agents that debate; a panel sets their number")
     ] = 3
-    max_messages: Annotated[int, Field(ge=2, le=2_000, description="max messages of all debaters")] = 200
+    max_messages: Annotated[int, Field(ge=2, le=2_000, description="max messages of all debaters together")] = 200
     max_duration: Annotated[int, Field(ge=10, le=7_200, description="max virtual seconds of the debate")] = 300
     option: Annotated[
         tuple[str, ...],
@@ -73,7 +73,8 @@ class DebateSettings(PanelSeats):
         float, Field(ge=0, le=1, description="convergence signal that ends the evidence stage")
     ] = 0.75
     spawning: Annotated[
-        Literal["agents", "moderator"], Field(description="source of further threads: agents, or keywords")
+        Literal["agents", "moderator"],
+        Field(description="who opens further threads: agents, or a moderator that goes by keywords"),
     ] = "agents"
     crystallization: Annotated[
         int | None,
@@ -91,7 +92,9 @@ class DebateSettings(PanelSeats):
         int, Field(ge=0, le=4, description="number of top cruxes to test by sealed ballots with each answer stipulated")
     ] = 2
     discovery_messages: Annotated[int, Field(ge=2, le=40, description="max messages to find a thread's question")] = 8
-    evidence_messages: Annotated[int, Field(ge=2, le=60, description="max messages of evidence on it")] = 14
+    evidence_messages: Annotated[
+        int, Field(ge=2, le=60, description="max messages of evidence on a thread's question")
+    ] = 14
     coalitions: Annotated[
         Literal["live", "final"], Field(description="when to look for coalitions: at each crux too, or only at the end")
     ] = "live"

@@ -81,7 +81,7 @@ class Emergence(TreeProtocol):
     signals: Annotated[bool, Field(description="parents nudge their children between rounds")] = True
     strange_loops: StrangeLoops = 0
     domain_instructions: Annotated[
-        str, Field(max_length=20_000, description="instructions for one last self-review of the answer")
+        str, Field(max_length=20_000, description="instructions for one more self-review, the last")
     ] = ""
     perspectives: Perspectives = tuple(PERSPECTIVES)
     leaf_reask: Annotated[bool, Field(description="ask every leaf in every round, nudge or not")] = True
