@@ -162,6 +162,8 @@ class Misshapen(Report):
 class Unpresentable(Panel):
     """Its report cannot be shown if it has an answer."""
 
+    report = Misshapen
+
     async def run(self, session: Session) -> Report:
         report = await super().run(session)
         return Misshapen(**dict(report))

@@ -292,7 +292,12 @@ NOT_PRESENTED = "the protocol's sections and views are missing: "
 
 NOT_INTRODUCED = "points of view in no prompt, and so without effect: "
 """Begins the warning in a report about agents whose persona the protocol did not print."""
-INCIDENTAL_WARNINGS = ("lost calls", "tickets offered again", NOT_PRESENTED, NOT_INTRODUCED)
+NOT_DECLARED = "the report has another type than its protocol declares: "
+"""Begins the warning in a report that `run` returned as another class than `report`."""
+
+DEFECTS = (NOT_PRESENTED, NOT_INTRODUCED, NOT_DECLARED)
+"""Beginnings of the warnings about a defect in the protocol's code."""
+INCIDENTAL_WARNINGS = ("lost calls", "tickets offered again", *DEFECTS)
 """Beginnings of warnings that a run with the same replies may not have, or that earlier versions did not give."""
 
 

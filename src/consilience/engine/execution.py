@@ -25,7 +25,7 @@ from consilience.domain.events import (
     text_id,
 )
 from consilience.domain.outcome import THINKING_TOKENS, Limits, ThinkingLevel
-from consilience.domain.report import Report, try_present
+from consilience.domain.report import NOT_DECLARED, Report, try_present
 from consilience.engine.activity import Activity, Phase
 from consilience.engine.faults import Crash, parse_fault
 from consilience.engine.ledger import Ledger
@@ -229,17 +229,19 @@ async def _run(protocol: Protocol, session: Session, state: State) -> Report:
         current.set_attribute("consilience.stop_reason", report.stop_reason.value)
     state.faults("before_finish", None)
     if not state.recorder.replay:
-        report, event, texts = await asyncio.to_thread(_finish, report)
+        report, event, texts = await asyncio.to_thread(_finish, protocol, report)
         await state.recorder.commit(event, texts)
     state.faults("after_finish", None)
     return report
 
 
-def _finish(report: Report) -> tuple[Report, SessionFinished, tuple[str, str]]:
-    """Return the report, with a warning if its presentation failed, and the last event with its texts."""
+def _finish(protocol: Protocol, report: Report) -> tuple[Report, SessionFinished, tuple[str, str]]:
+    """Return the report, with warnings if it has another type than declared or its presentation failed, and the last event with
+    its texts."""
     presentation, problem = try_present(report)
-    if problem:
-        report = report.model_copy(update={"warnings": (*report.warnings, problem)})
+    problems = tuple(filter(None, (_other_type(protocol, report), problem)))
+    if problems:
+        report = report.model_copy(update={"warnings": (*report.warnings, *problems)})
     body, shown = report.model_dump_json(), presentation.model_dump_json()
     event = SessionFinished(
         stop_reason=report.stop_reason,
@@ -248,6 +250,17 @@ def _finish(report: Report) -> tuple[Report, SessionFinished, tuple[str, str]]:
         presentation=text_id(shown),
     )
     return report, event, (body, shown)
+
+
+def _other_type(protocol: Protocol, report: Report) -> str:
+    """Return a warning if the report is not of the type by which it will be read again."""
+    declared, returned = protocol.report.__name__, type(report).__name__
+    if type(report) is protocol.report:
+        return ""
+    return (
+        f"{NOT_DECLARED}run of {type(protocol).__name__} returned {returned}, but the class declares `report = {declared}`, "
+        f"as which a recorded session is read. Return `await session.report(self.report, …)`, or declare `report = {returned}`"
+    )
 
 
 async def _note_time(state: State) -> None:
@@ -340,6 +353,7 @@ def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> St
         pace=0.0 if recorder.replay else options.pace,
         human_deadline=options.human_deadline or started.human_deadline,
         parent=started.parent,
+        report_type=protocol.report,
         notes=protocol.notes,
         must_be_read=protocol.must_be_read,
         unintroduced={a.id: a for a in started.agents if a.persona and a.introduction() != own.get(a.id)},

@@ -406,8 +406,8 @@ class Session:
     ) -> R:
         """Make the report from the header fields and the protocol's own. `first`: the results of the first phase.
 
-        Results and dissent of service seats do not count. With anything `unmet`, including a cut answer, the run is not converged
-        and no confidence is stated. Calls in flight are awaited first; the report warns about results that no branch awaited.
+        It is a `cls`, or the protocol's `report` if that is a subclass. Results and dissent of service seats do not count. With any
+        `unmet`, or a cut answer, it is not converged and states no confidence. Calls in flight are awaited first.
         """
         await self._drain()
         failed = stop_reason is StopReason.FAILED
@@ -422,8 +422,9 @@ class Session:
         verdict["facts"] = facts_kept(first, fields.get("answer"), claims)
         if "dissent" in fields:
             fields["dissent"] = tuple(dissent for dissent in fields["dissent"] if self.agent(dissent.agent).voice)
+        made = self._state.report_type if issubclass(self._state.report_type, cls) else cls
         # in a thread: after thousands of calls it would hold up the other sessions of the loop
-        return await asyncio.to_thread(lambda: cls(**{**report_header(self._state, first), **verdict, **fields}))
+        return await asyncio.to_thread(lambda: made(**{**report_header(self._state, first), **verdict, **fields}))
 
     def spent_on(self, key: str) -> tuple[int, int, float | None]:
         """Return tokens read, tokens written and the cost of a call that has ended, all its attempts together."""

@@ -17,6 +17,7 @@ from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import MAX_NOTE_CHARS, dump_note, text_id
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Estimate, Limits, ThinkingLevel
+from consilience.domain.report import Report
 from consilience.domain.topology import Topology
 from consilience.engine.activity import Activity, Phase
 from consilience.engine.ledger import Ledger
@@ -75,6 +76,7 @@ class State:
     thinking: ThinkingLevel | None = None
     cache: bool = False
     windows: Mapping[str, int] = field(default_factory=dict)
+    report_type: type[Report] = Report
     notes: Mapping[str, type[BaseModel]] = field(default_factory=dict)
     must_be_read: frozenset[str] = frozenset()
     pace: float = 0.0

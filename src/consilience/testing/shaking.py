@@ -19,7 +19,7 @@ from consilience.domain.events import AnyEvent, CallCompleted, Ended, ReplyRejec
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, StopReason
 from consilience.domain.panels import MAX_PERSONAS, Panel, Persona
-from consilience.domain.report import NOT_INTRODUCED, NOT_PRESENTED, Report
+from consilience.domain.report import DEFECTS, Report
 from consilience.engine.activity import Phase
 from consilience.engine.faults import Crash, Fault
 from consilience.engine.protocol import PanelSeats, Protocol
@@ -35,8 +35,6 @@ MAX_TURNS = 12
 """Max delay of a reply, in turns of the event loop."""
 MALFORMED = 0.2
 EXHAUSTED = (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
-DEFECTS = (NOT_PRESENTED, NOT_INTRODUCED)
-"""Beginnings of the warnings about a defect in the protocol's code."""
 FORK_FIELDS = {"session", "parent", "ledger", "warnings"}
 """Fields of a report that may differ in a fork without changes."""
 
