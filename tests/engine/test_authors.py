@@ -281,8 +281,8 @@ async def test_exception_in_presentation_is_a_warning_that_names_it_and_its_plac
     (warning,) = report.warnings
     assert "sections and views are missing" in warning
     assert f"at {__name__}, line " in warning
-    assert warning.endswith("invalid Bar: value must be at most 1.0, not 1.2")
-    assert "invalid Bar: value must be at most" in report.markdown()
+    assert warning.endswith("invalid Bars: the bar 'a' has the value 1.2, but max is 1")
+    assert "invalid Bars: the bar" in report.markdown()
     assert await consilience.resume(report.session, store=store) == report
     monkeypatch.setattr(Charted, "presentation", Report.presentation)
     assert (await consilience.replay(report.session, store=store)).digest() == report.digest()

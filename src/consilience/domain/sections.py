@@ -13,14 +13,14 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 ReportPart = Literal["answer", "basis", "differences", "unknown", "trust", "figures"]
-"""The places of a report, in their order on every face: the answer with what stopped the run; what it rests on; where the
-agents differed and the outcome; what would overturn it and what is unknown; how far to trust it; figures."""
+"""The places of a report, in their order: the answer with what stopped the run; what it rests on; where the agents differed and
+the outcome; what would overturn it and what is unknown; how far to trust it; figures."""
 
-UnitValue = Annotated[float, Field(ge=0, le=1)]
-"""A value on a scale from 0 to 1."""
+Length = Annotated[float, Field(ge=0)]
+"""A value on a scale from 0."""
 
 FIGURES = "figures"
-"""The folded section with all figures, which a protocol may replace."""
+"""Name of the folded section with all figures. A protocol replaces it by a section of this name."""
 COMMON_VIEWS = ("tree", "evolution", "convergence", "reads", FIGURES)
 """Names of the views that every session has. A protocol's views have other names."""
 
@@ -161,8 +161,8 @@ Block = Annotated[
 
 class Section(_Data):
     """A section of a report. One with the name of a section that every report has (`answer`, `claims`, `dissent`, `changes`,
-    `conditions`, `missing`, `failed`, `trust`, `figures`) takes its place, and those listed before it in its part stand before it;
-    any other follows those of its part, in the order given. The part has a heading of its own."""
+    `conditions`, `missing`, `failed`, `trust`, `figures`) replaces that section; sections of the same part that the protocol lists
+    before it come before it. All others come last in their part, in the order listed. Each part has a heading of its own."""
 
     name: str
     part: ReportPart
@@ -242,8 +242,8 @@ class Bar(_Data):
     """A row of a bar chart."""
 
     name: str
-    value: UnitValue | None = None
-    dots: tuple[UnitValue, ...] = ()
+    value: Length | None = None
+    dots: tuple[Length, ...] = ()
     """Single values on the same scale."""
     note: str = ""
     lines: tuple[str, ...] = ()
@@ -251,13 +251,23 @@ class Bar(_Data):
 
 
 class Bars(_Data):
-    """A bar chart from 0 to 1, with a dashed line at `threshold`."""
+    """A bar chart from 0 to `max`, with a dashed line at `threshold`."""
 
     form: Literal["bars"] = "bars"
     title: str = ""
     rows: tuple[Bar, ...]
-    threshold: UnitValue | None = None
+    max: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1
+    threshold: Length | None = None
     legend: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _within_max(self) -> Self:
+        for row in self.rows:
+            if longer := [value for value in (row.value, *row.dots) if value is not None and value > self.max]:
+                raise ValueError(f"the bar {row.name!r:.60} has the value {longer[0]:g}, but max is {self.max:g}")
+        if self.threshold is not None and self.threshold > self.max:
+            raise ValueError(f"the threshold is {self.threshold:g}, but max is {self.max:g}")
+        return self
 
 
 class Point(_Data):
