@@ -134,7 +134,7 @@ def test_export_svg_defaults_to_the_tree(cli: Cli, session: str) -> None:
     ("arguments", "expected"),
     [
         (["export", "last", "--out", "a.txt"], "--format json|markdown|html|svg|events"),
-        (["export", "last", "--out", "a.md", "--view", "tree"], "--format svg"),
+        (["export", "last", "--out", "a.html", "--view", "tree"], "--format svg or markdown"),
         (["export", "last", "--format", "pdf"], "pdf"),
         (["export", "zzz"], "there is no session 'zzz'"),
         (["export", "last", "--out", "no/such/a.md"], "cannot be written"),

@@ -91,7 +91,7 @@ def _show(
     view: Annotated[
         str | None,
         typer.Option(
-            help="One view instead of the report: tree, evolution, convergence, reads, or a view of the protocol.",
+            help="One view instead of the report: tree, evolution, convergence, reads, figures, or a view of the protocol.",
             metavar="VIEW",
         ),
     ] = None,
@@ -341,13 +341,19 @@ def export_command(
     format: Annotated[
         ExportFormat | None, typer.Option(help="Output format. Default: by the file's name, else markdown.")
     ] = None,
-    view: Annotated[str | None, typer.Option(help="View of the SVG.  [default: tree]", metavar="VIEW")] = None,
+    view: Annotated[
+        str | None,
+        typer.Option(
+            help="One view instead of the session: its picture (svg, default: tree) or its text (markdown).",
+            metavar="VIEW",
+        ),
+    ] = None,
     out: Annotated[
         Path, typer.Option(help="Output file, readable by you alone; - is standard output.", metavar="FILE")
     ] = Path("-"),
     as_json: JsonOption = False,
 ) -> None:
-    """Write a session as JSON, Markdown, one self-contained HTML page, an SVG of one view, or events as JSON lines."""
+    """Write a session as JSON, Markdown, one self-contained HTML page, or events as JSON lines; or one view as SVG or Markdown."""
     from consilience.reporting import export as exporting
     from consilience.reporting.files import write_file
 
@@ -358,14 +364,15 @@ def export_command(
     format = ExportFormat.JSON if as_json else format
     to_file = str(out) != "-"
     chosen = format.value if format else exporting.format_of(out) if to_file else ExportFormat.MARKDOWN.value
-    if view is not None and chosen != ExportFormat.SVG:
+    if view is not None and chosen not in exporting.VIEW_FORMATS:
         raise SettingsError(
-            f"the format {chosen} has no single view", where="--view", do="Leave it out, or give --format svg."
+            f"the format {chosen} has no single view",
+            where="--view",
+            do="Leave it out, or give --format svg or markdown.",
         )
     with user_store() as store:
         record = read_back(store, find_session(store, id))
-        svg = chosen == ExportFormat.SVG
-        body = exporting.as_svg(record, view or "tree") if svg else exporting.FORMATS[chosen](record)
+        body = exporting.VIEW_FORMATS[chosen](view, record) if view is not None else exporting.FORMATS[chosen](record)
     if to_file:
         advice = "Name another file with --out."
         if not out.parent.is_dir():

@@ -34,7 +34,7 @@ from consilience.reporting.formatting import one_line
 from consilience.reporting.markdown import markdown
 from consilience.reporting.partial_report import partial_json, partial_markdown
 from consilience.reporting.record import SessionRecord
-from consilience.reporting.views import COMMON, reads, tree, view_svg
+from consilience.reporting.views import COMMON, reads, tree, view_markdown, view_svg
 from consilience.reporting.views.reads import Reads
 from consilience.reporting.views.tree import SeatTree
 
@@ -181,6 +181,9 @@ FORMATS: Mapping[str, Callable[[SessionRecord], str]] = {
     "svg": as_svg,
     "events": as_events,
 }
+
+VIEW_FORMATS: Mapping[str, Callable[[str, SessionRecord], str]] = {"svg": view_svg, "markdown": view_markdown}
+"""Formats of a single view."""
 
 
 # --- front matter

@@ -173,9 +173,7 @@ def _item(item: Item) -> str:
 
 def _table(block: Table, width: int) -> list[str]:
     """Return a table, or a list of its rows if it is too wide."""
-    if not block.rows:
-        return []
-    if fits(block.heads, block.rows, width):
+    if not block.rows or fits(block.heads, block.rows, width):
         return table(block.heads, block.rows, width, left_columns=block.left)
     lines: list[str] = []
     for row in block.rows:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from textwrap import indent
 from typing import Any
 
 from consilience.domain.errors import SettingsError
-from consilience.domain.sections import Paragraph, View
+from consilience.domain.sections import Block, Paragraph, View
+from consilience.reporting.formatting import escape_markdown
+from consilience.reporting.markdown import blocks_markdown
 from consilience.reporting.record import SessionRecord
 from consilience.reporting.report_sections import folded_sections
 from consilience.reporting.terminal import view_text as stored_text
@@ -33,6 +36,8 @@ class SessionView:
     """Returns the data as text for a terminal of so many columns."""
     draw: Callable[[Any], Drawing]
     plain: Callable[[Any], dict[str, Any]] = as_json
+    blocks: Sequence[Block] | None = None
+    """The blocks of a stored view."""
 
 
 COMMON: Mapping[str, SessionView] = {
@@ -62,7 +67,12 @@ def folded_views(record: SessionRecord) -> dict[str, SessionView]:
 
 def _stored(view: View) -> SessionView:
     return SessionView(
-        view.heading, lambda record: view, stored_text, charts.draw, lambda data: dict(data.model_dump(mode="json"))
+        view.heading,
+        lambda record: view,
+        stored_text,
+        charts.draw,
+        lambda data: dict(data.model_dump(mode="json")),
+        view.blocks,
     )
 
 
@@ -72,13 +82,23 @@ def view_of(name: str, record: SessionRecord) -> SessionView:
     if name not in views:
         started = record.state.started
         owner = f"a session of {started.protocol}" if started else "a session that never began"
-        raise SettingsError(f"{owner} has no view {name!r:.60}", where="--view", do=f"Its views: {', '.join(views)}.")
+        more = "" if record.state.finished else " The protocol may add others when the session has ended."
+        raise SettingsError(
+            f"{owner} has no view {name!r:.60}", where="--view", do=f"Its views: {', '.join(views)}.{more}"
+        )
     return views[name]
 
 
 def view_text(name: str, record: SessionRecord, width: int = 100) -> str:
     view = view_of(name, record)
     return view.text(view.fold(record), width)
+
+
+def view_markdown(name: str, record: SessionRecord) -> str:
+    """Return the heading of a view and its blocks; without blocks its text as an indented code block."""
+    view = view_of(name, record)
+    body = indent(view_text(name, record), "    ") if view.blocks is None else blocks_markdown(view.blocks)
+    return f"## {escape_markdown(view.heading)}\n\n{body.rstrip()}\n"
 
 
 def view_svg(name: str, record: SessionRecord) -> str:
