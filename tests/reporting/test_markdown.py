@@ -348,3 +348,18 @@ def test_report_of_an_uninstalled_protocol_renders() -> None:
     known = report(protocol="seance", mediums=3)
     again = AnyReport.model_validate_json(known.model_dump_json())
     assert markdown(again) == markdown(known)
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        (("m", "n"), "Each of the 2 agents has a model of its own."),
+        (
+            ("exec:vote yes", "exec:vote no"),
+            "Each of the 2 agents has a model or command of its own; several commands may start one program.",
+        ),
+    ],
+)
+def test_several_commands_are_not_called_several_models(models: tuple[str, str], expected: str) -> None:
+    agents = tuple(Agent(id=f"V{n}", role="respondent", model=model) for n, model in enumerate(models))
+    assert f"- {expected}\n" in markdown(report(agents=agents, independence=Independence()))

@@ -446,6 +446,12 @@ def _independence(report: Report) -> Iterator[str]:
     if total == 1:
         yield "Single agent; no other agent reviewed the answer."
     elif total and not report.independence.shared:
-        yield f"Each of the {total} agents has a model of its own."
+        commands = sum(agent.model.startswith("exec:") for agent in voices(report.agents))
+        own = (
+            "model or command of its own; several commands may start one program"
+            if commands > 1
+            else "model of its own"
+        )
+        yield f"Each of the {total} agents has a {own}."
     if report.independence.effective is not None and report.independence.shared:
         yield f"They count as about {report.independence.effective:.1f} independent voices."
