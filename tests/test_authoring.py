@@ -89,8 +89,9 @@ def test_tutorial_package_runs_replays_forks_resumes_and_exports(site: Path, hom
     for shown in (command(site, "show", id), command(site, "export", id, "--format", "markdown")):
         assert "Risks" in shown
         assert "of 5" in shown
-    assert "2 of 5 The supplier was late. — A1" in command(site, "show", id, "--view", "severity")
+    assert "2 of 5 The supplier was late. — agent (A1)" in command(site, "show", id, "--view", "severity")
     assert " · other views: severity\n" in command(site, "show", id)
+    assert "- **2 of 5** The supplier was late. — *agent (A1)*" in command(site, "export", id, "--view", "severity")
     html = site / "report.html"
     command(site, "export", id, "--format", "html", "--out", str(html))
     page = html.read_text()
@@ -154,6 +155,13 @@ def test_subclass_of_the_page_keeps_bounds_and_adds_no_template_variable(home: P
     assert (Toned.name, Toned.summary) == ("toned", doubtful.summary)
     with pytest.raises(consilience.UserError, match="'tone' is undefined"):
         consilience.run_sync("Why?", Toned(), model=AnyModel())
+
+
+def test_report_of_the_page_has_the_views_of_its_protocol_and_its_own(home: Path) -> None:
+    report = consilience.run_sync("Why?", names_of_block("class WordVote")["WordVote"](votes=2), model=AnyModel())
+    assert (report.protocol, report.warnings) == ("word-vote", ())
+    assert [view.name for view in report.presentation().views] == ["words"]
+    assert report.presentation().figures == consilience.VoteReport.presentation(report).figures
 
 
 def test_tutorial_protocol_passes_shake(importable: None) -> None:

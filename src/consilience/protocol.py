@@ -4,7 +4,7 @@ A protocol is a frozen model of its settings with `async run(session) -> Report`
 so every run can be resumed, replayed and forked. `consilience.testing.shake` checks this.
 """
 
-from consilience.domain.agents import Agent
+from consilience.domain.agents import Agent, seat_names
 from consilience.domain.detail import Caps, capped
 from consilience.domain.events import LongText, Noted
 from consilience.domain.messages import FILE, FreeText, Label, Message
@@ -37,6 +37,7 @@ from consilience.domain.sections import (
     Subheading,
     Table,
     View,
+    extend_presentation,
 )
 from consilience.domain.topology import Topology, complete, hierarchy, independent, star, tree
 from consilience.engine.conditions import StopCondition
@@ -103,9 +104,11 @@ __all__ = [
     "complete",
     "drawn_on",
     "exhaustion",
+    "extend_presentation",
     "hierarchy",
     "independent",
     "register",
+    "seat_names",
     "star",
     "tree",
 ]

@@ -43,7 +43,7 @@ def with_report(record: SessionRecord, data: dict[str, object]) -> SessionRecord
     """The same session with another report, shown as the protocol's code makes it."""
     shown = replace(record)
     shown.__dict__["report"] = report = AnyReport.model_validate(data)
-    shown.__dict__["presentation"] = report.presentation()
+    shown.__dict__["_shown"] = report.presentation(), ""
     return shown
 
 

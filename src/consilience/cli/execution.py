@@ -39,7 +39,8 @@ from consilience.cli.setup import ensure_weights, loaded
 from consilience.domain.errors import SessionWaiting, SettingsError
 from consilience.domain.events import AnyEvent
 from consilience.domain.outcome import StopReason
-from consilience.domain.report import Report
+from consilience.domain.report import DEFECTS, Report
+from consilience.domain.sections import Presentation
 from consilience.engine.ports import AgentPort, AnswerDeferred, Person
 from consilience.engine.runner import Options
 from consilience.journal.store import Store
@@ -179,9 +180,15 @@ class RunExecution:
             del progress["resume"]
         print_json(progress)
 
-    def deliver(self, report: Report) -> int:
-        """Write the files asked for, print the report, open its page if asked, and return the exit code."""
+    def deliver(self, report: Report, recorded: Presentation | None = None) -> int:
+        """Write the files asked for, print the report, open its page if asked, and return the exit code.
+
+        `recorded` is the presentation of a session that was finished before the command.
+        """
         request = self.request
+        for warning in report.warnings:
+            if warning.startswith(DEFECTS):
+                notify(f"Warning: {warning}")
 
         def write() -> list[Path]:
             baseline_paths = write_baseline(report, request)
@@ -193,7 +200,7 @@ class RunExecution:
         format = request.output_format
         paths_written, code = publish(
             lambda: report_data(report, format),
-            lambda files: markdown(report, heading=False, files=files, stored=self.stored),
+            lambda files: markdown(report, recorded, heading=False, files=files, stored=self.stored),
             as_json=format not in TEXT_FORMATS,
             write=write,
             rendered=format == "text",

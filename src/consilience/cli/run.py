@@ -47,7 +47,7 @@ from consilience.cli.options import (
     set_signature,
 )
 from consilience.cli.plan import PERSONA, RunPlan, approve, check_models, choose_model, make_plan, with_documents
-from consilience.cli.sessions import find_session, user_store
+from consilience.cli.sessions import find_session, read_back, user_store
 from consilience.cli.settings import (
     Config,
     load_config,
@@ -451,7 +451,7 @@ def resume_session(request: ResumeRequest) -> int:
             title=f"{started.protocol if started else ''} {session}".strip(),
             recorded_events=events,
         )
-        return execution.deliver(report)
+        return execution.deliver(report, read_back(store, session).presentation if course.finished else None)
 
 
 def _remaining_plan(started: SessionStarted, calls_made: int, store: Store) -> RunPlan:

@@ -143,7 +143,10 @@ def read_back(store: Store, session: str) -> SessionRecord:
     from consilience.reporting.record import read_record
 
     register_report_finder(report_type)
-    return read_record(store, session)
+    record = read_record(store, session)
+    if record.unpresented:
+        notify(f"Session {session}: {record.unpresented}")
+    return record
 
 
 def _prompt_text(prompt: SentPrompt) -> str:

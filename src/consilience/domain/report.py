@@ -18,7 +18,7 @@ from consilience.domain.events import AnyEvent, Noted, SessionStarted
 from consilience.domain.messages import Quotation
 from consilience.domain.outcome import Check, Estimate, FailureKind, Limits, LimitUnit, StopReason
 from consilience.domain.positions import PositionChange
-from consilience.domain.sections import Presentation
+from consilience.domain.sections import Presentation, checked_presentation
 from consilience.domain.topology import Topology
 from consilience.domain.validation import Frozen as Frozen
 from consilience.domain.validation import describe_invalid
@@ -311,16 +311,26 @@ def present(report: Report) -> Presentation:
 
 def try_present(report: Report) -> tuple[Presentation, str]:
     """Return `report.presentation()` and "", or an empty one and a warning with the exception and its place in the protocol."""
+    return _try(report.presentation, type(report))
+
+
+def try_progress(session: UnfinishedSession) -> tuple[Presentation, str]:
+    """Return what `progress` of the protocol's report returns and "", or an empty one and a warning, as `try_present` does."""
+    cls = find_report(session.started.protocol)
+    return _try(lambda: cls.progress(session), cls, "progress")
+
+
+def _try(make: Callable[[], Presentation], cls: type[Report], method: str = "presentation") -> tuple[Presentation, str]:
     try:
-        presentation = report.presentation()
+        presentation = make()
         if not isinstance(presentation, Presentation):
             raise TypeError(f"it returned {presentation!r:.60}, not a Presentation")
+        return checked_presentation(presentation), ""
     except Exception as error:
-        return Presentation(), f"{NOT_PRESENTED}{_describe_failure(error, type(report))}"
-    return presentation, ""
+        return Presentation(), f"{NOT_PRESENTED}{_describe_failure(error, cls, method)}"
 
 
-def _describe_failure(error: Exception, cls: type[Report]) -> str:
+def _describe_failure(error: Exception, cls: type[Report], method: str) -> str:
     """Return `presentation() failed at MODULE, line N: ERROR`, with the innermost line of the protocol's own package."""
     package = cls.__module__.partition(".")[0]
     frames = [(frame.f_globals.get("__name__", ""), line) for frame, line in walk_tb(error.__traceback__)]
@@ -331,7 +341,7 @@ def _describe_failure(error: Exception, cls: type[Report]) -> str:
         kind, message = f"invalid {error.title}", describe_invalid(error)
     else:
         message = " ".join(str(error).split())
-    return f"presentation() failed{place}: {kind}: {message:.300}"
+    return f"{method}() failed{place}: {kind}: {message:.300}"
 
 
 class Report(Frozen):

@@ -8,6 +8,7 @@ terminal, Markdown, HTML and SVG. All strings are plain text, shown as they are:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -29,9 +30,10 @@ Tone = Literal["plain", "quiet", "bad", "wait", "frame"]
 
 
 class _Data(BaseModel):
-    """Stored without what holds its default; `kind` and `form` tell blocks and pictures apart. Unknown fields are ignored."""
+    """Stored without what holds its default; `kind` and `form` tell blocks and pictures apart. Only `stored_presentation` ignores
+    unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
@@ -438,3 +440,21 @@ class Presentation(_Data):
             if names.count(name) > 1:
                 raise ValueError(f"two views are named {name!r}")
         return self
+
+
+def extend_presentation(
+    shown: Presentation, *, sections: Iterable[Section] = (), views: Iterable[View] = (), **fields: object
+) -> Presentation:
+    """Return a presentation with further sections and views, and with other fields replaced. Raises `ValidationError`."""
+    further = {"sections": (*shown.sections, *sections), "views": (*shown.views, *views)}
+    return Presentation.model_validate({**dict(shown), **fields, **further})
+
+
+def checked_presentation(shown: Presentation) -> Presentation:
+    """Return a presentation with all its parts validated, which `model_copy` does not do. Raises `ValidationError`."""
+    return Presentation.model_validate({**dict(shown), **shown.model_dump(warnings=False)})
+
+
+def stored_presentation(text: str) -> Presentation:
+    """Return a presentation from its JSON, which a later version may have written. Raises `ValidationError`."""
+    return Presentation.model_validate_json(text, extra="ignore")

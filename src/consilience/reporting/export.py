@@ -152,7 +152,7 @@ def report_files(report: Report, *, record: SessionRecord | None = None, stored:
 
     files = {
         "report.json": report.model_dump_json(indent=2) + "\n",
-        "report.md": markdown(report, stored=stored),
+        "report.md": markdown(report, record.presentation if record is not None else None, stored=stored),
         "report.html": page(record) if record is not None else report_page(report, stored=stored),
     }
     for name, method in {**REPORT_FILES, **report.exports}.items():

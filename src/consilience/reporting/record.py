@@ -21,9 +21,10 @@ from consilience.domain.events import (
     SessionStarted,
     place_key,
 )
-from consilience.domain.report import Report, UnfinishedSession, find_report, present
-from consilience.domain.sections import Presentation
+from consilience.domain.report import Report, UnfinishedSession, find_report, try_present, try_progress
+from consilience.domain.sections import Presentation, stored_presentation
 from consilience.domain.topology import Topology
+from consilience.domain.validation import describe_invalid
 from consilience.reporting.formatting import escape_markdown, one_line, seat_labels
 from consilience.reporting.session_state import SessionState, fold_events, status_of
 
@@ -35,12 +36,12 @@ Text = Callable[[str], str]
 _NUMBERED = re.compile(r"([a-z_]+)-(\d+)")
 
 
-def _stored_presentation(text: str) -> Presentation | None:
-    """Return a presentation from its JSON; None if an earlier version stored what cannot be shown."""
+def _read_presentation(text: str) -> tuple[Presentation | None, str]:
+    """Return a presentation from its JSON and "", or None and why it cannot be shown."""
     try:
-        return Presentation.model_validate_json(text)
-    except ValidationError:
-        return None
+        return stored_presentation(text), ""
+    except ValidationError as error:
+        return None, f"the stored sections and views cannot be read: {describe_invalid(error)}"
 
 
 class AnyReport(Report):
@@ -54,7 +55,10 @@ class AnyReport(Report):
     def recorded(cls, report: str, presentation: str) -> Self:
         """Return a recorded report from its JSON and the JSON of the presentation stored with it; "" for none."""
         recorded = cls.model_validate_json(report)
-        recorded._stored = _stored_presentation(presentation) if presentation else None
+        if presentation:
+            recorded._stored, problem = _read_presentation(presentation)
+            if problem:
+                LOGGER.warning("session %s: %s", recorded.session, problem)
         return recorded
 
     def presentation(self) -> Presentation:
@@ -153,26 +157,30 @@ class SessionRecord:
         finished = self.state.finished
         return AnyReport.model_validate_json(self.text(finished.report)) if finished else None
 
-    @cached_property
+    @property
     def presentation(self) -> Presentation:
-        """What the protocol adds to how the session is shown: as stored, else by its code, if that is installed, else nothing.
+        """What the protocol adds to how the session is shown: as stored, else by its code, if that is installed, else nothing."""
+        return self._shown[0]
 
-        Code that cannot read an old report adds nothing and logs a warning: what is recorded is shown in any case.
-        """
+    @property
+    def unpresented(self) -> str:
+        """Why sections and views of the protocol are missing; empty if none are. What is recorded is shown in any case."""
+        return self._shown[1]
+
+    @cached_property
+    def _shown(self) -> tuple[Presentation, str]:
         finished, started = self.state.finished, self.state.started
+        unreadable = ""
         if finished and finished.presentation:
-            stored = _stored_presentation(self.text(finished.presentation))
+            stored, unreadable = _read_presentation(self.text(finished.presentation))
             if stored is not None:
-                return stored
-        if self.report is not None and started is not None:
-            return present(self.report)
+                return stored, ""
         if started is None:
-            return Presentation()
-        try:
-            return find_report(started.protocol).progress(UnfinishedSession(started, self.events, self.text))
-        except Exception:
-            LOGGER.warning("the sections of session %s could not be built", self.session, exc_info=True)
-            return Presentation()
+            return Presentation(), ""
+        if self.report is not None:
+            presentation, problem = try_present(self.report)
+            return presentation, problem or (unreadable if find_report(started.protocol) is Report else "")
+        return try_progress(UnfinishedSession(started, self.events, self.text))
 
     @cached_property
     def agents(self) -> dict[str, Agent]:

@@ -15,7 +15,6 @@ from consilience.domain.sections import (
     Item,
     KeyFigure,
     Paragraph,
-    Presentation,
     Section,
     View,
 )
@@ -52,11 +51,10 @@ class TreeReport(Report):
         }
 
 
-def extend_presentation(report: Report, max_steps: str = "", **parts: object) -> Presentation:
-    """Return the common presentation of a report with parts of its protocol. `max_steps` names the setting that limits steps."""
-    limit = report.settings.get(max_steps)
-    bound = {"max_steps": limit if isinstance(limit, int) else None} if max_steps else {}
-    return Report.presentation(report).model_copy(update=bound | parts)
+def recorded_limit(report: Report, setting: str) -> int | None:
+    """Return the setting that limits the steps of a run, as recorded."""
+    limit = report.settings.get(setting)
+    return limit if isinstance(limit, int) else None
 
 
 def describe_unheard(report: Report, heard: Collection[str]) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from consilience.domain.report import Frozen, Report
-from consilience.domain.sections import Block, Item, Paragraph, Presentation, Section
-from consilience.protocols._common.presenting import bullets, extend_presentation, key_figures, plural, position_blocks
+from consilience.domain.sections import Block, Item, Paragraph, Presentation, Section, extend_presentation
+from consilience.protocols._common.presenting import bullets, key_figures, plural, position_blocks
 
 
 class SelfReportedAnalysis(Frozen):
@@ -155,7 +155,7 @@ class VoteReport(Report):
 
 def _presented(report: SoloReport | VoteReport, sections: tuple[Section, ...]) -> Presentation:
     return extend_presentation(
-        report,
+        Report.presentation(report),
         above_answer=position_blocks(report.position),
         sections=sections,
         figures=tuple(key_figures(report.metrics)),

@@ -24,6 +24,7 @@ from consilience.domain.sections import (
     Section,
     Table,
     View,
+    extend_presentation,
 )
 from consilience.protocols._common.presenting import (
     TreeReport,
@@ -31,11 +32,11 @@ from consilience.protocols._common.presenting import (
     ballot_section,
     bullets,
     describe_unheard,
-    extend_presentation,
     format_score,
     key_figures,
     plural,
     position_blocks,
+    recorded_limit,
     single_call_section,
     text_view,
     threshold_in,
@@ -153,8 +154,8 @@ class BroadcastReport(TreeReport):
         satisfaction = trajectory("Satisfaction of the agents below the root", (), self.check)
         critical = {flag.tag for flag in self.flags if flag.critical}
         return extend_presentation(
-            self,
-            max_steps="max_iterations",
+            super().presentation(),
+            max_steps=recorded_limit(self, "max_iterations"),
             ending=ENDINGS.get(self.stop_reason, ""),
             above_answer=position_blocks(self.position),
             sections=(
@@ -188,8 +189,8 @@ class BroadcastReport(TreeReport):
         threshold = threshold_in(progress.started.settings, THRESHOLD)
         view = _iterations_view(tuple(fold.iterations.values()), fold.flags, threshold)
         seats = {agent: _seat_note(rating, fold.flags_of(agent)) for agent, rating in fold.ratings.items()}
-        update = {"stance": "position", "views": (view,), "seats": seats, "seats_legend": SEATS_LEGEND}
-        return super().progress(progress).model_copy(update=update)
+        shown = super().progress(progress)
+        return extend_presentation(shown, stance="position", views=(view,), seats=seats, seats_legend=SEATS_LEGEND)
 
     def _changes(self, names: Mapping[str, str]) -> Section:
         """Ballots are fields of other replies, so a change is located by the number of the agent's ballot."""

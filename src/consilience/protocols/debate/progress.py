@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from consilience.domain.agents import voices
 from consilience.domain.events import MessagePublished, Noted, load_note
 from consilience.domain.report import UnfinishedSession
-from consilience.domain.sections import ProgressColumn, Section, View
+from consilience.domain.sections import Presentation, ProgressColumn, Section, View, extend_presentation
 from consilience.protocols.debate import notes
 from consilience.protocols.debate.moves import ACTIVE, ENDINGS, MOVE_WORDS, STAGES, STATUSES
 from consilience.protocols.debate.records import (
@@ -183,18 +183,15 @@ def state_so_far(progress: UnfinishedSession) -> DebateState:
     )
 
 
-def progress_parts(progress: UnfinishedSession) -> dict[str, object]:
-    """Return the parts of a presentation that show an unfinished debate: its threads, who said what last, all views."""
+def extend_progress(common: Presentation, progress: UnfinishedSession) -> Presentation:
+    """Add to a presentation what shows an unfinished debate: its threads, who said what last, all views."""
     state = state_so_far(progress)
     shown = views(state)
     transcript = View(name="transcript", heading="Messages in order", blocks=tuple(transcript_blocks(state)))
     threads = next(view for view in shown if view.name == "threads")
     section = Section(name="threads", part="differences", heading="Threads so far", blocks=threads.blocks)
-    return {
-        "sections": (section,),
-        "views": (*shown, transcript),
-        "columns": tuple(_column(thread, state) for thread in state.threads if thread.status in ACTIVE),
-    }
+    columns = tuple(_column(thread, state) for thread in state.threads if thread.status in ACTIVE)
+    return extend_presentation(common, sections=(section,), views=(*shown, transcript), columns=columns)
 
 
 def _column(thread: ThreadRecord, state: DebateState) -> ProgressColumn:

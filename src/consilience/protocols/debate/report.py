@@ -10,7 +10,7 @@ from consilience.domain.messages import JsonObject
 from consilience.domain.report import Forecast, UnfinishedSession
 from consilience.domain.sections import Presentation
 from consilience.protocols.debate.moves import FIRM, Side
-from consilience.protocols.debate.progress import note_line, progress_parts
+from consilience.protocols.debate.progress import extend_progress, note_line
 from consilience.protocols.debate.records import Crux, CruxPosition, ThreadRecord
 from consilience.protocols.debate.sections import presentation
 from consilience.protocols.debate.state import DebateData, numbered_tries, state_of
@@ -68,7 +68,7 @@ class DebateReport(DebateData):
 
     @classmethod
     def progress(cls, progress: UnfinishedSession) -> Presentation:
-        return cls._presentation().model_copy(update=progress_parts(progress))
+        return extend_progress(super().progress(progress), progress)
 
     @classmethod
     def note_line(cls, note: Noted) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from consilience.domain.outcome import StopReason
+from consilience.domain.report import Report
 from consilience.domain.sections import (
     Block,
     Bullets,
@@ -23,8 +24,9 @@ from consilience.domain.sections import (
     SeatNote,
     Section,
     Table,
+    extend_presentation,
 )
-from consilience.protocols._common.presenting import bullets, extend_presentation, key_figures, plural
+from consilience.protocols._common.presenting import bullets, key_figures, plural, recorded_limit
 from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.brief import headline, trust_items
 from consilience.protocols.debate.crux_sections import (
@@ -71,8 +73,8 @@ def presentation(report: DebateData) -> Presentation:
         _section("transcript", "Messages in order", transcript_blocks(state), "figures", folded=True),
     )
     return extend_presentation(
-        report,
-        max_steps="max_messages",
+        Report.presentation(report),
+        max_steps=recorded_limit(report, "max_messages"),
         ending=ENDINGS.get(report.ended_by, "") if report.stop_reason in ordinary else "",
         above_answer=(*_told_headline(report, state), *headline(report, state)),
         sections=sections,

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, create_model
 from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Frozen
-from consilience.domain.sections import Presentation
+from consilience.domain.sections import Presentation, extend_presentation
 from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
@@ -26,7 +26,7 @@ from consilience.protocols._common.conclusion import (
     warn_dropped_labels,
     warn_failed_review,
 )
-from consilience.protocols._common.presenting import TreeReport, extend_presentation, key_figures, position_blocks
+from consilience.protocols._common.presenting import TreeReport, key_figures, position_blocks
 
 
 class PartReply(BaseModel):
@@ -116,7 +116,9 @@ class DecomposeReport(TreeReport):
 
     def presentation(self) -> Presentation:
         return extend_presentation(
-            self, above_answer=position_blocks(self.position), figures=tuple(key_figures(self.metrics))
+            super().presentation(),
+            above_answer=position_blocks(self.position),
+            figures=tuple(key_figures(self.metrics)),
         )
 
     def final_state(self) -> dict[str, object]:

@@ -16,7 +16,7 @@ from consilience.domain.messages import is_empty_remark
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, exact
 from consilience.domain.report import Claim, Frozen, Objection, UnfinishedSession
-from consilience.domain.sections import Block, Item, Paragraph, Presentation, Section, Table, View
+from consilience.domain.sections import Block, Item, Paragraph, Presentation, Section, Table, View, extend_presentation
 from consilience.domain.topology import Topology
 from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
@@ -39,10 +39,10 @@ from consilience.protocols._common.presenting import (
     ballot_section,
     bullets,
     describe_unheard,
-    extend_presentation,
     held_positions,
     key_figures,
     position_blocks,
+    recorded_limit,
     single_call_section,
     trajectory,
 )
@@ -136,8 +136,8 @@ class EmergenceReport(TreeReport):
         scores = trajectory(name, self.convergence.score_trajectory, self.check)
         pooled = "(by the pooled ballots, not by this text)" if self.decided_by == "pool" else ""
         return extend_presentation(
-            self,
-            max_steps="max_rounds",
+            super().presentation(),
+            max_steps=recorded_limit(self, "max_rounds"),
             above_answer=position_blocks(self.position, pooled),
             sections=(
                 ballot_section(self.ballots, self.pool),
@@ -193,7 +193,7 @@ class EmergenceReport(TreeReport):
         met = [load_note(ObjectionMet, n, progress.text) for n in notes if n.name == "objection_met"]
         names = seat_names(progress.started.agents)
         view = _objections_view(objection_fates(raised, met), names)
-        return super().progress(progress).model_copy(update={"stance": "position", "views": (view,)})
+        return extend_presentation(super().progress(progress), stance="position", views=(view,))
 
     def mca_report(self) -> dict[str, object]:
         """Return the seed's `mca_report.json`."""

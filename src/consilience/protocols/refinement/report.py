@@ -29,8 +29,9 @@ from consilience.domain.sections import (
     Subheading,
     Table,
     View,
+    extend_presentation,
 )
-from consilience.protocols._common.presenting import extend_presentation, format_score, format_share, plural, text_view
+from consilience.protocols._common.presenting import format_score, format_share, plural, recorded_limit, text_view
 from consilience.protocols.refinement.report_data import (
     ENDINGS,
     Contribution,
@@ -390,8 +391,8 @@ class RefinementReport(RefinementData):
 
     def presentation(self) -> Presentation:
         return extend_presentation(
-            self,
-            max_steps="max_passes",
+            super().presentation(),
+            max_steps=recorded_limit(self, "max_passes"),
             ending=ENDINGS.get(self.stop_reason, ""),
             sections=sections(self),
             figures=tuple(figures(self)),
@@ -400,4 +401,4 @@ class RefinementReport(RefinementData):
 
     @classmethod
     def progress(cls, progress: UnfinishedSession) -> Presentation:
-        return super().progress(progress).model_copy(update={"views": views_so_far(progress)})
+        return extend_presentation(super().progress(progress), views=views_so_far(progress))

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from consilience.domain.outcome import StopReason
-from consilience.domain.sections import Presentation
-from consilience.protocols._common.presenting import extend_presentation, key_figures
+from consilience.domain.sections import Presentation, extend_presentation
+from consilience.protocols._common.presenting import key_figures, recorded_limit
 from consilience.protocols.review.baseline import baseline_of
 from consilience.protocols.review.findings import ReviewData
 from consilience.protocols.review.github import github_comments
@@ -35,8 +35,8 @@ class ReviewReport(ReviewData):
     def presentation(self) -> Presentation:
         names = {"false_quotations": "False quotations rejected", "quality": "Share of gates met at the end"}
         return extend_presentation(
-            self,
-            max_steps="max_iterations",
+            super().presentation(),
+            max_steps=recorded_limit(self, "max_iterations"),
             ending=ENDINGS.get(self.stop_reason, ""),
             above_answer=above_answer(self),
             sections=sections(self),
