@@ -36,6 +36,7 @@ def test_run_sync_records_in_the_default_journal(home: Path) -> None:
         "Why?", consilience.Emergence(children=2, max_rounds=1), model=model(), panel="markets"
     )
     assert report.answer
+    assert any(warning.startswith("personas without a seat: ") for warning in report.warnings)
     assert (home / "journal.db").exists()
     again = asyncio.run(consilience.replay(report.session))
     assert again.digest() == report.digest()

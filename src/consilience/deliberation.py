@@ -27,7 +27,14 @@ from consilience.engine import fork as forks
 from consilience.engine import runner, validation
 from consilience.engine.protocol import Protocol, ReportingProtocol
 from consilience.engine.runner import Models, Options
-from consilience.engine.seats import SeatModel, choose_detail, make_seats, request_deadline, with_own_models
+from consilience.engine.seats import (
+    SeatModel,
+    choose_detail,
+    make_seats,
+    request_deadline,
+    seat_warnings,
+    with_own_models,
+)
 from consilience.engine.sent_prompts import SentPrompt, sent_prompts
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import document_refs, number_documents
@@ -313,6 +320,7 @@ class Deliberation(Generic[R]):
             seed=self.seed,
             limits=self._limits,
             quorum=self.quorum,
+            warnings=seat_warnings(protocol, panel),
             encoder=runner.encoder_for(protocol, self.encoder),
             templates=protocol.load_templates(self.prompts, detail),
             detail=detail,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 from weakref import WeakSet
@@ -14,7 +13,6 @@ from pydantic import ValidationError
 
 from consilience.cli.errors import notify
 from consilience.cli.options import NewSessionRequest, PlannedRequest, RunRequest, SessionRequest, TargetRequest
-from consilience.cli.settings import option_spelling
 from consilience.deliberation import AUTO_PANEL
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
@@ -23,7 +21,6 @@ from consilience.domain.outcome import MAX_LIMIT, Limits, LimitsError, SpendingL
 from consilience.domain.panels import Panel, Persona, load_panel
 from consilience.domain.paths import too_long
 from consilience.domain.validation import describe_invalid
-from consilience.engine.protocol import Protocol
 from consilience.engine.runner import MAX_TASK_CHARS
 from consilience.engine.sources import MAX_SOURCE_BYTES, decode_text, read_text_file
 from consilience.models.registry import alternatives
@@ -277,29 +274,6 @@ def assign_models(
 def unassigned_models(request: PlannedRequest, agents: Sequence[object]) -> list[str]:
     """Return names of --models beyond the number of agents."""
     return (request.models or [])[len(agents) :]
-
-
-def unseated_personas(protocol: Protocol, panel: Panel | None) -> list[str]:
-    """Return a line on personas for whom there is no seat and the setting that gives each one; the one with the fewest agents."""
-    if panel is None or not (unseated := _unseated(protocol, panel)):
-        return []
-    sizes: dict[str, int] = {}
-    for name, value in protocol.model_dump().items():
-        for number in range(value + 1, value + 1 + len(unseated)) if type(value) is int else ():
-            with suppress(ValidationError):
-                larger = type(protocol).model_validate({**protocol.model_dump(), name: number})
-                if not _unseated(larger, panel):
-                    sizes[f"{option_spelling(name)} {number}"] = len(larger.agents(panel))
-                    break
-    advice = "Name fewer personas, or use a protocol with more seats."
-    if sizes:
-        advice = f"To give each one a seat: {min(sizes, key=sizes.__getitem__)}."
-    return [f"Personas without a seat: {', '.join(unseated)}. {advice}"]
-
-
-def _unseated(protocol: Protocol, panel: Panel) -> list[str]:
-    seated = {agent.persona for agent in protocol.agents(panel)}
-    return [name for name in panel.names if name not in seated]
 
 
 def unused_options(request: SessionRequest, agents: Sequence[Agent]) -> list[str]:

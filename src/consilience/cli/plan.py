@@ -86,6 +86,8 @@ class RunPlan:
     """What precedes the plan on the first line of the run."""
     details: Sequence[str] = ()
     """What follows it, on lines of their own."""
+    warnings: Sequence[str] = ()
+    """What the report will warn of; shown by a dry run alone."""
     data: Mapping[str, object] = field(default_factory=dict)
     """Further fields of a dry run as JSON."""
     limits_adjustable: bool = True
@@ -366,6 +368,7 @@ def dry_run(plan: RunPlan) -> str:
         unspent = ", ".join(f"{name} (would allow --model {allows})" for name, allows in plan.unspent_keys.items())
         lines.append(f"- Keys that are set and would not be used: {unspent}")
     lines += [f"- {line}" for line in (plan.preamble, *plan.details) if line]
+    lines += [f"- {warning[:1].upper()}{warning[1:]}." for warning in plan.warnings]
     return "\n".join(lines) + "\n"
 
 
@@ -402,6 +405,7 @@ def dry_run_json(plan: RunPlan) -> dict[str, object]:
         "replaced_prompts": list(plan.templates.replaced),
         "replies": plan.replies,
         "named": dict(plan.origins),
+        "warnings": list(plan.warnings),
         **plan.data,
     }
 

@@ -28,7 +28,6 @@ from consilience.cli.inputs import (
     target_lines,
     task_of,
     unassigned_models,
-    unseated_personas,
 )
 from consilience.cli.options import (
     FindingsRequest,
@@ -68,7 +67,7 @@ from consilience.domain.panels import Panel
 from consilience.domain.report import LedgerReport, Report, UsageTotals
 from consilience.engine import fork as forks
 from consilience.engine.protocol import Protocol, check_phases, find_protocol, recorded_protocol, report_type
-from consilience.engine.seats import choose_detail
+from consilience.engine.seats import choose_detail, seat_warnings
 from consilience.engine.templates import recorded_templates
 from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
@@ -255,9 +254,9 @@ def _prepare(
     details = target_lines(target) if target else []
     if request.panel == AUTO_PANEL:
         details.append("A panel is proposed first, by one additional call.")
-    details += unseated_personas(protocol, panel)
+    plan = replace(plan, details=details, warnings=seat_warnings(protocol, panel))
     data = target_json(target) if target else {}
-    return task, deliberation, replace(plan, configured=configured, origins=origins, details=details, data=data)
+    return task, deliberation, replace(plan, configured=configured, origins=origins, data=data)
 
 
 def _choose_models(

@@ -217,6 +217,7 @@ async def fork(planned: Fork, *, store: Store, session: str | None = None, optio
         seed=old.seed,
         quorum=old.quorum,
         limits=planned.limits,
+        warnings=old.warnings,
         options=options,
     )
     inherited = Inheritance(planned.parent, planned.at, planned.events)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pydantic import ValidationError
 
 from consilience.domain.agents import Agent, in_dealing_order
 from consilience.domain.detail import Detail, DetailChoice
@@ -18,6 +21,9 @@ from consilience.models.registry import SERVER_DEADLINE_SECONDS, is_embedded, is
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
+
+    from consilience.domain.panels import Panel
+    from consilience.engine.protocol import Protocol
 
 SeatModel: TypeAlias = "str | Model | AgentPort | Worker | LibraryAgent[Any, Any]"
 """What can answer for an agent: the name of a model, a model, an agent with tools or a port."""
@@ -111,6 +117,30 @@ def with_own_models(agents: Sequence[Agent], models: Models) -> Models:
     return (
         {**own_models, **models} if isinstance(models, Mapping) else {**models_by_agent(agents, models), **own_models}
     )
+
+
+def seat_warnings(protocol: Protocol, panel: Panel | None) -> tuple[str, ...]:
+    """Return a warning about personas for whom there is no seat, with the setting that gives each one; the one with the fewest
+    agents."""
+    if panel is None or not (unseated := _unseated(protocol, panel)):
+        return ()
+    sizes: dict[str, int] = {}
+    for name, value in protocol.model_dump().items():
+        for number in range(value + 1, value + 1 + len(unseated)) if type(value) is int else ():
+            with suppress(ValidationError):
+                larger = type(protocol).model_validate({**protocol.model_dump(), name: number})
+                if not _unseated(larger, panel):
+                    sizes[f"{name} to {number}"] = len(larger.agents(panel))
+                    break
+    advice = "name fewer personas, or use a protocol with more seats"
+    if sizes:
+        advice = f"to give each one a seat, set {min(sizes, key=sizes.__getitem__)}"
+    return (f"personas without a seat: {', '.join(unseated)}; {advice}",)
+
+
+def _unseated(protocol: Protocol, panel: Panel) -> list[str]:
+    seated = {agent.persona for agent in protocol.agents(panel)}
+    return [name for name in panel.names if name not in seated]
 
 
 def prices_by_agent(ports: Mapping[str, AgentPort]) -> dict[str, tuple[float, float]]:
