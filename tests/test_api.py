@@ -164,7 +164,7 @@ async def test_models_are_assigned_in_agent_order_or_by_agent_id() -> None:
     by_agent = {"L1N1": first, "L2N1": first, "L2N2": two, "L2N3": two}
     report = await consilience.deliberate("Why?", protocol, model=by_agent)
     assert [a.model for a in report.agents] == ["one", "one", "two", "two"]
-    with pytest.raises(SettingsError, match="L2N3 has none"):
+    with pytest.raises(SettingsError, match="none for L2N3"):
         await consilience.deliberate("Why?", protocol, model={"L1N1": first, "L2N1": first, "L2N2": two})
 
 

@@ -59,7 +59,7 @@ from consilience.cli.settings import (
 )
 from consilience.deliberation import AUTO_PANEL, Deliberation
 from consilience.domain.agents import Agent, in_dealing_order
-from consilience.domain.errors import SessionBusy, SettingsError, UnavailableModel, UnknownName
+from consilience.domain.errors import SessionBusy, SettingsError, UnavailableModel, UnknownName, UserError
 from consilience.domain.events import SessionStarted
 from consilience.domain.messages import FILE, Source
 from consilience.domain.outcome import Estimate, Limits, StopReason
@@ -67,7 +67,7 @@ from consilience.domain.panels import Panel
 from consilience.domain.report import LedgerReport, Report, UsageTotals
 from consilience.engine import fork as forks
 from consilience.engine.protocol import Protocol, check_phases, find_protocol, recorded_protocol, report_type
-from consilience.engine.seats import choose_detail, seat_warnings
+from consilience.engine.seats import choose_detail, of_persona, seat_warnings
 from consilience.engine.templates import recorded_templates
 from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
@@ -271,7 +271,10 @@ def _choose_models(
     keys = not request.dry_run
     for agent in agents:
         if origins.get(agent.id) == PERSONA:
-            check_models([agent.model], keys=keys, origin=f"the model of the persona {agent.persona}")
+            try:
+                check_models([agent.model], keys=keys)
+            except UserError as error:
+                raise of_persona(error, agent, f"--agent {agent.id}=MODEL") from None
     check_models(models.values(), keys=keys, origin=choice.why if choice.name else "")
     check_models(unassigned_models(request, agents), keys=False)
     return models, choice, origins
