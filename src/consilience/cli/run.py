@@ -80,7 +80,7 @@ from consilience.reporting.formatting import count
 from consilience.reporting.session_state import SessionState, fold_events
 from consilience.targets import Target
 
-COMMON = frozenset({"model", "models", "source", "max_cost", "out", "open", "dry_run"})
+COMMON = frozenset({"model", "models", "source", "max_cost", "out", "panel", "dry_run"})
 """With the first `COMMON_SETTINGS` settings of the protocol, the ten options that `--help` shows."""
 
 COMMON_SETTINGS = 3
