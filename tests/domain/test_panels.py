@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,8 @@ def test_a_shipped_panel_suits_small_models(name: str) -> None:
 
 def test_no_two_shipped_personas_are_alike() -> None:
     personas = [persona for name in shipped_panels() for persona in load_panel(name).personas]
-    assert len({persona.name for persona in personas}) == len(personas)
+    names = Counter(persona.name for persona in personas)
+    assert [name for name, n in names.items() if n > 1] == [], "the same name in two shipped panels"
     for combination, other in itertools.combinations(personas, 2):
         first, second = set(combination.description.lower().split()), set(other.description.lower().split())
         assert len(first & second) / len(first | second) < 0.35, f"{combination.name} repeats {other.name}"
