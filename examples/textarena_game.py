@@ -1,4 +1,4 @@
-"""A two-player game of TextArena, played to its end: a panel that deliberates on every move against a simple opponent.
+"""A two-player game of TextArena, played to its end: an agent that deliberates on every move against a simple opponent.
 
 pip install 'consilience[textarena,local]'
 python examples/textarena_game.py --model local
@@ -43,12 +43,12 @@ def main(arguments: list[str] | None = None) -> dict[int, int]:
     parser.add_argument("--game", default="TicTacToe-v0", help="a two-player game that says which moves are open")
     parser.add_argument("--model", help="as for `consilience --model`; the one that it would choose if none is named")
     args = parser.parse_args(arguments)
-    panel = DeliberatingAgent(
+    agent = DeliberatingAgent(
         Emergence(children=2, max_rounds=1, perspectives=PANEL, reply_tokens=160), model=args.model
     )
-    rewards, reason = play(args.game, panel, FirstSquare())
-    print(f"{reason} Rewards: {rewards}. Moves that named none of the open ones: {panel.stray}.")
-    print(f"See what the panel said: consilience show {panel.sessions[-1]}")
+    rewards, reason = play(args.game, agent, FirstSquare())
+    print(f"{reason} Rewards: {rewards}. Moves that named none of the open ones: {agent.stray}.")
+    print(f"See what the agent said: consilience show {agent.sessions[-1]}")
     return rewards
 
 

@@ -36,6 +36,7 @@ def test_run_sync_records_in_the_default_journal(home: Path) -> None:
         "Why?", consilience.Emergence(children=2, max_rounds=1), model=model(), panel="markets"
     )
     assert report.answer
+    assert any(warning.startswith("personas without a seat: ") for warning in report.warnings)
     assert (home / "journal.db").exists()
     again = asyncio.run(consilience.replay(report.session))
     assert again.digest() == report.digest()
@@ -163,7 +164,7 @@ async def test_models_are_assigned_in_agent_order_or_by_agent_id() -> None:
     by_agent = {"L1N1": first, "L2N1": first, "L2N2": two, "L2N3": two}
     report = await consilience.deliberate("Why?", protocol, model=by_agent)
     assert [a.model for a in report.agents] == ["one", "one", "two", "two"]
-    with pytest.raises(SettingsError, match="L2N3 has none"):
+    with pytest.raises(SettingsError, match="none for L2N3"):
         await consilience.deliberate("Why?", protocol, model={"L1N1": first, "L2N1": first, "L2N2": two})
 
 

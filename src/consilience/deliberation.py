@@ -27,7 +27,15 @@ from consilience.engine import fork as forks
 from consilience.engine import runner, validation
 from consilience.engine.protocol import Protocol, ReportingProtocol
 from consilience.engine.runner import Models, Options
-from consilience.engine.seats import SeatModel, choose_detail, make_seats, request_deadline, with_own_models
+from consilience.engine.seats import (
+    SeatModel,
+    choose_detail,
+    make_seats,
+    models_by_agent,
+    request_deadline,
+    seat_warnings,
+    with_own_models,
+)
 from consilience.engine.sent_prompts import SentPrompt, sent_prompts
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import document_refs, number_documents
@@ -58,6 +66,7 @@ class Deliberation(Generic[R]):
     _: KW_ONLY
     model: Models | None = None
     """One model for all agents, several to assign in turn in the order of `report.agents`, or one per agent id; names or models.
+    In a mapping the id `"*"` stands for all agents not named.
 
     None: for a new session the model that the command line would use, for an existing session the recorded models.
     """
@@ -239,10 +248,9 @@ class Deliberation(Generic[R]):
         It calls the model of the first agent with the documents that all agents may see.
         """
         protocol, model = self._checked(), self.model
-        if isinstance(model, Mapping):
-            model = model[protocol.agents(None)[0].id]
-        elif isinstance(model, Sequence) and not isinstance(model, str):
-            model = model[0]
+        if model is not None:
+            agents = protocol.agents(None)
+            model = models_by_agent(agents, model)[agents[0].id]
         return Deliberation(
             Propose(personas=min(max(len(protocol.first_speakers), MIN_PERSONAS), MAX_PERSONAS)),
             model=model,
@@ -302,7 +310,7 @@ class Deliberation(Generic[R]):
         protocol = self._checked(task=task, session=session).with_panel(panel)
         agents = protocol.agents(panel)
         sources = validation.load_sources(self.sources)
-        validation.check_seats(sources, [agent.id for agent in agents])
+        validation.check_seats(sources, agents)
         models = with_own_models(agents, choose(os.environ, {}).name if self.model is None else self.model)
         detail = choose_detail(options.detail, agents, models)
         protocol = protocol.with_detail(detail)
@@ -313,6 +321,7 @@ class Deliberation(Generic[R]):
             seed=self.seed,
             limits=self._limits,
             quorum=self.quorum,
+            warnings=seat_warnings(protocol, panel),
             encoder=runner.encoder_for(protocol, self.encoder),
             templates=protocol.load_templates(self.prompts, detail),
             detail=detail,

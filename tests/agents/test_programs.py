@@ -150,6 +150,17 @@ async def test_failing_program_reports_its_stderr(monkeypatch: pytest.MonkeyPatc
         await reply(python("import os; os.kill(os.getpid(), 9)"))
 
 
+async def test_failing_program_with_a_relative_path_is_explained_and_its_cost_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clerk.py").write_text("print('yes')")
+    report = await consilience.deliberate("Is it so?", consilience.Solo(), model=f"exec:{sys.executable} clerk.py")
+    (failed,) = report.failed_calls
+    assert "(it runs in an empty temporary directory, so clerk.py must be an absolute path): " in failed.detail
+    assert report.ledger.actual.cost is None
+
+
 async def test_failing_program_is_not_retried(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with pytest.raises(ProviderError):

@@ -269,7 +269,9 @@ def test_failed_session_names_the_fork_that_makes_the_failed_calls_again(cli: Cl
     town.reply = lambda request: Rejected("the key is wrong")
     failed = cli(*RUN)
     id = recorded()[-1]
-    assert f"To make the failed calls again: `consilience fork {id} --at end`." in failed.stdout
+    assert (
+        f"To make the failed calls again, once their cause is fixed: `consilience fork {id} --at end`." in failed.stdout
+    )
     town.reply = whole
     forked = cli("fork", id, "--at", "end")
     assert "0 replies inherited, not paid for again; 2 calls without a reply made again" in forked.stderr

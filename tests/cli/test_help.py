@@ -238,7 +238,7 @@ def test_help_shows_common_options_and_help_all_shows_all(cli: Cli, protocol: st
         for option in ("--help", "--help-all")
     )
     assert len(few - {"--help", "--help-all"}) <= 10
-    assert {"--model", "--source", "--max-cost", "--out", "--dry-run", "--help-all"} <= few
+    assert {"--model", "--source", "--max-cost", "--out", "--panel", "--dry-run", "--help-all"} <= few
     assert few - {"--help-all"} < everything
     assert {"--phase-limit", "--human-deadline", "--env-file"} <= everything - few
     assert "Show all" in cli(protocol, "--help").stdout

@@ -204,13 +204,20 @@ def test_personas_are_assigned_to_leaves(cli: Cli, town: Town) -> None:
 def test_unused_personas_of_a_panel_are_named(cli: Cli, town: Town) -> None:
     result = cli("emergence", TASK, *QUICK, "--panel", "policy", "--children", "2")
     assert result.exit_code == 0
-    line = "Personas without a seat: Implementing official, Civil-liberties lawyer, Policy historian."
-    assert f"{line} To give each one a seat: --children 5." in result.stderr.splitlines()
+    warning = (
+        "ersonas without a seat: Implementing official, Civil-liberties lawyer, Policy historian; "
+        "to give each one a seat, set children to 5"
+    )
+    assert (result.stdout + result.stderr).count("ersonas without a seat") == 1
+    assert f"P{warning}." in " ".join(result.stdout.split())
+    (session,) = json.loads(cli("sessions", "list", "--json").stdout)
+    report = json.loads(cli("show", session["session"], "--json").stdout)
+    assert f"p{warning}" in report["warnings"]
 
 
 def test_unused_personas_of_a_protocol_of_one_seat_are_named_without_a_setting(cli: Cli, town: Town) -> None:
     result = cli("solo", TASK, "--model", MODEL, "--panel", "policy", "--dry-run")
-    assert "Policy historian. Name fewer personas, or use a protocol with more seats." in result.stdout
+    assert "Policy historian; name fewer personas, or use a protocol with more seats." in result.stdout
 
 
 def test_prompts_option_replaces_templates(cli: Cli, town: Town, here: Path) -> None:

@@ -71,6 +71,32 @@ def test_plan_lists_models_of_personas_with_their_cost(run: Run, monkeypatch: py
     assert (over["agents"][0]["model"], over["paid"], over["named"]) == ("exec:true", [], {"cfo": "--agent"})
 
 
+def test_missing_key_of_a_persona_names_the_persona_and_its_seat(run: Run) -> None:
+    persona = ("--persona", "Clerk: You count.", "--persona", "CFO: You ask who pays. [model=openai:gpt-4o-mini]")
+    common = ("emergence", TASK, "--model", "exec:cat", "--children", "2", *persona)
+    refused = run(*common)
+    assert refused.code == 2
+    assert "openai:gpt-4o-mini needs a key, and none is set. Where: the model of the persona CFO (L2N2)." in refused.err
+    assert refused.err.endswith("local needs none. For another model of this seat: --agent L2N2=MODEL.")
+    plan = " ".join(run(*common, "--dry-run").out.split())
+    assert "Key not set: OPENAI_API_KEY, for openai:gpt-4o-mini" in plan
+    assert "Model: exec:cat (as asked), openai:gpt-4o-mini" in plan
+    assert "Cost: at most" in plan
+    assert json.loads(run(*common, "--dry-run", "--json").out)["missing_keys"] == {
+        "openai:gpt-4o-mini": "OPENAI_API_KEY"
+    }
+    wrong = run(*common, "--agent", "cfo=local")
+    assert "Agents: L1N1, L2N1 (Clerk), L2N2 (CFO)." in wrong.err
+
+
+def test_unknown_price_and_program_are_told_once(run: Run) -> None:
+    persona = ("--persona", "CFO: You pay. [model=http://127.0.0.1:1/v1#it]")
+    refused = run("council", TASK, "--model", "exec:cat", *persona)
+    known = "the price of http://127.0.0.1:1/v1#it is not known; exec:cat may spend money of its own"
+    assert f"({known})" in refused.err
+    assert "named by personas: http://127.0.0.1:1/v1#it (cfo) ·" in refused.err
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -106,6 +106,28 @@ def test_panels_list_and_show_print_panels(cli: Cli, here: Path) -> None:
     assert "\x1b" not in output
 
 
+@pytest.mark.parametrize(("group", "name"), [("panels", "policy"), ("hierarchies", "document")])
+def test_show_with_toml_prints_a_file_to_start_from(cli: Cli, here: Path, group: str, name: str) -> None:
+    text = cli(group, "show", name, "--toml").stdout
+    (here / "mine.toml").write_text(text)
+    assert cli(group, "show", "mine.toml").stdout == cli(group, "show", name).stdout
+    (here / "mine.toml").write_text(f"{text}x")
+    assert f"compare with a shipped {group[:5]}" in cli(group, "show", "mine.toml").stderr
+    assert " --toml." in cli(group, "show", "mine.toml").stderr
+
+
+@pytest.mark.parametrize("model", ["gpt-5-mini", "local:nonesuch", "opanai:x"])
+def test_panel_with_a_misspelt_model_is_refused_when_shown(cli: Cli, here: Path, model: str) -> None:
+    (here / "mine.toml").write_text(
+        f'name = "m"\ndescription = "d"\n[[personas]]\nname = "Clerk"\ndescription = "You."\nmodel = "{model}"\n'
+    )
+    shown = cli("panels", "show", "mine.toml")
+    assert shown.exit_code == 2
+    assert "Where: the model of the persona Clerk." in shown.stderr
+    (here / "mine.toml").write_text((here / "mine.toml").read_text().replace(model, "openai:gpt-5-mini"))
+    assert cli("panels", "show", "mine.toml").exit_code == 0
+
+
 @pytest.mark.parametrize("group", ["panels", "models", "hierarchies", "sessions"])
 def test_group_without_a_command_lists(cli: Cli, town: Town, group: str) -> None:
     assert cli("solo", TASK, "--model", MODEL).exit_code == 0  # so that there is a session to list

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,8 @@ def test_a_shipped_panel_suits_small_models(name: str) -> None:
 
 def test_no_two_shipped_personas_are_alike() -> None:
     personas = [persona for name in shipped_panels() for persona in load_panel(name).personas]
-    assert len({persona.name for persona in personas}) == len(personas)
+    names = Counter(persona.name for persona in personas)
+    assert [name for name, n in names.items() if n > 1] == [], "the same name in two shipped panels"
     for combination, other in itertools.combinations(personas, 2):
         first, second = set(combination.description.lower().split()), set(other.description.lower().split())
         assert len(first & second) / len(first | second) < 0.35, f"{combination.name} repeats {other.name}"
@@ -251,7 +253,11 @@ def test_invalid_toml_error_has_line_and_column(tmp_path: Path, text: str, place
         ("[[personas]]", "[[persona]]", "unknown key 'persona' (did you mean 'personas'?)"),
         ('name = "First customer"', "", "persona 2 has no 'name'"),
         ('name = "First customer"', 'name = ""', "'name' of persona 2 is empty"),
-        ('name = "First customer"', 'name = "sceptical cfo"', "personas 1 and 2 are both named 'sceptical cfo'"),
+        (
+            'name = "First customer"',
+            'name = "sceptical cfo"',
+            "personas 1 and 2 are named 'Sceptical CFO' and 'sceptical cfo', the same but for capitals",
+        ),
         (
             'description = "You ask what it does for you today."',
             'desciption = "You ask."',
@@ -298,6 +304,37 @@ def test_all_panel_errors_are_reported_up_to_a_limit(tmp_path: Path) -> None:
 
 def test_empty_panel_file_is_refused(tmp_path: Path) -> None:
     assert "the panel has no 'name'; the panel has no 'description'" in panel_error(tmp_path, "")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (
+            {"horizont": "1"},
+            "the persona (CFO) has an unknown key 'horizont' (did you mean 'horizon'?). Fields of a Persona:",
+        ),
+        (
+            {"model": object()},
+            "must be the name of a model, not a object; an object is given by agent, in Python: model={ID: OBJECT}.",
+        ),
+        (
+            {"model": "exec:cat"},
+            "'model' of the persona (CFO) names a program; seat it yourself: --agent ID=exec:COMMAND, in Python model={ID: ",
+        ),
+    ],
+)
+def test_invalid_persona_field_is_named_in_python(fields: dict[str, object], expected: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Persona(name="CFO", description="You ask.", **fields)  # type: ignore[arg-type]
+    assert expected in str(caught.value)
+    persona = {"name": "CFO", "description": "You ask.", **fields}
+    with pytest.raises(SettingsError, match=r"persona 1 \(CFO\)"):
+        Panel(name="x", description="y", personas=(persona,))  # type: ignore[arg-type]
+
+
+def test_persona_takes_its_fields_by_name() -> None:
+    with pytest.raises(SettingsError, match=r"by name\. Write Persona\(name=…, description=…\)"):
+        Persona("CFO", "You ask.")  # type: ignore[misc]
 
 
 def test_duplicate_personas_are_refused_in_python() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import consilience
 from consilience.domain.agents import Agent
-from consilience.domain.errors import ServerError, SettingsError, UnknownName
+from consilience.domain.errors import ServerError, SettingsError, UnknownName, UserError
 from consilience.domain.panels import Panel, Persona, load_panel
 from consilience.domain.report import Report
 from consilience.engine import seats
@@ -213,6 +213,35 @@ def test_persona_model_is_used_unless_the_user_names_the_seat() -> None:
     named = {"one": "c", "two": "c", "three": "c", "moderator": "c", "crystallizer": "c"}
     assert with_own_models(agents, named) == named
     assert with_own_models(Council().agents(PANEL), "a") == "a"
+
+
+def test_mapping_of_models_may_name_one_for_all_other_agents() -> None:
+    agents = Council().agents(PANEL_WITH_A_MODEL)
+    assert seats.models_by_agent(agents, seats.with_own_models(agents, {"*": "a", "three": "b"})) == {
+        "one": "exec-not-used:x",
+        "two": "a",
+        "three": "b",
+        "moderator": "a",
+        "crystallizer": "a",
+    }
+    with pytest.raises(SettingsError, match=r"none for two, moderator, crystallizer\. .*one for all agents not named"):
+        seats.models_by_agent(agents, seats.with_own_models(agents, {"three": "b"}))
+    with pytest.raises(SettingsError, match=r"is given for four, but there is no such agent\. .*Agents: one, two"):
+        seats.models_by_agent(agents, {"*": "a", "four": "b"})
+
+
+@pytest.mark.parametrize(("name", "problem"), [("openai:gpt-5-mini", "needs a key"), ("opanai:x", "no provider")])
+def test_unusable_model_of_a_persona_names_the_persona_in_python(name: str, problem: str, store: SqliteStore) -> None:
+    personas = (Persona(name="CFO", description="You ask.", model=name),)
+    here = consilience.Deliberation(
+        consilience.Emergence(children=2),
+        panel=Panel(name="p", description="d", personas=personas),
+        model=model(),
+        store=store,
+    )
+    where = r"Where: the model of the persona CFO \(L2N1\)\. .*model=\{'L2N1': MODEL, '\*': MODEL\}"
+    with pytest.raises(UserError, match=f"{problem}.*{where}"):
+        here.run_sync(TASK)
 
 
 async def test_resume_of_a_session_with_a_persona_model_needs_only_the_other_model(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 
 import pytest
@@ -108,7 +109,16 @@ def test_run_in_plain_text_is_degraded_and_claims_no_silent_consent() -> None:
     assert headline(report).endswith(" · 14 of 14 replies not in the requested form**")
     text = markdown(report)
     assert "- Not in the requested form: 14 of 14 replies. " in text
+    assert "Changes of the answer" not in text
     assert "none was declared, but 3 of 3 specialists gave no reply that can hold an objection" in text
+
+
+def test_run_without_any_stance_reports_no_change_of_an_answer() -> None:
+    report, _ = go(TRIO, lambda request: json.dumps({"text": "Yes."}) if request.schema else None)
+    assert report.stop_reason is not StopReason.CONVERGED
+    assert {turn.stance for round in report.rounds for turn in round.agents.values()} == {None}
+    assert [change.stance for change in report.answer_changes] == [None]
+    assert "Changes of the answer" not in markdown(report)
 
 
 def test_single_reply_in_plain_text_is_counted_with_its_agent_and_degrades_nothing() -> None:

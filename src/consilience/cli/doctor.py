@@ -45,6 +45,7 @@ from consilience.models.registry import (
     resolve,
 )
 from consilience.models.weights import CATALOGUE, ENCODERS, installed, locate
+from consilience.reporting.formatting import count
 
 doctor = new_app()
 
@@ -187,7 +188,7 @@ def _journal(path: Path) -> Row:
         store.close()
     except UserError as error:
         return Row("journal", f"{path}: NOT USABLE: {error.what}", fine=False)
-    return Row("journal", f"{path}: ok, {number:,} sessions, {path.stat().st_size / 1e6:.1f} MB")
+    return Row("journal", f"{path}: ok, {count(number, 'session')}, {path.stat().st_size / 1e6:.1f} MB")
 
 
 def _why_not_creatable(path: Path) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 from weakref import WeakSet
@@ -14,16 +13,14 @@ from pydantic import ValidationError
 
 from consilience.cli.errors import notify
 from consilience.cli.options import NewSessionRequest, PlannedRequest, RunRequest, SessionRequest, TargetRequest
-from consilience.cli.settings import option_spelling
 from consilience.deliberation import AUTO_PANEL
-from consilience.domain.agents import Agent
+from consilience.domain.agents import Agent, list_ids
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
 from consilience.domain.messages import Source
-from consilience.domain.outcome import MAX_LIMIT, Limits, LimitsError, SpendingLimits
+from consilience.domain.outcome import EACH, MAX_LIMIT, Limits, LimitsError, SpendingLimits
 from consilience.domain.panels import Panel, Persona, load_panel
 from consilience.domain.paths import too_long
 from consilience.domain.validation import describe_invalid
-from consilience.engine.protocol import Protocol
 from consilience.engine.runner import MAX_TASK_CHARS
 from consilience.engine.sources import MAX_SOURCE_BYTES, decode_text, read_text_file
 from consilience.models.registry import canonical_name
@@ -117,10 +114,9 @@ def read_sources(arguments: Sequence[str], agents: Sequence[Agent], *, noun: str
 
     `noun` is what error messages call an agent.
     """
-    ids = [agent.id for agent in agents]
     sources: list[Source] = []
     for argument in arguments:
-        reader, path = _reader_and_path(argument, ids, noun)
+        reader, path = _reader_and_path(argument, agents, noun)
         only = (reader,) if reader else None
         place = Path(path).expanduser()
         if path != "-" and place.is_dir():
@@ -195,7 +191,7 @@ def read_limits(request: SessionRequest, agents: Sequence[Agent]) -> Limits:
         money=request.max_cost,
         seconds=request.max_time,
         steps=request.max_steps,
-        agents=_spending_limits("--agent-limit", request.agent_limit or (), [agent.id for agent in agents]),
+        agents=_spending_limits("--agent-limit", request.agent_limit or (), agents),
         phases=_spending_limits("--phase-limit", request.phase_limit or ()),
     )
 
@@ -223,10 +219,11 @@ def _one_at_a_time(option: str, form: str, argument: str) -> SettingsError:
     )
 
 
-def _spending_limits(option: str, arguments: Sequence[str], agent_ids: Sequence[str] = ()) -> dict[str, SpendingLimits]:
-    """Return limits by name from `NAME:calls=3,tokens=500`. Names must be among `agent_ids`, unless that is empty."""
+def _spending_limits(option: str, arguments: Sequence[str], agents: Sequence[Agent] = ()) -> dict[str, SpendingLimits]:
+    """Return limits by name from `NAME:calls=3,tokens=500`. Names must be ids of `agents`, unless that is empty."""
     limits: dict[str, SpendingLimits] = {}
-    example = f"Write {option} {agent_ids[-1] if agent_ids else 'lateral_leaves'}:calls=3 (or tokens, cost, time)."
+    ids = [agent.id for agent in agents]
+    example = f"Write {option} {ids[-1] if ids else 'lateral_leaves'}:calls=3 (or tokens, cost, time)."
     for argument in arguments:
         name, _, spec = argument.rpartition(":")
         pairs = [pair.partition("=") for pair in spec.split(",")]
@@ -234,9 +231,9 @@ def _spending_limits(option: str, arguments: Sequence[str], agent_ids: Sequence[
             raise SettingsError(f"{argument!r} is not a limit", where=option, do=example)
         if ":" in name and "," in name:
             raise _one_at_a_time(option, "NAME:calls=N", argument)
-        if agent_ids and name != "*" and name not in agent_ids:
+        if ids and name not in (*ids, EACH):
             raise UnknownName(
-                f"there is no agent {name!r}", where=f"{option} {argument}", do=f"Agents: {_listed(agent_ids)}."
+                f"there is no agent {name!r}", where=f"{option} {argument}", do=f"Agents: {list_ids(agents)}."
             )
         if len({kind for kind, _, _ in pairs}) < len(pairs):
             raise SettingsError(f"{argument!r} names one kind twice", where=option, do="Name each kind once.")
@@ -275,29 +272,6 @@ def unassigned_models(request: PlannedRequest, agents: Sequence[object]) -> list
     return (request.models or [])[len(agents) :]
 
 
-def unseated_personas(protocol: Protocol, panel: Panel | None) -> list[str]:
-    """Return a line on personas for whom there is no seat and the setting that gives each one; the one with the fewest agents."""
-    if panel is None or not (unseated := _unseated(protocol, panel)):
-        return []
-    sizes: dict[str, int] = {}
-    for name, value in protocol.model_dump().items():
-        for number in range(value + 1, value + 1 + len(unseated)) if type(value) is int else ():
-            with suppress(ValidationError):
-                larger = type(protocol).model_validate({**protocol.model_dump(), name: number})
-                if not _unseated(larger, panel):
-                    sizes[f"{option_spelling(name)} {number}"] = len(larger.agents(panel))
-                    break
-    advice = "Name fewer personas, or use a protocol with more seats."
-    if sizes:
-        advice = f"To give each one a seat: {min(sizes, key=sizes.__getitem__)}."
-    return [f"Personas without a seat: {', '.join(unseated)}. {advice}"]
-
-
-def _unseated(protocol: Protocol, panel: Panel) -> list[str]:
-    seated = {agent.persona for agent in protocol.agents(panel)}
-    return [name for name in panel.names if name not in seated]
-
-
 def unused_options(request: SessionRequest, agents: Sequence[Agent]) -> list[str]:
     """Return a sentence for each option that changes nothing."""
     sentences = []
@@ -306,10 +280,6 @@ def unused_options(request: SessionRequest, agents: Sequence[Agent]) -> list[str
     if request.prompts is not None and not any(request.prompts.glob("*.j2")):
         sentences.append(f"No prompt is replaced: {request.prompts} contains no template (NAME.j2).")
     return sentences
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
 
 
 def own_models(option: str, arguments: Sequence[str], agents: Sequence[Agent]) -> dict[str, str]:
@@ -322,29 +292,31 @@ def own_models(option: str, arguments: Sequence[str], agents: Sequence[Agent]) -
             raise SettingsError(
                 f"{argument!r} is not ID=MODEL",
                 where=option,
-                do=f"Write {option} {ids[-1]}=local. Agents: {_listed(ids)}.",
+                do=f"Write {option} {ids[-1]}=local. Agents: {list_ids(agents)}.",
             )
         if any(part.partition("=")[0].strip() in ids for part in name.split(",")[1:]):
             raise _one_at_a_time(option, "ID=MODEL", argument)
         if id not in ids:
-            raise UnknownName(f"there is no agent {id!r}", where=f"{option} {argument}", do=f"Agents: {_listed(ids)}.")
+            raise UnknownName(
+                f"there is no agent {id!r}", where=f"{option} {argument}", do=f"Agents: {list_ids(agents)}."
+            )
         if id in models:
             raise SettingsError(f"the agent {id} has two models", where=option, do="Give it one.")
         models[id] = name
     return models
 
 
-def _reader_and_path(argument: str, ids: Sequence[str], noun: str) -> tuple[str | None, str]:
+def _reader_and_path(argument: str, agents: Sequence[Agent], noun: str) -> tuple[str | None, str]:
     """Return the only agent that reads a document, if it names one, and the path. An existing file may have `=` in its name."""
     id, equals, path = argument.partition("=")
     if not equals or Path(argument).expanduser().exists():
         return None, argument
-    if id in ids:
+    if id in {agent.id for agent in agents}:
         return id, path
     raise SourceError(
         f"there is neither a file {argument!r} nor {noun} {id!r}",
         where="--source",
-        do=f"Write --source FILE, or --source ID=FILE, where ID is {noun}: {_listed(ids)}.",
+        do=f"Write --source FILE, or --source ID=FILE, where ID is {noun}: {list_ids(agents)}.",
     )
 
 

@@ -27,7 +27,7 @@ from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import number_documents
 from consilience.engine.templates import INSTRUCTIONS, Templates
 from consilience.models.endpoints import free_price_hint, in_dollars, parse_endpoint, prices_of
-from consilience.models.providers import account_of, is_endpoint, key_variables, known_providers
+from consilience.models.providers import account_of, is_endpoint, known_providers
 from consilience.models.registry import (
     Choice,
     alternatives,
@@ -39,6 +39,7 @@ from consilience.models.registry import (
     is_program,
     is_workspace,
     maker_of,
+    missing_key,
     paid,
     resolve,
     thinks_by_name,
@@ -50,6 +51,7 @@ from consilience.reporting.formatting import count, describe_agent, describe_age
 from consilience.reporting.markdown import print_markdown
 
 AS_ASKED = "as asked"
+COST_NOT_KNOWN = "cost not known: "
 PERSONA = "its persona"
 """Origin of the model of a seat whose persona names one."""
 
@@ -87,6 +89,8 @@ class RunPlan:
     """What precedes the plan on the first line of the run."""
     details: Sequence[str] = ()
     """What follows it, on lines of their own."""
+    warnings: Sequence[str] = ()
+    """What the report will warn of; shown by a dry run alone."""
     data: Mapping[str, object] = field(default_factory=dict)
     """Further fields of a dry run as JSON."""
     limits_adjustable: bool = True
@@ -100,6 +104,11 @@ class RunPlan:
     @property
     def models_by_agent(self) -> dict[str, str]:
         return {agent.id: agent.model for agent in self.agents}
+
+    @property
+    def missing_keys(self) -> dict[str, str]:
+        """Variables of API keys that are not set, by the model that needs them."""
+        return {name: variables for name in links(self.models) if (variables := missing_key(name))}
 
     @property
     def programs(self) -> list[str]:
@@ -169,9 +178,7 @@ def _check_model(name: str, *, keys: bool) -> None:
             verify(model)
         return
     is_known_provider = provider in known_providers() or provider.startswith("gateway/")
-    variables = key_variables(provider)
-    keyless = keys and paid(name) and variables and not any(os.environ.get(variable) for variable in variables)
-    if not is_known_provider or not model or "," in model or keyless:
+    if not is_known_provider or not model or "," in model or (keys and missing_key(name)):
         resolve(name)  # raises the error that names the problem
 
 
@@ -273,11 +280,10 @@ def price(name: str, tokens_read: int, tokens_written: int) -> float | None:
 
 def first_line(plan: RunPlan) -> str:
     """Return the line that a run prints first: models and why, agents, calls, max cost, unused keys."""
-    choice_note = f" ({plan.why})" if plan.why not in (AS_ASKED, "") else ""
-    by_persona = [f"{agent.id}: {agent.model}" for agent in plan.agents if plan.origins.get(agent.id) == PERSONA]
+    by_persona = [f"{agent.model} ({agent.id})" for agent in plan.agents if plan.origins.get(agent.id) == PERSONA]
     parts = [
         plan.preamble,
-        f"{plan.protocol.name} with {', '.join(plan.models)}{choice_note}",
+        f"{plan.protocol.name} with {_models_words(plan, '' if plan.why == AS_ASKED else plan.why)}",
         "" if plan.preamble else describe_agents(plan.agents),
         f"named by personas: {', '.join(by_persona)}" if by_persona else "",
         f"{plan.detail} prompts{_replaced_words(plan)}",
@@ -290,6 +296,13 @@ def first_line(plan: RunPlan) -> str:
     return " · ".join(filter(None, parts))
 
 
+def _models_words(plan: RunPlan, why: str) -> str:
+    """Return the models; why those were chosen that are not named for single agents, which follow."""
+    shared = list(dict.fromkeys(agent.model for agent in plan.agents if agent.id not in plan.origins))
+    note = f" ({why})" if why and shared else ""
+    return ", ".join(filter(None, (", ".join(shared) + note, *(name for name in plan.models if name not in shared))))
+
+
 def unspent_words(plan: RunPlan) -> str:
     """Return the keys that are set and unused; empty if there are none."""
     unspent = ", ".join(f"{variable} (for --model {allows})" for variable, allows in plan.unspent_keys.items())
@@ -298,17 +311,16 @@ def unspent_words(plan: RunPlan) -> str:
 
 def cost_words(plan: RunPlan, *, free: str = "costs nothing") -> str:
     """Return the max cost, what --max-cost does not bound, and programs of unknown cost; `free` if there is no cost."""
-    words = [
-        amount_words(plan) if plan.paid else "",
-        unbounded_words(plan),
-        programs_words(plan.programs) if plan.programs else "",
-    ]
-    return "; ".join(filter(None, words)) or free
+    amount = amount_words(plan) if plan.paid else ""
+    programs = programs_words(plan.programs) if plan.programs else ""
+    if amount and plan.max_cost is None:
+        programs = programs.removeprefix(COST_NOT_KNOWN)
+    return "; ".join(filter(None, (amount, unbounded_words(plan), programs))) or free
 
 
 def programs_words(programs: Sequence[str]) -> str:
     """`programs` must not be empty."""
-    return f"cost not known: {', '.join(programs)} may spend money of {'its' if len(programs) == 1 else 'their'} own"
+    return f"{COST_NOT_KNOWN}{', '.join(programs)} may spend money of {'its' if len(programs) == 1 else 'their'} own"
 
 
 def amount_words(plan: RunPlan) -> str:
@@ -353,7 +365,8 @@ def dry_run(plan: RunPlan) -> str:
         "",
         f"- Topology: {shape.kind}, {count(len(shape.agents), 'agent')} on {count(levels, 'level')}",
         *(f"- Setting: {setting_words(plan.protocol, name)}, in {path}" for name, path in plan.configured.items()),
-        f"- Model: {', '.join(plan.models)}" + (f" ({plan.why})" if plan.why else ""),
+        f"- Model: {_models_words(plan, plan.why)}",
+        *(f"- Key not set: {variables}, for {name}" for name, variables in plan.missing_keys.items()),
         f"- Prompts: {plan.detail}{_replaced_words(plan)}",
         f"- {plan.replies[:1].upper()}{plan.replies[1:]}",
         f"- Calls estimated: {format_range(plan.estimate.min, plan.estimate.max)}"
@@ -363,10 +376,9 @@ def dry_run(plan: RunPlan) -> str:
     ]
     if plan.protocol.outlook:
         lines.append(f"- {plan.protocol.outlook[:1].upper()}{plan.protocol.outlook[1:]}")
-    if plan.unspent_keys:
-        unspent = ", ".join(f"{name} (would allow --model {allows})" for name, allows in plan.unspent_keys.items())
-        lines.append(f"- Keys that are set and would not be used: {unspent}")
+    lines += [f"- Key set, not used: {name}, for --model {allows}" for name, allows in plan.unspent_keys.items()]
     lines += [f"- {line}" for line in (plan.preamble, *plan.details) if line]
+    lines += [f"- {warning[:1].upper()}{warning[1:]}." for warning in plan.warnings]
     return "\n".join(lines) + "\n"
 
 
@@ -399,10 +411,12 @@ def dry_run_json(plan: RunPlan) -> dict[str, object]:
         "limits": plan.limits.model_dump(mode="json"),
         **cost_json(plan),
         "unspent_keys": dict(plan.unspent_keys),
+        "missing_keys": plan.missing_keys,
         "detail": plan.detail,
         "replaced_prompts": list(plan.templates.replaced),
         "replies": plan.replies,
         "named": dict(plan.origins),
+        "warnings": list(plan.warnings),
         **plan.data,
     }
 

@@ -28,7 +28,6 @@ from consilience.cli.inputs import (
     target_lines,
     task_of,
     unassigned_models,
-    unseated_personas,
 )
 from consilience.cli.options import (
     FindingsRequest,
@@ -60,7 +59,7 @@ from consilience.cli.settings import (
 )
 from consilience.deliberation import AUTO_PANEL, Deliberation
 from consilience.domain.agents import Agent, in_dealing_order
-from consilience.domain.errors import SessionBusy, SettingsError, UnavailableModel, UnknownName
+from consilience.domain.errors import SessionBusy, SettingsError, UnavailableModel, UnknownName, UserError
 from consilience.domain.events import SessionStarted
 from consilience.domain.messages import FILE, Source
 from consilience.domain.outcome import Estimate, Limits, StopReason
@@ -69,7 +68,7 @@ from consilience.domain.report import LedgerReport, Report, UsageTotals
 from consilience.engine import fork as forks
 from consilience.engine.protocol import Protocol, check_phases, find_protocol, recorded_protocol, report_type
 from consilience.engine.runner import start_event
-from consilience.engine.seats import choose_detail
+from consilience.engine.seats import choose_detail, of_persona, seat_warnings
 from consilience.engine.templates import recorded_templates
 from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
@@ -82,7 +81,7 @@ from consilience.reporting.formatting import count
 from consilience.reporting.session_state import SessionState, fold_events
 from consilience.targets import Target
 
-COMMON = frozenset({"model", "models", "source", "max_cost", "out", "open", "dry_run"})
+COMMON = frozenset({"model", "models", "source", "max_cost", "out", "panel", "dry_run"})
 """With the first `COMMON_SETTINGS` settings of the protocol, the ten options that `--help` shows."""
 
 COMMON_SETTINGS = 3
@@ -256,9 +255,9 @@ def _prepare(
     details = target_lines(target) if target else []
     if request.panel == AUTO_PANEL:
         details.append("A panel is proposed first, by one additional call.")
-    details += unseated_personas(protocol, panel)
+    plan = replace(plan, details=details, warnings=seat_warnings(protocol, panel))
     data = target_json(target) if target else {}
-    return task, deliberation, replace(plan, configured=configured, origins=origins, details=details, data=data)
+    return task, deliberation, replace(plan, configured=configured, origins=origins, data=data)
 
 
 def _choose_models(
@@ -273,7 +272,10 @@ def _choose_models(
     keys = not request.dry_run
     for agent in agents:
         if origins.get(agent.id) == PERSONA:
-            check_models([agent.model], keys=keys, origin=f"the model of the persona {agent.persona}")
+            try:
+                check_models([agent.model], keys=keys)
+            except UserError as error:
+                raise of_persona(error, agent, f"--agent {agent.id}=MODEL") from None
     check_models(models.values(), keys=keys, origin=choice.why if choice.name else "")
     check_models(unassigned_models(request, agents), keys=False)
     return models, choice, origins

@@ -199,6 +199,8 @@ class _Lines:
 
 panels, hierarchies = new_app(ListingGroup), new_app(ListingGroup)
 
+TomlOption = Annotated[bool, typer.Option("--toml", help="Print the TOML file instead, to start one of your own.")]
+
 
 @panels.callback()
 def _panels() -> None:
@@ -214,23 +216,35 @@ def _list_panels(as_json: JsonOption = False) -> None:
     rows = [{"name": n, "description": p.description, "personas": list(p.names)} for n, p in panels.items()]
     width = max(map(len, panels))
     lines = [f"{n:<{width}}  {len(p.personas):>2} personas  {p.description}" for n, p in panels.items()]
+    lines += [
+        f'Use a panel with --panel NAME: consilience emergence "Should we …?" --panel {rows[0]["name"]}',
+        "Start one of your own: consilience panels show NAME --toml > mine.toml, then --panel mine.toml.",
+    ]
     print_result(rows, "\n".join(lines), as_json=as_json)
 
 
 @panels.command("show")
 def _show_panel(
-    name: Annotated[str, argument("A shipped panel or a TOML file.", "NAME|FILE")], as_json: JsonOption = False
+    name: Annotated[str, argument("A shipped panel or a TOML file.", "NAME|FILE")],
+    toml: TomlOption = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Show the personas of a panel, in order of importance."""
-    from consilience.domain.panels import load_panel
+    """Check a panel and show its personas, in order of importance."""
+    from consilience.cli.plan import check_models
+    from consilience.domain.panels import CATALOG, load_panel
 
     panel = load_panel(name)
+    for persona in panel.personas:
+        check_models(
+            [persona.model] if persona.model else [], keys=False, origin=f"the model of the persona {persona.name}"
+        )
     lines = [f"{panel.name}: {panel.description}"]
     for persona in panel.personas:
         lines += ["", f"  {persona.name}", f"    {persona.description}"]
         fields = persona.model_dump(exclude={"name", "description"}, exclude_defaults=True)
         lines += [f"    {n}: {', '.join(v) if isinstance(v, tuple) else v}" for n, v in fields.items()]
-    print_result(panel.model_dump(mode="json"), "\n".join(lines), as_json=as_json)
+    text = CATALOG.text(name) if toml else "\n".join(lines)
+    print_result(panel.model_dump(mode="json"), text.rstrip("\n"), as_json=as_json and not toml)
 
 
 @hierarchies.callback()
@@ -254,10 +268,12 @@ def _list_hierarchies(as_json: JsonOption = False) -> None:
 
 @hierarchies.command("show")
 def _show_hierarchy(
-    name: Annotated[str, argument("A shipped hierarchy or a TOML file.", "NAME|FILE")], as_json: JsonOption = False
+    name: Annotated[str, argument("A shipped hierarchy or a TOML file.", "NAME|FILE")],
+    toml: TomlOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the roles of a hierarchy, each below its parents. A role with several parents appears below each."""
-    from consilience.domain.hierarchies import load_hierarchy
+    from consilience.domain.hierarchies import CATALOG, load_hierarchy
 
     hierarchy = load_hierarchy(name)
     lines = [f"{hierarchy.name}: {hierarchy.description}"]
@@ -271,7 +287,8 @@ def _show_hierarchy(
             describe(child, depth + 1)
 
     describe(hierarchy.coordinator, 1)
-    print_result(hierarchy.model_dump(mode="json"), "\n".join(lines), as_json=as_json)
+    text = CATALOG.text(name) if toml else "\n".join(lines)
+    print_result(hierarchy.model_dump(mode="json"), text.rstrip("\n"), as_json=as_json and not toml)
 
 
 schema = new_app()

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from consilience.domain.validation import Frozen
 
 MAX_POINT_OF_VIEW_CHARS = 40
+MAX_LISTED_IDS = 12
 
 _NUMBERED = re.compile(r"([A-Z]\d+)+")
 """An id that only numbers a seat: `L2N1`, `S1`."""
@@ -75,6 +76,15 @@ def point_of_view(agent: Agent) -> str:
     if len(words) > MAX_POINT_OF_VIEW_CHARS:
         words = f"{words[: MAX_POINT_OF_VIEW_CHARS - 1].rstrip()}…"
     return words or agent.role
+
+
+def list_ids(agents: Iterable[Agent]) -> str:
+    """Return the ids for an error message, an id that only numbers a seat with its persona: `L2N4 (Head of hospital IT)`."""
+    names = [
+        f"{agent.id} ({agent.persona})" if agent.persona and _NUMBERED.fullmatch(agent.id) else agent.id
+        for agent in agents
+    ]
+    return ", ".join(names[:MAX_LISTED_IDS]) + (", …" if len(names) > MAX_LISTED_IDS else "")
 
 
 def seat_names(agents: Iterable[Agent]) -> dict[str, str]:

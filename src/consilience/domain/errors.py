@@ -91,6 +91,8 @@ class ProviderError(ConsilienceError):
     """Seconds between these requests, set by the limiter."""
     completion: object | None = None
     """A reply that was received and paid for nevertheless."""
+    cost_unknown: bool = False
+    """Whether the failed request may have cost money that nobody reports."""
 
     def __init__(self, detail: str = "", *, retry_after: float | None = None) -> None:
         self.detail = replace_surrogates(detail) or type(self).__name__

@@ -118,6 +118,8 @@ class SessionStarted(Event):
     templates: dict[str, str]
     replaced_templates: tuple[str, ...] = ()
     """Names of those that come from a directory of the user; empty in sessions recorded before this field."""
+    warnings: tuple[str, ...] = ()
+    """Warnings of the report that were known before the first call."""
     prices: dict[str, tuple[float, float]] = {}
     """US dollars per input and output token, by agent."""
     steps: dict[str, int] = {}
@@ -439,10 +441,8 @@ def decode_event(body: str, seq: int) -> AnyEvent:
 
 
 def canonical(events: Iterable[Event]) -> list[dict[str, object]]:
-    """Return events of canonical types by (place, type, attempt), without `seq`, incidental fields, and fields with their default.
-
-    Without defaults, a field added by a later version does not change the digest of an older journal.
-    """
+    """Return events of canonical types by (place, type, attempt), without `seq`, incidental fields, and fields with their default:
+    a field added by a later version does not change the digest of an older journal."""
     canonical_events = [event for event in events if event.canonical]
     canonical_events.sort(key=lambda event: (place_key(event.place), event.type, getattr(event, "attempt", 0)))
     return [

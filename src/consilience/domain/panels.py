@@ -18,7 +18,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from consilience.domain.agents import Agent
@@ -45,23 +45,37 @@ PersonaName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS), Aft
 Description = Annotated[str, Field(min_length=1, max_length=MAX_DESCRIPTION_CHARS)]
 
 
+def _is_name(model: object) -> object:
+    if not isinstance(model, str):
+        raise PydanticCustomError(
+            "no_name",
+            "must be the name of a model, not {kind}; an object is given by agent, in Python: model={ID: OBJECT}",
+            {"kind": f"{model!r:.60}" if isinstance(model, int | float | list | dict) else f"a {type(model).__name__}"},
+        )
+    return model
+
+
 def _no_program(name: str) -> str:
     links = [link.strip() for link in name.split("|")]
-    if any(link.startswith("exec:") for link in links):
-        raise PydanticCustomError("no_program", "names a program; seat it yourself: --agent ID=exec:COMMAND")
-    if any(link.startswith("workspace:") for link in links):
-        raise PydanticCustomError("no_workspace", "names a workspace; seat it yourself: --agent ID=workspace:DIR")
+    for kind, form in (("program", "exec:COMMAND"), ("workspace", "workspace:DIR")):
+        if any(link.startswith(f"{form.partition(':')[0]}:") for link in links):
+            way = f"--agent ID={form}, in Python model={{ID: {form!r}}}"
+            raise PydanticCustomError("not_of_a_persona", f"names a {kind}; seat it yourself: {way}")
     return name
 
 
 Passage = Annotated[str, Field(min_length=1, max_length=MAX_FIELD_CHARS)]
 ModelName = Annotated[
-    str, Field(min_length=1, max_length=MAX_FIELD_CHARS), AfterValidator(_one_line), AfterValidator(_no_program)
+    str,
+    BeforeValidator(_is_name),
+    Field(min_length=1, max_length=MAX_FIELD_CHARS),
+    AfterValidator(_one_line),
+    AfterValidator(_no_program),
 ]
 
 
 class Persona(UserWritten):
-    """A point of view."""
+    """The point of view of one agent, an entry of a `Panel`; its fields are part of every prompt of the agent, except `model`."""
 
     name: PersonaName
     """A short neutral role."""
@@ -98,7 +112,7 @@ class Persona(UserWritten):
 
 
 class Panel(UserWritten):
-    """Personas in order of importance: a protocol with fewer seats than personas takes the first ones."""
+    """A named set of 1 to 64 personas in order of importance: a protocol with fewer seats than personas takes the first ones."""
 
     name: PersonaName
     description: Description
@@ -131,10 +145,16 @@ class Panel(UserWritten):
         for number, name in enumerate(self.names, start=1):
             earlier = first.setdefault(name.casefold(), number)
             if earlier != number:
+                former = self.names[earlier - 1]
+                same = (
+                    f"both named '{name}'"
+                    if name == former
+                    else f"named '{former}' and '{name}', the same but for capitals"
+                )
                 raise PydanticCustomError(
                     "duplicate_persona",
-                    "personas {earlier} and {number} are both named '{name}'",
-                    {"earlier": earlier, "number": number, "name": name},
+                    "personas {earlier} and {number} are {same}",
+                    {"earlier": earlier, "number": number, "same": same},
                 )
         return self
 

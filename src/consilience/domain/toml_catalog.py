@@ -52,30 +52,35 @@ class TomlCatalog(Generic[M]):
         A text that ends in `.toml` or contains a path separator is a path. Any other text is a shipped name, or else a file.
         Raises `UnknownName` if there is neither, `SettingsError` if the file is unreadable, not TOML, or invalid.
         """
-        table, where = self._table(name_or_path)
+        data, where = self._data(name_or_path)
+        table = self._parse(data, where)
         try:
             return self.model.model_validate(table)
         except ValidationError as error:
             raise SettingsError(self.describe(error, table), where=where, do=self.content) from None
 
+    def text(self, name_or_path: str | Path) -> str:
+        """Return the TOML text of a shipped name or a file, as `load` finds it. Raises as `load`."""
+        self.load(name_or_path)
+        return self._data(name_or_path)[0].decode("utf-8-sig")
+
     def describe(self, error: ValidationError, table: object) -> str:
         """Return why a table is not valid."""
         return f"invalid {self.noun}: {describe_invalid(error, table, model=self.model, owner=f'the {self.noun}')}"
 
-    def _table(self, name_or_path: str | Path) -> tuple[dict[str, Any], str]:
-        """Return the table and its place in words."""
+    def _data(self, name_or_path: str | Path) -> tuple[bytes, str]:
+        """Return the bytes of the file and its place in words."""
         if isinstance(name_or_path, str):
             if not name_or_path.strip():
                 raise SettingsError(f"the name of the {self.noun} is empty", do=self._choices())
             if not _looks_like_path(name_or_path):
                 if name_or_path in self.names():
                     shipped = self._shipped() / f"{name_or_path}.toml"
-                    where = f"shipped {self.noun} {name_or_path}"
-                    return self._parse(shipped.read_bytes(), where), where
+                    return shipped.read_bytes(), f"shipped {self.noun} {name_or_path}"
                 if not os.path.isfile(name_or_path):
                     self._unknown(name_or_path)
         path = Path(os.path.expanduser(name_or_path))
-        return self._parse(self._read(path), str(path)), str(path)
+        return self._read(path), str(path)
 
     def _shipped(self) -> Traversable:
         return files("consilience") / self.folder
@@ -118,7 +123,8 @@ class TomlCatalog(Generic[M]):
             raise SettingsError(
                 f"the {self.noun} file is not valid TOML: {problem}",
                 where=f"{where}, {place}",
-                do=f"Correct that line, or compare with a shipped {self.noun}.",
+                do=f"Correct that line, or compare with a shipped {self.noun}: "
+                f"consilience {self.folder} show {self.names()[0]} --toml.",
             ) from None
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from consilience.domain.errors import SettingsError
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -37,10 +39,35 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
+class InvalidFields(SettingsError, ValueError):
+    """Invalid fields of a `UserWritten` model, with their `cause`. A `ValueError`, as pydantic expects of a nested model."""
+
+    def __init__(self, model: type[BaseModel], fields: Mapping[str, object], cause: ValidationError) -> None:
+        self.cause = cause
+        owner = f"the {model.__name__.lower()}{_name_words(fields)}"
+        do = f"Fields of a {model.__name__}: {', '.join(model.model_fields)}."
+        super().__init__(describe_invalid(cause, fields, model=model, owner=owner), do=do)
+
+
 class UserWritten(Frozen):
-    """A model that a user writes in a file: unknown keys are refused, and white space around texts does not count."""
+    """A model that a user writes, in a file or in Python: unknown keys are refused, and white space around texts does not count.
+
+    The constructor raises `SettingsError`.
+    """
 
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
+
+    if not TYPE_CHECKING:  # a type checker derives it from the fields
+
+        def __init__(self, /, *values: object, **fields: object) -> None:
+            name = type(self).__name__
+            if values:
+                required = (f"{key}=…" for key, field in type(self).model_fields.items() if field.is_required())
+                raise SettingsError(f"{name} takes its fields by name", do=f"Write {name}({', '.join(required)}).")
+            try:
+                super().__init__(**fields)
+            except ValidationError as error:
+                raise InvalidFields(type(self), fields, error) from None
 
 
 def describe_invalid(
@@ -54,13 +81,25 @@ def describe_invalid(
     # pydantic counts only valid entries: a list of invalid ones seems too short as well
     details = [
         detail
-        for detail in error.errors(include_url=False)
+        for detail in _details(error)
         if detail["type"] != "too_short" or len(detail["input"]) < detail["ctx"]["min_length"]
     ]
     clauses = [_clause(detail, data, model, owner) for detail in details[:MAX_LISTED_ERRORS]]
     if len(details) > MAX_LISTED_ERRORS:
         clauses.append(f"and {len(details) - MAX_LISTED_ERRORS} more")
     return "; ".join(clauses)
+
+
+def _details(error: ValidationError) -> Iterator[ErrorDetails]:
+    """Yield the errors; those of a nested `UserWritten` model with their place in the whole."""
+    for detail in error.errors(include_url=False):
+        raised = detail.get("ctx", {}).get("error")
+        if isinstance(raised, InvalidFields):
+            for inner in _details(raised.cause):
+                inner["loc"] = (*detail["loc"], *inner["loc"])
+                yield inner
+        else:
+            yield detail
 
 
 def similar_names(word: str, known: Iterable[str]) -> str:
@@ -138,9 +177,14 @@ def _entry_name(place: Sequence[str | int], data: object) -> str:
     key, number = str(place[0]), int(place[1])
     entries = data.get(key) if isinstance(data, Mapping) else None
     entry = entries[number] if isinstance(entries, list | tuple) and number < len(entries) else None
+    return f"{key.removesuffix('s')} {number + 1}{_name_words(entry)}"
+
+
+def _name_words(entry: object) -> str:
+    """Return ` (Sceptical CFO)` for the name of an entry; "" if it has none that can be read on one line."""
     name = entry.get("name") if isinstance(entry, Mapping) else None
     readable = isinstance(name, str) and name.isprintable() and 0 < len(name) <= MAX_NAME_CHARS
-    return f"{key.removesuffix('s')} {number + 1}" + (f" ({name})" if readable else "")
+    return f" ({name})" if readable else ""
 
 
 def model_at(model: type[BaseModel] | None, place: Sequence[str | int]) -> type[BaseModel] | None:

@@ -87,6 +87,8 @@ def failure_event(
         figures = {"tokens_in": completion.tokens_in, "tokens_out": completion.tokens_out, "cost": completion.cost}
         figures["tokens_thought"] = completion.tokens_thought
         figures["estimated"] = estimated
+    elif failure.cost_unknown:
+        figures["cost"] = None
     kind = next((kind for cls, kind in FAILURE_KINDS if isinstance(failure, cls)), FailureKind.REJECTED)
     if isinstance(failure, TimeLimitReached):
         refusal, figures["limit"], figures["exhausted"] = None, failure.whose, "time"

@@ -149,6 +149,8 @@ class Setup:
     seed: int = 0
     quorum: float = 0.5
     limits: Limits = field(default_factory=Limits)
+    warnings: tuple[str, ...] = ()
+    """What the report warns of whatever happens, such as personas without a seat."""
     options: Options = Options()
 
     @cached_property
@@ -356,6 +358,7 @@ def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> St
         report_type=protocol.report,
         notes=protocol.notes,
         must_be_read=protocol.must_be_read,
+        warnings=[("", warning) for warning in started.warnings],
         unintroduced={a.id: a for a in started.agents if a.persona and a.introduction() != own.get(a.id)},
     )
     if faults is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from consilience.domain.agents import Agent, in_dealing_order
+from consilience.domain.agents import Agent, in_dealing_order, list_ids
 from consilience.domain.detail import Detail, DetailChoice
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import (
@@ -218,6 +218,7 @@ async def fork(planned: Fork, *, store: Store, session: str | None = None, optio
         seed=old.seed,
         quorum=old.quorum,
         limits=planned.limits,
+        warnings=old.warnings,
         options=options,
     )
     inherited = Inheritance(planned.parent, planned.at, planned.events)
@@ -349,7 +350,7 @@ def _agents(old: SessionStarted, protocol: Protocol, perspectives: Mapping[str, 
         raise UnknownName(
             f"there is no agent {unknown[0]!r}",
             where="--perspective",
-            do=f"Agents: {', '.join(a.id for a in new_agents[:12])}.",
+            do=f"Agents: {list_ids(new_agents)}.",
         )
     agents = []
     for agent in new_agents:
@@ -370,10 +371,10 @@ def _assign_models(
     unknown = [id for id in replace if id not in ids]
     if unknown:
         raise UnknownName(
-            f"there is no agent {unknown[0]!r}", where="--replace-agent", do=f"Agents: {', '.join(ids[:12])}."
+            f"there is no agent {unknown[0]!r}", where="--replace-agent", do=f"Agents: {list_ids(agents)}."
         )
     if isinstance(models, Mapping):
-        return {**models, **replace}
+        return models_by_agent(agents, {**models, **replace})
     if models is not None:
         return {**models_by_agent(agents, models), **replace}
     recorded = {agent.id: agent.model for agent in old.agents}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from consilience.domain.agents import Agent, in_dealing_order
+from pydantic import ValidationError
+
+from consilience.domain.agents import Agent, in_dealing_order, list_ids
 from consilience.domain.detail import Detail, DetailChoice
-from consilience.domain.errors import SettingsError
-from consilience.domain.outcome import Estimate, ThinkingLevel, thinking_tokens
+from consilience.domain.errors import SettingsError, UserError
+from consilience.domain.outcome import EACH, Estimate, ThinkingLevel, thinking_tokens
 from consilience.engine.ports import AgentPort, ModelPort, Person, ReplayPort, WorkerPort, to_port
 from consilience.engine.similarity import Encoder
 from consilience.models.fallback import Fallback
@@ -26,11 +29,14 @@ from consilience.models.registry import (
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
 
+    from consilience.domain.panels import Panel
+    from consilience.engine.protocol import Protocol
+
 SeatModel: TypeAlias = "str | Model | AgentPort | Worker | LibraryAgent[Any, Any]"
 """What can answer for an agent: the name of a model, a model, an agent with tools or a port."""
 
 Models: TypeAlias = "SeatModel | Sequence[SeatModel] | Mapping[str, SeatModel]"
-"""One for all agents, several to assign in turn, or one per agent id."""
+"""One for all agents, several to assign in turn, or one per agent id; the id `"*"` stands for all agents not named."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,15 @@ def make_seats(agents: Sequence[Agent], models: Models, deadline: float | None =
             ports_by_model[id(model)] = to_port(model)
         return ports_by_model[id(model)]
 
-    ports = {id: port(model) for id, model in models_by_agent(agents, models).items()}
+    ports: dict[str, AgentPort] = {}
+    models_by_id = models_by_agent(agents, models)
+    for agent in agents:
+        try:
+            ports[agent.id] = port(models_by_id[agent.id])
+        except UserError as error:
+            if not agent.own_model or models_by_id[agent.id] != agent.model:
+                raise
+            raise of_persona(error, agent, f"model={{{agent.id!r}: MODEL, {EACH!r}: MODEL}}") from None
 
     def seated(agent: Agent) -> Agent:
         name = ports[agent.id].name
@@ -84,18 +98,33 @@ def make_seats(agents: Sequence[Agent], models: Models, deadline: float | None =
     return Seats(tuple(map(seated, agents)), ports, tuple(opened.values()))
 
 
+def of_persona(error: UserError, agent: Agent, way: str) -> UserError:
+    """Return an error about the model that a persona names, with the persona, its seat and the `way` to give that another."""
+    return type(error)(
+        error.what,
+        where=f"the model of the persona {agent.persona} ({agent.id})",
+        do=f"{error.do} For another model of this seat: {way}.".lstrip(),
+    )
+
+
 def models_by_agent(agents: Sequence[Agent], models: Models) -> dict[str, SeatModel]:
     """Return the model of each agent, service seats last. Raises `SettingsError` if an agent has none, or an id is unknown."""
-    ids = [agent.id for agent in in_dealing_order(agents)]
+    agents = in_dealing_order(agents)
+    ids = [agent.id for agent in agents]
     if isinstance(models, Mapping):
-        missing = [id for id in ids if id not in models]
-        unknown = [id for id in models if id not in ids]
-        if missing or unknown:
+        if unknown := [id for id in models if id not in (*ids, EACH)]:
             raise SettingsError(
-                f"models are given by agent, but {', '.join(missing or unknown)} {'has none' if missing else 'is not an agent'}",
-                do=f"Give one for each of: {', '.join(ids)}.",
+                f"a model is given for {', '.join(unknown)}, but there is no such agent",
+                where="model",
+                do=f"Agents: {list_ids(agents)}.",
             )
-        return {id: models[id] for id in ids}
+        if EACH not in models and (missing := [agent for agent in agents if agent.id not in models]):
+            raise SettingsError(
+                f"models are given by agent, but none for {list_ids(missing)}",
+                where="model",
+                do=f"Give one for each of them, or one for all agents not named: {{{EACH!r}: MODEL}}.",
+            )
+        return {id: models[id] if id in models else models[EACH] for id in ids}
     models_in_turn = [models] if isinstance(models, str) or not isinstance(models, Sequence) else models
     if not models_in_turn:
         raise SettingsError("no model is given", do="Name at least one.")
@@ -120,6 +149,30 @@ def with_own_models(agents: Sequence[Agent], models: Models) -> Models:
     return (
         {**own_models, **models} if isinstance(models, Mapping) else {**models_by_agent(agents, models), **own_models}
     )
+
+
+def seat_warnings(protocol: Protocol, panel: Panel | None) -> tuple[str, ...]:
+    """Return a warning about personas for whom there is no seat, with the setting that gives each one; the one with the fewest
+    agents."""
+    if panel is None or not (unseated := _unseated(protocol, panel)):
+        return ()
+    sizes: dict[str, int] = {}
+    for name, value in protocol.model_dump().items():
+        for number in range(value + 1, value + 1 + len(unseated)) if type(value) is int else ():
+            with suppress(ValidationError):
+                larger = type(protocol).model_validate({**protocol.model_dump(), name: number})
+                if not _unseated(larger, panel):
+                    sizes[f"{name} to {number}"] = len(larger.agents(panel))
+                    break
+    advice = "name fewer personas, or use a protocol with more seats"
+    if sizes:
+        advice = f"to give each one a seat, set {min(sizes, key=sizes.__getitem__)}"
+    return (f"personas without a seat: {', '.join(unseated)}; {advice}",)
+
+
+def _unseated(protocol: Protocol, panel: Panel) -> list[str]:
+    seated = {agent.persona for agent in protocol.agents(panel)}
+    return [name for name in panel.names if name not in seated]
 
 
 def prices_by_agent(ports: Mapping[str, AgentPort]) -> dict[str, tuple[float, float]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from consilience.domain.agents import Agent, list_ids
 from consilience.domain.errors import SettingsError
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, LimitsError
@@ -95,15 +96,16 @@ def load_sources(sources: Sequence[Source | Path]) -> list[Source]:
     return [_to_source(n, source) for n, source in enumerate(sources, 1)]
 
 
-def check_seats(sources: Sequence[Source], agents: Sequence[str]) -> None:
+def check_seats(sources: Sequence[Source], agents: Sequence[Agent]) -> None:
     """Raise `SettingsError` if a source is private to an agent that does not exist."""
+    ids = {agent.id for agent in agents}
     for source in sources:
         for agent in source.agents or ():
-            if agent not in agents:
+            if agent not in ids:
                 raise SettingsError(
                     f"there is no agent {agent!r}",
                     where=f"the agents of source {source.name or source.text[:40]!r}",
-                    do=f"Agents: {', '.join(agents[:12])}.",
+                    do=f"Agents: {list_ids(agents)}.",
                 )
 
 

@@ -75,10 +75,14 @@ class ProgramModel(Model):
 
     def _failure(self, code: int, stderr: bytes) -> ProviderError:
         outcome = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
+        if paths := [word for word in self._argv[1:] if not os.path.isabs(word) and os.path.exists(word)]:
+            outcome += f" (it runs in an empty temporary directory, so {', '.join(paths)} must be an absolute path)"
         message = " ".join(scrub(stderr.decode("utf-8", "replace"), _passed_values(os.environ)).split())
         if len(message) > 300:  # the cause is usually at the end
             message = f"…{message[-299:]}"
-        return ServerError(f"{self.account}: the program {outcome}" + (f": {message}" if message else ""))
+        error = ServerError(f"{self.account}: the program {outcome}" + (f": {message}" if message else ""))
+        error.cost_unknown = True
+        return error
 
 
 def parse_command(name: str) -> list[str]:

@@ -100,6 +100,14 @@ def endpoint_key(endpoint: endpoints.Endpoint) -> str | None:
     return key
 
 
+def missing_key(name: str) -> str:
+    """Return the variables of which one must hold the key of that model, `A or B`, if none does; else ""."""
+    account = endpoints.parse_endpoint(name).account if is_endpoint(name) else name.partition(":")[0]
+    if is_endpoint(account) or not paid(name) or _key(account):
+        return ""
+    return " or ".join(key_variables(account))
+
+
 def alternatives(name: str) -> list[str]:
     """Return the models of a name in the order in which they are tried: `openai:a|local` has two, a program's command one."""
     if name.lstrip().startswith("exec:"):

@@ -62,7 +62,7 @@ def way_on(report: Report) -> str:
     if report.stop_reason is StopReason.FAILED and report.failed_calls:
         if all(call.kind.is_of_reply for call in report.failed_calls):
             return f"To ask another model for the replies that could not be used: `{fork} --model MODEL`."
-        return f"To make the failed calls again: `{fork}`. With another model: add `--model MODEL`."
+        return f"To make the failed calls again, once their cause is fixed: `{fork}`. With another model: add `--model MODEL`."
     limit = report.limit_reached
     if limit is None:
         return ""

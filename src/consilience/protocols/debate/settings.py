@@ -30,7 +30,7 @@ POINTS_OF_VIEW: Mapping[str, str] = {
 SERVICE = (
     ("framing", "frames the task as questions that can be disputed"),
     ("moderator", "sets topic and process"),
-    ("crystallizer", "writes what the debate came to"),
+    ("crystallizer", "writes the result of the debate"),
     ("second_opinion", "compares questions"),
     ("single_call", "answers the task alone, to compare the debate with"),
 )

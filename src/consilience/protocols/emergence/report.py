@@ -53,6 +53,7 @@ from consilience.protocols.emergence.turns import (
     ObjectionRaised,
     RootRevision,
     Stance,
+    declared_stance,
     objection_fates,
 )
 
@@ -96,7 +97,8 @@ class AnswerChange(Frozen):
 
     key: str
     """Of the call: `round-2/observe/L1N1`, `finalize/1`."""
-    stance: Stance
+    stance: Stance | None = None
+    """None if that text came without one."""
     changes: tuple[Claim, ...] = ()
     """What is new, and the messages that caused it."""
 
@@ -164,7 +166,8 @@ class EmergenceReport(TreeReport):
     def _answers_section(self) -> Section:
         """Return changes of the answer from round to round, and which agents kept theirs."""
         names = seat_names(self.agents)
-        blocks = (*bullets(_change_item(change, names) for change in self.answer_changes), *self._stances(names))
+        changes = (change for change in self.answer_changes if change.stance or change.changes)
+        blocks = (*bullets(_change_item(change, names) for change in changes), *self._stances(names))
         return Section(
             name="answers", part="differences", heading="Changes of the answer" if blocks else "", blocks=blocks
         )
@@ -253,7 +256,7 @@ def _change_item(change: AnswerChange, names: Mapping[str, str]) -> Item:
     place, _, agent = change.key.partition("/")
     lead = f"Review {agent}:" if place == "finalize" else f"{place.replace('-', ' ').capitalize()}:"
     change_text = "; ".join(_change_with_authors(change_reason, names) for change_reason in change.changes)
-    return Item(lead=lead, text=f"{change.stance}{f': {change_text}' if change_text else ''}")
+    return Item(lead=lead, text=": ".join(filter(None, (change.stance, change_text))))
 
 
 def _change_with_authors(change: Claim, names: Mapping[str, str]) -> str:
@@ -345,7 +348,7 @@ def _answer_changes(session: Session, run: EmergenceRun) -> Iterator[AnswerChang
             changes = [change for change in reply.value.changes if not is_empty_remark(change.text)]
             yield AnswerChange(
                 key=reply.key,
-                stance=reply.value.stance,
+                stance=declared_stance(reply.value),
                 changes=tuple(Claim(text=c.text.strip(), ids=session.named(reply, c.ids)) for c in changes),
             )
 

@@ -62,6 +62,11 @@ class DeclaresStance(AnswersObjections):
     stance: Stance = "changed"
 
 
+def declared_stance(value: object) -> Stance | None:
+    """Return the stance that a reply declares; None for a reply without one. The default is what a stop test assumes then."""
+    return value.stance if isinstance(value, DeclaresStance) and "stance" in value.model_fields_set else None
+
+
 class RevisitReply(LeafReply, DeclaresStance):
     """A leaf's text of a later round."""
 
@@ -185,13 +190,13 @@ class Turn:
     def stance(self) -> Stance | None:
         """What its last reply of the round declares; None without a declaration."""
         last = self.lateral or self.response
-        return last.value.stance if last is not None and isinstance(last.value, DeclaresStance) else None
+        return declared_stance(last.value) if last is not None else None
 
     @property
     def changed(self) -> bool:
         """Whether any of its replies of the round declares a change."""
-        values = [reply.value for reply in (self.response, self.lateral) if reply is not None]
-        return any(isinstance(value, DeclaresStance) and value.stance == "changed" for value in values)
+        replies = (reply for reply in (self.response, self.lateral) if reply is not None)
+        return any(declared_stance(reply.value) == "changed" for reply in replies)
 
     @property
     def kept(self) -> bool:
