@@ -52,6 +52,42 @@ def test_failing_template_is_reported_with_the_fork_that_helps_and_no_resume(cli
     assert cli("fork", session, "--at", "end", "--prompts", "ep").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("at", "template", "point"),
+    [("end", "leaf_respond", "0"), ("lateral_leaves/1", "leaf_respond", "0"), ("end", "lateral", "leaf_respond/1")],
+)
+def test_fork_names_the_replaced_template_that_only_inherited_calls_use(
+    cli: Cli, town: Town, own: Path, at: str, template: str, point: str
+) -> None:
+    cli("emergence", TASK, *SMALL)
+    (parent,) = recorded()
+    (own / f"{template}.j2").write_text("{{ seat }} Be short.")
+    arguments = ("fork", parent, "--at", at, "--prompts", "ep")
+    again = f"consilience fork {parent} --at {point} --prompts"
+    line = (
+        f"Prompt template {template}: all 3 recorded calls with it are inherited and keep their replies; to ask again: "
+    )
+    assert f"- {line}{again} ep\n" in cli(*arguments, "--dry-run").stdout
+    result = cli(*arguments)
+    assert f"{line}{again} ep\n" in result.stderr
+    assert f"Prompt templates replaced without effect: {template} (all 3" in result.stdout
+    assert cli("replay", "last").exit_code == 0
+    town.requests.clear()
+    effective = cli("fork", parent, "--at", point, "--prompts", "ep")
+    assert "recorded calls with it" not in effective.stderr
+    assert "without effect" not in effective.stdout
+    assert sum(request.user.endswith("Be short.") for request in town.requests) == 3
+    assert "without effect" not in cli("fork", "last", "--at", "end").stdout, "its calls were asked with the template"
+
+
+def test_report_names_the_replaced_template_that_no_call_uses(cli: Cli, town: Town, own: Path) -> None:
+    (own / "judge.j2").write_text("Compare.")
+    result = cli("emergence", TASK, *SMALL, "--prompts", "ep")
+    assert "Prompt templates replaced without effect: judge (no call of this run uses it)." in result.stdout
+    forked = cli("fork", "last", "--at", "leaf_respond/1", "--prompts", "ep")
+    assert "without effect: judge (no call" in forked.stdout
+
+
 def test_show_prompt_prints_instructions_text_and_schema(cli: Cli, town: Town) -> None:
     cli("emergence", TASK, *SMALL)
     key = "round-1/leaf_respond/L2N1"

@@ -292,7 +292,10 @@ NOT_PRESENTED = "the protocol's sections and views are missing: "
 
 NOT_INTRODUCED = "points of view in no prompt, and so without effect: "
 """Begins the warning in a report about agents whose persona the protocol did not print."""
-INCIDENTAL_WARNINGS = ("lost calls", "tickets offered again", NOT_PRESENTED, NOT_INTRODUCED)
+REPLACED_WITHOUT_EFFECT = "prompt templates replaced without effect: "
+"""Begins the warning in a report about templates with which the run asked nothing."""
+
+INCIDENTAL_WARNINGS = ("lost calls", "tickets offered again", NOT_PRESENTED, NOT_INTRODUCED, REPLACED_WITHOUT_EFFECT)
 """Beginnings of warnings that a run with the same replies may not have, or that earlier versions did not give."""
 
 
