@@ -433,7 +433,7 @@ class ForkRequest(FindingsRequest, InheritingRequest):
     at: Annotated[
         str,
         typer.Option(
-            help="The last event to keep: its number, a call's key, PHASE/INDEX, or end (show ID --events lists them).",
+            help="The last event to keep: its number, a call's key, PHASE/INDEX, 0 or end (show ID --events lists them).",
             metavar="EVENT",
             show_default=False,
         ),
