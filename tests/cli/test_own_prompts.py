@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,45 @@ def test_dry_run_refuses_a_template_with_an_unknown_variable(cli: Cli, town: Tow
     assert result.exit_code == 2
     assert "leaf_respond.j2 uses 'taks'" in result.stderr
     assert "Where: ep/leaf_respond.j2. Use only: seat." in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "says"),
+    [
+        ([], ["ep"], "contains no prompt template, so none would be replaced. Where: ep. Add one of: ballot.j2, finalize.j2, "),
+        (["judge.txt"], ["ep"], "Add one of: ballot.j2, finalize.j2, "),
+        (["full/judge.j2", "brief/judge.j2"], ["ep"], "Where: ep. Name the folder that contains them: ep/full."),
+        (["brief/judge.j2"], ["ep"], "Where: ep. Name the folder that contains them: ep/brief."),
+        (["judge.j2"], ["ep/judge.j2"], "the prompts are a file. Where: ep/judge.j2. Name its directory: ep."),
+        ([], ["nowhere"], "there is no such directory of prompts. Where: nowhere."),
+        (["judge.j2"], ["ep", "ep"], "2 directories of prompts are given. Where: --prompts. Give one"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_prompts_that_replace_nothing_are_refused_before_the_run(
+    cli: Cli, town: Town, own: Path, files: list[str], arguments: list[str], says: str
+) -> None:
+    for name in files:
+        (own / name).parent.mkdir(exist_ok=True)
+        (own / name).write_text("Compare.")
+    result = cli("emergence", TASK, *SMALL, *(word for directory in arguments for word in ("--prompts", directory)))
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert not recorded()
+
+
+def test_templates_are_listed_printed_and_copied_to_edit(cli: Cli, town: Town) -> None:
+    listed = cli("prompts", "emergence").stdout
+    assert re.search(r"^leaf_respond +seat$", listed, re.MULTILINE)
+    original = cli("prompts", "emergence", "leaf_respond").stdout
+    assert cli("prompts", "emergence", "leaf_respond", "--detail", "brief").stdout != original
+    assert json.loads(cli("prompts", "emergence", "leaf_respond", "--json").stdout)["leaf_respond"] == original
+    copied = cli("prompts", "emergence", "leaf_respond", "--out", "mine")
+    assert copied.exit_code == 0
+    assert (Path("mine") / "leaf_respond.j2").read_text() == original
+    assert "full prompts, leaf_respond from mine" in cli("emergence", TASK, *SMALL, "--prompts", "mine").stderr
+    assert "leaf_respond.j2 exists already. Where: mine." in cli("prompts", "emergence", "--out", "mine").stderr
+    assert "emergence has no prompt template 'leaf'. Use one of: " in cli("prompts", "emergence", "leaf").stderr
 
 
 def test_failing_template_is_reported_with_the_fork_that_helps_and_no_resume(cli: Cli, town: Town, own: Path) -> None:

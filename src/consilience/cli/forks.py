@@ -69,7 +69,7 @@ def tell_session(request: TellRequest) -> int:
 def _changes(request: InheritingRequest) -> forks.ForkChanges:
     return forks.ForkChanges(
         replace=read_pairs("--replace-agent", "ID=MODEL", request.replace_agent),
-        prompts=request.prompts,
+        prompts=request.prompts_directory,
         encoder=request.encoder,
         detail=request.detail,
     )

@@ -75,6 +75,7 @@ SECTIONS = {
         LazyCommand("models", "setup", "List, fetch or remove local models."),
         LazyCommand("panels", "setup", "List or show panels of personas."),
         LazyCommand("hierarchies", "setup", "List or show hierarchies of roles."),
+        LazyCommand("prompts", "prompts", "List, print or copy the prompt templates of a protocol."),
         LazyCommand("schema", "setup", "Print the JSON Schemas of reports and exported events."),
         LazyCommand("doctor", "doctor", "Check the installation and show which model would be used."),
     ],

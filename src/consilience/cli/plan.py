@@ -444,7 +444,7 @@ def approve(
             notify(line)
 
     if isinstance(request, SessionRequest):
-        tell(unused_options(request, plan.agents))
+        tell([*unused_options(request, plan.agents), *plan.templates.notes])
     if isinstance(request, PlannedRequest) and request.dry_run:
         text, value = preview or (dry_run(plan), dry_run_json(plan))
         if request.json:

@@ -224,7 +224,7 @@ def _prepare(
         limits=limits,
         quorum=request.quorum,
         encoder=_encoder(protocol, request),
-        prompts=request.prompts,
+        prompts=request.prompts_directory,
         options=request.options,
     )
     plan = make_plan(
@@ -235,7 +235,7 @@ def _prepare(
         limits=limits,
         task=task,
         sources=sources,
-        templates=protocol.load_templates(request.prompts, detail),
+        templates=protocol.load_templates(request.prompts_directory, detail),
         encoder=request.encoder,
         thinking=request.thinking,
         detail=detail,
