@@ -42,7 +42,11 @@ def test_dry_run_refuses_a_template_with_an_unknown_variable(cli: Cli, town: Tow
 @pytest.mark.parametrize(
     ("files", "arguments", "says"),
     [
-        ([], ["ep"], "contains no prompt template, so none would be replaced. Where: ep. Add one of: ballot.j2, finalize.j2, "),
+        (
+            [],
+            ["ep"],
+            "contains no prompt template, so none would be replaced. Where: ep. Add one of: ballot.j2, finalize.j2, ",
+        ),
         (["judge.txt"], ["ep"], "Add one of: ballot.j2, finalize.j2, "),
         (["full/judge.j2", "brief/judge.j2"], ["ep"], "Where: ep. Name the folder that contains them: ep/full."),
         (["brief/judge.j2"], ["ep"], "Where: ep. Name the folder that contains them: ep/brief."),
@@ -128,7 +132,7 @@ def test_report_names_the_replaced_template_that_no_call_uses(cli: Cli, town: To
     assert "without effect: judge (no call" in forked.stdout
 
 
-def test_show_prompt_prints_instructions_text_and_schema(cli: Cli, town: Town) -> None:
+def test_show_prompt_prints_instructions_text_schema_and_reply(cli: Cli, town: Town) -> None:
     cli("emergence", TASK, *SMALL)
     key = "round-1/leaf_respond/L2N1"
     assert f"[{key}]" in cli("show", "last", "--events").stdout
@@ -138,8 +142,15 @@ def test_show_prompt_prints_instructions_text_and_schema(cli: Cli, town: Town) -
     assert request.system in out
     assert request.user in out
     assert '"points": {' in out
+    _, _, reply = out.partition("\n=== Reply\n\n")
+    assert json.loads(reply)["text"] == f"L2N1 thinks of {key}. The answer is yes."
     (prompt,) = json.loads(cli("show", "last", "--prompt", key, "--json").stdout)
     assert (prompt["system"], prompt["user"], prompt["schema"]) == (request.system, request.user, request.schema)
+    cli("solo", TASK, "--model", MODEL)
+    key = town.requests[-1].key
+    plain = cli("show", "last", "--prompt", key).stdout
+    assert plain.endswith(f"=== Reply\n\nS1 thinks of {key}. The answer is yes.\n")
+    assert "JSON schema" not in plain
 
 
 def test_show_prompt_of_an_unknown_key_is_a_mistake(cli: Cli, town: Town) -> None:
@@ -151,16 +162,21 @@ def test_show_prompt_of_an_unknown_key_is_a_mistake(cli: Cli, town: Town) -> Non
 
 def test_diff_shows_the_changed_template_as_text(cli: Cli, town: Town, own: Path) -> None:
     cli("emergence", TASK, *SMALL)
-    (own / "leaf_respond.j2").write_text("{{ seat }} Be short.")
-    cli("emergence", TASK, *SMALL, "--prompts", "ep")
+    original = cli("prompts", "emergence", "leaf_respond").stdout
+    text = original.replace("{{ seat }}\n", "{{ seat }} Be short. Be clear.\n\n", 1)
+    (own / "leaf_respond.j2").write_text(text)
+    cli("fork", "last", "--at", "0", "--prompts", "ep")
     first, second = recorded()
-    text = cli("diff", first, second).stdout
-    _, _, after = text.partition("## Prompt templates\n\n### leaf_respond.j2\n")
-    assert "-{{ seat }}\n" in after.partition("## Replies")[0]
-    assert "+{{ seat }} Be short.\n" in after.partition("## Replies")[0]
-    assert "| prompt leaf_respond |" not in text, "no digest in addition"
+    out = cli("diff", first, second).stdout
+    _, _, after = out.partition("## Prompt templates\n\n### leaf_respond.j2\n")
+    diff = f"--- {first}\n+++ {second}\n@@ -1,4 +1,5 @@\n-{{{{ seat }}}}\n+{{{{ seat }}}} Be short. Be clear.\n+\n"
+    assert diff in after.partition("## Replies")[0]
+    assert "| prompt leaf_respond |" not in out, "no digest in addition"
+    assert f"`{second}` (this one) from event 0: prompt leaf_respond changed" in cli("show", second).stdout.replace(
+        "**", ""
+    )
     templates = json.loads(cli("diff", first, second, "--json").stdout)["templates"]
-    assert templates["leaf_respond"][1] == "{{ seat }} Be short."
+    assert templates["leaf_respond"][1] == text
 
 
 def test_diff_of_two_sets_of_prompts_names_the_sets_without_their_texts(cli: Cli, town: Town) -> None:

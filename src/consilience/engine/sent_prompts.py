@@ -20,6 +20,7 @@ from consilience.domain.events import (
     CallEvent,
     Ended,
     Event,
+    ReplyRejected,
     SessionFinished,
     SessionStarted,
     text_id,
@@ -55,6 +56,8 @@ class SentPrompt:
     """Task, documents, quoted messages and the rendered template."""
     schema: Mapping[str, object] | None
     """JSON Schema of the reply; None for free text."""
+    reply: str | None = None
+    """The text of the reply, also of one that could not be used; None without one."""
 
 
 async def sent_prompts(session: str, key: str, *, store: Store) -> list[SentPrompt]:
@@ -89,11 +92,13 @@ async def _rendered(
     asked = {(e.key, e.attempt) for e in (*ended, *(e for e in events if isinstance(e, CallAwaited)))}
     in_flight = {flight.key for flight in store.flights(session)}
     models = {agent.id: agent.model for agent in started.agents}
+    replies = {(e.key, e.attempt): e.text for e in events if isinstance(e, CallCompleted | ReplyRejected)}
     prompts: dict[str, list[SentPrompt]] = defaultdict(list)
 
     def keep(key: str, attempt: int, agent: str, prompt: Rendered, schema: Mapping[str, object] | None) -> None:
         sent = (key, attempt) in asked or key in in_flight
-        shown = SentPrompt(session, key, attempt, agent, models[agent], sent, prompt.system, prompt.user, schema)
+        reply = store.text(replies[key, attempt]) if (key, attempt) in replies else None
+        shown = SentPrompt(session, key, attempt, agent, models[agent], sent, prompt.system, prompt.user, schema, reply)
         prompts[key].append(shown)
 
     def watch(state: State) -> None:
