@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from consilience.domain.errors import UnknownName, VersionMismatch
+from consilience.domain.errors import UnknownName, UserError
 from consilience.domain.events import (
     AnyEvent,
     CallAwaited,
@@ -143,7 +143,7 @@ async def replaced_without_effect(planned: Fork, *, store: Store) -> list[str]:
 
     try:
         await _run_again(planned.parent, old, events, store, watch)
-    except VersionMismatch:
+    except UserError:
         return []
     ended = [event for event in events if isinstance(event, Ended)]
     inherited = {event.key for event in planned.events if isinstance(event, Ended)}
