@@ -15,15 +15,19 @@ from typing import Protocol
 import pytest
 
 from consilience.domain.errors import ServerError
-from consilience.domain.events import StepCompleted
+from consilience.domain.events import Ended, StepCompleted
 from consilience.domain.outcome import FailureKind, StopReason
 from consilience.domain.report import Report
+from consilience.engine import execution
 from consilience.engine.protocol import find_protocol, installed_protocols
+from consilience.engine.template_use import TemplateUse
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.limiter import Limited, Pace
 from consilience.models.port import Model, ModelRequest
 from consilience.models.registry import RETRIES
 from consilience.models.scripted import Answer, ScriptedModel
+from kit import runner
+from kit.cases import CASES, Case
 from kit.contained import contained
 from targets.repository import Repository
 
@@ -376,9 +380,46 @@ def consilience_home() -> Path:
     return data_dir()
 
 
+SHIPPED = [case for case in CASES if case.protocol.name in installed_protocols()]
+
+
 @pytest.mark.parametrize("name", sorted(installed_protocols()))
 def test_page_of_a_protocol_lists_its_templates(name: str) -> None:
-    _, _, section = (ROOT / "docs" / "protocols" / f"{name}.md").read_text().partition("\n## Prompt templates\n")
-    first_cells = re.findall(r"^\| (`[^|]+`) \|", section.partition("\n## ")[0], re.MULTILINE)
-    listed = [template for cell in first_cells for template in re.findall(r"`(\w+)`", cell)]
+    listed = [template for cells in template_rows(name) for template in names(cells[0])]
     assert sorted(listed) == sorted(find_protocol(name).load_templates().sources)
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in SHIPPED])
+async def test_page_of_a_protocol_names_the_phases_in_which_a_template_is_used(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uses: list[TemplateUse] = []
+
+    def watch_all(_: object, instructions: str) -> TemplateUse:
+        uses.append(TemplateUse(case.protocol.load_templates().sources, instructions))
+        return uses[-1]
+
+    monkeypatch.setattr(execution, "TemplateUse", watch_all)
+    store = SqliteStore(":memory:")
+    model = ScriptedModel(case.script)
+    await runner.start("Why?", case.protocol, models=model, store=store, session="s", sources=case.sources)
+    phases = {e.key: e.phase[0] for e in store.read("s") if isinstance(e, Ended) and e.phase}
+    store.close()
+    documented = {template: cells[3] for cells in template_rows(case.protocol.name) for template in names(cells[0])}
+    for template, calls in uses[-1].calls.items():
+        listed, used = documented[template], {re.sub(r"_L\d+$", "_L2", phases[key]) for key in calls}
+        if listed.startswith("all"):
+            assert not used & names(listed)
+        else:
+            assert used <= names(listed), template
+
+
+def template_rows(name: str) -> list[list[str]]:
+    """The cells of each row in the table of templates on a protocol's page."""
+    _, _, section = (ROOT / "docs" / "protocols" / f"{name}.md").read_text().partition("\n## Prompt templates\n")
+    rows = re.findall(r"^\| (`.+) \|$", section.partition("\n## ")[0], re.MULTILINE)
+    return [row.split(" | ") for row in rows]
+
+
+def names(cell: str) -> set[str]:
+    return set(re.findall(r"`(\w+)`", cell))

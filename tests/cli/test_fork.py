@@ -97,7 +97,10 @@ def test_set_reads_lists_from_json_and_keeps_plain_text(cli: Cli, town: Town, pa
     [
         (["--at", "999"], "has the events 1 to"),
         (["--at", "round-1/leaf_respnd/L2N1"], "Did you mean 'round-1/leaf_respond/L2N1'"),
-        (["--at", "nowhere"], "All of them: consilience show"),
+        (
+            ["--at", "nowhere"],
+            "Phases: leaf_respond/1–2, lateral_leaves/1–2, observe_root/1–2, signal_down/1. Calls: ",
+        ),
         (["--at", "end", "--set", "max_rounds"], "is not KEY=VALUE"),
         (["--at", "end", "--set", "rounds=3"], "Did you mean 'max_rounds'"),
         (["--at", "end", "--set", "max_rounds=lots"], "max_rounds"),
@@ -173,7 +176,7 @@ def test_events_are_listed_with_the_numbers_and_keys_a_fork_takes(cli: Cli, pare
     events = store.read(parent)
     store.close()
     assert [int(line.split()[0]) for line in lines] == [event.seq for event in events]
-    assert any(line.endswith("[round-2/observe/L1N1]") for line in lines)
+    assert any(line.endswith("[round-2/observe/L1N1]  phase observe_root/2") for line in lines)
     rows = json.loads(cli("show", parent, "--events", "--json").stdout)
     assert [row["type"] for row in rows] == [event.type for event in events]
 

@@ -48,7 +48,13 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("called", [name for name, (_, option) in OPTIONS.items() if option.multiple])
+ONCE = {"--prompts"}
+"""Options that are read as a list to refuse a second value."""
+
+
+@pytest.mark.parametrize(
+    "called", [name for name, (_, option) in OPTIONS.items() if option.multiple and option.opts[0] not in ONCE]
+)
 def test_list_option_accepts_the_form_in_its_help(called: str) -> None:
     command, option = OPTIONS[called]
     name = option.opts[0]

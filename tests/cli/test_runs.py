@@ -20,12 +20,12 @@ QUICK = ("--model", MODEL, "--max-rounds", "2")
 @pytest.mark.parametrize("more", [[], ["--dry-run"], ["--quiet"]])
 def test_options_without_effect_are_reported(cli: Cli, town: Town, here: Path, more: list[str]) -> None:
     (here / "prompts").mkdir()
-    (here / "prompts" / "instructions.jinja").write_text("x")
+    (here / "prompts" / "answer.j2").write_text("{{ seat }} Name one number.")
     result = cli("solo", TASK, "--models", f"{MODEL},ollama:idle", "--prompts", "prompts", *more)
     assert result.exit_code == 0
     for line in (
         "More models than agents (1), unused: ollama:idle.",
-        "No prompt is replaced: prompts contains no template (NAME.j2).",
+        "prompts/answer.j2 does not use what the original uses: choice, pattern.",
     ):
         assert (line in result.stderr.splitlines()) == ("--quiet" not in more)
 

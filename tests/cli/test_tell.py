@@ -30,7 +30,7 @@ def test_tell_repeats_ballots_and_answer_and_prints_who_moved(
 
     assert result.exit_code == 0, result.stderr
     assert f"Fork of {parent} with a new fact" in result.stderr
-    assert "3 calls estimated in all" in result.stderr
+    assert "3 calls estimated · " in result.stderr
     assert [request.key for request in town.requests] == ["told/1/D1", "told/1/D2", "closing"]
     assert all("Replayed: 12,400" in request.text for request in town.requests)
     assert "1 of 2 moved" in " ".join(result.stdout.split())

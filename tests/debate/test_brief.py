@@ -198,7 +198,7 @@ def figures(data: dict[str, Any]) -> list[str]:
     arguments.append("{:.2f} = {:.2f} × {:.2f} × {:.2f}".format(*score))
     records = data["flip_records"]["thread-1"]
     declared, observed = (sum(record[name] is True for record in records) for name in ("declared", "observed"))
-    arguments.append(f"Declared to hang on it: {declared} of {len(records)}")
+    arguments.append(f"Declared to depend on it: {declared} of {len(records)}")
     arguments.append(f"when told its answer: {observed} of {len(records)}")
     arguments.append(f"{crux['score']['score']:.2f} declared, {crux['observed_score']['score']:.2f} observed")
     quoted = data["quotations"]
@@ -255,7 +255,7 @@ async def test_declared_flips_not_observed_in_tests_are_printed_above_the_answer
     assert "1 of 4 who said that crux 1 would change their minds kept their answer when told so" in head
     assert "1 of 4 agents changed position when told a fact that is beside the point." in head
     crux = report.markdown().split("### Crux 1.")[1].split("### ")[0]
-    assert "Declared to hang on it: 4 of 4; changed position when told its answer: 3 of 4; " in crux
+    assert "Declared to depend on it: 4 of 4; changed position when told its answer: 3 of 4; " in crux
     assert "; for the placebo (The ferry is red): 1 of 4." in crux
     assert crux.count("flipped ✔") == 3
     assert "did not flip ✘" in crux
@@ -285,12 +285,12 @@ async def test_brief_without_tests_takes_what_would_turn_the_answer_from_declara
         },
         test_cruxes=0,
     )
-    assert "hang on it (not tested)" not in above_answer(report)  # two of four are no majority
+    assert "depend on it (not tested)" not in above_answer(report)  # two of four are no majority
     no = {name: lambda request: {"p1": "NO"} for name in ("final", "closing")}
     hanging = await debate({**no, "flip": lambda request: {"side": "NO", "gives_up_if": "YES"}}, test_cruxes=0)
     head = above_answer(hanging)
     assert "**Becomes yes if** crux 1 comes out yes: by their own word the claims of" in head
-    assert "hang on it (not tested)." in head
+    assert "depend on it (not tested)." in head
 
 
 async def test_brief_prints_the_first_step_beside_the_decision() -> None:
@@ -380,13 +380,13 @@ async def test_records_across_cruxes_are_shown_with_their_crux_numbers() -> None
     assert "**Queue camp:**" in together
     assert "crux 1 yes; cohesion 0.90; “It is fast.”" in together
     assert "Preliminary: two cruxes." in together
-    hangs = text.split("### What hangs on what")[1].split("## ")[0]
-    assert "**Settle crux 1 first:** crux 2 follows from it." in hangs
+    depends = text.split("### What depends on what")[1].split("## ")[0]
+    assert "**Settle crux 1 first:** crux 2 follows from it." in depends
     assert (
         "a yes entails a yes (0.90; confirmed by the same model, which is no check): Because it follows directly."
-        in hangs
+        in depends
     )
-    assert "critic of change (B) on cruxes 1 and 2." in hangs
+    assert "critic of change (B) on cruxes 1 and 2." in depends
     assert "Who pays for the load test?" in text.split("### What to ask next")[1]
     assert [line for line, refs in brief_lines(report) if not refs] == []
 

@@ -160,7 +160,7 @@ async def test_crux_section_has_positions_falsifiers_and_best_statements() -> No
     assert crux.startswith(" Would queues lose orders at the peak?")
     assert "| agent | answer now | on this crux | would change its mind if | when told the answer |" in crux
     untested = (await debate(test_cruxes=0)).markdown()
-    assert "| agent | answer now | on this crux | would change its mind if | its top claim hangs on it |" in untested
+    assert "| agent | answer now | on this crux | would change its mind if | its top claim depends on it |" in untested
     assert "| critic of change (B) | no, fairly sure | no \\[B11\\] | more than 12, by 2027-12-31 |" in crux
     assert "**Best statement for yes:**" in crux
     assert "**Best statement for no:**" in crux

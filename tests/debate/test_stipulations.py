@@ -207,7 +207,7 @@ def test_limit_before_the_tests_skips_them_with_a_warning() -> None:
 
 def test_report_shows_declared_observed_and_placebo_flips_of_each_agent() -> None:
     text = debate(stubborn("D3")).markdown().split("### Crux 1.")[1].split("### ")[0]
-    assert "Declared to hang on it: 3 of 3; changed position when told its answer: 2 of 3; for the placebo" in text
+    assert "Declared to depend on it: 3 of 3; changed position when told its answer: 2 of 3; for the placebo" in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert [row.endswith("flipped ✔ |") for row in rows if "(A" in row or "(B" in row] == [True, True]
     assert [row.endswith("did not flip ✘ |") for row in rows if "(C" in row] == [True]

@@ -34,6 +34,7 @@ from consilience.domain.events import (
 )
 from consilience.domain.report import UnfinishedSession, find_report
 from consilience.domain.sections import ProgressColumn
+from consilience.engine.activity import phase_name
 from consilience.reporting.formatting import (
     count,
     describe_agent,
@@ -466,12 +467,18 @@ def any_event_line(event: Event, state: SessionState) -> str:
 
 
 def listing(events: Sequence[AnyEvent]) -> list[str]:
-    """Return a line per event: number, second, description, and the key by which a fork names it."""
+    """Return a line per event: number, second, description, and the key by which a fork names it; the first call of a phase also
+    has the name of the phase."""
     state = fold_events(events)
     lines = []
+    phases = set()
     for event in events:
         seconds = event.volatile.get("t")
         when = duration(float(seconds)) if isinstance(seconds, int | float) else ""
         key = getattr(event, "key", "")
-        lines.append(f"{event.seq:>5}  {when:>9}  {any_event_line(event, state)}" + (f"  [{key}]" if key else ""))
+        line = f"{event.seq:>5}  {when:>9}  {any_event_line(event, state)}" + (f"  [{key}]" if key else "")
+        if isinstance(event, Ended) and event.phase is not None and event.phase not in phases:
+            phases.add(event.phase)
+            line += f"  phase {phase_name(event.phase)}"
+        lines.append(line)
     return lines

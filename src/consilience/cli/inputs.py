@@ -277,8 +277,6 @@ def unused_options(request: SessionRequest, agents: Sequence[Agent]) -> list[str
     sentences = []
     if models := unassigned_models(request, agents):
         sentences.append(f"More models than agents ({len(agents)}), unused: {', '.join(models)}.")
-    if request.prompts is not None and not any(request.prompts.glob("*.j2")):
-        sentences.append(f"No prompt is replaced: {request.prompts} contains no template (NAME.j2).")
     return sentences
 
 

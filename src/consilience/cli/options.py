@@ -41,7 +41,7 @@ that may contain commas (paths, texts, KEY=VALUE)."""
 HELP_ALL = "--help-all"
 ARGUMENTS = "Arguments"
 MODELS = "Agents and models"
-MATERIAL = "Documents and prompts"
+MATERIAL = "Documents"
 LIMITS = "Limits"
 OUTPUT = "Run and output"
 CHANGES = "Changes"
@@ -325,7 +325,9 @@ class SessionRequest(PlannedRequest, DeliveryRequest):
     encoder: str | None = option(
         "Embedding model for text similarity: minilm (offline) or PROVIDER:MODEL.", MODELS, "MODEL"
     )
-    prompts: Path | None = option("Directory of templates that replace those of the protocol.", MATERIAL, "DIR")
+    prompts: list[Path] | None = option(
+        "Directory of prompt templates that replace those of the protocol (consilience prompts).", MODELS, "DIR"
+    )
     human_deadline: float | None = option(
         "Max seconds per answer of a person, including time while the session is parked. Default: no limit; in a "
         "fork, the parent's.",
@@ -342,6 +344,19 @@ class SessionRequest(PlannedRequest, DeliveryRequest):
         "Limit for one phase (NAME) or one round of it (NAME/INDEX). Repeatable.", LIMITS, "NAME:calls=N,…"
     )
     cache: bool = option("Reuse recorded replies to identical requests (free).", OUTPUT, default=False)
+
+    @property
+    def prompts_directory(self) -> Path | None:
+        """The directory of `--prompts`. Raises `SettingsError` for several."""
+        from consilience.domain.errors import SettingsError
+
+        if self.prompts and len(self.prompts) > 1:
+            raise SettingsError(
+                f"{len(self.prompts)} directories of prompts are given",
+                where="--prompts",
+                do="Give one directory that contains all the templates to replace.",
+            )
+        return self.prompts[0] if self.prompts else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -439,7 +454,7 @@ class ForkRequest(FindingsRequest, InheritingRequest):
     at: Annotated[
         str,
         typer.Option(
-            help="The last event to keep: its number, a call's key, PHASE/INDEX, or end (show ID --events lists them).",
+            help="The last event to keep: its number, a call's key, PHASE/INDEX, 0 or end (show ID --events lists them).",
             metavar="EVENT",
             show_default=False,
             rich_help_panel=CHANGES,

@@ -96,6 +96,14 @@ class RunPlan:
     limits_adjustable: bool = True
     """Whether the command takes --max-cost and --dry-run."""
 
+    calls_note: str = ""
+    """Which calls the estimate is of, if not those of a new run."""
+
+    @property
+    def outlook(self) -> str:
+        """What the settings mean for a new run; a fork may have inherited the calls that it is about."""
+        return "" if self.preamble else self.protocol.outlook
+
     @property
     def models(self) -> list[str]:
         """Names of the models, each once, in the order of the agents."""
@@ -288,8 +296,8 @@ def first_line(plan: RunPlan) -> str:
         f"named by personas: {', '.join(by_persona)}" if by_persona else "",
         f"{plan.detail} prompts{_replaced_words(plan)}",
         plan.replies,
-        f"{describe_calls(plan.estimate)} estimated{' in all' if plan.preamble else ''}",
-        plan.protocol.outlook,
+        f"{describe_calls(plan.estimate)} estimated{plan.calls_note}",
+        plan.outlook,
         cost_words(plan),
         unspent_words(plan),
     ]
@@ -369,13 +377,13 @@ def dry_run(plan: RunPlan) -> str:
         *(f"- Key not set: {variables}, for {name}" for name, variables in plan.missing_keys.items()),
         f"- Prompts: {plan.detail}{_replaced_words(plan)}",
         f"- {plan.replies[:1].upper()}{plan.replies[1:]}",
-        f"- Calls estimated: {format_range(plan.estimate.min, plan.estimate.max)}"
+        f"- Calls estimated: {format_range(plan.estimate.min, plan.estimate.max)}{plan.calls_note}"
         + ("" if plan.limits.calls is None else f", limited to {plan.limits.calls:,} calls"),
         f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length, without retries",
         f"- Cost: {cost_words(plan, free='nothing')}",
     ]
-    if plan.protocol.outlook:
-        lines.append(f"- {plan.protocol.outlook[:1].upper()}{plan.protocol.outlook[1:]}")
+    if plan.outlook:
+        lines.append(f"- {plan.outlook[:1].upper()}{plan.outlook[1:]}")
     lines += [f"- Key set, not used: {name}, for --model {allows}" for name, allows in plan.unspent_keys.items()]
     lines += [f"- {line}" for line in (plan.preamble, *plan.details) if line]
     lines += [f"- {warning[:1].upper()}{warning[1:]}." for warning in plan.warnings]
@@ -407,7 +415,7 @@ def dry_run_json(plan: RunPlan) -> dict[str, object]:
         "agents": [agent.model_dump(mode="json") for agent in plan.agents],
         "topology": plan.protocol.topology().model_dump(mode="json"),
         "why": plan.why,
-        "outlook": plan.protocol.outlook,
+        "outlook": plan.outlook,
         "limits": plan.limits.model_dump(mode="json"),
         **cost_json(plan),
         "unspent_keys": dict(plan.unspent_keys),
@@ -451,7 +459,7 @@ def approve(
             notify(line)
 
     if isinstance(request, SessionRequest):
-        tell(unused_options(request, plan.agents))
+        tell([*unused_options(request, plan.agents), *plan.templates.notes])
     if isinstance(request, PlannedRequest) and request.dry_run:
         text, value = preview or (dry_run(plan), dry_run_json(plan))
         if request.json:

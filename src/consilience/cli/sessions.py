@@ -97,7 +97,10 @@ def _show(
     ] = None,
     events: Annotated[bool, typer.Option("--events", help="List the events with their numbers and keys.")] = False,
     prompt: Annotated[
-        str | None, typer.Option(help="The prompt of one call as it was sent; --events lists the keys.", metavar="KEY")
+        str | None,
+        typer.Option(
+            help="The prompt of a call as it was sent, and the reply; --events lists the keys.", metavar="KEY"
+        ),
     ] = None,
     to_open: Annotated[bool, typer.Option("--open", help="Open the report in a browser instead.")] = False,
     as_json: JsonOption = False,
@@ -152,8 +155,11 @@ def read_back(store: Store, session: str) -> SessionRecord:
 def _prompt_text(prompt: SentPrompt) -> str:
     head = f"{prompt.key} to {prompt.agent} ({prompt.model}), attempt {prompt.attempt}"
     origin = f", in session {prompt.session}" + ("" if prompt.sent else ", not sent")
-    schema = "free text" if prompt.schema is None else json.dumps(prompt.schema, indent=2, ensure_ascii=False)
-    parts = {"Instructions": prompt.system, "Prompt": prompt.user, "JSON schema of the reply": schema}
+    parts = {"Instructions": prompt.system, "Prompt": prompt.user}
+    if prompt.schema is not None:
+        parts["JSON schema of the reply"] = json.dumps(prompt.schema, indent=2, ensure_ascii=False)
+    if prompt.reply is not None:
+        parts["Reply"] = prompt.reply
     return "\n\n".join([f"=== {head}{origin}", *(f"=== {name}\n\n{text}" for name, text in parts.items())])
 
 

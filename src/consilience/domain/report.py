@@ -294,10 +294,12 @@ NOT_INTRODUCED = "points of view in no prompt, and so without effect: "
 """Begins the warning in a report about agents whose persona the protocol did not print."""
 NOT_DECLARED = "the report has another type than its protocol declares: "
 """Begins the warning in a report that `run` returned as another class than `report`."""
+REPLACED_WITHOUT_EFFECT = "prompt templates replaced without effect: "
+"""Begins the warning in a report about templates with which the run asked nothing."""
 
 DEFECTS = (NOT_PRESENTED, NOT_INTRODUCED, NOT_DECLARED)
 """Beginnings of the warnings about a defect in the protocol's code."""
-INCIDENTAL_WARNINGS = ("lost calls", "tickets offered again", *DEFECTS)
+INCIDENTAL_WARNINGS = ("lost calls", "tickets offered again", *DEFECTS, REPLACED_WITHOUT_EFFECT)
 """Beginnings of warnings that a run with the same replies may not have, or that earlier versions did not give."""
 
 

@@ -11,6 +11,11 @@ Phase = tuple[str, int]
 """The label of a call: a name and an index."""
 
 
+def phase_name(phase: Phase) -> str:
+    """Return a phase as `--at` and `--phase-limit` name it."""
+    return f"{phase[0]}/{phase[1]}"
+
+
 class Activity:
     """Which branches of a session move, wait for an outside answer, or are held.
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from pydantic import BaseModel
@@ -35,7 +35,6 @@ from consilience.engine.activity import Phase
 from consilience.engine.call_failures import failure_event, refusal_event
 from consilience.engine.ledger import CallBudget, TimeLeft
 from consilience.engine.ports import (
-    AgentPort,
     AnswerDeadline,
     ModelPort,
     PendingAnswer,
@@ -48,7 +47,6 @@ from consilience.engine.prompt import (
     Rendered,
     check_visible,
     correction_text,
-    estimate_tokens,
     request_digest,
     request_seed,
     schema_for,
@@ -58,6 +56,7 @@ from consilience.engine.state import State
 from consilience.engine.steps import StepLog, run_worker
 from consilience.engine.telemetry import set_outcome, span
 from consilience.engine.timing import TimeLimitReached, await_within, take_back
+from consilience.engine.usage import thinking_of, with_estimated_tokens
 from consilience.engine.work import Ask, Branch, Failure, Reply, current_phase
 from consilience.models.limiter import may_retry
 from consilience.models.parsing import Malformed, is_prose, parse_reply, prose_field, without_trace
@@ -180,6 +179,7 @@ class Call(Generic[T]):
                 return None
         recorder.inherit(event, self.place)
         parts = recorder.journal.store.prompt(event.prompt) if isinstance(event, CallCompleted) else ()
+        state.template_use.note_call(key, self.ask.prompt, recorded=parts)
         quotes = [part.split(":", 2)[1:] for part in parts if part.startswith("q:")]
         quoted_messages = {label: id for label, id in quotes if self.state.is_from_other_agent(id, self.ask.agent)}
         return _Attempt(event, text, value, tuple(id for _, id in quotes), quoted_messages)
@@ -188,6 +188,7 @@ class Call(Generic[T]):
         """Return this attempt as recorded, or make it now."""
         state, ask = self.state, self.ask
         state.ages[ask.key] = 0
+        state.template_use.note_call(ask.key, ask.prompt)
         rendered = state.render(ask.agent, ask.prompt, fix)
         returns: type[Any] = ask.returns
         schema, schema_id = schema_for(returns, rendered.kinds, CAPS[state.detail])
@@ -477,24 +478,3 @@ async def _wait_forever() -> NoReturn:
 
 def _usage_of(event: Ended) -> Usage:
     return Usage(event.requests, event.tokens_in + event.tokens_out, event.cost or 0)
-
-
-def with_estimated_tokens(completion: Completion, rendered: Rendered, port: AgentPort) -> tuple[Completion, bool]:
-    """Return the completion with missing token counts estimated from its texts, and whether any were.
-
-    Uncounted tokens would escape every limit.
-    """
-    tokens_in = completion.tokens_in or rendered.tokens
-    tokens_out = completion.tokens_out or (estimate_tokens(completion.text) if completion.text.strip() else 0)
-    is_counted = (tokens_in, tokens_out) == (completion.tokens_in, completion.tokens_out)
-    if is_counted or not completion.requests or not isinstance(port, ModelPort):
-        return completion, False
-    cost = completion.cost or port.price(tokens_in, tokens_out)
-    return replace(completion, tokens_in=tokens_in, tokens_out=tokens_out, cost=cost), True
-
-
-def thinking_of(completion: Completion, reply: str) -> int:
-    """Tokens used for thinking: as counted by the model, else in proportion to the text that is not part of the `reply`."""
-    if completion.tokens_thought or len(reply) >= len(completion.text):
-        return completion.tokens_thought
-    return completion.tokens_out * (len(completion.text) - len(reply)) // len(completion.text)

@@ -39,6 +39,7 @@ from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import Document
 from consilience.engine.state import FaultHook, State
 from consilience.engine.telemetry import span
+from consilience.engine.template_use import TemplateUse
 from consilience.engine.templates import INSTRUCTIONS, Templates
 from consilience.engine.timing import NOTE_INTERVAL_SECONDS
 from consilience.engine.work import Branch, current_branch
@@ -335,6 +336,7 @@ def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> St
         topology=started.topology,
         opening=opening,
         templates=setup.templates.of(recorder.journal.session),
+        template_use=TemplateUse(setup.templates.replaced, opening.instructions),
         ports=setup.seats.ports,
         recorder=recorder,
         encoder=setup.encoder,

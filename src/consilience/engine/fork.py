@@ -7,7 +7,7 @@ reply are made again, except those whose model answered with something unusable 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -31,6 +31,7 @@ from consilience.domain.events import (
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
+from consilience.engine.activity import Phase, phase_name
 from consilience.engine.execution import Options, Setup
 from consilience.engine.protocol import Protocol, check_phases, recorded_protocol
 from consilience.engine.runner import Inheritance, begin, encoder_for, start_event
@@ -258,17 +259,33 @@ def fork_position(parent: str, events: Sequence[AnyEvent], at: int | str) -> int
             )
         return int(at)
     ended_calls = [event for event in events if isinstance(event, Ended)]
-    positions = [event.seq for event in ended_calls if at in (event.key, _phase(event))]
+    phases = dict.fromkeys(event.phase for event in ended_calls if event.phase is not None)
+    phase = next((phase for phase in phases if phase_name(phase) == at), None)
+    positions = [event.seq for event in ended_calls if event.key == at or (phase is not None and event.phase == phase)]
     if not positions:
-        points = {name for event in ended_calls for name in (event.key, _phase(event)) if name}
+        points = {*map(phase_name, phases), *(event.key for event in ended_calls)}
         close = get_close_matches(at, sorted(points), 1)
         meant = f"Did you mean {close[0]!r}? " if close else ""
+        listed = f"Phases: {list_phases(phases)}. " if phases else ""
         raise UnknownName(
-            f"session {parent} has no call {at!r}",
+            f"session {parent} has no phase or call {at!r}",
             where="--at",
-            do=f"{meant}All of them: consilience show {parent} --events." if points else "It made no call.",
+            do=f"{meant}{listed}Calls: consilience show {parent} --events." if points else "It made no call.",
         )
     return max(positions)
+
+
+def list_phases(phases: Iterable[Phase]) -> str:
+    """Return phases in order, `opening/1, thread/1–3`: those of a name together."""
+    indices: dict[str, list[int]] = {}
+    for name, index in phases:
+        indices.setdefault(name, []).append(index)
+    ranges = []
+    for name, numbers in indices.items():
+        first, last = min(numbers), max(numbers)
+        whole = len(numbers) > 1 and len(numbers) == last - first + 1
+        ranges += [f"{name}/{first}–{last}"] if whole else [f"{name}/{number}" for number in sorted(numbers)]
+    return ", ".join(ranges)
 
 
 def inherited_events(
@@ -397,8 +414,3 @@ def _templates(
     if prompts is not None or detail != old.detail or protocol.version != old.protocol_version:
         return protocol.load_templates(prompts, detail)
     return recorded_templates(old, store.text)
-
-
-def _phase(event: Event) -> str:
-    phase = getattr(event, "phase", None)
-    return f"{phase[0]}/{phase[1]}" if phase else ""

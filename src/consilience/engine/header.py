@@ -10,12 +10,20 @@ from consilience.domain.agents import voices
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected, place_key
 from consilience.domain.messages import Quotation
 from consilience.domain.positions import exact
-from consilience.domain.report import NOT_INTRODUCED, FailedCall, LedgerReport, MissingAgent, UsageTotals
+from consilience.domain.report import (
+    NOT_INTRODUCED,
+    REPLACED_WITHOUT_EFFECT,
+    FailedCall,
+    LedgerReport,
+    MissingAgent,
+    UsageTotals,
+)
 from consilience.engine.analysis import independence
 from consilience.engine.call_failures import NO_FURTHER_ATTEMPT
 from consilience.engine.sizes import MIN_FIT
 from consilience.engine.sources import find_quotations, repeatable_quotations
 from consilience.engine.state import State
+from consilience.engine.template_use import describe_inherited
 from consilience.engine.timing import TIME_LIMIT_DETAIL
 from consilience.engine.work import Failure, Reply
 
@@ -263,9 +271,21 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
     if unintroduced := [agent for agent in state.unintroduced if agent in speakers]:
         use = "The protocol's prompts have to contain session.agent(id).introduction()"
         warnings.append(f"{NOT_INTRODUCED}{', '.join(unintroduced)}. {use}")
+    warnings += _replaced_without_effect(state)
     if state.lost:
         warnings.append(f"lost calls: {state.lost} in flight when a process ended, possibly charged")
     return warnings
+
+
+def _replaced_without_effect(state: State) -> list[str]:
+    """Return a warning about the replaced templates with which this run asked nothing; none if there are none."""
+    use = state.template_use
+    reasons = dict.fromkeys(use.unused, "no call of this run uses it")
+    ended = [event for event in state.recorder.events if isinstance(event, Ended) and event.inherited]
+    for name, keys in use.inherited.items():
+        reasons[name] = describe_inherited(keys, state.parent or "ID", ended)
+    listed = ", ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
+    return [f"{REPLACED_WITHOUT_EFFECT}{listed}"] if reasons else []
 
 
 def _unread(state: State) -> Iterator[str]:

@@ -7,19 +7,34 @@ prompt and compares it with the digest of the recorded request.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from consilience.domain.errors import UnknownName
-from consilience.domain.events import AnyEvent, CallAwaited, CallCompleted, CallEvent, Ended, Event, SessionStarted
+from consilience.domain.errors import UnknownName, UserError
+from consilience.domain.events import (
+    AnyEvent,
+    CallAwaited,
+    CallCompleted,
+    CallEvent,
+    Ended,
+    Event,
+    ReplyRejected,
+    SessionFinished,
+    SessionStarted,
+    text_id,
+)
 from consilience.engine.execution import Options, execute
+from consilience.engine.fork import Fork
 from consilience.engine.prompt import Rendered
 from consilience.engine.protocol import recorded_protocol
 from consilience.engine.recorder import Recorder
 from consilience.engine.runner import check_version, recorded_setup, resumed_state, start_event
 from consilience.engine.seats import replay_seats
+from consilience.engine.state import State
+from consilience.engine.template_use import TemplateUse, describe_inherited
+from consilience.engine.templates import INSTRUCTIONS
 from consilience.journal.store import OnCommit, PromptParts, Store
 
 
@@ -41,6 +56,8 @@ class SentPrompt:
     """Task, documents, quoted messages and the rendered template."""
     schema: Mapping[str, object] | None
     """JSON Schema of the reply; None for free text."""
+    reply: str | None = None
+    """The text of the reply, also of one that could not be used; None without one."""
 
 
 async def sent_prompts(session: str, key: str, *, store: Store) -> list[SentPrompt]:
@@ -71,33 +88,77 @@ async def _rendered(
     session: str, started: SessionStarted, events: list[AnyEvent], store: Store
 ) -> tuple[Mapping[str, list[SentPrompt]], Exception | None]:
     """Return the prompts by key, and what ended the run before its report, such as the first call that is not recorded."""
+    ended = (e for e in events if isinstance(e, Ended) and e.prompt and not (isinstance(e, CallCompleted) and e.cached))
+    asked = {(e.key, e.attempt) for e in (*ended, *(e for e in events if isinstance(e, CallAwaited)))}
+    in_flight = {flight.key for flight in store.flights(session)}
+    models = {agent.id: agent.model for agent in started.agents}
+    replies = {(e.key, e.attempt): e.text for e in events if isinstance(e, CallCompleted | ReplyRejected)}
+    prompts: dict[str, list[SentPrompt]] = defaultdict(list)
+
+    def keep(key: str, attempt: int, agent: str, prompt: Rendered, schema: Mapping[str, object] | None) -> None:
+        sent = (key, attempt) in asked or key in in_flight
+        reply = store.text(replies[key, attempt]) if (key, attempt) in replies else None
+        shown = SentPrompt(session, key, attempt, agent, models[agent], sent, prompt.system, prompt.user, schema, reply)
+        prompts[key].append(shown)
+
+    def watch(state: State) -> None:
+        state.on_rendered = keep
+
+    return prompts, await _run_again(session, started, events, store, watch)
+
+
+async def _run_again(
+    session: str, started: SessionStarted, events: list[AnyEvent], store: Store, watch: Callable[[State], None]
+) -> Exception | None:
+    """Run the protocol up to the last recorded call, and return what ended it before its report. `watch` is given the state."""
     advice = (
         "Install that version: only the code that wrote a session can render its prompts. "
         f"Its replies can be read without it: consilience export {session} --out {session}.html."
     )
     check_version(session, started, recorded_protocol(started.protocol), advice)
-    ended = (e for e in events if isinstance(e, Ended) and e.prompt and not (isinstance(e, CallCompleted) and e.cached))
-    asked = {(e.key, e.attempt) for e in (*ended, *(e for e in events if isinstance(e, CallAwaited)))}
-    in_flight = {flight.key for flight in store.flights(session)}
-    models = {agent.id: agent.model for agent in started.agents}
-    prompts: dict[str, list[SentPrompt]] = defaultdict(list)
-
-    def keep(key: str, attempt: int, agent: str, prompt: Rendered, schema: Mapping[str, object] | None) -> None:
-        sent = (key, attempt) in asked or key in in_flight
-        shown = SentPrompt(session, key, attempt, agent, models[agent], sent, prompt.system, prompt.user, schema)
-        prompts[key].append(shown)
-
     journal = _Unwritten(session, store)
     options = Options(hold=lambda phase: True, patience=0.0)
     async with aclosing(replay_seats(started.agents)) as seats:
         setup = recorded_setup(started, journal, seats, options)
         state = resumed_state(setup, started, Recorder(journal, events, replay=False, observer=None))
-        state.on_rendered = keep
+        watch(state)
         try:
             await execute(setup, state)
         except Exception as error:  # of the protocol, too: its author needs the prompts before it
-            return prompts, error
-    return prompts, None
+            return error
+    return None
+
+
+async def replaced_without_effect(planned: Fork, *, store: Store) -> list[str]:
+    """Return a sentence for each template that the fork replaces and with which its parent's calls are all inherited, or that no
+    call of its finished parent uses. Makes no request; returns nothing if the installed code cannot run the parent.
+    """
+    old, sources = planned.started, planned.templates.sources
+    changed = [name for name in planned.templates.replaced if text_id(sources[name]) != old.templates.get(name)]
+    if not changed:
+        return []
+    events = store.read(planned.parent)
+    use = TemplateUse(changed, "")
+
+    def watch(state: State) -> None:
+        use.instructions = state.opening.instructions
+        use.note_text(INSTRUCTIONS, use.instructions)
+        state.template_use = use
+
+    try:
+        await _run_again(planned.parent, old, events, store, watch)
+    except UserError:
+        return []
+    ended = [event for event in events if isinstance(event, Ended)]
+    inherited = {event.key for event in planned.events if isinstance(event, Ended)}
+    sentences = []
+    for name, calls in use.calls.items():
+        if calls and inherited.issuperset(calls):
+            described = describe_inherited(list(calls), planned.parent, ended, planned.templates.directory)
+            sentences.append(f"Prompt template {name}: {described}")
+        elif name in use.unused and isinstance(events[-1], SessionFinished):
+            sentences.append(f"Prompt template {name}: no call of {planned.parent} uses it.")
+    return sentences
 
 
 class _Unwritten:

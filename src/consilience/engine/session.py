@@ -144,7 +144,7 @@ class Session:
 
     def render_template(self, template: str, **values: Hashable) -> str:
         """Render a prompt template of the protocol."""
-        return self._state.templates.render(template, **values)
+        return self._state.render_template(template, **values)
 
     def rng(self, *names: object) -> random.Random:
         """Return a generator seeded by SHA-256 of (seed, place of the branch, names)."""

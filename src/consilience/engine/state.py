@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -26,6 +26,7 @@ from consilience.engine.prompt import Opening, Prompt, Rendered, render
 from consilience.engine.recorder import Recorder
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document
+from consilience.engine.template_use import TemplateUse
 from consilience.engine.templates import Templates
 from consilience.engine.timing import CancelledTasks
 
@@ -55,6 +56,8 @@ class State:
     topology: Topology
     opening: Opening
     templates: Templates
+    template_use: TemplateUse
+    """Of the replaced templates."""
     ports: Mapping[str, AgentPort]
     recorder: Recorder
     activity: Activity
@@ -111,6 +114,11 @@ class State:
 
     def render(self, agent: str, prompt: Prompt, correction: str | None = None) -> Rendered:
         return render(self.opening, agent, prompt, self.message, correction)
+
+    def render_template(self, name: str, **values: Hashable) -> str:
+        text = self.templates.render(name, **values)
+        self.template_use.note_text(name, text)
+        return text
 
     def register(self, message: Message) -> None:
         if message.id in self._messages:

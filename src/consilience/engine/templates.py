@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from inspect import cleandoc
 from pathlib import Path
+from types import MappingProxyType
 from typing import get_args
 
 from jinja2 import StrictUndefined, Template, TemplateError, meta
@@ -36,11 +37,26 @@ class Templates:
         replaced: tuple[str, ...] = (),
         directory: Path | None = None,
         session: str | None = None,
+        lacking: Mapping[str, set[str]] = MappingProxyType({}),
     ) -> None:
         self.sources = dict(sources)
         self.replaced = replaced
         self.directory = directory
         self.session = session
+        self.lacking = lacking
+        """Variables of the original that a replaced template does not use, by its name; without those that use all."""
+
+    @property
+    def notes(self) -> list[str]:
+        """A sentence for each file that lacks a variable of its original."""
+        return [
+            f"{(self.directory or Path()) / name}.j2 does not use what the original uses: {', '.join(sorted(lacking))}."
+            for name, lacking in self.lacking.items()
+        ]
+
+    def variables(self, name: str) -> set[str]:
+        """Return the names that a template takes from outside."""
+        return _variables(self.sources[name])
 
     def of(self, session: str) -> Templates:
         """Return the templates as those of a session, which errors name."""
@@ -82,8 +98,9 @@ def load(cls: type, override: Path | None = None, detail: Detail = "full") -> Te
     of `prompts/full` or `prompts/brief` according to `detail`, and its own `templates`. Later ones replace earlier ones of the
     same name, so a protocol with one set of prompts uses it for both. The files of a directory may override them.
 
-    Raises `SettingsError` for a missing directory, a file or an entry of `templates` that overrides nothing, a file that uses a
-    variable that no original of its name uses, a template that does not parse, and a class without instructions.
+    Raises `SettingsError` for a missing directory or one without templates, a file or an entry of `templates` that overrides
+    nothing, a file that uses a variable that no original of its name uses, a template that does not parse, and a class without
+    instructions.
     """
     sources = dict(_originals(cls, detail))
     for name, source in sources.items():
@@ -102,8 +119,14 @@ def load(cls: type, override: Path | None = None, detail: Detail = "full") -> Te
             for name, source in _originals(cls, some):
                 _check_readable(cls, name, source)
                 variables[name] |= _variables(source)
-        replaced = _overrides(override, {name: variables[name] for name in sources})
-    return Templates(dict(sorted({**sources, **replaced}.items())), tuple(replaced), override)
+        replaced = _overrides(override, {name: variables[name] for name in sources}, detail)
+    lacking = {name: _variables(sources[name]) - _variables(text) for name, text in replaced.items()}
+    return Templates(
+        dict(sorted({**sources, **replaced}.items())),
+        tuple(replaced),
+        override,
+        lacking={name: variables for name, variables in lacking.items() if variables},
+    )
 
 
 def recorded_templates(started: SessionStarted, text: Callable[[str], str]) -> Templates:
@@ -164,19 +187,15 @@ def _folder_beside(module_name: str) -> Traversable | None:
     return folder if folder is not None and folder.is_dir() else None
 
 
-def _overrides(directory: Path, known: Mapping[str, set[str]]) -> dict[str, str]:
+def _overrides(directory: Path, known: Mapping[str, set[str]], detail: Detail) -> dict[str, str]:
     """Return the templates of a directory by name. `known` has the variables of the originals, by name."""
-    if not directory.is_dir():
-        raise SettingsError(
-            "there is no such directory of prompts", where=str(directory), do="Name an existing directory."
-        )
     sources: dict[str, str] = {}
-    for path in sorted(directory.glob("*.j2")):
+    for path in _override_files(directory, known, detail):
         if path.stem not in known:
             raise SettingsError(
                 f"{path.name} overrides no prompt of this protocol",
                 where=str(path),
-                do=f"Use one of: {', '.join(f'{name}.j2' for name in sorted(known))}.",
+                do=f"Use one of: {_file_names(known)}.",
             )
         try:
             sources[path.stem] = read_bounded_text(path)
@@ -195,6 +214,33 @@ def _overrides(directory: Path, known: Mapping[str, set[str]]) -> dict[str, str]
                 do=f"Use only: {names}." if names else "Use no variable: the original has none.",
             )
     return sources
+
+
+def _override_files(directory: Path, known: Iterable[str], detail: Detail) -> list[Path]:
+    """Return the template files of a directory. Raises `SettingsError` if there are none."""
+    if directory.is_file():
+        raise SettingsError(
+            "the prompts are a file", where=str(directory), do=f"Name its directory: {directory.parent}."
+        )
+    if not directory.is_dir():
+        raise SettingsError(
+            "there is no such directory of prompts", where=str(directory), do="Name an existing directory."
+        )
+    files = sorted(directory.glob("*.j2"))
+    if not files:
+        folder = next(
+            (directory / name for name in (detail, *get_args(Detail)) if any((directory / name).glob("*.j2"))), None
+        )
+        raise SettingsError(
+            "the directory contains no prompt template, so none would be replaced",
+            where=str(directory),
+            do=f"Name the folder that contains them: {folder}." if folder else f"Add one of: {_file_names(known)}.",
+        )
+    return files
+
+
+def _file_names(names: Iterable[str]) -> str:
+    return ", ".join(f"{name}.j2" for name in sorted(names))
 
 
 def _variables(source: str) -> set[str]:

@@ -318,8 +318,11 @@ class ForkTree:
     def _changes(self, parent_start: SessionStarted | None, started: SessionStarted) -> str:
         if parent_start is None:
             return ""
+        templates = {prompt_setting(name) for name in started.templates}
         changes = [
-            f"{name} {one_line(old, MAX_CHANGE_CHARS)} → {one_line(new, MAX_CHANGE_CHARS)}"
+            f"{name} changed"
+            if name in templates
+            else f"{name} {one_line(old, MAX_CHANGE_CHARS)} → {one_line(new, MAX_CHANGE_CHARS)}"
             for name, (old, new) in changed_settings(parent_start, started, self.text).items()
         ]
         unlisted = len(changes) - MAX_LISTED_CHANGES

@@ -192,9 +192,11 @@ def describe_stop(report: Report, presentation: Presentation) -> str:
 def figures_line(report: Report, presentation: Presentation) -> str:
     """Return calls (with those possibly charged unseen), tokens, money, time and how the run stopped."""
     spent = report.ledger.actual
-    parts = ", ".join(filter(None, (presentation.calls, timed_out(spent))))
     calls = count(spent.calls, "call") + (f" in {spent.requests} requests" if spent.requests > spent.calls else "")
-    calls += (f" ({parts})" if parts else "") + "".join(f", and {more}" for more in further_calls(spent))
+    calls += f" ({timed_out(spent)})" if spent.timed_out else ""
+    calls += "".join(f", and {more}" for more in further_calls(spent))
+    together = "in all: " if spent.inherited or spent.cached else ""
+    calls += f" ({together}{presentation.calls})" if presentation.calls else ""
     tokens = f"{spent.tokens_in:,} tokens read, {describe_output_tokens(spent.tokens_out, spent.tokens_thought)}"
     figures = (calls, tokens, price(spent.cost), duration(spent.seconds), describe_stop(report, presentation))
     return " · ".join(figures)

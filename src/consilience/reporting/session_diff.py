@@ -147,7 +147,7 @@ def _pairs_table(diff: SessionDiff, pairs: Mapping[str, tuple[str, str]]) -> Tab
 def _reply_lines(diff: SessionDiff) -> Iterator[str]:
     yield f"- {count(len(diff.same), 'reply', 'replies')} the same in both"
     if diff.differing:
-        yield f"- {count(len(diff.differing), 'reply', 'replies')} to the same call, in other words"
+        yield f"- {count(len(diff.differing), 'reply', 'replies')} to the same call, worded differently"
     for record, keys in zip((diff.a, diff.b), diff.only, strict=True):
         if keys:
             replies = count(len(keys), "reply", "replies")
@@ -172,7 +172,9 @@ def _answers(diff: SessionDiff) -> Block:
 def _template_blocks(diff: SessionDiff) -> Iterator[Block]:
     for name, (first, second) in diff.templates.items():
         yield Subheading(text=f"{name}.j2")
-        yield _text_diff(diff, first, second)
+        sessions = (diff.a.session, diff.b.session)
+        lines = difflib.unified_diff(_lines(first), _lines(second), *sessions, lineterm="")
+        yield Diff(text="\n".join(lines))
 
 
 def _text_diff(diff: SessionDiff, first: str, second: str) -> Diff:
@@ -180,6 +182,10 @@ def _text_diff(diff: SessionDiff, first: str, second: str) -> Diff:
     sessions = (diff.a.session, diff.b.session)
     lines = difflib.unified_diff(_sentences(first), _sentences(second), *sessions, lineterm="", n=1_000_000)
     return Diff(text="\n".join(line for line in lines if not line.startswith("@@")))
+
+
+def _lines(template: str) -> list[str]:
+    return printable(template).split("\n")
 
 
 def _sentences(answer: str) -> list[str]:

@@ -187,7 +187,8 @@ def _declared(state: DebateState, n: int, decided: str) -> Iterator[tuple[str, R
             flipping = [agent for agent in supporters if _would_flip_against(crux, agent, answer)]
             if flipping and against + len(flipping) > len(supporters) - len(flipping):
                 names = joined([state.names[agent] for agent in flipping])
-                text = f"crux {number} comes out {SIDES[answer]}: by their own word the claims of {names} hang on it (not tested)."
+                outcome = f"crux {number} comes out {SIDES[answer]}"
+                text = f"{outcome}: by their own word the claims of {names} depend on it (not tested)."
                 yield text, state.flip_refs(crux, flipping)
 
 

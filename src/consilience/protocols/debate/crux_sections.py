@@ -64,7 +64,7 @@ def _crux_verdict(crux: Crux, state: DebateState) -> str:
 
 
 def _crux_table(crux: Crux, state: DebateState, records: Mapping[str, FlipRecord]) -> Table:
-    dependence_heading = "when told the answer" if records else "its top claim hangs on it"
+    dependence_heading = "when told the answer" if records else "its top claim depends on it"
     heads = ("agent", "answer now", "on this crux", "would change its mind if", dependence_heading)
     rows, refs = [], []
     for agent in dict.fromkeys((*crux.positions, *state.final)):
@@ -101,7 +101,7 @@ def _tested(crux: Crux, report: DebateData, records: Mapping[str, FlipRecord]) -
     declared = sum(record.declared is True for record in records.values())
     observed = sum(record.observed is True for record in records.values())
     tested = sum(record.observed is not None for record in records.values())
-    line = f"Declared to hang on it: {declared} of {len(records)}; changed position when told its answer: {observed} of {tested}"
+    line = f"Declared to depend on it: {declared} of {len(records)}; changed position when told its answer: {observed} of {tested}"
     idle = [record.placebo for record in records.values() if record.placebo is not None]
     if idle and report.placebo:
         line += f"; for the placebo ({report.placebo.fact.rstrip('.')}): {sum(idle)} of {len(idle)}"
@@ -158,7 +158,7 @@ def _reasons(crux: Crux, state: DebateState) -> Iterator[Item]:
     for flip in crux.flips.values():
         if flip.would_flip and flip.why:
             refs = state.flip_refs(crux, [flip.agent])
-            yield Item(lead="Hangs on it:", text=f"“{flip.why}”", by=state.names[flip.agent], refs=refs)
+            yield Item(lead="Depends on it:", text=f"“{flip.why}”", by=state.names[flip.agent], refs=refs)
 
 
 def _concessions(thread: ThreadRecord, state: DebateState) -> Iterator[Block]:
@@ -207,8 +207,8 @@ def _score(crux: Crux, state: DebateState) -> str:
     certainty = f"they are {format_share(score.impact)} sure of that" if flipping else "so nobody's certainty counts"
     return (
         f"{score.score:.2f} = {score.coverage:.2f} × {score.polarity:.2f} × {score.impact:.2f}: the top claim of {flipping} of "
-        f"{plural(agents, 'agent')} hangs on it by their own word (coverage); firm positions were {yes} yes to {no} no at the end "
-        f"of the thread (polarity); {certainty} (impact)."
+        f"{plural(agents, 'agent')} depends on it by their own word (coverage); firm positions were {yes} yes to {no} no at the "
+        f"end of the thread (polarity); {certainty} (impact)."
     )
 
 

@@ -64,7 +64,7 @@ def presentation(report: DebateData) -> Presentation:
         _section("changes", "Changes of position", _moves(report, state)),
         _section("common-ground", f"All {len(state.debaters)} agents confirmed", common_ground(report, state)),
         _section("coalitions", "Who stands together", coalitions(report, state)),
-        _section("dependencies", "What hangs on what", bullets(dependencies(report, state))),
+        _section("dependencies", "What depends on what", bullets(dependencies(report, state))),
         _section("next-questions", "What to ask next", bullets(next_questions(report, state)), "unknown"),
         _section("dissent", "Dissent", _dissent(report, state)),
         _section("unresolved", "Unresolved threads", bullets(_unresolved(report, state))),

@@ -353,7 +353,7 @@ def validation_failure(failure: str) -> str:
     if match := re.fullmatch(r"top claims that hang on it: (\d+) when tested.*", failure):
         return f"{match[1]} of its agents {'changes' if match[1] == '1' else 'change'} position over it when tested, two are needed"
     if match := re.fullmatch(r"top claims that hang on it: (\d+).*", failure):
-        return f"by their own word the top claims of {match[1]} of its agents hang on it, two are needed"
+        return f"by their own word the top claims of {match[1]} of its agents depend on it, two are needed"
     if match := re.fullmatch(r"vague criterion: (.*)", failure, re.DOTALL):
         return f"a finding that would settle it is vague: {match[1]}"
     if match := re.fullmatch(r"vague falsifier: (.*)", failure, re.DOTALL):

@@ -123,7 +123,7 @@ def _crux_picture(state: DebateState) -> Matrix | None:
                     tip=f"{state.names[agent]} on {crux.question}: {SIDES[side]}{sure}",
                 )
             )
-    legend = ("darker: more certain · framed: the agent's top claim hangs on the crux, by its own word",)
+    legend = ("darker: more certain · framed: the agent's top claim depends on the crux, by its own word",)
     rows = tuple(state.names[agent] for agent in agents)
     return Matrix(
         title="Where each agent stands on each crux", rows=rows, columns=columns, cells=tuple(cells), legend=legend

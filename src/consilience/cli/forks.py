@@ -1,0 +1,149 @@
+"""The commands `fork` and `tell`: a new session that inherits from another, planned, approved, executed, delivered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from consilience.cli.errors import EXIT_OK, run_until_done
+from consilience.cli.execution import RunExecution, check_output
+from consilience.cli.inputs import (
+    assign_models,
+    own_models,
+    read_limits,
+    read_pairs,
+    read_sources,
+    read_task,
+    unassigned_models,
+)
+from consilience.cli.options import FindingsRequest, ForkRequest, InheritingRequest, TellRequest, request_app
+from consilience.cli.plan import approve, check_models, make_plan, with_documents
+from consilience.cli.sessions import find_session, user_store
+from consilience.cli.settings import load_config, setting_value
+from consilience.domain.messages import Source
+from consilience.domain.outcome import Estimate, Limits
+from consilience.engine import fork as forks
+from consilience.engine.protocol import check_phases
+from consilience.engine.runner import start_event
+from consilience.engine.sent_prompts import replaced_without_effect
+from consilience.journal.store import Store
+from consilience.models.embeddings import check_encoder
+from consilience.models.registry import Choice
+from consilience.reporting.formatting import count
+
+
+def fork_session(request: ForkRequest) -> int:
+    """Continue from an event of a session with changes, in a new session that inherits the calls before it.
+
+    Inherited calls are not paid for again, unless they quote new replies. Limits apply to the fork alone; limits that are not
+    given are the parent's.
+    """
+    with user_store() as store:
+        parent = find_session(store, request.id)
+        old = start_event(parent, store.read(parent))
+        changes = replace(
+            _changes(request),
+            settings={
+                name: setting_value(partial(forks.changed_protocol, old), name, text)
+                for name, text in read_pairs("--set", "KEY=VALUE", request.set).items()
+            },
+            perspectives=read_pairs("--perspective", "ID=TEXT", request.perspective),
+            task=None if request.task is None else read_task(request.task),
+        )
+        planned = forks.plan_fork(parent, store=store, at=request.at, changes=changes)
+        return _run_fork(request, store, planned, f"from event {planned.at}")
+
+
+def tell_session(request: TellRequest) -> int:
+    """Tell a finished session a new fact, in a new session: agents give their final positions again, and a new answer is written.
+
+    The report names the agents that changed position. All other calls are inherited and not paid for again. The finished session
+    stays as it is.
+    """
+    with user_store() as store:
+        planned = forks.plan_telling(
+            find_session(store, request.id), request.fact, store=store, changes=_changes(request)
+        )
+        return _run_fork(request, store, planned, "with a new fact")
+
+
+def _changes(request: InheritingRequest) -> forks.ForkChanges:
+    return forks.ForkChanges(
+        replace=read_pairs("--replace-agent", "ID=MODEL", request.replace_agent),
+        prompts=request.prompts_directory,
+        encoder=request.encoder,
+        detail=request.detail,
+    )
+
+
+def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, position: str) -> int:
+    config = load_config(env_file=request.env_file)
+    if isinstance(request, FindingsRequest):
+        check_output(planned.protocol.report, request)
+    planned, models = _with_models(request, planned)
+    sources = [Source(text=d.text, name=d.name, agents=d.agents) for d in planned.documents]
+    planned = replace(planned, protocol=with_documents(planned.protocol, sources, models.values()))
+    check_models(models.values(), keys=not request.dry_run, origin="as recorded")
+    check_models(unassigned_models(request, planned.agents), keys=False)
+    if request.encoder is not None:
+        check_encoder(request.encoder)
+    max_calls = planned.protocol.estimate().max
+    plan = make_plan(
+        planned.protocol,
+        planned.agents,
+        models,
+        Choice("", "" if request.model or request.models or request.replace_agent else "as in the parent"),
+        limits=planned.limits,
+        task=planned.task,
+        sources=sources,
+        templates=planned.templates,
+        encoder=request.encoder or planned.started.encoder,
+        thinking=request.thinking or planned.started.thinking,
+        detail=planned.detail,
+        calls_made=0 if planned.calls is None else max(max_calls - planned.calls, 0),
+    )
+    if planned.calls is not None:
+        plan = replace(plan, estimate=Estimate(min=planned.calls, max=planned.calls))
+    elif planned.replies:
+        plan = replace(plan, calls_note=" in all, inherited ones included")
+    origin = f"Fork of {planned.parent} {position}: {_inheritance(planned)}"
+    place = {"parent": planned.parent, "forked_at": planned.at, "inherited": planned.replies}
+    place |= {"failures_inherited": len(planned.failures), "asked_again": planned.asked_again}
+    unaffected = run_until_done(replaced_without_effect(planned, store=store))
+    plan = replace(plan, preamble=origin, details=unaffected, data=place)
+    if not approve(plan, request, config):
+        return EXIT_OK
+    execution = RunExecution.open(request, store, plan)
+    planned = replace(planned, models=execution.seat(models))
+    report = execution.start(
+        plan.protocol.name,
+        lambda options, session: forks.fork(planned, store=store, session=session, options=options),
+    )
+    return execution.deliver(report)
+
+
+def _inheritance(planned: forks.Fork) -> str:
+    words = f"{count(planned.replies, 'reply', 'replies')} inherited, not paid for again"
+    if again := planned.asked_again:
+        words += f"; {count(again, 'call')} without a reply made again, and calls that read the new replies"
+    if kept := planned.failures:
+        kinds = ", ".join(dict.fromkeys(end.failure.value for end in kept))
+        words += f"; {count(len(kept), 'call')} without a usable reply inherited ({kinds}), made again only with another model"
+    return words
+
+
+def _with_models(request: InheritingRequest, planned: forks.Fork) -> tuple[forks.Fork, dict[str, str]]:
+    """Return the fork with its models, documents and limits, and the model's name by agent. Limits default to the parent's."""
+    sources = read_sources(request.source or (), planned.agents)
+    limits = {name: value for name, value in read_limits(request, planned.agents) if value not in (None, {})}
+    models_by_name = {id: str(name) for id, name in planned.models.items()}
+    if request.model is not None or request.models is not None:
+        models_by_name = own_models("--replace-agent", request.replace_agent or (), planned.agents)
+    models = assign_models(request, planned.agents, models_by_name, None)
+    planned = planned.with_models(models).with_sources(sources, limits=planned.limits.model_copy(update=limits))
+    check_phases(planned.protocol, Limits(phases=limits.get("phases", {})))
+    return planned, models
+
+
+fork = request_app("fork", ForkRequest, fork_session)
+tell = request_app("tell", TellRequest, tell_session)
