@@ -35,7 +35,7 @@ def test_run_prints_report_on_stdout_and_progress_on_stderr(cli: Cli, town: Town
     assert result.exit_code == 0
     (session,) = recorded()
     first, second, *progress = result.stderr.splitlines()
-    size = "replies up to 4,096 tokens, plus up to 4,096 for thinking (low)"
+    size = "replies up to 4,096 tokens, plus up to 4,096 for thinking"
     assert first == f"emergence with {MODEL} · 4 agents · full prompts · {size} · 15 calls estimated · costs nothing"
     assert second == f"emergence {session} begins"
     assert "round 1 · leaf_respond · critical (L2N3) 0.0 s, 20 tokens" in progress

@@ -26,8 +26,9 @@ from consilience.engine.protocol import Protocol
 from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import number_documents
 from consilience.engine.templates import INSTRUCTIONS, Templates
-from consilience.models.endpoints import free_price_hint, in_dollars, parse_endpoint, prices_of
-from consilience.models.providers import account_of, is_endpoint, key_variables, known_providers
+from consilience.models.endpoints import FREE_VARIABLE, parse_endpoint
+from consilience.models.facts import ModelFacts
+from consilience.models.providers import is_endpoint, known_providers
 from consilience.models.registry import (
     Choice,
     alternatives,
@@ -37,10 +38,8 @@ from consilience.models.registry import (
     is_person,
     is_program,
     is_workspace,
-    maker_of,
     paid,
     resolve,
-    thinks_by_name,
     window_by_name,
 )
 from consilience.models.weights import CATALOGUE, verify
@@ -168,8 +167,9 @@ def _check_model(name: str, *, keys: bool) -> None:
             verify(model)
         return
     is_known_provider = provider in known_providers() or provider.startswith("gateway/")
-    variables = key_variables(provider)
-    keyless = keys and paid(name) and variables and not any(os.environ.get(variable) for variable in variables)
+    facts = ModelFacts(name)
+    variables = facts.key_variables
+    keyless = keys and facts.paid and variables and not any(os.environ.get(variable) for variable in variables)
     if not is_known_provider or not model or "," in model or keyless:
         resolve(name)  # raises the error that names the problem
 
@@ -202,10 +202,11 @@ def make_plan(
     paid_models = tuple(name for name in links(models.values()) if paid(name))
     paid_encoder = encoder if encoder is not None and paid(encoder) else None
     level = thinking or DEFAULT_THINKING
-    thinking_of = {name: thinking_tokens(level, thinks_by_name(name)) for name in links(models.values())}
+    thinking_of = {name: thinking_tokens(level, ModelFacts(name).thinks) for name in links(models.values())}
     max_thinking = max(thinking_of.values())
     opening = Opening(templates.render(INSTRUCTIONS), task, number_documents(sources))
-    call_tokens = int(CallSizes(opening, protocol, agents, thinking_tokens={"": max_thinking}).max_call.tokens)
+    sizes = CallSizes(opening, protocol, agents, thinking_tokens={"": max_thinking})
+    call_tokens = int(sizes.max_call.tokens)
     estimate = protocol.estimate()
     calls = estimate.max if limits.calls is None else min(estimate.max, limits.calls)
     calls = max(calls - calls_made, 0)
@@ -218,7 +219,7 @@ def make_plan(
     if limits.money is not None and max_cost is not None:
         max_cost = min(max_cost, limits.money)
     if paid_encoder is not None:
-        encoder_cost = price(paid_encoder, calls * protocol.max_reply_tokens, 0)
+        encoder_cost = ModelFacts(paid_encoder).price(calls * protocol.max_reply_tokens, 0)
         max_cost = None if max_cost is None or encoder_cost is None else max_cost + encoder_cost
     return RunPlan(
         protocol=protocol,
@@ -233,15 +234,32 @@ def make_plan(
         encoder=paid_encoder,
         unspent_keys=choice.unspent_keys,
         detail=detail,
-        replies=f"replies up to {protocol.longest_reply:,} tokens" + _thinking_words(level, max_thinking),
+        details=_window_warnings(thinking_of, sizes.longest_beginning),
+        replies=f"replies up to {protocol.longest_reply:,} tokens" + _thinking_words(thinking, thinking_of),
     )
 
 
-def _thinking_words(level: ThinkingLevel, tokens: int) -> str:
-    if not tokens:
+def _window_warnings(names: Iterable[str], tokens: int) -> list[str]:
+    """Return a line for each model whose context window is smaller than the longest prompt, which has at least `tokens`."""
+    windows = {name: ModelFacts(name).context_window for name in names}
+    return [
+        f"Warning: a prompt has about {tokens:,} tokens, more than the context window of {name} ({window:,} tokens)."
+        for name, window in windows.items()
+        if window is not None and window < tokens
+    ]
+
+
+def _thinking_words(asked: ThinkingLevel | None, tokens_by_model: Mapping[str, int]) -> str:
+    """Return the max tokens for thinking, with its level and the models that are not sent it."""
+    thinking = [name for name, tokens in tokens_by_model.items() if tokens]
+    if not thinking:
         return ""
-    level_words = "off, but some models think anyway" if level == "off" else level
-    return f", plus up to {tokens:,} for thinking ({level_words})"
+    unsent = [name for name in thinking if not ModelFacts(name).is_sent_level]
+    level: str = "off, but some models think anyway" if asked == "off" else asked or DEFAULT_THINKING
+    if asked and unsent:
+        level += f"; not sent to {', '.join(unsent)}"
+    words = "" if not asked and unsent == thinking else f" ({level})"
+    return f", plus up to {max(tokens_by_model.values()):,} for thinking{words}"
 
 
 def max_price(written: Mapping[str, int], read: int) -> float | None:
@@ -249,25 +267,8 @@ def max_price(written: Mapping[str, int], read: int) -> float | None:
 
     `written` holds the output tokens of each model; `read` is the number of input tokens.
     """
-    prices = [price(name, read, tokens) for name, tokens in written.items()]
+    prices = [ModelFacts(name).price(read, tokens) for name, tokens in written.items()]
     return None if None in prices else max((known for known in prices if known is not None), default=0.0)
-
-
-def price(name: str, tokens_read: int, tokens_written: int) -> float | None:
-    """Return US dollars of one request, or None, from the configuration or the model layer's price data (a 0.5 s import)."""
-    prices = prices_of(name, os.environ)
-    if prices == "unknown":
-        return None
-    if prices != "listed":
-        return in_dollars(prices, tokens_read, tokens_written)
-    from pydantic_ai.messages import ModelResponse
-    from pydantic_ai.usage import RequestUsage
-
-    from consilience.models.provider import listed_cost
-
-    provider, model = maker_of(name.removeprefix("gateway/"))
-    usage = RequestUsage(input_tokens=tokens_read, output_tokens=tokens_written)
-    return listed_cost(ModelResponse(parts=[], usage=usage, model_name=model, provider_name=account_of(provider)))
 
 
 def first_line(plan: RunPlan) -> str:
@@ -331,7 +332,7 @@ def unbounded_words(plan: RunPlan) -> str:
 
 def _unpriced(plan: RunPlan) -> list[str]:
     """Return the models that cost money at an unknown price."""
-    return [name for name in plan.paid if price(name, 1, 1) is None] if plan.max_cost is None else []
+    return [name for name in plan.paid if ModelFacts(name).price(1, 1) is None] if plan.max_cost is None else []
 
 
 def dry_run(plan: RunPlan) -> str:
@@ -477,8 +478,20 @@ def confirm_spending(plan: RunPlan, *, yes: bool, confirm_above: float) -> None:
 
 
 def _consent_advice(plan: RunPlan) -> str:
-    free = next((f" If it is free: {hint}" for name in plan.paid if (hint := free_price_hint(name, os.environ))), "")
+    hint = next((f" {hint}" for name in plan.paid if (hint := price_hint(name))), "")
     if not plan.limits_adjustable:
-        return f"Give --yes to agree.{free}"
+        return f"Give --yes to agree.{hint}"
     bound = "" if plan.programs or plan.encoder or plan.max_cost is None else ", or --max-cost DOLLARS to set a bound"
-    return f"Give --yes to agree{bound}; --dry-run shows the plan.{free}"
+    return f"Give --yes to agree{bound}; --dry-run shows the plan.{hint}"
+
+
+def price_hint(name: str) -> str:
+    """Return how to declare the price of a model if it is unknown; else nothing."""
+    facts = ModelFacts(name)
+    if not facts.unpriced:
+        return ""
+    return (
+        "To set its price, write input_price and output_price, or free = true, into "
+        f'[endpoints."{facts.unpriced}"] of your own consilience.toml (consilience doctor shows its path); '
+        f"if it is free, {FREE_VARIABLE}={facts.address} is enough."
+    )
