@@ -480,16 +480,14 @@ def _usage_of(event: Ended) -> Usage:
 
 
 def with_estimated_tokens(completion: Completion, rendered: Rendered, port: AgentPort) -> tuple[Completion, bool]:
-    """Return the completion with missing token counts estimated from its texts, and whether any were.
-
-    Uncounted tokens would escape every limit.
-    """
+    """Return the completion with missing token counts, which would escape limits, estimated; and whether any were."""
     tokens_in = completion.tokens_in or rendered.tokens
     tokens_out = completion.tokens_out or (estimate_tokens(completion.text) if completion.text.strip() else 0)
     is_counted = (tokens_in, tokens_out) == (completion.tokens_in, completion.tokens_out)
     if is_counted or not completion.requests or not isinstance(port, ModelPort):
         return completion, False
-    cost = completion.cost or port.price(tokens_in, tokens_out)
+    price = port.price(tokens_in, tokens_out)
+    cost = completion.cost if price is None else completion.cost or price
     return replace(completion, tokens_in=tokens_in, tokens_out=tokens_out, cost=cost), True
 
 
