@@ -279,6 +279,15 @@ def test_invalid_model_object_is_explained(given: Any, says: str) -> None:
         consilience.run_sync("Why?", SOLO, model=given)
 
 
+def test_report_with_one_unpriced_seat_shows_the_known_cost() -> None:
+    priced = ScriptedModel(lambda _: Scripted("Yes.", cost=0.25), name="priced:1")
+    unpriced = ScriptedModel(lambda _: Scripted("Yes.", cost=None), name="unpriced:1")
+    report = consilience.run_sync("Why?", consilience.Vote(votes=3), model=[priced, unpriced])
+    spent = report.ledger.actual
+    assert (spent.cost, spent.known_cost, spent.unpriced) == (None, 0.5, 1)
+    assert "$0.50, and 1 call of unknown price" in report.markdown()
+
+
 def test_own_model_without_price_and_tokens_keeps_its_cost() -> None:
     report = consilience.run_sync("Why?", SOLO, model=Own())
     assert report.ledger.actual.cost == 0.0

@@ -438,7 +438,10 @@ def test_cut_answer_is_marked_and_not_converged(cli: Cli, town: Town) -> None:
     assert result.stdout.startswith(
         "**Stopped: the run does not count as converged (inconclusive) · the answer was cut"
     )
-    assert "*Incomplete: this text was cut off at the token limit.*\n\nYes, since the stalls" in result.stdout
+    assert (
+        "*Incomplete: this text was cut off at the token limit; raise --reply-tokens.*\n\nYes, since the stalls"
+        in result.stdout
+    )
     assert "It stopped inconclusive; converged was required." in result.stderr
     output = json.loads(cli(*arguments, "--json").stdout)
     assert (output["answer_cut"], output["confidence"]["level"]) == (True, None)

@@ -31,7 +31,7 @@ def _models() -> None:
 
 @models.command("list")
 def _list_models(as_json: JsonOption = False) -> None:
-    """List local models with size, licence, and whether the weights are installed."""
+    """List local models: size, licence, installed or not."""
     from consilience.models.weights import CATALOGUE, DEFAULT, ENCODERS, LIGHT, TESTS, installed
 
     check_home()
