@@ -14,6 +14,7 @@ from pathlib import Path
 
 from consilience.cli.errors import can_confirm, confirm, notify, print_json
 from consilience.cli.inputs import unused_options
+from consilience.cli.model_words import price_hint, thinking_words, window_warnings
 from consilience.cli.options import PlannedRequest, SessionRequest, SpendingRequest
 from consilience.cli.settings import Config
 from consilience.domain.agents import Agent
@@ -26,7 +27,7 @@ from consilience.engine.protocol import Protocol
 from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import number_documents
 from consilience.engine.templates import INSTRUCTIONS, Templates
-from consilience.models.endpoints import FREE_VARIABLE, parse_endpoint
+from consilience.models.endpoints import parse_endpoint
 from consilience.models.facts import ModelFacts
 from consilience.models.providers import is_endpoint, known_providers
 from consilience.models.registry import (
@@ -234,32 +235,9 @@ def make_plan(
         encoder=paid_encoder,
         unspent_keys=choice.unspent_keys,
         detail=detail,
-        details=_window_warnings(thinking_of, sizes.longest_beginning),
-        replies=f"replies up to {protocol.longest_reply:,} tokens" + _thinking_words(thinking, thinking_of),
+        details=window_warnings(thinking_of, sizes.longest_beginning),
+        replies=f"replies up to {protocol.longest_reply:,} tokens" + thinking_words(thinking, thinking_of),
     )
-
-
-def _window_warnings(names: Iterable[str], tokens: int) -> list[str]:
-    """Return a line for each model whose context window is smaller than the longest prompt, which has at least `tokens`."""
-    windows = {name: ModelFacts(name).context_window for name in names}
-    return [
-        f"Warning: a prompt has about {tokens:,} tokens, more than the context window of {name} ({window:,} tokens)."
-        for name, window in windows.items()
-        if window is not None and window < tokens
-    ]
-
-
-def _thinking_words(asked: ThinkingLevel | None, tokens_by_model: Mapping[str, int]) -> str:
-    """Return the max tokens for thinking, with its level and the models that are not sent it."""
-    thinking = [name for name, tokens in tokens_by_model.items() if tokens]
-    if not thinking:
-        return ""
-    unsent = [name for name in thinking if not ModelFacts(name).is_sent_level]
-    level: str = "off, but some models think anyway" if asked == "off" else asked or DEFAULT_THINKING
-    if asked and unsent:
-        level += f"; not sent to {', '.join(unsent)}"
-    words = "" if not asked and unsent == thinking else f" ({level})"
-    return f", plus up to {max(tokens_by_model.values()):,} for thinking{words}"
 
 
 def max_price(written: Mapping[str, int], read: int) -> float | None:
@@ -483,15 +461,3 @@ def _consent_advice(plan: RunPlan) -> str:
         return f"Give --yes to agree.{hint}"
     bound = "" if plan.programs or plan.encoder or plan.max_cost is None else ", or --max-cost DOLLARS to set a bound"
     return f"Give --yes to agree{bound}; --dry-run shows the plan.{hint}"
-
-
-def price_hint(name: str) -> str:
-    """Return how to declare the price of a model if it is unknown; else nothing."""
-    facts = ModelFacts(name)
-    if not facts.unpriced:
-        return ""
-    return (
-        "To set its price, write input_price and output_price, or free = true, into "
-        f'[endpoints."{facts.unpriced}"] of your own consilience.toml (consilience doctor shows its path); '
-        f"if it is free, {FREE_VARIABLE}={facts.address} is enough."
-    )
