@@ -75,6 +75,7 @@ def test_headline_has_words_and_name_of_every_stop_reason(reason: StopReason) ->
     assert f"({reason.value})" in line
     assert len(line) > len(reason.value) + 18
     assert ("stopped changing (" in line) == (reason is StopReason.CONVERGED)
+    assert ("consilience replay" in markdown(report(stop_reason=reason))) == (reason is not StopReason.FAILED)
 
 
 def test_last_line_names_folded_sections_and_views() -> None:
