@@ -23,12 +23,13 @@ from consilience.integrations.inspect_ai import deliberation as inspect_delibera
 from consilience.integrations.langgraph.emergence import emergence_graph
 from consilience.integrations.langgraph.node import protocol_node
 from consilience.integrations.textarena import DeliberatingAgent
-from consilience.models.port import Completion, ModelRequest
+from consilience.models.endpoints import configure_endpoints
+from consilience.models.port import Completion, Model, ModelRequest
 from consilience.testing import Scripted, ScriptedModel
 
 
-def model() -> ScriptedModel:
-    return ScriptedModel(lambda request: f"{request.agent} has a view of {request.key}.")
+def model(**more: Any) -> ScriptedModel:
+    return ScriptedModel(lambda request: f"{request.agent} has a view of {request.key}.", **more)
 
 
 def test_run_sync_records_in_the_default_journal(home: Path) -> None:
@@ -198,7 +199,7 @@ NOTE = consilience.Source("Rents rose.", "note")
         ),
         ("Why?", SOLO, {"sources": ["Rents\nrose."]}, r"source 1.* pathlib\.Path\(\"file\.txt\"\) "),
         ("Why?", SOLO, {"sources": [NOTE, {"text": "two"}]}, "source 2"),
-        ("Why?", SOLO, {"limits": 5}, r"Limits\(calls=20\)"),
+        ("Why?", SOLO, {"limits": 5}, r"Limits\(calls=20, "),
         ("Why?", SOLO, {"limits": {"cals": 5}}, "cals"),
         ("Why?", SOLO, {"quorum": "half"}, "quorum"),
         ("Why?", SOLO, {"seed": "x"}, "seed"),
@@ -240,6 +241,93 @@ def test_invalid_limit_is_a_user_error_in_every_form(inputs: dict[str, Any], exp
         consilience.run_sync("Why?", SOLO, model=model(), limits=inputs)  # type: ignore[arg-type]
     with pytest.raises(ValidationError):  # in a journal it is damage
         consilience.Limits.model_validate(inputs)
+
+
+class Own(Model):
+    name = "own:1"
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        return Completion("Yes.", self.name, cost=0.0)
+
+
+class Half:
+    name = "half"
+    complete = Own.complete
+
+
+class ReturnsText(Own):
+    async def complete(self, request: ModelRequest) -> Completion:
+        return "Yes."  # type: ignore[return-value]
+
+
+class IsNotAsync(Own):
+    def complete(self, request: ModelRequest) -> Completion:  # type: ignore[override]
+        return Completion("Yes.", self.name)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (Half(), "Half has no account and no price and no close"),
+        (Own, r"Own is a class, not a model\. Pass an object: Own\(\)"),
+        (3, "int is not a model.* account, complete, price"),
+        (ReturnsText(), "`complete` of the model own:1 returns str"),
+        (IsNotAsync(), "`complete` of the model own:1 returns Completion, not awaitable"),
+    ],
+)
+def test_invalid_model_object_is_explained(given: Any, says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
+        consilience.run_sync("Why?", SOLO, model=given)
+
+
+def test_report_with_one_unpriced_seat_shows_the_known_cost() -> None:
+    priced = ScriptedModel(lambda _: Scripted("Yes.", cost=0.25), name="priced:1")
+    unpriced = ScriptedModel(lambda _: Scripted("Yes.", cost=None), name="unpriced:1")
+    report = consilience.run_sync("Why?", consilience.Vote(votes=3), model=[priced, unpriced])
+    spent = report.ledger.actual
+    assert (spent.cost, spent.known_cost, spent.unpriced) == (None, 0.5, 1)
+    assert "$0.50, and 1 call of unknown price" in report.markdown()
+
+
+def test_own_model_without_price_and_tokens_keeps_its_cost() -> None:
+    report = consilience.run_sync("Why?", SOLO, model=Own())
+    assert report.ledger.actual.cost == 0.0
+    with pytest.raises(UserError, match="pass the object again from Python"):
+        consilience.fork_sync(report.session, at=0)
+
+
+@pytest.mark.parametrize(("word", "name"), [("cost", "money"), ("time", "seconds")])
+def test_limit_by_the_word_of_the_command_line_is_explained(word: str, name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{word} is called {name}"):
+        consilience.Limits(**{word: 1})
+
+
+@pytest.mark.parametrize(
+    "limits", [{"money": 1}, {"agents": {"*": {"money": 1}}}, {"phases": {"answer": {"money": 1}}}]
+)
+def test_limit_on_money_needs_known_prices(limits: dict[str, Any]) -> None:
+    unpriced, priced = model(name="half:1", price=None), model(price=1e-6)
+    with pytest.raises(SettingsError, match=r"does not bound the cost of half:1, whose price is not known.*`price`"):
+        consilience.run_sync("Why?", SOLO, model=unpriced, limits=consilience.Limits(**limits))
+    assert not unpriced.requests
+    allowed = consilience.Options(allow_unpriced=True)
+    assert consilience.run_sync(
+        "Why?", SOLO, model=unpriced, limits=consilience.Limits(**limits), options=allowed
+    ).answer
+    assert consilience.run_sync("Why?", SOLO, model=priced, limits=consilience.Limits(**limits)).answer
+
+
+def test_limit_on_money_bounds_a_declared_endpoint() -> None:
+    name = "http://127.0.0.1:9/v1#m"
+    limits = consilience.Limits(money=0.000001)
+    with pytest.raises(SettingsError, match="configure_endpoint"):
+        consilience.run_sync("Why?", SOLO, model=name, limits=limits)
+    consilience.configure_endpoint(name, input_price=2, output_price=8)
+    try:
+        report = consilience.run_sync("Why?", SOLO, model=name, limits=limits)
+    finally:
+        configure_endpoints({})
+    assert (report.stop_reason, report.ledger.actual.cost) == ("exhausted_budget", 0.0)
 
 
 def test_invalid_limit_of_an_agent_is_a_user_error() -> None:

@@ -208,6 +208,15 @@ def test_readme_table_lists_the_installed_protocols() -> None:
     assert Decompose(children=3).estimate().max == 5
 
 
+def test_guide_lists_every_provider_with_its_keys() -> None:
+    from consilience.models.providers import PROVIDERS
+
+    guide = (ROOT / "docs" / "agents.md").read_text()
+    for name, row in PROVIDERS.items():
+        keys = " or ".join(f"`{key}`" for key in row.keys) or "–"
+        assert row.server is not None or f"\n| `{name}` | {keys} | `{row.extra}` |\n" in guide
+
+
 def test_reference_lists_every_exported_name() -> None:
     import consilience
 

@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from consilience.domain.panels import Panel as Panel
     from consilience.domain.panels import Persona as Persona
     from consilience.domain.report import Report as Report
+    from consilience.engine.execution import Options as Options
     from consilience.journal.open_store import open_store as open_store
     from consilience.journal.sqlite import SqliteStore as SqliteStore
+    from consilience.models.endpoints import configure_endpoint as configure_endpoint
     from consilience.models.tool_agent import ToolAgent as ToolAgent
     from consilience.protocols.baselines import Solo as Solo
     from consilience.protocols.baselines import SoloReport as SoloReport
@@ -74,8 +76,10 @@ _NAMES = {
     "consilience.domain.outcome": ("Limits", "SpendingLimits", "StopReason"),
     "consilience.domain.panels": ("Panel", "Persona"),
     "consilience.domain.report": ("Report",),
+    "consilience.engine.execution": ("Options",),
     "consilience.journal.open_store": ("open_store",),
     "consilience.journal.sqlite": ("SqliteStore",),
+    "consilience.models.endpoints": ("configure_endpoint",),
     "consilience.models.tool_agent": ("ToolAgent",),
     "consilience.protocols.baselines": ("Solo", "SoloReport", "Vote", "VoteReport"),
     "consilience.protocols.broadcast": ("Broadcast", "BroadcastReport"),

@@ -32,7 +32,8 @@ def as_blocking(coroutine: Callable[P, Coroutine[Any, Any, T]], name: str = "") 
         return run_blocking(coroutine(*args, **kwargs))
 
     blocked.__name__ = blocked.__qualname__ = name or f"{coroutine.__name__}_sync"
-    blocked.__doc__ = f"`{coroutine.__name__}` for code that is not asynchronous, and for notebooks."
+    first_line, _, rest = (coroutine.__doc__ or "").partition("\n")
+    blocked.__doc__ = f"{first_line} Blocks; works in notebooks too. `{coroutine.__name__}` is the coroutine.\n{rest}"
     return blocked
 
 

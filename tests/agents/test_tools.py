@@ -354,7 +354,7 @@ async def test_resume_with_other_tools_is_a_mismatch(tmp_path: Path) -> None:
 
 
 async def test_invalid_agent_for_a_seat_is_refused(store: SqliteStore) -> None:
-    with pytest.raises(SettingsError, match="object cannot take a seat"):
+    with pytest.raises(SettingsError, match="object is not a model"):
         await deliberate(object(), store)
     with pytest.raises(SettingsError, match="no model"):
         await deliberate(Agent(), store)

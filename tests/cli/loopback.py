@@ -54,10 +54,10 @@ def environment(url: str) -> dict[str, str]:
 
 
 @contextmanager
-def provider(answer: Answer = prose, listing: object = None) -> Iterator[Provider]:
+def provider(answer: Answer = prose, listing: object = None, key: str = "") -> Iterator[Provider]:
     """Listens on a free port of 127.0.0.1 while the block runs; answers at once unless `open` is cleared.
 
-    `listing` is what `/v1/models` gives; without it there is no such path.
+    `listing` is what `/v1/models` gives, to requests with the `key` only if there is one; without it there is no such path.
     """
     found = Provider(answer)
     found.open.set()
@@ -73,6 +73,9 @@ def provider(answer: Answer = prose, listing: object = None) -> Iterator[Provide
             self.send(*found.answer(body, {name.lower(): value for name, value in self.headers.items()}))
 
         def do_GET(self) -> None:
+            if key and self.headers["Authorization"] != f"Bearer {key}":
+                self.send(401, {"error": "no key"})
+                return
             there = listing is not None and self.path == "/v1/models"
             self.send(200 if there else 404, listing if there else {"error": "no such path"})
 

@@ -150,6 +150,7 @@ def test_configured_prices_are_counted_and_limited(env: dict[str, str], here: Pa
         ('[endpoints."http://127.0.0.1:9/v1"]\nfree = false\n', "free = true"),
         ('[endpoints."http://127.0.0.1:9/v1"]\ninput_price = 1\n', "output_price"),
         ('[endpoints."http://127.0.0.1:9/v1"]\ninput_price = -1\noutput_price = 2\n', "output_price"),
+        ('[endpoints."http://127.0.0.1:9/v1"]\ncontextwindow = 1\n', "Did you mean 'context_window'"),
         ('[endpoints."127.0.0.1:9"]\nfree = true\n', "must be named by its address"),
         (f'[endpoints."http://ann:{KEY}@127.0.0.1:9/v1"]\nfree = true\n', "without a user name"),
         ("endpoints = 3\n", "must be a table"),
@@ -314,6 +315,27 @@ def test_doctor_lists_endpoints_and_which_answer(env: dict[str, str], here: Path
     assert "http://127.0.0.1:9/v1   " in command("doctor", env=env, cwd=here).stdout
     gone = command("doctor", env={**env, "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}, cwd=here)
     assert "does not answer (Connection refused)" in gone.stdout
+
+
+def test_declared_endpoint_is_known_by_dry_run_run_and_doctor(env: dict[str, str], here: Path, home: Path) -> None:
+    env["CORP_API_KEY"] = KEY
+    with provider(listing={"data": [{"id": "large"}]}, key=KEY) as server:
+        name = f"{server.url}/v1#large"
+        table = 'input_price = 2\noutput_price = 8\ncontext_window = 8000\nkey_variable = "CORP_API_KEY"'
+        (home / "consilience.toml").write_text(f'[endpoints."{name}"]\n{table}\n')
+        (here / "long.txt").write_text("The job failed. " * 4000)
+        doctor = command("doctor", env=env, cwd=here).stdout
+        run = ("solo", QUESTION, "--source", "long.txt", "--model", name, "--thinking", "high")
+        plan = command(*run, "--dry-run", env=env, cwd=here).stdout
+        unnamed = command("solo", QUESTION, "--model", f"{server.url}/v1", env=env, cwd=here).stderr
+        (home / "consilience.toml").unlink()
+        (here / "consilience.toml").write_text(f'model = "{name}"\n')
+        directory = command("doctor", env={**env, "CONSILIENCE_ENDPOINT_KEY": KEY}, cwd=here).stdout
+    assert "answers, lists large; large: $2 in and $8 out per million tokens, as configured; other models: " in doctor
+    assert f"context window of {name} (8,000 tokens)" in plan
+    assert f"(high; not sent to {name})" in plan
+    assert "Models it lists: large." in unnamed
+    assert "answers, but wants a key (HTTP 401)" in directory, "a directory may not send a key to its address"
 
 
 def test_help_shows_the_endpoint_form(cli: Cli) -> None:

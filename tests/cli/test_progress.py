@@ -8,6 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
+from consilience.cli import display
 from consilience.cli import display as module
 from consilience.cli.display import HEARTBEAT_SECONDS, Display, RunProgress
 from consilience.domain.agents import Agent
@@ -132,6 +133,15 @@ def test_heartbeat_is_printed_after_ten_silent_seconds(clock: Clock, capsys: pyt
     assert capsys.readouterr().err == (
         "… 25 s: 1 of 7–15 calls, 9 tokens read, 3 written, price not known; waiting for practical (L2N2), longest 15 s\n"
     )
+
+
+def test_heartbeat_names_a_rate_limit_that_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = RunProgress()
+    progress.take(STARTED)
+    progress.take(CallStarted(key=KEY, agent="L2N1"))
+    monkeypatch.setattr(display, "pauses", lambda: {"acme": 42.0})
+    assert progress.heartbeat.endswith("; waiting for the rate limit of acme for 42 s")
+    assert "waiting for the rate limit of acme for 42 s" in str(progress._head())
 
 
 def test_run_progress_counts_events_of_earlier_processes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ def test_run_prints_report_on_stdout_and_progress_on_stderr(cli: Cli, town: Town
     assert result.exit_code == 0
     (session,) = recorded()
     first, second, *progress = result.stderr.splitlines()
-    size = "replies up to 4,096 tokens, plus up to 4,096 for thinking (low)"
+    size = "replies up to 4,096 tokens, plus up to 4,096 for thinking"
     assert first == f"emergence with {MODEL} · 4 agents · full prompts · {size} · 15 calls estimated · costs nothing"
     assert second == f"emergence {session} begins"
     assert "round 1 · leaf_respond · critical (L2N3) 0.0 s, 20 tokens" in progress
@@ -445,7 +445,10 @@ def test_cut_answer_is_marked_and_not_converged(cli: Cli, town: Town) -> None:
     assert result.stdout.startswith(
         "**Stopped: the run does not count as converged (inconclusive) · the answer was cut"
     )
-    assert "*Incomplete: this text was cut off at the token limit.*\n\nYes, since the stalls" in result.stdout
+    assert (
+        "*Incomplete: this text was cut off at the token limit; raise --reply-tokens.*\n\nYes, since the stalls"
+        in result.stdout
+    )
     assert "It stopped inconclusive; converged was required." in result.stderr
     output = json.loads(cli(*arguments, "--json").stdout)
     assert (output["answer_cut"], output["confidence"]["level"]) == (True, None)

@@ -197,7 +197,10 @@ def check_shown(report: Report) -> None:
         ), (where, call.agent, failed[:300])
     silent = text.partition("### Missing agents\n\n")[2].partition("\n\n")[0].replace("\\", "").splitlines()
     for missing in report.missing:
-        assert any(_names(line, missing.agent, report) and f": silent since {missing.since}" in line for line in silent)
+        assert any(
+            _names(line, missing.agent, report) and f": no usable reply since {missing.since}" in line
+            for line in silent
+        )
     assert ("## No answer" in text) == (report.answer is None)
     assert markdown(AnyReport.model_validate_json(report.model_dump_json())) == text
 

@@ -67,7 +67,7 @@ def test_fixture_journal_is_read_digested_and_shown(kept: Path, session: str, st
         assert f"consilience resume {session}" in text
     else:
         report = AnyReport.model_validate_json(store.text(finished.report))
-        assert f"consilience replay {session}`" in markdown(report)
+        assert f"consilience show {session} --view" in markdown(report)
     store.close()
 
 

@@ -13,9 +13,10 @@ from pydantic import BaseModel
 from consilience.domain.errors import Rejected, UnavailableModel, UnknownName, UserError
 from consilience.models import endpoints
 from consilience.models.embeddings import ProviderEncoder
-from consilience.models.endpoints import parse_endpoint, prices_of
+from consilience.models.endpoints import configure_endpoint, parse_endpoint
+from consilience.models.facts import ModelFacts
 from consilience.models.limiter import Limited, may_retry, requests_of
-from consilience.models.port import ModelRequest
+from consilience.models.port import ModelRequest, context_window
 from consilience.models.provider import ProviderModel
 from consilience.models.providers import key_variables
 from consilience.models.registry import alternatives, choose, resolve
@@ -38,7 +39,7 @@ STRUCTURED = request(returns=Verdict, schema=Verdict.model_json_schema())
 @pytest.fixture(autouse=True)
 def configured() -> Iterator[None]:
     yield
-    endpoints.configure_prices({})
+    endpoints.configure_endpoints({})
 
 
 @asynccontextmanager
@@ -181,18 +182,20 @@ class TestPrices:
         async with endpoint(completion("Yes."), "gpt-4o") as (model, server):
             assert (await model.complete(request())).cost is None
             assert model.price(1000, 1000) is None
-            endpoints.configure_prices({f"{server.url}/v1/": (0.0, 0.0), f"{server.url}/v1#gpt-4o": (2.0, 10.0)})
+            configure_endpoint(f"{server.url}/v1/", free=True)
+            configure_endpoint(f"{server.url}/v1#gpt-4o", input_price=2, output_price=10, context_window=32_000)
             priced, free = resolve(model.name), resolve(f"{server.url}/v1#other")
             assert (await priced.complete(request())).cost == pytest.approx((12 * 2.0 + 3 * 10.0) / 1e6)
+            assert (context_window(priced), context_window(free)) == (32_000, None)
             assert (free.price(1000, 1000), (await free.complete(request())).cost) == (0.0, 0.0)
             await priced.close()
             await free.close()
 
     def test_a_provider_has_its_listed_prices(self) -> None:
-        assert prices_of("https://openrouter.ai/api/v1#deepseek/deepseek-r1", {}) == "listed"
-        assert prices_of("https://gateway.example/v1#deepseek-r1", {}) == "unknown"
-        assert prices_of("openai:gpt-4o", {}) == "listed"
-        assert prices_of("openai:gpt-4o", {"OPENAI_BASE_URL": "http://127.0.0.1:4000/v1"}) == "unknown"
+        assert ModelFacts("https://openrouter.ai/api/v1#deepseek/deepseek-r1", {}).prices == "listed"
+        assert ModelFacts("https://gateway.example/v1#deepseek-r1", {}).prices == "unknown"
+        assert ModelFacts("openai:gpt-4o", {}).prices == "listed"
+        assert ModelFacts("openai:gpt-4o", {"OPENAI_BASE_URL": "http://127.0.0.1:4000/v1"}).prices == "unknown"
 
     @pytest.mark.parametrize(
         ("name", "variable", "own"),
@@ -211,14 +214,49 @@ class TestPrices:
         ],
     )
     def test_price_at_another_host_is_unknown(self, name: str, variable: str, own: str) -> None:
-        assert prices_of(name, {variable: own}) == "listed"
+        assert ModelFacts(name, {variable: own}).prices == "listed"
         for other in (
             own.replace("https", "http"),
             own.replace("://", "://x@relay.example/"),
             "https://relay.example/v1",
         ):
-            assert prices_of(name, {variable: other}) == "unknown"
-            assert prices_of(name, {variable: other, "CONSILIENCE_FREE_ENDPOINTS": other}) == (0.0, 0.0)
+            assert ModelFacts(name, {variable: other}).prices == "unknown"
+            assert ModelFacts(name, {variable: other, "CONSILIENCE_FREE_ENDPOINTS": other}).prices == (0.0, 0.0)
+
+
+class TestDeclarations:
+    async def test_declared_key_and_thinking_are_sent(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CONSILIENCE_ENDPOINT_KEY", "of-other-endpoints-0123")
+        async with misbehaving(Answer(401, {"error": {"message": "no"}})) as server:
+            name = f"{server.url}/v1#m"
+            configure_endpoint(f"{server.url}/v1", key_variable="CORP_API_KEY")
+            configure_endpoint(name, thinks="optionally")
+            with pytest.raises(UnavailableModel, match="Set CORP_API_KEY"):
+                resolve(name)
+            monkeypatch.setenv("CORP_API_KEY", KEY)
+            model = resolve(name)
+            with pytest.raises(Rejected, match="Set CORP_API_KEY to a valid key"):
+                await model.complete(request(thinking="high"))
+            await model.close()
+            (seen,) = server.seen
+            assert (seen.headers["authorization"], seen.body["reasoning_effort"]) == (f"Bearer {KEY}", "high")
+
+    @pytest.mark.parametrize(
+        ("given", "says"),
+        [
+            ({"contextwindow": 1}, "unexpected keyword"),
+            ({"context_window": 0}, "context_window = 32000"),
+            ({"thinks": True}, '"never", "optionally" or "always"'),
+            ({"key_variable": "sk-0123456789"}, "not the key"),
+            ({"input_price": 1}, "output_price = 10"),
+            ({"free": True, "input_price": 1, "output_price": 1}, "free = true, or"),
+            ({}, "free = true"),
+        ],
+    )
+    def test_invalid_declaration_is_refused_without_its_value(self, given: dict[str, Any], says: str) -> None:
+        with pytest.raises((UserError, TypeError), match=says) as caught:
+            configure_endpoint("http://127.0.0.1:9/v1#m", **given)
+        assert "sk-" not in str(caught.value)
 
 
 def rejecting(server_says: dict[str, Answer]) -> Any:

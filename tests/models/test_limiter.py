@@ -151,6 +151,7 @@ class TestRateLimits:
             failures = await many(model, 10)
             assert now() == 1.0
             assert all(isinstance(failure, RateLimited) for failure in failures)
+            assert all("asks to wait 3600 s, and a run waits at most 120 s" in str(failure) for failure in failures)
             assert [requests_of(failure) for failure in failures if isinstance(failure, ProviderError)] == [1] * 4 + [
                 0
             ] * 6
@@ -161,6 +162,18 @@ class TestRateLimits:
             assert (gate.in_flight, gate.waiting, len(provider.dispatched)) == (0, 0, 4)
             await asyncio.sleep(3600)
             assert isinstance(await model.complete(REQUEST), Completion)
+
+        run(main())
+
+    def test_longest_pause_is_waited_for_and_shown(self) -> None:
+        async def main() -> None:
+            provider = Provider(outcome=first(1, lambda: RateLimited(retry_after=120)))
+            model = Limited(provider, gate := limiter(), deadline=60, retries=3)
+            call = asyncio.create_task(model.complete(REQUEST))
+            await asyncio.sleep(11)
+            assert gate.waiting == 1
+            assert gate.pause_left == pytest.approx(110, abs=0.5)
+            assert isinstance(await call, Completion)
 
         run(main())
 

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import sys
 from collections.abc import Mapping
+from typing import cast
 
 import pytest
 
@@ -13,7 +14,7 @@ from consilience.domain.errors import Rejected, UnavailableModel, UnknownName, U
 from consilience.models import endpoints, registry
 from consilience.models.limiter import Limited
 from consilience.models.port import Model, ModelRequest
-from consilience.models.providers import key_variables, known_providers
+from consilience.models.providers import PROVIDERS, Declaration, Provider, key_variables, known_providers
 from consilience.models.registry import Choice, alternatives, canonical_name, choose, paid, resolve
 
 from .misbehaving import KEY, Answer, completion, misbehaving
@@ -169,11 +170,15 @@ class TestTables:
     def test_every_listed_provider_is_known_to_the_library(self) -> None:
         from pydantic_ai.providers import infer_provider_class
 
-        for provider in set(known_providers()) - {"local", "lmstudio", "llamacpp"}:
+        for provider, row in PROVIDERS.items():
+            if row.server or row.base_url:
+                continue
             try:
                 infer_provider_class(provider)
             except ImportError:  # its client is not installed here
                 continue
+            except ValueError:
+                pytest.fail(f"pydantic-ai does not know {provider}: set the `base_url` of its row")
 
     def test_every_provider_of_the_library_is_listed(self) -> None:
         from pydantic_ai.models import known_model_names
@@ -182,6 +187,24 @@ class TestTables:
         plain = {prefix for prefix in prefixes if not prefix.startswith("gateway/")}
         for_other_ends = {"google-decisions", "openai-decisions", "typesafe", "bedrock-mantle"}
         assert plain - for_other_ends <= set(known_providers())
+
+    async def test_row_with_a_base_url_is_a_provider(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        async with misbehaving(completion("Hello.")) as server:
+            large = Declaration((2.0, 8.0), context_window=32_000, thinks="optionally")
+            row = Provider(("CORP_API_KEY",), base_url=f"{server.url}/v1", models={"corp-large": large})
+            monkeypatch.setitem(cast("dict[str, Provider]", PROVIDERS), "corp", row)
+            missing = refusal("corp:corp-large")
+            assert "Set CORP_API_KEY" in str(missing)
+            (facts,) = registry.facts_of("corp:corp-large")
+            assert (facts.price(1_000_000, 0), facts.context_window, facts.thinks) == (2.0, 32_000, "optionally")
+            assert registry.facts_of("corp:corp-small")[0].price(1, 1) is None
+            monkeypatch.setenv("CORP_API_KEY", KEY)
+            model = limited("corp:corp-large")
+            assert (model.account, model.context_window, model.thinks) == ("corp", 32_000, "optionally")
+            answer = await model.complete(REQUEST)
+            assert answer.cost == pytest.approx((12 * 2.0 + 3 * 8.0) / 1e6)
+            assert answer.model == "corp:stub-2026-01-01"
+            await model.close()
 
     def test_providers_have_their_key_variables(self) -> None:
         assert key_variables("openai@gateway.example:443") == ("OPENAI_API_KEY",)

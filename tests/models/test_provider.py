@@ -29,6 +29,7 @@ from consilience.domain.errors import (
     Timeout,
     Unreachable,
 )
+from consilience.models.facts import ModelFacts
 from consilience.models.failures import retry_after
 from consilience.models.limiter import Limited, Limiter, Pace, may_retry, requests_of
 from consilience.models.port import Completion, Model, ModelRequest
@@ -52,6 +53,12 @@ def request(**more: object) -> ModelRequest:
 
 def structured() -> ModelRequest:
     return request(returns=Verdict, schema=Verdict.model_json_schema())
+
+
+def priced(prices: tuple[float, float]) -> ModelFacts:
+    facts = ModelFacts("openai-chat:stub")
+    vars(facts)["prices"] = prices
+    return facts
 
 
 @asynccontextmanager
@@ -94,7 +101,7 @@ class TestAnswers:
             "total_tokens": 123,
             "prompt_tokens_details": {"cached_tokens": 100},
         }
-        async with model_on(completion("Four.", usage=usage), prices=(1.0, 10.0)) as (model, server):
+        async with model_on(completion("Four.", usage=usage), facts=priced((1.0, 10.0))) as (model, server):
             assert isinstance(model, Model)
             answer = await model.complete(request(temperature=0.5, seed=7, max_tokens=50))
         assert answer == Completion(
@@ -166,7 +173,7 @@ class TestAnswers:
     @pytest.mark.parametrize("figure", ["prompt_tokens", "completion_tokens"])
     async def test_absurd_usage_counts_as_missing(self, figure: str) -> None:
         usage = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15, figure: 10**30}
-        async with model_on(completion(usage=usage), prices=(1.0, 2.0)) as (model, _):
+        async with model_on(completion(usage=usage), facts=priced((1.0, 2.0))) as (model, _):
             answer = await model.complete(request())
         assert (answer.text, answer.tokens_in, answer.tokens_out, answer.cost) == ("Four.", 0, 0, 0.0)
 
@@ -421,7 +428,17 @@ class TestFailures:
         with pytest.raises(Unreachable) as caught:
             await model.complete(request())
         assert caught.value.transient
+        assert "the connection failed: Connection refused." in str(caught.value)
         await model.close()
+
+    async def test_tls_to_a_plain_server_is_named(self) -> None:
+        async with misbehaving(completion()) as server:
+            url = server.url.replace("http://", "https://")
+            provider = OpenAIProvider(base_url=f"{url}/v1", api_key=KEY)
+            model = ProviderModel("openai-chat:stub", "openai", OpenAIChatModel("stub", provider=provider))
+            with pytest.raises(Unreachable, match=r"TLS failed \(.*\)\. Does the server expect https"):
+                await model.complete(request())
+            await model.close()
 
     async def test_hanging_server_ends_at_the_deadline(self) -> None:
         async with model_on(Answer(hang=True)) as (model, server):
@@ -499,8 +516,8 @@ class TestPrices:
     def test_configured_price_is_used_and_unknown_price_is_none(self) -> None:
         unknown = TestModel()
         assert ProviderModel("x:y", "x", unknown).price(1000, 10) is None
-        assert ProviderModel("x:y", "x", unknown, prices=(0.0, 0.0)).price(1000, 10) == 0.0
-        assert ProviderModel("x:y", "x", unknown, prices=(2.0, 4.0)).price(1_000_000, 500_000) == 4.0
+        assert ProviderModel("x:y", "x", unknown, facts=priced((0.0, 0.0))).price(1000, 10) == 0.0
+        assert ProviderModel("x:y", "x", unknown, facts=priced((2.0, 4.0))).price(1_000_000, 500_000) == 4.0
 
 
 class TestSecrets:

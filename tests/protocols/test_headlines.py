@@ -110,7 +110,7 @@ def test_run_in_plain_text_is_degraded_and_claims_no_silent_consent() -> None:
     text = markdown(report)
     assert "- Not in the requested form: 14 of 14 replies. " in text
     assert "Changes of the answer" not in text
-    assert "none was declared, but 3 of 3 specialists gave no reply that can hold an objection" in text
+    assert "none was declared, but 3 of 3 specialists gave no reply in which an objection could stand" in text
 
 
 def test_run_without_any_stance_reports_no_change_of_an_answer() -> None:
@@ -140,7 +140,9 @@ def test_no_dissent_is_stated_with_the_agents_that_a_limit_kept_silent(
     protocol: Protocol, calls: int, who: str
 ) -> None:
     report, _ = go(protocol, nothing, Limits(calls=calls))
-    assert f"**Dissent:** none was declared, but {who} gave no reply that can hold an objection." in markdown(report)
+    assert f"**Dissent:** none was declared, but {who} gave no reply in which an objection could stand." in markdown(
+        report
+    )
     assert "none was declared, and no objection is open" in markdown(go(protocol, nothing)[0])
 
 

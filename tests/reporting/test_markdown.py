@@ -75,6 +75,7 @@ def test_headline_has_words_and_name_of_every_stop_reason(reason: StopReason) ->
     assert f"({reason.value})" in line
     assert len(line) > len(reason.value) + 18
     assert ("stopped changing (" in line) == (reason is StopReason.CONVERGED)
+    assert ("consilience replay" in markdown(report(stop_reason=reason))) == (reason is not StopReason.FAILED)
 
 
 def test_last_line_names_folded_sections_and_views() -> None:
@@ -267,7 +268,10 @@ def test_cut_answer_and_quotes_are_marked() -> None:
             ),
         )
     ).replace("\\", "")
-    assert "Incomplete: this text was cut off at the token limit.*\n\nNo, since\n\n*[cut off here]*" in text
+    assert (
+        "Incomplete: this text was cut off at the token limit; raise --reply-tokens.*\n\nNo, since\n\n*[cut off here]*"
+        in text
+    )
     assert "- Loud. — *CFO (L2N2) [its text was cut off], critical (L2N1)*" in text
     assert "never answered [its text was cut off]" in text
 
@@ -335,6 +339,8 @@ def test_checklist_keeps_its_line_breaks() -> None:
         ("a | b", r"a \| b"),
         ("*x* _y_ `z`", r"\*x\* \_y\_ \`z\`"),
         ("snake_case", "snake_case"),
+        ("http://127.0.0.1/v1#corp-large", "http://127.0.0.1/v1#corp-large"),
+        ("# a ##", r"\# a \##"),
         ("<b>[x](y)", r"\<b\>\[x\](y)"),
         ("one\ntwo\x07", "one two"),
         ("\u202eright", "right"),

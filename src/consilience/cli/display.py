@@ -35,6 +35,7 @@ from consilience.domain.events import (
 from consilience.domain.report import UnfinishedSession, find_report
 from consilience.domain.sections import ProgressColumn
 from consilience.engine.activity import phase_name
+from consilience.models.limiter import pauses
 from consilience.reporting.formatting import (
     count,
     describe_agent,
@@ -156,6 +157,12 @@ class Display:
             notify(line)
 
 
+def _pause_words() -> str:
+    """Return for which rate limits requests wait; empty if none does."""
+    words = [f"{account} for {duration(round(seconds))}" for account, seconds in pauses().items()]
+    return f"waiting for the rate limit of {', '.join(words)}" if words else ""
+
+
 class RunProgress:
     """Progress of a run. `before` are the events of earlier processes; `text` returns a stored text by its id."""
 
@@ -244,7 +251,8 @@ class RunProgress:
         limits = state.started.limits if state.started else None
         reserve = ""
         if limits is not None and (limits.calls, limits.tokens, limits.money) != (None, None, None):
-            reserve = ", reserve drawn" if any(call.reserve for call in state.calls) else ", reserve held"
+            drawn = any(call.reserve for call in state.calls)
+            reserve = f", reserve for the closing answer {'in use' if drawn else 'unused'}"
         return f"{state.made}{out_of} calls, {state.tokens_in:,} tokens read, {output_tokens}, {price(state.cost)}{reserve}"
 
     @property
@@ -255,6 +263,8 @@ class RunProgress:
             return f"{elapsed}: {self.loading}"
         if not in_flight:
             return f"{elapsed}: {self.totals}"
+        if paused := _pause_words():
+            return f"{elapsed}: {self.totals}; {paused}"
         names = seat_labels(self.state.agents)
         agents = [names.get(call.agent, call.agent) for call in in_flight.values()]
         rest_note = f" and {len(agents) - 4} more" if len(agents) > 4 else ""
@@ -320,6 +330,8 @@ class RunProgress:
             line.append(f" · {self.loading}", style="cyan")
         elif places := list(dict.fromkeys(describe_place(key) for key in self.state.flying)):
             line.append(f" · {' | '.join(places[:3])}", style="cyan")
+        if paused := _pause_words():
+            line.append(f" · {paused}", style="yellow")
         line.append(f" · {duration(round(self.seconds))}", style="dim")
         if self.time_left:
             line.append(f" · {self.time_left}", style="dim")

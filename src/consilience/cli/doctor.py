@@ -20,6 +20,7 @@ from consilience.cli.settings import (
     Config,
     config_files,
     ignored_words,
+    is_own,
     load_config,
     load_env_file,
     read_config,
@@ -31,7 +32,8 @@ from consilience.domain.paths import check_home, data_dir, is_open_to_others, jo
 from consilience.engine.protocol import find_protocol, installed_protocols
 from consilience.journal.open_store import open_store
 from consilience.models import endpoints
-from consilience.models.endpoints import FREE, free_price_hint, list_models, prices_of
+from consilience.models.endpoints import FREE, list_models
+from consilience.models.facts import ModelFacts
 from consilience.models.local import need_libraries
 from consilience.models.program import without_secret
 from consilience.models.providers import ENDPOINT_KEY_VARIABLE, is_endpoint, key_variables, known_providers
@@ -235,7 +237,7 @@ def _spending(name: str) -> tuple[str, bool]:
     spending = "it costs nothing"
     try:
         programs = [link for link in links([name]) if is_program(link)]
-        has_unknown_price = any(free_price_hint(link, os.environ) for link in links([name]))
+        has_unknown_price = any(ModelFacts(link).unpriced for link in links([name]))
         words = ["its price is not known" if has_unknown_price else "it is paid for"] if paid(name) else []
         if programs:
             words.append(
@@ -256,7 +258,10 @@ def _spending(name: str) -> tuple[str, bool]:
 
 
 def _endpoints(config: Config) -> list[Row]:
-    """Return how endpoints are named, and whether those of environment and configuration answer a request without a key."""
+    """Return how endpoints are named, and whether those of environment and configuration answer.
+
+    A key is not sent to an address that the configuration of the current directory names, because it may be someone else's.
+    """
     rows = [Row(title, f"--model {example}") for title, example in endpoints.EXAMPLES.items()]
     key = "is set" if os.environ.get(ENDPOINT_KEY_VARIABLE) else "is not set"
     rows.append(
@@ -269,23 +274,38 @@ def _endpoints(config: Config) -> list[Row]:
             f"{url.partition('?')[0] or '(not set)'}; if set, --model openai-chat:MODEL is called there",
         )
     )
-    names = filter(is_endpoint, alternatives(os.environ.get("CONSILIENCE_MODEL") or config.model or ""))
-    named = dict.fromkeys([*endpoints.addresses(), *(endpoints.address_of(name, os.environ) or "" for name in names)])
-    return rows + [Row(address, _reached(address)) for address in named]
+    model = os.environ.get("CONSILIENCE_MODEL") or config.model or ""
+    named = [ModelFacts(name).address or "" for name in alternatives(model) if is_endpoint(name)]
+    known = endpoints.addresses()
+    if os.environ.get("CONSILIENCE_MODEL") or (config.model_file is not None and is_own(config.model_file)):
+        known = list(dict.fromkeys([*known, *named]))
+    rows += [Row(address, _reached(address, _key_for(address))) for address in known]
+    return rows + [Row(address, _reached(address, None)) for address in named if address not in known]
 
 
-def _reached(address: str) -> str:
-    """Return whether an endpoint answers, the models it lists, and its prices."""
-    listing = list_models(address, ENDPOINT_SECONDS)
+def _key_for(address: str) -> str | None:
+    """Return the key that a run would send to an address of the user's environment or own configuration."""
+    if ModelFacts("openai-chat:").address == address:
+        return os.environ.get("OPENAI_API_KEY")
+    return endpoints.endpoint_key(address)
+
+
+def _reached(address: str, key: str | None) -> str:
+    """Return whether an endpoint answers, the models it lists, and their prices."""
+    listing = list_models(address, ENDPOINT_SECONDS, key)
     names = ", ".join(listing.models[:MAX_LISTED]) + (", …" if len(listing.models) > MAX_LISTED else "")
-    prices = prices_of(f"{address}#", os.environ)
+    declared = [f"{model}: {_price_words(f'{address}#{model}')}" for model in endpoints.declared_models(address)]
+    general = f"{'other models: ' if declared else ''}{_price_words(f'{address}#')}"
+    return "; ".join([f"answers, lists {names}" if names else listing.problem, *declared, general])
+
+
+def _price_words(name: str) -> str:
+    prices = ModelFacts(name).prices
     if prices == FREE:
-        cost = "free, as configured"
-    elif isinstance(prices, tuple):
-        cost = f"${prices[0]:g} in and ${prices[1]:g} out per million tokens, as configured"
-    else:
-        cost = "price as listed for its provider" if prices == "listed" else "price not known"
-    return f"{f'answers, lists {names}' if names else listing.problem}; {cost}"
+        return "free, as configured"
+    if isinstance(prices, tuple):
+        return f"${prices[0]:g} in and ${prices[1]:g} out per million tokens, as configured"
+    return "price as listed for its provider" if prices == "listed" else "price not known"
 
 
 def _settings(config: Config, problem: str) -> list[Row]:

@@ -110,7 +110,7 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
     place = {"parent": planned.parent, "forked_at": planned.at, "inherited": planned.replies}
     place |= {"failures_inherited": len(planned.failures), "asked_again": planned.asked_again}
     unaffected = run_until_done(replaced_without_effect(planned, store=store))
-    plan = replace(plan, preamble=origin, details=unaffected, data=place)
+    plan = replace(plan, preamble=origin, details=[*plan.details, *unaffected], data=place)
     if not approve(plan, request, config):
         return EXIT_OK
     execution = RunExecution.open(request, store, plan)
@@ -125,7 +125,7 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
 def _inheritance(planned: forks.Fork) -> str:
     words = f"{count(planned.replies, 'reply', 'replies')} inherited, not paid for again"
     if again := planned.asked_again:
-        words += f"; {count(again, 'call')} without a reply made again, and calls that read the new replies"
+        words += f"; {count(again, 'call')} without a reply repeated, and then the calls that read the new replies"
     if kept := planned.failures:
         kinds = ", ".join(dict.fromkeys(end.failure.value for end in kept))
         words += f"; {count(len(kept), 'call')} without a usable reply inherited ({kinds}), made again only with another model"

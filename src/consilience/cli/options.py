@@ -222,7 +222,8 @@ class SpendingRequest:
         from consilience.engine.execution import Options
 
         names = [name for name in Options.__dataclass_fields__ if getattr(self, name, False) is not False]
-        return Options(**{name: getattr(self, name) for name in names})
+        # the command asks for consent to an unknown cost
+        return Options(allow_unpriced=True, **{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from consilience.cli.errors import can_confirm, confirm, notify, print_json
 from consilience.cli.inputs import unused_options
+from consilience.cli.model_words import price_hint, thinking_words, window_warnings
 from consilience.cli.options import PlannedRequest, SessionRequest, SpendingRequest
 from consilience.cli.settings import Config
 from consilience.domain.agents import Agent
@@ -26,8 +27,9 @@ from consilience.engine.protocol import Protocol
 from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import number_documents
 from consilience.engine.templates import INSTRUCTIONS, Templates
-from consilience.models.endpoints import free_price_hint, in_dollars, parse_endpoint, prices_of
-from consilience.models.providers import account_of, is_endpoint, known_providers
+from consilience.models.endpoints import parse_endpoint
+from consilience.models.facts import ModelFacts
+from consilience.models.providers import is_endpoint, known_providers
 from consilience.models.registry import (
     Choice,
     alternatives,
@@ -38,11 +40,8 @@ from consilience.models.registry import (
     is_person,
     is_program,
     is_workspace,
-    maker_of,
-    missing_key,
     paid,
     resolve,
-    thinks_by_name,
     window_by_name,
 )
 from consilience.models.weights import CATALOGUE, verify
@@ -116,7 +115,7 @@ class RunPlan:
     @property
     def missing_keys(self) -> dict[str, str]:
         """Variables of API keys that are not set, by the model that needs them."""
-        return {name: variables for name in links(self.models) if (variables := missing_key(name))}
+        return {name: variables for name in links(self.models) if (variables := ModelFacts(name).missing_key)}
 
     @property
     def programs(self) -> list[str]:
@@ -186,7 +185,7 @@ def _check_model(name: str, *, keys: bool) -> None:
             verify(model)
         return
     is_known_provider = provider in known_providers() or provider.startswith("gateway/")
-    if not is_known_provider or not model or "," in model or (keys and missing_key(name)):
+    if not is_known_provider or not model or "," in model or (keys and ModelFacts(name).missing_key):
         resolve(name)  # raises the error that names the problem
 
 
@@ -218,10 +217,11 @@ def make_plan(
     paid_models = tuple(name for name in links(models.values()) if paid(name))
     paid_encoder = encoder if encoder is not None and paid(encoder) else None
     level = thinking or DEFAULT_THINKING
-    thinking_of = {name: thinking_tokens(level, thinks_by_name(name)) for name in links(models.values())}
+    thinking_of = {name: thinking_tokens(level, ModelFacts(name).thinks) for name in links(models.values())}
     max_thinking = max(thinking_of.values())
     opening = Opening(templates.render(INSTRUCTIONS), task, number_documents(sources))
-    call_tokens = int(CallSizes(opening, protocol, agents, thinking_tokens={"": max_thinking}).max_call.tokens)
+    sizes = CallSizes(opening, protocol, agents, thinking_tokens={"": max_thinking})
+    call_tokens = int(sizes.max_call.tokens)
     estimate = protocol.estimate()
     calls = estimate.max if limits.calls is None else min(estimate.max, limits.calls)
     calls = max(calls - calls_made, 0)
@@ -234,7 +234,7 @@ def make_plan(
     if limits.money is not None and max_cost is not None:
         max_cost = min(max_cost, limits.money)
     if paid_encoder is not None:
-        encoder_cost = price(paid_encoder, calls * protocol.max_reply_tokens, 0)
+        encoder_cost = ModelFacts(paid_encoder).price(calls * protocol.max_reply_tokens, 0)
         max_cost = None if max_cost is None or encoder_cost is None else max_cost + encoder_cost
     return RunPlan(
         protocol=protocol,
@@ -249,15 +249,9 @@ def make_plan(
         encoder=paid_encoder,
         unspent_keys=choice.unspent_keys,
         detail=detail,
-        replies=f"replies up to {protocol.longest_reply:,} tokens" + _thinking_words(level, max_thinking),
+        details=window_warnings(thinking_of, sizes.longest_beginning),
+        replies=f"replies up to {protocol.longest_reply:,} tokens" + thinking_words(thinking, thinking_of),
     )
-
-
-def _thinking_words(level: ThinkingLevel, tokens: int) -> str:
-    if not tokens:
-        return ""
-    level_words = "off, but some models think anyway" if level == "off" else level
-    return f", plus up to {tokens:,} for thinking ({level_words})"
 
 
 def max_price(written: Mapping[str, int], read: int) -> float | None:
@@ -265,25 +259,8 @@ def max_price(written: Mapping[str, int], read: int) -> float | None:
 
     `written` holds the output tokens of each model; `read` is the number of input tokens.
     """
-    prices = [price(name, read, tokens) for name, tokens in written.items()]
+    prices = [ModelFacts(name).price(read, tokens) for name, tokens in written.items()]
     return None if None in prices else max((known for known in prices if known is not None), default=0.0)
-
-
-def price(name: str, tokens_read: int, tokens_written: int) -> float | None:
-    """Return US dollars of one request, or None, from the configuration or the model layer's price data (a 0.5 s import)."""
-    prices = prices_of(name, os.environ)
-    if prices == "unknown":
-        return None
-    if prices != "listed":
-        return in_dollars(prices, tokens_read, tokens_written)
-    from pydantic_ai.messages import ModelResponse
-    from pydantic_ai.usage import RequestUsage
-
-    from consilience.models.provider import listed_cost
-
-    provider, model = maker_of(name.removeprefix("gateway/"))
-    usage = RequestUsage(input_tokens=tokens_read, output_tokens=tokens_written)
-    return listed_cost(ModelResponse(parts=[], usage=usage, model_name=model, provider_name=account_of(provider)))
 
 
 def first_line(plan: RunPlan) -> str:
@@ -352,7 +329,7 @@ def unbounded_words(plan: RunPlan) -> str:
 
 def _unpriced(plan: RunPlan) -> list[str]:
     """Return the models that cost money at an unknown price."""
-    return [name for name in plan.paid if price(name, 1, 1) is None] if plan.max_cost is None else []
+    return [name for name in plan.paid if ModelFacts(name).price(1, 1) is None] if plan.max_cost is None else []
 
 
 def dry_run(plan: RunPlan) -> str:
@@ -500,8 +477,8 @@ def confirm_spending(plan: RunPlan, *, yes: bool, confirm_above: float) -> None:
 
 
 def _consent_advice(plan: RunPlan) -> str:
-    free = next((f" If it is free: {hint}" for name in plan.paid if (hint := free_price_hint(name, os.environ))), "")
+    hint = next((f" {hint}" for name in plan.paid if (hint := price_hint(name))), "")
     if not plan.limits_adjustable:
-        return f"Give --yes to agree.{free}"
+        return f"Give --yes to agree.{hint}"
     bound = "" if plan.programs or plan.encoder or plan.max_cost is None else ", or --max-cost DOLLARS to set a bound"
-    return f"Give --yes to agree{bound}; --dry-run shows the plan.{free}"
+    return f"Give --yes to agree{bound}; --dry-run shows the plan.{hint}"

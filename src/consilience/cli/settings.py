@@ -9,9 +9,9 @@ confirm_above = 2.0        # dollars
 children = 4
 
 [endpoints."http://127.0.0.1:8000/v1"]      # an OpenAI-compatible endpoint, or one model there: …/v1#NAME
-free = true                                 # or its prices: input_price = 2.5, output_price = 10 (dollars per million tokens)
+free = true                                 # or its prices; also context_window, thinks, key_variable
 
-A directory may come from another person, so its file cannot approve spending: its prices of endpoints are ignored, and it can
+A directory may come from another person, so its file cannot approve spending: what it declares of endpoints is ignored, and it can
 lower `confirm_above` but not raise it.
 """
 
@@ -38,8 +38,8 @@ from consilience.domain.messages import FILE, NAMES, NO_OPTION, OptionName
 from consilience.domain.paths import check_home, home_dir, read_bounded_text
 from consilience.domain.validation import similar_names
 from consilience.engine.protocol import Protocol, installed_protocols
-from consilience.models.endpoints import FREE, configure_prices
-from consilience.models.providers import is_endpoint
+from consilience.models.endpoints import MAX_DOLLARS, configure_endpoints, is_amount, read_declaration
+from consilience.models.providers import Declaration
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -49,8 +49,6 @@ ENDPOINTS = "endpoints"
 """The table of OpenAI-compatible endpoints."""
 CONFIRM_ABOVE = 0.5
 """Cost in US dollars above which a run on a terminal asks for confirmation."""
-MAX_DOLLARS = 1_000_000
-"""Max amount, and max price per million tokens."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def user_config_dir() -> Path:
 
 
 def load_config(*, tell: bool = True, env_file: Path | None = None) -> Config:
-    """Read `env_file`, then both configuration files, and apply the prices of endpoints. With `tell`, report ignored keys.
+    """Read `env_file`, then both configuration files, and apply what it declares of endpoints. With `tell`, report ignored keys.
 
     Raises `SettingsError` naming file and key, and for a data directory of another user.
     """
@@ -90,13 +88,15 @@ def load_config(*, tell: bool = True, env_file: Path | None = None) -> Config:
     model_file: Path | None = None
     confirm_above = CONFIRM_ABOVE
     tables: dict[str, dict[str, tuple[object, Path]]] = {}
-    endpoints: dict[str, tuple[float, float]] = {}
+    endpoints: dict[str, Declaration] = {}
     for path in reversed(config_files()):
         content = read_config(path)
         for key, value in content.items():
             if key == ENDPOINTS and isinstance(value, dict):
                 if is_own(path):
-                    endpoints = {name: _prices(name, entry, path) for name, entry in value.items()}
+                    endpoints = {
+                        name: read_declaration(name, entry, _table(path, name)) for name, entry in value.items()
+                    }
                 continue
             if isinstance(value, dict):
                 tables.setdefault(key, {}).update({name: (setting, path) for name, setting in value.items()})
@@ -107,7 +107,7 @@ def load_config(*, tell: bool = True, env_file: Path | None = None) -> Config:
                 confirm_above = float(value) if is_own(path) else min(float(value), confirm_above)
         if tell and (ignored := ignored_words(path, content, confirm_above)):
             print(f"{path}: {ignored}", file=sys.stderr)
-    configure_prices(endpoints)
+    configure_endpoints(endpoints)
     return Config(model, model_file, confirm_above, tables)
 
 
@@ -151,6 +151,10 @@ def read_config(path: Path) -> dict[str, str | float | dict[str, object]]:
     return {key: _checked(key, value, path) for key, value in table.items()}
 
 
+def _table(path: Path, name: str) -> str:
+    return f'{path}, table [{ENDPOINTS}."{name}"]'
+
+
 def _checked(key: str, value: object, path: Path) -> str | float | dict[str, object]:
     place = f"{path}, key {key!r}"
     if key == "model":
@@ -158,8 +162,8 @@ def _checked(key: str, value: object, path: Path) -> str | float | dict[str, obj
             return value.strip()
         raise SettingsError("the model must be a name in quotation marks", where=place, do='Write model = "local".')
     if key == "confirm_above":
-        if (dollars := _dollars(value)) is not None:
-            return dollars
+        if is_amount(value):
+            return float(value)
         raise SettingsError(
             f"the amount must be a number of dollars, at most {MAX_DOLLARS:,}",
             where=place,
@@ -167,7 +171,7 @@ def _checked(key: str, value: object, path: Path) -> str | float | dict[str, obj
         )
     if key == ENDPOINTS and isinstance(value, dict):
         for name, entry in value.items() if is_own(path) else ():
-            _prices(name, entry, path)
+            read_declaration(name, entry, _table(path, name))
         return value
     protocols = (ENDPOINTS, *installed_protocols())
     if isinstance(value, dict) and key in protocols:
@@ -186,37 +190,6 @@ def _checked(key: str, value: object, path: Path) -> str | float | dict[str, obj
         where=place,
         do=f"{meant}Known: model, confirm_above, {tables}.",
     )
-
-
-def _prices(name: str, entry: object, path: Path) -> tuple[float, float]:
-    """Return dollars per million tokens (input, output) of an endpoint or model. Raises `SettingsError`."""
-    place = f"{path}, table [{ENDPOINTS}]"
-    if not is_endpoint(name) or "@" in name.partition("#")[0]:
-        raise SettingsError(
-            "an endpoint must be named by its address",
-            where=place,
-            do='Write [endpoints."http://127.0.0.1:8000/v1"], without a user name or password.',
-        )
-    table = entry if isinstance(entry, dict) else {}
-    prices = [_dollars(table.get(key)) for key in ("input_price", "output_price")]
-    valid = [price for price in prices if price is not None]
-    if table == {"free": True}:
-        return FREE
-    if len(table) == len(valid) == 2:
-        return valid[0], valid[1]
-    raise SettingsError(
-        f"invalid price of {name}",
-        where=place,
-        do="Write free = true, or input_price = 2.5 and output_price = 10 (US dollars per million tokens, "
-        f"at most {MAX_DOLLARS:,}).",
-    )
-
-
-def _dollars(value: object) -> float | None:
-    """Return a number of dollars from 0 to `MAX_DOLLARS`; None for anything else."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_DOLLARS:
-        return float(value)
-    return None
 
 
 def load_env_file(path: Path) -> list[str]:

@@ -122,8 +122,14 @@ class LimitsError(SettingsError, ValueError):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"invalid limits: {reason}", where="limits", do="Give for example consilience.Limits(calls=20)."
+            f"invalid limits: {reason}",
+            where="limits",
+            do="Give for example consilience.Limits(calls=20, money=0.50); money is in US dollars.",
         )
+
+
+_OTHER_WORDS = {"cost": "money", "time": "seconds"}
+"""Words of the command line (`--max-cost`) for fields with another name."""
 
 
 class SpendingLimits(BaseModel):
@@ -147,6 +153,8 @@ class SpendingLimits(BaseModel):
     if not TYPE_CHECKING:  # a type checker derives it from the fields
 
         def __init__(self, **limits: object) -> None:
+            if word := next((word for word in limits if word in _OTHER_WORDS), None):
+                raise LimitsError(f"{word} is called {_OTHER_WORDS[word]}")
             try:
                 super().__init__(**limits)
             except ValidationError as error:

@@ -93,6 +93,10 @@ class UsageTotals(Frozen):
     """Replies whose tokens are estimated, because the model reported none."""
     cost: float | None = None
     """US dollars; None if any price is unknown."""
+    known_cost: float = 0.0
+    """The part of the cost that is known, if `cost` is None."""
+    unpriced: int = 0
+    """Calls of unknown price."""
     seconds: float = 0.0
     """Time during which a process held the session."""
 
@@ -248,7 +252,16 @@ INCIDENTAL: dict[str, Any] = {
     "ledger": {
         "reserve_drawn": True,
         "held_back": True,
-        "actual": {"requests", "retries", "fallbacks", "lost", "tokens_cached", "seconds"},
+        "actual": {
+            "requests",
+            "retries",
+            "fallbacks",
+            "lost",
+            "tokens_cached",
+            "seconds",
+            "known_cost",
+            "unpriced",
+        },
     },
 }
 """Fields that may differ between two runs of one program, or that follow from other fields; excluded from the digest."""

@@ -419,7 +419,7 @@ class Presentation(_Data):
     asks_for_dissent: bool = False
     """Whether agents are asked to object. Only then a report without dissent says that none was declared."""
     unheard: str = ""
-    """Agents without a reply that can hold an objection: `2 of 2 specialists`; empty if each has one."""
+    """Agents without a reply in which an objection could stand: `2 of 2 specialists`; empty if each has one."""
     stance: str = ""
     """The field of typed replies that declares a position; read where `positions` has none."""
     asides: tuple[str, ...] = ()

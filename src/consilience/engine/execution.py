@@ -91,6 +91,8 @@ class Options:
     human_deadline: float | None = None
     """Max seconds of wall time for a person's answer, time in which the session is parked included; then the call fails as
     `deadline`. None: no limit."""
+    allow_unpriced: bool = False
+    """Whether a new session with a limit on money may have models without a known price, whose cost that limit does not bound."""
 
     def observed_by(self, observer: Observer) -> Options:
         """Return these options with one more observer, which is called before the other."""

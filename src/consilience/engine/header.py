@@ -119,7 +119,8 @@ def usage_totals(ended: Sequence[Ended], state: State) -> UsageTotals:
     repairs = sum(map(_is_repair, ended))
     requests = sum(event.requests for event in ended)
     further = sum(event.steps - 1 for event in sent)
-    costs = [event.cost for event in ended]
+    known_cost = math.fsum(event.cost for event in ended if event.cost is not None)
+    unpriced = {event.key for event in ended if event.cost is None}
     return UsageTotals(
         calls=len({event.key for event in sent}) + further,
         requests=requests,
@@ -135,7 +136,9 @@ def usage_totals(ended: Sequence[Ended], state: State) -> UsageTotals:
         tokens_thought=sum(event.tokens_thought for event in ended),
         tokens_cached=total("cached"),
         estimated=sum(event.estimated for event in ended),
-        cost=math.fsum(cost for cost in costs if cost is not None) if None not in costs else None,
+        cost=None if unpriced else known_cost,
+        known_cost=known_cost if unpriced else 0.0,
+        unpriced=len(unpriced),
         seconds=round(state.recorder.now(), 3),
     )
 

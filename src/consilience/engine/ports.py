@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from inspect import isawaitable
 from typing import Protocol, runtime_checkable
 
 from consilience.domain.errors import ProviderError, SettingsError, Timeout
@@ -109,7 +110,14 @@ class ModelPort(_PricedPort):
         self.model = model
 
     async def send(self, request: ModelRequest) -> Completion:
-        return await self.model.complete(request)
+        answer: object = self.model.complete(request)
+        completion = await answer if (is_async := isawaitable(answer)) else answer
+        if is_async and isinstance(completion, Completion):
+            return completion
+        raise SettingsError(
+            f"`complete` of the model {self.name} returns {type(completion).__name__}{'' if is_async else ', not awaitable'}",
+            do="Write `async def complete(self, request)` that returns consilience.models.port.Completion(text, self.name).",
+        )
 
 
 class WorkerPort(_PricedPort):
@@ -195,7 +203,9 @@ class Person(_FreePort):
 
 
 def to_port(agent: object) -> AgentPort:
-    """Whatever can take a seat, as a port. Raises `SettingsError` for what cannot."""
+    """Return a port for what can take a seat. Raises `SettingsError` for anything else."""
+    if isinstance(agent, type):
+        raise SettingsError(f"{agent.__name__} is a class, not a model", do=f"Pass an object: {agent.__name__}().")
     if isinstance(agent, AgentPort):
         return agent
     if isinstance(agent, Model):
@@ -207,6 +217,14 @@ def to_port(agent: object) -> AgentPort:
 
         if (worker := as_tool_agent(agent)) is not None:
             return WorkerPort(worker)
+    members = ("name", "account", "complete", "price", "close")
+    missing = [name for name in members if not hasattr(agent, name)]
+    if hasattr(agent, "complete"):
+        raise SettingsError(
+            f"the model {type(agent).__name__} has no {' and no '.join(missing)}",
+            do="Add it, or derive the class from consilience.models.port.Model, which then needs `name` and `complete` only.",
+        )
     raise SettingsError(
-        f"{type(agent).__name__} cannot take a seat", do="Give a model's name, a model, a pydantic-ai Agent or a port."
+        f"{type(agent).__name__} is not a model",
+        do=f"Give a model's name, a pydantic-ai Agent, or an object with {', '.join(members)}.",
     )

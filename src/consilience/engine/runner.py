@@ -45,6 +45,7 @@ from consilience.engine.recorder import Recorder
 from consilience.engine.seats import (
     Models,
     Seats,
+    check_prices,
     estimate_with_steps,
     make_seats,
     max_steps_by_agent,
@@ -142,6 +143,8 @@ async def _recorded(
     """
     async with aclosing(setup.seats):
         _check(setup)
+        if not setup.options.allow_unpriced:
+            check_prices(setup.seats.ports, setup.limits)
         if inherited is None:  # the parent of a fork may be of an earlier version, which did not refuse them
             check_phases(setup.protocol, setup.limits)
         window = min(windows_by_agent(setup.seats.ports).values(), default=None)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from consilience.domain.agents import Agent, in_dealing_order, list_ids
 from consilience.domain.detail import Detail, DetailChoice
 from consilience.domain.errors import SettingsError, UserError
-from consilience.domain.outcome import EACH, Estimate, ThinkingLevel, thinking_tokens
+from consilience.domain.outcome import EACH, Estimate, Limits, ThinkingLevel, thinking_tokens
 from consilience.engine.ports import AgentPort, ModelPort, Person, ReplayPort, WorkerPort, to_port
 from consilience.engine.similarity import Encoder
 from consilience.models.fallback import Fallback
@@ -183,12 +183,32 @@ def prices_by_agent(ports: Mapping[str, AgentPort]) -> dict[str, tuple[float, fl
     million = 1_000_000
     prices: dict[str, tuple[float, float]] = {}
     for agent, port in ports.items():
-        chain = port.model.models if isinstance(port, ModelPort) and isinstance(port.model, Fallback) else (port,)
-        input_price = max(link.price(million, 0) or 0.0 for link in chain)
-        output_price = max(link.price(0, million) or 0.0 for link in chain)
+        input_price = max(link.price(million, 0) or 0.0 for link in _chain(port))
+        output_price = max(link.price(0, million) or 0.0 for link in _chain(port))
         if input_price or output_price:
             prices[agent] = (input_price / million, output_price / million)
     return prices
+
+
+def check_prices(ports: Mapping[str, AgentPort], limits: Limits) -> None:
+    """Raise `SettingsError` if an agent that a limit on money bounds has a model without a known price."""
+    caps = {name: cap for name, cap in limits.agents.items() if cap.money is not None}
+    bounds_all = (
+        limits.money is not None or EACH in caps or any(cap.money is not None for cap in limits.phases.values())
+    )
+    bounded = ports.values() if bounds_all else [port for agent, port in ports.items() if agent in caps]
+    unpriced = dict.fromkeys(link.name for port in bounded for link in _chain(port) if link.price(1, 1) is None)
+    if unpriced:
+        raise SettingsError(
+            f"a limit on money does not bound the cost of {', '.join(unpriced)}, whose price is not known",
+            where="limits",
+            do="Declare the price of an address with consilience.configure_endpoint, give a model of your own the method "
+            "`price`, limit calls or tokens instead of money, or allow it with consilience.Options(allow_unpriced=True).",
+        )
+
+
+def _chain(port: AgentPort) -> Sequence[AgentPort | Model]:
+    return port.model.models if isinstance(port, ModelPort) and isinstance(port.model, Fallback) else (port,)
 
 
 def request_deadline(chosen: float | None, level: ThinkingLevel | None) -> float | None:

@@ -180,6 +180,11 @@ class CallSizes:
         length, and the reply with its thinking."""
         return self._max_call(self.fit)
 
+    @property
+    def longest_beginning(self) -> int:
+        """Tokens with which the longest prompt begins, before quotations: instructions, task and documents."""
+        return max(self._beginnings.values(), default=0)
+
     def largest_fit(self, limits: Limits) -> float:
         """The largest share of their size that replies may have so that the first phase and the closing call fit into the limits
         on tokens and money: from `MIN_FIT` to 1, and `MIN_FIT` if nothing fits."""
@@ -195,7 +200,7 @@ class CallSizes:
     def _max_call(self, fit: float) -> Usage:
         protocol = self.protocol
         quoted_tokens = protocol.max_quoted_replies * (math.ceil(protocol.max_reply_tokens * fit) + _QUOTE_TOKENS)
-        prompt = max(self._beginnings.values(), default=0) + quoted_tokens + 2 * _TEMPLATE_TOKENS
+        prompt = self.longest_beginning + quoted_tokens + 2 * _TEMPLATE_TOKENS
         thinking = max(self.thinking_tokens.values(), default=0)
         reply = _reply_size(protocol.longest_reply, thinking, fit).tokens
         sizes = [self.request(agent, prompt, reply) for agent in self.prices]

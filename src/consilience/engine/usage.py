@@ -19,7 +19,8 @@ def with_estimated_tokens(completion: Completion, rendered: Rendered, port: Agen
     is_counted = (tokens_in, tokens_out) == (completion.tokens_in, completion.tokens_out)
     if is_counted or not completion.requests or not isinstance(port, ModelPort):
         return completion, False
-    cost = completion.cost or port.price(tokens_in, tokens_out)
+    price = port.price(tokens_in, tokens_out)
+    cost = completion.cost if price is None else completion.cost or price
     return replace(completion, tokens_in=tokens_in, tokens_out=tokens_out, cost=cost), True
 
 

@@ -26,7 +26,7 @@ _ARGUMENTS: Mapping[str, tuple[tuple[type, ...], str, str]] = {
     "quorum": ((int, float), "a number", "Give a share from 0 to 1."),
     "prompts": ((Path, NoneType), "a path", "Give the directory of your prompts as a pathlib.Path."),
     "session": ((str, NoneType), "a text", "Give the session's id, or leave it out."),
-    "options": ((Options, NoneType), "options", "Give consilience.engine.runner.Options(…)."),
+    "options": ((Options, NoneType), "options", "Give consilience.Options(…)."),
     "id": ((str,), "the id of a session", "consilience sessions list shows them."),
     "name": ((str, NoneType), "a text", "Give the id of the fork, or leave it out."),
     "fact": ((str,), "a text", "Give the new fact in a sentence."),

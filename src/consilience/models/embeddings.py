@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 from consilience.domain.errors import UnavailableModel, UnknownName
 from consilience.models.endpoints import parse_endpoint, provider_for
+from consilience.models.facts import ModelFacts
 from consilience.models.failures import translate
 from consilience.models.limiter import limiter_for
 from consilience.models.provider import bound_requests, disable_retries
-from consilience.models.providers import check_environment, is_endpoint, key_variables
+from consilience.models.providers import check_environment, is_endpoint
 from consilience.models.redaction import scrub
 from consilience.models.registry import RETRIES, connection_policy, endpoint_key
 from consilience.models.weights import ENCODERS, MINILM, locate, verify
@@ -171,6 +172,7 @@ class ProviderEncoder:
             result = await self._embedder.embed_documents(list(texts))
         except Exception as error:
             account = self._policy.account
-            keys = [os.environ.get(variable, "") for variable in key_variables(account)]
-            raise translate(error, account, lambda text: scrub(text, [key for key in keys if key])) from None
+            variables = ModelFacts(self.name).key_variables
+            keys = [key for variable in variables if (key := os.environ.get(variable))]
+            raise translate(error, account, lambda text: scrub(text, keys), variables) from None
         return [list(vector) for vector in result.embeddings]

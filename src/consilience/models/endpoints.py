@@ -15,24 +15,28 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
 from urllib.parse import SplitResult, urlsplit
 
 from consilience.domain.errors import SettingsError, UnknownName
+from consilience.domain.outcome import Thinks
+from consilience.domain.validation import similar_names
 from consilience.models.providers import (
     ENDPOINT_KEY_VARIABLE,
     SERVERS,
+    Declaration,
     Server,
     check_address,
     chosen_address,
     is_endpoint,
-    is_own_host,
+    key_variables,
     provider_at,
 )
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
     from pydantic_ai.providers import Provider
+    from typing_extensions import TypeIs
 
 T = TypeVar("T")
 
@@ -46,18 +50,107 @@ EXAMPLES: Mapping[str, str] = {
 }
 """A model's name at each kind of endpoint, at its usual address."""
 
-Prices: TypeAlias = "tuple[float, float] | Literal['listed', 'unknown']"
-"""US dollars per million tokens (in, out), `listed` for the price data, or `unknown`."""
-
 FREE = (0.0, 0.0)
+MAX_DOLLARS = 1_000_000
+"""Max amount, and max price per million tokens."""
 
-_configured: dict[str, tuple[float, float]] = {}
+_configured: dict[str, Declaration] = {}
 
 
-def configure_prices(prices: Mapping[str, tuple[float, float]]) -> None:
-    """Set the prices of endpoints for this process, by address or full name (`ADDRESS#MODEL`); replaces earlier ones."""
+def configure_endpoints(declarations: Mapping[str, Declaration]) -> None:
+    """Set what is declared of endpoints in this process, by address or full name (`ADDRESS#MODEL`); replaces all declarations."""
     _configured.clear()
-    _configured.update({normalize_address(name): dollars for name, dollars in prices.items()})
+    _configured.update({normalize_address(name): declaration for name, declaration in declarations.items()})
+
+
+def configure_endpoint(
+    address: str,
+    *,
+    free: bool | None = None,
+    input_price: float | None = None,
+    output_price: float | None = None,
+    context_window: int | None = None,
+    thinks: Thinks | None = None,
+    key_variable: str | None = None,
+) -> None:
+    """Declare what is not known of an OpenAI-compatible endpoint, for this process. A later call for the address replaces it.
+
+    `address` is `http://HOST:PORT/v1`, or `http://HOST:PORT/v1#MODEL` for one model there. Prices are US dollars per million
+    tokens, `context_window` is in tokens. `thinks` ("never", "optionally", "always") says whether the model is sent a level of
+    thinking. `key_variable` names the environment variable of the key. Raises `SettingsError` for an invalid value.
+    """
+    given = {name: value for name, value in locals().items() if name != "address" and value is not None}
+    _configured[normalize_address(address)] = read_declaration(address, given, where="configure_endpoint")
+
+
+def read_declaration(name: str, table: object, where: str) -> Declaration:
+    """Return what `table` declares of the endpoint or model `name`. Raises `SettingsError`, which does not quote values."""
+    if not is_endpoint(name) or "@" in name.partition("#")[0]:
+        raise SettingsError(
+            "an endpoint must be named by its address",
+            where=where.replace(f'."{name}"', ""),
+            do='Write [endpoints."http://127.0.0.1:8000/v1"], without a user name or password.',
+        )
+    values = dict(table) if isinstance(table, Mapping) else {}
+    if unknown := next((key for key in values if key not in _KEYS), None):
+        close = similar_names(unknown, _KEYS)
+        raise SettingsError(
+            f"{name} has an unknown key {unknown!r}",
+            where=where,
+            do=f"{f'Did you mean {close}? ' if close else ''}Known: {', '.join(_KEYS)}.",
+        )
+    for key, (is_valid, do) in _KEYS.items():
+        if key in values and not is_valid(values[key]):
+            raise SettingsError(f"invalid {key} of {name}", where=where, do=do)
+    prices = [float(values[key]) for key in ("input_price", "output_price") if key in values]
+    if not values or len(prices) == 1 or (prices and "free" in values):
+        raise SettingsError(f"invalid price of {name}", where=where, do=_PRICES)
+    return Declaration(
+        FREE if "free" in values else (prices[0], prices[1]) if prices else None,
+        values.get("context_window"),
+        values.get("thinks"),
+        values.get("key_variable"),
+    )
+
+
+def is_amount(value: object) -> TypeIs[int | float]:
+    """Return whether a value is a number of dollars from 0 to `MAX_DOLLARS`."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_DOLLARS
+
+
+def _is_window(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _is_variable(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]*", value) is not None
+
+
+_PRICES = (
+    "Write free = true, or input_price = 2.5 and output_price = 10 (US dollars per million tokens, "
+    f"at most {MAX_DOLLARS:,})."
+)
+_KEYS: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    "free": (lambda value: value is True, _PRICES),
+    "input_price": (is_amount, _PRICES),
+    "output_price": (is_amount, _PRICES),
+    "context_window": (_is_window, "Write context_window = 32000, a number of tokens."),
+    "thinks": (lambda value: value in get_args(Thinks), 'Write thinks = "never", "optionally" or "always".'),
+    "key_variable": (
+        _is_variable,
+        'Write key_variable = "CORP_API_KEY", the name of a variable in capitals, not the key.',
+    ),
+}
+"""The keys of a declaration, each with a test of its value and what to write."""
+
+
+def declared(address: str, model: str, environ: Mapping[str, str]) -> Declaration:
+    """Return what is declared of a model at an address: of the model, completed by the address."""
+    free = _free(environ)
+    result = Declaration()
+    for key in (f"{address}#{model}", address):
+        result = result.over(_configured.get(key, Declaration())).over(Declaration(FREE if key in free else None))
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +202,7 @@ def _refuse(problem: str, do: str = "Write http://HOST:PORT/v1#MODEL.") -> NoRet
 
 def _without_model(address: str) -> UnknownName:
     problem = f"{address} names an endpoint without a model"
-    listing = list_models(address, PROBE_SECONDS) if is_loopback(address) else None
+    listing = list_models(address, PROBE_SECONDS, endpoint_key(address)) if is_loopback(address) else None
     if listing is not None and listing.models:
         names = ", ".join(listing.models[:10]) + (", …" if len(listing.models) > 10 else "")
         return UnknownName(problem, do=f"Write {address}#{listing.models[0]}. Models it lists: {names}.")
@@ -144,22 +237,6 @@ def address_of(name: str, environ: Mapping[str, str]) -> str | None:
     return normalize_address(url) if url else None
 
 
-def prices_of(name: str, environ: Mapping[str, str]) -> Prices:
-    """Return a model's prices: configured for its full name or address, listed at its provider's own host, else unknown."""
-    address = address_of(name, environ)
-    if address is None:
-        return "listed"
-    model = name.strip().partition("#" if is_endpoint(name) else ":")[2]
-    free = _free(environ)
-    for key in (f"{address}#{model}", address):
-        if key in _configured:
-            return _configured[key]
-        if key in free:
-            return FREE
-    is_own = provider_at(address) if is_endpoint(name) else is_own_host(name.strip().partition(":")[0], address)
-    return "listed" if is_own else "unknown"
-
-
 def _free(environ: Mapping[str, str]) -> set[str]:
     """Return the addresses of `CONSILIENCE_FREE_ENDPOINTS`. Raises `SettingsError` for an invalid entry."""
     entries = [entry.strip() for entry in environ.get(FREE_VARIABLE, "").split(",") if entry.strip()]
@@ -173,15 +250,24 @@ def _free(environ: Mapping[str, str]) -> set[str]:
     return set(map(normalize_address, entries))
 
 
-def free_price_hint(name: str, environ: Mapping[str, str]) -> str:
-    """Return how to declare a model of unknown price as free; empty for other models."""
-    if prices_of(name, environ) != "unknown":
-        return ""
-    return f"{FREE_VARIABLE}={address_of(name, environ)}, or an [endpoints] table in your own consilience.toml (docs/agents.md)."
+def declared_models(address: str) -> dict[str, Declaration]:
+    """Return what is declared of single models at an address, by model."""
+    prefix = f"{address}#"
+    return {name.removeprefix(prefix): entry for name, entry in _configured.items() if name.startswith(prefix)}
 
 
-def in_dollars(prices: tuple[float, float], tokens_in: int, tokens_out: int) -> float:
-    return (tokens_in * prices[0] + tokens_out * prices[1]) / 1_000_000
+def endpoint_keys(address: str, model: str = "") -> tuple[str, ...]:
+    """Return the environment variables, one of which holds the key for an address: that declared for the model, for the address or,
+    without `model`, for a model there; else those of the host's provider."""
+    own = declared(address, model, {}).key_variable
+    if own is None and not model:
+        own = next((entry.key_variable for entry in declared_models(address).values() if entry.key_variable), None)
+    return (own,) if own else key_variables(provider_at(address) or address)
+
+
+def endpoint_key(address: str, model: str = "") -> str | None:
+    """Return the key to send to an address, if it is set."""
+    return next((key for variable in endpoint_keys(address, model) if (key := os.environ.get(variable))), None)
 
 
 def answering_name(name: str, model: str) -> str:
@@ -191,8 +277,8 @@ def answering_name(name: str, model: str) -> str:
     return f"{name.partition(':')[0]}:{model}"
 
 
-def provider_for(endpoint: Endpoint, key: str | None) -> Provider[AsyncOpenAI]:
-    """Return pydantic-ai's provider for an endpoint. Without a key a placeholder is sent.
+def provider_for(endpoint: Endpoint, key: str | None, name: str = "") -> Provider[AsyncOpenAI]:
+    """Return pydantic-ai's provider for an endpoint, called `name` or as its host. Without a key a placeholder is sent.
 
     Organization, project and headers that the client library reads from the environment are sent to OpenAI only.
     """
@@ -206,7 +292,7 @@ def provider_for(endpoint: Endpoint, key: str | None) -> Provider[AsyncOpenAI]:
         openai_chat_supports_max_completion_tokens=server == "openai",  # servers that only know max_tokens ignore it
     )
     provider = OpenAICompatibleProvider(
-        server or urlsplit(endpoint.address).netloc, base_url=endpoint.address, api_key=key, profile=profile
+        name or server or urlsplit(endpoint.address).netloc, base_url=endpoint.address, api_key=key, profile=profile
     )
     if server != "openai":
         vars(provider.client).update(organization=None, project=None, _custom_headers={})
@@ -327,8 +413,8 @@ def _models(server: Server, url: str, seconds: float) -> tuple[str, ...]:
     return tuple(name for name in names if name and _chats_here(name))
 
 
-def _get(url: str, path: str, seconds: float) -> tuple[int, Any]:
-    """GET `path` at the host of `url` without a key. Returns status and JSON body (None unless the status is 200)."""
+def _get(url: str, path: str, seconds: float, key: str | None = None) -> tuple[int, Any]:
+    """GET `path` at the host of `url`. Returns status and JSON body (None unless the status is 200)."""
     import http.client
     import json
 
@@ -336,7 +422,8 @@ def _get(url: str, path: str, seconds: float) -> tuple[int, Any]:
     connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = connect(parts.hostname or "127.0.0.1", parts.port, timeout=seconds)
     try:
-        connection.request("GET", path, headers={"Accept": "application/json"})
+        bearer = {"Authorization": f"Bearer {key}"} if key else {}
+        connection.request("GET", path, headers={"Accept": "application/json", **bearer})
         response = connection.getresponse()
         return response.status, json.loads(response.read(_MAX_LISTING_BYTES)) if response.status == 200 else None
     finally:
@@ -352,18 +439,19 @@ class Listing:
     """Why there are none, in a few words."""
 
 
-def list_models(url: str, seconds: float) -> Listing:
-    """List the models of any OpenAI-compatible endpoint, without a key. Blocks for at most `seconds`; never raises."""
-    answers = _answers_within(seconds, {url: partial(_listing, url, seconds)})
+def list_models(url: str, seconds: float, key: str | None = None) -> Listing:
+    """List the models of any OpenAI-compatible endpoint. Blocks for at most `seconds`; never raises."""
+    answers = _answers_within(seconds, {url: partial(_listing, url, seconds, key)})
     return answers.get(url, Listing(problem=f"does not answer within {seconds:g} s"))
 
 
-def _listing(url: str, seconds: float) -> Listing:
+def _listing(url: str, seconds: float, key: str | None) -> Listing:
     try:
-        status, body = _get(url, f"{urlsplit(url).path.rstrip('/')}/models", seconds)
+        status, body = _get(url, f"{urlsplit(url).path.rstrip('/')}/models", seconds, key)
         if status != 200:
-            wants_key = status in (401, 403)
-            return Listing(problem=f"answers, but {'wants a key' if wants_key else 'lists no models'} (HTTP {status})")
+            refusal = "does not accept the key" if key else "wants a key"
+            problem = refusal if status in (401, 403) else "lists no models"
+            return Listing(problem=f"answers, but {problem} (HTTP {status})")
         models = tuple(str(entry["id"]) for entry in body["data"])
     except TimeoutError:
         return Listing(problem=f"does not answer within {seconds:g} s")

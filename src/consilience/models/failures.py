@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Literal
@@ -68,8 +69,11 @@ def _http_date(value: str | None) -> datetime | None:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def translate(error: Exception, account: str, clean: Callable[[str], str]) -> ProviderError:
-    """Return the `ProviderError` for an exception of a request. `clean` removes keys from a text.
+def translate(
+    error: Exception, account: str, clean: Callable[[str], str], keys: Sequence[str] | None = None
+) -> ProviderError:
+    """Return the `ProviderError` for an exception of a request. `clean` removes keys from a text. `keys` are the variables of the
+    key, by default the account's.
 
     An exception of no known category becomes a `ServerError`: a library could not read the reply.
     """
@@ -77,7 +81,7 @@ def translate(error: Exception, account: str, clean: Callable[[str], str]) -> Pr
 
     if isinstance(error, ProviderError):
         return error
-    detail = _Detail(account, clean)
+    detail = _Detail(account, clean, key_variables(account) if keys is None else keys)
     if (unreadable := _unreadable(error)) is not None:
         return Rejected(detail("the reply was not read", str(unreadable), "Check the address of the server."))
     if isinstance(error, library.ContentFilterError):
@@ -91,22 +95,52 @@ def translate(error: Exception, account: str, clean: Callable[[str], str]) -> Pr
     return _translate_transport(error, detail)
 
 
-def _unreadable(error: BaseException) -> ReplyUnreadable | None:
-    """Return the `ReplyUnreadable` that a library has wrapped in its own exception, if any."""
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exception and those that it was raised from, which libraries wrap in their own."""
     cause: BaseException | None = error
     for _ in range(_MAX_CAUSES):
-        if cause is None or isinstance(cause, ReplyUnreadable):
-            return cause
+        if cause is None:
+            return
+        yield cause
         cause = cause.__cause__ or cause.__context__
-    return None
+
+
+def _unreadable(error: BaseException) -> ReplyUnreadable | None:
+    return next((cause for cause in _causes(error) if isinstance(cause, ReplyUnreadable)), None)
+
+
+def _connection_failed(error: BaseException, message: str, detail: _Detail) -> Unreachable:
+    """Return the error of a failed connection, with the reason that the operating system or TLS gave."""
+    import socket
+    import ssl
+
+    do = "Is the server up, and its address right?"
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            message, do = (
+                f"the certificate is invalid ({cause.verify_message})",
+                "Check the address and its certificate.",
+            )
+        elif isinstance(cause, ssl.SSLError):
+            reason = (cause.reason or "no reason given").replace("_", " ").lower()
+            message, do = f"TLS failed ({reason})", "Does the server expect https at this port?"
+        elif isinstance(cause, socket.gaierror):
+            message = "the name of the host is not known"
+        elif isinstance(cause, OSError) and cause.errno:
+            message = os.strerror(cause.errno)
+        else:
+            continue
+        break
+    return Unreachable(detail("the connection failed", message, do))
 
 
 class _Detail:
     """Builds the text of an error: account, failure, the provider's message shortened, advice."""
 
-    def __init__(self, account: str, clean: Callable[[str], str]) -> None:
+    def __init__(self, account: str, clean: Callable[[str], str], keys: Sequence[str]) -> None:
         self.account = account
         self._clean = clean
+        self.key_advice = f"Set {' or '.join(keys)} to a valid key." if keys else "Give the server's key."
 
     def __call__(self, fault: str, message: str = "", do: str = "") -> str:
         message = self._clean(" ".join(_beginning(message).split()))
@@ -141,11 +175,11 @@ def _translate_reported(error: ModelAPIError, detail: _Detail) -> ProviderError:
         case library.ModelRequestTimeout():
             return Timeout(detail("no answer in time", message))
         case library.ModelConnectionError():
-            return Unreachable(detail("the connection failed", message, "Is the server up, and its address right?"))
+            return _connection_failed(error, message, detail)
         case library.ModelContextWindowExceededError():
             return _too_long(detail, message, status)
         case library.ModelAuthenticationError():
-            return Rejected(detail(f"the key was not accepted{status}", message, _key_advice(detail.account)))
+            return Rejected(detail(f"the key was not accepted{status}", message, detail.key_advice))
         case library.ModelNotFoundError():
             suggested = error.suggested_model_id if isinstance(error, library.ModelHTTPError) else None
             do = f"Did you mean {suggested}?" if suggested else "Check the model's name and the server's address."
@@ -191,11 +225,6 @@ def _too_long(detail: _Detail, message: str, status: str) -> Rejected:
     )
 
 
-def _key_advice(account: str) -> str:
-    variables = key_variables(account)
-    return f"Set {' or '.join(variables)} to a valid key." if variables else "Give the server's key."
-
-
 def _wait_seconds(error: ModelAPIError) -> float | None:
     headers: Mapping[str, str] | None = getattr(error, "headers", None)
     seconds = retry_after(headers)
@@ -221,7 +250,7 @@ def _translate_transport(error: Exception, detail: _Detail) -> ProviderError:
     if isinstance(error, TimeoutError) or ("TimeoutException" in names and not names & {"ConnectTimeout"}):
         return Timeout(detail("no answer in time", message))
     if names or isinstance(error, OSError):
-        return Unreachable(detail("the connection failed", message, "Is the server up, and its address right?"))
+        return _connection_failed(error, message, detail)
     return _unusable_reply(detail("the answer could not be read", message))
 
 

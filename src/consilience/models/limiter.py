@@ -161,7 +161,12 @@ class Limiter:
     @property
     def is_closed(self) -> bool:
         """Whether the provider asked for a pause above `max_pause_seconds`, so that `enter` raises."""
-        return self._gate > 0.0 and self._gate - self.clock() > self.pace.max_pause_seconds
+        return self._gate > 0.0 and self.pause_left > self.pace.max_pause_seconds + self.pace.max_spacing_seconds
+
+    @property
+    def pause_left(self) -> float:
+        """Seconds until the next request may be sent."""
+        return max(self._gate - self.clock(), 0.0)
 
     async def send(self, sending: Callable[[], Awaitable[T]], *, deadline: float, retries: int) -> tuple[T, int, float]:
         """Return the result of `sending`, the number of failed requests before it, and the seconds waited.
@@ -188,6 +193,8 @@ class Limiter:
             attempt += 1
             useful_retries = retries if outcome.retries is None else min(retries, outcome.retries)
             if not outcome.transient or attempt > useful_retries or self.is_closed or not retry_allowed():
+                if outcome.retry_after and self.is_closed:
+                    outcome = type(outcome)(f"{outcome.detail}. {self._pause_words(outcome.retry_after)}")
                 raise _with_counts(outcome, sent, seconds_waited)
             if not isinstance(outcome, RateLimited) and not outcome.retry_after:  # else the account's pause serves
                 began = self.clock()
@@ -231,7 +238,7 @@ class Limiter:
     async def enter(self, ticket: int) -> int:
         """Take a slot, in turn. Returns the mark for releasing it. Raises `RateLimited` if the account `is_closed`."""
         if self.is_closed:
-            raise self._pause_error(self._gate - self.clock())
+            raise self._pause_error(self.pause_left)
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (ticket, future))
         self._release_waiters()
@@ -313,12 +320,15 @@ class Limiter:
             self._waiting.clear()
 
     def _pause_error(self, seconds: float) -> RateLimited:
-        error = RateLimited(
-            f"{self.account}: the provider asks to wait {seconds:.0f} s; try again later or use another model",
-            retry_after=seconds,
-        )
+        error = RateLimited(f"{self.account}: {self._pause_words(seconds)}", retry_after=seconds)
         vars(error)["requests"] = 0
         return error
+
+    def _pause_words(self, seconds: float) -> str:
+        return (
+            f"The provider asks to wait {seconds:.0f} s, and a run waits at most {self.pace.max_pause_seconds:.0f} s: "
+            "try again later or use another model"
+        )
 
     def _release_waiters(self) -> None:
         while self._drop_cancelled():
@@ -374,6 +384,12 @@ def limiter_for(account: str, pace: Pace | None = None) -> Limiter:
     if account not in accounts:
         accounts[account] = Limiter(account, pace)
     return accounts[account]
+
+
+def pauses() -> dict[str, float]:
+    """Return the seconds for which accounts send nothing, at least 1, because their provider asked for it or limits its rate."""
+    limiters = [limiter for accounts in _limiters.values() for limiter in accounts.values()]
+    return {limiter.account: limiter.pause_left for limiter in limiters if limiter.waiting and limiter.pause_left >= 1}
 
 
 class Limited:

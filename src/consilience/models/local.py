@@ -32,15 +32,13 @@ from consilience.models.failures import OutputMode
 from consilience.models.limiter import Pace, limiter_for, running_count
 from consilience.models.port import Completion, Model, ModelRequest
 from consilience.models.provider import ProviderModel
-from consilience.models.weights import CATALOGUE, canonical_name, locate, verify
+from consilience.models.weights import CATALOGUE, CONTEXT_TOKENS, canonical_name, locate, verify
 
 if TYPE_CHECKING:
     import httpx2
 
 DEADLINE_SECONDS = 900.0
 """How long one sending may take, from when it is the next to be computed."""
-CONTEXT_TOKENS = 16_384
-"""Size of the context. llama.cpp lowers it to what the model was trained for."""
 DEFAULT_TEMPERATURE = 0.7
 SERVER_COMMAND = (sys.executable, "-P", "-m", "consilience.models.local_server")
 _PACE = Pace(initial_window=2, max_window=2)  # one is computed and one waits in the server, so that there is no gap
@@ -168,7 +166,7 @@ def _connect(server: _LlamaServer, name: str) -> tuple[ProviderModel, httpx2.Asy
     provider = OpenAICompatibleProvider("llamacpp", base_url=url, api_key=server.key, http_client=client)
     profile = OpenAIModelProfile(supports_json_schema_output=True, supports_tools=False, json_schema_transformer=None)
     library = OpenAIChatModel(server.alias, provider=provider, profile=profile)
-    return _NativeOnly(name, name, library, prices=(0.0, 0.0)), client
+    return _NativeOnly(name, name, library), client
 
 
 class _LlamaServer:

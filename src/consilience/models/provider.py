@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from consilience.domain.errors import ProviderError, Refused, ServerError
 from consilience.domain.outcome import ThinkingLevel, Thinks
-from consilience.models.endpoints import Prices, answering_name, in_dollars
+from consilience.models.endpoints import answering_name
+from consilience.models.facts import ModelFacts, in_dollars, listed_cost, thinks_of
 from consilience.models.failures import OPTIONAL, OutputMode, ReplyUnreadable, rejected_part, translate
 from consilience.models.limiter import retry_allowed, running_count
 from consilience.models.port import Completion, ModelRequest
@@ -38,10 +39,6 @@ _MAX_CREDIBLE_TOKENS = 100_000_000
 """Bound on the reported tokens of one request, ten times the longest known context."""
 _NO_TAGS = ("\0<think>", "\0</think>")
 """Tags that no text contains: with the default tags the library returns an unclosed trace as the answer."""
-_MAKERS = frozenset(
-    {"openai", "anthropic", "google", "google-gla", "google-vertex", "deepseek", "mistral", "cohere", "xai"}
-)
-"""Accounts whose models the model layer knows. Others host models of many makers."""
 MAX_REPLY_BYTES = 8_000_000
 """Bytes of one reply. Parsed JSON can take 20 times as much memory."""
 _MIN_CACHED_CHARS = 4_096
@@ -51,8 +48,8 @@ _MIN_CACHED_CHARS = 4_096
 class ProviderModel:
     """One model of one provider account.
 
-    `prices` other than "listed" replace the price data. `extra_body` is merged into the body of requests if the adapter supports
-    it. An instance serves one event loop at a time; on another one it reopens its connections.
+    `facts` are by default those of its name. `extra_body` is merged into the body of requests if the adapter supports it. An
+    instance serves one event loop at a time; on another one it reopens its connections.
     """
 
     def __init__(
@@ -62,17 +59,21 @@ class ProviderModel:
         model: LibraryModel,
         *,
         extra_body: dict[str, object] | None = None,
-        prices: Prices = "listed",
+        facts: ModelFacts | None = None,
     ) -> None:
         self.name = name
         self.account = account
         self._model = model
-        self._prices = prices
+        self._facts = facts or ModelFacts(name)
         self._mode = _strongest_mode(model.profile)
         self._left_out: set[str] = set()
         self._other_limit = _other_limit(model)
         self._settings = _fixed_settings(model, extra_body)
-        self.thinks: Thinks = thinks_of(model.profile, account)
+        declared = self._facts.declared.thinks
+        if declared is not None:
+            model.profile["supports_thinking"] = declared != "never"
+            model.profile["thinking_always_enabled"] = declared == "always"
+        self.thinks: Thinks = declared or thinks_of(model.profile, account)
         model.profile["thinking_tags"] = _NO_TAGS
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entering: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
@@ -99,7 +100,11 @@ class ProviderModel:
                 response = await self._send(request, mode, left_out)
             except Exception as error:
                 learned = self._remember_rejected(error, mode, left_out)  # also without permission, for the next call
-                failure = None if learned and retry_allowed() else translate(error, self.account, self._scrub)
+                failure = (
+                    None
+                    if learned and retry_allowed()
+                    else translate(error, self.account, self._scrub, self._facts.key_variables)
+                )
             else:
                 return self._completion(response, sent)
             if failure is not None:  # raised here, so that the library's exception is not its context
@@ -201,45 +206,19 @@ class ProviderModel:
 
     def _cost(self, response: ModelResponse) -> float | None:
         """Return the exact cost, with tiers and cache reads and writes; None if no price is known."""
-        if self._prices == "unknown":
-            return None
-        if self._prices != "listed":
-            return in_dollars(self._prices, response.usage.input_tokens, response.usage.output_tokens)
-        return listed_cost(response)
+        prices = self._facts.prices
+        if isinstance(prices, tuple):
+            return in_dollars(prices, response.usage.input_tokens, response.usage.output_tokens)
+        return listed_cost(response) if prices == "listed" else None
 
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
         """Return US dollars for a request of that size without cache reads; None if no price is known."""
-        if self._prices == "unknown":
-            return None
-        if self._prices != "listed":
-            return in_dollars(self._prices, tokens_in, tokens_out)
-        from pydantic_ai.messages import ModelResponse
-        from pydantic_ai.usage import RequestUsage
-
-        model = self._model
-        return listed_cost(
-            ModelResponse(
-                parts=[],
-                usage=RequestUsage(input_tokens=tokens_in, output_tokens=tokens_out),
-                model_name=model.model_name,
-                provider_name=model.system,
-                provider_url=model.provider.base_url if model.provider is not None else None,
-            )
-        )
+        return self._facts.price(tokens_in, tokens_out)
 
     @property
     def context_window(self) -> int | None:
-        """Max tokens of prompt and reply together, from the price data; None if the model is not listed."""
-        if self._prices != "listed":
-            return None
-        from genai_prices.data_snapshot import get_snapshot
-
-        model = self._model
-        try:
-            _, listed_model = get_snapshot().find_provider_model(model.model_name, None, model.system, None)
-        except LookupError:
-            return None
-        return listed_model.context_window
+        """Max tokens of prompt and reply together; None if unknown."""
+        return self._facts.context_window
 
     async def close(self) -> None:
         """Close the connections. The model may be used again afterwards, on this event loop or another."""
@@ -262,14 +241,6 @@ class ProviderModel:
 
     def _scrub(self, text: str) -> str:
         return scrub(text, keys_of(self._model))
-
-
-def listed_cost(response: ModelResponse) -> float | None:
-    """Return the cost in US dollars by the public price data; None if it has no such model, or the response no usage."""
-    try:
-        return float(response.cost().total_price)
-    except (LookupError, ValueError, AssertionError):
-        return None
 
 
 def credible_usage(response: ModelResponse) -> RequestUsage:
@@ -301,16 +272,6 @@ def thought_tokens(response: ModelResponse) -> int:
 
 def _counted_thinking(usage: RequestUsage) -> int:
     return max(usage.output_reasoning_tokens, *(usage.details.get(name, 0) for name in _THOUGHT_DETAILS))
-
-
-def thinks_of(profile: Mapping[str, object], account: str) -> Thinks:
-    """Return whether a model thinks, by the model layer's profile. "never" is accepted only for its maker's own service: elsewhere
-    the profile is a guess from the name."""
-    if profile.get("thinking_always_enabled", False):
-        return "always"
-    if profile.get("supports_thinking", False):
-        return "optionally"
-    return "never" if account in _MAKERS else "always"
 
 
 def _strongest_mode(profile: Mapping[str, object]) -> OutputMode:

@@ -1,15 +1,17 @@
-"""The providers: one row each with the variables of its key and address, its hosts, its client library, and its local server."""
+"""The providers: one row each with the variables of its key and address, its hosts, its client library, its local server, and its
+models where no public data lists them."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from consilience.domain.errors import SettingsError, UnavailableModel
+from consilience.domain.outcome import Thinks
 
 ENDPOINT_KEY_VARIABLE = "CONSILIENCE_ENDPOINT_KEY"
 """The key for endpoints named by address, except those of a known provider."""
@@ -31,6 +33,28 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
+class Declaration:
+    """What a row of `PROVIDERS` or a user declares of a model. None: nothing."""
+
+    prices: tuple[float, float] | None = None
+    """US dollars per million tokens (in, out)."""
+    context_window: int | None = None
+    """Max tokens of prompt and reply together."""
+    thinks: Thinks | None = None
+    """A model that thinks is sent the level of `--thinking`."""
+    key_variable: str | None = None
+    """Environment variable of the key, for an address."""
+
+    def over(self, other: Declaration) -> Declaration:
+        """Return this declaration, completed by another."""
+        own = {name: value for name in _DECLARED if (value := getattr(self, name)) is not None}
+        return replace(other, **own)
+
+
+_DECLARED = tuple(field.name for field in fields(Declaration))
+
+
+@dataclass(frozen=True, slots=True)
 class Provider:
     """How a provider is reached."""
 
@@ -48,6 +72,15 @@ class Provider:
     """Environment variables from which the client library reads another address."""
     server: Server | None = None
     """If it runs on the user's machine."""
+    base_url: str = ""
+    """Address of an OpenAI-compatible service that pydantic-ai does not know. No other code is needed for it."""
+    models: Mapping[str, Declaration] = field(default_factory=dict)
+    """What is known of its models, by name, where the price data has none."""
+
+    @property
+    def own_host(self) -> str:
+        """The host whose https addresses are this provider's."""
+        return self.host or urlsplit(self.base_url).hostname or ""
 
 
 _OPENAI = Provider(
@@ -138,7 +171,7 @@ GATEWAY = Provider(
 
 SERVERS: Mapping[str, Server] = {name: row.server for name, row in PROVIDERS.items() if row.server is not None}
 
-_BY_HOST = {row.host: name for name, row in PROVIDERS.items() if row.host and not row.account}
+_BY_HOST = {row.own_host: name for name, row in PROVIDERS.items() if row.own_host and not row.account}
 _UNKNOWN = Provider()
 
 
@@ -180,7 +213,7 @@ def provider_at(address: str) -> str | None:
 def is_own_host(provider: str, url: str) -> bool:
     """Return whether an address is the provider's own, where its listed prices apply."""
     row, host = find_provider(provider), _https_host(url)
-    return bool(host) and (host == row.host or re.fullmatch(row.hosts, host) is not None)
+    return bool(host) and (host == row.own_host or re.fullmatch(row.hosts, host) is not None)
 
 
 def _https_host(url: str) -> str:

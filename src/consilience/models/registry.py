@@ -17,19 +17,23 @@ from urllib.parse import urlsplit
 from consilience.domain.errors import SettingsError, UnavailableModel, UnknownName, UserError
 from consilience.domain.outcome import Thinks
 from consilience.models import endpoints, weights
+from consilience.models.facts import ModelFacts
 from consilience.models.port import Model
 from consilience.models.providers import (
+    ENDPOINT_KEY_VARIABLE,
     GATEWAY,
     PROVIDERS,
     SERVERS,
     account_of,
     check_environment,
+    chosen_address,
+    find_provider,
     is_endpoint,
     key_variables,
     known_providers,
     provider_at,
 )
-from consilience.models.weights import CATALOGUE, MINILM
+from consilience.models.weights import CATALOGUE
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -48,9 +52,6 @@ _MAX_LOCAL_IN_FLIGHT = 4.0
 
 
 _OWN_EXTRAS = ("openai", "anthropic", "google", "local")
-_OUTSIDE = ("exec", "human", "workspace")
-"""Kinds of names that are no model's."""
-
 WORKSPACE_PREFIX = "workspace:"
 
 
@@ -93,19 +94,12 @@ def maker_of(name: str) -> tuple[str, str]:
 
 
 def endpoint_key(endpoint: endpoints.Endpoint) -> str | None:
-    """Return the key to send to an endpoint. Raises `UnavailableModel` if it belongs to a provider and is not set."""
-    key = _key(endpoint.account)
-    if key is None and not is_endpoint(endpoint.account):
-        raise _unavailable(f"{endpoint.address}#{endpoint.model}", endpoint.account, "")
+    """Return the key to send to an endpoint. Raises `UnavailableModel` if it must have one, which is not set."""
+    facts = ModelFacts(f"{endpoint.address}#{endpoint.model}")
+    key = endpoints.endpoint_key(endpoint.address, endpoint.model)
+    if key is None and facts.key_variables != (ENDPOINT_KEY_VARIABLE,):
+        raise _unavailable(facts.name, endpoint.account, "", facts.key_variables)
     return key
-
-
-def missing_key(name: str) -> str:
-    """Return the variables of which one must hold the key of that model, `A or B`, if none does; else ""."""
-    account = endpoints.parse_endpoint(name).account if is_endpoint(name) else name.partition(":")[0]
-    if is_endpoint(account) or not paid(name) or _key(account):
-        return ""
-    return " or ".join(key_variables(account))
 
 
 def alternatives(name: str) -> list[str]:
@@ -134,21 +128,14 @@ def _canonical_link(link: str) -> str:
     return endpoints.canonical_name(link) if is_endpoint(link) else link
 
 
-def paid(name: str, environ: Mapping[str, str] | None = None) -> bool:
-    """Return whether a request to that model may cost money: all but the user's own models and servers.
+def facts_of(name: str, environ: Mapping[str, str] | None = None) -> list[ModelFacts]:
+    """Return what is known of each model of a name, in the order in which they are tried."""
+    return [ModelFacts(link, os.environ if environ is None else environ) for link in alternatives(name)]
 
-    What a program (`exec:`) spends is unknown and not counted.
-    """
-    environ = os.environ if environ is None else environ
-    if len(links := alternatives(name)) > 1:
-        return any(paid(link, environ) for link in links)
-    provider, _, model = name.partition(":")
-    if provider in ("local", *_OUTSIDE, "sentence-transformers", MINILM):
-        return False
-    if provider in SERVERS:
-        url = endpoints.base_url(provider, environ)
-        return model.endswith("-cloud") or (urlsplit(url).hostname or "").endswith("ollama.com")
-    return endpoints.prices_of(name, environ) != endpoints.FREE
+
+def paid(name: str, environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether a request to a model of that name may cost money."""
+    return any(facts.paid for facts in facts_of(name, environ))
 
 
 def is_embedded(name: str) -> bool:
@@ -158,54 +145,13 @@ def is_embedded(name: str) -> bool:
 
 
 def thinks_by_name(name: str) -> Thinks:
-    """Return whether the model of that name thinks, without its key. Imports its client library; `always` if that is missing.
-
-    Raises `SettingsError` for an invalid address in the environment.
-    """
-    answers: list[Thinks] = []
-    for link in alternatives(name):
-        provider, _, model = link.partition(":")
-        if provider in ("local", *_OUTSIDE):
-            answers.append("never")
-            continue
-        if is_endpoint(link):
-            answers.append("always")
-            continue
-        check_environment(provider, os.environ)
-        try:
-            from pydantic_ai.providers import infer_provider_class
-
-            profile = infer_provider_class(provider).model_profile(model)
-        except (ImportError, ValueError, UserError):
-            profile = None
-        from consilience.models.provider import thinks_of
-
-        answers.append(thinks_of(profile or {}, _account(provider, os.environ.get("OPENAI_BASE_URL", ""))))
-    return max(answers, key=("never", "optionally", "always").index)
+    """Return whether a model of that name thinks."""
+    return max((facts.thinks for facts in facts_of(name)), key=("never", "optionally", "always").index)
 
 
 def window_by_name(name: str) -> int | None:
-    """Return the context window (tokens) of the model of that name, the smallest known one of a chain; None if unknown.
-
-    Needs no key. Those of remote models are from the price data, whose import takes about 0.1 s.
-    """
-    return min((window for link in alternatives(name) if (window := _window(link)) is not None), default=None)
-
-
-def _window(link: str) -> int | None:
-    provider, _, model = link.partition(":")
-    if provider == "local":
-        from consilience.models.local import CONTEXT_TOKENS
-
-        return CONTEXT_TOKENS
-    if provider in _OUTSIDE or is_endpoint(link):
-        return None
-    try:
-        from genai_prices.data_snapshot import get_snapshot
-
-        return get_snapshot().find_provider_model(model, None, provider, None)[1].context_window
-    except (ImportError, LookupError):
-        return None
+    """Return the context window (tokens) of the model of that name, the smallest known one of a chain; None if unknown."""
+    return min((window for facts in facts_of(name) if (window := facts.context_window) is not None), default=None)
 
 
 def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
@@ -249,8 +195,7 @@ def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES)
 
     library = _library_model(asked, provider, model)
     policy = connection_policy(provider, _url(library))
-    prices = endpoints.prices_of(asked, os.environ) if paid(asked) else endpoints.FREE
-    inner = ProviderModel(asked, policy.account, library, prices=prices)
+    inner = ProviderModel(asked, policy.account, library)
     return Limited(inner, deadline=deadline or policy.deadline, retries=retries, pace=policy.pace)
 
 
@@ -288,6 +233,13 @@ def _library_model(full_name_asked: str, provider: str, model: str) -> LibraryMo
             endpoint = endpoints.parse_endpoint(full_name_asked)
             server_provider = endpoints.provider_for(endpoint, endpoint_key(endpoint))
             return infer_model(f"openai-chat:{endpoint.model}", provider_factory=lambda _: server_provider)
+        if base_url := find_provider(provider).base_url:
+            if (key := _key(provider)) is None:
+                raise _unavailable(full_name_asked, provider, "")
+            compatible = endpoints.provider_for(
+                endpoints.Endpoint(chosen_address(provider, os.environ) or base_url, model), key, name=provider
+            )
+            return infer_model(f"openai-chat:{model}", provider_factory=lambda _: compatible)
         if provider in SERVERS:
             kind = f"openai-chat:{model}" if provider in ("lmstudio", "llamacpp") else full_name_asked
             return infer_model(kind, provider_factory=lambda _: _server_provider(provider))
@@ -394,7 +346,8 @@ def _unknown_provider(asked: str, provider: str) -> UnknownName:
     return UnknownName(
         f"{asked!r}: there is no provider {provider!r}",
         do=f"{meant}For any OpenAI-compatible server write http://HOST:PORT/v1#MODEL, "
-        "or set OPENAI_BASE_URL and write openai-chat:MODEL.",
+        "or set OPENAI_BASE_URL and write openai-chat:MODEL. "
+        "If a session was recorded with a model object of this name, pass the object again from Python: model=… or replace=….",
     )
 
 
@@ -406,11 +359,11 @@ def _missing_extra(asked: str, provider: str) -> UnavailableModel:
     )
 
 
-def _unavailable(asked: str, provider: str, reason: str) -> UnavailableModel:
+def _unavailable(asked: str, provider: str, reason: str, variables: Sequence[str] = ()) -> UnavailableModel:
     from consilience.models.redaction import scrub
 
-    variables = key_variables(provider)
-    if variables and _key(provider) is None:
+    variables = variables or key_variables(provider)
+    if variables and not any(os.environ.get(variable) for variable in variables):
         return UnavailableModel(
             f"{asked} needs a key, and none is set",
             where="the environment",

@@ -24,6 +24,7 @@ from pydantic_core import to_json
 
 from consilience.domain.errors import ProviderError, Rejected, SettingsError, UnavailableModel
 from consilience.domain.outcome import Thinks
+from consilience.models.facts import listed_cost
 from consilience.models.failures import translate
 from consilience.models.limiter import Limited
 from consilience.models.parsing import Malformed, parse_reply
@@ -33,7 +34,6 @@ from consilience.models.provider import (
     bound_requests,
     credible_usage,
     keys_of,
-    listed_cost,
     thought_tokens,
 )
 from consilience.models.redaction import scrub, without_keys

@@ -27,6 +27,8 @@ PullProgress = Callable[[str, int, int], None]
 DEFAULT = "qwen2.5-coder-1.5b"
 LIGHT = "qwen2.5-coder-0.5b"
 TESTS = "smollm2-135m"
+CONTEXT_TOKENS = 16_384
+"""Context of an embedded model. llama.cpp lowers it to what the model was trained for."""
 MINILM = "minilm"
 
 _CHUNK = 8 << 20

@@ -8,10 +8,10 @@ from consilience.domain.report import Report, UsageTotals
 from consilience.domain.sections import KeyFigure, Presentation
 from consilience.reporting.formatting import (
     count,
+    describe_cost,
     describe_output_tokens,
     duration,
     format_range,
-    money,
     percent,
     plural,
 )
@@ -25,7 +25,7 @@ def key_figures(report: Report, presentation: Presentation) -> Iterator[KeyFigur
     )
     yield KeyFigure(name="Calls", value=_calls(report))
     yield KeyFigure(name="Tokens", value=_tokens(report))
-    yield KeyFigure(name="Money", value=money(report.ledger.actual.cost))
+    yield KeyFigure(name="Money", value=describe_cost(report.ledger.actual))
     yield KeyFigure(name="Time", value=duration(report.ledger.actual.seconds))
     if limits := describe_limits(report.limits):
         yield KeyFigure(name="Limits", value=limits)

@@ -14,6 +14,7 @@ from itertools import groupby
 
 from consilience.domain.agents import Agent, point_of_view, seat_names
 from consilience.domain.outcome import Estimate, StopReason
+from consilience.domain.report import UsageTotals
 
 STOP_PHRASES: Mapping[StopReason, str] = {
     StopReason.CONVERGED: "the answer stopped changing",
@@ -41,7 +42,7 @@ _TAG = r"\\.|<(?=[A-Za-z/!?])"
 _TAGS = re.compile(_TAG)
 _TAGS_OUTSIDE_CODE = re.compile(f"{_SPAN}|{_TAG}")
 
-_MARKUP = re.compile(r"([\\`*\[\]<>|#]|(?<!\w)_|_(?!\w)|~(?=~)|(?<=~)~|&(?=#?\w+;))")
+_MARKUP = re.compile(r"([\\`*\[\]<>|]|(?<!\w)_|_(?!\w)|(?<!\S)#|~(?=~)|(?<=~)~|&(?=#?\w+;))")
 _ITEM = re.compile(r"^(\d{0,9})([-+=.)])(?=[-=\s]|$)")
 """What starts a list, a heading or a rule at the beginning of a line."""
 
@@ -110,6 +111,13 @@ def money(dollars: float | None) -> str:
 def price(dollars: float | None) -> str:
     """Return `money` for use among other figures, which needs a noun for None."""
     return "price not known" if dollars is None else money(dollars)
+
+
+def describe_cost(spent: UsageTotals) -> str:
+    """Return what a session cost; if some prices are unknown, the known part and the number of other calls."""
+    if 0 < spent.unpriced < spent.calls:
+        return f"{money(spent.known_cost)}, and {count(spent.unpriced, 'call')} of unknown price"
+    return price(spent.cost)
 
 
 def size(count_of_bytes: int) -> str:

@@ -33,12 +33,12 @@ from consilience.reporting.figures import further_calls, key_figures, timed_out
 from consilience.reporting.formatting import (
     STOP_PHRASES,
     count,
+    describe_cost,
     describe_output_tokens,
     duration,
     escape_markdown,
     one_line,
     plural,
-    price,
     seat_labels,
 )
 from consilience.reporting.limits import limit_words, use_words, way_on
@@ -106,7 +106,7 @@ def report_document(report: Report, presentation: Presentation, *, stored: bool 
     if stored and report.session:
         figures, *others = [section.name for section in reversed(folded)]
         others += [view.name for view in presentation.views]
-        footer += f" · `consilience replay {report.session}`"
+        footer += "" if report.stop_reason is StopReason.FAILED else f" · `consilience replay {report.session}`"
         footer += f' · new fact: `consilience tell {report.session} "…"`' if presentation.can_tell else ""
         footer += f" · more: `consilience show {report.session} --view {figures}`"
         footer += f" · other views: {escape_markdown(', '.join(others))}" if others else ""
@@ -198,7 +198,7 @@ def figures_line(report: Report, presentation: Presentation) -> str:
     together = "in all: " if spent.inherited or spent.cached else ""
     calls += f" ({together}{presentation.calls})" if presentation.calls else ""
     tokens = f"{spent.tokens_in:,} tokens read, {describe_output_tokens(spent.tokens_out, spent.tokens_thought)}"
-    figures = (calls, tokens, price(spent.cost), duration(spent.seconds), describe_stop(report, presentation))
+    figures = (calls, tokens, describe_cost(spent), duration(spent.seconds), describe_stop(report, presentation))
     return " · ".join(figures)
 
 
@@ -240,7 +240,10 @@ def _common(report: Report, presentation: Presentation) -> Iterator[Section]:
     yield Section(name="changes", part="differences", heading="Changes of position", blocks=_list(changes))
     yield Section(name="conditions", part="unknown", blocks=_list(_conditions(report, names)))
     missing = (
-        Item(text=f"{names.get(m.agent, m.agent)}: silent since {m.since}", note=one_line(m.reason, 300))
+        Item(
+            text=f"{names.get(m.agent, m.agent)}: no usable reply since {m.since}",
+            note="" if any(call.agent == m.agent for call in report.failed_calls) else one_line(m.reason, 300),
+        )
         for m in report.missing
     )
     yield Section(name="missing", part="trust", heading="Missing agents", blocks=_list(missing))
@@ -268,7 +271,10 @@ def _answer(report: Report, presentation: Presentation) -> Iterator[Block]:
     elif report.stop_reason in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME):
         yield Paragraph(text="A limit cut in: the answer rests on what existed by then.", tone="remark")
     if report.answer_cut:
-        yield Paragraph(text="Incomplete: this text was cut off at the token limit.", tone="remark")
+        yield Paragraph(
+            text="Incomplete: this text was cut off at the token limit; raise --reply-tokens.",
+            tone="remark",
+        )
     yield AgentText(text=report.answer or " ")
     if report.answer_cut:
         yield Paragraph(text="[cut off here]", tone="remark")
@@ -324,7 +330,9 @@ def _differences(report: Report, names: Names, presentation: Presentation) -> It
     was_asked = report.answer is not None and not _has_one_voice(report) and not is_single_reply(report)
     if presentation.asks_for_dissent and was_asked and not is_open:
         unheard = presentation.unheard
-        rest = f"but {unheard} gave no reply that can hold an objection" if unheard else "and no objection is open"
+        rest = (
+            f"but {unheard} gave no reply in which an objection could stand" if unheard else "and no objection is open"
+        )
         yield Paragraph(lead="Dissent:", text=f"none was declared, {rest}.")
 
 
