@@ -12,7 +12,8 @@ from markdown_it import MarkdownIt
 from adversaries.nasty import TEXTS
 from adversaries.reading import STEERING, headings, skeleton
 from consilience.domain.outcome import Limits, StopReason
-from consilience.domain.report import Report, present
+from consilience.domain.presenting import present
+from consilience.domain.report import Report
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.refinement import Refinement

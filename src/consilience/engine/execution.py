@@ -25,7 +25,8 @@ from consilience.domain.events import (
     text_id,
 )
 from consilience.domain.outcome import THINKING_TOKENS, Limits, ThinkingLevel
-from consilience.domain.report import NOT_DECLARED, Report, try_present
+from consilience.domain.presenting import try_present
+from consilience.domain.report import NOT_DECLARED, Report
 from consilience.engine.activity import Activity, Phase
 from consilience.engine.faults import Crash, parse_fault
 from consilience.engine.ledger import Ledger

@@ -14,7 +14,8 @@ from markupsafe import Markup
 
 from consilience.domain.agents import voices
 from consilience.domain.events import CallCompleted, CallFailed, Ended, MessagePublished, ReplyRejected, SessionStarted
-from consilience.domain.report import Report, present
+from consilience.domain.presenting import present
+from consilience.domain.report import Report
 from consilience.domain.sections import Block, Bullets, Details, Item, Paragraph, QuoteBlock, Refs, Table
 from consilience.reporting.formatting import (
     count,

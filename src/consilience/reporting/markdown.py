@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, TextIO
 
-from consilience.domain.report import Report, present
+from consilience.domain.presenting import present
+from consilience.domain.report import Report
 from consilience.domain.sections import (
     AgentText,
     Block,

@@ -21,7 +21,8 @@ from consilience.domain.events import (
     SessionStarted,
     place_key,
 )
-from consilience.domain.report import Report, UnfinishedSession, find_report, try_present, try_progress
+from consilience.domain.presenting import try_present, try_progress
+from consilience.domain.report import Report, UnfinishedSession, find_report
 from consilience.domain.sections import Presentation, stored_presentation
 from consilience.domain.topology import Topology
 from consilience.domain.validation import describe_invalid
