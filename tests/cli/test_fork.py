@@ -255,7 +255,7 @@ def test_session_ended_by_a_limit_states_the_limit_and_the_fork_that_goes_on(cli
     assert f"A fork goes on: consilience fork {id} --at end" in resumed.stderr
     town.requests.clear()
     forked = cli("fork", id, "--at", "end", "--max-calls", "40")
-    assert "6 replies inherited, not paid for again; 4 calls without a reply made again" in forked.stderr
+    assert "6 replies inherited, not paid for again; 4 calls without a reply repeated" in forked.stderr
     assert "exhausted_budget" not in forked.stdout
     assert "6 more inherited" in forked.stdout
     assert len(town.requests) == 5
@@ -277,7 +277,7 @@ def test_failed_session_names_the_fork_that_makes_the_failed_calls_again(cli: Cl
     )
     town.reply = whole
     forked = cli("fork", id, "--at", "end")
-    assert "0 replies inherited, not paid for again; 2 calls without a reply made again" in forked.stderr
+    assert "0 replies inherited, not paid for again; 2 calls without a reply repeated" in forked.stderr
     assert "failed" not in forked.stdout.splitlines()[0]
 
 

@@ -195,7 +195,14 @@ async def test_money_limit_applies_to_a_chain_with_one_unknown_price(dear_first:
     dear = ScriptedModel(lambda request: Scripted("yes", cost=10.0), name="dear", price=0.01)
     unknown = ScriptedModel(refusing, name="unknown", price=None)
     chain = Fallback([dear, unknown] if dear_first else [unknown, dear])
-    report = await runner.start(TASK, Solo(), models=chain, store=SqliteStore(":memory:"), limits=Limits(money=0.5))
+    report = await runner.start(
+        TASK,
+        Solo(),
+        models=chain,
+        store=SqliteStore(":memory:"),
+        limits=Limits(money=0.5),
+        options=Options(allow_unpriced=True),
+    )
     assert report.stop_reason == StopReason.EXHAUSTED_BUDGET
     assert dear.requests == unknown.requests == []
 
