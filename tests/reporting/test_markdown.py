@@ -10,6 +10,7 @@ from consilience.domain.agents import Agent
 from consilience.domain.messages import Quotation
 from consilience.domain.outcome import Check, Estimate, StopReason
 from consilience.domain.positions import PositionChange
+from consilience.domain.presenting import present
 from consilience.domain.report import (
     Against,
     Claim,
@@ -22,7 +23,6 @@ from consilience.domain.report import (
     Report,
     SharedModel,
     UsageTotals,
-    present,
 )
 from consilience.domain.sections import AgentText, Bullets, Item, Paragraph, Presentation, Section, Table, View
 from consilience.domain.topology import tree
