@@ -9,7 +9,7 @@ import pytest
 
 from consilience.domain.errors import Refused, Rejected, ServerError
 from consilience.domain.events import CallCompleted, CallFailed, canonical_digest
-from consilience.domain.outcome import Estimate, Limits, SpendingLimits, StopReason
+from consilience.domain.outcome import Estimate, FailureKind, Limits, SpendingLimits, StopReason
 from consilience.domain.report import Report
 from consilience.engine.faults import Crash, Fault
 from consilience.engine.prompt import Prompt
@@ -83,16 +83,15 @@ async def test_large_budget_funds_every_retry_and_the_fallback(calls: int | None
     assert len(down.requests) == 5 * 7
 
 
-async def test_run_whose_limit_forbids_retries_is_exhausted() -> None:
+async def test_failure_whose_retry_a_limit_refused_is_reported_as_a_failure_of_the_server() -> None:
     down, well = ScriptedModel(failing, name="down"), ScriptedModel(lambda request: "yes", name="well")
-    store = SqliteStore(":memory:")
     models = Fallback([limited(down), limited(well)])
-    report = await runner.start(TASK, Vote(votes=3), models=models, store=store, limits=Limits(calls=3), session="s")
-    assert (report.stop_reason, report.answer) == (StopReason.EXHAUSTED_BUDGET, None)
-    failed = [event for event in store.read("s") if isinstance(event, CallFailed)]
-    assert all(event.failure.is_limit for event in failed)
-    assert any("a limit allowed no further attempt; " in event.detail and "busy" in event.detail for event in failed)
-    assert not report.missing, "nobody is dead: there was no money to find out"
+    report = await runner.start(
+        TASK, Vote(votes=3), models=models, store=SqliteStore(":memory:"), limits=Limits(calls=3)
+    )
+    assert (report.stop_reason, report.limit_reached, report.answer) == (StopReason.FAILED, None, None)
+    assert {call.kind for call in report.failed_calls} == {FailureKind.SERVER}
+    assert [missing.agent for missing in report.missing] == ["V1", "V2", "V3"]
     (warning,) = [w for w in report.warnings if "allowed no further attempt" in w]
     assert warning.startswith("3 calls failed")
     assert "busy" in warning

@@ -22,8 +22,8 @@ from consilience.engine.steps import StepLog, StepRefused
 from consilience.engine.timing import TimeLimitReached
 from consilience.models.port import Completion
 
-NO_FURTHER_ATTEMPT = "a limit allowed no further attempt; "
-"""Opens the detail of a call whose last attempt failed when a limit allowed no further one."""
+NO_FURTHER_ATTEMPT = "allowed no further attempt; "
+"""In the detail of a call whose last attempt failed when its share of the limits allowed no further one."""
 
 FAILURE_KINDS: tuple[tuple[type[ProviderError], FailureKind], ...] = (
     (TimeLimitReached, FailureKind.TIME),
@@ -74,7 +74,7 @@ def failure_event(
     reserve: bool,
 ) -> CallFailed:
     """Return the event of a failure with what was paid: for a completion that refuses to answer, or for steps before the failure.
-    With a `refusal` a limit allowed no further attempt and counts as the cause."""
+    `refusal`: a limit allowed no further attempt. The cause is still what the provider did."""
     figures: dict[str, object] = {}
     requests = failure.requests
     if steps is not None:
@@ -93,14 +93,12 @@ def failure_event(
     if isinstance(failure, TimeLimitReached):
         refusal, figures["limit"], figures["exhausted"] = None, failure.whose, "time"
         figures["possibly_charged"] = failure.possibly_charged
-    elif refusal is not None:
-        figures["limit"], figures["exhausted"] = refusal.whose, refusal.unit
     elif isinstance(failure, StepRefused):
         figures["exhausted"] = failure.hit.unit
     return CallFailed(
         **{**common, **figures},
-        failure=refusal.kind if refusal else kind,
-        detail=(NO_FURTHER_ATTEMPT if refusal else "") + failure.detail[:500],
+        failure=kind,
+        detail=(f"its share of the limits {NO_FURTHER_ATTEMPT}" if refusal else "") + failure.detail[:500],
         reserve=reserve,
         volatile={"requests": requests},
     )

@@ -251,10 +251,10 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
     warnings += [
         f"{format_count(n, 'call', 'calls')} refused by the limit of {whose}" for whose, n in sorted(refused.items())
     ]
-    cut_off = [e.detail.removeprefix(NO_FURTHER_ATTEMPT) for e in failures if e.detail.startswith(NO_FURTHER_ATTEMPT)]
+    cut_off = [cause for e in failures for _, mark, cause in [e.detail.partition(NO_FURTHER_ATTEMPT)] if mark]
     if cut_off:
         warnings.append(
-            f"{format_count(len(cut_off), 'call', 'calls')} failed where a limit allowed no further attempt: {cut_off[0][:300]}"
+            f"{format_count(len(cut_off), 'call', 'calls')} failed where the share of the limits {NO_FURTHER_ATTEMPT}{cut_off[0][:300]}"
         )
     warnings += _unused_limits(state, ended)
     if unclaimed := state.recorder.unclaimed():
