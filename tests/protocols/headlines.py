@@ -454,7 +454,22 @@ CASES = [
         Vote(votes=4, answer_pattern="yes|no"),
         lambda r: "No." if r.agent in ("V1", "V3") else None,
         SETTLED,
-        "2 answers have 2 votes each",
+        "a tie: 2 votes each for no, yes",
+    ),
+    case(
+        "vote, no answer matches",
+        Vote(votes=3, answer_pattern="yes|no"),
+        lambda r: "Florp.",
+        INCONCLUSIVE,
+        "no position was found (inconclusive) · no answer matched the answer pattern",
+    ),
+    case(
+        "vote, one answer without a match",
+        Vote(votes=4, answer_pattern="yes|no"),
+        lambda r: "Florp." if r.agent == "V1" else None,
+        SETTLED,
+        "finished, but 1 of 4 answers did not match the answer pattern (settled)",
+        level=0.75,
     ),
     case(
         "vote, missing",

@@ -268,7 +268,7 @@ async def test_vote_with_a_tie_is_decided_by_the_medoid_with_a_warning() -> None
     )
     assert report.tie
     assert report.position == "no"
-    assert any("2 answers have 2 votes each" in w for w in report.warnings)
+    assert any("a tie: 2 votes each for yes, no" in w for w in report.warnings)
 
 
 async def test_vote_with_equally_similar_answers_elects_the_first() -> None:
@@ -285,7 +285,7 @@ async def test_vote_without_matching_answers_elects_the_medoid() -> None:
     assert report.answer in ("the sea is cold tonight", "the sea is cold")
     report, _ = await vote(Vote(votes=3, answer_pattern=r"\d+"), fields)
     assert report.decided_by == "medoid"
-    assert any("3 of 3 answers do not match the answer_pattern" in w for w in report.warnings)
+    assert any("3 of 3 answers did not match the answer pattern" in w for w in report.warnings)
 
 
 async def test_vote_compares_each_pair_and_splits_each_text_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from consilience.domain.outcome import StopReason
 from consilience.domain.report import Frozen, Report
 from consilience.domain.sections import Block, Item, Paragraph, Presentation, Section, extend_presentation
 from consilience.protocols._common.presenting import bullets, key_figures, plural, position_blocks
@@ -144,13 +145,22 @@ class VoteReport(Report):
 
     def presentation(self) -> Presentation:
         blocks: list[Block] = []
-        if votes := " · ".join(f"{n} for {position}" for position, n in self.tally.items()):
-            blocks.append(Paragraph(lead="Votes:", text=votes))
+        without = sum(vote.position is None for vote in self.votes) if self.settings.get("answer_pattern") else 0
+        votes = [f"{n} for {position}" for position, n in self.tally.items()]
+        if votes:
+            blocks.append(Paragraph(lead="Votes:", text=" · ".join([*votes, *([f"{without} without a match"] if without else [])])))
         if self.decided_by == "medoid" and len(self.votes) > 1:
             basis = f"of {len(self.votes)} independent answers, the one whose wording is most like that of the others."
             blocks.append(Paragraph(lead="Chosen:", text=basis))
         tally = Section(name="tally", part="answer", blocks=tuple(blocks))
-        return _presented(self, (tally,))
+        unread = f"{without} of {plural(len(self.votes), 'answer')} did not match the answer pattern"
+        if self.stop_reason is StopReason.INCONCLUSIVE:
+            ending = "no position was found"
+        elif without and self.stop_reason is StopReason.SETTLED:
+            ending = f"finished, but {unread}"
+        else:
+            ending = ""
+        return _presented(self, (tally,)).model_copy(update={"ending": ending})
 
 
 def _presented(report: SoloReport | VoteReport, sections: tuple[Section, ...]) -> Presentation:

@@ -21,6 +21,7 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import mean_score, pairwise
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.answers import extract
+from consilience.protocols._common.presenting import plural
 from consilience.protocols.baselines.report import VoteCast, VoteReport
 from consilience.protocols.baselines.seats import BaselineProtocol, stop_reason_of
 
@@ -35,8 +36,8 @@ class Vote(BaselineProtocol):
         "independent answers to one question; the most frequent position, or the most typical text, is the answer"
     )
     # 1 left missing votes out of the agreement, and did not name failed calls; 2 took the first match of the answer
-    # pattern; 3 counted sentences in every prompt
-    version: ClassVar[int] = 4
+    # pattern; 3 counted sentences in every prompt; 4 left answers without a match out of the headline
+    version: ClassVar[int] = 5
     report: ClassVar[type[VoteReport]] = VoteReport
     phase_names: ClassVar[tuple[str, ...]] = ("answer",)
     closing: ClassVar[bool] = False
@@ -94,21 +95,24 @@ class Vote(BaselineProtocol):
         tally = dict(Counter(vote.position for vote in cast if vote.position is not None).most_common())
         leading = [position for position, n in tally.items() if n == max(tally.values())]
         elected = _medoid([vote for vote in cast if not leading or vote.position in leading])
-        tie = ""
+        unmet = []
         if len(leading) > 1 and elected is not None:
-            tie = f"{len(leading)} answers have {tally[leading[0]]} votes each ({', '.join(leading)})"
-            session.warn(f"{tie}; the text most similar to all others decided")
-        without = sum(vote.position is None for vote in cast)
-        if self.answer_pattern and without:
+            unmet.append(f"a tie: {plural(tally[leading[0]], 'vote')} each for {', '.join(leading)}")
+            session.warn(f"{unmet[0]}; the text most similar to all others decided")
+        without = sum(vote.position is None for vote in cast) if self.answer_pattern else 0
+        if without:
             instead = "" if tally else "; the text most similar to all others is the answer"
-            session.warn(f"{without} of {len(cast)} answers do not match the answer_pattern{instead}")
+            session.warn(f"{without} of {plural(len(cast), 'answer')} did not match the answer pattern{instead}")
+        if self.answer_pattern and not tally:
+            unmet.append("no answer matched the answer pattern")
+            stop = StopReason.INCONCLUSIVE if stop is StopReason.SETTLED else stop
         position = elected.position if elected else None
         agreement = ConfidenceScore(level=tally[position] / self.votes, kind="agreement") if position else None
         return await session.report(
             VoteReport,
             first=replies,
             stop_reason=stop,
-            unmet=(tie,) if tie else (),
+            unmet=unmet,
             steps=1,
             answer=elected.text if elected else None,
             answer_cut=elected is not None and elected.cut,
