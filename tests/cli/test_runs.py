@@ -253,7 +253,7 @@ def test_missing_agents_are_named_in_the_first_line(cli: Cli, town: Town) -> Non
     town.reply = lambda request: Rejected("no such model") if request.agent == "L2N2" else whole(request)
     result = cli("emergence", TASK, *QUICK)
     assert result.exit_code == 0
-    assert "2 of 3 agents · 2 calls failed (rejected)" in result.stdout.splitlines()[0]
+    assert "2 of 3 agents replied in the first phase · 2 calls failed (rejected)" in result.stdout.splitlines()[0]
     assert "## Missing agents" in result.stdout
     assert "creative (L2N2) 0.0 s: no reply, rejected (no such model)" in result.stderr
 

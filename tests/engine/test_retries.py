@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from consilience.domain.errors import Refused, Rejected, ServerError
-from consilience.domain.events import CallCompleted, CallFailed, canonical_digest
+from consilience.domain.events import CallCompleted, canonical_digest
 from consilience.domain.outcome import Estimate, FailureKind, Limits, SpendingLimits, StopReason
 from consilience.domain.report import Report
 from consilience.engine.faults import Crash, Fault

@@ -111,7 +111,7 @@ def test_hanging_request_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -
     with faulty_server_in_a_thread(lambda seat, n: Answer(hang=True) if seat == "L2N2" else None) as at:
         result = invoke(at, *RUN)
     assert result.exit_code == 0
-    assert "2 of 3 agents · 1 call failed (deadline)" in result.stdout.splitlines()[0]
+    assert "2 of 3 agents replied in the first phase · 1 call failed (deadline)" in result.stdout.splitlines()[0]
     assert "no answer within the deadline of 0.1 s" in result.stderr
 
 

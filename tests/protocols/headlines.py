@@ -151,14 +151,14 @@ CASES = [
         Emergence(children=2, depth=3, max_rounds=2),
         fails("round-2/observe/L2"),
         STEPS,
-        "no reply but to siblings in round 2: L2N1, L2N2",
+        "replied only to siblings in round 2: L2N1, L2N2",
     ),
     case(
         "emergence, a leaf answers nobody but its siblings",
         TRIO,
         fails("round-2/leaf_respond", agents=("L2N2",)),
         STEPS,
-        "no reply but to siblings in round 2: L2N2",
+        "replied only to siblings in round 2: L2N2",
     ),
     case("emergence, the root fails", TRIO, fails("round-2/observe/L1N1"), STEPS, "silent in round 2: L1N1"),
     case(
@@ -173,7 +173,7 @@ CASES = [
         Emergence(max_rounds=2, strange_loops=1),
         fails("finalize/"),
         INCONCLUSIVE,
-        "no reply to finalize/1",
+        "no reply in self-review 1",
         "finalize 1 L1N1 (rejected)",
     ),
     case(
@@ -223,7 +223,13 @@ CASES = [
         limits=Limits(phases={"lateral_leaves": NO_CALLS}),
     ),
     case("emergence, out of calls", TRIO, nothing, BUDGET, "(budget)", limits=Limits(calls=10)),
-    case("emergence, one round", Emergence(max_rounds=1), nothing, STEPS, "after the one round asked for"),
+    case(
+        "emergence, one round",
+        Emergence(max_rounds=1),
+        nothing,
+        STEPS,
+        "reached the limit of 1 round (exhausted_steps)",
+    ),
     # broadcast
     case(
         "broadcast, leaves useless",
@@ -280,7 +286,7 @@ CASES = [
         PAIR,
         fails("/broadcast/"),
         STEPS,
-        "no reply to iteration-2/broadcast/L1N1",
+        "no reply: broadcast by L1N1 (iteration 2)",
         "re_broadcast 2 L1N1 (rejected)",
     ),
     case(
@@ -288,7 +294,7 @@ CASES = [
         PAIR,
         fails("/evaluate/"),
         STEPS,
-        "no reply to iteration-2/evaluate/L1N1",
+        "no reply: evaluate by L1N1 (iteration 2)",
         "evaluate 2 L1N1 (rejected)",
     ),
     case(
@@ -296,7 +302,7 @@ CASES = [
         TREE,
         fails("/evaluate/L2"),
         STEPS,
-        "L2N1 is not satisfied (no reply to",
+        "L2N1 is not satisfied (no reply:",
         "evaluate 1 L2N1",
     ),
     case(
@@ -304,7 +310,7 @@ CASES = [
         PAIR,
         fails("/self_reflect/L2"),
         STEPS,
-        "no reply to iteration-2/self_reflect/L2N1",
+        "no reply: self_reflect by L2N1 (iteration 2)",
     ),
     case("broadcast, coordination fails", PAIR, fails("/coordinate-1/"), STEPS, "no readable rating of L2N1, L2N2"),
     case(
@@ -320,14 +326,14 @@ CASES = [
         PAIR,
         lambda r: Rejected("gone") if r.key == "self_reflect/L1N1" else None,
         INCONCLUSIVE,
-        "no reply to self_reflect/L1N1",
+        "no reply: self_reflect by L1N1",
     ),
     case(
         "broadcast, the strange loop fails",
         PAIR,
         fails("strange_loop-1"),
         INCONCLUSIVE,
-        "no reply to strange_loop-1/L1N1",
+        "no reply: strange_loop 1 by L1N1",
     ),
     case(
         "broadcast, the answer is against all ballots",
@@ -411,7 +417,7 @@ CASES = [
     ),
     case("refinement, no whole", TEXT, fails("/integrate/"), INCONCLUSIVE, "the coordinator put no whole together"),
     case("refinement, no intent", TEXT, fails("intent/"), INCONCLUSIVE, "the coordinator gave no intent"),
-    case("refinement, no critique", TEXT, fails("/critique/"), INCONCLUSIVE, "no reply to pass-1/critique/critic"),
+    case("refinement, no critique", TEXT, fails("/critique/"), INCONCLUSIVE, "no reply: critique by critic (pass 1)"),
     case(
         "refinement, the critic is cut",
         TEXT,

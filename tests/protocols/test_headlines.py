@@ -99,7 +99,7 @@ def test_headline_counts_failed_calls_without_naming_them() -> None:
         "6 calls failed (rejected)**"
     )
     report, _ = go(TRIO, fails("round-1/leaf_respond", agents=("L2N2",)))
-    assert " · 2 of 3 agents · 1 call failed (rejected)**" in headline(report)
+    assert " · 2 of 3 agents replied in the first phase · 1 call failed (rejected)**" in headline(report)
 
 
 def test_run_in_plain_text_is_degraded_and_claims_no_silent_consent() -> None:
@@ -156,7 +156,7 @@ def test_answer_before_a_limit_is_marked_whichever_budget_paid_for_it(calls: int
 def test_answer_without_a_quorum_is_called_one_agents_text() -> None:
     report, _ = go(TRIO, nothing, Limits(calls=1))
     assert headline(report).endswith(
-        "0 of 3 agents · 3 calls refused by a limit (budget) · without a quorum: one agent's text**"
+        "0 of 3 agents replied in the first phase · 3 calls refused by a limit (budget) · without a quorum: one agent's text**"
     )
     report, _ = go(Emergence(children=3, max_rounds=2), nothing, Limits(calls=2))
     assert headline(report).endswith(" · without a quorum**")

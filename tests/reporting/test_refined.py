@@ -262,7 +262,7 @@ async def test_unusable_critique_is_in_the_headline(store: SqliteStore) -> None:
 
     text = markdown(report_of(await refined(store, reply=reply)))
     assert (
-        "**Stopped: the text does not count as good enough (inconclusive) · no reply to pass-1/critique/critic · "
+        "**Stopped: nothing shows that the text is good enough (inconclusive) · no reply: critique by critic (pass 1) · "
         "1 call failed (malformed)**"
     ) in text
     assert "nobody judged this text either" in text

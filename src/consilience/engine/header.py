@@ -253,9 +253,9 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
     ]
     cut_off = [cause for e in failures for _, mark, cause in [e.detail.partition(NO_FURTHER_ATTEMPT)] if mark]
     if cut_off:
-        warnings.append(
-            f"{format_count(len(cut_off), 'call', 'calls')} failed where the share of the limits {NO_FURTHER_ATTEMPT}{cut_off[0][:300]}"
-        )
+        calls = format_count(len(cut_off), "call", "calls")
+        cause = f"{NO_FURTHER_ATTEMPT}{cut_off[0][:300]}"
+        warnings.append(f"{calls} failed where the share of the limits {cause}")
     warnings += _unused_limits(state, ended)
     if unclaimed := state.recorder.unclaimed():
         warnings.append(

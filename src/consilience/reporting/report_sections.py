@@ -8,6 +8,7 @@ line. Folded sections, such as all figures, open on demand in HTML and are views
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -162,7 +163,7 @@ def headline(report: Report, presentation: Presentation) -> str:
     line = " · ".join((f"Stopped: {words} ({report.stop_reason.value})", *unmet))
     if report.degraded:
         line += f" · {_degraded(report, report.degraded)}"
-        line += "" if report.quorum_met else f" · {_without_quorum(report)}"
+        line += "" if report.quorum_met or report.stop_reason is StopReason.FAILED else f" · {_without_quorum(report)}"
     return line
 
 
@@ -183,7 +184,7 @@ def describe_stop(report: Report, presentation: Presentation) -> str:
         if max_steps and 0 < report.steps < max_steps:
             return f"reached the limit on steps after {count(report.steps, presentation.step)}"
         if max_steps == 1:
-            return f"finished after the one {presentation.step} asked for"
+            return f"reached the limit of 1 {presentation.step}"
         if max_steps:
             return f"reached the limit of {max_steps} {plural(presentation.step)} before it converged"
     return STOP_PHRASES[report.stop_reason]
@@ -215,7 +216,10 @@ def author_of(message: str, names: Names) -> str:
 def _degraded(report: Report, degraded: str) -> str:
     """Return the description of a degraded run. Calls without a reply are counted if they are listed below."""
     others, calls, named = degraded.partition("no reply: ")
-    parts = [*filter(None, others.split("; ")), *_missing_replies(report.failed_calls)]
+    parts = [
+        re.sub("^[0-9]+ of [0-9]+ agents$", r"\g<0> replied in the first phase", part) for part in others.split("; ")
+    ]
+    parts += _missing_replies(report.failed_calls)
     if not report.failed_calls:
         parts.append(one_line(f"{calls}{named}", MAX_DEGRADED_CHARS))
     return " · ".join(filter(None, parts))

@@ -67,6 +67,16 @@ def describe_unheard(report: Report, heard: Collection[str]) -> str:
     return f"{len(silent)} of {plural(len(of), noun)}" if silent else ""
 
 
+def describe_calls(keys: Iterable[str]) -> str:
+    """Return calls in words: `iteration-2/evaluate/L1N1` is `evaluate by L1N1 (iteration 2)`."""
+    return ", ".join(_describe_call(*key.replace("-", " ").split("/")) for key in keys)
+
+
+def _describe_call(*parts: str) -> str:
+    *steps, call, agent = parts
+    return f"{call} by {agent}" + (f" ({', '.join(steps)})" if steps else "")
+
+
 def format_share(part: float) -> str:
     """`45 %`."""
     return f"{part:.0%}".replace("%", " %")

@@ -148,7 +148,11 @@ class VoteReport(Report):
         without = sum(vote.position is None for vote in self.votes) if self.settings.get("answer_pattern") else 0
         votes = [f"{n} for {position}" for position, n in self.tally.items()]
         if votes:
-            blocks.append(Paragraph(lead="Votes:", text=" · ".join([*votes, *([f"{without} without a match"] if without else [])])))
+            blocks.append(
+                Paragraph(
+                    lead="Votes:", text=" · ".join([*votes, *([f"{without} without a match"] if without else [])])
+                )
+            )
         if self.decided_by == "medoid" and len(self.votes) > 1:
             basis = f"of {len(self.votes)} independent answers, the one whose wording is most like that of the others."
             blocks.append(Paragraph(lead="Chosen:", text=basis))

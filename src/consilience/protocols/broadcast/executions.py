@@ -16,6 +16,7 @@ from consilience.domain.positions import exact
 from consilience.domain.report import Frozen
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import Conclusion, TextReply, TreeRun
+from consilience.protocols._common.presenting import describe_calls
 from consilience.protocols.broadcast.settings import (
     Evaluation,
     Goal,
@@ -408,7 +409,7 @@ def shortfalls(
         f"mean rating {mean:.2f}, needed {threshold:g}" if short else "",
         f"critical flags: {', '.join(flags)}" if flags else "",
         EVALUATOR_SAYS_NO if evaluation is not None and evaluation.value.satisfied is False else "",
-        f"no reply to {', '.join(failure.key for failure in failed)}" if failed else "",
+        f"no reply: {describe_calls(failure.key for failure in failed)}" if failed else "",
     )
     return tuple(filter(None, reasons))
 

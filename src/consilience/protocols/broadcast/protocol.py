@@ -39,6 +39,7 @@ from consilience.protocols._common.conclusion import (
     warn_dropped_labels,
     warn_failed_review,
 )
+from consilience.protocols._common.presenting import describe_calls
 from consilience.protocols._common.trees import ROOT
 from consilience.protocols.broadcast.executions import (
     EVALUATOR_SAYS_NO,
@@ -229,7 +230,7 @@ def _unmet(settings: BroadcastSettings, run: BroadcastRun) -> tuple[str, ...]:
     reasons = [f"{iteration.agent} is not satisfied ({'; '.join(iteration.unmet)})" for iteration in run.unsatisfied]
     unread = [iteration.agent for iteration, _ in run.families if iteration.check.met and _is_unread(iteration)]
     reasons += [f"the evaluator gave no readable verdict ({agent})" for agent in unread]
-    reasons += [f"no reply to {failure.key}" for failure in run.failures]
+    reasons += [f"no reply: {describe_calls([failure.key])}" for failure in run.failures]
     if run.root is None:
         return tuple(reasons)
     rating, threshold = run.root.rating, settings.satisfaction_threshold

@@ -295,7 +295,7 @@ def _missing_reply(key: str, index: int) -> str:
     """Return what a failed call leaves out in round `index`."""
     if "/signal/" in key:
         return f"no nudge after round {index - 1}"
-    return f"no reply {'to siblings' if '/lateral/' in key else 'but to siblings'} in round {index}"
+    return f"{'no reply' if '/lateral/' in key else 'replied only'} to siblings in round {index}"
 
 
 @dataclass(frozen=True)

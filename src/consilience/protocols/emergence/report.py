@@ -308,7 +308,7 @@ async def conclude(
     rate = len(revised) / len(laterals) if laterals else None
     sources = [document.text for document in session.sources]
     metrics = await session.compute(lambda: _metrics(session.topology, run, sources))
-    failed_reviews = [f"no reply to finalize/{loop.index}" for loop in run.loops if loop.after is None]
+    failed_reviews = [f"no reply in self-review {loop.index}" for loop in run.loops if loop.after is None]
     reasons = (*run.silences, *failed_reviews, *positions.unmet)
     return await session.report(
         EmergenceReport,

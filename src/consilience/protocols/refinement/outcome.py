@@ -18,6 +18,7 @@ from consilience.engine.analysis import novelty, sentences, survival
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Reply, drawn_on
 from consilience.protocols._common.conclusion import claims_of, first_results, open_dissent
+from consilience.protocols._common.presenting import describe_calls
 from consilience.protocols.refinement.passes import MAX_UNCUT_SENTENCES
 from consilience.protocols.refinement.report import RefinementReport
 from consilience.protocols.refinement.report_data import (
@@ -175,7 +176,7 @@ class _Outcome:
             return ()
         reasons = list(dict.fromkeys((*best.silences, *self.begun[-1].silences)))
         if failures := [state.assessment.failure.key for state in self.begun if state.assessment.failure]:
-            reasons.append(f"no reply to {', '.join(failures)}")
+            reasons.append(f"no reply: {describe_calls(failures)}")
         if best.assessment.cut:
             reasons.append(f"the critic's reply was cut at the token limit in pass {best.index}")
         if best.assessment.useless:

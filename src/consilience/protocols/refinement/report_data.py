@@ -37,7 +37,7 @@ ENDINGS: Mapping[StopReason, str] = {
     StopReason.CONVERGED: "the text is good enough",
     StopReason.EXHAUSTED_STEPS: "ran out of passes before the text was good enough",
     StopReason.STALLED: "nothing more was criticised, and the text is not good enough",
-    StopReason.INCONCLUSIVE: "the text does not count as good enough",
+    StopReason.INCONCLUSIVE: "nothing shows that the text is good enough",
 }
 MAX_COLUMNS = 8
 MAX_SENTENCES = 8
