@@ -245,8 +245,16 @@ async def test_reader_that_is_missing_leaves_its_part_unread(partial: Any, asked
     report, model = await go(protocol, script(silent("R2")), sources=sources)
     assert sum(request.agent == "R2" for request in model.requests) == asked
     assert report.stop_reason.value == stop
-    assert report.unmet == ("no review by R2 (part 2: rejected: no key)", "nobody reviewed part 2")
+    assert report.unmet == ("no review by R2 (rejected: no key)", "1 of 2 parts not reviewed")
     assert not report.complete
+
+
+async def test_reviewer_without_a_second_review_is_not_said_to_have_given_none() -> None:
+    by = {"red": review([finding("return values[7]")]), **silent("red@2")}
+    report, model = await go(Review(max_iterations=2), script(by))
+    assert report.unmet == ("no further review by red (rejected: no key)",)
+    assert report.complete
+    assert "There is no review by" not in request_of(model, "closing").text
 
 
 async def test_reader_that_missed_one_of_its_parts_is_named_with_that_part() -> None:
@@ -254,8 +262,10 @@ async def test_reader_that_missed_one_of_its_parts_is_named_with_that_part() -> 
     protocol = Review(review_type="documentation", reviewers=2, part_tokens=100)
     by = {"R1": lambda request: Rejected("busy") if "/part-3/" in request.key else review()(request)}
     report, _ = await go(protocol, script(by), sources=sources)
-    assert report.unmet == ("no review by R1 of part 3 (part 3: rejected: busy)", "nobody reviewed part 3")
-    assert report.answer == "No findings in 4 files. No review by R1 of part 3: this covers the rest only."
+    assert report.unmet == ("no review by R1 of part 3 (rejected: busy)", "1 of 4 parts not reviewed")
+    assert report.answer == (
+        "No findings in 3 of 4 files. 1 of 4 parts not reviewed. No review by R1 of part 3: this covers the rest only."
+    )
 
 
 async def test_side_that_replies_in_the_second_iteration_converges() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 
 from consilience.domain.messages import Quotation
 from consilience.domain.outcome import StopReason
@@ -21,7 +22,7 @@ from consilience.protocols.review.findings import (
     PartRead,
 )
 from consilience.protocols.review.parts import unshown_documents
-from consilience.protocols.review.presenting import count_dropped
+from consilience.protocols.review.presenting import count_dropped, describe_dropped
 from consilience.protocols.review.report import ReviewReport
 from consilience.protocols.review.rounds import ReviewRun
 from consilience.protocols.review.vetting import listed
@@ -32,11 +33,13 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
     findings, over = listed(run.findings, run.settings.max_findings)
     dropped = (*run.dropped, *over)
     withdrawn = {agent for agent, _ in run.withdrawn}
-    missing = {agent: f"no review by {run.absent[agent]} ({reason})" for agent, reason in run.missing_by_agent.items()}
+    missing = {
+        agent: f"no {'' if agent in run.absent else 'further '}review by {run.absent.get(agent, agent)} ({reason})"
+        for agent, reason in run.missing_by_agent.items()
+    }
     for agent in sorted(withdrawn & missing.keys()):
         session.warn(missing.pop(agent))
     parts = _parts_read(run)
-    unread = tuple(f"nobody reviewed part {part.index}" for part in parts if not part.readers)
     if run.unjudged:
         session.warn(f"findings that did not fit into the prompt of a judge, and were not judged: {run.unjudged}")
     if run.untold:
@@ -57,10 +60,10 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         ReviewReport,
         first=_first_results(run),
         stop_reason=stop,
-        unmet=(*missing.values(), *unread),
+        unmet=(*missing.values(), *_unread(parts)),
         check=run.check,
         steps=len(run.evaluations) or min(len(run.replies), 1),
-        answer=text if text is not None else _answer(run, findings, dropped) if run.replies else None,
+        answer=text if text is not None else _answer(run, parts, findings, dropped) if run.replies else None,
         answer_cut=run.closing is not None and run.closing.cut,
         closing=drawn_on(run.closing, run.failures),
         claims=claims,
@@ -112,9 +115,22 @@ def _first_results(run: ReviewRun) -> list[Reply[object] | Failure]:
     return results
 
 
-def _answer(run: ReviewRun, findings: tuple[Finding, ...], dropped: tuple[DroppedFinding, ...]) -> str:
+def _unread(parts: Sequence[PartRead]) -> tuple[str, ...]:
+    """Return how many parts nobody reviewed, if any."""
+    unread = sum(not part.readers for part in parts)
+    return (f"{unread} of {plural(len(parts), 'part')} not reviewed",) if unread else ()
+
+
+def _answer(
+    run: ReviewRun,
+    parts: Sequence[PartRead],
+    findings: tuple[Finding, ...],
+    dropped: tuple[DroppedFinding, ...],
+) -> str:
     """Return the answer of a run without a closing text: numbers, and what is missing."""
-    files = plural(len(_files_read(run)), "file")
+    all_files = len(_files(run, run.settings.parts))
+    read_files = len(_files(run, [part.documents for part in parts if part.readers]))
+    files = plural(all_files, "file") if read_files == all_files else f"{read_files} of {plural(all_files, 'file')}"
     by_severity = Counter(finding.severity for finding in findings)
     counts = ", ".join(f"{by_severity[severity]} {severity}" for severity in SEVERITIES if by_severity[severity])
     sentences = [
@@ -122,8 +138,8 @@ def _answer(run: ReviewRun, findings: tuple[Finding, ...], dropped: tuple[Droppe
     ]
     if dropped:
         reasons = count_dropped(dropped)
-        words = ", ".join(f"{n} {reason}" for reason, n in reasons.items())
-        sentences.append(f"{plural(reasons.total(), 'finding')} not listed ({words}).")
+        sentences.append(f"{plural(reasons.total(), 'finding')} not listed ({describe_dropped(reasons)}).")
+    sentences += [f"{unread}." for unread in _unread(parts)]
     if absent := run.absent:
         covered = "the others" if all(name == agent for agent, name in absent.items()) else "the rest"
         sentences.append(f"No review by {', '.join(absent.values())}: this covers {covered} only.")
@@ -186,14 +202,18 @@ def _files_read(run: ReviewRun) -> tuple[FileRead, ...]:
         for read in submitted.reply.read:
             if (id := ids.get(read.document.strip(" []`"))) and read.remark.strip():
                 remarks[id].append((submitted.agent, read.remark.strip()))
-    shown = {parse_reference(reference, run.session.sources).id for part in run.settings.parts for reference in part}
-    if run.changes and shown != {run.changes.document}:
-        shown.discard(run.changes.document)
     return tuple(
         FileRead(file=document.name or document.id, remarks=tuple(dict.fromkeys(remarks[document.id])))
-        for document in run.session.sources
-        if document.id in shown
+        for document in _files(run, run.settings.parts)
     )
+
+
+def _files(run: ReviewRun, parts: Iterable[Sequence[str]]) -> list[Document]:
+    """Return the documents of these parts; the diff only if it is all that there is."""
+    shown = {parse_reference(reference, run.session.sources).id for part in parts for reference in part}
+    if run.changes and shown != {run.changes.document}:
+        shown.discard(run.changes.document)
+    return [document for document in run.session.sources if document.id in shown]
 
 
 def stop_reason(run: ReviewRun, stop: StopReason) -> StopReason:

@@ -363,9 +363,13 @@ def reviewers(report: ReviewData) -> list[str]:
 
 
 def dropped_line(report: ReviewData) -> str:
-    counts = count_dropped(report.dropped)
+    return describe_dropped(count_dropped(report.dropped))
+
+
+def describe_dropped(counts: Mapping[DroppedReason, int]) -> str:
+    """Return `2 false quotations rejected, 1 on unchanged lines`."""
     return ", ".join(
-        f"{counts[reason]} {words[counts[reason] > 1]}" for reason, words in DROPPED.items() if counts[reason]
+        f"{counts[reason]} {words[counts[reason] > 1]}" for reason, words in DROPPED.items() if counts.get(reason)
     )
 
 

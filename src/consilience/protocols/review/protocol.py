@@ -20,7 +20,8 @@ from consilience.protocols.review.settings import ReviewSettings
 class Review(ReviewSettings):
     """Reviewers that do not read each other, judges of their findings, and a lead that writes the review."""
 
-    version: ClassVar[int] = 2
+    # 2 took a reviewer whose second review was refused for one that had reviewed nothing
+    version: ClassVar[int] = 3
     report: ClassVar[type[ReviewReport]] = ReviewReport
     phase_names: ClassVar[tuple[str, ...]] = ("review", "judge", "closing")
 

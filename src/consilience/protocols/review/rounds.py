@@ -199,26 +199,25 @@ class ReviewRun:
 
     @property
     def missing_by_agent(self) -> dict[str, str]:
-        """Agents without a reply at some assignment when they were last asked, each with the reason."""
-        reasons: dict[str, list[str]] = defaultdict(list)
-        for (agent, part), failure in self.missing.items():
-            reason = f"{failure.kind.value}: {failure.detail}" if failure.detail else failure.kind.value
-            reasons[agent].append(f"part {part}: {reason}" if len(self.parts) > 1 else reason)
+        """Agents without a reply at some assignment when they were last asked, each with the reasons."""
+        reasons: dict[str, dict[str, None]] = defaultdict(dict)
+        for (agent, _), failure in self.missing.items():
+            reasons[agent][f"{failure.kind.value}: {failure.detail}" if failure.detail else failure.kind.value] = None
         return {agent: "; ".join(texts) for agent, texts in reasons.items()}
 
     @property
     def absent(self) -> dict[str, str]:
-        """The missing agents, each as it follows `no review by`: with the parts if it reviewed others."""
+        """The agents that never reviewed something assigned to them, each as it follows `no review by`: with the parts if it
+        reviewed others."""
         by_agent: dict[str, list[int]] = defaultdict(list)
-        for agent, part in self.missing:
+        for agent, part in self.missing.keys() - self.replies.keys():
             by_agent[agent].append(part)
-        return {agent: f"{agent}{self._extent(agent, parts)}" for agent, parts in by_agent.items()}
-
-    def _extent(self, agent: str, parts: Sequence[int]) -> str:
-        """Return what is missing of an agent that lacks a reply on these parts; "" for all that it was asked for."""
-        has_reviewed = any(of == agent for of, _ in self.replies)
-        unread = [part for part in parts if (agent, part) not in self.replies]
-        return f" of {name_parts(unread)}" if has_reviewed and unread else ""
+        have_reviewed = {agent for agent, _ in self.replies}
+        return {
+            agent: f"{agent} of {name_parts(sorted(by_agent[agent]))}" if agent in have_reviewed else agent
+            for agent in self.missing_by_agent
+            if agent in by_agent
+        }
 
     @property
     def due(self) -> list[Assignment]:
