@@ -250,7 +250,7 @@ async def test_reader_that_is_missing_leaves_its_part_unread(partial: Any, asked
 
 
 async def test_reviewer_without_a_second_review_is_not_said_to_have_given_none() -> None:
-    by = {"red": review([finding("return values[7]")]), **silent("red@2")}
+    by = {"red": review([finding(), finding("return values[7]")]), **silent("red@2")}
     report, model = await go(Review(max_iterations=2), script(by))
     assert report.unmet == ("no further review by red (rejected: no key)",)
     assert report.complete

@@ -33,10 +33,7 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
     findings, over = listed(run.findings, run.settings.max_findings)
     dropped = (*run.dropped, *over)
     withdrawn = {agent for agent, _ in run.withdrawn}
-    missing = {
-        agent: f"no {'' if agent in run.absent else 'further '}review by {run.absent.get(agent, agent)} ({reason})"
-        for agent, reason in run.missing_by_agent.items()
-    }
+    missing = _missing_reviews(run)
     for agent in sorted(withdrawn & missing.keys()):
         session.warn(missing.pop(agent))
     parts = _parts_read(run)
@@ -113,6 +110,14 @@ def _first_results(run: ReviewRun) -> list[Reply[object] | Failure]:
         failures = [failure for failure in run.failures if failure.agent == agent]
         results += replies[:1] or failures[:1]
     return results
+
+
+def _missing_reviews(run: ReviewRun) -> dict[str, str]:
+    """Return which reviews of an agent are missing, and why. One that reviewed in an earlier iteration lacks a further one."""
+    return {
+        agent: f"no {'' if agent in run.absent else 'further '}review by {run.absent.get(agent, agent)} ({reason})"
+        for agent, reason in run.missing_by_agent.items()
+    }
 
 
 def _unread(parts: Sequence[PartRead]) -> tuple[str, ...]:
