@@ -244,7 +244,7 @@ def test_session_ended_by_a_limit_states_the_limit_and_the_fork_that_goes_on(cli
     stopped = cli(*RUN, "--max-calls", "7")
     id = recorded()[-1]
     assert stopped.stdout.startswith(
-        "**Stopped: reached the limit of 7 calls, with 6 used and 1 reserved for the closing answer (exhausted_budget)"
+        "**Stopped: reached the limit of 7 calls, with 6 used and 1 reserved in case there was no answer (exhausted_budget)"
     )
     assert f"To go on: `consilience fork {id} --at end --max-calls N`." in stopped.stdout
     assert "7 calls" in cli("show", id, "--view", "figures").stdout

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from consilience import Broadcast, Emergence, Limits, Refinement, Report, StopReason, replay, run_sync
+from consilience import Broadcast, Decompose, Emergence, Limits, Refinement, Report, Solo, StopReason, replay, run_sync
 from consilience.cli.errors import EXIT_FAILED, EXIT_OK, EXIT_REQUIREMENT_NOT_MET
 from consilience.cli.execution import apply_conditions, exit_code
 from consilience.cli.options import DeliveryRequest
@@ -262,3 +262,22 @@ def test_headline_of_a_run_ended_by_a_limit_names_the_limit(limit: str) -> None:
     assert stop in figures_line(report, report.presentation())
     again = asyncio.run(replay(report.session, store=store))
     assert headline(again) == headline(report)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "limits", "true", "false"),
+    [
+        (Solo(reviews=1), Limits(calls=1), "Nobody reviewed the answer", "reviewed its own answer"),
+        (Decompose(), Limits(calls=1), "L1N1 assigned no parts.", "had the whole task"),
+        (TRIO, Limits(calls=4), "no agent read the texts of its siblings", "silent in round"),
+        (Broadcast(children=2), Limits(calls=1), "| 0 |", "L2N1 unrated; no"),
+        (Refinement(), Limits(calls=5), "×2", "unused"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Protocol) else "",
+)
+def test_report_of_a_run_cut_off_by_a_limit_says_nothing_of_calls_that_were_never_made(
+    protocol: Protocol, limits: Limits, true: str, false: str
+) -> None:
+    report, _ = go(protocol, nothing, limits)
+    assert true in markdown(report)
+    assert false not in markdown(report)

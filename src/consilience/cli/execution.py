@@ -51,7 +51,7 @@ from consilience.reporting.export import report_files
 from consilience.reporting.files import claim_directory, write_file, write_files
 from consilience.reporting.formatting import describe_place
 from consilience.reporting.markdown import markdown, print_markdown
-from consilience.reporting.partial_report import partial_json
+from consilience.reporting.partial_report import partial_json, replies_without_answer
 from consilience.reporting.questions import Form, SchemaNode, choices, match_choice, quotations_as_text
 
 R = TypeVar("R", bound=Report)
@@ -197,10 +197,13 @@ class RunExecution:
             files = report_files(report, record=read_back(self.store, report.session), stored=self.stored)
             return [*baseline_paths, *write_files(request.out, files)]
 
+        replies = replies_without_answer(read_back(self.store, report.session)) if report.answer is None else ""
         format = request.output_format
         paths_written, code = publish(
             lambda: report_data(report, format),
-            lambda files: markdown(report, recorded, heading=False, files=files, stored=self.stored),
+            lambda files: markdown(
+                report, recorded, heading=False, files=files, stored=self.stored, addition=replies
+            ),
             as_json=format not in TEXT_FORMATS,
             write=write,
             rendered=format == "text",

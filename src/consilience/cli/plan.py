@@ -355,7 +355,7 @@ def dry_run(plan: RunPlan) -> str:
         f"- Prompts: {plan.detail}{_replaced_words(plan)}",
         f"- {plan.replies[:1].upper()}{plan.replies[1:]}",
         f"- Calls estimated: {format_range(plan.estimate.min, plan.estimate.max)}{plan.calls_note}"
-        + ("" if plan.limits.calls is None else f", limited to {plan.limits.calls:,} calls"),
+        + ("" if plan.limits.calls is None else f", limited to {count(plan.limits.calls, 'call')}"),
         f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length, without retries",
         f"- Cost: {cost_words(plan, free='nothing')}",
     ]

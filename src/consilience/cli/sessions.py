@@ -176,10 +176,11 @@ def _print_view(name: str, record: SessionRecord, as_json: bool) -> None:
 
 def _print_report(record: SessionRecord) -> None:
     from consilience.reporting.markdown import markdown, print_markdown
-    from consilience.reporting.partial_report import partial_markdown
+    from consilience.reporting.partial_report import partial_markdown, replies_without_answer
 
     if record.report is not None:
-        print_markdown(markdown(record.report, record.presentation, addition=record.family))
+        additions = "\n\n".join(filter(None, (replies_without_answer(record), record.family)))
+        print_markdown(markdown(record.report, record.presentation, addition=additions))
         return
     progress = partial_markdown(record)
     print_markdown(f"{progress}\n{record.family}\n" if record.family else progress)

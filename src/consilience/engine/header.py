@@ -228,7 +228,7 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
         warnings.append(
             f"{size}, so that the limits last for every agent"
             if state.ledger.sizes.fit > MIN_FIT
-            else f"{size}, the minimum; the limits may still not last for every agent. Raise them, or ask fewer agents"
+            else f"{size}, the minimum, and the limits may not be enough for every agent. Raise them, or ask fewer agents"
         )
     rejected = [event for event in ended if isinstance(event, ReplyRejected)]
     if rejected:  # inherited ones too, unlike in the ledger

@@ -26,6 +26,7 @@ from consilience.domain.events import (
     age_of,
     shrink_event,
 )
+from consilience.domain.outcome import Check
 from consilience.engine.prompt import Rendered
 from consilience.engine.telemetry import log_event
 from consilience.journal.store import Journal, PromptParts
@@ -305,8 +306,14 @@ class Recorder:
 
 
 def _is_same(event: Event, other: Event) -> bool:
+    """Return whether two events are equal, apart from the wording of a check, which a later version may have changed."""
     fields, other_fields = vars(event), vars(other)
-    return all(fields[name] == other_fields[name] for name in fields if name != "seq" and name not in event.incidental)
+    names = [name for name in fields if name != "seq" and name not in event.incidental]
+    return all(_without_wording(fields[name]) == _without_wording(other_fields[name]) for name in names)
+
+
+def _without_wording(value: object) -> object:
+    return value.model_copy(update={"detail": ""}) if isinstance(value, Check) else value
 
 
 CONTEXT_CHARS = 40

@@ -420,15 +420,18 @@ def _recorded_report(protocol: str, finished: SessionFinished, store: Store) -> 
 
 
 def _as_recorded(session: str, report: Report, recorded_report: Report) -> Report:
-    """Return the report of a replay with the recorded wording of its warnings and of what is unmet. Raise if the two differ
-    otherwise.
+    """Return the report of a replay with the recorded wording of its warnings, its check and of what is unmet. Raise if the two
+    differ otherwise.
 
     A field that is missing in an older report has its default. One without `typed_replies` does not count plain text as degraded.
     """
     if len(recorded_report.digested_warnings) == len(report.digested_warnings):
         report = report.model_copy(update={"warnings": recorded_report.warnings})
-    if len(recorded_report.unmet) == len(report.unmet):
+    if len(recorded_report.unmet) <= len(report.unmet):  # a later version may name more
         report = report.model_copy(update={"unmet": recorded_report.unmet})
+    if report.check and recorded_report.check:
+        check = report.check.model_copy(update={"detail": recorded_report.check.detail})
+        report = report.model_copy(update={"check": check})
     if report.typed_replies and not recorded_report.typed_replies:
         report = report.model_copy(update={"degraded": recorded_report.degraded})
     if recorded_report.digest() == report.digest():

@@ -32,7 +32,7 @@ from consilience.domain.report import Report
 from consilience.reporting.files import claim_directory, write_files
 from consilience.reporting.formatting import one_line
 from consilience.reporting.markdown import markdown
-from consilience.reporting.partial_report import partial_json, partial_markdown
+from consilience.reporting.partial_report import partial_json, partial_markdown, replies_without_answer
 from consilience.reporting.record import SessionRecord
 from consilience.reporting.views import COMMON, reads, tree, view_markdown, view_svg
 from consilience.reporting.views.reads import Reads
@@ -71,7 +71,7 @@ def as_json(record: SessionRecord) -> str:
 
 def as_markdown(record: SessionRecord) -> str:
     """Return front matter, the report, diagrams of the agents and of who read whom, and related sessions."""
-    extra = "\n\n".join(filter(None, (*_diagrams(record), record.family)))
+    extra = "\n\n".join(filter(None, (replies_without_answer(record), *_diagrams(record), record.family)))
     if record.report is not None:
         return front_matter(record) + "\n" + markdown(record.report, record.presentation, addition=extra)
     return "\n".join(filter(None, (front_matter(record), partial_markdown(record), f"{extra}\n" if extra else "")))
@@ -152,7 +152,12 @@ def report_files(report: Report, *, record: SessionRecord | None = None, stored:
 
     files = {
         "report.json": report.model_dump_json(indent=2) + "\n",
-        "report.md": markdown(report, record.presentation if record is not None else None, stored=stored),
+        "report.md": markdown(
+            report,
+            record.presentation if record is not None else None,
+            stored=stored,
+            addition=replies_without_answer(record) if record is not None else "",
+        ),
         "report.html": page(record) if record is not None else report_page(report, stored=stored),
     }
     for name, method in {**REPORT_FILES, **report.exports}.items():

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 from consilience.domain.outcome import EACH, Limits, LimitUnit, SpendingLimits, StopReason
 from consilience.domain.report import Report, ReportLimit
-from consilience.reporting.formatting import count, money
+from consilience.reporting.formatting import count, duration, money
 
 _AMOUNTS: Mapping[LimitUnit, Callable[[float], str]] = {
     "calls": lambda value: count(int(value), "call"),
     "tokens": lambda value: count(int(value), "token"),
-    "cost": lambda value: f"${value:,.2f}" if value >= 1 else f"${value:g}",
+    "cost": lambda value: f"${value:,.2f}" if value == round(value, 2) else f"${value:g}",
     "time": lambda value: f"{value:g} s",
 }
 _OPTIONS: Mapping[LimitUnit, str] = {
@@ -47,8 +47,11 @@ def use_words(report: Report, limit: ReportLimit) -> str:
     if limit.whose or limit.value is None:
         return ""
     if limit.unit == "calls":
-        kept = f" and {held} reserved for the closing answer" if held else ""
+        kept = f" and {held} reserved in case there was no answer" if held else ""
         return f", with {spent.requests} used{kept}" if spent.requests != limit.value else ""
+    if limit.unit == "time":
+        is_early = spent.seconds < 0.9 * limit.value
+        return f", with {duration(spent.seconds)} used and the rest reserved for the closing answer" if is_early else ""
     used = {"tokens": spent.tokens_in + spent.tokens_out, "cost": spent.cost}.get(limit.unit)
     if used is None:
         return ""

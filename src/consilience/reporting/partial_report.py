@@ -51,6 +51,14 @@ def partial_document(record: SessionRecord) -> ReportDocument:
     )
 
 
+def replies_without_answer(record: SessionRecord) -> str:
+    """Return the replies of a session that ended without an answer as a section in Markdown; empty for any other."""
+    if record.report is None or record.report.answer is not None:
+        return ""
+    replies = [_call_line(call, record) for call in record.state.calls if isinstance(call, CallCompleted)]
+    return "\n".join(["## Replies before the end\n", *replies]) if replies else ""
+
+
 def partial_json(record: SessionRecord) -> dict[str, object]:
     """Return the same for programs; `state` distinguishes it from a report, which has no such field."""
     state, started = record.state, record.state.started

@@ -9,6 +9,7 @@ line. Folded sections, such as all figures, open on demand in HTML and are views
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -399,13 +400,18 @@ def _conditions(report: Report, names: Names) -> Iterator[Item]:
 
 def _failed(report: Report, names: Names) -> Iterator[Item]:
     """Yield failed calls, grouped by phase and reason."""
-    agents: dict[tuple[str, str], dict[str, None]] = {}
+    agents: dict[tuple[str, str], Counter[str]] = {}
+    missing = {
+        (seat.agent, one_line(seat.reason, 300)) for seat in report.missing
+    }  # their reasons are listed with them
     for call in report.failed_calls:
         phase = f"{call.phase[0]} {call.phase[1]}" if call.phase else call.key
         reason = one_line(f"{call.kind.value}: {call.detail}".rstrip(": "), 300)
-        agents.setdefault((phase, reason), {})[names.get(call.agent, call.agent)] = None
-    for (phase, reason), agent_names in agents.items():
-        yield Item(text=f"{phase}: {', '.join(agent_names)}", note=reason)
+        reason = call.kind.value if (call.agent, reason) in missing else reason
+        agents.setdefault((phase, reason), Counter())[names.get(call.agent, call.agent)] += 1
+    for (phase, reason), calls in agents.items():
+        callers = ", ".join(name if n == 1 else f"{name} ×{n}" for name, n in calls.items())
+        yield Item(text=f"{phase}: {callers}", note=reason)
 
 
 def _trust(report: Report, names: Names) -> Iterator[Item]:
@@ -455,8 +461,9 @@ def _independence(report: Report) -> Iterator[str]:
     total = len(voices(report.agents))
     for shared in report.independence.shared:
         number = len(shared.agents)
-        share_text = f"All {total}" if number == total else f"{number} of {total}"
-        yield f"{share_text} agents share the model {shared.model}: their agreement is weak evidence."
+        everyone = "Both" if total == 2 else f"All {total}"
+        sharing = everyone if number == total else f"{number} of {total}"
+        yield f"{sharing} agents share the model {shared.model}: their agreement is weak evidence."
     if total == 1:
         yield "Single agent; no other agent reviewed the answer."
     elif total and not report.independence.shared:

@@ -23,7 +23,7 @@ _SHARES: Mapping[str, str] = {
     "novelty": "Sentences of the answer that no agent had written before",
     "revision_rate": "Texts changed after reading those of others",
 }
-_OMITTED = frozenset({"facts", "fact_survival", "conformity", "dropped_labels"})
+_OMITTED = frozenset({"facts", "fact_survival", "conformity", "dropped_labels", "void_objections"})
 """Reported elsewhere, or misleading: `fact_survival` counted only sentences that an answer repeats nearly word for word."""
 
 _REVIEWED_CALLS = 5

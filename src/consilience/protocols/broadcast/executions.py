@@ -16,7 +16,6 @@ from consilience.domain.positions import exact
 from consilience.domain.report import Frozen
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import Conclusion, TextReply, TreeRun
-from consilience.protocols._common.presenting import describe_calls
 from consilience.protocols.broadcast.settings import (
     Evaluation,
     Goal,
@@ -29,6 +28,8 @@ from consilience.protocols.broadcast.settings import (
 MIN_CONTENT_RATING = 0.9
 """Siblings who rate themselves above this and raise no flag need not coordinate (seed 001, §8)."""
 
+NO_REPLY = "no reply to "
+"""Begins the reason that lists the calls without a reply, by key."""
 EVALUATOR_SAYS_NO = "the evaluator says no"
 
 Path = tuple[int, ...]
@@ -409,7 +410,7 @@ def shortfalls(
         f"mean rating {mean:.2f}, needed {threshold:g}" if short else "",
         f"critical flags: {', '.join(flags)}" if flags else "",
         EVALUATOR_SAYS_NO if evaluation is not None and evaluation.value.satisfied is False else "",
-        f"no reply: {describe_calls(failure.key for failure in failed)}" if failed else "",
+        f"{NO_REPLY}{', '.join(failure.key for failure in failed)}" if failed else "",
     )
     return tuple(filter(None, reasons))
 
@@ -422,6 +423,6 @@ def mean_rating(children: Sequence[AgentExecution]) -> float | None:
 
 def satisfaction(children: Sequence[AgentExecution], threshold: float, unmet: Sequence[str]) -> Check:
     """Return the check of an iteration, with its `shortfalls`."""
-    rated = ", ".join(f"{c.agent} {'unreadable' if c.rating is None else f'{c.rating:.2f}'}" for c in children)
+    rated = ", ".join(f"{c.agent} {'unrated' if c.rating is None else f'{c.rating:.2f}'}" for c in children)
     check = Check(met=True, kind="satisfaction", score=mean_rating(children), threshold=threshold, detail=rated)
     return check.vetoed(*unmet)

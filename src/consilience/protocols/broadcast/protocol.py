@@ -43,6 +43,7 @@ from consilience.protocols._common.presenting import describe_calls
 from consilience.protocols._common.trees import ROOT
 from consilience.protocols.broadcast.executions import (
     EVALUATOR_SAYS_NO,
+    NO_REPLY,
     NOTES,
     AgentExecution,
     BroadcastRun,
@@ -227,7 +228,10 @@ async def conclude(
 
 def _unmet(settings: BroadcastSettings, run: BroadcastRun) -> tuple[str, ...]:
     """Return what was not satisfied: parents in their last iterations, then the root's judgement of its own answer."""
-    reasons = [f"{iteration.agent} is not satisfied ({'; '.join(iteration.unmet)})" for iteration in run.unsatisfied]
+    reasons = [
+        f"{iteration.agent} is not satisfied ({'; '.join(map(_in_words, iteration.unmet))})"
+        for iteration in run.unsatisfied
+    ]
     unread = [iteration.agent for iteration, _ in run.families if iteration.check.met and _is_unread(iteration)]
     reasons += [f"the evaluator gave no readable verdict ({agent})" for agent in unread]
     reasons += [f"no reply: {describe_calls([failure.key])}" for failure in run.failures]
@@ -241,6 +245,13 @@ def _unmet(settings: BroadcastSettings, run: BroadcastRun) -> tuple[str, ...]:
     if flags := dict.fromkeys(flag.link for flag in run.root.flags if flag.critical):
         reasons.append(f"critical flags: {', '.join(flags)}")
     return tuple(reasons)
+
+
+def _in_words(reason: str) -> str:
+    """Return a reason of an unsatisfied parent, with calls in words."""
+    if not reason.startswith(NO_REPLY):
+        return reason
+    return f"no reply: {describe_calls(reason.removeprefix(NO_REPLY).split(', '))}"
 
 
 def _is_unread(iteration: IterationResult) -> bool:

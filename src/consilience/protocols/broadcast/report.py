@@ -264,11 +264,13 @@ class BroadcastReport(TreeReport):
         return Section(name="past-disagreements", part="differences", heading=heading, blocks=bullets(items))
 
     def _ratings(self, names: Mapping[str, str]) -> Section:
-        """Show each agent's rating, and the numbers of its executions and iterations."""
+        """Show each agent's rating, and the numbers of its executions, without those that a limit refused, and iterations."""
+        calls = [call for call in self.failed_calls if call.kind.is_limit and call.phase and call.phase[0] == "execute"]
+        refused = Counter(call.agent for call in calls)
         rows = [
             (
                 names.get(agent, agent),
-                str(state.executions),
+                str(max(state.executions - refused[agent], 0)),
                 str(state.iterations) if self.topology.children[agent] else "–",
                 format_score(state.satisfaction),
                 "yes" if state.refined else "no",

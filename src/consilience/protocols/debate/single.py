@@ -114,6 +114,8 @@ def _refuse_empty(reply: SingleReply) -> None:
 
 # --- what the debate added
 
+NOTHING_ADDED = "by these figures the debate added nothing to it"
+
 
 def added_sentence(report: DebateData, cruxes: Sequence[Crux]) -> str:
     """Return what the debate has that the single call has not, in one sentence; empty without the call.
@@ -125,7 +127,7 @@ def added_sentence(report: DebateData, cruxes: Sequence[Crux]) -> str:
     if single is None:
         return ""
     added = [*_additions(report, single, cruxes)]
-    more = f"the debate added {joined(added)}" if added else "by these figures the debate added nothing to it"
+    more = f"the debate added {joined(added)}" if added else NOTHING_ADDED
     return f"One call on the same documents {_compared(report, single)}; {more}."
 
 
@@ -180,7 +182,8 @@ def single_blocks(report: DebateData, state: DebateState) -> Iterator[Block]:
         return
     own = (single.key, "closing") if report.decided else (single.key,)
     rows = tuple(_comparison_rows(report, state, single))
-    yield Paragraph(text=report.added, tone="strong", refs=own)
+    added = report.added.replace(NOTHING_ADDED, "a limit cut the debate off") if report.limit_reached else report.added
+    yield Paragraph(text=added, tone="strong", refs=own)
     yield Table(heads=("", "the debate", "one call"), rows=rows, left=3, refs=(own,) * len(rows))
     yield from bullets(_single_items(state, single))
     yield Details(summary="The answer of the single call", blocks=(AgentText(text=single.answer or " "),))

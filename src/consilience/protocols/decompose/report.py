@@ -180,9 +180,11 @@ def _metrics(session: Session, run: TreeRun, works: Sequence[AgentWork]) -> dict
 
 def _warn(session: Session, run: TreeRun, works: Sequence[AgentWork]) -> None:
     agents_asked = {work.agent for work in works}
-    without = [work.agent for work in works if any(not child.part for child in work.below)]
+    without = {work.agent: work.below for work in works if any(not child.part for child in work.below)}
     if without:
-        session.warn(f"{', '.join(without)} assigned no parts; the agents below had the whole task")
+        replied = any(child.text for below in without.values() for child in below)
+        instead = "; the agents below had the whole task" if replied else ""
+        session.warn(f"{', '.join(without)} assigned no parts{instead}")
     if idle_leaves := [leaf for leaf in session.topology.leaves if works and leaf not in agents_asked]:
         session.warn(f"fewer parts than agents; not asked: {', '.join(idle_leaves)}")
     if surplus := sum(work.surplus for work in works):

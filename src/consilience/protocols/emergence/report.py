@@ -309,7 +309,9 @@ async def conclude(
     sources = [document.text for document in session.sources]
     metrics = await session.compute(lambda: _metrics(session.topology, run, sources))
     failed_reviews = [f"no reply in self-review {loop.index}" for loop in run.loops if loop.after is None]
-    reasons = (*run.silences, *failed_reviews, *positions.unmet)
+    is_unread = not laterals and any("/lateral/" in failure.key for failure in run.failures)
+    unread = ("no agent read the texts of its siblings",) if is_unread else ()
+    reasons = (*unread, *run.silences, *failed_reviews, *positions.unmet)
     return await session.report(
         EmergenceReport,
         first=_first_results(session, run),
