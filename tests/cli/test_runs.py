@@ -243,7 +243,8 @@ def test_exhausted_budget_still_ends_in_an_answer(cli: Cli, town: Town) -> None:
     result = cli("emergence", TASK, *QUICK, "--max-calls", "4")
     assert result.exit_code == 0
     assert result.stdout.startswith(
-        "**Stopped: reached the limit of 4 calls (exhausted_budget) · 3 calls refused by a limit (budget)**"
+        "**Stopped: reached the limit of 4 calls (exhausted_budget) · no agent read the texts of its siblings · "
+        "3 calls refused by a limit (budget)**"
     )
     assert len(town.requests) <= 4
 

@@ -8,7 +8,7 @@ import pytest
 
 from consilience.domain.agents import Agent
 from consilience.domain.messages import Quotation
-from consilience.domain.outcome import Check, Estimate, StopReason
+from consilience.domain.outcome import Check, Estimate, FailureKind, Limits, StopReason
 from consilience.domain.positions import PositionChange
 from consilience.domain.presenting import present
 from consilience.domain.report import (
@@ -16,6 +16,7 @@ from consilience.domain.report import (
     Claim,
     ConfidenceScore,
     Dissent,
+    FailedCall,
     Independence,
     LedgerReport,
     MissingAgent,
@@ -91,6 +92,16 @@ def test_last_line_names_folded_sections_and_views() -> None:
 def test_missing_agents_are_in_the_headline() -> None:
     failed = report(degraded="1 of 2 agents (1 deadline)", quorum_met=False, answer=None, stop_reason=StopReason.FAILED)
     assert headline(failed, Presentation()) == ("Stopped: too few agents replied (failed) · 1 of 2 agents (1 deadline)")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "used"), [(12.0, ", with 12 s used and the rest reserved for the closing answer"), (15.0, "")]
+)
+def test_headline_of_a_run_out_of_time_says_what_the_rest_was_reserved_for(seconds: float, used: str) -> None:
+    call = FailedCall(key="k", agent="L2N1", kind=FailureKind.TIME, exhausted="time")
+    ledger = LedgerReport(estimated=Estimate(min=1, max=7), actual=UsageTotals(seconds=seconds))
+    late = report(stop_reason=StopReason.EXHAUSTED_TIME, failed_calls=(call,), limits=Limits(seconds=15), ledger=ledger)
+    assert headline(late, Presentation()) == f"Stopped: reached the limit of 15 s{used} (exhausted_time)"
 
 
 def test_answer_of_a_single_reply_is_marked() -> None:

@@ -201,9 +201,7 @@ class RunExecution:
         format = request.output_format
         paths_written, code = publish(
             lambda: report_data(report, format),
-            lambda files: markdown(
-                report, recorded, heading=False, files=files, stored=self.stored, addition=replies
-            ),
+            lambda files: markdown(report, recorded, heading=False, files=files, stored=self.stored, addition=replies),
             as_json=format not in TEXT_FORMATS,
             write=write,
             rendered=format == "text",
