@@ -322,3 +322,22 @@ def test_unfinished_session_shows_its_limits(cli: Cli, town: Town) -> None:
     id = recorded()[-1]
     assert "Limits: 7 calls; agent L2N1: 9,000 tokens." in cli("show", id).stdout
     assert json.loads(cli("show", id, "--json").stdout)["limits"]["calls"] == 7
+
+
+def test_resume_and_fork_keep_the_deadline_of_requests_unless_it_is_given_again(cli: Cli, town: Town) -> None:
+    whole = town.reply
+
+    def interrupt(request: ModelRequest) -> object:
+        raise KeyboardInterrupt
+
+    town.reply = interrupt
+    cli(*RUN, "--deadline", "7")
+    id = recorded()[-1]
+    cli("resume", id)
+    cli("resume", id, "--deadline", "8")
+    town.reply = whole
+    cli("resume", id)
+    cli("fork", id, "--at", "0")
+    cli("fork", recorded()[-1], "--at", "0")
+    cli("fork", id, "--at", "0", "--deadline", "9")
+    assert town.deadlines == [7, 7, 8, 7, 7, 7, 9]

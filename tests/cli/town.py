@@ -48,11 +48,13 @@ class Town:
         self.reply: Callable[[ModelRequest], Any] = sensible
         self.requests: list[ModelRequest] = []
         self.named: list[str] = []
+        self.deadlines: list[float | None] = []
         self.latency: Callable[[ModelRequest], float] = lambda request: 0.0
         self.price: float | None = 0.0
 
     def resolve(self, name: str, *, deadline: float | None = None) -> ScriptedModel:
         self.named.append(name)
+        self.deadlines.append(deadline)
         return ScriptedModel(self._answer, latency=self.latency, name=name, price=self.price)
 
     def _answer(self, request: ModelRequest) -> Any:

@@ -206,7 +206,8 @@ class SpendingRequest:
     """Options of every command that may spend money."""
 
     deadline: float | None = option(
-        "Max seconds per request to a model. Default: 300; 900 for a server on this machine or long thinking.",
+        "Max seconds per request to a model. Default: 300; 900 for a server on this machine or long thinking; in a resume "
+        "or fork, as recorded.",
         LIMITS,
         "SECONDS",
     )

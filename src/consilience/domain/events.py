@@ -138,6 +138,8 @@ class SessionStarted(Event):
     """Max thinking tokens per reply, on top of its size, by agent; without agents that never think."""
     windows: dict[str, int] = {}
     """Context size of the model in tokens, by agent; without unknown ones."""
+    deadline: float | None = None
+    """Max seconds per request to a model, if chosen; None in sessions recorded before this field."""
     human_deadline: float | None = None
     """Max seconds per answer of a person; None for no limit."""
     fit: float = 1.0
@@ -473,11 +475,9 @@ class _Lookup:
 
 
 def _to_id(text: str, info: SerializationInfo) -> str:
-    texts = info.context
-    if not isinstance(texts, _TextIds):
+    if not isinstance(info.context, _TextIds):
         return text
-    id = text_id(text)
-    texts[id] = text
+    info.context[id := text_id(text)] = text
     return id
 
 

@@ -60,8 +60,8 @@ MAX_TEMPERATURE = 2
 class Options:
     """How to run a session.
 
-    `repairs`, `cache`, `temperature`, `thinking`, `detail` and `human_deadline` are recorded when a session begins, and apply to a
-    resume or fork that does not set them. The others do not affect the record.
+    `repairs`, `cache`, `temperature`, `thinking`, `detail`, `deadline` and `human_deadline` are recorded when a session begins, and
+    apply to a resume or fork that does not set them. The others do not affect the record.
     """
 
     observer: Observer | None = None

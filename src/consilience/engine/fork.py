@@ -228,7 +228,7 @@ async def fork(planned: Fork, *, store: Store, session: str | None = None, optio
 
 def _inherited_options(old: SessionStarted, options: Options) -> Options:
     """Return the options; those recorded for a whole session default to the parent's."""
-    names = ("repairs", "cache", "temperature", "thinking", "human_deadline")
+    names = ("repairs", "cache", "temperature", "thinking", "deadline", "human_deadline")
     return replace(options, **{name: getattr(old, name) for name in names if getattr(options, name) is None})
 
 

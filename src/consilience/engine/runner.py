@@ -186,6 +186,7 @@ def _start_event(setup: Setup) -> SessionStarted:
         repairs=1 if options.repairs is None else options.repairs,
         cache=bool(options.cache),
         temperature=options.temperature,
+        deadline=options.deadline,
         human_deadline=options.human_deadline,
         thinking=level,
         thinking_tokens=thinking,
@@ -257,7 +258,7 @@ async def _rerun(
             seats = replay_seats(started.agents)
         else:
             names = {agent.id: agent.model for agent in started.agents}
-            deadline = request_deadline(options.deadline, started.thinking)
+            deadline = request_deadline(options.deadline or started.deadline, started.thinking)
             models = names if models is None else with_own_models(started.agents, models)
             seats = make_seats(started.agents, models, deadline)
         async with aclosing(seats):
