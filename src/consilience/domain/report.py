@@ -316,6 +316,8 @@ class Report(Frozen):
 
     step: ClassVar[str] = "round"
     """The noun for a step of the protocol."""
+    step_setting: ClassVar[str] = ""
+    """Name of the setting that limits the steps; empty without one."""
     asides: ClassVar[frozenset[str]] = frozenset()
     """Kinds of replies that do not contribute to the answer: a sealed position, a hint to another agent, a verdict."""
 
@@ -418,7 +420,8 @@ class Report(Frozen):
 
     def presentation(self) -> Presentation:
         """Return what the protocol adds to how this report is shown. It must follow from the report's fields alone."""
-        return self._presentation()
+        limit = self.settings.get(self.step_setting)
+        return self._presentation().model_copy(update={"max_steps": limit if isinstance(limit, int) else None})
 
     def forecasts(self) -> tuple[Forecast, ...]:
         """Return the questions that can be followed up; none by default."""
@@ -436,7 +439,12 @@ class Report(Frozen):
 
     @classmethod
     def _presentation(cls) -> Presentation:
-        return Presentation(step=cls.step, asides=tuple(sorted(cls.asides)), asks_for_dissent=cls.asks_for_dissent)
+        return Presentation(
+            step=cls.step,
+            step_setting=cls.step_setting,
+            asides=tuple(sorted(cls.asides)),
+            asks_for_dissent=cls.asks_for_dissent,
+        )
 
     def markdown(self) -> str:
         """Return the report as Markdown, as the command line prints it."""

@@ -399,6 +399,8 @@ class Presentation(_Data):
     """What a step of this protocol is called."""
     max_steps: int | None = None
     """Max steps that the settings allow."""
+    step_setting: str = ""
+    """Name of the setting that limits the steps; empty without one."""
     ending: str = ""
     """How the run stopped, in words; default by the stop reason."""
     above_answer: tuple[Block, ...] = ()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from consilience.domain.outcome import EACH, Limits, LimitUnit, SpendingLimits, StopReason
+from consilience.domain.outcome import EACH, FailureKind, Limits, LimitUnit, SpendingLimits, StopReason
 from consilience.domain.report import Report, ReportLimit
-from consilience.reporting.formatting import count, duration, money
+from consilience.domain.sections import Presentation
+from consilience.reporting.formatting import count, duration, money, plural
 
 _AMOUNTS: Mapping[LimitUnit, Callable[[float], str]] = {
     "calls": lambda value: count(int(value), "call"),
@@ -59,13 +60,14 @@ def use_words(report: Report, limit: ReportLimit) -> str:
     return f"{words} and too little left for another call" if used < limit.value else words
 
 
-def way_on(report: Report) -> str:
-    """Return how to go on after a run that failed or that a limit ended, as Markdown; empty for other runs."""
+def way_on(report: Report, presentation: Presentation) -> str:
+    """Return how to go on after a run that a limit or its steps ended, or that lacks replies, as Markdown; empty for other runs."""
     fork = f"consilience fork {report.session} --at end"
-    if report.stop_reason is StopReason.FAILED and report.failed_calls:
-        if all(call.kind.is_of_reply for call in report.failed_calls):
-            return f"To ask another model for the replies that could not be used: `{fork} --model MODEL`."
-        return f"To make the failed calls again, once their cause is fixed: `{fork}`. With another model: add `--model MODEL`."
+    ways = (_to_raise_limit(report, fork), _to_ask_again(report, fork), _to_add_steps(report, presentation, fork))
+    return " ".join(filter(None, ways))
+
+
+def _to_raise_limit(report: Report, fork: str) -> str:
     limit = report.limit_reached
     if limit is None:
         return ""
@@ -75,3 +77,29 @@ def way_on(report: Report) -> str:
         kind = limit.whose.removeprefix("each ").split()[0].rstrip(":")
         option = f"--{kind}-limit '{EACH if each else name}:{limit.unit}=N'"
     return f"To go on: `{fork} {option}`. Replies are inherited; the limit counts only the calls of the fork."
+
+
+def _to_ask_again(report: Report, fork: str) -> str:
+    """Return how to make failed calls again, and those whose reply was cut. After a limit any fork makes failed calls again."""
+    failed = [call for call in report.failed_calls if not call.kind.is_limit and call.kind is not FailureKind.QUORUM]
+    agents = list(dict.fromkeys(call.agent for call in failed))
+    other = "--model MODEL" if len(agents) > 1 else f"--replace-agent {''.join(agents)}=MODEL"
+    ways = []
+    if failed and all(call.kind.is_of_reply for call in failed):
+        ways.append(f"To ask another model for the replies that could not be used: `{fork} {other}`.")
+    elif failed and report.limit_reached is None:
+        ways.append(
+            f"To make the failed calls again, once their cause is fixed: `{fork}`. With another model: add `{other}`."
+        )
+    if report.answer_cut or any(call.kind is FailureKind.TRUNCATED for call in failed):
+        ways.append(f"To ask for longer replies where they were cut: `{fork} --set reply_tokens=N`.")
+    return " ".join(ways)
+
+
+def _to_add_steps(report: Report, presentation: Presentation, fork: str) -> str:
+    setting, steps, limit = presentation.step_setting, presentation.max_steps, report.limits.steps
+    if report.stop_reason is not StopReason.EXHAUSTED_STEPS or not setting or steps is None:
+        return ""
+    option = f"--set {setting}=N" if limit is None or limit >= steps else "--max-steps N"
+    bound = steps if limit is None else min(limit, steps)
+    return f"To go on for more {plural(presentation.step)} than {bound:,}: `{fork} {option}`."

@@ -112,7 +112,7 @@ def report_document(report: Report, presentation: Presentation, *, stored: bool 
         footer += f' · new fact: `consilience tell {report.session} "…"`' if presentation.can_tell else ""
         footer += f" · more: `consilience show {report.session} --view {figures}`"
         footer += f" · other views: {escape_markdown(', '.join(others))}" if others else ""
-        footer += f"\n\n{way}" if (way := way_on(report)) else ""
+        footer += f"\n\n{way}" if (way := way_on(report, presentation)) else ""
     return ReportDocument(
         title=escape_markdown(one_line(report.task, MAX_TITLE_CHARS)),
         status=escape_markdown(headline(report, presentation)),

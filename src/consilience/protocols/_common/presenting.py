@@ -51,12 +51,6 @@ class TreeReport(Report):
         }
 
 
-def recorded_limit(report: Report, setting: str) -> int | None:
-    """Return the setting that limits the steps of a run, as recorded."""
-    limit = report.settings.get(setting)
-    return limit if isinstance(limit, int) else None
-
-
 def describe_unheard(report: Report, heard: Collection[str]) -> str:
     """Return how many agents below the root are not in `heard`: `2 of 2 specialists`; empty if all are."""
     below = [agent for agent in report.agents if agent.id not in report.topology.roots]

@@ -36,7 +36,6 @@ from consilience.protocols._common.presenting import (
     key_figures,
     plural,
     position_blocks,
-    recorded_limit,
     single_call_section,
     text_view,
     threshold_in,
@@ -130,6 +129,7 @@ class BroadcastReport(TreeReport):
     """Report of `broadcast`."""
 
     step: ClassVar[str] = "iteration"
+    step_setting: ClassVar[str] = "max_iterations"
     asides: ClassVar[frozenset[str]] = frozenset({"ballot", "nudge", "judgement"})
 
     protocol: str = "broadcast"
@@ -155,7 +155,6 @@ class BroadcastReport(TreeReport):
         critical = {flag.tag for flag in self.flags if flag.critical}
         return extend_presentation(
             super().presentation(),
-            max_steps=recorded_limit(self, "max_iterations"),
             ending=ENDINGS.get(self.stop_reason, ""),
             above_answer=position_blocks(self.position),
             sections=(

@@ -20,6 +20,7 @@ class DebateReport(DebateData):
     """The header, and what a debate adds to it."""
 
     step: ClassVar[str] = "message"
+    step_setting: ClassVar[str] = "max_messages"
     asides: ClassVar[frozenset[str]] = frozenset(
         {"ballot", "test", "framing", "comparison", "crystallization", "single"}
     )

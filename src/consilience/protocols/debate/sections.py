@@ -26,7 +26,7 @@ from consilience.domain.sections import (
     Table,
     extend_presentation,
 )
-from consilience.protocols._common.presenting import bullets, key_figures, plural, recorded_limit
+from consilience.protocols._common.presenting import bullets, key_figures, plural
 from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.brief import headline, trust_items
 from consilience.protocols.debate.crux_sections import (
@@ -74,7 +74,6 @@ def presentation(report: DebateData) -> Presentation:
     )
     return extend_presentation(
         Report.presentation(report),
-        max_steps=recorded_limit(report, "max_messages"),
         ending=ENDINGS.get(report.ended_by, "") if report.stop_reason in ordinary else "",
         above_answer=(*_told_headline(report, state), *headline(report, state)),
         sections=sections,

@@ -42,7 +42,6 @@ from consilience.protocols._common.presenting import (
     held_positions,
     key_figures,
     position_blocks,
-    recorded_limit,
     single_call_section,
     trajectory,
 )
@@ -115,6 +114,7 @@ class Convergence(Frozen):
 class EmergenceReport(TreeReport):
     """Report of `emergence`."""
 
+    step_setting: ClassVar[str] = "max_rounds"
     asides: ClassVar[frozenset[str]] = frozenset({"ballot", "nudge", "judgement"})
     asks_for_dissent: ClassVar[bool] = True
 
@@ -139,7 +139,6 @@ class EmergenceReport(TreeReport):
         pooled = "(by the pooled ballots, not by this text)" if self.decided_by == "pool" else ""
         return extend_presentation(
             super().presentation(),
-            max_steps=recorded_limit(self, "max_rounds"),
             above_answer=position_blocks(self.position, pooled),
             sections=(
                 ballot_section(self.ballots, self.pool),

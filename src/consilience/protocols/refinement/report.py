@@ -31,7 +31,7 @@ from consilience.domain.sections import (
     View,
     extend_presentation,
 )
-from consilience.protocols._common.presenting import format_score, format_share, plural, recorded_limit, text_view
+from consilience.protocols._common.presenting import format_score, format_share, plural, text_view
 from consilience.protocols.refinement.report_data import (
     ENDINGS,
     Contribution,
@@ -392,7 +392,6 @@ class RefinementReport(RefinementData):
     def presentation(self) -> Presentation:
         return extend_presentation(
             super().presentation(),
-            max_steps=recorded_limit(self, "max_passes"),
             ending=ENDINGS.get(self.stop_reason, ""),
             sections=sections(self),
             figures=tuple(figures(self)),

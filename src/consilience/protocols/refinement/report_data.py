@@ -246,6 +246,7 @@ class RefinementData(Report):
     """The fields of the report of `refinement`."""
 
     step: ClassVar[str] = "pass"
+    step_setting: ClassVar[str] = "max_passes"
     asides: ClassVar[frozenset[str]] = frozenset({"judgement"})
     undigested: ClassVar[Mapping[str, Any]] = {"contributions": True}
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from consilience.domain.outcome import StopReason
 from consilience.domain.sections import Presentation, extend_presentation
-from consilience.protocols._common.presenting import key_figures, recorded_limit
+from consilience.protocols._common.presenting import key_figures
 from consilience.protocols.review.baseline import baseline_of
 from consilience.protocols.review.findings import ReviewData
 from consilience.protocols.review.github import github_comments
@@ -26,6 +26,7 @@ class ReviewReport(ReviewData):
     """The report of a review."""
 
     step: ClassVar[str] = "iteration"
+    step_setting: ClassVar[str] = "max_iterations"
     exports: ClassVar[Mapping[str, str]] = {
         "review.sarif": "sarif",
         "comments.json": "github_comments",
@@ -36,7 +37,6 @@ class ReviewReport(ReviewData):
         names = {"false_quotations": "False quotations rejected", "quality": "Share of gates met at the end"}
         return extend_presentation(
             super().presentation(),
-            max_steps=recorded_limit(self, "max_iterations"),
             ending=ENDINGS.get(self.stop_reason, ""),
             above_answer=above_answer(self),
             sections=sections(self),
