@@ -77,7 +77,7 @@ def test_fork_changes_documents_and_task(cli: Cli, town: Town, parent: str, tmp_
 
 def test_first_line_of_a_fork_shows_the_thinking_level(cli: Cli, parent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
-    result = cli("fork", parent, "--at", "end", "--model", "openai:o4-mini", "--thinking", "high", "--yes")
+    result = cli("fork", parent, "--at", "0", "--model", "openai:o4-mini", "--thinking", "high", "--yes")
     first = result.stderr.splitlines()[0]
     assert first.startswith(f"Fork of {parent}")
     assert "for thinking (high)" in first
@@ -252,7 +252,7 @@ def test_session_ended_by_a_limit_states_the_limit_and_the_fork_that_goes_on(cli
     assert (report["limits"]["calls"], report["ledger"]["actual"]["requests"]) == (7, 6)
     assert report["ledger"]["held_back"] == 1
     resumed = cli("resume", id)
-    assert f"A fork goes on: consilience fork {id} --at end" in resumed.stderr
+    assert resumed.stderr == f"{id} is already finished; its report follows.\n"
     town.requests.clear()
     forked = cli("fork", id, "--at", "end", "--max-calls", "40")
     assert "6 replies inherited, not paid for again; 4 calls without a reply repeated" in forked.stderr
@@ -289,7 +289,12 @@ def test_fork_announces_unusable_replies_until_their_agent_has_another_model(cli
     town.reply = whole
     same = cli("fork", id, "--at", "end", "--dry-run", "--json")
     assert [json.loads(same.stdout)[name] for name in ("failures_inherited", "asked_again")] == [1, 0]
-    assert "1 call without a usable reply inherited (malformed)" in cli("fork", id, "--at", "end").stderr
+    assert (
+        "1 call without a usable reply inherited (malformed)"
+        in cli("fork", id, "--at", "end", "--set", "max_rounds=3", "--dry-run").stdout
+    )
+    assert "(malformed) are made again with another model" in cli("fork", id, "--at", "end").stderr
+    assert f"`consilience fork {id} --at end --replace-agent L2N1=MODEL`" in cli("show", id).stdout
     other = cli("fork", id, "--at", "end", "--replace-agent", "L2N1=ollama:other", "--dry-run", "--json")
     assert [json.loads(other.stdout)[name] for name in ("failures_inherited", "asked_again")] == [0, 1]
 
@@ -341,3 +346,49 @@ def test_resume_and_fork_keep_the_deadline_of_requests_unless_it_is_given_again(
     cli("fork", recorded()[-1], "--at", "0")
     cli("fork", id, "--at", "0", "--deadline", "9")
     assert town.deadlines == [7, 7, 8, 7, 7, 7, 9]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--max-steps", "3"), ("--model", "ollama:other"), ("--max-calls", "9")])
+def test_fork_that_would_make_no_call_is_an_error_that_says_what_to_change(
+    cli: Cli, town: Town, parent: str, arguments: tuple[str, ...]
+) -> None:
+    result = cli("fork", parent, "--at", "end", *arguments)
+    assert result.exit_code == 2
+    assert f"the fork would make no call: session {parent} is finished" in result.stderr
+    assert "--set max_rounds=N" in result.stderr
+    assert recorded() == [parent]
+    assert "would make no call" in cli("fork", parent, "--at", "end", *arguments, "--dry-run").stdout
+
+
+def test_session_that_ran_out_of_steps_names_the_fork_that_goes_on(cli: Cli, town: Town) -> None:
+    stopped = cli("emergence", TASK, "--model", MODEL, "--max-rounds", "1")
+    id = recorded()[-1]
+    way = f"To go on for more rounds than 1: `consilience fork {id} --at end --set max_rounds=N`."
+    assert stopped.stdout.rstrip().endswith(way)
+    assert cli("show", id).stdout.rstrip().endswith(way)
+    town.requests.clear()
+    assert cli("fork", id, "--at", "end", "--set", "max_rounds=2").exit_code == 0
+    assert town.requests
+    cli("emergence", TASK, "--model", MODEL, "--max-steps", "1")
+    assert "--at end --max-steps N`" in cli("show", "last").stdout
+    town.requests.clear()
+    cli("fork", "last", "--at", "end", "--max-steps", "2")
+    assert town.requests
+
+
+def test_failed_call_of_a_finished_session_names_the_fork_that_makes_it_again(cli: Cli, town: Town) -> None:
+    whole = town.reply
+    town.reply = lambda request: Rejected("no") if request.agent == "V2" else whole(request)
+    stopped = cli("vote", TASK, "--votes", "3", "--model", MODEL)
+    assert f"To make the failed calls again: `consilience fork {recorded()[-1]} --at end`." in stopped.stdout
+
+
+def test_fork_asks_for_a_cut_reply_again_if_replies_may_be_longer(cli: Cli, town: Town) -> None:
+    town.reply = lambda request: Scripted("Only half", tokens_in=9, tokens_out=9, finish_reason="length")
+    stopped = cli("solo", TASK, "--model", MODEL, "--reply-tokens", "100")
+    id = recorded()[-1]
+    assert f"`consilience fork {id} --at end --set reply_tokens=N`" in stopped.stdout
+    assert "with --set reply_tokens=N, if N is larger" in cli("fork", id, "--at", "end").stderr
+    town.reply = lambda request: "The whole answer."
+    forked = cli("fork", id, "--at", "end", "--set", "reply_tokens=200")
+    assert "The whole answer." in forked.stdout

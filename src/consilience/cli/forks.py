@@ -81,12 +81,15 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
     if isinstance(request, FindingsRequest):
         check_output(planned.protocol.report, request)
     planned, models = _with_models(request, planned)
+    idle = planned.makes_no_call
     sources = [Source(text=d.text, name=d.name, agents=d.agents) for d in planned.documents]
     planned = replace(planned, protocol=with_documents(planned.protocol, sources, models.values()))
     check_models(models.values(), keys=not request.dry_run, origin="as recorded")
     check_models(unassigned_models(request, planned.agents), keys=False)
     if request.encoder is not None:
         check_encoder(request.encoder)
+    if idle and not request.dry_run:
+        raise forks.no_call_error(planned)
     max_calls = planned.protocol.estimate().max
     plan = make_plan(
         planned.protocol,
@@ -109,8 +112,10 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
     origin = f"Fork of {planned.parent} {position}: {_inheritance(planned)}"
     place = {"parent": planned.parent, "forked_at": planned.at, "inherited": planned.replies}
     place |= {"failures_inherited": len(planned.failures), "asked_again": planned.asked_again}
-    unaffected = run_until_done(replaced_without_effect(planned, store=store))
-    plan = replace(plan, preamble=origin, details=[*plan.details, *unaffected], data=place)
+    notes = run_until_done(replaced_without_effect(planned, store=store))
+    if idle:
+        notes.append(str(forks.no_call_error(planned)))
+    plan = replace(plan, preamble=origin, details=[*plan.details, *notes], data=place)
     if not approve(plan, request, config):
         return EXIT_OK
     execution = RunExecution.open(request, store, plan)
@@ -127,8 +132,8 @@ def _inheritance(planned: forks.Fork) -> str:
     if again := planned.asked_again:
         words += f"; {count(again, 'call')} without a reply repeated, and then the calls that read the new replies"
     if kept := planned.failures:
-        kinds = ", ".join(dict.fromkeys(end.failure.value for end in kept))
-        words += f"; {count(len(kept), 'call')} without a usable reply inherited ({kinds}), made again only with another model"
+        unusable = f"{count(len(kept), 'call')} without a usable reply inherited ({planned.kinds_kept})"
+        words += f"; {unusable}, made again only with another model"
     return words
 
 

@@ -311,9 +311,7 @@ def resume_session(request: ResumeRequest) -> int:
             if request.out is not None:
                 claim_directory(request.out)
             if not request.quiet:
-                notify(
-                    f"{session} is already finished; its report follows. A fork goes on: consilience fork {session} --at end."
-                )
+                notify(f"{session} is already finished; its report follows.")
             request = replace(request, quiet=True)
         elif holder := store.holder(session):
             raise SessionBusy(

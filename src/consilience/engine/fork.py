@@ -16,6 +16,7 @@ from consilience.domain.agents import Agent, in_dealing_order, list_ids
 from consilience.domain.detail import Detail, DetailChoice
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import (
+    CUT,
     AnswerReceived,
     AnyEvent,
     CallCompleted,
@@ -29,7 +30,7 @@ from consilience.domain.events import (
     age_of,
 )
 from consilience.domain.messages import Source
-from consilience.domain.outcome import Limits
+from consilience.domain.outcome import Limits, StopReason
 from consilience.domain.report import Report
 from consilience.engine.activity import Phase, phase_name
 from consilience.engine.execution import Options, Setup
@@ -91,13 +92,22 @@ class Fork:
     """The parent's events that may be inherited, marked as such."""
     calls: int | None = None
     """Max calls that the fork makes, without retries; None if that is not known."""
-    failed: tuple[ReplyRejected | CallFailed, ...] = ()
-    """The last attempts of the parent's calls that ended without a reply, if the fork may make them again."""
+    failed: tuple[Ended, ...] = ()
+    """The last attempts of the parent's calls that ended without a whole reply, if the fork may make them again."""
+    complete: bool = False
+    """Whether the parent is finished, not by a limit, and the fork is made after its last call."""
 
     def with_models(self, models: Mapping[str, SeatModel]) -> Fork:
-        """This fork with other models. A call without a reply is made again if its agent has another model than in the parent."""
+        """This fork with other models. A call without a reply is made again if its agent has another model than in the parent, and
+        a call whose reply was cut if replies may be longer."""
         before = {agent.id: _model_name(agent.model) for agent in self.started.agents}
-        again = {end.key for end in self.failed if before.get(end.agent) != _model_name(models.get(end.agent))}
+        longer = self.protocol.max_reply_tokens > changed_protocol(self.started, {}).max_reply_tokens
+        again = {
+            end.key
+            for end in self.failed
+            if (longer and _is_cut(end))
+            or (not isinstance(end, CallCompleted) and before.get(end.agent) != _model_name(models.get(end.agent)))
+        }
         events = (
             event for event in self.events if not (isinstance(event, Ended | AnswerReceived) and event.key in again)
         )
@@ -115,13 +125,42 @@ class Fork:
     @property
     def failures(self) -> list[ReplyRejected | CallFailed]:
         """The inherited ends of calls without a reply: their models answered, and are asked nothing again."""
-        inherited = {(event.key, event.attempt) for event in self.events if isinstance(event, Ended)}
-        return [end for end in self.failed if (end.key, end.attempt) in inherited]
+        return [end for end in self.failed if end.key in self._inherited_keys and not isinstance(end, CallCompleted)]
+
+    @property
+    def kinds_kept(self) -> str:
+        return ", ".join(dict.fromkeys(end.failure.value for end in self.failures))
 
     @property
     def asked_again(self) -> int:
-        """Number of the parent's calls without a reply that the fork makes again if it comes to them."""
-        return len(self.failed) - len(self.failures)
+        """Number of the parent's calls without a whole reply that the fork makes again if it comes to them."""
+        return sum(end.key not in self._inherited_keys for end in self.failed)
+
+    @property
+    def _inherited_keys(self) -> set[str]:
+        return {event.key for event in self.events if isinstance(event, Ended)}
+
+    @property
+    def makes_no_call(self) -> bool:
+        """Whether the fork would only write its parent's report again: it inherits every call, and no change leads to another one.
+
+        A model, a task or a prompt changes no call that is inherited.
+        """
+        old = self.started
+        same = (self.protocol, self.detail, _encoder_name(self.encoder), self._max_steps(self.protocol, self.limits))
+        before = changed_protocol(old, {})
+        return (
+            self.complete
+            and not self.asked_again
+            and same == (before, old.detail, old.encoder, self._max_steps(before, old.limits))
+            and self.protocol.version == old.protocol_version
+            and all(document.generations != 0 for document in self.documents)
+        )
+
+    @staticmethod
+    def _max_steps(protocol: Protocol, limits: Limits) -> int | None:
+        steps = (getattr(protocol, protocol.report.step_setting, None), limits.steps)
+        return min((n for n in steps if n is not None), default=None)
 
 
 def plan_fork(parent: str, *, store: Store, at: int | str, changes: ForkChanges) -> Fork:
@@ -155,6 +194,7 @@ def plan_fork(parent: str, *, store: Store, at: int | str, changes: ForkChanges)
         detail=detail,
         events=tuple(inherited_events(events, last, _encoder_name(encoder))),
         failed=tuple(_failed(events, last, old.repairs)),
+        complete=_is_complete(events, last),
     )
     return planned.with_models(models)
 
@@ -194,11 +234,33 @@ def plan_telling(parent: str, fact: str, *, store: Store, changes: ForkChanges) 
         events=tuple(event for event in kept if not _has_phase(event, telling.again)),
         calls=len(positions) + max(len(again), 1),
         failed=(),
+        complete=False,
     )
 
 
 def _has_phase(event: Event, phases: Sequence[str]) -> bool:
     return isinstance(event, Ended) and event.phase is not None and event.phase[0] in phases
+
+
+def no_call_error(planned: Fork) -> SettingsError:
+    """Return the error of a fork that `makes_no_call`, with what leads to calls."""
+    report, ways = planned.protocol.report, []
+    if planned.failures:
+        ways.append(f"Calls without a usable reply ({planned.kinds_kept}) are made again with another model.")
+    if any(_is_cut(end) for end in planned.failed):
+        ways.append("Replies that were cut are asked for again with --set reply_tokens=N, if N is larger.")
+    if steps := report.step_setting:
+        ways.append(f"For more steps than {getattr(planned.protocol, steps):,}: --set {steps}=N.")
+    ways.append("To ask again with another model, task or prompt, name an earlier point; --at 0 asks every call again.")
+    return SettingsError(
+        f"the fork would make no call: session {planned.parent} is finished and every reply is inherited",
+        where=f"--at, event {planned.at}",
+        do=" ".join(ways),
+    )
+
+
+def _is_cut(end: Ended) -> bool:
+    return not isinstance(end, CallFailed) and end.finish == CUT
 
 
 async def fork(planned: Fork, *, store: Store, session: str | None = None, options: Options | None = None) -> Report:
@@ -323,13 +385,21 @@ def _valid(events: Sequence[AnyEvent], last: int) -> Iterator[AnyEvent]:
             yield event
 
 
-def _failed(events: Sequence[AnyEvent], last: int, repairs: int) -> Iterator[ReplyRejected | CallFailed]:
-    """Yield the last attempt of every call up to `last` that ended without a reply; a call with a repair left goes on."""
+def _failed(events: Sequence[AnyEvent], last: int, repairs: int) -> Iterator[Ended]:
+    """Yield the last attempt of every call up to `last` that ended without a reply, or the reply if it was cut; a call with a
+    repair left goes on."""
     ended = [event for event in _valid(events, last) if isinstance(event, Ended)]
-    answered = {event.key for event in ended if isinstance(event, CallCompleted)}
-    for end in {event.key: event for event in ended if event.key not in answered}.values():
-        if isinstance(end, CallFailed) or (isinstance(end, ReplyRejected) and end.attempt > repairs):
+    replies = {event.key: event for event in ended if isinstance(event, CallCompleted)}
+    for end in ({event.key: event for event in ended} | replies).values():
+        if end.cut if isinstance(end, CallCompleted) else isinstance(end, CallFailed) or end.attempt > repairs:
             yield end
+
+
+def _is_complete(events: Sequence[AnyEvent], last: int) -> bool:
+    finished = next((event for event in events if isinstance(event, SessionFinished)), None)
+    if finished is None or finished.stop_reason in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME):
+        return False
+    return all(event.seq <= last for event in events if isinstance(event, Ended | AnswerReceived))
 
 
 def changed_protocol(old: SessionStarted, settings: Mapping[str, object]) -> Protocol:
