@@ -13,6 +13,7 @@ from pydantic_ai.models.test import TestModel
 
 from cli.town import MODEL, TASK, Cli, Town, recorded, sensible
 from consilience import Emergence, EmergenceReport, ToolAgent, run_sync
+from consilience.domain.errors import Rejected
 from consilience.domain.events import SessionParked, SessionStarted, text_id
 from consilience.domain.outcome import Estimate
 from consilience.domain.paths import journal_path
@@ -109,6 +110,25 @@ def test_show_of_an_unfinished_session_prints_progress(cli: Cli, broken_off: str
         in result.stdout
     )
     assert f"`consilience resume {broken_off}`" in result.stdout
+
+
+def test_failed_calls_of_an_interrupted_run_are_said_to_stay_failed_in_a_resume(cli: Cli, town: Town) -> None:
+    def one_fails(request: ModelRequest) -> object:
+        if "/observe/" in request.key:
+            raise KeyboardInterrupt
+        return Rejected("no") if request.agent == "L2N1" else sensible(request)
+
+    town.reply = one_fails
+    cli(*RUN, "--max-rounds", "1")
+    id = recorded()[-1]
+    assert (
+        f"1 failed call stays failed; a fork makes it again: `consilience fork {id} --at end`."
+        in cli("show", id).stdout
+    )
+    town.reply = sensible
+    assert f"not made again, as by consilience fork {id} --at end" in cli("resume", id).stderr
+    limits = cli("resume", id, "--max-calls", "40")
+    assert "a fork takes others: consilience fork ID --at end" in limits.stderr
 
 
 def test_show_of_an_unfinished_session_as_json(cli: Cli, broken_off: str) -> None:

@@ -364,13 +364,13 @@ def _check_recorded(session: str, plan: RunPlan) -> None:
 
 
 def _resume_line(session: str, course: SessionState, store: Store) -> str:
-    recorded = (
-        f"{count(course.made, 'call')} recorded, not paid for again" if course.made else "no call is recorded yet"
-    )
-    line = f"Resuming {session}: {recorded}"
+    parts = [f"{count(course.made, 'call')} recorded, not paid for again" if course.made else "no call is recorded yet"]
+    if failed := len(course.failed):
+        parts.append(f"{count(failed, 'failed call')} not made again, as by consilience fork {session} --at end")
     from_outside = (*course.awaited, *course.answered, *course.tickets)
-    in_flight = [flight.key for flight in store.flights(session) if flight.key not in from_outside]
-    return f"{line}; {len(in_flight)} in flight when it stopped, repeated." if in_flight else f"{line}."
+    if in_flight := [flight.key for flight in store.flights(session) if flight.key not in from_outside]:
+        parts.append(f"{len(in_flight)} in flight when it stopped, repeated")
+    return f"Resuming {session}: {'; '.join(parts)}."
 
 
 resume = request_app("resume", ResumeRequest, resume_session)

@@ -103,6 +103,11 @@ def _status_line(record: SessionRecord) -> str:
 
 def _next_step(record: SessionRecord) -> str:
     resume = f"`consilience resume {record.session}`. Recorded calls are not paid for again."
+    if failed := record.state.failed:
+        resume += f" {count(len(failed), 'failed call')} stay{'s' if len(failed) == 1 else ''} failed;"
+        resume += (
+            f" a fork makes {'it' if len(failed) == 1 else 'them'} again: `consilience fork {record.session} --at end`."
+        )
     if not record.state.awaited:
         return f"Resume: {resume}"
     return f"Read the question and answer it: `consilience sessions answer {record.session}`. Then resume: {resume}"

@@ -24,6 +24,7 @@ from consilience.domain.events import (
     SessionStarted,
     StepCompleted,
 )
+from consilience.domain.outcome import FailureKind
 
 
 @dataclass
@@ -67,6 +68,16 @@ class SessionState:
     def made(self) -> int:
         """Calls that ended, including each step of a tool agent; excludes calls refused by a limit."""
         return len(self._ended_keys) + self._extra_steps + sum(step.kind == "model" for step in self._open_steps)
+
+    @property
+    def failed(self) -> list[str]:
+        """Keys of calls without any answer of their model: a resume leaves them so, a fork makes them again."""
+        last = {call.key: call for call in self.calls}
+        return [
+            key
+            for key, call in last.items()
+            if isinstance(call, CallFailed) and not call.failure.is_of_reply and call.failure is not FailureKind.QUORUM
+        ]
 
     @property
     def tokens_in(self) -> int:
