@@ -392,3 +392,20 @@ def test_fork_asks_for_a_cut_reply_again_if_replies_may_be_longer(cli: Cli, town
     town.reply = lambda request: "The whole answer."
     forked = cli("fork", id, "--at", "end", "--set", "reply_tokens=200")
     assert "The whole answer." in forked.stdout
+
+
+@pytest.mark.parametrize(("option", "limit"), [("--max-tokens", "9000"), ("--max-cost", "0.05")])
+def test_way_on_after_a_limit_on_tokens_or_money_names_one_that_is_enough(
+    cli: Cli, town: Town, monkeypatch: pytest.MonkeyPatch, option: str, limit: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    town.price = 1e-5
+    run = ("emergence", TASK, "--model", "openai:gpt-4o", "--max-rounds", "2", "--children", "2", "--yes")
+    stopped = cli(*run, option, limit)
+    assert "% of their size, to fit the limits" in stopped.stderr.splitlines()[0]
+    way = stopped.stdout.splitlines()[-1]
+    assert "The next call and the closing answer may need up to" in way
+    enough = way.partition(f"{option} ")[2].partition("`")[0]
+    town.requests.clear()
+    assert cli("fork", recorded()[-1], "--at", "end", "--yes", option, enough).exit_code == 0
+    assert town.requests

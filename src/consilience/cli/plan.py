@@ -220,8 +220,11 @@ def make_plan(
     thinking_of = {name: thinking_tokens(level, ModelFacts(name).thinks) for name in links(models.values())}
     max_thinking = max(thinking_of.values())
     opening = Opening(templates.render(INSTRUCTIONS), task, number_documents(sources))
-    sizes = CallSizes(opening, protocol, agents, thinking_tokens={"": max_thinking})
-    call_tokens = int(sizes.max_call.tokens)
+    call_tokens = int(CallSizes(opening, protocol, agents, thinking_tokens={"": max_thinking}).max_call.tokens)
+    chains = {agent.id: links([models[agent.id]]) for agent in agents}
+    thinking_by_agent = {id: max(map(thinking_of.__getitem__, chain)) for id, chain in chains.items()}
+    prices = {} if limits.money is None else {id: _token_prices(chain) for id, chain in chains.items()}
+    sizes = CallSizes(opening, protocol, agents, prices, thinking_by_agent)
     estimate = protocol.estimate()
     calls = estimate.max if limits.calls is None else min(estimate.max, limits.calls)
     calls = max(calls - calls_made, 0)
@@ -250,8 +253,17 @@ def make_plan(
         unspent_keys=choice.unspent_keys,
         detail=detail,
         details=window_warnings(thinking_of, sizes.longest_beginning),
-        replies=f"replies up to {protocol.longest_reply:,} tokens" + thinking_words(thinking, thinking_of),
+        replies=sizes.describe_reply(limits) + thinking_words(thinking, thinking_of),
     )
+
+
+def _token_prices(chain: Sequence[str]) -> tuple[float, float]:
+    """US dollars per token read and written, of the most expensive model of a chain; 0 if it is free or unknown."""
+    million = 1_000_000
+    facts = [ModelFacts(name) for name in chain]
+    read = max(known.price(million, 0) or 0.0 for known in facts)
+    written = max(known.price(0, million) or 0.0 for known in facts)
+    return read / million, written / million
 
 
 def max_price(written: Mapping[str, int], read: int) -> float | None:

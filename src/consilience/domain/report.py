@@ -105,6 +105,12 @@ class LedgerReport(Frozen):
     """Whether the reserve paid for the closing call."""
     held_back: int = 0
     """Calls of the limit that were reserved for the closing call and not needed."""
+    next_tokens: int = 0
+    """Max tokens of one further call and the closing call; a fork's limit must cover them. 0 in older sessions."""
+    next_cost: float = 0.0
+    """The same in US dollars, at known prices."""
+    next_thinking: int = 0
+    """The part of `next_tokens` for thinking."""
 
 
 class ConfidenceScore(Frozen):
@@ -247,6 +253,9 @@ INCIDENTAL: dict[str, Any] = {
     "ledger": {
         "reserve_drawn": True,
         "held_back": True,
+        "next_tokens": True,
+        "next_cost": True,
+        "next_thinking": True,
         "actual": {
             "requests",
             "retries",
@@ -396,11 +405,14 @@ class Report(Frozen):
     @property
     def limit_reached(self) -> ReportLimit | None:
         """The limit that ended the run; None if another reason did, or if it was not recorded which limit."""
+        return self.limit_met(self.stop_reason)
+
+    def limit_met(self, *endings: StopReason) -> ReportLimit | None:
+        """The first limit that refused or ended a call and may so end a run."""
         for call in self.failed_calls:
-            if call.exhausted and call.kind.is_limit and call.kind.exhaustion is self.stop_reason:
-                limits = (
-                    dict(self.limits.of_call(call.agent, call.phase)).get(call.limit) if call.limit else self.limits
-                )
+            if call.exhausted and call.kind.is_limit and call.kind.exhaustion in endings:
+                named = dict(self.limits.of_call(call.agent, call.phase))
+                limits = named.get(call.limit) if call.limit else self.limits
                 return ReportLimit(call.exhausted, call.limit, limits.of(call.exhausted) if limits else None)
         return None
 
@@ -439,12 +451,8 @@ class Report(Frozen):
 
     @classmethod
     def _presentation(cls) -> Presentation:
-        return Presentation(
-            step=cls.step,
-            step_setting=cls.step_setting,
-            asides=tuple(sorted(cls.asides)),
-            asks_for_dissent=cls.asks_for_dissent,
-        )
+        steps = {"step": cls.step, "step_setting": cls.step_setting}
+        return Presentation(**steps, asides=tuple(sorted(cls.asides)), asks_for_dissent=cls.asks_for_dissent)
 
     def markdown(self) -> str:
         """Return the report as Markdown, as the command line prints it."""

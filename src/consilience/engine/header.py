@@ -40,6 +40,7 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
     replied = sum(isinstance(result, Reply) for result in first)
     required = quorum_of(state.quorum, len(first))
     quotations = quotations_in_replies(state)
+    sizes = state.ledger.sizes
     warnings = sorted(state.warnings, key=lambda warning: place_key(warning[0].rstrip(".")))
     return {
         "session": state.id,
@@ -60,6 +61,9 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
             actual=usage_totals(ended, state),
             reserve_drawn=state.ledger.reserve_drawn,
             held_back=state.ledger.held_back,
+            next_tokens=int(sizes.next_call.tokens),
+            next_cost=sizes.next_call.money,
+            next_thinking=max(sizes.thinking_tokens.values(), default=0) * int(sizes.next_call.calls),
         ),
         "missing": tuple(seat for seat in missing_agents(ended) if seat.agent in voiced),
         "failed_calls": failures,

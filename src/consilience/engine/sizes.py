@@ -191,11 +191,28 @@ class CallSizes:
         if limits.tokens is None and limits.money is None:
             return 1.0
         steps = range(_FIT_STEPS, int(MIN_FIT * _FIT_STEPS), -1)
-        return next((n / _FIT_STEPS for n in steps if self._fits(n / _FIT_STEPS, usage_allowed(limits))), MIN_FIT)
+        return next((n / _FIT_STEPS for n in steps if self.fits(n / _FIT_STEPS, usage_allowed(limits))), MIN_FIT)
 
-    def _fits(self, fit: float, whole: Usage) -> bool:
+    def fits(self, fit: float, whole: Usage) -> bool:
+        """Whether the first phase and the closing call fit if replies have this share of their size."""
         need = self._first_phase(fit) + (self._max_call(fit) if self.protocol.closing else NOTHING)
         return whole.tokens >= need.tokens and whole.money >= need.money
+
+    def describe_reply(self, limits: Limits) -> str:
+        """Return the max length of a reply in words, and what the limits on tokens and money make of it."""
+        fit = self.largest_fit(limits)
+        words = f"replies up to {math.ceil(self.protocol.longest_reply * fit):,} tokens"
+        if fit == 1:
+            return words
+        words += f" ({fit:.0%} of their size, to fit the limits"
+        short = not self.fits(fit, usage_allowed(limits))
+        return f"{words}{', which may still end the run before every agent has replied' if short else ''})"
+
+    @cached_property
+    def next_call(self) -> Usage:
+        """What a limit must leave for any one further call to be made: its largest size, and that of the closing call."""
+        call = self._max_call(1.0)
+        return call * (max(self.steps.values(), default=1) + self.protocol.closing)
 
     def _max_call(self, fit: float) -> Usage:
         protocol = self.protocol

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 from consilience.domain.outcome import EACH, FailureKind, Limits, LimitUnit, SpendingLimits, StopReason
@@ -16,11 +17,12 @@ _AMOUNTS: Mapping[LimitUnit, Callable[[float], str]] = {
     "time": lambda value: f"{value:g} s",
 }
 _OPTIONS: Mapping[LimitUnit, str] = {
-    "calls": "--max-calls N",
-    "tokens": "--max-tokens N",
-    "cost": "--max-cost DOLLARS",
-    "time": "--max-time SECONDS",
+    "calls": "--max-calls",
+    "tokens": "--max-tokens",
+    "cost": "--max-cost",
+    "time": "--max-time",
 }
+_PLACEHOLDERS: Mapping[LimitUnit, str] = {"calls": "N", "tokens": "N", "cost": "DOLLARS", "time": "SECONDS"}
 
 
 def describe_limits(limits: Limits) -> str:
@@ -69,14 +71,32 @@ def way_on(report: Report, presentation: Presentation) -> str:
 
 def _to_raise_limit(report: Report, fork: str) -> str:
     limit = report.limit_reached
+    if report.stop_reason is StopReason.FAILED:
+        limit = report.limit_met(StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
     if limit is None:
         return ""
-    option = _OPTIONS[limit.unit]
+    value, need = _enough(report, limit)
+    option = f"{_OPTIONS[limit.unit]} {value}"
     if limit.whose:
         each, name = limit.whose.startswith("each "), limit.whose.split()[-1]
         kind = limit.whose.removeprefix("each ").split()[0].rstrip(":")
-        option = f"--{kind}-limit '{EACH if each else name}:{limit.unit}=N'"
-    return f"To go on: `{fork} {option}`. Replies are inherited; the limit counts only the calls of the fork."
+        option = f"--{kind}-limit '{EACH if each else name}:{limit.unit}={value}'"
+    return f"To go on: `{fork} {option}`. Replies are inherited; the limit counts only the calls of the fork.{need}"
+
+
+def _enough(report: Report, limit: ReportLimit) -> tuple[str, str]:
+    """Return a limit under which a fork makes a call, N if it is not known, and a sentence on what a call needs."""
+    ledger, before = report.ledger, limit.value or 0
+    if limit.unit == "tokens" and ledger.next_tokens:
+        value, words = f"{max(ledger.next_tokens, int(before))}", count(ledger.next_tokens, "token")
+    elif limit.unit == "cost" and ledger.next_cost:
+        value, words = f"{max(math.ceil(ledger.next_cost * 100) / 100, before):g}", money(ledger.next_cost)
+    else:
+        return _PLACEHOLDERS[limit.unit], ""
+    need = f" The next call and the closing answer may need up to {words}"
+    if 2 * ledger.next_thinking > ledger.next_tokens:
+        return value, f"{need}, mostly for thinking; `--thinking off` needs less."
+    return value, f"{need}; a smaller `--set reply_tokens` needs less."
 
 
 def _to_ask_again(report: Report, fork: str) -> str:
