@@ -12,6 +12,7 @@ import typer
 
 from cli.town import MODEL, TASK, Cli, Town, recorded
 from consilience.cli import plan
+from consilience.domain.errors import Timeout
 from consilience.models.port import ModelRequest
 
 PAID = ("emergence", TASK, "--model", "openai:gpt-4o", "--max-rounds", "2", "--reply-tokens", "1024")
@@ -140,9 +141,9 @@ def test_run_with_a_program_needs_consent(cli: Cli, town: Town) -> None:
     for arguments in ((), ("--max-cost", "1")):
         refused = cli(*run, *arguments)
         assert refused.exit_code == 2
-        assert "this run may cost money (cost not known: exec:echo yes may spend money of its own)" in refused.stderr
+        assert "this run may cost money (cost not known: exec:echo yes may spend money of its own" in refused.stderr
         assert "Give --yes to agree" in refused.stderr
-        assert "max-cost" not in refused.stderr
+        assert "or --max-cost" not in refused.stderr
     assert town.requests == []
 
 
@@ -296,3 +297,15 @@ def test_missing_program_or_secret_is_refused_before_consent(cli: Cli, town: Tow
     assert secret.exit_code == 2
     assert "CONSILIENCE_EXEC_ENV" in secret.stderr
     assert "hidden" not in secret.stderr
+
+
+def test_request_ended_by_its_deadline_is_possibly_charged_at_an_unknown_price(cli: Cli, town: Town) -> None:
+    town.reply = lambda request: Timeout("no answer within the deadline")
+    result = cli("solo", TASK, "--model", "openai:gpt-4o", "--yes")
+    assert "1 call ended by the deadline of a request, possibly charged: answer/S1" in result.stdout
+    assert "possibly charged) · 0 tokens read, 0 written · price not known" in result.stdout
+
+
+def test_max_cost_does_not_bound_a_program_and_the_plan_says_so(cli: Cli) -> None:
+    result = cli("solo", TASK, "--model", "exec:cat", "--max-cost", "0.01", "--dry-run")
+    assert "exec:cat may spend money of its own, which --max-cost does not bound" in result.stdout

@@ -312,6 +312,8 @@ def cost_words(plan: RunPlan, *, free: str = "costs nothing") -> str:
     programs = programs_words(plan.programs) if plan.programs else ""
     if amount and plan.max_cost is None:
         programs = programs.removeprefix(COST_NOT_KNOWN)
+    if programs and plan.limits.money is not None:
+        programs += ", which --max-cost does not bound"
     return "; ".join(filter(None, (amount, unbounded_words(plan), programs))) or free
 
 

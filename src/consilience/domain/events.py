@@ -245,7 +245,7 @@ class CallFailed(CallEvent):
     exhausted: LimitUnit = ""
     """What the limit that refused or ended the call bounds. Not recorded by earlier versions."""
     possibly_charged: bool = False
-    """A time limit ended the call while a request was in flight, whose cost is unknown."""
+    """A time limit or deadline ended the call while a request was in flight, whose cost is unknown."""
     tokens_in: int = 0
     tokens_out: int = 0
     cost: float | None = 0.0

@@ -245,8 +245,8 @@ class Call(Generic[T]):
                     failure,
                     steps=steps,
                     charged=with_estimated_tokens(charged, rendered, self.port) if charged is not None else None,
-                    refusal=self.budget.hit,
-                    reserve=self.budget.from_reserve,
+                    budget=self.budget,
+                    port=self.port,
                 )
                 text, value = "", None
             else:

@@ -16,7 +16,8 @@ from consilience.domain.errors import (
 )
 from consilience.domain.events import CallFailed, StepCompleted
 from consilience.domain.outcome import FailureKind
-from consilience.engine.ledger import LimitHit
+from consilience.engine.ledger import CallBudget, LimitHit
+from consilience.engine.ports import AgentPort, ModelPort, WorkerPort
 from consilience.engine.quorum import QuorumReached
 from consilience.engine.steps import StepLog, StepRefused
 from consilience.engine.timing import TimeLimitReached
@@ -70,21 +71,28 @@ def failure_event(
     *,
     steps: StepLog | None,
     charged: tuple[Completion, bool] | None,
-    refusal: LimitHit | None,
-    reserve: bool,
+    budget: CallBudget,
+    port: AgentPort,
 ) -> CallFailed:
     """Return the event of a failure with what was paid: for a completion that refuses to answer, or for steps before the failure.
-    `refusal`: a limit allowed no further attempt. The cause is still what the provider did."""
+    If the `budget` refused a further attempt, the cause is still what the provider did. What a request cost that was ended in
+    flight is unknown, and so is what a program spends."""
     figures: dict[str, object] = {}
-    requests = failure.requests
+    requests, refusal = failure.requests, budget.hit
+    is_model = isinstance(port, ModelPort | WorkerPort)
+    overdue = is_model and isinstance(failure, Timeout)
+    in_flight = failure.possibly_charged if isinstance(failure, TimeLimitReached) else overdue
+    figures["possibly_charged"] = in_flight
+    if is_model and requests and in_flight:
+        figures["cost"] = port.price(0, 0)
     if steps is not None:
-        figures = {"tokens_in": steps.tokens_in, "tokens_out": steps.tokens_out, "cost": steps.cost}
+        figures |= {"tokens_in": steps.tokens_in, "tokens_out": steps.tokens_out, "cost": steps.cost}
         figures["tokens_thought"] = steps.tokens_thought
         figures["steps"] = max(steps.steps_taken, 1)
         requests = int(steps.spent.calls) + (failure.requests if isinstance(failure, TimeLimitReached) else 0)
     elif charged is not None:
         completion, estimated = charged
-        figures = {"tokens_in": completion.tokens_in, "tokens_out": completion.tokens_out, "cost": completion.cost}
+        figures |= {"tokens_in": completion.tokens_in, "tokens_out": completion.tokens_out, "cost": completion.cost}
         figures["tokens_thought"] = completion.tokens_thought
         figures["estimated"] = estimated
     elif failure.cost_unknown:
@@ -92,13 +100,12 @@ def failure_event(
     kind = next((kind for cls, kind in FAILURE_KINDS if isinstance(failure, cls)), FailureKind.REJECTED)
     if isinstance(failure, TimeLimitReached):
         refusal, figures["limit"], figures["exhausted"] = None, failure.whose, "time"
-        figures["possibly_charged"] = failure.possibly_charged
     elif isinstance(failure, StepRefused):
         figures["exhausted"] = failure.hit.unit
     return CallFailed(
         **{**common, **figures},
         failure=kind,
         detail=(f"its share of the limits {NO_FURTHER_ATTEMPT}" if refusal else "") + failure.detail[:500],
-        reserve=reserve,
+        reserve=budget.from_reserve,
         volatile={"requests": requests},
     )

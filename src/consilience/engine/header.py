@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from consilience.domain.agents import voices
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected, place_key
 from consilience.domain.messages import Quotation
+from consilience.domain.outcome import FailureKind
 from consilience.domain.positions import exact
 from consilience.domain.report import (
     NOT_INTRODUCED,
@@ -247,7 +248,9 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
         warnings.append("the price of a model is not known; the cost is incomplete")
     unanswered = _unanswered(ended)
     timed_out = [
-        event for event in unanswered if isinstance(event, CallFailed) and event.detail.startswith(TIME_LIMIT_DETAIL)
+        event
+        for event in unanswered
+        if isinstance(event, CallFailed) and (event.possibly_charged or event.detail.startswith(TIME_LIMIT_DETAIL))
     ]
     warnings += _timed_out(timed_out)
     failures = [event for event in unanswered if isinstance(event, CallFailed) and event not in timed_out]
@@ -320,14 +323,18 @@ def _unused_limits(state: State, ended: Sequence[Ended]) -> Iterator[str]:
 
 
 def _timed_out(failures: Sequence[CallFailed]) -> list[str]:
-    """Warnings that list calls ended by a time limit, by owner of the limit and whether they may have been charged."""
+    """Warnings that list calls ended by a time limit or by the deadline of a request, by owner of the limit and whether they may
+    have been charged."""
     keys: dict[tuple[str, bool], list[str]] = {}
     for event in failures:
-        keys.setdefault((event.limit, event.possibly_charged), []).append(event.key)
+        ended_by = f"{TIME_LIMIT_DETAIL}{f' of {event.limit}' if event.limit else ''}"
+        if event.failure is FailureKind.DEADLINE:
+            ended_by = "ended by the deadline of a request"
+        keys.setdefault((ended_by, event.possibly_charged), []).append(event.key)
     return [
-        f"{format_count(len(call_keys), 'call', 'calls')} {TIME_LIMIT_DETAIL}{f' of {whose}' if whose else ''}, "
+        f"{format_count(len(call_keys), 'call', 'calls')} {ended_by}, "
         f"{'possibly charged' if charged else 'no request in flight'}: {', '.join(call_keys)}"
-        for (whose, charged), call_keys in sorted(keys.items())
+        for (ended_by, charged), call_keys in sorted(keys.items())
     ]
 
 
