@@ -451,7 +451,8 @@ def _call_line(event: Ended, agent: str, max_repairs: int) -> str:
         case CallCompleted():
             thinking = f" and {event.tokens_thought:,} thinking" if event.tokens_thought else ""
             tokens_written = count(event.tokens_out - event.tokens_thought, "token")
-            return f"{opening}, {tokens_written}{thinking}" + (", cut at the limit" if event.cut else "")
+            fallback = f", answered by {event.volatile.get('model')}" if event.volatile.get("fallback") else ""
+            return f"{opening}, {tokens_written}{thinking}{fallback}" + (", cut at the limit" if event.cut else "")
         case ReplyRejected():
             then = "asking again" if event.attempt <= max_repairs else "giving up"
             return f"{opening}: the reply could not be used, {then} ({one_line(event.error, 120)})"

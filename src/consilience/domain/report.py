@@ -313,10 +313,12 @@ NOT_DECLARED = "the report has another type than its protocol declares: "
 """Begins the warning in a report that `run` returned as another class than `report`."""
 REPLACED_WITHOUT_EFFECT = "prompt templates replaced without effect: "
 """Begins the warning in a report about templates with which the run asked nothing."""
+ANSWERED_BY_FALLBACK = "answered by a fallback model"
+"""Begins the warning in a report about a model that answered because another one had failed."""
 
 DEFECTS = (NOT_PRESENTED, NOT_INTRODUCED, NOT_DECLARED)
 """Beginnings of the warnings about a defect in the protocol's code."""
-INCIDENTAL_WARNINGS = ("lost calls", "tickets offered again", *DEFECTS, REPLACED_WITHOUT_EFFECT)
+INCIDENTAL_WARNINGS = ("lost calls", "tickets offered again", ANSWERED_BY_FALLBACK, REPLACED_WITHOUT_EFFECT, *DEFECTS)
 """Beginnings of warnings that a run with the same replies may not have, or that earlier versions did not give."""
 
 
@@ -329,7 +331,6 @@ class Report(Frozen):
     """Name of the setting that limits the steps; empty without one."""
     asides: ClassVar[frozenset[str]] = frozenset()
     """Kinds of replies that do not contribute to the answer: a sealed position, a hint to another agent, a verdict."""
-
     asks_for_dissent: ClassVar[bool] = False
     """Whether the protocol asks its agents to object. Only then a report without dissent says that none was declared."""
 

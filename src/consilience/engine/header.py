@@ -12,6 +12,7 @@ from consilience.domain.messages import Quotation
 from consilience.domain.outcome import FailureKind
 from consilience.domain.positions import exact
 from consilience.domain.report import (
+    ANSWERED_BY_FALLBACK,
     NOT_INTRODUCED,
     REPLACED_WITHOUT_EFFECT,
     FailedCall,
@@ -237,9 +238,8 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
         )
     rejected = [event for event in ended if isinstance(event, ReplyRejected)]
     if rejected:  # inherited ones too, unlike in the ledger
-        repairs = sum(map(_is_repair, ended))
-        repairs_note = f"; {repairs} had to be asked for again" if repairs else ""
-        warnings.append(f"{format_count(len(rejected), 'reply', 'replies')} could not be used{repairs_note}")
+        again = f"; {repairs} had to be asked for again" if (repairs := sum(map(_is_repair, ended))) else ""
+        warnings.append(f"{format_count(len(rejected), 'reply', 'replies')} could not be used{again}")
     if estimated := sum(event.estimated for event in ended):
         warnings.append(
             f"{format_count(estimated, 'reply', 'replies')} came without a count of tokens; limits use an estimate"
@@ -263,7 +263,7 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
         calls = format_count(len(cut_off), "call", "calls")
         cause = f"{NO_FURTHER_ATTEMPT}{cut_off[0][:300]}"
         warnings.append(f"{calls} failed where the share of the limits {cause}")
-    warnings += _unused_limits(state, ended)
+    warnings += [*_unused_limits(state, ended), *_fallbacks(ended)]
     if unclaimed := state.recorder.unclaimed():
         warnings.append(
             f"{format_count(len(unclaimed), 'inherited reply', 'inherited replies')} not used by this run: "
@@ -296,6 +296,17 @@ def _replaced_without_effect(state: State) -> list[str]:
         reasons[name] = describe_inherited(keys, state.parent or "ID", ended)
     listed = ", ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
     return [f"{REPLACED_WITHOUT_EFFECT}{listed}"] if reasons else []
+
+
+def _fallbacks(ended: Sequence[Ended]) -> Iterator[str]:
+    """Yield a warning for each fallback model that answered, with the agents and how often it answered for each."""
+    answers: dict[str, Counter[str]] = {}
+    for event in ended:
+        if event.volatile.get("fallback"):
+            answers.setdefault(str(event.volatile.get("model", "")), Counter())[event.agent] += 1
+    for model, agents in sorted(answers.items()):
+        names = ", ".join(agent if n == 1 else f"{agent} ×{n}" for agent, n in agents.items())
+        yield f"{ANSWERED_BY_FALLBACK}, {model}, after another had failed: {names}"
 
 
 def _unread(state: State) -> Iterator[str]:
