@@ -62,7 +62,11 @@ def test_list_marks_sessions_without_an_answer_or_a_quorum(cli: Cli, town: Town)
     rows = json.loads(cli("sessions", "list", "--json").stdout)
     assert [(row["has_answer"], row["quorum_met"]) for row in rows] == [(True, True), (True, False), (False, False)]
     assert {row["stop_reason"] for row in rows} == {"exhausted_budget"}
-    lines = cli("sessions", "list").stdout.splitlines()
+    town.price = None
+    cli("solo", TASK, "--model", MODEL)
+    unpriced, *lines = cli("sessions", "list").stdout.splitlines()
+    assert "1 calls not known  Should" in unpriced
+    assert "5 calls        $0  Should" in lines[0]
     assert [("no answer" in line, "no quorum" in line) for line in lines] == [
         (False, False),
         (False, True),

@@ -34,7 +34,7 @@ from consilience.reporting.follow_up import (
     record_resolution,
     resolutions_path,
 )
-from consilience.reporting.formatting import count, one_line, printable
+from consilience.reporting.formatting import count, money, one_line, printable
 from consilience.reporting.session_state import fold_events, status_of
 
 if TYPE_CHECKING:
@@ -117,13 +117,13 @@ def _list(
         for session in reversed(session_ids[-max_sessions:]):
             with _unless_removed(store, session):
                 rows.append(_row(store, session))
-    room = max(20, shutil.get_terminal_size().columns - 82)
+    room = max(20, shutil.get_terminal_size().columns - 92)
     lines = []
     for row in rows:
         stop, task, when = row.stop_reason or row.state, one_line(row.task or "", room), _local_time(row.created)
         missing = "no answer" if row.has_answer is False else "no quorum" if row.quorum_met is False else ""
         lines.append(
-            f"{row.session:<10} {when} {row.protocol or '–':<12} {stop:<17} {missing:<10} {row.calls:>5} calls  {task}"
+            f"{row.session:<10} {when} {row.protocol or '–':<12} {stop:<17} {missing:<10} {row.calls:>5} calls {money(row.cost):>9}  {task}"
         )
     print_result([asdict(row) for row in rows], "\n".join(lines) or "No session is recorded.", as_json=as_json)
     if len(session_ids) > max_sessions and not as_json:
