@@ -21,7 +21,7 @@ from consilience.domain.topology import tree
 from consilience.engine import protocol as registry
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
-from consilience.testing import ScriptedModel
+from consilience.testing import Scripted, ScriptedModel
 
 RUN = ("emergence", TASK, "--model", MODEL, "--max-rounds", "2")
 
@@ -62,7 +62,7 @@ def test_list_marks_sessions_without_an_answer_or_a_quorum(cli: Cli, town: Town)
     rows = json.loads(cli("sessions", "list", "--json").stdout)
     assert [(row["has_answer"], row["quorum_met"]) for row in rows] == [(True, True), (True, False), (False, False)]
     assert {row["stop_reason"] for row in rows} == {"exhausted_budget"}
-    town.price = None
+    town.reply = lambda request: Scripted("Yes.", cost=None)
     cli("solo", TASK, "--model", MODEL)
     unpriced, *lines = cli("sessions", "list").stdout.splitlines()
     assert "1 calls not known  Should" in unpriced

@@ -30,6 +30,7 @@ from consilience.domain.events import (
     MessagePublished,
     Noted,
     ReplyRejected,
+    SessionFinished,
     SessionStarted,
 )
 from consilience.domain.report import UnfinishedSession, find_report
@@ -476,6 +477,8 @@ def any_event_line(event: Event, state: SessionState) -> str:
     line = event_line(event, state) or event.type.replace("_", " ")
     if isinstance(event, Noted) and line == event.type:
         line = one_line(f"{line} {event.name}: {json.dumps(event.data, ensure_ascii=False)}", 160)
+    if isinstance(event, SessionFinished):
+        line += f": {event.stop_reason.value}"
     return f"{line} (inherited)" if isinstance(event, Ended) and event.inherited else line
 
 

@@ -122,9 +122,8 @@ def _list(
     for row in rows:
         stop, task, when = row.stop_reason or row.state, one_line(row.task or "", room), _local_time(row.created)
         missing = "no answer" if row.has_answer is False else "no quorum" if row.quorum_met is False else ""
-        lines.append(
-            f"{row.session:<10} {when} {row.protocol or '–':<12} {stop:<17} {missing:<10} {row.calls:>5} calls {money(row.cost):>9}  {task}"
-        )
+        how = f"{row.protocol or '–':<12} {stop:<17} {missing:<10} {row.calls:>5} calls {money(row.cost):>9}"
+        lines.append(f"{row.session:<10} {when} {how}  {task}")
     print_result([asdict(row) for row in rows], "\n".join(lines) or "No session is recorded.", as_json=as_json)
     if len(session_ids) > max_sessions and not as_json:
         notify(f"{len(session_ids) - max_sessions} older sessions: --limit {len(session_ids)} shows all.")
