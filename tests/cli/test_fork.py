@@ -177,6 +177,7 @@ def test_events_are_listed_with_the_numbers_and_keys_a_fork_takes(cli: Cli, pare
     store.close()
     assert [int(line.split()[0]) for line in lines] == [event.seq for event in events]
     assert any(line.endswith("[round-2/observe/L1N1]  phase observe_root/2") for line in lines)
+    assert lines[-1].endswith("session finished: exhausted_steps")
     rows = json.loads(cli("show", parent, "--events", "--json").stdout)
     assert [row["type"] for row in rows] == [event.type for event in events]
 

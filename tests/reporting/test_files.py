@@ -33,8 +33,8 @@ def test_report_files_replace_earlier_ones(tmp_path: Path) -> None:
 
 
 def test_directory_removed_meanwhile_is_a_user_error(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="consilience show last"):
-        write_files(tmp_path / "gone", {"report.md": ""})
+    with pytest.raises(SettingsError, match="consilience show r1a2b3"):
+        write_files(tmp_path / "gone", {"report.md": ""}, session="r1a2b3")
 
 
 def test_report_file_is_private_whatever_it_replaces(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ class RunExecution:
             if request.out is None:
                 return [*baseline_paths, *([write_page(read_back(self.store, report.session))] if request.open else [])]
             files = report_files(report, record=read_back(self.store, report.session), stored=self.stored)
-            return [*baseline_paths, *write_files(request.out, files)]
+            return [*baseline_paths, *write_files(request.out, files, session=report.session)]
 
         replies = replies_without_answer(read_back(self.store, report.session)) if report.answer is None else ""
         format = request.output_format
@@ -281,7 +281,7 @@ def write_baseline(report: Report, request: DeliveryRequest) -> list[Path]:
         return []
     findings = report_data(report, BASELINE)
     text = findings if isinstance(findings, str) else json.dumps(findings, indent=2, ensure_ascii=False) + "\n"
-    write_file(request.write_baseline, text)
+    write_file(request.write_baseline, text, session=report.session or "last")
     return [request.write_baseline]
 
 

@@ -114,7 +114,8 @@ class FileLease:
             raise StoreUnusable(
                 f"the session cannot be leased: {error.strerror or error}",
                 where=str(self._file),
-                do="Free space or rights there, or name another place with CONSILIENCE_HOME, then try again.",
+                do="Free space or rights there, or name another directory with CONSILIENCE_HOME that has a copy of this "
+                "one's files, then try again.",
             ) from error
         return True
 

@@ -256,7 +256,8 @@ def store_error(path: str, error: Exception) -> StoreUnusable:
     return StoreUnusable(
         f"the journal cannot be used: {error}",
         where=path,
-        do="Free space or rights there, or name another place with CONSILIENCE_HOME, then try again; what was committed is kept.",
+        do="Free space or rights there, or name another directory with CONSILIENCE_HOME that has a copy of this one's files, "
+        "then try again; what was committed is kept.",
     )
 
 

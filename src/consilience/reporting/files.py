@@ -30,21 +30,21 @@ def claim_directory(directory: Path) -> None:
         ) from None
 
 
-def write_files(directory: Path, files: Mapping[str, str | bytes]) -> list[Path]:
+def write_files(directory: Path, files: Mapping[str, str | bytes], *, session: str = "last") -> list[Path]:
     """Write each file as `write_file` does; return their paths. Raises `SettingsError`."""
     paths = []
     for name, body in files.items():
         path = directory / name
-        write_file(path, body)
+        write_file(path, body, session=session)
         paths.append(path)
     return paths
 
 
-def write_file(path: Path, body: str | bytes) -> None:
+def write_file(path: Path, body: str | bytes, *, session: str = "last") -> None:
     """Write or replace a file atomically, readable by its owner only. Links are followed.
 
     A device, a pipe or an open file of this process (/dev/stdout, /dev/fd/63) is written to, not replaced. Files of the journal
-    are refused. Raises `SettingsError`.
+    are refused. Raises `SettingsError`, which names the `session` to read instead.
     """
     _spare_journal(path)
     data = body if isinstance(body, bytes) else body.encode("utf-8", "backslashreplace")  # lone surrogates are kept
@@ -60,7 +60,7 @@ def write_file(path: Path, body: str | bytes) -> None:
         raise SettingsError(
             f"the report cannot be written: {error.strerror or error}",
             where=str(path),
-            do="The session is recorded: read it with `consilience show last`.",
+            do=f"The session is recorded: read it with `consilience show {session}`.",
         ) from None
 
 
