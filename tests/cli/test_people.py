@@ -325,10 +325,10 @@ def test_several_people_are_asked_in_turn(open_terminal: Sit) -> None:
     run_of_two = [*RUN]
     run_of_two[run_of_two.index("L2N1=human")] = "L2N1=human:Ada"
     terminal = open_terminal(*run_of_two, "--agent", "L2N2=human:Ben", "--quiet")
-    for name in ("L2N1", "L2N2"):
+    for name, person in (("L2N1", "Ada"), ("L2N2", "Ben")):
         asked = terminal.until("an empty line ends the list")
         assert [line for line in asked.splitlines() if line.startswith("===")] == [
-            f"=== {name} is asked: round 1 · leaf_respond ==="
+            f"=== {person} ({name}) is asked: round 1 · leaf_respond ==="
         ]
         terminal.type("\n")
         terminal.until("a single dot")
@@ -343,8 +343,16 @@ def test_several_people_are_asked_in_turn(open_terminal: Sit) -> None:
 
 def test_a_deadline_for_people_is_recorded_and_shown_with_the_question(program: list[str]) -> None:
     began = time.time()
-    assert run(program, *RUN, "--human-deadline", "3600").returncode == 5
+    run_of_anna = [*RUN]
+    run_of_anna[run_of_anna.index("L2N1=human")] = "L2N1=human:Anna"
+    parked = run(program, *run_of_anna, "--human-deadline", "3600")
+    assert parked.returncode == 5
+    assert f"needs an answer to {LEAF} from Anna." in parked.stderr
     (session,) = recorded()
+    shown = run(program, "show", session).stdout
+    assert f"Waiting for an answer to: {LEAF} from Anna" in shown.replace("\\", "")
+    assert "UTC; later a resume goes on without an answer." in shown
+    assert "=== round-1/leaf_respond/L2N1: Anna (L2N1) is asked" in run(program, "sessions", "answer", session).stdout
     (question,) = json.loads(run(program, "sessions", "answer", session, "--json").stdout)
     assert began + 3590 < question["until"] < time.time() + 3610
     assert "UTC; a session resumed later continues without" in run(program, "sessions", "answer", session).stdout

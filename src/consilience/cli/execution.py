@@ -9,6 +9,7 @@ import secrets
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -162,6 +163,8 @@ class RunExecution:
         except (Exception, KeyboardInterrupt) as error:
             screen.close()
             waiting = isinstance(error, SessionWaiting)
+            if isinstance(error, SessionWaiting):
+                error.people = progress.state.people
             if isinstance(error, SessionWaiting) and not self.stored:
                 notify(f"Waiting for {', '.join(error.awaited)}, and nothing is kept (--no-store): the run ends here.")
                 code = EXIT_WAITING
@@ -302,7 +305,8 @@ class TerminalPrompter:
 
     def seat(self, models: Mapping[str, str]) -> dict[str, str | AgentPort]:
         """Return the models by agent; people are asked here."""
-        return {id: Person(name, self.put) if is_person(name) else name for id, name in models.items()}
+        ask = {name: partial(self.put, name=name.partition(":")[2]) for name in models.values() if is_person(name)}
+        return {id: Person(name, ask[name]) if name in ask else name for id, name in models.items()}
 
     def leave(self) -> bool:
         """Leave the open question, if there is one, and return whether there was. Safe in a signal handler."""
@@ -312,7 +316,7 @@ class TerminalPrompter:
         self._loop.call_soon_threadsafe(self._interrupt)
         return True
 
-    async def put(self, request: ModelRequest) -> str:
+    async def put(self, request: ModelRequest, name: str = "") -> str:
         """Ask, and return the answer in the form of a model's reply. Raises `AnswerDeferred`."""
         async with self._turn:
             if self._left:
@@ -322,7 +326,7 @@ class TerminalPrompter:
                 self.screen.aside(True)
             self._loop.add_reader(self._fd, self._read)
             try:
-                return await self._ask(request)
+                return await self._ask(request, name)
             except AnswerDeferred:
                 self._left = True
                 _print("\nLeft for later.")
@@ -333,10 +337,9 @@ class TerminalPrompter:
                 if self.screen is not None:
                     self.screen.aside(False)
 
-    async def _ask(self, request: ModelRequest) -> str:
-        _print(
-            f"\n=== {request.agent} is asked: {describe_place(request.key)} ===\n\n{quotations_as_text(request.text)}\n"
-        )
+    async def _ask(self, request: ModelRequest, name: str) -> str:
+        addressee = f"{name} ({request.agent})" if name else request.agent
+        _print(f"\n=== {addressee} is asked: {describe_place(request.key)} ===\n\n{quotations_as_text(request.text)}\n")
         if request.schema is None or request.returns is None or not issubclass(request.returns, BaseModel):
             return await self._type_lines(
                 f"Your answer; end it with a line that contains a single dot; {LATER} leaves it for later:"

@@ -339,7 +339,8 @@ def answer_question(store: Store, session: str, key: str, text: str | None, *, b
         )
         return
     replacing = ", replacing the earlier one" if asked[key].answered else ""
-    notify(f"Recorded the answer to {key}{replacing}. {rest_note}Resume: {resume}")
+    again = " (give --out, --require and the like again)"
+    notify(f"Recorded the answer to {key}{replacing}. {rest_note}Resume: {resume}{again}")
 
 
 def _show_questions(session: str, questions: list[Question], as_json: bool) -> None:
@@ -349,7 +350,7 @@ def _show_questions(session: str, questions: list[Question], as_json: bool) -> N
         return
     for question in questions:
         note = " (answered; delivered when the session is resumed)" if question.answered else ""
-        print(f"=== {printable(question.key)}: {printable(question.agent)} is asked{note} ===\n\n{question.text}\n")
+        print(f"=== {printable(question.key)}: {printable(question.addressee)} is asked{note} ===\n\n{question.text}\n")
         if question.form:
             print(f"The answer is a JSON object. {question.form.describe()}")
             if question.form.prose:
@@ -366,6 +367,7 @@ def _question_json(question: Question) -> dict[str, object]:
     return {
         "key": question.key,
         "agent": question.agent,
+        "person": question.person,
         "attempt": question.attempt,
         "text": question.text,
         "schema": question.form.schema if question.form else None,

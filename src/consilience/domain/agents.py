@@ -38,6 +38,12 @@ class Agent(Frozen):
         """Return the introduction of the agent in its prompts. `perspective` replaces its own."""
         return " ".join(self._introduction(self.perspective if perspective is None else perspective))
 
+    @property
+    def person(self) -> str:
+        """The name of the person in the seat, if its model is `human:NAME`."""
+        kind, _, name = self.model.partition(":")
+        return name if kind == "human" else ""
+
     def is_introduced_in(self, text: str) -> bool:
         """Return whether a text contains a part of the introduction."""
         return any(part in text for part in self._introduction(self.perspective))

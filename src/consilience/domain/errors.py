@@ -159,11 +159,12 @@ class ProtocolViolation(ConsilienceError):
 class SessionWaiting(ConsilienceError):
     """The session is parked until the calls in `awaited` are answered and it is resumed; nothing is lost.
 
-    `tickets`: ids of the tickets that outside agents answer, by key of the call.
+    `tickets`: ids of the tickets that outside agents answer, by key of the call; `people`: names of those who are asked.
     """
 
     def __init__(self, session: str, awaited: tuple[str, ...], tickets: Mapping[str, str] | None = None) -> None:
         self.session, self.awaited, self.tickets = session, awaited, dict(tickets or {})
+        self.people: dict[str, str] = {}
         super().__init__(f"session {session} waits for an answer to {', '.join(awaited)}; then resume it")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected
 from consilience.reporting.formatting import (
@@ -95,7 +96,9 @@ def _status_line(record: SessionRecord) -> str:
     if record.holder:
         return f"Running now: {escape_markdown(record.holder)}"
     if state.awaited:
-        return f"Waiting for an answer to: {escape_markdown(', '.join(state.awaited))}"
+        people = state.people
+        keys = (f"{key} from {people[key]}" if key in people else key for key in state.awaited)
+        return f"Waiting for an answer to: {escape_markdown(', '.join(keys))}"
     if state.answered:
         return f"Answered, to be read when it is resumed: {escape_markdown(', '.join(state.answered))}"
     return "Not finished: the run was interrupted"
@@ -125,7 +128,9 @@ def _progress(record: SessionRecord) -> Iterator[str]:
     )
     if limits := describe_limits(started.limits):
         yield f"Limits: {limits}."
-    open_calls = [key for key in record.flights if key not in (*state.awaited, *state.answered, *state.tickets)]
+    yield from _questions(record)
+    outside = (*state.awaited, *state.answered, *state.tickets, *state.asked)
+    open_calls = [key for key in record.flights if key not in outside]
     if open_calls and record.holder:
         yield f"In flight: {_as_code(open_calls)}."
     elif open_calls:
@@ -142,6 +147,19 @@ def _progress(record: SessionRecord) -> Iterator[str]:
         check = state.checks[-1].check
         threshold = f", needed {check.threshold:g}" if check.threshold is not None else ""
         yield f"Last stability score: {check.score:.2f}{threshold}."
+
+
+def _questions(record: SessionRecord) -> Iterator[str]:
+    """Sentences on the questions that were put to people: those of a process that was killed, and until when to answer."""
+    state, seconds = record.state, record.state.started.human_deadline if record.state.started else None
+    if state.asked and not state.awaited and not record.holder:
+        yield f"Asked and not answered: {_as_code(state.asked)}."
+    asked_at = [question.asked_at for question in state.asked.values() if question.asked_at]
+    if seconds is not None and asked_at:
+        until = datetime.fromtimestamp(min(asked_at) + seconds, UTC)
+        has_passed = until < datetime.now(UTC)
+        then = "a resume goes on without an answer" if has_passed else "later a resume goes on without an answer"
+        yield f"The deadline for people {'was' if has_passed else 'is'} {until:%Y-%m-%d %H:%M:%S} UTC; {then}."
 
 
 def _as_code(keys: Iterable[str]) -> str:

@@ -198,6 +198,12 @@ class Question:
     """The deadline for people in seconds since the epoch; None without one."""
     ticket: str = ""
     """Id of the ticket by which an outside agent is asked; "" for a person."""
+    person: str = ""
+    """The name of the person who is asked, if it is known."""
+
+    @property
+    def addressee(self) -> str:
+        return f"{self.person} ({self.agent})" if self.person else self.agent
 
 
 def pending_questions(
@@ -224,6 +230,7 @@ def pending_questions(
             case MessagePublished():
                 text_ids[event.id] = event.text
     questions = []
+    people = {agent.id: agent.person for agent in started.agents} if started is not None else {}
     for event in open_calls.values():
         parts = prompt(event.prompt)
         words = "\n\n".join(_part(part, started, text_ids, text) for part in parts)
@@ -231,7 +238,10 @@ def pending_questions(
         seconds = started.human_deadline if started is not None else None
         until = event.asked_at + seconds if seconds is not None and event.asked_at and not event.ticket else None
         is_answered = event.key in answered_keys
-        questions.append(Question(event.key, event.agent, event.attempt, words, form, is_answered, until, event.ticket))
+        person = people.get(event.agent, "")
+        questions.append(
+            Question(event.key, event.agent, event.attempt, words, form, is_answered, until, event.ticket, person)
+        )
     return questions
 
 

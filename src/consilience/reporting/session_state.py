@@ -42,6 +42,8 @@ class SessionState:
     """Keys of calls that a person or an outside process still has to answer."""
     answered: tuple[str, ...] = ()
     """Keys of calls answered while no process ran the session, until the answer is read."""
+    asked: dict[str, CallAwaited] = field(default_factory=dict)
+    """Questions to people without a recorded answer, by key of the call."""
     tickets: dict[str, str] = field(default_factory=dict)
     """Ids of the tickets by which outside agents are asked, by key of the call."""
     finished: SessionFinished | None = None
@@ -68,6 +70,12 @@ class SessionState:
     def made(self) -> int:
         """Calls that ended, including each step of a tool agent; excludes calls refused by a limit."""
         return len(self._ended_keys) + self._extra_steps + sum(step.kind == "model" for step in self._open_steps)
+
+    @property
+    def people(self) -> dict[str, str]:
+        """Names of the people who are asked, by key of the call, without those that have none."""
+        names = {agent.id: agent.person for agent in self.agents if agent.person}
+        return {key: names[question.agent] for key, question in self.asked.items() if question.agent in names}
 
     @property
     def failed(self) -> list[str]:
@@ -123,6 +131,8 @@ class SessionState:
             self.started = event
         elif isinstance(event, CallAwaited) and event.ticket:
             self.tickets[event.key] = event.ticket
+        elif isinstance(event, CallAwaited):
+            self.asked[event.key] = event
         elif isinstance(event, SessionParked):
             self.awaited = event.awaited
         elif isinstance(event, AnswerReceived):
@@ -135,11 +145,13 @@ class SessionState:
     def _record_answer(self, answer: AnswerReceived) -> None:
         if not answer.inherited:  # else it belongs to the session this was forked from
             self.awaited = tuple(key for key in self.awaited if key != answer.key)
+            self.asked.pop(answer.key, None)
             self.answered = tuple(dict.fromkeys((*self.answered, answer.key)))
 
     def _end(self, event: Ended) -> None:
         self.flying.pop(event.key, None)
         self.tickets.pop(event.key, None)
+        self.asked.pop(event.key, None)
         self.answered = tuple(key for key in self.answered if key != event.key)
         self._steps.pop(event.key, None)  # the call has their sum
         self.calls.append(event)
