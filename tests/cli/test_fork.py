@@ -410,3 +410,14 @@ def test_way_on_after_a_limit_on_tokens_or_money_names_one_that_is_enough(
     town.requests.clear()
     assert cli("fork", recorded()[-1], "--at", "end", "--yes", option, enough).exit_code == 0
     assert town.requests
+
+
+def test_interrupted_fork_shows_how_many_calls_it_inherited(cli: Cli, town: Town, parent: str) -> None:
+    def interrupt(request: ModelRequest) -> object:
+        raise KeyboardInterrupt
+
+    town.reply = interrupt
+    cli("fork", parent, "--at", "leaf_respond/1")
+    shown = cli("show", "last").stdout
+    assert "estimated calls done, 2 more inherited, 0 tokens read" in shown
+    assert "up to the last recorded event." in shown

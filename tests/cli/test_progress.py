@@ -209,6 +209,19 @@ def test_time_left_is_estimated_from_the_first_reply_on(clock: Clock) -> None:
     assert progress.time_left == "", "an estimate that has passed is not repeated"
 
 
+def test_time_left_is_not_estimated_while_a_call_hangs(clock: Clock) -> None:
+    progress = RunProgress()
+    progress.take(STARTED)
+    progress.take(CallStarted(key=KEY, agent="L2N1"))
+    progress.take(CallStarted(key=f"{KEY}2", agent="L2N2"))
+    clock.now = 4.0
+    progress.take(CallCompleted(key=KEY, agent="L2N1", text="t"))
+    clock.now = 12.0
+    assert progress.time_left
+    clock.now = 21.0
+    assert progress.time_left == ""
+
+
 def test_time_left_is_one_value_if_the_number_of_calls_is_known(clock: Clock) -> None:
     progress = RunProgress()
     progress.take(STARTED.model_copy(update={"estimate": Estimate(min=7, max=7)}))

@@ -20,7 +20,7 @@ from consilience.engine.session import Session
 from consilience.engine.work import Pending
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.fallback import Fallback
-from consilience.models.limiter import Limited, Pace
+from consilience.models.limiter import Limited, Pace, on_retry
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import Answer, Scripted, ScriptedModel
 from consilience.protocols.baselines import Solo, Vote
@@ -273,3 +273,15 @@ async def test_borrowed_budget_is_not_passed_to_a_branch_that_outlives_the_loan(
     model = ScriptedModel(lambda request: "yes")
     report = await runner.start(TASK, Loans(), models=model, store=SqliteStore(":memory:"), limits=Limits(calls=calls))
     assert (report.stop_reason, len(model.requests)) == (StopReason.SETTLED, 7)
+
+
+async def test_each_repeated_request_is_shown() -> None:
+    shown: list[str] = []
+    token = on_retry.set(shown.append)
+    try:
+        await runner.start(TASK, Vote(votes=1), models=limited(ScriptedModel(failing)), store=SqliteStore(":memory:"))
+    finally:
+        on_retry.reset(token)
+    assert [line.partition("; ")[2] for line in shown] == [
+        f"asking again ({n} of at most 4 times)" for n in range(1, 5)
+    ]

@@ -54,6 +54,8 @@ from consilience.reporting.terminal import wrapped
 HEARTBEAT_SECONDS = 10.0
 """Silence after which a line shows that the run is alive."""
 TICK_SECONDS = 0.25
+HANG_FACTOR = 5
+"""A call that takes so many times longer than the longest one before it leaves no estimate of the remaining time."""
 _OTHER_LINES = 6
 """Lines of the screen around the rows of agents: head, foot and messages above."""
 
@@ -102,7 +104,14 @@ class Display:
     def observe(self, event: Event) -> None:
         """Show a recorded event."""
         line = self.progress.take(event)
-        if isinstance(event, CallFailed | ReplyRejected) and self._live and line:
+        if isinstance(event, CallFailed | ReplyRejected) and line:
+            self.warn(line)
+        else:
+            self.line(line)
+
+    def warn(self, line: str) -> None:
+        """Print a line of progress that a redrawn screen would not show."""
+        if self._live:
             self.tell(line, "yellow")
         else:
             self.line(line)
@@ -185,6 +194,8 @@ class RunProgress:
         self._seconds_before = self.state.seconds
         self._first_start: float | None = None
         self._last_end = 0.0
+        self._longest = 0.0
+        """Seconds of the longest call that ended in this process."""
         self._ended = 0
 
     def take(self, event: Event) -> str:
@@ -196,6 +207,7 @@ class RunProgress:
             self._first_start = now if self._first_start is None else self._first_start
         elif isinstance(event, CallCompleted | CallFailed) and self._first_start is not None:
             self._ended += 1
+            self._longest = max(self._longest, now - self._call_started.get(event.key, now))
             self._last_end = now
         if isinstance(event, SessionStarted) and self._title:
             return f"{self._title} begins"
@@ -237,6 +249,8 @@ class RunProgress:
         estimate = self.state.started.estimate if self.state.started else None
         if estimate is None or self._first_start is None or not self._ended:
             return ""
+        if max(map(self.seconds_in_flight, self.state.flying), default=0.0) > HANG_FACTOR * max(self._longest, 1.0):
+            return ""  # a call that hangs follows no pace
         per_call = (self._last_end - self._first_start) / self._ended
         seconds_waited = time.monotonic() - self._last_end
         low, high = (max(n - self.state.made, 0) * per_call - seconds_waited for n in (estimate.min, estimate.max))

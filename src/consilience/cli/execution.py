@@ -45,6 +45,7 @@ from consilience.domain.sections import Presentation
 from consilience.engine.ports import AgentPort, AnswerDeferred, Person
 from consilience.engine.runner import Options
 from consilience.journal.store import Store
+from consilience.models.limiter import on_retry
 from consilience.models.parsing import Malformed, parse_reply, prose_field
 from consilience.models.port import ModelRequest
 from consilience.models.registry import is_person
@@ -74,6 +75,7 @@ def run_on(
     """Return the result of `work` with its progress on the screen and the local ones of `models` in memory."""
 
     async def main() -> T:
+        on_retry.set(screen.warn)
         async with ticking(screen), loaded(models, screen.loading):
             return await work()
 

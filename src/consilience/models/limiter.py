@@ -28,6 +28,9 @@ from consilience.models.port import Completion, Model, ModelRequest, context_win
 
 T = TypeVar("T")
 
+on_retry: ContextVar[Callable[[str], None] | None] = ContextVar("on_retry", default=None)
+"""Called with a sentence before a failed request is repeated, for showing it."""
+
 may_retry: ContextVar[Callable[[], bool] | None] = ContextVar("may_retry", default=None)
 """Called before each further request of a call, because limits count requests; None allows all."""
 
@@ -196,6 +199,8 @@ class Limiter:
                 if outcome.retry_after and self.is_closed:
                     outcome = type(outcome)(f"{outcome.detail}. {self._pause_words(outcome.retry_after)}")
                 raise _with_counts(outcome, sent, seconds_waited)
+            if (show := on_retry.get()) is not None:
+                show(f"{outcome.detail}; asking again ({attempt} of at most {useful_retries} times)")
             if not isinstance(outcome, RateLimited) and not outcome.retry_after:  # else the account's pause serves
                 began = self.clock()
                 await self.sleep(self.backoff(attempt))

@@ -120,11 +120,13 @@ def _progress(record: SessionRecord) -> Iterator[str]:
     """Sentences on calls, tokens, cost, time and the last check."""
     state, started = record.state, record.state.started
     assert started is not None
+    replies = {call.key for call in state.calls if call.inherited}
+    inherited = f", {count(len(replies), 'more', 'more')} inherited" if replies else ""
     yield (
         f"{started.protocol}, {describe_agents(state.agents)}: "
-        f"{state.made} of {format_range(started.estimate.min, started.estimate.max)} estimated calls done, "
+        f"{state.made} of {format_range(started.estimate.min, started.estimate.max)} estimated calls done{inherited}, "
         f"{state.tokens_in:,} tokens read and {describe_output_tokens(state.tokens_out, state.tokens_thought)}, "
-        f"{price(state.cost)}, {duration(state.seconds)}."
+        f"{price(state.cost)}, {duration(state.seconds)} up to the last recorded event."
     )
     if limits := describe_limits(started.limits):
         yield f"Limits: {limits}."
