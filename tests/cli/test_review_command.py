@@ -186,7 +186,7 @@ def test_resume_takes_the_output_options_of_a_review(cli: Cli, town: Town, repos
     finished = cli("resume", session, "--fail-on", "critical", "--format", "github")
     assert finished.exit_code == 0
     assert json.loads(finished.stdout)["comments"]
-    assert cli("fork", session, "--at", "end", "--fail-on", "major").exit_code == 6
+    assert cli("fork", session, "--at", "0", "--fail-on", "major").exit_code == 6
 
 
 def broken(request: ModelRequest) -> Any:

@@ -49,7 +49,7 @@ def test_run_prints_report_on_stdout_and_progress_on_stderr(cli: Cli, town: Town
     assert "Nobody counted who comes on a Tuesday." in out
     assert f"`consilience show {session} --view figures`" in out
     assert f"`consilience replay {session}`" in out
-    assert "15 calls · " in out.splitlines()[-1]
+    assert "15 calls · " in out.splitlines()[-3]
     assert "Calls: 15 of 15 estimated" in cli("show", session, "--view", "figures").stdout
     assert "All 4 agents share the model ollama:scripted" in out
 
