@@ -10,7 +10,7 @@ import pytest
 
 from cli.town import MODEL, TASK, Cli, Town, recorded
 from consilience.cli import sessions, setup
-from consilience.cli.display import listing
+from consilience.cli.event_lines import listing
 from consilience.domain.errors import Rejected, SettingsError
 from consilience.domain.events import Noted
 from consilience.domain.paths import journal_path

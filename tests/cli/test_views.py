@@ -12,7 +12,7 @@ import pytest
 
 import consilience
 from cli.town import MODEL, Cli, Town
-from consilience.domain import report as reports
+from consilience.domain import presenting
 from consilience.domain.errors import SettingsError
 from consilience.domain.paths import journal_path
 from consilience.domain.sections import stored_presentation
@@ -101,7 +101,7 @@ def test_view_that_cannot_be_shown_is_reported_by_the_run(cli: Cli, town: Town, 
 
 def test_stored_sections_that_cannot_be_read_are_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(reports, "checked_presentation", lambda shown: shown)  # as earlier versions stored it
+        patch.setattr(presenting, "checked_presentation", lambda shown: shown)  # as earlier versions stored it
         run(Copied)
     forget()
     for command in (("show", "s"), ("show", "s", "--view", "tree"), ("export", "s")):

@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 import consilience
-from consilience.cli.display import RunProgress, event_line
+from consilience.cli.display import RunProgress
+from consilience.cli.event_lines import event_line
 from consilience.domain.events import AnyEvent, Noted, SessionStarted
 from consilience.domain.report import UnfinishedSession
 from consilience.journal.sqlite import SqliteStore

@@ -18,10 +18,11 @@ from consilience.cli.inputs import (
 )
 from consilience.cli.options import FindingsRequest, ForkRequest, InheritingRequest, TellRequest, request_app
 from consilience.cli.plan import approve, check_models, make_plan, with_documents
-from consilience.cli.sessions import find_session, user_store
+from consilience.cli.sessions import find_session, read_back, user_store
 from consilience.cli.settings import load_config, setting_value
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Estimate, Limits
+from consilience.domain.presenting import try_present
 from consilience.engine import fork as forks
 from consilience.engine.protocol import check_phases
 from consilience.engine.runner import start_event
@@ -81,7 +82,7 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
     if isinstance(request, FindingsRequest):
         check_output(planned.protocol.report, request)
     planned, models = _with_models(request, planned)
-    idle = planned.makes_no_call
+    idle = planned.makes_no_call and not _shows_anew(store, planned.parent)
     sources = [Source(text=d.text, name=d.name, agents=d.agents) for d in planned.documents]
     planned = replace(planned, protocol=with_documents(planned.protocol, sources, models.values()))
     check_models(models.values(), keys=not request.dry_run, origin="as recorded")
@@ -125,6 +126,12 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
         lambda options, session: forks.fork(planned, store=store, session=session, options=options),
     )
     return execution.deliver(report)
+
+
+def _shows_anew(store: Store, session: str) -> bool:
+    """Return whether the installed code shows a finished session in another way than it is stored."""
+    record = read_back(store, session)
+    return record.report is not None and try_present(record.report)[0] != record.presentation
 
 
 def _inheritance(planned: forks.Fork) -> str:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from consilience.cli.display import TICK_SECONDS, Display, RunProgress, any_event_line, listing
+from consilience.cli.display import TICK_SECONDS, Display, RunProgress
 from consilience.cli.errors import notify, print_json, print_result, run_until_done
+from consilience.cli.event_lines import any_event_line, listing
 from consilience.cli.options import Id, JsonOption, argument, new_app
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import AnyEvent, CallCompleted, CallFailed, CallStarted, Ended, Event
