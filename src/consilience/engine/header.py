@@ -246,23 +246,7 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
         )
     if any(event.cost is None for event in ended):
         warnings.append("the price of a model is not known; the cost is incomplete")
-    unanswered = _unanswered(ended)
-    timed_out = [
-        event
-        for event in unanswered
-        if isinstance(event, CallFailed) and (event.possibly_charged or event.detail.startswith(TIME_LIMIT_DETAIL))
-    ]
-    warnings += _timed_out(timed_out)
-    failures = [event for event in unanswered if isinstance(event, CallFailed) and event not in timed_out]
-    refused = Counter(event.limit for event in failures if event.limit)
-    warnings += [
-        f"{format_count(n, 'call', 'calls')} refused by the limit of {whose}" for whose, n in sorted(refused.items())
-    ]
-    cut_off = [cause for e in failures for _, mark, cause in [e.detail.partition(NO_FURTHER_ATTEMPT)] if mark]
-    if cut_off:
-        calls = format_count(len(cut_off), "call", "calls")
-        cause = f"{NO_FURTHER_ATTEMPT}{cut_off[0][:300]}"
-        warnings.append(f"{calls} failed where the share of the limits {cause}")
+    warnings += _failure_warnings(ended)
     warnings += [*_unused_limits(state, ended), *_fallbacks(ended)]
     if unclaimed := state.recorder.unclaimed():
         warnings.append(
@@ -284,6 +268,28 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
     warnings += _replaced_without_effect(state)
     if state.lost:
         warnings.append(f"lost calls: {state.lost} in flight when a process ended, possibly charged")
+    return warnings
+
+
+def _failure_warnings(ended: Sequence[Ended]) -> list[str]:
+    """Return the warnings about calls that time ended, that a limit refused, or that failed without a further attempt."""
+    unanswered = _unanswered(ended)
+    timed_out = [
+        event
+        for event in unanswered
+        if isinstance(event, CallFailed) and (event.possibly_charged or event.detail.startswith(TIME_LIMIT_DETAIL))
+    ]
+    warnings = _timed_out(timed_out)
+    failures = [event for event in unanswered if isinstance(event, CallFailed) and event not in timed_out]
+    refused = Counter(event.limit for event in failures if event.limit)
+    warnings += [
+        f"{format_count(n, 'call', 'calls')} refused by the limit of {whose}" for whose, n in sorted(refused.items())
+    ]
+    cut_off = [cause for e in failures for _, mark, cause in [e.detail.partition(NO_FURTHER_ATTEMPT)] if mark]
+    if cut_off:
+        calls = format_count(len(cut_off), "call", "calls")
+        cause = f"{NO_FURTHER_ATTEMPT}{cut_off[0][:300]}"
+        warnings.append(f"{calls} failed where the share of the limits {cause}")
     return warnings
 
 
