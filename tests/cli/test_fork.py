@@ -381,7 +381,10 @@ def test_failed_call_of_a_finished_session_names_the_fork_that_makes_it_again(cl
     whole = town.reply
     town.reply = lambda request: Rejected("no") if request.agent == "V2" else whole(request)
     stopped = cli("vote", TASK, "--votes", "3", "--model", MODEL)
-    assert f"To make the failed calls again: `consilience fork {recorded()[-1]} --at end`." in stopped.stdout
+    assert (
+        f"To make the failed calls again, once their cause is fixed: `consilience fork {recorded()[-1]} --at end`."
+        in stopped.stdout
+    )
 
 
 def test_fork_asks_for_a_cut_reply_again_if_replies_may_be_longer(cli: Cli, town: Town) -> None:

@@ -89,8 +89,9 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
     check_models(unassigned_models(request, planned.agents), keys=False)
     if request.encoder is not None:
         check_encoder(request.encoder)
+    notes = run_until_done(replaced_without_effect(planned, store=store))
     if idle and not request.dry_run:
-        raise forks.no_call_error(planned)
+        raise forks.no_call_error(planned, notes)
     max_calls = planned.protocol.estimate().max
     plan = make_plan(
         planned.protocol,
@@ -113,7 +114,6 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
     origin = f"Fork of {planned.parent} {position}: {_inheritance(planned)}"
     place = {"parent": planned.parent, "forked_at": planned.at, "inherited": planned.replies}
     place |= {"failures_inherited": len(planned.failures), "asked_again": planned.asked_again}
-    notes = run_until_done(replaced_without_effect(planned, store=store))
     if idle:
         notes.append(str(forks.no_call_error(planned)))
     plan = replace(plan, preamble=origin, details=[*plan.details, *notes], data=place)

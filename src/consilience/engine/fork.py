@@ -242,9 +242,9 @@ def _has_phase(event: Event, phases: Sequence[str]) -> bool:
     return isinstance(event, Ended) and event.phase is not None and event.phase[0] in phases
 
 
-def no_call_error(planned: Fork) -> SettingsError:
-    """Return the error of a fork that `makes_no_call`, with what leads to calls."""
-    report, ways = planned.protocol.report, []
+def no_call_error(planned: Fork, notes: Sequence[str] = ()) -> SettingsError:
+    """Return the error of a fork that `makes_no_call`, with what leads to calls; `notes` are sentences put before it."""
+    report, ways = planned.protocol.report, [f"{note.removesuffix('.')}." for note in notes]
     if planned.failures:
         ways.append(f"Calls without a usable reply ({planned.kinds_kept}) are made again with another model.")
     if any(_is_cut(end) for end in planned.failed):

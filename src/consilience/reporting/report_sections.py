@@ -401,13 +401,9 @@ def _conditions(report: Report, names: Names) -> Iterator[Item]:
 def _failed(report: Report, names: Names) -> Iterator[Item]:
     """Yield failed calls, grouped by phase and reason."""
     agents: dict[tuple[str, str], Counter[str]] = {}
-    missing = {
-        (seat.agent, one_line(seat.reason, 300)) for seat in report.missing
-    }  # their reasons are listed with them
     for call in report.failed_calls:
         phase = f"{call.phase[0]} {call.phase[1]}" if call.phase else call.key
         reason = one_line(f"{call.kind.value}: {call.detail}".rstrip(": "), 300)
-        reason = call.kind.value if (call.agent, reason) in missing else reason
         agents.setdefault((phase, reason), Counter())[names.get(call.agent, call.agent)] += 1
     for (phase, reason), calls in agents.items():
         callers = ", ".join(name if n == 1 else f"{name} ×{n}" for name, n in calls.items())
