@@ -196,7 +196,8 @@ CHANGED = (
 
 def reviewing(request: ModelRequest) -> str:
     """Findings on both parts, one of them with a false quotation and one that both sides find; some replies malformed at first."""
-    if request.attempt == 1 and request.key != "closing" and (len(request.text) + len(request.key)) % 5 == 0:
+    sole = request.key.startswith(("closing", "reserve/"))  # the least budgets do not cover a second try
+    if request.attempt == 1 and not sole and (len(request.text) + len(request.key)) % 5 == 0:
         return '{"findings": "none"}'
     findings = [finding(document="S2", claim=plain(request))] if "S2" in documents_of(request) else []
     if request.agent.endswith(("blue", "2")):
