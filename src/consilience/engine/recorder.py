@@ -308,12 +308,17 @@ class Recorder:
 def _is_same(event: Event, other: Event) -> bool:
     """Return whether two events are equal, apart from the wording of a check, which a later version may have changed."""
     fields, other_fields = vars(event), vars(other)
-    names = [name for name in fields if name != "seq" and name not in event.incidental]
-    return all(_without_wording(fields[name]) == _without_wording(other_fields[name]) for name in names)
+    return all(
+        fields[name] == other_fields[name] or _differ_in_wording(fields[name], other_fields[name])
+        for name in fields
+        if name != "seq" and name not in event.incidental
+    )
 
 
-def _without_wording(value: object) -> object:
-    return value.model_copy(update={"detail": ""}) if isinstance(value, Check) else value
+def _differ_in_wording(value: object, other: object) -> bool:
+    if not (isinstance(value, Check) and isinstance(other, Check)):
+        return False
+    return value.model_copy(update={"detail": ""}) == other.model_copy(update={"detail": ""})
 
 
 CONTEXT_CHARS = 40
