@@ -35,13 +35,13 @@ MAX_PROSE_SHARE = 0.5
 
 def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dict[str, object]:
     """Return the header fields. `first`: results of the first phase, for quorum and degradation; service seats do not count."""
-    ended = ended_calls(state)
-    failures = failed_calls(ended)
+    calls = EndedCalls(state)
+    failures = failed_calls(calls)
     voiced = {agent.id for agent in voices(state.agents)}
     first = [result for result in first if result.agent in voiced]
     replied = sum(isinstance(result, Reply) for result in first)
     required = quorum_of(state.quorum, len(first))
-    quotations = quotations_in_replies(state)
+    quotations = quotations_in_replies(calls, state)
     sizes = state.ledger.sizes
     warnings = sorted(state.warnings, key=lambda warning: place_key(warning[0].rstrip(".")))
     return {
@@ -60,22 +60,22 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
         "limits": state.limits,
         "ledger": LedgerReport(
             estimated=state.estimate,
-            actual=usage_totals(ended, state),
+            actual=usage_totals(calls, state),
             reserve_drawn=state.ledger.reserve_drawn,
             held_back=state.ledger.held_back,
             next_tokens=int(sizes.next_call.tokens),
             next_cost=sizes.next_call.money,
             next_thinking=max(sizes.thinking_tokens.values(), default=0) * int(sizes.next_call.calls),
         ),
-        "missing": tuple(seat for seat in missing_agents(ended) if seat.agent in voiced),
+        "missing": tuple(seat for seat in missing_agents(calls) if seat.agent in voiced),
         "failed_calls": failures,
-        "warnings": (*_warnings(state, ended), *(text for _, text in warnings)),
+        "warnings": (*_warnings(state, calls), *(text for _, text in warnings)),
         "independence": independence(voices(state.agents)),
         "same_material": _same_material(state),
         "quotations": tuple(quotations),
-        "cut_replies": tuple(key for key, event in replies_by_key(ended).items() if event.cut),
+        "cut_replies": tuple(event.key for event in calls.cut),
         "typed_replies": len(state.prose),
-        "prose_replies": tuple(key for key in replies_by_key(ended) if state.prose.get(key)),
+        "prose_replies": tuple(key for key in calls.replies if state.prose.get(key)),
     }
 
 
@@ -89,59 +89,97 @@ def quorum_of(share: float, n: int) -> int:
     return math.ceil(exact(share) * n)
 
 
-def ended_calls(state: State) -> list[Ended]:
-    """Ended attempts that the run reached, in program order."""
-    return sorted(state.recorder.ends_so_far.values(), key=lambda event: (place_key(event.place), event.attempt))
+class EndedCalls:
+    """The ended attempts that a run reached, sorted out in one pass: after a long run each pass takes milliseconds."""
+
+    def __init__(self, state: State) -> None:
+        attempts = state.recorder.ends_so_far.values()
+        self.attempts: list[Ended] = sorted(attempts, key=lambda event: (place_key(event.place), event.attempt))
+        """All, in program order, as the lists below are."""
+        self.replies: dict[str, CallCompleted] = {}
+        """The last reply of each answered call, by key: a closing call whose reply was cut may have a second one."""
+        self.cut: list[CallCompleted] = []
+        self.unusable: list[ReplyRejected | CallFailed] = []
+        self.repairs: list[Ended] = []
+        """Attempts made because the reply before was unusable."""
+        self.by_fallback: list[Ended] = []
+        self.requeued: list[Ended] = []
+        self.unpriced: list[Ended] = []
+        self.estimated: list[Ended] = []
+        for event in self.attempts:
+            if isinstance(event, CallCompleted):
+                self.replies[event.key] = event
+            else:
+                self.unusable.append(event)
+            if event.attempt > 1 and not _is_refusal(event):
+                self.repairs.append(event)
+            if event.volatile.get("fallback"):
+                self.by_fallback.append(event)
+            if event.volatile.get("requeued"):
+                self.requeued.append(event)
+            if event.cost is None:
+                self.unpriced.append(event)
+            if event.estimated:
+                self.estimated.append(event)
+        self.cut = [event for event in self.replies.values() if event.cut]
+        self.unanswered = [event for event in self.unusable if event.key not in self.replies]
+        """Attempts of calls without any reply."""
 
 
 def call_usage(state: State, key: str) -> tuple[int, int, float | None]:
     """Return tokens read, tokens written and the cost of all attempts of a call; an unknown price makes the cost None."""
-    attempts = [event for event in ended_calls(state) if event.key == key]
+    attempts = [event for (call, _), event in state.recorder.ends_so_far.items() if call == key]
     costs = [event.cost for event in attempts]
     cost = math.fsum(cost for cost in costs if cost is not None) if None not in costs else None
     return sum(event.tokens_in for event in attempts), sum(event.tokens_out for event in attempts), cost
 
 
-def replies_by_key(ended: Sequence[Ended]) -> dict[str, CallCompleted]:
-    """The last reply of each answered call, by key: a closing call whose reply was cut may have a second one."""
-    return {event.key: event for event in ended if isinstance(event, CallCompleted)}
-
-
-def _unanswered(ended: Sequence[Ended]) -> list[Ended]:
-    """Attempts of calls without any reply."""
-    answered = replies_by_key(ended)
-    return [event for event in ended if event.key not in answered]
-
-
-def usage_totals(ended: Sequence[Ended], state: State) -> UsageTotals:
-    def total(name: str) -> int:
-        return sum(int(event.volatile.get(name) or 0) for event in ended)
-
-    inherited = {event.key for event in ended if event.inherited}
-    ended = [event for event in ended if not event.inherited]
-    cached = sum(isinstance(event, CallCompleted) and event.cached for event in ended)
-    ended = [event for event in ended if not (isinstance(event, CallCompleted) and event.cached)]
-    sent = [event for event in ended if not _is_refusal(event)]
-    repairs = sum(map(_is_repair, ended))
-    requests = sum(event.requests for event in ended)
-    further = sum(event.steps - 1 for event in sent)
-    known_cost = math.fsum(event.cost for event in ended if event.cost is not None)
-    unpriced = {event.key for event in ended if event.cost is None}
+def usage_totals(calls: EndedCalls, state: State) -> UsageTotals:
+    inherited, sent, unpriced = set[str](), set[str](), set[str]()
+    cached = requests = retries = repairs = fallbacks = further = tokens_in = tokens_out = 0
+    tokens_thought = tokens_cached = timed_out = estimated = 0
+    costs: list[float] = []
+    for event in calls.attempts:
+        if event.inherited:
+            inherited.add(event.key)
+            continue
+        if isinstance(event, CallCompleted) and event.cached:
+            cached += 1
+            continue
+        fallback = int(event.volatile.get("fallback") or 0)
+        if not _is_refusal(event):
+            sent.add(event.key)
+            further += event.steps - 1
+            retries += max(event.requests - event.steps - fallback, 0)
+            repairs += event.attempt > 1
+        timed_out += isinstance(event, CallFailed) and event.possibly_charged
+        requests += event.requests
+        fallbacks += fallback
+        tokens_in += event.tokens_in
+        tokens_out += event.tokens_out
+        tokens_thought += event.tokens_thought
+        tokens_cached += int(event.volatile.get("cached") or 0)
+        estimated += event.estimated
+        if event.cost is None:
+            unpriced.add(event.key)
+        else:
+            costs.append(event.cost)
+    known_cost = math.fsum(costs)
     return UsageTotals(
-        calls=len({event.key for event in sent}) + further,
+        calls=len(sent) + further,
         requests=requests,
-        retries=sum(max(event.requests - event.steps - int(event.volatile.get("fallback") or 0), 0) for event in sent),
+        retries=retries,
         repairs=repairs,
-        fallbacks=total("fallback"),
+        fallbacks=fallbacks,
         lost=state.lost,
-        timed_out=sum(isinstance(event, CallFailed) and event.possibly_charged for event in ended),
+        timed_out=timed_out,
         inherited=len(inherited),
         cached=cached,
-        tokens_in=sum(event.tokens_in for event in ended),
-        tokens_out=sum(event.tokens_out for event in ended),
-        tokens_thought=sum(event.tokens_thought for event in ended),
-        tokens_cached=total("cached"),
-        estimated=sum(event.estimated for event in ended),
+        tokens_in=tokens_in,
+        tokens_out=tokens_out,
+        tokens_thought=tokens_thought,
+        tokens_cached=tokens_cached,
+        estimated=estimated,
         cost=None if unpriced else known_cost,
         known_cost=known_cost if unpriced else 0.0,
         unpriced=len(unpriced),
@@ -149,15 +187,16 @@ def usage_totals(ended: Sequence[Ended], state: State) -> UsageTotals:
     )
 
 
-def missing_agents(ended: Sequence[Ended]) -> tuple[MissingAgent, ...]:
+def missing_agents(calls: EndedCalls) -> tuple[MissingAgent, ...]:
     """Agents whose last call failed, except for calls refused by a limit."""
+    if not calls.unanswered:
+        return ()
     since: dict[str, MissingAgent] = {}
-    replied = replies_by_key(ended)
-    for event in ended:
+    for event in calls.attempts:
         if isinstance(event, CallCompleted):
             since.pop(event.agent, None)
             continue
-        if event.key in replied:
+        if event.key in calls.replies:
             continue
         if isinstance(event, CallFailed) and event.failure.is_limit:
             continue
@@ -167,11 +206,11 @@ def missing_agents(ended: Sequence[Ended]) -> tuple[MissingAgent, ...]:
     return tuple(since.values())
 
 
-def quotations_in_replies(state: State) -> list[Quotation]:
+def quotations_in_replies(calls: EndedCalls, state: State) -> list[Quotation]:
     """Quotations of documents in all replies, in program order, verified. A repeated quotation is listed at each place."""
     quotations: list[Quotation] = []
     if state.opening.documents:
-        for event in replies_by_key(ended_calls(state)).values():
+        for event in calls.replies.values():
             if event.key in state.messages:
                 quotations.extend(quotations_in(state, state.messages[event.key].text, event.key, event.agent))
     return quotations
@@ -191,9 +230,9 @@ def quotations_in(state: State, text: str, key: str, agent: str) -> list[Quotati
     return find_quotations(text, named_documents, agent, quotable)
 
 
-def failed_calls(ended: Sequence[Ended]) -> tuple[FailedCall, ...]:
+def failed_calls(calls: EndedCalls) -> tuple[FailedCall, ...]:
     """Calls whose last attempt gave no usable reply, in program order."""
-    last = {event.key: event for event in _unanswered(ended)}
+    last = {event.key: event for event in calls.unanswered}
     return tuple(
         FailedCall(
             key=event.key,
@@ -205,7 +244,6 @@ def failed_calls(ended: Sequence[Ended]) -> tuple[FailedCall, ...]:
             exhausted=event.exhausted if isinstance(event, CallFailed) else "",
         )
         for event in last.values()
-        if not isinstance(event, CallCompleted)
     )
 
 
@@ -224,11 +262,11 @@ def _degraded(failures: Sequence[FailedCall], replied: int, asked: int, prose: C
     return "; ".join(filter(None, (most, share, f"no reply: {missing}" if missing else ""))) or None
 
 
-def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
+def _warnings(state: State, calls: EndedCalls) -> list[str]:
     warnings = sorted(_unread(state))
-    cut = [key for key, event in replies_by_key(ended).items() if event.cut]
-    if cut:
-        warnings.append(f"{format_count(len(cut), 'reply', 'replies')} cut at the token limit: {', '.join(cut[:5])}")
+    if calls.cut:
+        keys = ", ".join(event.key for event in calls.cut[:5])
+        warnings.append(f"{format_count(len(calls.cut), 'reply', 'replies')} cut at the token limit: {keys}")
     if state.ledger.sizes.fit < 1:
         size = f"replies were limited to {state.ledger.sizes.fit:.0%} of their size"
         warnings.append(
@@ -236,18 +274,17 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
             if state.ledger.sizes.fit > MIN_FIT
             else f"{size}, the minimum, and the limits may not be enough for every agent. Raise them, or ask fewer agents"
         )
-    rejected = [event for event in ended if isinstance(event, ReplyRejected)]
+    rejected = sum(isinstance(event, ReplyRejected) for event in calls.unusable)
     if rejected:  # inherited ones too, unlike in the ledger
-        again = f"; {repairs} had to be asked for again" if (repairs := sum(map(_is_repair, ended))) else ""
-        warnings.append(f"{format_count(len(rejected), 'reply', 'replies')} could not be used{again}")
-    if estimated := sum(event.estimated for event in ended):
-        warnings.append(
-            f"{format_count(estimated, 'reply', 'replies')} came without a count of tokens; limits use an estimate"
-        )
-    if any(event.cost is None for event in ended):
+        again = f"; {len(calls.repairs)} had to be asked for again" if calls.repairs else ""
+        warnings.append(f"{format_count(rejected, 'reply', 'replies')} could not be used{again}")
+    if calls.estimated:
+        count = format_count(len(calls.estimated), "reply", "replies")
+        warnings.append(f"{count} came without a count of tokens; limits use an estimate")
+    if calls.unpriced:
         warnings.append("the price of a model is not known; the cost is incomplete")
-    warnings += _failure_warnings(ended)
-    warnings += [*_unused_limits(state, ended), *_fallbacks(ended)]
+    warnings += _failure_warnings(calls.unanswered)
+    warnings += [*_unused_limits(state, calls.attempts), *_fallbacks(calls.by_fallback)]
     if unclaimed := state.recorder.unclaimed():
         warnings.append(
             f"{format_count(len(unclaimed), 'inherited reply', 'inherited replies')} not used by this run: "
@@ -258,10 +295,10 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
             f"{format_count(len(outdated), 'inherited reply', 'inherited replies')} about other texts; asked for again: "
             + ", ".join(outdated[:5])
         )
-    if requeued := [event for event in ended if event.volatile.get("requeued")]:
-        calls = ", ".join(f"{event.agent} on {event.key}" for event in requeued[:5])
-        warnings.append(f"tickets offered again after a claim that brought no answer: {calls}")
-    speakers = {event.agent for event in ended}
+    if calls.requeued:
+        offered = ", ".join(f"{event.agent} on {event.key}" for event in calls.requeued[:5])
+        warnings.append(f"tickets offered again after a claim that brought no answer: {offered}")
+    speakers = {event.agent for event in calls.attempts} if state.unintroduced else set()
     if unintroduced := [agent for agent in state.unintroduced if agent in speakers]:
         use = "The protocol's prompts have to contain session.agent(id).introduction()"
         warnings.append(f"{NOT_INTRODUCED}{', '.join(unintroduced)}. {use}")
@@ -271,9 +308,8 @@ def _warnings(state: State, ended: Sequence[Ended]) -> list[str]:
     return warnings
 
 
-def _failure_warnings(ended: Sequence[Ended]) -> list[str]:
+def _failure_warnings(unanswered: Sequence[ReplyRejected | CallFailed]) -> list[str]:
     """Return the warnings about calls that time ended, that a limit refused, or that failed without a further attempt."""
-    unanswered = _unanswered(ended)
     timed_out = [
         event
         for event in unanswered
@@ -297,19 +333,19 @@ def _replaced_without_effect(state: State) -> list[str]:
     """Return a warning about the replaced templates with which this run asked nothing; none if there are none."""
     use = state.template_use
     reasons = dict.fromkeys(use.unused, "no call of this run uses it")
-    ended = [event for event in state.recorder.events if isinstance(event, Ended) and event.inherited]
+    events = state.recorder.events if use.inherited else ()
+    inherited = [event for event in events if isinstance(event, Ended) and event.inherited]
     for name, keys in use.inherited.items():
-        reasons[name] = describe_inherited(keys, state.parent or "ID", ended)
+        reasons[name] = describe_inherited(keys, state.parent or "ID", inherited)
     listed = ", ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
     return [f"{REPLACED_WITHOUT_EFFECT}{listed}"] if reasons else []
 
 
-def _fallbacks(ended: Sequence[Ended]) -> Iterator[str]:
+def _fallbacks(by_fallback: Sequence[Ended]) -> Iterator[str]:
     """Yield a warning for each fallback model that answered, with the agents and how often it answered for each."""
     answers: dict[str, Counter[str]] = {}
-    for event in ended:
-        if event.volatile.get("fallback"):
-            answers.setdefault(str(event.volatile.get("model", "")), Counter())[event.agent] += 1
+    for event in by_fallback:
+        answers.setdefault(str(event.volatile.get("model", "")), Counter())[event.agent] += 1
     for model, agents in sorted(answers.items()):
         names = ", ".join(agent if n == 1 else f"{agent} ×{n}" for agent, n in agents.items())
         yield f"{ANSWERED_BY_FALLBACK}, {model}, after another had failed: {names}"
@@ -317,24 +353,26 @@ def _fallbacks(ended: Sequence[Ended]) -> Iterator[str]:
 
 def _unread(state: State) -> Iterator[str]:
     """Warnings about messages that must be read and that some addressees were shown in no answered call."""
-    readers: dict[str, set[str]] = {}
+    required = {id: message for id, message in state.messages.items() if message.kind in state.must_be_read}
+    readers: dict[str, set[str]] = {id: set() for id in required}
     for key, shown in state.shown.items():
-        for id in shown:
-            readers.setdefault(id, set()).add(state.messages[key].sender)
-    for message in state.messages.values():
-        if message.kind in state.must_be_read:
-            message_readers = readers.get(message.id, set())
-            unread = [agent for agent in message.audience if agent not in message_readers]
-            if not message_readers:
-                yield f"the {message.kind} {message.id} was read by no later call"
-            elif unread:
-                yield f"the {message.kind} {message.id} was not read by {', '.join(unread)}"
+        if required.keys().isdisjoint(shown):
+            continue
+        for id in required.keys() & set(shown):
+            readers[id].add(state.messages[key].sender)
+    for id, message in required.items():
+        unread = [agent for agent in message.audience if agent not in readers[id]]
+        if not readers[id]:
+            yield f"the {message.kind} {id} was read by no later call"
+        elif unread:
+            yield f"the {message.kind} {id} was not read by {', '.join(unread)}"
 
 
 def _unused_limits(state: State, ended: Sequence[Ended]) -> Iterator[str]:
     """Yield warnings about limits under which no call fell; for a phase, with the phases that there were."""
-    made = ", ".join(dict.fromkeys(event.phase[0] for event in ended if event.phase))
-    for whose in state.ledger.unused_caps():
+    unused = state.ledger.unused_caps()
+    made = ", ".join(dict.fromkeys(event.phase[0] for event in ended if event.phase)) if unused else ""
+    for whose in unused:
         known = f"; phases of this run: {made}" if made and whose.startswith("phase ") else ""
         yield f"no call was made under the limit of {whose}{known}"
 
@@ -358,11 +396,6 @@ def _timed_out(failures: Sequence[CallFailed]) -> list[str]:
 def _is_refusal(event: Ended) -> bool:
     """Return whether a limit refused the attempt before anything was sent."""
     return isinstance(event, CallFailed) and event.unsent
-
-
-def _is_repair(event: Ended) -> bool:
-    """Return whether the attempt was made because the reply before was unusable."""
-    return event.attempt > 1 and not _is_refusal(event)
 
 
 def format_count(n: int, singular: str, plural: str) -> str:
