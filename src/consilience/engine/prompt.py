@@ -267,11 +267,13 @@ def schema_for(returns: type[Any], labels: tuple[tuple[str, str], ...], caps: Ca
     """
     if returns is str or not issubclass(returns, BaseModel):
         return None, "text"
-    if (returns, labels, caps) not in _schemas:
+    key = (returns, labels, caps)
+    schema = _schemas.get(key)
+    if schema is None:
         if len(_schemas) >= MAX_SCHEMAS:
             _schemas.clear()
-        _schemas[returns, labels, caps] = _schema(returns, labels, caps)
-    return _schemas[returns, labels, caps]
+        schema = _schemas[key] = _schema(returns, labels, caps)
+    return schema
 
 
 def _schema(returns: type[BaseModel], labels: tuple[tuple[str, str], ...], caps: Caps) -> _Schema:

@@ -28,7 +28,7 @@ from consilience.domain.events import (
 )
 from consilience.domain.outcome import Check
 from consilience.engine.prompt import Rendered
-from consilience.engine.telemetry import log_event
+from consilience.engine.telemetry import log_event, may_be_logged
 from consilience.journal.store import Journal, PromptParts
 
 Observer = Callable[[Event], None]
@@ -45,8 +45,8 @@ class Recorder:
         self.answers: dict[str, str] = {}
         self._observer = observer
         self._observer_error: BaseException | None = None
-        context = copy_context()  # the observer may use context variables of the caller
-        journal.on_commit = lambda event: context.run(self._notify, event)
+        self._context = copy_context()  # the observer may use context variables of the caller
+        journal.on_commit = self._notify
         self._keys: set[str] = set()
         self.ends_so_far: dict[tuple[str, int], Ended] = {}
         self._calls: dict[tuple[str, int], Ended] = {}
@@ -246,17 +246,21 @@ class Recorder:
         event.volatile["t"] = round(self.now(), 3)
 
     def _notify(self, event: Event) -> None:
-        """Pass a committed event to the observer. The next commit raises what the observer raises."""
+        """Log a committed event and pass it to the observer. The next commit raises what the observer raises."""
         if getattr(event, "inherited", False) or self._observer_error is not None:
             return
         try:
-            log_event(self.journal.session, event)
-            if self._observer is not None:
-                self._observer(event)
+            if self._observer is not None or may_be_logged(event):
+                self._context.run(self._show, event)
             if isinstance(event, Ended):
                 self.on_ended(event)
         except BaseException as error:
             self._observer_error = error
+
+    def _show(self, event: Event) -> None:
+        log_event(self.journal.session, event)
+        if self._observer is not None:
+            self._observer(event)
 
     def _check_observer(self) -> None:
         if self._observer_error is not None:

@@ -82,10 +82,13 @@ def set_outcome(current: Span, event: Ended) -> None:
 _WARNED = (CallFailed, CallLost)
 
 
+def may_be_logged(event: Event) -> bool:
+    """Return whether `log_event` may log the event."""
+    return LOGGER.isEnabledFor(logging.INFO) or isinstance(event, _WARNED)
+
+
 def log_event(session: str, event: Event) -> None:
     """Log an event, if it is of a kind that is logged."""
-    if not (LOGGER.isEnabledFor(logging.INFO) or isinstance(event, _WARNED)):
-        return
     match event:
         case SessionStarted():
             forked = f", forked from {event.parent} at event {event.forked_at}" if event.parent else ""

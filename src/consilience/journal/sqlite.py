@@ -9,7 +9,6 @@ import sqlite3
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -277,7 +276,7 @@ class SqliteJournal:
         if self.on_commit is None:
             return []
         loop = asyncio.get_running_loop()
-        return [(loop, partial(self.on_commit, event)) for event in events]
+        return [(loop, self.on_commit, event) for event in events]
 
     def _statements(self, event: Event, texts: Iterable[str], prompt: PromptParts | None) -> list[SqlStatement]:
         if isinstance(event, CallStarted):

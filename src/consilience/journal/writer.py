@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable, Sequence
 
 from consilience.domain.errors import StoreUnusable
+from consilience.domain.events import Event
 
 SqlStatement = tuple[str, tuple[object, ...]]
-Notice = tuple[asyncio.AbstractEventLoop, Callable[[], None]]
-"""A callback, and the loop to call it on, once a commit is durable."""
+Notice = tuple[asyncio.AbstractEventLoop, Callable[[Event], None], Event]
+"""A callback for an event, and the loop to call it on, once a commit is durable."""
 
 
 LINGER_SECONDS = 0.002
@@ -134,9 +135,9 @@ class Writer:
     def _settle(
         self, notices: Sequence[Notice], waiters: Sequence[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]
     ) -> None:
-        by_loop: dict[asyncio.AbstractEventLoop, tuple[list[Callable[[], None]], list[asyncio.Future[None]]]] = {}
-        for loop, notice in notices:
-            by_loop.setdefault(loop, ([], []))[0].append(notice)
+        by_loop: dict[asyncio.AbstractEventLoop, tuple[list[Notice], list[asyncio.Future[None]]]] = {}
+        for notice in notices:
+            by_loop.setdefault(notice[0], ([], []))[0].append(notice)
         for loop, future in waiters:
             by_loop.setdefault(loop, ([], []))[1].append(future)
         for loop, (calls, futures) in by_loop.items():
@@ -145,10 +146,10 @@ class Writer:
 
 
 def _resolve(
-    notices: Sequence[Callable[[], None]], futures: Sequence[asyncio.Future[None]], error: Exception | None
+    notices: Sequence[Notice], futures: Sequence[asyncio.Future[None]], error: Exception | None
 ) -> None:
-    for notice in notices:
-        notice()
+    for _, notify, event in notices:
+        notify(event)
     for future in futures:
         if future.done():
             continue

@@ -302,9 +302,10 @@ async def conclude(
     _warn(session, run, scores)
     if has_ballots and run.closing and positions.position is None:
         session.warn(NO_POSITION)
-    laterals = [turn for turns in run.rounds for turn in turns.values() if turn.lateral is not None]
-    revised = [turn for turn in laterals if turn.revised]
-    rate = len(revised) / len(laterals) if laterals else None
+    turns = [turn for r in rounds for turn in r.agents.items()]
+    laterals = sum(turn.lateral_response is not None for _, turn in turns)
+    revised = Counter(agent for agent, turn in turns if turn.revised)
+    rate = revised.total() / laterals if laterals else None
     sources = [document.text for document in session.sources]
     metrics = await session.compute(lambda: _metrics(session.topology, run, sources))
     failed_reviews = [f"no reply in self-review {loop.index}" for loop in run.loops if loop.after is None]
@@ -337,7 +338,7 @@ async def conclude(
         ),
         decided_by=positions.decided_by,
         lateral_revision_rate=rate,
-        revision_counts=dict(Counter(turn.agent for turn in revised)),
+        revision_counts=dict(revised),
         **answer,
         **ballot_fields(positions),
     )
