@@ -89,6 +89,11 @@ class Recorder:
         """The text of a recorded reply, step or answer."""
         return self._texts[id]
 
+    def forget(self) -> None:
+        """Drop all events and texts."""
+        for collection in (self.events, self.ends_so_far, self._calls, self._inherited, self._derived, self._texts):
+            collection.clear()
+
     def unreplayed(self) -> list[str]:
         """Keys or places of recorded events that this run did not reach."""
         keys = {key for key, _ in self._calls} - self._keys

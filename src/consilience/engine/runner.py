@@ -114,7 +114,9 @@ async def begin(
 ) -> Report:
     """Run a new session to its report. Raises `UserError`s before anything is spent, `SessionWaiting` if it is parked."""
     async with _recorded(setup, store, session, inherited) as (recorded_setup, state):
-        return await execute(recorded_setup, state)
+        report = await execute(recorded_setup, state)
+        state.forget()
+        return report
 
 
 async def prepare(setup: Setup, *, store: Store, session: str | None = None) -> str:
@@ -277,6 +279,7 @@ async def _rerun(
         if replay and finished is not None and finished.report_digest != report.digest():
             recorded_report = cls.report.model_validate_json(journal.store.text(finished.report))
             report = _as_recorded(session, report, recorded_report)
+        state.forget()
         return report
 
 

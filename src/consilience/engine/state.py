@@ -180,6 +180,12 @@ class State:
         origins = ["/".join(parts[:n]) for n in range(1, len(parts) + 1)]
         return min((self.ages[key] for key in (*origins, message.reply_to or "") if key in self.ages), default=math.inf)
 
+    def forget(self) -> None:
+        """Drop what the run recorded. It is part of reference cycles, and the collector takes a tenth of a resume to find them."""
+        self._messages.clear()
+        self.shown.clear()
+        self.recorder.forget()
+
     @property
     def messages(self) -> Mapping[str, Message]:
         return self._messages
