@@ -32,7 +32,7 @@ from consilience.domain.paths import check_home, data_dir, is_open_to_others, jo
 from consilience.engine.protocol import find_protocol, installed_protocols
 from consilience.journal.open_store import open_store
 from consilience.models import endpoints
-from consilience.models.endpoints import FREE, list_models
+from consilience.models.endpoints import FREE
 from consilience.models.facts import ModelFacts
 from consilience.models.local import need_libraries
 from consilience.models.program import without_secret
@@ -46,6 +46,7 @@ from consilience.models.registry import (
     paid,
     resolve,
 )
+from consilience.models.server_models import list_models
 from consilience.models.weights import CATALOGUE, ENCODERS, installed, locate
 from consilience.reporting.formatting import count
 
