@@ -14,7 +14,7 @@ from pathlib import Path
 
 from consilience.cli.errors import can_confirm, confirm, notify, print_json
 from consilience.cli.inputs import unused_options
-from consilience.cli.model_words import price_hint, thinking_words, window_warnings
+from consilience.cli.model_words import key_notes, price_hint, thinking_words, window_warnings
 from consilience.cli.options import PlannedRequest, SessionRequest, SpendingRequest
 from consilience.cli.settings import Config
 from consilience.domain.agents import Agent
@@ -239,6 +239,7 @@ def make_plan(
     if paid_encoder is not None:
         encoder_cost = ModelFacts(paid_encoder).price(calls * protocol.max_reply_tokens, 0)
         max_cost = None if max_cost is None or encoder_cost is None else max_cost + encoder_cost
+    notes = [*key_notes([*thinking_of, encoder or ""]), *window_warnings(thinking_of, sizes.longest_beginning)]
     return RunPlan(
         protocol=protocol,
         agents=tuple(agent.model_copy(update={"model": models[agent.id]}) for agent in agents),
@@ -252,7 +253,7 @@ def make_plan(
         encoder=paid_encoder,
         unspent_keys=choice.unspent_keys,
         detail=detail,
-        details=window_warnings(thinking_of, sizes.longest_beginning),
+        details=notes,
         replies=sizes.describe_reply(limits) + thinking_words(thinking, thinking_of),
     )
 
@@ -429,6 +430,7 @@ def cost_json(plan: RunPlan) -> dict[str, object]:
         "most_money": None if plan.programs else plan.max_cost,
         "paid": list(plan.paid),
         "programs": plan.programs,
+        "withheld_keys": key_notes(plan.models),
     }
 
 

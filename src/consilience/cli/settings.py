@@ -12,7 +12,7 @@ children = 4
 free = true                                 # or its prices; also context_window, thinks, key_variable
 
 A directory may come from another person, so its file cannot approve spending: what it declares of endpoints is ignored, and it can
-lower `confirm_above` but not raise it.
+lower `confirm_above` but not raise it. An endpoint that only its `model` names gets no key.
 """
 
 from __future__ import annotations
@@ -38,7 +38,13 @@ from consilience.domain.messages import FILE, NAMES, NO_OPTION, OptionName
 from consilience.domain.paths import check_home, home_dir, read_bounded_text
 from consilience.domain.validation import similar_names
 from consilience.engine.protocol import Protocol, installed_protocols
-from consilience.models.endpoints import MAX_DOLLARS, configure_endpoints, is_amount, read_declaration
+from consilience.models.endpoints import (
+    MAX_DOLLARS,
+    configure_endpoints,
+    is_amount,
+    name_endpoints,
+    read_declaration,
+)
 from consilience.models.providers import Declaration
 
 if TYPE_CHECKING:
@@ -76,8 +82,11 @@ def user_config_dir() -> Path:
     return Path(platformdirs.user_config_dir("consilience", appauthor=False))
 
 
-def load_config(*, tell: bool = True, env_file: Path | None = None) -> Config:
+def load_config(*, tell: bool = True, env_file: Path | None = None, named: Sequence[str] = ()) -> Config:
     """Read `env_file`, then both configuration files, and apply what it declares of endpoints. With `tell`, report ignored keys.
+
+    `named` are the names of models on the command line. Only they, the environment and the user's own file name endpoints that may
+    have a key.
 
     Raises `SettingsError` naming file and key, and for a data directory of another user.
     """
@@ -103,11 +112,13 @@ def load_config(*, tell: bool = True, env_file: Path | None = None) -> Config:
                 continue
             if key == "model":
                 model, model_file = str(value), path
+                named = [*named, model] if is_own(path) else named
             else:
                 confirm_above = float(value) if is_own(path) else min(float(value), confirm_above)
         if tell and (ignored := ignored_words(path, content, confirm_above)):
             print(f"{path}: {ignored}", file=sys.stderr)
     configure_endpoints(endpoints)
+    name_endpoints(named, complete=True)
     return Config(model, model_file, confirm_above, tables)
 
 

@@ -1,7 +1,10 @@
 """OpenAI-compatible endpoints: named by their address (`http://HOST:PORT/v1#MODEL`, also with https), or servers on this machine.
 
-An address may lead anywhere. A provider's key is sent to it only if the host is that provider's, and its price is unknown unless
-configured, on loopback too, where a proxy may spend real money.
+An address may lead anywhere, so its price is unknown unless configured, on loopback too, where a proxy may spend real money.
+
+The user's key is sent to an endpoint only if the user has named it: on the command line, in the environment, in their own
+configuration or in a program. Other names may be another person's: those in the configuration of a directory, in a panel's file and
+in the journal. Such an endpoint is asked without a key. The key of a known provider is sent only to that provider's own host.
 
 Servers on this machine are found by probing: only loopback addresses, without proxies and keys. On ports that other programs use
 too, the server must identify itself: a gateway there might spend money.
@@ -11,8 +14,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar, get_args
 from urllib.parse import SplitResult, urlsplit
@@ -30,6 +34,7 @@ from consilience.models.providers import (
     is_endpoint,
     key_variables,
     provider_at,
+    valid_key_advice,
 )
 from consilience.models.server_models import PROBE_SECONDS, answers_within, chat_models, list_models
 
@@ -55,6 +60,36 @@ MAX_DOLLARS = 1_000_000
 """Max amount, and max price per million tokens."""
 
 _configured: dict[str, Declaration] = {}
+
+
+@dataclass
+class _NamedEndpoints:
+    addresses: set[str] = field(default_factory=set)
+    complete: bool = False
+
+
+_named = _NamedEndpoints()
+
+
+def name_endpoints(names: Iterable[str], *, complete: bool = False) -> None:
+    """Record that the user or the program has named the endpoints among these models, which may therefore have the key.
+
+    With `complete`, no other endpoint is named in this process: the names replace earlier ones, and later calls without `complete`
+    have no effect. The command line says so, because the engine then gets names from files and from the journal too.
+    """
+    if complete:
+        _named.addresses.clear()
+        _named.complete = True
+    elif _named.complete:
+        return
+    _named.addresses.update(address for name in names for address in addresses_in(name))
+
+
+def may_have_key(address: str) -> bool:
+    """Return whether a key may be sent to an address: to a known provider's own host, which gets that provider's key, and to an
+    endpoint that the command line, the environment, the user's own configuration or the program names.
+    """
+    return provider_at(address) is not None or address in _named.addresses or address in addresses()
 
 
 def configure_endpoints(declarations: Mapping[str, Declaration]) -> None:
@@ -266,8 +301,28 @@ def endpoint_keys(address: str, model: str = "") -> tuple[str, ...]:
 
 
 def endpoint_key(address: str, model: str = "") -> str | None:
-    """Return the key to send to an address, if it is set."""
+    """Return the key to send to an address, if it is set and the address may have it."""
+    if not may_have_key(address):
+        return None
     return next((key for variable in endpoint_keys(address, model) if (key := os.environ.get(variable))), None)
+
+
+def key_advice(address: str, model: str) -> str:
+    """Return what to do if an endpoint does not accept the key, or got none because the user has not named it."""
+    if may_have_key(address):
+        return valid_key_advice(endpoint_keys(address, model))
+    return (
+        f"No key is sent to {address}, which you have not named. If it may have your key, give --key-to "
+        f'{shlex.quote(address)}, or write key_variable = "{ENDPOINT_KEY_VARIABLE}" below [endpoints."{address}"] into your own '
+        "consilience.toml (consilience doctor shows its path); in Python call consilience.configure_endpoint."
+    )
+
+
+def named_only_here(names: Iterable[str]) -> list[str]:
+    """Return the addresses among `names` that get a key only because they are among them, each once."""
+    found = dict.fromkeys(address for name in names for address in addresses_in(name))
+    known = addresses()
+    return [a for a in found if a not in known and provider_at(a) is None and endpoint_key(a) is not None]
 
 
 def answering_name(name: str, model: str) -> str:
@@ -303,7 +358,13 @@ def addresses(environ: Mapping[str, str] | None = None) -> list[str]:
     """Return the addresses that are configured or in the environment, each once."""
     environ = os.environ if environ is None else environ
     named = [environ.get("OPENAI_BASE_URL", ""), *_configured, *environ.get(FREE_VARIABLE, "").split(",")]
-    return list(dict.fromkeys(normalize_address(name.partition("#")[0]) for name in named if name.strip()))
+    known = [normalize_address(name.partition("#")[0]) for name in named if name.strip()]
+    return list(dict.fromkeys([*known, *addresses_in(environ.get("CONSILIENCE_MODEL", ""))]))
+
+
+def addresses_in(name: str) -> list[str]:
+    """Return the addresses in the name of a model, which may be a chain `A|B`."""
+    return [normalize_address(link.partition("#")[0]) for link in name.split("|") if is_endpoint(link)]
 
 
 @dataclass(frozen=True, slots=True)
