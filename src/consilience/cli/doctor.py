@@ -15,10 +15,11 @@ import typer
 
 from consilience.cli.errors import EXIT_USAGE, print_result
 from consilience.cli.options import EnvFile, JsonOption, new_app
-from consilience.cli.plan import check_models, default_model, links, programs_words, setting_words
+from consilience.cli.plan import check_models, links, programs_words, setting_words
 from consilience.cli.settings import (
     Config,
     config_files,
+    default_model,
     ignored_words,
     load_config,
     load_env_file,

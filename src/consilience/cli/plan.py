@@ -7,7 +7,6 @@ terminal, given by an option elsewhere.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from consilience.cli.errors import can_confirm, confirm, notify, print_json
 from consilience.cli.inputs import unused_options
 from consilience.cli.model_words import key_notes, price_hint, thinking_words, window_warnings
 from consilience.cli.options import PlannedRequest, SessionRequest, SpendingRequest
-from consilience.cli.settings import Config
+from consilience.cli.settings import Config, default_model
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError, UserError
@@ -35,7 +34,6 @@ from consilience.models.registry import (
     alternatives,
     canonical_name,
     check_chain,
-    choose,
     endpoint_key,
     is_person,
     is_program,
@@ -132,14 +130,6 @@ def choose_model(request: PlannedRequest, config: Config, seats: int = 1, seats_
     if request.models is not None or request.model is not None or seats_with_own_model >= seats:
         return Choice("", AS_ASKED)
     return default_model(config)
-
-
-def default_model(config: Config) -> Choice:
-    """Return the model used if the command line names none; the reason names the configuration file, if it decided."""
-    choice = choose(os.environ, {"model": config.model} if config.model else {})
-    if config.model and choice.name == config.model and "configuration" in choice.why:
-        return Choice(choice.name, f"{config.model_file} names it", choice.unspent_keys)
-    return choice
 
 
 def links(names: Iterable[str]) -> list[str]:

@@ -12,7 +12,8 @@ children = 4
 free = true                                 # or its prices; also context_window, thinks, key_variable
 
 A directory may come from another person, so its file cannot approve spending: what it declares of endpoints is ignored, and it can
-lower `confirm_above` but not raise it. An endpoint that only its `model` names gets no key.
+lower `confirm_above` but not raise it. An endpoint that only its `model` names gets no key, and its `model` must not be a program
+or a workspace.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ from consilience.models.endpoints import (
     name_endpoints,
     read_declaration,
 )
+from consilience.models.program import without_secret
 from consilience.models.providers import Declaration
+from consilience.models.registry import Choice, alternatives, choose, is_program, is_workspace
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -135,6 +138,27 @@ def ignored_words(path: Path, content: Mapping[str, object], confirm_above: floa
     raised = isinstance(limit, float) and limit > confirm_above
     keys = [*(["[endpoints]"] if ENDPOINTS in content else []), *(["a higher confirm_above"] if raised else [])]
     return f"{' and '.join(keys)} ignored; only {config_files()[1]} may set that" if keys else ""
+
+
+def default_model(config: Config) -> Choice:
+    """Return the model used if the command line names none; the reason names the configuration file, if it decided.
+
+    Raises `SettingsError` for a program or a workspace in a directory's file, which may come from another person: a program runs
+    with the user's rights, and `--yes` agrees only to the cost.
+    """
+    choice = choose(os.environ, {"model": config.model} if config.model else {})
+    if config.model_file is None or os.environ.get("CONSILIENCE_MODEL", "").strip():
+        return choice
+    links = alternatives(choice.name)
+    kind = "program" if any(map(is_program, links)) else "workspace" if any(map(is_workspace, links)) else ""
+    if kind and not is_own(config.model_file):
+        option = f"--model '{'exec:COMMAND' if kind == 'program' else 'workspace:DIR'}'"
+        raise SettingsError(
+            f"the configuration of the current directory must not name a {kind}: {without_secret(choice.name)}",
+            where=f"{config.model_file.absolute()}, key 'model'",
+            do=f"If you trust it, give {option}, set CONSILIENCE_MODEL, or move the line to {config_files()[1]}.",
+        )
+    return Choice(choice.name, f"{config.model_file} names it", choice.unspent_keys)
 
 
 def read_config(path: Path) -> dict[str, str | float | dict[str, object]]:
