@@ -18,6 +18,7 @@ import pytest
 from xdist.remote import Producer
 
 from consilience.domain.paths import weights_dir
+from consilience.models import endpoints
 from kit.lanes import Lanes, order
 
 T = TypeVar("T")
@@ -197,5 +198,6 @@ def home(tmp_path: Path, shared_weights: Path, monkeypatch: pytest.MonkeyPatch) 
     directory.mkdir()
     (directory / "weights").symlink_to(shared_weights, target_is_directory=True)
     monkeypatch.setenv("CONSILIENCE_HOME", str(directory))
+    monkeypatch.setattr(endpoints, "_named", endpoints._NamedEndpoints())  # which a command in this process sets
     monkeypatch.delenv("CONSILIENCE_JOURNAL", raising=False)
     return directory

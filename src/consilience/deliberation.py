@@ -31,6 +31,7 @@ from consilience.engine.seats import (
     SeatModel,
     choose_detail,
     make_seats,
+    model_names,
     models_by_agent,
     request_deadline,
     seat_warnings,
@@ -41,6 +42,7 @@ from consilience.engine.similarity import Encoder
 from consilience.engine.sources import document_refs, number_documents
 from consilience.journal.open_store import opened
 from consilience.journal.store import Store, check_name
+from consilience.models.endpoints import name_endpoints
 from consilience.models.registry import choose
 from consilience.protocols.propose import Propose, ProposeReport
 
@@ -91,6 +93,11 @@ class Deliberation(Generic[R]):
     `options`, else "auto"; in a fork, the parent's."""
     options: Options | None = None
     """How to run: observer, patience, repairs, thinking, temperature, deadline and more."""
+
+    def __post_init__(self) -> None:
+        personas = self.panel.personas if isinstance(self.panel, Panel) else ()
+        own = [persona.model for persona in personas if persona.model]
+        name_endpoints([*model_names(self.model), *model_names(self.encoder), *own])
 
     async def run(self, task: str, *, session: str | None = None) -> R:
         """Run a new session and return its report. `session` is its id, by default a random one.
@@ -184,6 +191,7 @@ class Deliberation(Generic[R]):
         """
         changed = {"at": at, "settings": settings, "replace": replace, "perspectives": perspectives, "name": name}
         validation.check_types(changed if task is None else {**changed, "task": task})
+        name_endpoints(model_names(replace))
         changes = copy_with(
             self._changes(sources),
             settings=settings or {},

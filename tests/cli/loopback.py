@@ -46,6 +46,8 @@ class Provider:
     arrived: threading.Event = field(default_factory=threading.Event)
     open: threading.Event = field(default_factory=threading.Event)
     url: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Further headers of every answer."""
 
 
 def environment(url: str) -> dict[str, str]:
@@ -84,6 +86,8 @@ def provider(answer: Answer = prose, listing: object = None, key: str = "") -> I
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(sent)))
+            for name, value in found.headers.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(sent)
 

@@ -167,10 +167,10 @@ CHAINED = {
 @pytest.mark.parametrize("place", CHAINED)
 @pytest.mark.parametrize("bound", [(), ("--max-cost", "1")])
 def test_program_as_fallback_needs_consent(
-    cli: Cli, town: Town, here: Path, place: str, bound: tuple[str, ...]
+    cli: Cli, town: Town, here: Path, home: Path, place: str, bound: tuple[str, ...]
 ) -> None:
     if place == "configuration":
-        (here / "consilience.toml").write_text(f'model = "{CHAIN}"\n')
+        (home / "consilience.toml").write_text(f'model = "{CHAIN}"\n')
     env: dict[str, str | None] | None = {"CONSILIENCE_MODEL": CHAIN} if place == "environment" else None
     run = (*CHAINED[place], "--source", __file__, *bound)
     refused = cli(*run, env=env)

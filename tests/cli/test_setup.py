@@ -203,9 +203,9 @@ def test_doctor_prints_what_a_model_needs(
 
 @pytest.mark.parametrize("model", ["exec:cat", "ollama:town|exec:cat", "openai:gpt-4o|exec:cat"])
 @pytest.mark.parametrize("configured", [True, False])
-def test_doctor_prints_unknown_cost_for_a_program(cli: Cli, here: Path, configured: bool, model: str) -> None:
+def test_doctor_prints_unknown_cost_for_a_program(cli: Cli, home: Path, configured: bool, model: str) -> None:
     if configured:
-        (here / "consilience.toml").write_text(f'model = "{model}"\n')
+        (home / "consilience.toml").write_text(f'model = "{model}"\n')
     env = {"OPENAI_API_KEY": "sk-planted", **({} if configured else {"CONSILIENCE_MODEL": model})}
     taken = json.loads(cli("doctor", "--json", env=env).stdout)["Model"]["would be used"]
     assert "cost not known: exec:cat may spend money of its own, so a run asks, or needs --yes" in taken

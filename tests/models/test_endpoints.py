@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from consilience.domain.errors import Rejected, UnavailableModel, UnknownName, UserError
 from consilience.models import endpoints
 from consilience.models.embeddings import ProviderEncoder
-from consilience.models.endpoints import configure_endpoint, parse_endpoint
+from consilience.models.endpoints import configure_endpoint, name_endpoints, parse_endpoint
 from consilience.models.facts import ModelFacts
 from consilience.models.limiter import Limited, may_retry, requests_of
 from consilience.models.port import ModelRequest, context_window
@@ -45,6 +45,7 @@ def configured() -> Iterator[None]:
 @asynccontextmanager
 async def endpoint(answer: Any, name: str = "m") -> AsyncIterator[tuple[Limited, Server]]:
     async with misbehaving(answer) as server:
+        name_endpoints([f"{server.url}/v1#{name}"])
         model = resolve(f"{server.url}/v1#{name}")
         assert isinstance(model, Limited)
         try:

@@ -16,6 +16,7 @@ from consilience.cli.display import Display, progress_bar
 from consilience.cli.errors import EXIT_NO_ANSWER, EXIT_OK, notify
 from consilience.cli.execution import publish, run_on
 from consilience.cli.inputs import assign_models, check_limit, read_sources, read_task
+from consilience.cli.model_words import key_notes
 from consilience.cli.options import LIMITS, MATERIAL, OUTPUT, PlannedRequest, argument, option, request_app
 from consilience.cli.plan import (
     AS_ASKED,
@@ -127,7 +128,7 @@ class CompareRequest(PlannedRequest):
 def _compare(request: CompareRequest) -> int:
     """Compare protocols on one task or a set of tasks, with the same models, at equal budget. Runs are recorded; the same
     command continues an interrupted comparison."""
-    config = load_config(env_file=request.env_file)
+    config = load_config(env_file=request.env_file, named=request.endpoints_named)
     tasks = _tasks(request)
     models, choice = _models(request, config)
     planned = plan_comparison(
@@ -348,6 +349,7 @@ def _plan(planned: ComparisonPlan, estimates: Sequence[RowEstimate], models: Seq
         max_cost=max_cost,
         paid=paid_models,
         unspent_keys=choice.unspent_keys,
+        details=key_notes(links(models)),
     )
 
 
@@ -378,6 +380,7 @@ def _dry_run(planned: ComparisonPlan, estimates: Sequence[RowEstimate], plan: Ru
         f"- Calls estimated: {format_range(plan.estimate.min, plan.estimate.max)}, including recorded ones",
         f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length",
         f"- Cost: {cost_words(plan, free='nothing')}",
+        *(f"- {line}" for line in plan.details),
         *(
             f"- **{r.row} may be cut short**: it needs up to {count(r.needs, 'call')} and the budget surely pays for "
             f"{r.allowed:,}; a run that is cut short is compared as it stands"

@@ -15,12 +15,12 @@ import typer
 
 from consilience.cli.errors import EXIT_USAGE, print_result
 from consilience.cli.options import EnvFile, JsonOption, new_app
-from consilience.cli.plan import check_models, default_model, links, programs_words, setting_words
+from consilience.cli.plan import check_models, links, programs_words, setting_words
 from consilience.cli.settings import (
     Config,
     config_files,
+    default_model,
     ignored_words,
-    is_own,
     load_config,
     load_env_file,
     read_config,
@@ -32,20 +32,20 @@ from consilience.domain.paths import check_home, data_dir, is_open_to_others, jo
 from consilience.engine.protocol import find_protocol, installed_protocols
 from consilience.journal.open_store import open_store
 from consilience.models import endpoints
-from consilience.models.endpoints import FREE, list_models
+from consilience.models.endpoints import FREE
 from consilience.models.facts import ModelFacts
 from consilience.models.local import need_libraries
 from consilience.models.program import without_secret
-from consilience.models.providers import ENDPOINT_KEY_VARIABLE, is_endpoint, key_variables, known_providers
+from consilience.models.providers import ENDPOINT_KEY_VARIABLE, key_variables, known_providers
 from consilience.models.redaction import scrub
 from consilience.models.registry import (
-    alternatives,
     is_person,
     is_program,
     is_workspace,
     paid,
     resolve,
 )
+from consilience.models.server_models import list_models
 from consilience.models.weights import CATALOGUE, ENCODERS, installed, locate
 from consilience.reporting.formatting import count
 
@@ -258,14 +258,15 @@ def _spending(name: str) -> tuple[str, bool]:
 
 
 def _endpoints(config: Config) -> list[Row]:
-    """Return how endpoints are named, and whether those of environment and configuration answer.
-
-    A key is not sent to an address that the configuration of the current directory names, because it may be someone else's.
-    """
+    """Return how endpoints are named, and whether those of environment and configuration answer to a run's key."""
     rows = [Row(title, f"--model {example}") for title, example in endpoints.EXAMPLES.items()]
     key = "is set" if os.environ.get(ENDPOINT_KEY_VARIABLE) else "is not set"
     rows.append(
-        Row("key", f"{ENDPOINT_KEY_VARIABLE} {key}; for a known provider's address, that provider's variable is used")
+        Row(
+            "key",
+            f"{ENDPOINT_KEY_VARIABLE} {key}; it is sent only to endpoints that you name, on the command line, in the environment "
+            "or in your own configuration; for a known provider's address, that provider's variable is used",
+        )
     )
     url = os.environ.get("OPENAI_BASE_URL", "").strip()
     rows.append(
@@ -274,17 +275,13 @@ def _endpoints(config: Config) -> list[Row]:
             f"{url.partition('?')[0] or '(not set)'}; if set, --model openai-chat:MODEL is called there",
         )
     )
-    model = os.environ.get("CONSILIENCE_MODEL") or config.model or ""
-    named = [ModelFacts(name).address or "" for name in alternatives(model) if is_endpoint(name)]
-    known = endpoints.addresses()
-    if os.environ.get("CONSILIENCE_MODEL") or (config.model_file is not None and is_own(config.model_file)):
-        known = list(dict.fromkeys([*known, *named]))
-    rows += [Row(address, _reached(address, _key_for(address))) for address in known]
-    return rows + [Row(address, _reached(address, None)) for address in named if address not in known]
+    configured = endpoints.addresses_in(config.model or "") if not os.environ.get("CONSILIENCE_MODEL") else []
+    known = dict.fromkeys([*endpoints.addresses(), *configured])
+    return rows + [Row(address, _reached(address, _key_for(address))) for address in known]
 
 
 def _key_for(address: str) -> str | None:
-    """Return the key that a run would send to an address of the user's environment or own configuration."""
+    """Return the key that a run would send to an address."""
     if ModelFacts("openai-chat:").address == address:
         return os.environ.get("OPENAI_API_KEY")
     return endpoints.endpoint_key(address)
@@ -296,7 +293,9 @@ def _reached(address: str, key: str | None) -> str:
     names = ", ".join(listing.models[:MAX_LISTED]) + (", …" if len(listing.models) > MAX_LISTED else "")
     declared = [f"{model}: {_price_words(f'{address}#{model}')}" for model in endpoints.declared_models(address)]
     general = f"{'other models: ' if declared else ''}{_price_words(f'{address}#')}"
-    return "; ".join([f"answers, lists {names}" if names else listing.problem, *declared, general])
+    withheld = ModelFacts(f"{address}#").withheld_key
+    parts = [f"answers, lists {names}" if names else listing.problem, *declared, general, withheld]
+    return "; ".join(filter(None, parts))
 
 
 def _price_words(name: str) -> str:

@@ -78,7 +78,7 @@ def _changes(request: InheritingRequest) -> forks.ForkChanges:
 
 
 def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, position: str) -> int:
-    config = load_config(env_file=request.env_file)
+    config = load_config(env_file=request.env_file, named=request.endpoints_named)
     if isinstance(request, FindingsRequest):
         check_output(planned.protocol.report, request)
     planned, models = _with_models(request, planned)

@@ -19,6 +19,11 @@ def window_warnings(names: Iterable[str], tokens: int) -> list[str]:
     ]
 
 
+def key_notes(names: Iterable[str]) -> list[str]:
+    """Return a line for each endpoint to which a key that is set is not sent."""
+    return list(dict.fromkeys(words for name in names if (words := ModelFacts(name).withheld_key)))
+
+
 def thinking_words(asked: ThinkingLevel | None, tokens_by_model: Mapping[str, int]) -> str:
     """Return the max tokens for thinking, with its level and the models that are not sent it."""
     thinking = [name for name, tokens in tokens_by_model.items() if tokens]

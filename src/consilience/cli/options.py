@@ -216,6 +216,30 @@ class SpendingRequest:
     json: bool = option("Print the report as JSON and nothing else.", OUTPUT, default=False)
     quiet: bool = option("Print the report without progress.", OUTPUT, names=("--quiet", "-q"), default=False)
     env_file: Path | None = option("Read environment variables (KEY=VALUE lines) first.", OUTPUT, "FILE")
+    key_to: list[str] | None = option(
+        "Addresses of endpoints that get your key although you do not name their models: a file or the journal does.",
+        OUTPUT,
+        "ADDRESS",
+        kind=str,
+    )
+
+    @property
+    def endpoints_named(self) -> list[str]:
+        """The names of models, and the addresses, on the command line. Raises `SettingsError` for an invalid address."""
+        from consilience.domain.errors import SettingsError
+        from consilience.models.providers import is_endpoint
+
+        addresses = self.key_to or []
+        if invalid := next((address for address in addresses if not is_endpoint(address)), None):
+            raise SettingsError(
+                f"{invalid!r} is not the address of an endpoint",
+                where="--key-to",
+                do="Write --key-to http://HOST:PORT/v1.",
+            )
+        by_agent = [getattr(self, name, None) or () for name in ("agent", "replace_agent")]
+        names = [getattr(self, "model", None), getattr(self, "encoder", None), *(getattr(self, "models", None) or ())]
+        names += [argument.partition("=")[2] for arguments in by_agent for argument in arguments]
+        return [*addresses, *(name for name in names if name)]
 
     @property
     def options(self) -> Options:
@@ -249,7 +273,9 @@ class DeliveryRequest(SpendingRequest):
             value = getattr(self, name, None)
             for format_name in value if isinstance(value, list) else [value] if value not in (None, "text") else []:
                 words += [f"--{name.replace('_', '-')}", str(format_name)]
-        return words
+        from consilience.models.endpoints import named_only_here
+
+        return [*words, *(word for address in named_only_here(self.endpoints_named) for word in ("--key-to", address))]
 
 
 @dataclass(frozen=True, kw_only=True)

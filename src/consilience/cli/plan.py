@@ -7,16 +7,15 @@ terminal, given by an option elsewhere.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from consilience.cli.errors import can_confirm, confirm, notify, print_json
 from consilience.cli.inputs import unused_options
-from consilience.cli.model_words import price_hint, thinking_words, window_warnings
+from consilience.cli.model_words import key_notes, price_hint, thinking_words, window_warnings
 from consilience.cli.options import PlannedRequest, SessionRequest, SpendingRequest
-from consilience.cli.settings import Config
+from consilience.cli.settings import Config, default_model
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError, UserError
@@ -35,7 +34,6 @@ from consilience.models.registry import (
     alternatives,
     canonical_name,
     check_chain,
-    choose,
     endpoint_key,
     is_person,
     is_program,
@@ -132,14 +130,6 @@ def choose_model(request: PlannedRequest, config: Config, seats: int = 1, seats_
     if request.models is not None or request.model is not None or seats_with_own_model >= seats:
         return Choice("", AS_ASKED)
     return default_model(config)
-
-
-def default_model(config: Config) -> Choice:
-    """Return the model used if the command line names none; the reason names the configuration file, if it decided."""
-    choice = choose(os.environ, {"model": config.model} if config.model else {})
-    if config.model and choice.name == config.model and "configuration" in choice.why:
-        return Choice(choice.name, f"{config.model_file} names it", choice.unspent_keys)
-    return choice
 
 
 def links(names: Iterable[str]) -> list[str]:
@@ -239,6 +229,7 @@ def make_plan(
     if paid_encoder is not None:
         encoder_cost = ModelFacts(paid_encoder).price(calls * protocol.max_reply_tokens, 0)
         max_cost = None if max_cost is None or encoder_cost is None else max_cost + encoder_cost
+    notes = [*key_notes([*thinking_of, encoder or ""]), *window_warnings(thinking_of, sizes.longest_beginning)]
     return RunPlan(
         protocol=protocol,
         agents=tuple(agent.model_copy(update={"model": models[agent.id]}) for agent in agents),
@@ -252,7 +243,7 @@ def make_plan(
         encoder=paid_encoder,
         unspent_keys=choice.unspent_keys,
         detail=detail,
-        details=window_warnings(thinking_of, sizes.longest_beginning),
+        details=notes,
         replies=sizes.describe_reply(limits) + thinking_words(thinking, thinking_of),
     )
 
@@ -429,6 +420,7 @@ def cost_json(plan: RunPlan) -> dict[str, object]:
         "most_money": None if plan.programs else plan.max_cost,
         "paid": list(plan.paid),
         "programs": plan.programs,
+        "withheld_keys": key_notes(plan.models),
     }
 
 

@@ -132,7 +132,7 @@ def _setting_value(cls: type[Protocol], field: str, value: object, option: str) 
 
 def run(cls: type[Protocol], request: NewSessionRequest, settings: Mapping[str, object]) -> int:
     """Run a protocol; return the exit code. Raises `UserError` before anything is spent."""
-    config = load_config(env_file=request.env_file)
+    config = load_config(env_file=request.env_file, named=request.endpoints_named)
     target = None
     if isinstance(request, TargetRequest):
         check_output(cls.report, request)
@@ -299,7 +299,7 @@ def _encoder(protocol: Protocol, request: NewSessionRequest) -> MiniLM | Provide
 
 def resume_session(request: ResumeRequest) -> int:
     """Resume a session; recorded calls are not paid for again."""
-    config = load_config(env_file=request.env_file)
+    config = load_config(env_file=request.env_file, named=request.endpoints_named)
     with user_store() as store:
         session = find_session(store, request.id)
         events = store.read(session)

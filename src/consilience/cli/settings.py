@@ -12,7 +12,8 @@ children = 4
 free = true                                 # or its prices; also context_window, thinks, key_variable
 
 A directory may come from another person, so its file cannot approve spending: what it declares of endpoints is ignored, and it can
-lower `confirm_above` but not raise it.
+lower `confirm_above` but not raise it. An endpoint that only its `model` names gets no key, and its `model` must not be a program
+or a workspace.
 """
 
 from __future__ import annotations
@@ -38,8 +39,16 @@ from consilience.domain.messages import FILE, NAMES, NO_OPTION, OptionName
 from consilience.domain.paths import check_home, home_dir, read_bounded_text
 from consilience.domain.validation import similar_names
 from consilience.engine.protocol import Protocol, installed_protocols
-from consilience.models.endpoints import MAX_DOLLARS, configure_endpoints, is_amount, read_declaration
+from consilience.models.endpoints import (
+    MAX_DOLLARS,
+    configure_endpoints,
+    is_amount,
+    name_endpoints,
+    read_declaration,
+)
+from consilience.models.program import without_secret
 from consilience.models.providers import Declaration
+from consilience.models.registry import Choice, alternatives, choose, is_program, is_workspace
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -76,8 +85,11 @@ def user_config_dir() -> Path:
     return Path(platformdirs.user_config_dir("consilience", appauthor=False))
 
 
-def load_config(*, tell: bool = True, env_file: Path | None = None) -> Config:
+def load_config(*, tell: bool = True, env_file: Path | None = None, named: Sequence[str] = ()) -> Config:
     """Read `env_file`, then both configuration files, and apply what it declares of endpoints. With `tell`, report ignored keys.
+
+    `named` are the names of models on the command line. Only they, the environment and the user's own file name endpoints that may
+    have a key.
 
     Raises `SettingsError` naming file and key, and for a data directory of another user.
     """
@@ -103,11 +115,13 @@ def load_config(*, tell: bool = True, env_file: Path | None = None) -> Config:
                 continue
             if key == "model":
                 model, model_file = str(value), path
+                named = [*named, model] if is_own(path) else named
             else:
                 confirm_above = float(value) if is_own(path) else min(float(value), confirm_above)
         if tell and (ignored := ignored_words(path, content, confirm_above)):
             print(f"{path}: {ignored}", file=sys.stderr)
     configure_endpoints(endpoints)
+    name_endpoints(named, complete=True)
     return Config(model, model_file, confirm_above, tables)
 
 
@@ -124,6 +138,27 @@ def ignored_words(path: Path, content: Mapping[str, object], confirm_above: floa
     raised = isinstance(limit, float) and limit > confirm_above
     keys = [*(["[endpoints]"] if ENDPOINTS in content else []), *(["a higher confirm_above"] if raised else [])]
     return f"{' and '.join(keys)} ignored; only {config_files()[1]} may set that" if keys else ""
+
+
+def default_model(config: Config) -> Choice:
+    """Return the model used if the command line names none; the reason names the configuration file, if it decided.
+
+    Raises `SettingsError` for a program or a workspace in a directory's file, which may come from another person: a program runs
+    with the user's rights, and `--yes` agrees only to the cost.
+    """
+    choice = choose(os.environ, {"model": config.model} if config.model else {})
+    if config.model_file is None or os.environ.get("CONSILIENCE_MODEL", "").strip():
+        return choice
+    links = alternatives(choice.name)
+    kind = "program" if any(map(is_program, links)) else "workspace" if any(map(is_workspace, links)) else ""
+    if kind and not is_own(config.model_file):
+        option = f"--model '{'exec:COMMAND' if kind == 'program' else 'workspace:DIR'}'"
+        raise SettingsError(
+            f"the configuration of the current directory must not name a {kind}: {without_secret(choice.name)}",
+            where=f"{config.model_file.absolute()}, key 'model'",
+            do=f"If you trust it, give {option}, set CONSILIENCE_MODEL, or move the line to {config_files()[1]}.",
+        )
+    return Choice(choice.name, f"{config.model_file} names it", choice.unspent_keys)
 
 
 def read_config(path: Path) -> dict[str, str | float | dict[str, object]]:

@@ -107,6 +107,14 @@ def of_persona(error: UserError, agent: Agent, way: str) -> UserError:
     )
 
 
+def model_names(models: object) -> list[str]:
+    """Return the names among `Models` or an encoder; the caller's objects have none."""
+    if isinstance(models, str):
+        return [models]
+    given = models.values() if isinstance(models, Mapping) else models if isinstance(models, list | tuple) else ()
+    return [name for name in given if isinstance(name, str)]
+
+
 def models_by_agent(agents: Sequence[Agent], models: Models) -> dict[str, SeatModel]:
     """Return the model of each agent, service seats last. Raises `SettingsError` if an agent has none, or an id is unknown."""
     agents = in_dealing_order(agents)

@@ -172,7 +172,7 @@ class ProviderEncoder:
             result = await self._embedder.embed_documents(list(texts))
         except Exception as error:
             account = self._policy.account
-            variables = ModelFacts(self.name).key_variables
-            keys = [key for variable in variables if (key := os.environ.get(variable))]
-            raise translate(error, account, lambda text: scrub(text, keys), variables) from None
+            facts = ModelFacts(self.name)
+            keys = [key for variable in facts.key_variables if (key := os.environ.get(variable))]
+            raise translate(error, account, lambda text: scrub(text, keys), facts.key_advice) from None
         return [list(vector) for vector in result.embeddings]

@@ -1,7 +1,10 @@
 """OpenAI-compatible endpoints: named by their address (`http://HOST:PORT/v1#MODEL`, also with https), or servers on this machine.
 
-An address may lead anywhere. A provider's key is sent to it only if the host is that provider's, and its price is unknown unless
-configured, on loopback too, where a proxy may spend real money.
+An address may lead anywhere, so its price is unknown unless configured, on loopback too, where a proxy may spend real money.
+
+The user's key is sent to an endpoint only if the user has named it: on the command line, in the environment, in their own
+configuration or in a program. Other names may be another person's: those in the configuration of a directory, in a panel's file and
+in the journal. Such an endpoint is asked without a key. The key of a known provider is sent only to that provider's own host.
 
 Servers on this machine are found by probing: only loopback addresses, without proxies and keys. On ports that other programs use
 too, the server must identify itself: a gateway there might spend money.
@@ -9,13 +12,13 @@ too, the server must identify itself: a gateway there might spend money.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
+from typing import TYPE_CHECKING, NoReturn, TypeVar, get_args
 from urllib.parse import SplitResult, urlsplit
 
 from consilience.domain.errors import SettingsError, UnknownName
@@ -31,7 +34,9 @@ from consilience.models.providers import (
     is_endpoint,
     key_variables,
     provider_at,
+    valid_key_advice,
 )
+from consilience.models.server_models import PROBE_SECONDS, answers_within, chat_models, list_models
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -55,6 +60,36 @@ MAX_DOLLARS = 1_000_000
 """Max amount, and max price per million tokens."""
 
 _configured: dict[str, Declaration] = {}
+
+
+@dataclass
+class _NamedEndpoints:
+    addresses: set[str] = field(default_factory=set)
+    complete: bool = False
+
+
+_named = _NamedEndpoints()
+
+
+def name_endpoints(names: Iterable[str], *, complete: bool = False) -> None:
+    """Record that the user or the program has named the endpoints among these models, which may therefore have the key.
+
+    With `complete`, no other endpoint is named in this process: the names replace earlier ones, and later calls without `complete`
+    have no effect. The command line says so, because the engine then gets names from files and from the journal too.
+    """
+    if complete:
+        _named.addresses.clear()
+        _named.complete = True
+    elif _named.complete:
+        return
+    _named.addresses.update(address for name in names for address in addresses_in(name))
+
+
+def may_have_key(address: str) -> bool:
+    """Return whether a key may be sent to an address: to a known provider's own host, which gets that provider's key, and to an
+    endpoint that the command line, the environment, the user's own configuration or the program names.
+    """
+    return provider_at(address) is not None or address in _named.addresses or address in addresses()
 
 
 def configure_endpoints(declarations: Mapping[str, Declaration]) -> None:
@@ -266,8 +301,28 @@ def endpoint_keys(address: str, model: str = "") -> tuple[str, ...]:
 
 
 def endpoint_key(address: str, model: str = "") -> str | None:
-    """Return the key to send to an address, if it is set."""
+    """Return the key to send to an address, if it is set and the address may have it."""
+    if not may_have_key(address):
+        return None
     return next((key for variable in endpoint_keys(address, model) if (key := os.environ.get(variable))), None)
+
+
+def key_advice(address: str, model: str) -> str:
+    """Return what to do if an endpoint does not accept the key, or got none because the user has not named it."""
+    if may_have_key(address):
+        return valid_key_advice(endpoint_keys(address, model))
+    return (
+        f"No key is sent to {address}, which you have not named. If it may have your key, give --key-to "
+        f'{shlex.quote(address)}, or write key_variable = "{ENDPOINT_KEY_VARIABLE}" below [endpoints."{address}"] into your own '
+        "consilience.toml (consilience doctor shows its path); in Python call consilience.configure_endpoint."
+    )
+
+
+def named_only_here(names: Iterable[str]) -> list[str]:
+    """Return the addresses among `names` that get a key only because they are among them, each once."""
+    found = dict.fromkeys(address for name in names for address in addresses_in(name))
+    known = addresses()
+    return [a for a in found if a not in known and provider_at(a) is None and endpoint_key(a) is not None]
 
 
 def answering_name(name: str, model: str) -> str:
@@ -303,11 +358,13 @@ def addresses(environ: Mapping[str, str] | None = None) -> list[str]:
     """Return the addresses that are configured or in the environment, each once."""
     environ = os.environ if environ is None else environ
     named = [environ.get("OPENAI_BASE_URL", ""), *_configured, *environ.get(FREE_VARIABLE, "").split(",")]
-    return list(dict.fromkeys(normalize_address(name.partition("#")[0]) for name in named if name.strip()))
+    known = [normalize_address(name.partition("#")[0]) for name in named if name.strip()]
+    return list(dict.fromkeys([*known, *addresses_in(environ.get("CONSILIENCE_MODEL", ""))]))
 
 
-PROBE_SECONDS = 0.3
-_MAX_LISTING_BYTES = 1_000_000
+def addresses_in(name: str) -> list[str]:
+    """Return the addresses in the name of a model, which may be a chain `A|B`."""
+    return [normalize_address(link.partition("#")[0]) for link in name.split("|") if is_endpoint(link)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,99 +427,11 @@ def probe(environ: Mapping[str, str], seconds: float = PROBE_SECONDS) -> Discove
     """
     urls = {provider: base_url(provider, environ) for provider in SERVERS}
     local_urls = {provider: url for provider, url in urls.items() if is_loopback(url)}
-    answers = _answers_within(
-        seconds, {provider: partial(_models, SERVERS[provider], url, seconds) for provider, url in local_urls.items()}
+    answers = answers_within(
+        seconds,
+        {provider: partial(chat_models, SERVERS[provider], url, seconds) for provider, url in local_urls.items()},
     )
     for provider, server in SERVERS.items():
         if models := answers.get(provider):
             return DiscoveredServer(provider, server, urlsplit(urls[provider]).netloc.rpartition("@")[2], models)
     return None
-
-
-def _answers_within(seconds: float, questions: Mapping[str, Callable[[], T]]) -> dict[str, T]:
-    """Ask side by side, in threads, since looking up a name has no timeout of its own. A question that raises has no answer."""
-    import threading
-    import time
-
-    answers: dict[str, T] = {}
-
-    def ask(name: str, question: Callable[[], T]) -> None:
-        with contextlib.suppress(Exception):  # another program listens there
-            answers[name] = question()
-
-    threads = [threading.Thread(target=ask, args=item, daemon=True) for item in questions.items()]
-    until = time.monotonic() + seconds
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
-    return dict(answers)
-
-
-def _models(server: Server, url: str, seconds: float) -> tuple[str, ...]:
-    """Return the chat models that the server at `url` lists. Raises any exception."""
-    status, listing = _get(url, server.path, seconds)
-    if status != 200:
-        return ()
-    entries = listing.get("models" if server.path == "/api/tags" else "data", [])
-    names = [
-        str(entry.get("name") or entry.get("id") or "")
-        for entry in entries
-        if not server.owner or entry.get("owned_by") == server.owner
-    ]
-    return tuple(name for name in names if name and _chats_here(name))
-
-
-def _get(url: str, path: str, seconds: float, key: str | None = None) -> tuple[int, Any]:
-    """GET `path` at the host of `url`. Returns status and JSON body (None unless the status is 200)."""
-    import http.client
-    import json
-
-    parts = urlsplit(url)
-    connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = connect(parts.hostname or "127.0.0.1", parts.port, timeout=seconds)
-    try:
-        bearer = {"Authorization": f"Bearer {key}"} if key else {}
-        connection.request("GET", path, headers={"Accept": "application/json", **bearer})
-        response = connection.getresponse()
-        return response.status, json.loads(response.read(_MAX_LISTING_BYTES)) if response.status == 200 else None
-    finally:
-        connection.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """The models that an endpoint lists."""
-
-    models: tuple[str, ...] = ()
-    problem: str = ""
-    """Why there are none, in a few words."""
-
-
-def list_models(url: str, seconds: float, key: str | None = None) -> Listing:
-    """List the models of any OpenAI-compatible endpoint. Blocks for at most `seconds`; never raises."""
-    answers = _answers_within(seconds, {url: partial(_listing, url, seconds, key)})
-    return answers.get(url, Listing(problem=f"does not answer within {seconds:g} s"))
-
-
-def _listing(url: str, seconds: float, key: str | None) -> Listing:
-    try:
-        status, body = _get(url, f"{urlsplit(url).path.rstrip('/')}/models", seconds, key)
-        if status != 200:
-            refusal = "does not accept the key" if key else "wants a key"
-            problem = refusal if status in (401, 403) else "lists no models"
-            return Listing(problem=f"answers, but {problem} (HTTP {status})")
-        models = tuple(str(entry["id"]) for entry in body["data"])
-    except TimeoutError:
-        return Listing(problem=f"does not answer within {seconds:g} s")
-    except OSError as error:
-        return Listing(problem=f"does not answer ({error.strerror or type(error).__name__})")
-    except Exception:  # not HTTP, not JSON, or another structure
-        return Listing(problem="answers, but lists no models")
-    return Listing(models, "" if models else "answers, but lists no models")
-
-
-def _chats_here(name: str) -> bool:
-    """Whether a model is neither an embedding model nor one that the server passes on to its maker's cloud."""
-    plain = name.lower()
-    return "embed" not in plain and not plain.startswith(("bge-", "all-minilm")) and not plain.endswith("-cloud")

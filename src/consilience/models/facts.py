@@ -27,6 +27,7 @@ from consilience.models.providers import (
     is_own_host,
     key_variables,
     provider_at,
+    valid_key_advice,
 )
 from consilience.models.weights import CONTEXT_TOKENS, MINILM
 
@@ -178,6 +179,20 @@ class ModelFacts:
         if is_endpoint(self.name):
             return endpoints.endpoint_keys(self.address or "", self.model)
         return key_variables(self.provider)
+
+    @property
+    def key_advice(self) -> str:
+        """What to do if the key is not accepted."""
+        if is_endpoint(self.name):
+            return endpoints.key_advice(self.address or "", self.model)
+        return valid_key_advice(self.key_variables)
+
+    @property
+    def withheld_key(self) -> str:
+        """That a key is set which is not sent to this endpoint, and what to do. Empty if that is not so."""
+        if not is_endpoint(self.name) or endpoints.may_have_key(self.address or ""):
+            return ""
+        return self.key_advice if any(self.environ.get(variable) for variable in self.key_variables) else ""
 
     @property
     def missing_key(self) -> str:

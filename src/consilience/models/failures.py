@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Literal
@@ -18,7 +18,7 @@ from consilience.domain.errors import (
     Timeout,
     Unreachable,
 )
-from consilience.models.providers import key_variables
+from consilience.models.providers import key_variables, valid_key_advice
 
 if TYPE_CHECKING:
     from pydantic_ai.exceptions import ModelAPIError
@@ -69,11 +69,9 @@ def _http_date(value: str | None) -> datetime | None:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def translate(
-    error: Exception, account: str, clean: Callable[[str], str], keys: Sequence[str] | None = None
-) -> ProviderError:
-    """Return the `ProviderError` for an exception of a request. `clean` removes keys from a text. `keys` are the variables of the
-    key, by default the account's.
+def translate(error: Exception, account: str, clean: Callable[[str], str], key_advice: str = "") -> ProviderError:
+    """Return the `ProviderError` for an exception of a request. `clean` removes keys from a text. `key_advice` is what to do if the
+    key is not accepted, by default to set the account's.
 
     An exception of no known category becomes a `ServerError`: a library could not read the reply.
     """
@@ -81,7 +79,7 @@ def translate(
 
     if isinstance(error, ProviderError):
         return error
-    detail = _Detail(account, clean, key_variables(account) if keys is None else keys)
+    detail = _Detail(account, clean, key_advice or valid_key_advice(key_variables(account)))
     if (unreadable := _unreadable(error)) is not None:
         return Rejected(detail("the reply was not read", str(unreadable), "Check the address of the server."))
     if isinstance(error, library.ContentFilterError):
@@ -137,10 +135,10 @@ def _connection_failed(error: BaseException, message: str, detail: _Detail) -> U
 class _Detail:
     """Builds the text of an error: account, failure, the provider's message shortened, advice."""
 
-    def __init__(self, account: str, clean: Callable[[str], str], keys: Sequence[str]) -> None:
+    def __init__(self, account: str, clean: Callable[[str], str], key_advice: str) -> None:
         self.account = account
         self._clean = clean
-        self.key_advice = f"Set {' or '.join(keys)} to a valid key." if keys else "Give the server's key."
+        self.key_advice = key_advice
 
     def __call__(self, fault: str, message: str = "", do: str = "") -> str:
         message = self._clean(" ".join(_beginning(message).split()))

@@ -103,7 +103,7 @@ class ProviderModel:
                 failure = (
                     None
                     if learned and retry_allowed()
-                    else translate(error, self.account, self._scrub, self._facts.key_variables)
+                    else translate(error, self.account, self._scrub, self._facts.key_advice)
                 )
             else:
                 return self._completion(response, sent)

@@ -195,6 +195,11 @@ def key_variables(account: str) -> tuple[str, ...]:
     return (ENDPOINT_KEY_VARIABLE,) if is_endpoint(account) else find_provider(account.partition("@")[0]).keys
 
 
+def valid_key_advice(variables: Sequence[str]) -> str:
+    """Return what to do if a key from one of these variables is not accepted."""
+    return f"Set {' or '.join(variables)} to a valid key." if variables else "Give the server's key."
+
+
 def account_of(provider: str) -> str:
     """Return the provider whose rate limit and prices a provider shares: its own name, as a rule."""
     return find_provider(provider).account or provider

@@ -1,0 +1,146 @@
+"""Programs that the file of a directory names: the real command in directories of other people.
+
+A program leaves a file if it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+from pathlib import Path
+
+import pytest
+
+from cli.loopback import command
+from cli.test_privacy import PYTHONPATH
+from cli.town import Cli, recorded
+
+QUESTION = "Should the market be daily?"
+SOLO = ("solo", QUESTION)
+
+
+@pytest.fixture
+def env(home: Path, here: Path) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH, "CONSILIENCE_HOME": str(home), "HOME": str(here)}
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    return tmp_path / "it-ran"
+
+
+@pytest.fixture
+def program(marker: Path) -> str:
+    return f"exec:sh -c {shlex.quote(f'cat > {marker}; echo Yes.')}"
+
+
+def names(directory: Path, model: str) -> None:
+    """Write a configuration file that names a model."""
+    (directory / "consilience.toml").write_text(f"model = {json.dumps(model)}\n")
+
+
+@pytest.mark.parametrize("form", ["{}", "  {}", "http://127.0.0.1:9/v1#m|{}", "local | \t{}", "{}|local"])
+@pytest.mark.parametrize(
+    "run",
+    [
+        (*SOLO, "--yes"),
+        (*SOLO, "--max-cost", "1"),
+        (*SOLO, "--yes", "--panel", "auto"),
+        ("emergence", QUESTION, "--yes", "--agent", "L2N1=http://127.0.0.1:9/v1#m"),
+        ("propose", QUESTION, "--yes"),
+        ("compare", QUESTION, "--protocols", "solo", "--yes"),
+        ("review", "code.py", "--yes"),
+        (*SOLO, "--dry-run"),
+    ],
+)
+def test_program_of_a_directory_is_refused_before_the_run(
+    cli: Cli, here: Path, home: Path, marker: Path, program: str, run: tuple[str, ...], form: str
+) -> None:
+    (here / "code.py").write_text("def first(values):\n    return values[1]\n")
+    names(here, form.format(program))
+    done = cli(*run)
+    assert done.exit_code == 2
+    assert "the configuration of the current directory must not name a program: " in done.stderr
+    assert program in done.stderr
+    assert f"Where: {here / 'consilience.toml'}, key 'model'." in done.stderr
+    assert "give --model 'exec:COMMAND', set CONSILIENCE_MODEL, or move the line to " in done.stderr
+    assert str(home / "consilience.toml") in done.stderr
+    assert (recorded(), marker.exists()) == ([], False)
+
+
+def test_real_command_does_not_run_a_program_of_a_directory(
+    env: dict[str, str], here: Path, marker: Path, program: str
+) -> None:
+    names(here, program)
+    refused = command(*SOLO, "--yes", "--json", env=env, cwd=here)
+    assert refused.returncode == 2
+    assert "must not name a program" in json.loads(refused.stdout)["what"]
+    doctor = command("doctor", env=env, cwd=here)
+    assert doctor.returncode == 2
+    assert "NOT USABLE: the configuration of the current directory must not name a program" in doctor.stdout
+    assert not marker.exists()
+
+
+def test_program_of_a_directory_is_refused_on_a_terminal(
+    cli: Cli, here: Path, marker: Path, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consilience.cli.plan.can_confirm", lambda: True)
+    names(here, program)
+    refused = cli(*SOLO, input="y\n")
+    assert (refused.exit_code, marker.exists()) == (2, False)
+    assert "must not name a program" in refused.stderr
+
+
+@pytest.mark.parametrize("way", ["--model", "--agent", "CONSILIENCE_MODEL", "env file", "own file", "link to own file"])
+def test_program_that_the_user_names_runs(
+    way: str, env: dict[str, str], here: Path, home: Path, marker: Path, program: str
+) -> None:
+    names(here, "exec:false")
+    run = [*SOLO, "--yes"]
+    if way.startswith("--"):
+        run += [way, program if way == "--model" else f"S1={program}"]
+    elif way == "CONSILIENCE_MODEL":
+        env[way] = program
+    elif way == "env file":
+        (here / "my.env").write_text(f"CONSILIENCE_MODEL={program}\n")
+        run += ["--env-file", "my.env"]
+    else:
+        names(home, program)
+        (here / "consilience.toml").unlink()
+        if way.startswith("link"):
+            (here / "consilience.toml").symlink_to(home / "consilience.toml")
+    done = command(*run, env=env, cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert marker.exists()
+
+
+def test_workspace_of_a_directory_is_refused(cli: Cli, here: Path) -> None:
+    assert cli("workspace", "new", "shop").exit_code == 0
+    before = sorted(path for path in here.rglob("*"))
+    names(here, "workspace:shop")
+    refused = cli(*SOLO, "--yes")
+    assert refused.exit_code == 2
+    assert "must not name a workspace: workspace:shop" in refused.stderr
+    (here / "consilience.toml").unlink()
+    assert sorted(path for path in here.rglob("*")) == before
+    assert recorded() == []
+
+
+def test_recorded_program_needs_consent_that_names_it(
+    env: dict[str, str], here: Path, marker: Path, program: str
+) -> None:
+    """A journal is the user's own, so `--yes` is enough."""
+    kill = {"CONSILIENCE_FAULT": "after_commit@leaf_respond/1#2"}
+    tree = ("emergence", QUESTION, "--children", "2", "--max-rounds", "1")
+    begun = command(*tree, "--yes", "--model", program, env={**env, **kill}, cwd=here)
+    assert begun.returncode == -signal.SIGKILL, begun.stderr
+    marker.unlink(missing_ok=True)
+    for again in (("resume", "last"), ("fork", "last", "--at", "0")):
+        refused = command(*again, env=env, cwd=here)
+        assert refused.returncode == 2
+        assert f"{program} may spend money of its own" in refused.stderr
+        assert not marker.exists()
+    assert command("resume", "last", "--yes", env=env, cwd=here).returncode == 0
+    assert marker.exists()
