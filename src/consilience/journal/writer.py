@@ -145,9 +145,7 @@ class Writer:
                 loop.call_soon_threadsafe(_resolve, calls, futures, self._error)
 
 
-def _resolve(
-    notices: Sequence[Notice], futures: Sequence[asyncio.Future[None]], error: Exception | None
-) -> None:
+def _resolve(notices: Sequence[Notice], futures: Sequence[asyncio.Future[None]], error: Exception | None) -> None:
     for _, notify, event in notices:
         notify(event)
     for future in futures:

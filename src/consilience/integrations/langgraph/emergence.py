@@ -32,7 +32,7 @@ from consilience.journal.open_store import opened
 from consilience.journal.store import Store
 from consilience.protocols._common.trees import ROOT
 from consilience.protocols.emergence import Emergence, EmergenceReport
-from consilience.protocols.emergence.report import Round, agent_state, round_of
+from consilience.protocols.emergence.report import Round, agent_state, rounds_of
 from consilience.protocols.emergence.turns import restore_rounds
 
 if TYPE_CHECKING:
@@ -240,9 +240,7 @@ class _PhaseVisit:
         moments = [*ahead, *map(self._made_at, events)]
         check = course.checks[-1] if course.checks else None
         return RecordedRounds(
-            rounds=tuple(
-                round_of(started.agents, self.protocol.threshold, course, n) for n in range(1, len(course.rounds) + 1)
-            ),
+            rounds=tuple(rounds_of(started.agents, self.protocol.threshold, course)),
             met=check is not None and check.met,
             another=any((self.here[0] + 1, 0) <= moment < END for moment in moments),
             report=report,

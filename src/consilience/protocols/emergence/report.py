@@ -20,7 +20,7 @@ from consilience.domain.sections import Block, Item, Paragraph, Presentation, Se
 from consilience.domain.topology import Topology
 from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
-from consilience.engine.similarity import jaccard
+from consilience.engine.similarity import set_jaccard, token_set
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import (
     NO_POSITION,
@@ -297,7 +297,10 @@ async def conclude(
     objections = objection_fates(run.book.raised, run.book.met, session.shown())
     answer = answer_fields(session, run, run.failures, run.closing)
     answer_changes = tuple(_answer_changes(session, run))
-    rounds = tuple(round_of(session.agents, threshold, run, n) for n in range(1, len(run.rounds) + 1))
+    agents, topology, sources = session.agents, session.topology, [document.text for document in session.sources]
+    rounds, metrics = await session.compute(
+        lambda: (tuple(rounds_of(agents, threshold, run)), _metrics(topology, run, sources))
+    )
     scores = tuple(r.convergence_score for r in rounds[1:])
     _warn(session, run, scores)
     if has_ballots and run.closing and positions.position is None:
@@ -306,8 +309,6 @@ async def conclude(
     laterals = sum(turn.lateral_response is not None for _, turn in turns)
     revised = Counter(agent for agent, turn in turns if turn.revised)
     rate = revised.total() / laterals if laterals else None
-    sources = [document.text for document in session.sources]
-    metrics = await session.compute(lambda: _metrics(session.topology, run, sources))
     failed_reviews = [f"no reply in self-review {loop.index}" for loop in run.loops if loop.after is None]
     is_unread = not laterals and any("/lateral/" in failure.key for failure in run.failures)
     unread = ("no agent read the texts of its siblings",) if is_unread else ()
@@ -361,33 +362,36 @@ def _first_results(session: Session, run: EmergenceRun) -> list[Reply[object] | 
     return first_results((turn.response, turn.failures) for turn in turns)
 
 
-def round_of(agents: Sequence[Agent], threshold: float, run: EmergenceRun, n: int) -> Round:
-    """Return the n-th round, from 1."""
-    turns = run.rounds[n - 1]
-    before = run.rounds[n - 2] if n > 1 else {}
-    sent = run.nudges[n] if n < len(run.nudges) else {}
-    check = run.checks[n - 1] if n <= len(run.checks) else None
-    rounds: dict[str, AgentRound] = {}
-    for agent in agents:
-        turn = turns.get(agent.id)
-        if turn is None:
-            continue
-        earlier = before[agent.id].text if agent.id in before else None
-        comparable = earlier is not None and turn.text is not None and turn.replied
-        similarity = jaccard(earlier.text, turn.text.text) if comparable and earlier and turn.text else None
-        rounds[agent.id] = AgentRound(
-            role=agent.role,
-            perspective=agent.persona or agent.perspective,
-            response=_text(turn.response) or _text(turn.before or (None if turn.failures else turn.text)),
-            lateral_response=_text(turn.lateral),
-            revised=turn.revised,
-            signal_sent=_text(sent.get(agent.id)),
-            signal_received=_text(turn.nudge),
-            stance="changed" if turn.changed else turn.stance,
-            similarity=similarity,
-            converged=similarity is not None and similarity >= threshold,
-        )
-    return Round(round=n, agents=rounds, convergence_score=check.score if check else None)
+def rounds_of(agents: Sequence[Agent], threshold: float, run: EmergenceRun) -> Iterator[Round]:
+    """Yield the rounds of a run in order."""
+    words: dict[str, frozenset[str]] = {}
+    for n, turns in enumerate(run.rounds, 1):
+        earlier_words, words = words, {}
+        sent = run.nudges[n] if n < len(run.nudges) else {}
+        check = run.checks[n - 1] if n <= len(run.checks) else None
+        rounds: dict[str, AgentRound] = {}
+        for agent in agents:
+            turn = turns.get(agent.id)
+            if turn is None:
+                continue
+            similarity = None
+            if turn.text is not None:
+                words[agent.id] = token_set(turn.text.text)
+                if turn.replied and agent.id in earlier_words:
+                    similarity = set_jaccard(earlier_words[agent.id], words[agent.id])
+            rounds[agent.id] = AgentRound(
+                role=agent.role,
+                perspective=agent.persona or agent.perspective,
+                response=_text(turn.response) or _text(turn.before or (None if turn.failures else turn.text)),
+                lateral_response=_text(turn.lateral),
+                revised=turn.revised,
+                signal_sent=_text(sent.get(agent.id)),
+                signal_received=_text(turn.nudge),
+                stance=turn.declared,
+                similarity=similarity,
+                converged=similarity is not None and similarity >= threshold,
+            )
+        yield Round(round=n, agents=rounds, convergence_score=check.score if check else None)
 
 
 def _text(reply: Reply[object] | None) -> str | None:

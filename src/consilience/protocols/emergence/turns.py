@@ -193,10 +193,10 @@ class Turn:
         return declared_stance(last.value) if last is not None else None
 
     @property
-    def changed(self) -> bool:
-        """Whether any of its replies of the round declares a change."""
-        replies = (reply for reply in (self.response, self.lateral) if reply is not None)
-        return any(declared_stance(reply.value) == "changed" for reply in replies)
+    def declared(self) -> Stance | None:
+        """What it declares of the round: changed if any reply says so, else what the last one says."""
+        stances = [declared_stance(reply.value) for reply in (self.response, self.lateral) if reply is not None]
+        return "changed" if "changed" in stances else stances[-1] if stances else None
 
     @property
     def kept(self) -> bool:
