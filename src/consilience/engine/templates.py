@@ -69,17 +69,10 @@ class Templates:
                 where=f"{name}.j2",
                 do=f"Add it beside the protocol's class. There are: {', '.join(self.sources)}.",
             )
-        for value, given in values.items():
-            try:
-                hash(given)
-            except TypeError as error:
-                raise ProtocolViolation(
-                    f"the value {value!r} of the prompt {name!r} is mutable ({error}). Pass a tuple in place of a list or set, "
-                    "and a tuple of pairs or a frozen object in place of a dict"
-                ) from None
         try:
             return _rendered(self.sources[name], tuple(sorted(values.items())))
         except Exception as error:  # filters and operators raise what they like
+            _check_hashable(name, values)
             kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
             where = self.directory / f"{name}.j2" if self.directory and name in self.replaced else f"{name}.j2"
             fork = f"consilience fork {self.session} --at end --prompts {self.directory or 'DIR'}"
@@ -89,6 +82,18 @@ class Templates:
                 where=str(where),
                 do=f"Fix the file.{fork}",
             ) from error
+
+
+def _check_hashable(name: str, values: Mapping[str, object]) -> None:
+    """Raise `ProtocolViolation` for a value by which a rendered text cannot be kept."""
+    for value, given in values.items():
+        try:
+            hash(given)
+        except TypeError as error:
+            raise ProtocolViolation(
+                f"the value {value!r} of the prompt {name!r} is mutable ({error}). Pass a tuple in place of a list or set, "
+                "and a tuple of pairs or a frozen object in place of a dict"
+            ) from None
 
 
 def load(cls: type, override: Path | None = None, detail: Detail = "full") -> Templates:
