@@ -93,7 +93,7 @@ async def test_related_question_of_the_single_call_counts_neither_as_named_nor_m
     assert (single.named, single.touched) == ({"thread-1": None}, {"thread-1": 2})
     assert "the debate added crux 1, where it asks something else about the same subject" in report.added
     text = report.markdown()
-    assert "Is the old system too slow? — on the subject of crux 1, and another question" in text
+    assert "Is the old system too slow? — on the subject of crux 1, but a different question" in text
     assert "It did not name" not in text
 
 
