@@ -289,7 +289,9 @@ async def test_vote_shows_answers_without_a_match() -> None:
     report, _ = await vote(Vote(votes=4, answer_pattern="Answer: ([AB])"), replies)
     text = markdown(report)
     section = text.split("### Answers without a match")[1].split("\n## ")[0]
-    assert "“Neither can be had without the other.” — *respondent (V3)* Its last line: “Answer: both of them”" in section
+    assert (
+        "“Neither can be had without the other.” — *respondent (V3)* Its last line: “Answer: both of them”" in section
+    )
     assert "“I abstain.” — *respondent (V4)*" in section
     assert "wind" not in section
     report, _ = await vote(Vote(votes=4, answer_pattern="Answer: (C)"), replies)
