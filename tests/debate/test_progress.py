@@ -56,6 +56,8 @@ async def test_progress_of_an_unfinished_debate_has_threads_with_stages_and_mess
     assert "crux lock" in views["threads"]
     assert "Would queues lose orders at the peak?" in views["threads"]
     assert "A2 advocate of change (A) claims" in views["transcript"]
+    assert "commits (yes)" in views["transcript"]
+    assert "COMMIT_POSITION" not in views["transcript"], "the move is named before the text"
     assert "accurate" in views["steelmen"]
     (column,) = shown.columns
     assert column.badge == "crux lock"
