@@ -10,9 +10,11 @@ from typing import Any
 import consilience
 from consilience import Limits, StopReason
 from consilience.domain.outcome import SpendingLimits
+from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.debate import Debate, DebateReport
 from consilience.testing import ScriptedModel
+from kit import runner
 from kit.debating import Answer, Debaters, number_of
 
 
@@ -73,6 +75,17 @@ async def test_single_call_is_compared_with_the_debate_in_every_format() -> None
         assert "asks the same as crux 1" in section
         assert "on the subject of no crux" in section
         assert "Alone: single_call in single" in section
+
+
+async def test_fork_that_inherits_calls_reports_no_tokens_that_it_did_not_count() -> None:
+    store, model = SqliteStore(":memory:"), ScriptedModel(Debaters())
+    parent = await runner.start(TASK, Debate(debaters=3, as_is=True), models=model, store=store, session="p")
+    assert "| tokens | not known" not in parent.markdown()
+    fork = await runner.fork("p", store=store, models=model, session="f", at="end")
+    assert fork.ledger.actual.inherited > 0
+    section = fork.markdown().split("Compared with one call")[1]
+    assert "| tokens | not known: it inherited or reused calls | " in section
+    assert "| cost |" not in section
 
 
 async def test_crux_not_named_by_the_single_call_is_reported_as_added() -> None:

@@ -277,9 +277,8 @@ def _figures(report: DebateData) -> Iterator[KeyFigure]:
     yield KeyFigure(
         name="Crux locks", value=f"{metrics.crux_lock_successes} of {plural(metrics.crux_lock_attempts, 'attempt')}"
     )
-    yield KeyFigure(
-        name="Time horizons", value=f"{metrics.horizon_mismatches} mismatches, {metrics.horizon_alignments} aligned"
-    )
+    differed = "differed once" if metrics.horizon_mismatches == 1 else f"differed {metrics.horizon_mismatches} times"
+    yield KeyFigure(name="Time horizons", value=f"{differed}, aligned {metrics.horizon_alignments}")
     if report.primary_crux:
         yield KeyFigure(name="Primary crux", value=f"{thread_name(report.primary_crux)}, {report.primary_crux_reason}")
 
