@@ -364,7 +364,7 @@ def test_fork_that_would_make_no_call_is_an_error_that_says_what_to_change(
 def test_session_that_ran_out_of_steps_names_the_fork_that_goes_on(cli: Cli, town: Town) -> None:
     stopped = cli("emergence", TASK, "--model", MODEL, "--max-rounds", "1")
     id = recorded()[-1]
-    way = f"To go on for more rounds than 1: `consilience fork {id} --at end --set max_rounds=N`."
+    way = f"To go on beyond 1 round: `consilience fork {id} --at end --set max_rounds=N`."
     assert stopped.stdout.rstrip().endswith(way)
     assert cli("show", id).stdout.rstrip().endswith(way)
     town.requests.clear()

@@ -24,10 +24,10 @@ def test_dry_run_names_the_replaced_templates(cli: Cli, town: Town, own: Path) -
     (own / "leaf_respond.j2").write_text("{{ seat }} Be short.")
     (own / "judge.j2").write_text("Compare.")
     arguments = ("emergence", TASK, *SMALL, "--prompts", "ep")
-    assert "- Prompts: full, judge, leaf_respond from ep\n" in cli(*arguments, "--dry-run").stdout
+    assert "- Prompts: full, with judge, leaf_respond from ep\n" in cli(*arguments, "--dry-run").stdout
     assert json.loads(cli(*arguments, "--dry-run", "--json").stdout)["replaced_prompts"] == ["judge", "leaf_respond"]
     result = cli(*arguments)
-    assert " · full prompts, judge, leaf_respond from ep · " in result.stderr.splitlines()[0]
+    assert " · full prompts, with judge, leaf_respond from ep · " in result.stderr.splitlines()[0]
     assert "Prompt templates replaced: judge, leaf_respond." in result.stdout
 
 
@@ -77,7 +77,7 @@ def test_templates_are_listed_printed_and_copied_to_edit(cli: Cli, town: Town) -
     copied = cli("prompts", "emergence", "leaf_respond", "--out", "mine")
     assert copied.exit_code == 0
     assert (Path("mine") / "leaf_respond.j2").read_text() == original
-    assert "full prompts, leaf_respond from mine" in cli("emergence", TASK, *SMALL, "--prompts", "mine").stderr
+    assert "full prompts, with leaf_respond from mine" in cli("emergence", TASK, *SMALL, "--prompts", "mine").stderr
     assert "leaf_respond.j2 exists already. Where: mine." in cli("prompts", "emergence", "--out", "mine").stderr
     assert "emergence has no prompt template 'leaf'. Use one of: " in cli("prompts", "emergence", "leaf").stderr
 

@@ -10,7 +10,7 @@ from rich.console import Console
 import consilience
 from consilience.cli.display import RunProgress
 from consilience.cli.event_lines import event_line
-from consilience.domain.events import AnyEvent, Noted, SessionStarted
+from consilience.domain.events import AnyEvent, CallCompleted, Noted, SessionStarted
 from consilience.domain.report import UnfinishedSession
 from consilience.journal.sqlite import SqliteStore
 from consilience.protocols.debate import Debate, DebateReport
@@ -56,6 +56,8 @@ async def test_progress_of_an_unfinished_debate_has_threads_with_stages_and_mess
     assert "crux lock" in views["threads"]
     assert "Would queues lose orders at the peak?" in views["threads"]
     assert "A2 advocate of change (A) claims" in views["transcript"]
+    assert "commits (yes)" in views["transcript"]
+    assert "COMMIT_POSITION" not in views["transcript"], "the move is named before the text"
     assert "accurate" in views["steelmen"]
     (column,) = shown.columns
     assert column.badge == "crux lock"
@@ -97,6 +99,15 @@ async def test_progress_lines_name_threads_stages_locks_and_cruxes(store: Sqlite
         "the exchange ended: every thread has ended",
         "thread 1: tested crux, flips: 3 declared, 3 of 3 observed",
     ]
+
+
+async def test_lines_of_calls_name_their_agent_once(store: SqliteStore) -> None:
+    events = await recorded(store)
+    state = fold_events(events)
+    lines = [event_line(event, state) for event in events if isinstance(event, CallCompleted)]
+    turns = [line for line in lines if line.startswith("turn · ")]
+    assert turns
+    assert all(line.count("D1") + line.count("D2") + line.count("D3") == 1 for line in turns), turns[0]
 
 
 async def test_live_screen_has_a_column_per_thread_with_its_stage(store: SqliteStore) -> None:

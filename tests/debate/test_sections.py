@@ -87,23 +87,26 @@ async def test_answer_against_most_ballots_is_reported_above_it() -> None:
 
 async def test_answer_with_most_ballots_is_reported_above_it() -> None:
     report = await debate({"closing": lambda request: {"p1": "YES"}})
-    assert "**If you must decide today:** yes, as most firm ballots do." in above_answer(report.markdown())
+    assert "**If you must decide today:** yes, like most firm ballots." in above_answer(report.markdown())
 
 
 async def test_one_sided_ballots_with_undecided_ones_are_not_unanimous() -> None:
     def final(request: ModelRequest) -> Answer:
-        return {"p1": "UNCERTAIN" if request.agent == "D3" else "YES"}
+        return dict.fromkeys(("p1", "q1"), "UNCERTAIN" if request.agent == "D3" else "YES")
 
     head = above_answer((await debate({"final": final})).markdown())
     assert "ONE-SIDED: 2 yes · 1 undecided" in head
     assert "UNANIMOUS" not in head
+    assert "No firm disagreement: on every question" in head
+    assert "Agreement:" not in head, "one agent agrees with nothing"
 
 
 async def test_unanimous_final_ballots_are_reported_without_dissent() -> None:
     report = await debate({"final": everybody("YES"), "closing": lambda request: {"p1": "YES"}})
     text = report.markdown()
+    assert "Agreement: on every question, all agents with a firm position are on one side." in above_answer(text)
     assert "UNANIMOUS: 3 yes" in above_answer(text)
-    assert "as all firm ballots do" in above_answer(text)
+    assert "like all firm ballots" in above_answer(text)
     assert "No sealed final ballot is against the answer." in text
 
 
@@ -138,7 +141,7 @@ async def test_missing_ballot_is_reported_with_its_agent_before_the_count() -> N
 async def test_limit_on_messages_is_reported_before_the_count_with_open_threads() -> None:
     head = above_answer((await debate(max_messages=5)).markdown())
     assert head.index("The limit on messages ended the debate after 5.") < head.index("SPLIT")
-    assert "Still open: thread 1 in its stage discovery." in head
+    assert "Still open: thread 1 (stage: discovery)." in head
 
 
 async def test_limit_on_virtual_time_is_reported_before_the_count() -> None:
@@ -158,13 +161,32 @@ async def test_crux_section_has_positions_falsifiers_and_best_statements() -> No
     text = (await debate()).markdown()
     crux = text.split("### Crux 1.")[1].split("\n### ")[0]
     assert crux.startswith(" Would queues lose orders at the peak?")
-    assert "| agent | answer now | on this crux | would change its mind if | when told the answer |" in crux
+    assert (
+        "| agent | answer now | on this crux | would change its mind if | when told the answer (✔ as declared) |"
+        in crux
+    )
     untested = (await debate(test_cruxes=0)).markdown()
     assert "| agent | answer now | on this crux | would change its mind if | its top claim depends on it |" in untested
-    assert "| critic of change (B) | no, fairly sure | no \\[B11\\] | more than 12, by 2027-12-31 |" in crux
+    assert (
+        "| critic of change (B) | no, fairly sure | no \\[B11\\] | orders lost in a year: more than 12, by 2027-12-31 |"
+        in crux
+    )
     assert "**Best statement for yes:**" in crux
     assert "**Best statement for no:**" in crux
     assert "orders lost in a year: more than 12, by 2027-12-31" in crux.split("**Settled by:**")[1]
+
+
+async def test_crux_section_counts_no_commitment_as_a_ballot() -> None:
+    text = (await debate({"final": lambda request: {"p1": "?"} if request.agent == "D2" else {}})).markdown()
+    assert "final ballots on it: 2 yes; last said without a ballot on it: 1 no)" in text
+    cut = (await debate(limits=Limits(calls=16))).markdown()
+    assert "(thread 1; last said on it: 2 yes · 1 no)" in cut
+
+
+async def test_steelman_that_a_limit_left_ungraded_is_not_reported_as_rejected() -> None:
+    text = (await debate(max_messages=10)).markdown()
+    assert "put the case of critic of change (B): the first try was not graded \\[A13\\]" in text
+    assert "never accepted" not in text
 
 
 async def test_crux_section_counts_ballots_of_uncommitted_agents() -> None:
@@ -242,7 +264,9 @@ async def test_position_change_without_a_cause_is_marked() -> None:
 async def test_sealed_ballot_that_differs_from_the_public_position_is_shown() -> None:
     report = await debate({"final": lambda request: {"q1": "UNCERTAIN"} if request.agent == "D2" else {}})
     text = report.markdown()
-    assert "**critic of change (B) on crux 1: no → undecided,** only in its sealed ballot" in text
+    told = [line for line in text.splitlines() if "critic of change (B) on crux 1:" in line]
+    assert len(told) == 1, "a change that is asked about again is told once"
+    assert "no in public \\[B11\\], no after the evidence, undecided in its final ballot; asked again" in told[0]
 
 
 async def test_report_without_position_changes_states_it() -> None:

@@ -10,9 +10,11 @@ from typing import Any
 import consilience
 from consilience import Limits, StopReason
 from consilience.domain.outcome import SpendingLimits
+from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.debate import Debate, DebateReport
 from consilience.testing import ScriptedModel
+from kit import runner
 from kit.debating import Answer, Debaters, number_of
 
 
@@ -75,6 +77,17 @@ async def test_single_call_is_compared_with_the_debate_in_every_format() -> None
         assert "Alone: single_call in single" in section
 
 
+async def test_fork_that_inherits_calls_reports_no_tokens_that_it_did_not_count() -> None:
+    store, model = SqliteStore(":memory:"), ScriptedModel(Debaters())
+    parent = await runner.start(TASK, Debate(debaters=3, as_is=True), models=model, store=store, session="p")
+    assert "| tokens | not known" not in parent.markdown()
+    fork = await runner.fork("p", store=store, models=model, session="f", at="end")
+    assert fork.ledger.actual.inherited > 0
+    section = fork.markdown().split("Compared with one call")[1]
+    assert "| tokens | not known: it inherited or reused calls | " in section
+    assert "| cost |" not in section
+
+
 async def test_crux_not_named_by_the_single_call_is_reported_as_added() -> None:
     report, _ = await run({"commit": two_falsifiers, "named": lambda request: {"q1": 0}})
     crux = report.threads[0].crux
@@ -93,7 +106,7 @@ async def test_related_question_of_the_single_call_counts_neither_as_named_nor_m
     assert (single.named, single.touched) == ({"thread-1": None}, {"thread-1": 2})
     assert "the debate added crux 1, where it asks something else about the same subject" in report.added
     text = report.markdown()
-    assert "Is the old system too slow? — on the subject of crux 1, and another question" in text
+    assert "Is the old system too slow? — on the subject of crux 1, but a different question" in text
     assert "It did not name" not in text
 
 

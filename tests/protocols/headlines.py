@@ -482,8 +482,16 @@ CASES = [
         Vote(votes=4, answer_pattern="yes|no"),
         fails("answer/V1", "answer/V2"),
         SETTLED,
-        "2 of 4 agents; no reply: answer 1 V1, V2 (rejected)",
+        "finished, but without a majority: 2 of 4 votes for yes (settled) · 2 of 4 agents",
         level=0.5,
+    ),
+    case(
+        "vote, no majority",
+        Vote(votes=5, answer_pattern="[ABC]"),
+        lambda r: {"V1": "B", "V2": "C", "V3": "None of them."}.get(r.agent, "A"),
+        SETTLED,
+        "finished, but without a majority: 2 of 5 votes for a; 1 of 5 answers did not match the answer pattern (settled)",
+        level=0.4,
     ),
     case(
         "vote, out of calls",

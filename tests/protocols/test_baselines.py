@@ -61,7 +61,7 @@ async def test_solo_makes_one_call_and_answers_with_its_text() -> None:
 
 async def test_solo_with_an_answer_pattern_asks_for_the_answer_at_the_end() -> None:
     report, model = await solo(Solo(answer_pattern=r"answer: (\d+)"), "Three times four is 12. Answer: 12")
-    assert "end with it, in the form: answer: (" in model.requests[0].text
+    assert "end with it, in a form that this regular expression matches: answer: (" in model.requests[0].text
     assert report.position == "12"
     report, _ = await solo(Solo(answer_pattern=r"answer: (\d+)"), "Twelve.")
     assert report.position is None
@@ -269,6 +269,34 @@ async def test_vote_with_a_tie_is_decided_by_the_medoid_with_a_warning() -> None
     assert report.tie
     assert report.position == "no"
     assert any("a tie: 2 votes each for yes, no" in w for w in report.warnings)
+
+
+async def test_vote_with_a_tie_of_equally_similar_answers_names_the_first_as_what_decided() -> None:
+    report, _ = await vote(Vote(votes=2, answer_pattern="yes|no"), {"V1": "no, a b", "V2": "yes, c d"})
+    assert (report.tie, report.position) == (True, "no")
+    assert "A tie: 1 vote each for no, yes; the first of the texts most similar to all others decided." in markdown(
+        report
+    )
+
+
+async def test_vote_shows_answers_without_a_match() -> None:
+    replies: dict[str, object] = {
+        "V1": "It depends on the wind.\n\nAnswer: A",
+        "V2": "It depends on the wind.\n\nAnswer: A",
+        "V3": "Neither can be had without the other.\n\nSo build both.\n\nAnswer: both of them",
+        "V4": "I abstain.",
+    }
+    report, _ = await vote(Vote(votes=4, answer_pattern="Answer: ([AB])"), replies)
+    text = markdown(report)
+    section = text.split("### Answers without a match")[1].split("\n## ")[0]
+    assert (
+        "“Neither can be had without the other.” — *respondent (V3)* Its last line: “Answer: both of them”" in section
+    )
+    assert "“I abstain.” — *respondent (V4)*" in section
+    assert "wind" not in section
+    report, _ = await vote(Vote(votes=4, answer_pattern="Answer: (C)"), replies)
+    section = markdown(report).split("### Answers without a match")[1].split("\n## ")[0]
+    assert (section.count("respondent"), report.answer is not None) == (2, True), "the printed answer is not repeated"
 
 
 async def test_vote_with_equally_similar_answers_elects_the_first() -> None:

@@ -215,6 +215,28 @@ async def test_report_lists_disagreements_with_outcomes_or_says_none_was_declare
     assert silent not in markdown(unasked)
 
 
+async def test_report_with_decided_disagreements_says_that_none_is_open_and_not_that_none_was_declared() -> None:
+    report, _ = await go(PAIR, agents(disagreeing(followed=["A.1", "B.1"]), 8))
+    text = markdown(report)
+    assert "says otherwise" in text
+    assert "**Dissent:** no objection is open." in text
+    assert "none was declared" not in text
+
+
+@pytest.mark.parametrize(("raised", "words"), [(1, "1 other flag stands"), (2, "2 other flags stand")])
+async def test_headline_of_a_converged_run_names_flags_that_stand(raised: int, words: str) -> None:
+    flag = {"flags": [{"tag": "resource_request", "text": "the price"}]}
+
+    def extra(request: ModelRequest) -> dict[str, object]:
+        return flag if request.key in [f"iteration-1/self_reflect/L2N{n + 1}" for n in range(raised)] else {}
+
+    report, _ = await go(PAIR, agents(extra, 8))
+    assert report.stop_reason is StopReason.CONVERGED
+    assert f"no critical flag is open, but {words} (converged)" in markdown(report)
+    calm, _ = await go(PAIR, agents(None, 8))
+    assert "no critical flag is open (converged)" in markdown(calm)
+
+
 async def test_flag_raised_in_every_iteration_is_listed_once_with_its_count() -> None:
     def extra(request: ModelRequest) -> dict[str, object]:
         raised = {"flags": [{"tag": "resource_request", "text": "the price"}]}

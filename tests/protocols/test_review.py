@@ -18,6 +18,7 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.review import Review, ReviewReport
+from consilience.protocols.review.strategies import TEXT_LENSES
 from consilience.reporting.markdown import markdown
 from kit import runner
 from kit.reviewing import CODE, DIFF, SOURCES, UNCLOSED, Script, finding, judgement, review, script
@@ -326,6 +327,16 @@ async def test_parts_are_divided_among_readers() -> None:
 async def test_readers_of_one_part_get_different_questions() -> None:
     _, model = await go(Review(review_type="documentation", reviewers=3), script({}))
     assert len({request.text.rpartition("</quote")[2][:160] for request in model.requests}) == 3
+
+
+@pytest.mark.parametrize("reviewers", [2, 3, 4, 5])
+async def test_no_question_about_a_part_is_left_out_with_few_readers(reviewers: int) -> None:
+    _, model = await go(Review(review_type="documentation", reviewers=reviewers), script({}))
+    asked = [request.text for request in model.requests if request.key.startswith("review-1/")]
+    assert len(asked) == reviewers
+    for question in TEXT_LENSES:
+        assert sum(question in text for text in asked) >= 1, question
+    assert all("within your question" in text for text in asked)
 
 
 async def test_sub_leads_judge_the_findings_of_their_workers() -> None:

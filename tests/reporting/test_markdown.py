@@ -175,11 +175,11 @@ def test_full_report_has_all_sections_in_order() -> None:
         "critical (L2N1): yes → no in round 2, because of what CFO (L2N2) wrote",
         "named no argument for it (conformity)",
         "## How far to trust it",
-        "### Missing agents",
         "2 of 3 agents share the model m: their agreement is weak evidence.",
         "0 verified, 1 not found",
         "1 of 2.",
         "- Something is odd.",
+        "### Missing agents",
         "9 calls · 1,000 tokens read, 200 written · $0 · 0.0 s · the answer stopped changing · `consilience replay r1`",
     ]
     check_order(text, order)

@@ -68,7 +68,7 @@ async def test_refinement_report_has_sections_in_order(store: SqliteStore) -> No
     assert places == sorted(places)
     assert "Criticism and revisions" not in text
     assert "Critique after" not in text
-    assert "--view figures` · other views: revisions, passes, flow, distances\n\nTo go on for more passes" in text
+    assert "--view figures` · other views: revisions, passes, flow, distances\n\nTo go on beyond 3 passes:" in text
 
 
 async def test_score_table_has_every_part_and_pass(store: SqliteStore) -> None:

@@ -357,7 +357,7 @@ def test_reads_view_ignores_refused_calls() -> None:
     refused = CallFailed(key="talk-2/A2", agent="A2", failure=FailureKind.BUDGET, prompt="q:A:talk-1/A1", place="1")
     record = by_hand(complete(2), [call("talk-1/A1", "one", "0"), refused])
     assert reads.fold(record).edges == {}
-    assert view_text("reads", record) == "No agent has read a message yet.\n"
+    assert view_text("reads", record) == "No agent has read a message of another.\n"
 
 
 # --- all of them

@@ -221,7 +221,7 @@ def test_status_of_a_finding_names_who_found_and_judged_it() -> None:
     decided = "found by red, confirmed with another consequence by blue"
     assert status(judgements=(amend,), status="confirmed") == decided
     assert status(judgements=(refute,), status="disputed") == "found by red, refuted by blue"
-    assert status(by=("blue", "red"), found_apart=True, status="confirmed") == "found by blue and red apart"
+    assert status(by=("blue", "red"), found_apart=True, status="confirmed") == "found independently by blue and red"
     assert status(by=("blue", "red")) == "the same words quoted by blue and red, not as the same defect, not judged"
 
 

@@ -249,7 +249,7 @@ class RunProgress:
         per_call = (self._last_end - self._first_start) / self._ended
         seconds_waited = time.monotonic() - self._last_end
         low, high = (max(n - self.state.made, 0) * per_call - seconds_waited for n in (estimate.min, estimate.max))
-        return f"about {_time_range(max(low, 0), high)} left" if high > 0 else ""
+        return f"{_time_range(max(low, 0), high)} left" if high > 0 else ""
 
     @property
     def totals(self) -> str:
@@ -392,11 +392,11 @@ def _last_lines(column: ProgressColumn, width: int, room: int) -> list[str]:
 
 
 def _time_range(low: float, high: float) -> str:
-    """Return `2 min`, or `1 min to 4 min` if the bounds differ by more than the estimate's error."""
+    """Return `about 2 min`, or `about 1 min to 4 min` if the bounds differ by more than the estimate's error, or `up to 4 min`."""
     low_words, high_words = duration(round(low, -1)), duration(max(round(high, -1), 10))
     if high < 1.5 * low or low_words == high_words:
-        return high_words
-    return f"{low_words} to {high_words}" if low >= 10 else f"up to {high_words}"
+        return f"about {high_words}"
+    return f"about {low_words} to {high_words}" if low >= 10 else f"up to {high_words}"
 
 
 def progress_bar(lead: str, done: int, total: int, words: str) -> Grid:

@@ -36,7 +36,7 @@ def event_line(event: Event, state: SessionState) -> str:
             return _note_line(event, state)
         case CallLost():
             agent = names.get(event.agent, event.agent)
-            return f"{describe_place(event.key)} · {agent}: was in flight at the end of the last process"
+            return f"{describe_place(event.key, event.agent)} · {agent}: was in flight at the end of the last process"
     return ""
 
 
@@ -51,7 +51,9 @@ def _note_line(event: Noted, state: SessionState) -> str:
 def _call_line(event: Ended, agent: str, max_repairs: int) -> str:
     """Return `round 1 · leaf_respond · L2N1 (critical) 6.2 s, 143 tokens`."""
     seconds = call_seconds(event)
-    opening = f"{describe_place(event.key)} · {agent}" + (f" {duration(seconds)}" if seconds is not None else "")
+    opening = f"{describe_place(event.key, event.agent)} · {agent}" + (
+        f" {duration(seconds)}" if seconds is not None else ""
+    )
     match event:
         case CallCompleted():
             thinking = f" and {event.tokens_thought:,} thinking" if event.tokens_thought else ""

@@ -362,7 +362,7 @@ def dry_run(plan: RunPlan) -> str:
         f"- Calls estimated: {format_range(plan.estimate.min, plan.estimate.max)}{plan.calls_note}"
         + ("" if plan.limits.calls is None else f", limited to {count(plan.limits.calls, 'call')}"),
         f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length, without retries",
-        f"- Cost: {cost_words(plan, free='nothing')}",
+        f"- Cost: {cost_words(plan, free='nothing').removeprefix('cost ')}",
     ]
     if plan.outlook:
         lines.append(f"- {plan.outlook[:1].upper()}{plan.outlook[1:]}")
@@ -373,10 +373,10 @@ def dry_run(plan: RunPlan) -> str:
 
 
 def _replaced_words(plan: RunPlan) -> str:
-    """Return `, NAME from DIR` for replaced templates, else nothing. A recorded session does not know the directory."""
+    """Return `, with NAME from DIR` for replaced templates, else nothing. A recorded session does not know the directory."""
     templates = plan.templates
     place = f"from {templates.directory}" if templates.directory else "as recorded"
-    return f", {', '.join(templates.replaced)} {place}" if templates.replaced else ""
+    return f", with {', '.join(templates.replaced)} {place}" if templates.replaced else ""
 
 
 def _origin_words(plan: RunPlan, agent: Agent) -> str:

@@ -147,13 +147,16 @@ def seat_labels(agents: Iterable[Agent]) -> dict[str, str]:
     return {id: one_line(name) for id, name in seat_names(agents).items()}
 
 
-def describe_place(key: str) -> str:
-    """Return the step and phase in a key: `round 2 · lateral` for `round-2/lateral/L2N1`, `finalize 1` for `finalize/1`."""
+def describe_place(key: str, agent: str = "") -> str:
+    """Return the step and phase in a key: `round 2 · lateral` for `round-2/lateral/L2N1`, `finalize 1` for `finalize/1`.
+
+    `agent` is the id of the caller, which is named beside the place and is left out of it.
+    """
     parts = key.split("/")
     if len(parts) == 2 and parts[1].isdigit():
         return f"{parts[0]} {parts[1]}"
-    named = [re.sub(r"^([a-z]+)-(\d+)$", r"\1 \2", part) for part in parts]
-    return " · ".join(named[:-1] if len(named) > 1 else named)
+    places = [part for part in parts[:-1] if part != agent] or parts[:1]
+    return " · ".join(re.sub(r"^([a-z]+)-(\d+)$", r"\1 \2", part) for part in places)
 
 
 # --- texts of models

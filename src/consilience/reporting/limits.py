@@ -122,4 +122,4 @@ def _to_add_steps(report: Report, presentation: Presentation, fork: str) -> str:
         return ""
     option = f"--set {setting}=N" if limit is None or limit >= steps else "--max-steps N"
     bound = steps if limit is None else min(limit, steps)
-    return f"To go on for more {plural(presentation.step)} than {bound:,}: `{fork} {option}`."
+    return f"To go on beyond {count(bound, presentation.step, plural(presentation.step))}: `{fork} {option}`."

@@ -170,7 +170,7 @@ def _as_code(keys: Iterable[str]) -> str:
 
 def _call_line(call: Ended, record: SessionRecord) -> str:
     agent = escape_markdown(record.names.get(call.agent, call.agent))
-    opening = f"- {escape_markdown(describe_place(call.key))} · **{agent}**"
+    opening = f"- {escape_markdown(describe_place(call.key, call.agent))} · **{agent}**"
     match call:
         case CallCompleted():
             return f"{opening}: {escape_markdown(one_line(reply_text(record.text(call.text)), MAX_EXCERPT_CHARS))}"

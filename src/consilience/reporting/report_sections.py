@@ -137,7 +137,8 @@ def folded_sections(report: Report, presentation: Presentation) -> list[Section]
 def _sections(report: Report, presentation: Presentation) -> list[Section]:
     """Return sections with content, ordered by part. A protocol's section replaces the common one of the same name.
 
-    Those that it lists before a replacement, in the same part, stand before it.
+    Those that it lists before a replacement, in the same part, stand before it. In the part on trust, sections without a
+    heading come first, or they would seem to belong to the section with a heading before them.
     """
     sections = list(presentation.sections)
     replaced = {section.name for section in sections}
@@ -150,7 +151,10 @@ def _sections(report: Report, presentation: Presentation) -> list[Section]:
         elif common.name not in replaced:
             ordered.append(common)
     order = {part: n for n, part in enumerate(get_args(ReportPart))}
-    return sorted((s for s in (*ordered, *sections) if s.blocks), key=lambda section: order[section.part])
+    return sorted(
+        (section for section in (*ordered, *sections) if section.blocks),
+        key=lambda section: (order[section.part], section.part == "trust" and bool(section.heading)),
+    )
 
 
 def headline(report: Report, presentation: Presentation) -> str:
@@ -335,10 +339,12 @@ def _differences(report: Report, names: Names, presentation: Presentation) -> It
     was_asked = report.answer is not None and not _has_one_voice(report) and not is_single_reply(report)
     if presentation.asks_for_dissent and was_asked and not is_open:
         unheard = presentation.unheard
-        rest = (
-            f"but {unheard} gave no reply in which an objection could stand" if unheard else "and no objection is open"
-        )
-        yield Paragraph(lead="Dissent:", text=f"none was declared, {rest}.")
+        words = "no objection is open" if answered else "none was declared"
+        if unheard:
+            words += f", but {unheard} gave no reply in which an objection could stand"
+        elif not answered:
+            words += ", and no objection is open"
+        yield Paragraph(lead="Dissent:", text=f"{words}.")
 
 
 def _open_first(objections: Iterable[Objection]) -> list[Objection]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from textwrap import shorten
 from typing import Literal
 
+from consilience.domain.agents import seat_names
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Frozen, Report
 from consilience.domain.sections import Block, Item, Paragraph, Presentation, Section, extend_presentation
@@ -118,6 +120,9 @@ def _analysis(weighed: SelfReportedAnalysis) -> Section:
     )
 
 
+MAX_EXCERPT_CHARS = 300
+
+
 class VoteCast(Frozen):
     """One answer of a vote."""
 
@@ -157,14 +162,38 @@ class VoteReport(Report):
             basis = f"of {len(self.votes)} independent answers, the one whose wording is most like that of the others."
             blocks.append(Paragraph(lead="Chosen:", text=basis))
         tally = Section(name="tally", part="answer", blocks=tuple(blocks))
-        unread = f"{without} of {plural(len(self.votes), 'answer')} did not match the answer pattern"
+        sections = (tally, self._answers_without_a_match()) if without else (tally,)
+        return _presented(self, sections).model_copy(update={"ending": self._ending(without)})
+
+    def _ending(self, without: int) -> str:
+        """Return how the vote ended: a position that no majority of the votes asked for holds is named as such."""
         if self.stop_reason is StopReason.INCONCLUSIVE:
-            ending = "no position was found"
-        elif without and self.stop_reason is StopReason.SETTLED:
-            ending = f"finished, but {unread}"
-        else:
-            ending = ""
-        return _presented(self, (tally,)).model_copy(update={"ending": ending})
+            return "no position was found"
+        if self.stop_reason is not StopReason.SETTLED:
+            return ""
+        reservations = []
+        votes, asked = self.tally.get(self.position or "", 0), len(self.agents)
+        if votes and not self.tie and 2 * votes <= asked:
+            reservations.append(f"without a majority: {votes} of {plural(asked, 'vote')} for {self.position}")
+        if without:
+            answers = plural(len(self.votes), "answer")
+            reservations.append(f"{without} of {answers} did not match the answer pattern")
+        return f"finished, but {'; '.join(reservations)}" if reservations else ""
+
+    def _answers_without_a_match(self) -> Section:
+        """Show the first and the last line of each answer that was not counted, except the one printed as the answer."""
+        names = seat_names(self.agents)
+        items = []
+        for vote in self.votes:
+            lines = [line for line in vote.text.splitlines() if line.strip()]
+            if vote.position is None and vote.text != self.answer and lines:
+                ends = f"Its last line: “{_excerpt(lines[-1])}”" if len(lines) > 1 else ""
+                items.append(Item(text=f"“{_excerpt(lines[0])}”", by=names.get(vote.agent, vote.agent), note=ends))
+        return Section(name="unmatched", part="differences", heading="Answers without a match", blocks=bullets(items))
+
+
+def _excerpt(line: str) -> str:
+    return shorten(line, MAX_EXCERPT_CHARS, placeholder=" …")
 
 
 def _presented(report: SoloReport | VoteReport, sections: tuple[Section, ...]) -> Presentation:

@@ -98,7 +98,7 @@ class Vote(BaselineProtocol):
         unmet = []
         if len(leading) > 1 and elected is not None:
             unmet.append(f"a tie: {plural(tally[leading[0]], 'vote')} each for {', '.join(leading)}")
-            session.warn(f"{unmet[0]}; the text most similar to all others decided")
+            session.warn(f"{unmet[0]}; {_tie_breaker([vote for vote in cast if vote.position in leading])}")
         without = sum(vote.position is None for vote in cast) if self.answer_pattern else 0
         if without:
             instead = "" if tally else "; the text most similar to all others is the answer"
@@ -130,6 +130,14 @@ class Vote(BaselineProtocol):
             decided_by=("majority" if position is not None else "medoid") if elected else None,
             tie=len(leading) > 1,
         )
+
+
+def _tie_breaker(votes: Sequence[VoteCast]) -> str:
+    """Return what decided among tied votes."""
+    scores = [exact(vote.similarity or 0.0) for vote in votes]
+    if scores.count(max(scores)) > 1:
+        return "the first of the texts most similar to all others decided"
+    return "the text most similar to all others decided"
 
 
 def _medoid(votes: Sequence[VoteCast]) -> VoteCast | None:

@@ -155,7 +155,7 @@ class BroadcastReport(TreeReport):
         critical = {flag.tag for flag in self.flags if flag.critical}
         return extend_presentation(
             super().presentation(),
-            ending=ENDINGS.get(self.stop_reason, ""),
+            ending=self._ending(),
             above_answer=position_blocks(self.position),
             sections=(
                 ballot_section(self.ballots, self.pool),
@@ -190,6 +190,14 @@ class BroadcastReport(TreeReport):
         seats = {agent: _seat_note(rating, fold.flags_of(agent)) for agent, rating in fold.ratings.items()}
         shown = super().progress(progress)
         return extend_presentation(shown, stance="position", views=(view,), seats=seats, seats_legend=SEATS_LEGEND)
+
+    def _ending(self) -> str:
+        """Return how the run stopped. A flag that stands is named although it is not critical."""
+        ending = ENDINGS.get(self.stop_reason, "")
+        standing = len({(flag.tag, flag.node, flag.text) for flag in self.flags if flag.stands and not flag.critical})
+        if self.stop_reason is not StopReason.CONVERGED or not standing:
+            return ending
+        return f"{ending}, but {plural(standing, 'other flag')} {'stands' if standing == 1 else 'stand'}"
 
     def _changes(self, names: Mapping[str, str]) -> Section:
         """Ballots are fields of other replies, so a change is located by the number of the agent's ballot."""

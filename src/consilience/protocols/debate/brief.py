@@ -44,10 +44,18 @@ def headline(report: DebateData, state: DebateState) -> Iterator[Block]:
         yield Paragraph(lead="Independence:", text=shared, refs=finals)
     yield from _decide_today(report, state)
     yield from _turning_points(report, state)
-    yield Paragraph(text=REGIMES[report.regime], refs=finals)
+    yield Paragraph(text=_regime(report, state), refs=finals)
     if news := [*_reservations(report, state)]:
         yield Paragraph(lead="Before you rely on it:", text="", refs=news[0].refs)
         yield Bullets(items=tuple(news))
+
+
+def _regime(report: DebateData, state: DebateState) -> str:
+    """Return how the questions stand. Without a firm ballot of every agent on every question there is no agreement."""
+    sides = [side for ballot in state.final.values() for side in (*ballot.positions, *ballot.questions.values())]
+    if report.regime == "consensus" and ("UNCERTAIN" in sides or len(state.final) < len(state.debaters)):
+        return "No firm disagreement: on every question, all agents with a firm position are on one side."
+    return REGIMES[report.regime]
 
 
 def _on_models(report: DebateData, state: DebateState) -> str:
@@ -72,7 +80,7 @@ def _independence(report: DebateData, state: DebateState) -> str:
 def _shortcomings(report: DebateData, state: DebateState) -> Iterator[str]:
     """Sentences on why the debate did not come to its end."""
     open_threads = [thread for thread in report.threads if thread.status in ACTIVE]
-    open_names = ", ".join(f"{thread_name(t.id)} in its stage {STAGES[t.stage]}" for t in open_threads)
+    open_names = ", ".join(f"{thread_name(t.id)} (stage: {STAGES[t.stage]})" for t in open_threads)
     open_note = f" Still open: {open_names}." if open_threads else ""
     if report.ended_by == "stalled" or report.stop_reason is StopReason.STALLED:
         yield f"The debate stalled: messages brought no question, no lock and no crux any more.{open_note}"
@@ -122,7 +130,7 @@ def _decide_today(report: DebateData, state: DebateState) -> Iterator[Block]:
     parts = []
     for n, decided in enumerate(report.decided):
         sides = [ballot.positions[n] for ballot in state.final.values()]
-        parts.append(f"{f'proposition {n + 1} ' if several else ''}{_decided(decided, sides)}")
+        parts.append(f"{f'proposition {n + 1}: ' if several else ''}{_decided(decided, sides)}")
     first = f" First: {report.first_step}" if report.first_step else ""
     yield Paragraph(
         lead="If you must decide today:", text=f"{'; '.join(parts)}.{first}", refs=("closing", *state.final_refs)
@@ -139,7 +147,7 @@ def _decided(decided: str, sides: list[Side]) -> str:
     if supporting == opposing:
         return f"{word}; {'no ballot is firm' if not supporting else 'the firm ballots are tied'}"
     if supporting > opposing:
-        return f"{word}, as {'most' if opposing else 'all'} firm ballots do"
+        return f"{word}, like {'most' if opposing else 'all'} firm ballots"
     return f"{word}, against most firm ballots ({supporting} for it, {opposing} against)"
 
 
@@ -224,7 +232,8 @@ def _reservations(report: DebateData, state: DebateState) -> Iterator[Item]:
         held = [m.id for m in report.messages if not all(quotation.verified for quotation in m.quotations)]
         yield Item(text=text, refs=tuple(held) or ("closing",))
     if memory := sum(claim.from_memory for claim in report.claims):
-        text = f"{memory} of {plural(len(report.claims), 'claim')} of the answer quote no document (marked †)."
+        verb = "quotes" if memory == 1 else "quote"
+        text = f"{memory} of {plural(len(report.claims), 'claim')} of the answer {verb} no document (marked †)."
         yield Item(text=text, refs=("closing",))
     single = report.single_call
     if single and report.decided and report.decided != single.positions:

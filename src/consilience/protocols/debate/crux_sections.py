@@ -55,16 +55,28 @@ def crux_blocks(report: DebateData, state: DebateState) -> Iterator[Block]:
 
 
 def _crux_verdict(crux: Crux, state: DebateState) -> str:
-    sides = state.sides_on(crux)
-    details = f"{thread_name(crux.thread)}; {'final ballots on it: ' if state.final else ''}{tally(sides)}"
+    details = f"{thread_name(crux.thread)}; {_counts(crux, state)}"
     if crux.validated:
         return f"A validated crux ({details})."
     locked = "It was locked, but it is" if crux.locked else "It is"
     return f"{locked} no validated crux: {'; '.join(map(validation_failure, crux.validation_failures))} ({details})."
 
 
+def _counts(crux: Crux, state: DebateState) -> str:
+    """Return the final ballots on a crux, and what agents without one last said of it."""
+    if not state.final:
+        return f"last said on it: {tally(state.sides_on(crux))}"
+    ballots = {
+        agent: ballot.questions[crux.thread] for agent, ballot in state.final.items() if crux.thread in ballot.questions
+    }
+    others = [side for agent in crux.positions if agent not in ballots and (side := state.final_side(agent, crux))]
+    counts = [f"final ballots on it: {tally(list(ballots.values()))}"] if ballots else []
+    counts += [f"last said without a ballot on it: {tally(others)}"] if others else []
+    return "; ".join(counts)
+
+
 def _crux_table(crux: Crux, state: DebateState, records: Mapping[str, FlipRecord]) -> Table:
-    dependence_heading = "when told the answer" if records else "its top claim depends on it"
+    dependence_heading = "when told the answer (✔ as declared)" if records else "its top claim depends on it"
     heads = ("agent", "answer now", "on this crux", "would change its mind if", dependence_heading)
     rows, refs = [], []
     for agent in dict.fromkeys((*crux.positions, *state.final)):
@@ -124,7 +136,8 @@ def _threshold(position: CruxPosition | None) -> str:
     if falsifier is None:
         return "–"
     derived = " (derived by the moderator)" if falsifier.derived else ""
-    return f"{falsifier.threshold}{f', by {falsifier.deadline}' if falsifier.deadline else ''}{derived}"
+    finding = ": ".join(filter(None, (falsifier.metric, falsifier.threshold)))
+    return f"{finding}{f', by {falsifier.deadline}' if falsifier.deadline else ''}{derived}"
 
 
 def _hangs(agent: str, crux: Crux) -> str:
@@ -142,7 +155,7 @@ def _best_statements(crux: Crux, thread: ThreadRecord, state: DebateState) -> It
         side, message = state.committed_side(agent, crux.thread)
         made = side or position.side
         if made in FIRM and position.statement and (made not in best or position.confidence > best[made][0]):
-            left = ", who has left this side since" if state.final_side(agent, crux) != made else ""
+            left = ", who has since left this side" if state.final_side(agent, crux) != made else ""
             statement = message.id if message else commitments.get(agent, "")
             by = f"{state.names[agent]}, {certainty(position.confidence)}{state.mark(statement)}{left}"
             refs = (statement,) if statement else state.agent_refs(agent, crux)
@@ -178,6 +191,7 @@ def _steelmen(thread: ThreadRecord, state: DebateState) -> Iterator[Item]:
     """One line for each pair: whether the steelman was accepted, on which try, and what was wrong with those before."""
     pairs: dict[tuple[str, str], list[str]] = {}
     accepted: dict[tuple[str, str], str] = {}
+    ungraded: dict[tuple[str, str], str] = {}
     refs: dict[tuple[str, str], list[str]] = {}
     for number, steelman in numbered_tries(thread.steelmen):
         pair = (steelman.agent, steelman.of)
@@ -186,12 +200,13 @@ def _steelmen(thread: ThreadRecord, state: DebateState) -> Iterator[Item]:
         if steelman.grade == "ACCURATE":
             accepted.setdefault(pair, f"accepted on {ordinal_try(number)}{mark}")
         corrections = f": “{excerpt(steelman.corrections, 200)}”" if steelman.corrections else ""
-        grade = "not graded" if steelman.grade == "PENDING" else steelman.grade.lower()
         pairs.setdefault(pair, [])
-        if steelman.grade != "ACCURATE":
-            pairs[pair].append(f"{ordinal_try(number)} {grade}{mark}{corrections}")
+        if steelman.grade == "PENDING":
+            ungraded[pair] = f"{ordinal_try(number)} was not graded{mark}"
+        elif steelman.grade != "ACCURATE":
+            pairs[pair].append(f"{ordinal_try(number)} {steelman.grade.lower()}{mark}{corrections}")
     for (agent, of), failed in pairs.items():
-        verdict = accepted.get((agent, of), "never accepted")
+        verdict = accepted.get((agent, of)) or ungraded.get((agent, of), "never accepted")
         yield Item(
             lead="Steelman:",
             text=f"{state.names[agent]} put the case of {state.names[of]}: {verdict}",

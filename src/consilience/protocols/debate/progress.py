@@ -159,8 +159,8 @@ class _Fold:
 
 
 def _strip_move(words: str) -> str:
-    """Return a message without its move, which prompts quote before it: `CHALLENGE on B4: …`."""
-    return re.sub(r"\A[A-Z_]{5,}(?: (?:on|of|by) [^:]{1,40})?: ", "", words)
+    """Return a message without its move, which prompts quote before it: `CHALLENGE on B4: …`, `COMMIT_POSITION NO, unsure: …`."""
+    return re.sub(r"\A[A-Z_]{5,}(?: (?:on|of|by|YES,|NO,|UNCERTAIN,) [^:]{1,60})?: ", "", words)
 
 
 def state_so_far(progress: UnfinishedSession) -> DebateState:

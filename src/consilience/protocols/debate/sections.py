@@ -112,7 +112,7 @@ def _moves(report: DebateData, state: DebateState) -> Iterator[Block]:
     yield from bullets(
         [
             *_ballot_changes(state),
-            *_crux_changes(state),
+            *_crux_changes(report, state),
             *_public_and_private(state),
             *_rechecks(report, state),
         ]
@@ -145,8 +145,9 @@ def _ballot_changes(state: DebateState) -> Iterator[Item]:
         )
 
 
-def _crux_changes(state: DebateState) -> Iterator[Item]:
-    """Changes on the question of a thread: said in public, or seen only in the sealed ballot."""
+def _crux_changes(report: DebateData, state: DebateState) -> Iterator[Item]:
+    """Changes on the question of a thread: said in public, or seen only in the sealed ballot, unless a recheck shows them."""
+    rechecked = {(check.agent, check.question) for check in report.rechecks}
     for n, crux in enumerate(state.cruxes, 1):
         for agent in crux.positions:
             before, committed = state.committed_side(agent, crux.thread)
@@ -154,6 +155,8 @@ def _crux_changes(state: DebateState) -> Iterator[Item]:
             if before is None or committed is None or now is None or before == now:
                 continue
             updates = [m for m in state.said_in(crux.thread) if m.agent == agent and m.move == "UPDATE_POSITION"]
+            if not updates and (agent, crux.thread) in rechecked:
+                continue
             text = "only in its sealed ballot; in public it kept its position"
             if updates and updates[-1].new_side == now:
                 text = f"said in public [{updates[-1].label}]: “{excerpt(updates[-1].text)}”"
@@ -239,7 +242,7 @@ def _unresolved(report: DebateData, state: DebateState) -> Iterator[Item]:
             "FAILED_LOCK": "failed: " + thread.closed_by,
             "STALE": f"went stale: {thread.closed_by}",
             "MERGED": f"merged into {thread_name(thread.merged_into or '')}: {thread.closed_by}",
-        }.get(thread.status, f"still open in its stage {STAGES[thread.stage]} when the debate ended")
+        }.get(thread.status, f"still open when the debate ended (stage: {STAGES[thread.stage]})")
         last = f", the last [{spoken[-1].label}]" if spoken else ""
         yield Item(
             lead=f"{thread.question or thread.topic}",
@@ -274,9 +277,8 @@ def _figures(report: DebateData) -> Iterator[KeyFigure]:
     yield KeyFigure(
         name="Crux locks", value=f"{metrics.crux_lock_successes} of {plural(metrics.crux_lock_attempts, 'attempt')}"
     )
-    yield KeyFigure(
-        name="Time horizons", value=f"{metrics.horizon_mismatches} mismatches, {metrics.horizon_alignments} aligned"
-    )
+    differed = "differed once" if metrics.horizon_mismatches == 1 else f"differed {metrics.horizon_mismatches} times"
+    yield KeyFigure(name="Time horizons", value=f"{differed}, aligned {metrics.horizon_alignments}")
     if report.primary_crux:
         yield KeyFigure(name="Primary crux", value=f"{thread_name(report.primary_crux)}, {report.primary_crux_reason}")
 

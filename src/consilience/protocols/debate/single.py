@@ -201,9 +201,16 @@ def _comparison_rows(report: DebateData, state: DebateState, single: SingleCall)
     own = 1 + bool(single.compared_by)
     yield "calls", f"{spent.calls + spent.inherited + spent.cached - own:,}", "1"
     tokens = spent.tokens_in + spent.tokens_out, single.tokens_in + single.tokens_out
+    if spent.inherited or spent.cached:
+        yield "tokens", "not known: it inherited or reused calls", f"{tokens[1]:,}"
+        return
     yield "tokens", f"{max(tokens[0] - tokens[1], 0):,}", f"{tokens[1]:,}"
     if spent.cost is not None and single.cost is not None:
-        yield "cost", f"${max(spent.cost - single.cost, 0.0):.4f}", f"${single.cost:.4f}"
+        yield "cost", _dollars(max(spent.cost - single.cost, 0.0)), _dollars(single.cost)
+
+
+def _dollars(amount: float) -> str:
+    return f"${amount:.4f}" if amount else "$0"
 
 
 def _single_items(state: DebateState, single: SingleCall) -> Iterator[Item]:
@@ -214,7 +221,7 @@ def _single_items(state: DebateState, single: SingleCall) -> Iterator[Item]:
         same = [numbers[thread] for thread, named in single.named.items() if named == n and thread in numbers]
         near = [numbers[thread] for thread, touched in single.touched.items() if touched == n and thread in numbers]
         asks = [f"asks the same as {crux_numbers(same)}"] if same else []
-        asks += [f"on the subject of {crux_numbers(near)}, and another question"] if near else []
+        asks += [f"on the subject of {crux_numbers(near)}, but a different question"] if near else []
         note = "; ".join(asks) or ("on the subject of no crux" if single.named else "not compared with the cruxes")
         yield Item(lead="It named:", text=question, note=note, refs=refs)
     missed = [

@@ -343,7 +343,7 @@ def ordinal_try(number: int) -> str:
 def validation_failure(failure: str) -> str:
     """Return why a question is no validated crux as a clause."""
     if failure == "not locked":
-        return "its lock never held"
+        return "it was never locked"
     if failure == "no firm agent on each side":
         return "at the end of its thread no agent held one of the two sides firmly"
     if failure == "a question of measurement":

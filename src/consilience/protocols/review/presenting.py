@@ -83,7 +83,9 @@ def decided_by(finding: Finding) -> str:
     origin = f"found by {by}"
     if len(finding.by) > 1:
         origin = (
-            f"found by {by} apart" if finding.found_apart else f"the same words quoted by {by}, not as the same defect"
+            f"found independently by {by}"
+            if finding.found_apart
+            else f"the same words quoted by {by}, not as the same defect"
         )
     verdicts = {
         verdict: [j.agent for j in finding.judgements if j.verdict == verdict] for verdict in get_args(VerdictKind)
@@ -291,7 +293,7 @@ VOTES: tuple[ReviewVote, ...] = ("reject", "changes", "approve")
 """Worst first."""
 STATUSES: Mapping[FindingStatus, str] = {
     "confirmed": "confirmed",
-    "unjudged": "decided by no agent but the author",
+    "unjudged": "not decided by another agent",
     "disputed": "disputed",
 }
 DROPPED: Mapping[DroppedReason, tuple[str, str]] = {

@@ -83,12 +83,13 @@ class Strategy:
         return tuple(range(n + 1, parts + 1, len(self.reviewers))) or (n % parts + 1,)
 
     def lens(self, agent: str, parts: int, review_type: ReviewType) -> str:
-        """Return what an agent looks for in particular; "" for all that is wrong."""
+        """Return what an agent looks for in particular; "" for all that is wrong. Fewer readers than lenses share all of them."""
         n = self.reviewers.index(agent)
-        if self.is_iterative or len(self.reviewers) <= parts or len(self.readers_of(n % parts + 1, parts)) == 1:
+        readers = len(self.readers_of(n % parts + 1, parts))
+        if self.is_iterative or len(self.reviewers) <= parts or readers == 1:
             return ""
         lenses = LENSES[review_type]
-        return lenses[n // parts % len(lenses)]
+        return " ".join(lenses[n // parts % len(lenses) :: readers])
 
     def readers_of(self, part: int, parts: int) -> tuple[str, ...]:
         """Return the agents that review a part."""

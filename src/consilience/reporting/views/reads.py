@@ -16,7 +16,7 @@ from consilience.reporting.views.drawing import Drawing
 MAX_COLUMNS = 14
 HEADING = "Who read whom"
 UNKNOWN = "unknown author"
-NONE_READ = "No agent has read a message yet."
+NONE_READ = "No agent has read a message of another."
 
 ReadCounts = Mapping[tuple[str, str], int]
 """How many messages of an author a reader was shown, once per call, by (reader, author)."""
