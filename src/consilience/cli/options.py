@@ -184,7 +184,9 @@ def set_signature(function: Callable[..., None], parameters: Sequence[inspect.Pa
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
 
 
-def request_app(name: str, cls: type[T], execute: Callable[[T], int]) -> typer.Typer:
+def request_app(
+    name: str, cls: type[T], execute: Callable[[T], int], *, command_class: type[SectionedCommand] = SectionedCommand
+) -> typer.Typer:
     """Return a command that passes its options, as the dataclass `cls`, to `execute` and exits with the result."""
 
     def command(**values: Any) -> None:
@@ -192,7 +194,7 @@ def request_app(name: str, cls: type[T], execute: Callable[[T], int]) -> typer.T
 
     set_signature(command, parameters_of(cls))
     app = new_app()
-    app.command(name, cls=SectionedCommand, help=inspect.getdoc(execute))(command)
+    app.command(name, cls=command_class, help=inspect.getdoc(execute))(command)
     return app
 
 
@@ -465,3 +467,18 @@ class ForkRequest(FindingsRequest, InheritingRequest):
     set: list[str] | None = option("A setting of the protocol. Repeatable.", CHANGES, "KEY=VALUE")
     perspective: list[str] | None = option("Another perspective for one agent. Repeatable.", CHANGES, "ID=TEXT")
     task: str | None = option("Another task; @FILE reads it from a file, - from standard input.", CHANGES, "TASK")
+
+
+class ResumeCommand(SectionedCommand):
+    """`resume`, which refers to `fork` for an option that only a fork takes."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            name = getattr(error, "option_name", "")
+            own = {spelling for parameter in self.get_params(ctx) for spelling in parameter.opts}
+            if name not in own and name in {f"--{field.name.replace('_', '-')}" for field in options_in(ForkRequest)}:
+                advice = f"a fork takes others: consilience fork ID --at end {name} …"
+                ctx.fail(f"No such option: {name}. A resume keeps the recorded settings and limits; {advice}")
+            raise
