@@ -367,7 +367,9 @@ def _check_recorded(session: str, plan: RunPlan) -> None:
 def _resume_line(session: str, course: SessionState, store: Store) -> str:
     parts = [f"{count(course.made, 'call')} recorded, not paid for again" if course.made else "no call is recorded yet"]
     if failed := len(course.failed):
-        parts.append(f"{count(failed, 'failed call')} not made again (a fork does: consilience fork {session} --at end)")
+        parts.append(
+            f"{count(failed, 'failed call')} not made again (a fork does: consilience fork {session} --at end)"
+        )
     from_outside = (*course.awaited, *course.answered, *course.tickets, *course.asked)
     if in_flight := [flight.key for flight in store.flights(session) if flight.key not in from_outside]:
         parts.append(f"{len(in_flight)} in flight when it stopped, repeated")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from html import escape
 from itertools import groupby
 
@@ -100,9 +101,11 @@ def duration(seconds: float) -> str:
 
 
 def money(dollars: float | None) -> str:
-    """Return US dollars, with four decimals for small amounts; `not known` for None."""
+    """Return US dollars, with four decimals for small amounts, more for smaller ones; `not known` for None."""
     if dollars is None:
         return "not known"
+    if 0 < dollars < 0.0001:
+        return f"${Decimal(f'{dollars:.1g}'):f}"
     if dollars == 0:
         return "$0"
     return f"${dollars:.2f}" if dollars >= 0.095 else f"${dollars:.4f}".rstrip("0")
