@@ -157,7 +157,7 @@ def _row(store: Store, session: str) -> SessionRow:
 
 @sessions.command("rm")
 def rm(
-    ids: Annotated[list[str], argument("Session ids, unique prefixes of them, or `last`.", "ID...")],
+    ids: Annotated[list[str], argument("Session ids, unique prefixes of them, or `last`.", "ID")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
     as_json: JsonOption = False,
 ) -> None:
