@@ -301,3 +301,13 @@ def test_session_killed_before_its_start_is_reported(cli: Cli, store: SqliteStor
     assert "was killed before it began" in cli("show", "rnothing").stdout
     assert cli("resume", "rnothing").exit_code == 2
     assert "rnothing" in cli("sessions", "list").stdout
+
+
+def test_list_shortens_tasks_to_the_width_of_the_terminal(
+    cli: Cli, town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("solo", "Why? " * 60, "--model", MODEL)
+    monkeypatch.setenv("COLUMNS", "140")
+    (line,) = cli("sessions", "list").stdout.splitlines()
+    assert len(line) <= 140
+    assert line.endswith("…")
