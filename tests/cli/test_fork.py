@@ -358,7 +358,9 @@ def test_fork_that_would_make_no_call_is_an_error_that_says_what_to_change(
     assert f"the fork would make no call: session {parent} is finished" in result.stderr
     assert "--set max_rounds=N" in result.stderr
     assert recorded() == [parent]
-    assert "would make no call" in cli("fork", parent, "--at", "end", *arguments, "--dry-run").stdout
+    (note,) = json.loads(cli("fork", parent, "--at", "end", *arguments, "--dry-run", "--json").stdout)["notes"]
+    assert note.startswith("This fork will be refused: the fork would make no call")
+    assert note in cli("fork", parent, "--at", "end", *arguments, "--dry-run").stdout.replace("\\", "")
 
 
 def test_session_that_ran_out_of_steps_names_the_fork_that_goes_on(cli: Cli, town: Town) -> None:

@@ -115,7 +115,7 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
     place = {"parent": planned.parent, "forked_at": planned.at, "inherited": planned.replies}
     place |= {"failures_inherited": len(planned.failures), "asked_again": planned.asked_again}
     if idle:
-        notes.append(str(forks.no_call_error(planned)))
+        notes.append(f"This fork will be refused: {forks.no_call_error(planned)}")
     plan = replace(plan, preamble=origin, details=[*plan.details, *notes], data=place)
     if not approve(plan, request, config):
         return EXIT_OK
