@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.town import MODEL, TASK, Cli, Town, recorded
+from cli.town import MODEL, TASK, Cli, Town, recorded, sensible
 from consilience.cli import sessions, setup
 from consilience.cli.event_lines import listing
 from consilience.domain.errors import Rejected, SettingsError
@@ -239,6 +239,17 @@ def test_replay_shows_call_starts_at_their_recorded_times() -> None:
     refuse: Callable[[], None] = lambda: sessions.play(events, title="t", speed=float("nan"))  # noqa: E731
     with pytest.raises(SettingsError):
         refuse()
+
+
+def test_resume_of_a_fork_counts_its_inherited_calls(cli: Cli, town: Town, parent: str) -> None:
+    def broken(request: ModelRequest) -> object:
+        raise KeyboardInterrupt
+
+    town.reply = broken
+    cli("fork", parent, "--at", "leaf_respond/1", "--set", "max_rounds=1")
+    child = recorded()[-1]
+    town.reply = sensible
+    assert cli("resume", child).stderr.startswith(f"Resuming {child}: 2 calls inherited, not paid for again")
 
 
 def test_session_ended_by_a_limit_states_the_limit_and_the_fork_that_goes_on(cli: Cli, town: Town) -> None:

@@ -365,7 +365,9 @@ def _check_recorded(session: str, plan: RunPlan) -> None:
 
 
 def _resume_line(session: str, course: SessionState, store: Store) -> str:
-    parts = [f"{count(course.made, 'call')} recorded, not paid for again" if course.made else "no call is recorded yet"]
+    known = [f"{count(course.made, 'call')} recorded"] if course.made else []
+    known += [f"{count(course.inherited, 'call')} inherited"] if course.inherited else []
+    parts = [f"{', '.join(known)}, not paid for again" if known else "no call is recorded yet"]
     if failed := len(course.failed):
         parts.append(
             f"{count(failed, 'failed call')} not made again (a fork does: consilience fork {session} --at end)"

@@ -150,6 +150,11 @@ def seat_labels(agents: Iterable[Agent]) -> dict[str, str]:
     return {id: one_line(name) for id, name in seat_names(agents).items()}
 
 
+def describe_awaited(keys: Iterable[str], people: Mapping[str, str]) -> str:
+    """Return calls with the names of the people who are asked, if they are known: `answer/V2 from Ada, answer/V3`."""
+    return ", ".join(f"{key} from {people[key]}" if key in people else key for key in keys)
+
+
 def describe_place(key: str) -> str:
     """Return the step and phase in a key: `round 2 · lateral` for `round-2/lateral/L2N1`, `finalize 1` for `finalize/1`."""
     parts = key.split("/")
