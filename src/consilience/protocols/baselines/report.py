@@ -146,13 +146,9 @@ class VoteReport(Report):
     def presentation(self) -> Presentation:
         blocks: list[Block] = []
         without = sum(vote.position is None for vote in self.votes) if self.settings.get("answer_pattern") else 0
-        votes = [f"{n} for {position}" for position, n in self.tally.items()]
-        if votes:
-            blocks.append(
-                Paragraph(
-                    lead="Votes:", text=" · ".join([*votes, *([f"{without} without a match"] if without else [])])
-                )
-            )
+        if votes := [f"{n} for {position}" for position, n in self.tally.items()]:
+            votes += [f"{without} without a match"] if without else []
+            blocks.append(Paragraph(lead="Votes:", text=" · ".join(votes)))
         if self.decided_by == "medoid" and len(self.votes) > 1:
             basis = f"of {len(self.votes)} independent answers, the one whose wording is most like that of the others."
             blocks.append(Paragraph(lead="Chosen:", text=basis))
@@ -164,12 +160,13 @@ class VoteReport(Report):
             ending = f"finished, but {unread}"
         else:
             ending = ""
-        return _presented(self, (tally,)).model_copy(update={"ending": ending})
+        return _presented(self, (tally,), ending)
 
 
-def _presented(report: SoloReport | VoteReport, sections: tuple[Section, ...]) -> Presentation:
+def _presented(report: SoloReport | VoteReport, sections: tuple[Section, ...], ending: str = "") -> Presentation:
     return extend_presentation(
         Report.presentation(report),
+        ending=ending,
         above_answer=position_blocks(report.position),
         sections=sections,
         figures=tuple(key_figures(report.metrics)),
