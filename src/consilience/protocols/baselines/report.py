@@ -78,7 +78,9 @@ _WITHOUT_REWRITE = {
 
 def _self_review(reviews: Sequence[SelfReview]) -> Section:
     reviewed = any(review.outcome != "critique_failed" for review in reviews)
-    remark = "The model reviewed its own answer; no other agent read it." if reviewed else "Nobody reviewed the answer."
+    remark = (
+        "The model reviewed its own answer; no other agent read it." if reviewed else "The answer was not reviewed."
+    )
     blocks: list[Block] = [Paragraph(text=remark, tone="remark")]
     for review in reviews:
         blocks.append(Paragraph(lead=f"Review {review.index}:", text=f"{_summary(review)}."))
