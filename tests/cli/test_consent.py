@@ -137,7 +137,7 @@ def test_resume_asks_for_the_cost_of_the_remaining_calls(cli: Cli, town: Town, o
 def test_run_with_a_program_needs_consent(cli: Cli, town: Town) -> None:
     run = ("emergence", TASK, "--model", MODEL, "--agent", "L2N1=exec:echo yes")
     shown = cli(*run, "--dry-run")
-    assert "cost not known: exec:echo yes may spend money of its own" in shown.stdout
+    assert "- Cost: not known: exec:echo yes may spend money of its own" in shown.stdout
     for arguments in ((), ("--max-cost", "1")):
         refused = cli(*run, *arguments)
         assert refused.exit_code == 2

@@ -371,7 +371,7 @@ def dry_run(plan: RunPlan) -> str:
         f"- Calls estimated: {format_range(plan.estimate.min, plan.estimate.max)}{plan.calls_note}"
         + ("" if plan.limits.calls is None else f", limited to {count(plan.limits.calls, 'call')}"),
         f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length, without retries",
-        f"- Cost: {cost_words(plan, free='nothing')}",
+        f"- Cost: {cost_words(plan, free='nothing').removeprefix('cost ')}",
     ]
     if plan.outlook:
         lines.append(f"- {plan.outlook[:1].upper()}{plan.outlook[1:]}")
