@@ -98,7 +98,6 @@ class EndedCalls:
         """All, in program order, as the lists below are."""
         self.replies: dict[str, CallCompleted] = {}
         """The last reply of each answered call, by key: a closing call whose reply was cut may have a second one."""
-        self.cut: list[CallCompleted] = []
         self.unusable: list[ReplyRejected | CallFailed] = []
         self.repairs: list[Ended] = []
         """Attempts made because the reply before was unusable."""
@@ -356,10 +355,9 @@ def _unread(state: State) -> Iterator[str]:
     required = {id: message for id, message in state.messages.items() if message.kind in state.must_be_read}
     readers: dict[str, set[str]] = {id: set() for id in required}
     for key, shown in state.shown.items():
-        if required.keys().isdisjoint(shown):
-            continue
-        for id in required.keys() & set(shown):
-            readers[id].add(state.messages[key].sender)
+        for id in shown:
+            if id in required:
+                readers[id].add(state.messages[key].sender)
     for id, message in required.items():
         unread = [agent for agent in message.audience if agent not in readers[id]]
         if not readers[id]:
