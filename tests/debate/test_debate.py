@@ -292,6 +292,11 @@ def opening_sides(**sides: str) -> Debaters:
     return Debaters({"opening": opening})
 
 
+def test_option_that_ends_in_a_question_mark_is_asked_with_one() -> None:
+    report = debate(Debate(debaters=3, option=("Should we take Kafka?", "Postgres")))
+    assert report.framing.propositions[0] == "Is this the best of the options: Should we take Kafka?"
+
+
 def test_options_that_divide_the_agents_get_one_thread_each_without_framing() -> None:
     model = ScriptedModel(opening_sides(p1="YNN", p2="NYN"))
     report = debate(Debate(debaters=3, option=("Kafka", "Postgres")), model=model)

@@ -189,6 +189,14 @@ async def test_steelman_that_a_limit_left_ungraded_is_not_reported_as_rejected()
     assert "never accepted" not in text
 
 
+async def test_steelman_that_a_limit_left_without_another_try_is_not_reported_as_never_accepted() -> None:
+    text = (
+        await debate({"grade": lambda request: {"grade": "INCOMPLETE", "corrections": "the peak"}}, max_messages=12)
+    ).markdown()
+    assert "not accepted when the debate ended — the first try incomplete" in text
+    assert "never accepted" not in text
+
+
 async def test_crux_section_counts_ballots_of_uncommitted_agents() -> None:
     def commit(request: ModelRequest) -> Answer:
         return {"metric": f"orders lost as {request.agent} counts"}

@@ -8,7 +8,7 @@ from html import unescape
 from typing import Any
 
 import consilience
-from consilience import Limits, StopReason
+from consilience import Limits, Options, StopReason
 from consilience.domain.outcome import SpendingLimits
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
@@ -86,6 +86,14 @@ async def test_fork_that_inherits_calls_reports_no_tokens_that_it_did_not_count(
     section = fork.markdown().split("Compared with one call")[1]
     assert "| tokens | not known: it inherited or reused calls | " in section
     assert "| cost |" not in section
+
+
+async def test_single_call_with_a_reused_reply_is_not_reported_as_free_of_tokens() -> None:
+    store, protocol = SqliteStore(":memory:"), Debate(debaters=3, as_is=True)
+    await runner.start(TASK, protocol, models=ScriptedModel(Debaters()), store=store, options=Options(cache=True))
+    again = await runner.start(TASK, protocol, models=ScriptedModel([]), store=store, options=Options(cache=True))
+    section = again.markdown().split("Compared with one call")[1]
+    assert "| tokens | not known: it inherited or reused calls | not known: its reply was reused |" in section
 
 
 async def test_crux_not_named_by_the_single_call_is_reported_as_added() -> None:

@@ -269,6 +269,14 @@ async def test_reader_that_missed_one_of_its_parts_is_named_with_that_part() -> 
     )
 
 
+async def test_review_without_a_text_by_the_lead_counts_its_findings_once_and_warns_of_duplicates() -> None:
+    by = {"R1": review([finding()]), "R2": review([finding("def first(values):", line=1)])}
+    report, _ = await go(Review(review_type="documentation", reviewers=2), script(by, close=lambda _: Rejected("busy")))
+    text = markdown(report)
+    assert "The lead wrote no review; several findings may be one defect." in text
+    assert text.count("2 major") == 1
+
+
 async def test_side_that_replies_in_the_second_iteration_converges() -> None:
     by = {"blue@1": lambda request: Rejected("busy"), "blue@2": review()}
     report, model = await go(Review(), script(by))

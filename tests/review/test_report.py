@@ -147,9 +147,12 @@ def test_report_reads_as_in_the_golden_file(name: str) -> None:
         ([("red", "approve", 1), ("blue", "approve", 1)], "APPROVE: red and blue."),
         (
             [("red", "changes", 1), ("blue", "approve", 1)],
-            "CHANGES: red changes, blue approve. The reviewers are split.",
+            "CHANGES: red changes, blue approve. The reviewers are split; the strictest vote counts.",
         ),
-        ([("red", "reject", 1), ("blue", "changes", 1)], "REJECT: red reject, blue changes. The reviewers are split."),
+        (
+            [("red", "reject", 1), ("blue", "changes", 1)],
+            "REJECT: red reject, blue changes. The reviewers are split; the strictest vote counts.",
+        ),
         ([("red", "approve", 1)], "APPROVE: red alone. No ballot from blue."),
         ([], "none, since no reviewer cast a ballot."),
     ],
@@ -164,7 +167,8 @@ def test_verdict_of_one_part(ballots: list[tuple[str, str, int]], expected: str)
     [
         (
             [("red", "changes", 1), ("blue", "approve", 1), ("red", "approve", 2), ("blue", "changes", 2)],
-            "CHANGES: red changes (in 1 of 2 parts), blue changes (in 1 of 2 parts). The reviewers are split on parts 1 and 2.",
+            "CHANGES: red changes (in 1 of 2 parts), blue changes (in 1 of 2 parts). "
+            "The reviewers are split on parts 1 and 2; the strictest vote counts.",
         ),
         (
             [("red", "changes", 1), ("blue", "approve", 2)],

@@ -205,8 +205,9 @@ def _steelmen(thread: ThreadRecord, state: DebateState) -> Iterator[Item]:
             ungraded[pair] = f"{ordinal_try(number)} was not graded{mark}"
         elif steelman.grade != "ACCURATE":
             pairs[pair].append(f"{ordinal_try(number)} {steelman.grade.lower()}{mark}{corrections}")
+    never = "not accepted when the debate ended" if thread.status == "LOCKING" else "never accepted"
     for (agent, of), failed in pairs.items():
-        verdict = accepted.get((agent, of)) or ungraded.get((agent, of), "never accepted")
+        verdict = accepted.get((agent, of)) or ungraded.get((agent, of), never)
         yield Item(
             lead="Steelman:",
             text=f"{state.names[agent]} put the case of {state.names[of]}: {verdict}",

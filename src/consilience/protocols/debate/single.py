@@ -202,7 +202,8 @@ def _comparison_rows(report: DebateData, state: DebateState, single: SingleCall)
     yield "calls", f"{spent.calls + spent.inherited + spent.cached - own:,}", "1"
     tokens = spent.tokens_in + spent.tokens_out, single.tokens_in + single.tokens_out
     if spent.inherited or spent.cached:
-        yield "tokens", "not known: it inherited or reused calls", f"{tokens[1]:,}"
+        alone = f"{tokens[1]:,}" if tokens[1] else "not known: its reply was reused"
+        yield "tokens", "not known: it inherited or reused calls", alone
         return
     yield "tokens", f"{max(tokens[0] - tokens[1], 0):,}", f"{tokens[1]:,}"
     if spent.cost is not None and single.cost is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from consilience.domain.messages import Quotation
@@ -14,7 +14,6 @@ from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
 from consilience.protocols._common.conclusion import warn_dropped_labels
 from consilience.protocols._common.presenting import plural
 from consilience.protocols.review.findings import (
-    SEVERITIES,
     BallotCast,
     DroppedFinding,
     FileRead,
@@ -132,16 +131,13 @@ def _answer(
     findings: tuple[Finding, ...],
     dropped: tuple[DroppedFinding, ...],
 ) -> str:
-    """Return the answer of a run without a closing text: numbers, and what is missing."""
+    """Return the answer of a run without a closing text: what is missing. The findings are counted above it and listed below it."""
     all_files = len(_files(run, run.settings.parts))
     read_files = len(_files(run, [part.documents for part in parts if part.readers]))
     files = plural(all_files, "file") if read_files == all_files else f"{read_files} of {plural(all_files, 'file')}"
-    by_severity = Counter(finding.severity for finding in findings)
-    counts = ", ".join(f"{by_severity[severity]} {severity}" for severity in SEVERITIES if by_severity[severity])
-    sentences = [
-        f"{plural(len(findings), 'finding')} in {files}: {counts}." if findings else f"No findings in {files}."
-    ]
-    if dropped:
+    unjoined = "; several findings may be one defect" if len(findings) > 1 else ""
+    sentences = [f"The lead wrote no review{unjoined}." if findings else f"No findings in {files}."]
+    if dropped and not findings:
         reasons = count_dropped(dropped)
         sentences.append(f"{plural(reasons.total(), 'finding')} not listed ({describe_dropped(reasons)}).")
     sentences += [f"{unread}." for unread in _unread(parts)]

@@ -329,7 +329,7 @@ def overall_vote(report: ReviewData) -> str:
     head = worst.upper()
     if split := split_parts(report.ballots):
         where = f" on {name_parts(split)}" if len(report.parts) > 1 else ""
-        text = f"{head}: {', '.join(each)}. The reviewers are split{where}."
+        text = f"{head}: {', '.join(each)}. The reviewers are split{where}; the strictest vote counts."
     elif len(set(votes.values())) > 1:
         text = f"{head}: {', '.join(each)}. They voted on different parts."
     else:
