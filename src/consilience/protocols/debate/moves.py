@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
+from consilience.domain.outcome import FailureKind
+
 Move = Literal[
     "CLAIM",
     "CHALLENGE",
@@ -182,6 +184,20 @@ BLOCKED: Mapping[str, str] = {
     "thread_cap": "the messages of the thread were used up",
     "thread_closed": "the thread had ended",
 }
+FAILURES: Mapping[FailureKind, str] = {
+    FailureKind.BUDGET: "a limit refused the call",
+    FailureKind.TIME: "a time limit refused or ended the call",
+    FailureKind.DEADLINE: "no reply in time",
+    FailureKind.QUORUM: "the call was withdrawn, since enough others had replied",
+    FailureKind.MALFORMED: "the reply could not be read",
+    FailureKind.TRUNCATED: "the reply was cut off",
+    FailureKind.REFUSED: "the model refused to answer",
+    FailureKind.RATE_LIMITED: "the rate limit of the provider",
+    FailureKind.SERVER: "the provider failed",
+    FailureKind.UNREACHABLE: "the provider could not be reached",
+    FailureKind.REJECTED: "the provider rejected the request",
+}
+"""Why a call has no reply."""
 CRITERIA: Mapping[str, str] = {
     "commitments": "fewer than two commitments",
     "sides": "nobody on one of the sides",
