@@ -111,6 +111,8 @@ SPAWN_MIN_AGENTS = SPAWN_MIN_MENTIONS = 2
 MIN_DISCOVERY_MESSAGES = 6
 """Messages before which a proposed question does not end the discovery: the least of the seed's 6 to 10."""
 EXTRA_DISCOVERY_MESSAGES = 4
+MIN_STEELMAN_MESSAGES = 4
+"""Messages by which two opponents state each other's case and grade it, if the first try is accurate."""
 ALIGN_AFTER, SPLIT_AFTER, FRAME_AFTER = 12, 15, 20
 """Messages of a discovery after which horizons are aligned, a thread is split and a question is framed."""
 THREAD_CAP = 40
