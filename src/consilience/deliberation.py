@@ -391,8 +391,9 @@ def deliberation_from(
 
 
 def _seats(agents: Sequence[Agent]) -> list[tuple[str, str]]:
-    """The seats without their models, which the resume compares."""
-    return [(agent.id, agent.introduction()) for agent in in_dealing_order(agents)]
+    """The seats without their models, which the resume compares, and without the form of their introduction, which may be older."""
+    named = (agent.model_copy(update={"named_as": "Your role"}) for agent in in_dealing_order(agents))
+    return [(agent.id, agent.introduction()) for agent in named]
 
 
 def _remaining_limits(limits: Limits, used: UsageTotals) -> Limits:

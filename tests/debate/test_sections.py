@@ -132,7 +132,9 @@ async def test_task_without_dispute_is_reported_first() -> None:
 async def test_missing_ballot_is_reported_with_its_agent_before_the_count() -> None:
     report = await debate({"final": lambda request: {"p1": "?"} if request.agent == "D2" else {}})
     head = above_answer(report.markdown())
-    assert "No final ballot from critic of change (B); the counts below leave 1 agent out." in head
+    assert (
+        "No final ballot from critic of change (B): the reply could not be read. The counts below leave 1 agent" in head
+    )
     assert "sealed final ballots of 2 of 3 agents" in head
     assert head.index("No final ballot from") < head.index("2 yes")
     assert "UNANIMOUS" not in head
@@ -151,7 +153,25 @@ async def test_limit_on_virtual_time_is_reported_before_the_count() -> None:
 
 async def test_limit_on_calls_is_reported() -> None:
     report = await debate(limits=Limits(calls=16))
-    assert "The limit on calls cut the debate short." in report.markdown()
+    head = above_answer(report.markdown())
+    assert "The limit on calls cut the debate short (no reply in: crux lock, " in head
+    agents = "advocate of change (A), critic of change (B) and what is known (C)"
+    assert f"No final ballot from {agents}: a limit refused the call. Nothing shows where the agents stand." in head
+
+
+async def test_limit_reached_after_the_threads_is_not_reported_to_cut_the_debate_short() -> None:
+    calls = (await debate(test_cruxes=0)).ledger.actual.calls
+    head = above_answer((await debate(limits=Limits(calls=calls))).markdown())
+    assert "**Incomplete:** The limit on calls was reached (no reply in: single, tests)." in head
+    assert "short" not in head
+
+
+async def test_debate_without_a_quorum_of_opening_ballots_is_reported_with_its_reason() -> None:
+    head = above_answer((await debate({"opening": lambda r: {"p1": "?"} if r.agent != "D3" else {}})).markdown())
+    unread = "the reply could not be read (opening ballot, without which an agent takes no part)"
+    assert f"No final ballot from advocate of change (A) and critic of change (B): {unread}." in head
+    assert "No final ballot from what is known (C): the debate ended after the opening ballots." in head
+    assert "limit" not in head.casefold()
 
 
 # --- cruxes

@@ -169,10 +169,10 @@ async def test_introduction_omits_empty_persona_fields(store: SqliteStore) -> No
     report = await play(store, scripted, panel=PANEL)
     prompts = {request.agent: request.text for request in scripted.requests if request.key.startswith("say")}
     assert prompts[IDS[0]].endswith(
-        "You are Sceptical CFO. You ask what it costs. Your interests: cost, cash. Your time horizon: 1 year. "
+        "Your role: Sceptical CFO. You ask what it costs. Your interests: cost, cash. Your time horizon: 1 year. "
         "The evidence you accept: Audited figures. Your claim at the start: It is too dear. Speak."
     )
-    assert prompts[IDS[1]].endswith("You are Überzeugte Ärztin. You ask who is healed. Speak.")
+    assert prompts[IDS[1]].endswith("Your role: Überzeugte Ärztin. You ask who is healed. Speak.")
     assert report.agents[0].claim == "It is too dear"
 
 
@@ -183,7 +183,7 @@ async def test_introduction_in_every_protocol_has_the_persona_fields(store: Sqli
     for protocol in (consilience.Emergence(children=2, max_rounds=1), consilience.Broadcast(), Vote(), Decompose()):
         seat = next(agent for agent in protocol.agents(PANEL) if agent.persona == "Sceptical CFO")
         assert seat.introduction() == (
-            "You are Sceptical CFO. You ask what it costs. Your interests: cost, cash. Your time horizon: 1 year. "
+            "Your role: Sceptical CFO. You ask what it costs. Your interests: cost, cash. Your time horizon: 1 year. "
             "The evidence you accept: Audited figures. Your claim at the start: It is too dear."
         )
 
@@ -301,6 +301,32 @@ async def test_seats_from_a_panel_replay_without_the_panel(store: SqliteStore) -
     assert report.settings["seats"] == list(IDS)
     assert report.ledger.estimated.max == 5
     assert (await runner.replay("s", store=store)).digest() == report.digest()
+
+
+async def test_session_recorded_with_the_former_introduction_replays_resumes_and_forks(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions were recorded with "You are Sceptical CFO."; new ones say "Your role: Sceptical CFO."."""
+    seat = Persona.seat
+    with monkeypatch.context() as earlier:
+        earlier.setattr(
+            Persona, "seat", lambda self, agent: seat(self, agent).model_copy(update={"named_as": "You are"})
+        )
+        before = model()
+        how = consilience.Deliberation(Council(), model=before, panel=PANEL, store=store)
+        report = await how.run_or_resume("s", TASK)
+    assert any("You are Sceptical CFO. You ask" in request.text for request in before.requests)
+    assert (await how.replay("s")).digest() == report.digest()
+    assert (await how.run_or_resume("s", TASK)).digest() == report.digest()
+    await how.fork("s", at="end", name="f")
+    asked = len(before.requests)
+    assert asked == len({request.key for request in before.requests})
+
+
+@pytest.mark.parametrize("name", ["Farm vet", "the treasurer", "Dr. Ada Lin", "CTO"])
+def test_introduction_names_any_persona_after_a_label(name: str) -> None:
+    seat = Persona(name=name, description="You ask who pays.").seat(Agent(id="A1", role="member"))
+    assert seat.introduction() == f"Your role: {name}. You ask who pays."
 
 
 async def test_fork_keeps_seats_from_a_panel_and_changes_one_perspective(store: SqliteStore) -> None:

@@ -968,4 +968,4 @@ async def test_panel_gives_authors_their_personas() -> None:
     seats = {agent.id: agent.persona for agent in report.agents}
     assert all(seats[part] for part in PARTS)
     assert not seats["researcher"]
-    assert f"You are {seats['body']}." in asked(model)["pass-1/draft/body"].text
+    assert f"Your role: {seats['body']}." in asked(model)["pass-1/draft/body"].text

@@ -179,6 +179,10 @@ class Protocol(BaseModel, ABC):
         nothing."""
         return ""
 
+    def limit_warnings(self, limits: Limits) -> tuple[str, ...]:
+        """Sentences on what these settings and limits are too small for, shown before a new run."""
+        return ()
+
     @property
     def first_speakers(self) -> tuple[str, ...]:
         """The agents that speak first, before they see the text of another agent."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from consilience.domain.outcome import StopReason
+from consilience.domain.report import FailedCall
 from consilience.domain.sections import Block, Bullets, Item, Paragraph, Refs
 from consilience.protocols._common.presenting import format_share, plural
 from consilience.protocols.debate.attention import NOTICED
-from consilience.protocols.debate.moves import ACTIVE, BLOCKED, CRITERIA, FIRM, REGIMES, SIDES, STAGES, Side
+from consilience.protocols.debate.moves import ACTIVE, BLOCKED, CRITERIA, FAILURES, FIRM, REGIMES, SIDES, STAGES, Side
 from consilience.protocols.debate.records import Crux
 from consilience.protocols.debate.state import DebateData, DebateState, joined, tally, tested_refs, thread_name
 
@@ -88,16 +89,40 @@ def _shortcomings(report: DebateData, state: DebateState) -> Iterator[str]:
         yield f"The limit on messages ended the debate after {report.steps}.{open_note}"
     elif report.ended_by == "max_duration":
         yield f"The limit on virtual time ended the debate after {report.duration // 1000} s.{open_note}"
-    elif report.ended_by == "limit" or report.stop_reason in (
-        StopReason.EXHAUSTED_BUDGET,
-        StopReason.EXHAUSTED_TIME,
-    ):
-        yield f"{_limit(report)} cut the debate short.{open_note}"
-    silent = [state.names[agent] for agent in state.debaters if agent not in state.final]
-    if state.propositions and silent and len(silent) == len(state.debaters):
-        yield "No final ballot was cast, so nothing shows where the agents stand."
-    elif state.propositions and silent:
-        yield f"No final ballot from {' and '.join(silent)}; the counts below leave {plural(len(silent), 'agent')} out."
+    elif report.stop_reason in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME):
+        phases = dict.fromkeys(
+            call.phase[0].replace("_", " ") for call in report.failed_calls if call.exhausted and call.phase
+        )
+        refused = f" (no reply in: {', '.join(phases)})" if phases else ""
+        cut = "cut the debate short" if report.ended_by == "limit" else "was reached"
+        yield f"{_limit(report)} {cut}{refused}.{open_note}"
+    if state.propositions:
+        yield from _missing_ballots(report, state)
+
+
+def _missing_ballots(report: DebateData, state: DebateState) -> Iterator[str]:
+    """Sentences on the agents without a final ballot, one for each reason."""
+    silent = [agent for agent in state.debaters if agent not in state.final]
+    failed = {
+        call.agent: call for call in report.failed_calls if call.key.split("/")[0] in ("opening", "final", "told")
+    }
+    reasons: dict[str, list[str]] = {}
+    for agent in silent:
+        reasons.setdefault(_missing_reason(failed.get(agent)), []).append(state.names[agent])
+    for reason, names in reasons.items():
+        yield f"No final ballot from {joined(names)}: {reason}."
+    if silent and len(silent) == len(state.debaters):
+        yield "Nothing shows where the agents stand."
+    elif silent:
+        yield f"The counts below leave {plural(len(silent), 'agent')} out."
+
+
+def _missing_reason(failed: FailedCall | None) -> str:
+    """Return why an agent cast no final ballot, from its failed ballot, if one failed."""
+    if failed is None:
+        return "the debate ended after the opening ballots"
+    opening = " (opening ballot, without which an agent takes no part)" if failed.key.startswith("opening/") else ""
+    return f"{FAILURES[failed.kind]}{opening}"
 
 
 def _limit(report: DebateData) -> str:

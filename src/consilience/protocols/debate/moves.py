@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
+from consilience.domain.outcome import FailureKind
+
 Move = Literal[
     "CLAIM",
     "CHALLENGE",
@@ -109,6 +111,8 @@ SPAWN_MIN_AGENTS = SPAWN_MIN_MENTIONS = 2
 MIN_DISCOVERY_MESSAGES = 6
 """Messages before which a proposed question does not end the discovery: the least of the seed's 6 to 10."""
 EXTRA_DISCOVERY_MESSAGES = 4
+MIN_STEELMAN_MESSAGES = 4
+"""Messages by which two opponents state each other's case and grade it, if the first try is accurate."""
 ALIGN_AFTER, SPLIT_AFTER, FRAME_AFTER = 12, 15, 20
 """Messages of a discovery after which horizons are aligned, a thread is split and a question is framed."""
 THREAD_CAP = 40
@@ -182,6 +186,20 @@ BLOCKED: Mapping[str, str] = {
     "thread_cap": "the messages of the thread were used up",
     "thread_closed": "the thread had ended",
 }
+FAILURES: Mapping[FailureKind, str] = {
+    FailureKind.BUDGET: "a limit refused the call",
+    FailureKind.TIME: "a time limit refused or ended the call",
+    FailureKind.DEADLINE: "no reply in time",
+    FailureKind.QUORUM: "the call was withdrawn, since enough others had replied",
+    FailureKind.MALFORMED: "the reply could not be read",
+    FailureKind.TRUNCATED: "the reply was cut off",
+    FailureKind.REFUSED: "the model refused to answer",
+    FailureKind.RATE_LIMITED: "the rate limit of the provider",
+    FailureKind.SERVER: "the provider failed",
+    FailureKind.UNREACHABLE: "the provider could not be reached",
+    FailureKind.REJECTED: "the provider rejected the request",
+}
+"""Why a call has no reply."""
 CRITERIA: Mapping[str, str] = {
     "commitments": "fewer than two commitments",
     "sides": "nobody on one of the sides",

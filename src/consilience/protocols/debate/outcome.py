@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from consilience.domain.messages import is_empty_remark
@@ -63,6 +64,13 @@ class DebateRun:
     def last_ballots(self) -> Sequence[Reply[Any] | Failure]:
         """The ballots that count: those on the last new fact, else the final ones."""
         return self.told[-1] if self.told else self.final
+
+    @property
+    def missing_ballots(self) -> list[Failure]:
+        """The failed ballot of each debater that has none that counts: the opening one, the final one, or one on a new fact."""
+        cast = {ballot.agent for ballot in self.last_ballots if isinstance(ballot, Reply)}
+        ballots = (*self.opening, *self.final, *chain.from_iterable(self.told))
+        return [ballot for ballot in ballots if isinstance(ballot, Failure) and ballot.agent not in cast]
 
     @property
     def answer(self) -> Reply[ClosingReply] | None:

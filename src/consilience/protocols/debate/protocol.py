@@ -18,7 +18,7 @@ from consilience.protocols.debate.ballots import again_words, ballot_of, ballot_
 from consilience.protocols.debate.debaters import Debater
 from consilience.protocols.debate.floor import Floor, Member, aside
 from consilience.protocols.debate.moderator import Moderator, watch
-from consilience.protocols.debate.moves import Side
+from consilience.protocols.debate.moves import FAILURES, Side
 from consilience.protocols.debate.notes import NOTES, FramedNote, GlobalConvergence
 from consilience.protocols.debate.outcome import DebateRun, common_ground, conclude, final_cruxes
 from consilience.protocols.debate.records import Framing
@@ -239,6 +239,7 @@ class Debate(DebateSettings):
             cruxes=cruxes,
             common=tuple(agreed.statement for agreed in common_ground(floor, run.final)),
             ballots=tuple(floor.letters[r.agent] for r in run.last_ballots if isinstance(r, Reply)),
+            missing=tuple(sorted((floor.letters[f.agent], FAILURES[f.kind]) for f in run.missing_ballots)),
             again=self._corrections(floor, run),
             facts=self.new_facts,
         )

@@ -10,11 +10,19 @@ from pydantic import Field, model_validator
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
 from consilience.domain.messages import NO_OPTION
-from consilience.domain.outcome import Estimate
+from consilience.domain.outcome import Estimate, Limits
 from consilience.domain.panels import Panel
 from consilience.domain.topology import Topology
 from consilience.engine.protocol import PanelSeats
-from consilience.protocols.debate.moves import MAX_AGENTS, MAX_EXTRACTIONS, MAX_RECHECKS, MAX_THREADS, MIN_AGENTS
+from consilience.protocols.debate.moves import (
+    MAX_AGENTS,
+    MAX_EXTRACTIONS,
+    MAX_RECHECKS,
+    MAX_THREADS,
+    MIN_AGENTS,
+    MIN_DISCOVERY_MESSAGES,
+    MIN_STEELMAN_MESSAGES,
+)
 from consilience.protocols.debate.replies import MAX_PROPOSITIONS, is_question
 
 POINTS_OF_VIEW: Mapping[str, str] = {
@@ -186,6 +194,50 @@ class DebateSettings(PanelSeats):
     def message_limit(self, steps: int | None) -> int:
         """Messages of debaters that may be published under a limit on steps."""
         return self.max_messages if steps is None else min(self.max_messages, steps)
+
+    @property
+    def min_discovery(self) -> int:
+        """Messages of debaters before a thread can have found its question."""
+        return min(MIN_DISCOVERY_MESSAGES, self.discovery_messages)
+
+    @property
+    def min_commitments(self) -> int:
+        """Commitments of a thread in whose shortest discovery as many debaters as possible speak."""
+        return min(len(self.seat_ids), self.min_discovery)
+
+    @property
+    def messages_before_evidence(self) -> int:
+        """Messages that such a thread needs before its debaters can debate the evidence."""
+        return self.min_discovery + self.min_commitments + MIN_STEELMAN_MESSAGES
+
+    @property
+    def min_calls_of_a_debate(self) -> int:
+        """Calls for framing, opening and final ballots, the single call, one thread with a round of evidence, flips and crux of
+        that thread, and the answer."""
+        ballots, thread = 2 * len(self.seat_ids), self.messages_before_evidence + len(self.seat_ids)
+        return int(self.frames) + ballots + int(self.single_call) + thread + self.min_commitments + 1 + 1
+
+    def limit_warnings(self, limits: Limits) -> tuple[str, ...]:
+        """Warn of limits that leave no round of messages for the evidence, or too few calls for it and the ballots."""
+        before, seats, warnings = self.messages_before_evidence, len(self.seat_ids), []
+        bounds = {"--max-messages": self.max_messages, "--max-steps": limits.steps}
+        low = [name for name, bound in bounds.items() if bound is not None and bound < before + seats]
+        if low:
+            limit = self.message_limit(limits.steps)
+            left = f"at most {limit - before}" if limit > before else "none"
+            warnings.append(
+                f"Warning: a limit of {limit} messages leaves {left} for the debate itself. Before it debates the evidence a "
+                f"thread needs at least {before} (discovery {self.min_discovery}, commitments {self.min_commitments}, steelmen "
+                f"and grades {MIN_STEELMAN_MESSAGES}), and then {seats} for one round. Set {' and '.join(low)} to "
+                f"{before + seats} or more for one thread; each further thread needs as many."
+            )
+        calls = self.min_calls_of_a_debate
+        if limits.calls is not None and limits.calls < calls:
+            warnings.append(
+                f"Warning: a limit of {limits.calls} calls cuts the debate short, and final ballots may be missing. Ballots, one "
+                f"thread with one round of evidence, and the answer need at least {calls} calls."
+            )
+        return tuple(warnings)
 
     @property
     def crystallization_level(self) -> int:
