@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
-from consilience.domain.positions import Ballot, exact
+from consilience.domain.positions import Ballot, Spellings, exact
 from consilience.domain.report import ConfidenceScore, Objection, ObjectionFate
 from consilience.engine.analysis import MIN_RESTATED_OVERLAP, novelty
 from consilience.engine.session import Session
@@ -268,10 +268,11 @@ def _rated_ballots(execution: AgentExecution) -> list[Reply[RatedBallotReply]]:
 def _ballots(session: Session, settings: BroadcastSettings, executions: Sequence[AgentExecution]) -> Iterator[Ballot]:
     """Yield the readable ballots, each agent's numbered from 0. The first is cast before it has read any peer."""
     ballot_counts: Counter[str] = Counter()
+    spellings = Spellings()
     for execution in executions:
         for reply in _rated_ballots(execution):
             step = ballot_counts[execution.agent]
-            if ballot := read_ballot(session, settings.answer_pattern, step, reply, reply.value):
+            if ballot := read_ballot(session, settings.answer_pattern, spellings, step, reply):
                 ballot_counts[execution.agent] += 1
                 yield ballot
 
