@@ -157,7 +157,8 @@ async def test_failing_program_with_a_relative_path_is_explained_and_its_cost_is
     (tmp_path / "clerk.py").write_text("print('yes')")
     report = await consilience.deliberate("Is it so?", consilience.Solo(), model=f"exec:{sys.executable} clerk.py")
     (failed,) = report.failed_calls
-    assert "(it runs in an empty temporary directory, so clerk.py must be an absolute path): " in failed.detail
+    advice = "(it runs in an empty temporary directory; if clerk.py names a file, give its absolute path): "
+    assert advice in failed.detail
     assert report.ledger.actual.cost is None
 
 

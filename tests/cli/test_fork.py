@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.town import MODEL, TASK, Cli, Town, recorded
+from cli.town import MODEL, TASK, Cli, Town, recorded, sensible
 from consilience.cli import sessions, setup
 from consilience.cli.event_lines import listing
 from consilience.domain.errors import Rejected, SettingsError
@@ -241,6 +241,17 @@ def test_replay_shows_call_starts_at_their_recorded_times() -> None:
         refuse()
 
 
+def test_resume_of_a_fork_counts_its_inherited_calls(cli: Cli, town: Town, parent: str) -> None:
+    def broken(request: ModelRequest) -> object:
+        raise KeyboardInterrupt
+
+    town.reply = broken
+    cli("fork", parent, "--at", "leaf_respond/1", "--set", "max_rounds=1")
+    child = recorded()[-1]
+    town.reply = sensible
+    assert cli("resume", child).stderr.startswith(f"Resuming {child}: 2 calls inherited, not paid for again")
+
+
 def test_session_ended_by_a_limit_states_the_limit_and_the_fork_that_goes_on(cli: Cli, town: Town) -> None:
     stopped = cli(*RUN, "--max-calls", "7")
     id = recorded()[-1]
@@ -358,7 +369,9 @@ def test_fork_that_would_make_no_call_is_an_error_that_says_what_to_change(
     assert f"the fork would make no call: session {parent} is finished" in result.stderr
     assert "--set max_rounds=N" in result.stderr
     assert recorded() == [parent]
-    assert "would make no call" in cli("fork", parent, "--at", "end", *arguments, "--dry-run").stdout
+    (note,) = json.loads(cli("fork", parent, "--at", "end", *arguments, "--dry-run", "--json").stdout)["notes"]
+    assert note.startswith("This fork will be refused: the fork would make no call")
+    assert note in cli("fork", parent, "--at", "end", *arguments, "--dry-run").stdout.replace("\\", "")
 
 
 def test_session_that_ran_out_of_steps_names_the_fork_that_goes_on(cli: Cli, town: Town) -> None:

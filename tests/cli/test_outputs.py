@@ -110,7 +110,7 @@ def test_unwritable_out_is_reported_and_unchanged(cli: Cli, here: Path, place: s
         (here / "directory.json").mkdir()
         done = cli(*EXPORT, "--out", place)
         assert done.exit_code == 2
-        assert "the report cannot be written" in done.stderr
+        assert "cannot be written" in done.stderr
         assert stat.S_ISSOCK((here / "socket").stat().st_mode)
 
 
@@ -189,7 +189,7 @@ def test_out_to_a_journal_file_is_refused(
     done = cli(*EXPORT, "--out", str(target))
     assert done.exit_code == 2
     assert "that is a file of the journal" in done.stderr
-    assert done.stderr.endswith("Name another file with --out.\n")
+    assert done.stderr.endswith("Name another place with --out.\n")
     assert cli(*EXPORT).stdout == before
 
 

@@ -73,6 +73,7 @@ def test_templates_are_listed_printed_and_copied_to_edit(cli: Cli, town: Town) -
     assert re.search(r"^leaf_respond +seat$", listed, re.MULTILINE)
     original = cli("prompts", "emergence", "leaf_respond").stdout
     assert cli("prompts", "emergence", "leaf_respond", "--detail", "brief").stdout != original
+    assert "consilience prompts vote answer --detail brief\n" in cli("prompts", "vote", "--detail", "brief").stdout
     assert json.loads(cli("prompts", "emergence", "leaf_respond", "--json").stdout)["leaf_respond"] == original
     copied = cli("prompts", "emergence", "leaf_respond", "--out", "mine")
     assert copied.exit_code == 0

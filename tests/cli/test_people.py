@@ -274,6 +274,9 @@ def test_question_and_answer_survive_a_kill(open_terminal: Sit, program: list[st
     terminal.process.kill()
     assert terminal.end() == -signal.SIGKILL
     (session,) = recorded()
+    state = run(program, "show", session).stdout
+    assert f"Asked and not answered: {LEAF}." in state.replace("\\", "")
+    assert f"Read the question and answer it: `consilience sessions answer {session}`." in state
     shown = run(program, "sessions", "answer", session)
     assert f"# Task\n{TASK}" in shown.stdout
     note = tmp_path / "answer.txt"

@@ -86,6 +86,13 @@ def test_no_store_records_nothing_and_prints_no_resume_hint(cli: Cli, town: Town
     assert "consilience show" not in result.stdout
 
 
+def test_unwritable_report_of_no_store_is_not_called_recorded(cli: Cli, town: Town, here: Path) -> None:
+    (here / "out" / "report.json").mkdir(parents=True)
+    result = cli("solo", TASK, "--model", MODEL, "--no-store", "--out", "out")
+    assert result.exit_code == 2
+    assert "report.json. Name another file" in result.stderr
+
+
 def test_out_writes_the_report_files(cli: Cli, town: Town, here: Path) -> None:
     result = cli("emergence", TASK, *QUICK, "--out", "reports/first")
     directory = here / "reports" / "first"

@@ -130,9 +130,21 @@ def test_failed_calls_of_an_interrupted_run_are_said_to_stay_failed_in_a_resume(
         in cli("show", id).stdout
     )
     town.reply = sensible
-    assert f"not made again, as by consilience fork {id} --at end" in cli("resume", id).stderr
-    limits = cli("resume", id, "--max-calls", "40")
-    assert "a fork takes others: consilience fork ID --at end" in limits.stderr
+    assert f"not made again (a fork does: consilience fork {id} --at end)" in cli("resume", id).stderr
+
+
+@pytest.mark.parametrize("command", [("resume",), ("sessions", "resume")])
+def test_resume_with_an_option_of_a_fork_names_the_fork(cli: Cli, command: tuple[str, ...]) -> None:
+    refused = cli(*command, "last", "--max-calls", "40")
+    assert refused.exit_code == 2
+    assert "a fork takes others: consilience fork ID --at end --max-calls …" in " ".join(refused.stderr.split())
+
+
+@pytest.mark.parametrize("option", ["--jsn", "--out"])
+def test_resume_with_a_misspelt_option_or_without_its_value_names_no_fork(cli: Cli, option: str) -> None:
+    refused = cli("resume", "last", option)
+    assert refused.exit_code == 2
+    assert "fork" not in refused.stderr
 
 
 def test_show_of_an_unfinished_session_as_json(cli: Cli, broken_off: str) -> None:
@@ -289,3 +301,13 @@ def test_session_killed_before_its_start_is_reported(cli: Cli, store: SqliteStor
     assert "was killed before it began" in cli("show", "rnothing").stdout
     assert cli("resume", "rnothing").exit_code == 2
     assert "rnothing" in cli("sessions", "list").stdout
+
+
+def test_list_shortens_tasks_to_the_width_of_the_terminal(
+    cli: Cli, town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("solo", "Why? " * 60, "--model", MODEL)
+    monkeypatch.setenv("COLUMNS", "140")
+    (line,) = cli("sessions", "list").stdout.splitlines()
+    assert len(line) <= 140
+    assert line.endswith("…")

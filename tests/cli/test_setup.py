@@ -109,6 +109,7 @@ def test_panels_list_and_show_print_panels(cli: Cli, here: Path) -> None:
 @pytest.mark.parametrize(("group", "name"), [("panels", "policy"), ("hierarchies", "document")])
 def test_show_with_toml_prints_a_file_to_start_from(cli: Cli, here: Path, group: str, name: str) -> None:
     text = cli(group, "show", name, "--toml").stdout
+    assert "--toml and --json exclude each other" in cli(group, "show", name, "--toml", "--json").stderr
     (here / "mine.toml").write_text(text)
     assert cli(group, "show", "mine.toml").stdout == cli(group, "show", name).stdout
     (here / "mine.toml").write_text(f"{text}x")

@@ -276,6 +276,12 @@ def test_task_without_a_dispute_ends_inconclusive_after_one_call() -> None:
     assert "a sum" in report.regime_description
 
 
+def test_failed_framing_is_not_reported_as_silence_of_the_agents() -> None:
+    report = debate(model=ScriptedModel(lambda request: "no JSON"))
+    assert report.stop_reason is StopReason.FAILED
+    assert "Stopped: nothing could be concluded (failed) · 1 call failed (malformed)" in report.markdown()
+
+
 def opening_sides(**sides: str) -> Debaters:
     """Debaters who answer proposition `p1`, … by one letter for each agent: Y, N or U."""
     words = {"Y": "YES", "N": "NO", "U": "UNCERTAIN"}

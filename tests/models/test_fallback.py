@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from consilience.domain.errors import RateLimited, Refused, Rejected, ServerError
 from consilience.models.fallback import Fallback
 from consilience.models.limiter import Limited, may_retry, requests_of
-from consilience.models.port import Model
+from consilience.models.port import Completion, Model, ModelRequest
 
 from .virtual import REQUEST, Provider, first, limiter, now, run
 
@@ -34,6 +36,28 @@ def test_failed_chain_reports_all_errors() -> None:
             await Fallback([failing, two]).complete(REQUEST)
         assert str(caught.value) == "two: no such model; before that, one refused"
         assert requests_of(caught.value) == 2
+
+    run(main())
+
+
+def test_cost_of_a_chain_is_unknown_after_a_failure_of_unknown_cost() -> None:
+    class Free(Provider):
+        async def complete(self, request: ModelRequest) -> Completion:
+            return replace(await super().complete(request), cost=0.0)
+
+    def fails() -> ServerError:
+        error = ServerError("the program failed")
+        error.cost_unknown = True
+        return error
+
+    async def main() -> None:
+        program = Provider(outcome=first(9, fails))
+        assert (await Fallback([Provider(outcome=first(1, Refused)), Free()]).complete(REQUEST)).cost == 0.0
+        assert (await Fallback([program, Free()]).complete(REQUEST)).cost is None
+        refusing = Provider(outcome=first(9, Refused))
+        with pytest.raises(Refused) as caught:
+            await Fallback([program, refusing]).complete(REQUEST)
+        assert caught.value.cost_unknown
 
     run(main())
 

@@ -165,6 +165,19 @@ class TestRateLimits:
 
         run(main())
 
+    def test_error_of_a_pause_that_is_too_long_keeps_its_class_and_its_wait(self) -> None:
+        class Overloaded(RateLimited):
+            def __init__(self) -> None:
+                super().__init__("overloaded", retry_after=3600)
+
+        async def main() -> None:
+            model = Limited(Provider(outcome=first(1, Overloaded)), limiter(), deadline=60, retries=3)
+            with pytest.raises(Overloaded, match="asks to wait 3600 s") as caught:
+                await model.complete(REQUEST)
+            assert caught.value.retry_after == 3600
+
+        run(main())
+
     def test_longest_pause_is_waited_for_and_shown(self) -> None:
         async def main() -> None:
             provider = Provider(outcome=first(1, lambda: RateLimited(retry_after=120)))

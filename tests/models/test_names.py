@@ -206,6 +206,23 @@ class TestTables:
             assert answer.model == "corp:stub-2026-01-01"
             await model.close()
 
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            ("openai:gpt-4o", "never"),
+            ("https://api.openai.com/v1#gpt-4o", "never"),
+            ("https://api.deepseek.com#deepseek-reasoner", "always"),
+            ("https://generativelanguage.googleapis.com/v1beta/openai#gemini-2.5-pro", "always"),
+            ("http://127.0.0.1:8000/v1#gpt-4o", "always"),
+        ],
+    )
+    def test_model_at_an_address_thinks_unless_it_is_known_not_to(
+        self, name: str, expected: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for variable in ("OPENAI_API_KEY", "DEEPSEEK_API_KEY", "GOOGLE_API_KEY"):
+            monkeypatch.setenv(variable, KEY)
+        assert registry.facts_of(name)[0].thinks == limited(name).thinks == expected
+
     def test_providers_have_their_key_variables(self) -> None:
         assert key_variables("openai@gateway.example:443") == ("OPENAI_API_KEY",)
         assert key_variables("gateway/openai") == ("PYDANTIC_AI_GATEWAY_API_KEY", "PAIG_API_KEY")

@@ -302,7 +302,7 @@ CASES = [
         TREE,
         fails("/evaluate/L2"),
         STEPS,
-        "L2N1 is not satisfied (no reply:",
+        "L2N1 is not satisfied (no reply: evaluate by L2N1 (iteration 1.2))",
         "evaluate 1 L2N1",
     ),
     case(

@@ -267,7 +267,7 @@ def test_headline_of_a_run_ended_by_a_limit_names_the_limit(limit: str) -> None:
 @pytest.mark.parametrize(
     ("protocol", "limits", "true", "false"),
     [
-        (Solo(reviews=1), Limits(calls=1), "Nobody reviewed the answer", "reviewed its own answer"),
+        (Solo(reviews=1), Limits(calls=1), "The answer was not reviewed.", "reviewed its own answer"),
         (Decompose(), Limits(calls=1), "L1N1 assigned no parts.", "had the whole task"),
         (TRIO, Limits(calls=4), "no agent read the texts of its siblings", "silent in round"),
         (Broadcast(children=2), Limits(calls=1), "| 0 |", "L2N1 unrated; no"),

@@ -37,6 +37,13 @@ def test_directory_removed_meanwhile_is_a_user_error(tmp_path: Path) -> None:
         write_files(tmp_path / "gone", {"report.md": ""}, session="r1a2b3")
 
 
+def test_unwritable_file_of_no_session_refers_to_none(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as caught:
+        write_files(tmp_path / "gone", {"solo.schema.json": ""})
+    assert "Name another file" in str(caught.value)
+    assert "consilience show" not in str(caught.value)
+
+
 def test_report_file_is_private_whatever_it_replaces(tmp_path: Path) -> None:
     path = tmp_path / "a.md"
     path.write_text("old")

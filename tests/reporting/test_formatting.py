@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consilience.domain.agents import Agent
+from consilience.domain.outcome import Limits
 from consilience.reporting.formatting import (
     count,
     describe_agent,
@@ -16,6 +17,7 @@ from consilience.reporting.formatting import (
     percent,
     size,
 )
+from consilience.reporting.limits import describe_limits
 
 
 @pytest.mark.parametrize(
@@ -37,10 +39,23 @@ def test_duration_is_formatted(seconds: float, expected: str) -> None:
 
 @pytest.mark.parametrize(
     ("dollars", "expected"),
-    [(None, "not known"), (0, "$0"), (0.0004, "$0.0004"), (0.05, "$0.05"), (0.1, "$0.10"), (12, "$12.00")],
+    [
+        (None, "not known"),
+        (0, "$0"),
+        (0.00001, "$0.00001"),
+        (0.0004, "$0.0004"),
+        (0.05, "$0.05"),
+        (0.1, "$0.10"),
+        (12, "$12.00"),
+    ],
 )
 def test_money_is_formatted(dollars: float | None, expected: str) -> None:
     assert money(dollars) == expected
+
+
+@pytest.mark.parametrize(("dollars", "expected"), [(5, "$5.00"), (0.125, "$0.125"), (1e-5, "$0.00001")])
+def test_a_limit_on_money_is_formatted_exactly(dollars: float, expected: str) -> None:
+    assert describe_limits(Limits(money=dollars)) == expected
 
 
 @pytest.mark.parametrize(

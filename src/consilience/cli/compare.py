@@ -379,7 +379,7 @@ def _dry_run(planned: ComparisonPlan, estimates: Sequence[RowEstimate], plan: Ru
         f"- Model: {', '.join(plan.models)} ({plan.why})",
         f"- Calls estimated: {format_range(plan.estimate.min, plan.estimate.max)}, including recorded ones",
         f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length",
-        f"- Cost: {cost_words(plan, free='nothing')}",
+        f"- Cost: {cost_words(plan, free='nothing').removeprefix('cost ')}",
         *(f"- {line}" for line in plan.details),
         *(
             f"- **{r.row} may be cut short**: it needs up to {count(r.needs, 'call')} and the budget surely pays for "

@@ -19,7 +19,7 @@ from typing import Any, TextIO, TypeVar
 import typer
 
 from consilience.domain.errors import ConsilienceError, PromptFailed, SessionBusy, SessionWaiting, UserError
-from consilience.reporting.formatting import escape_json
+from consilience.reporting.formatting import describe_awaited, escape_json
 
 T = TypeVar("T")
 
@@ -195,10 +195,9 @@ def is_about_output(error: BaseException) -> bool:
 def _describe_waiting(error: SessionWaiting) -> str:
     tickets = ", ".join(f"{key} by ticket {ticket}" for key, ticket in error.tickets.items())
     key = next((key for key in error.awaited if key not in error.tickets), error.awaited[0])
-    needs = (f"{key} from {error.people[key]}" if key in error.people else key for key in error.awaited)
     return (
-        f"Waiting: session {error.session} needs an answer to {', '.join(needs)}. It can be resumed at any "
-        f"time. {f'Outside agents answer {tickets}. ' if tickets else ''}"
+        f"Waiting: session {error.session} needs an answer to {describe_awaited(error.awaited, error.people)}. "
+        f"It can be resumed at any time. {f'Outside agents answer {tickets}. ' if tickets else ''}"
         f"To see the questions: consilience sessions answer {error.session}. "
         f"To answer: consilience sessions answer {error.session} {key} TEXT (@FILE; - reads standard "
         f"input). Then: consilience resume {error.session}"

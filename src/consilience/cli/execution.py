@@ -196,11 +196,12 @@ class RunExecution:
                 notify(f"Warning: {warning}")
 
         def write() -> list[Path]:
-            baseline_paths = write_baseline(report, request)
+            session = report.session if self.stored else ""
+            baseline_paths = write_baseline(report, request, session)
             if request.out is None:
                 return [*baseline_paths, *([write_page(read_back(self.store, report.session))] if request.open else [])]
             files = report_files(report, record=read_back(self.store, report.session), stored=self.stored)
-            return [*baseline_paths, *write_files(request.out, files, session=report.session)]
+            return [*baseline_paths, *write_files(request.out, files, session=session)]
 
         replies = replies_without_answer(read_back(self.store, report.session)) if report.answer is None else ""
         format = request.output_format
@@ -280,13 +281,13 @@ def report_data(report: Report, format: str) -> object:
     return getattr(report, report.exports[report.formats[format]])()
 
 
-def write_baseline(report: Report, request: DeliveryRequest) -> list[Path]:
-    """Write the findings, if a file is named; return its path. Raises `SettingsError`."""
+def write_baseline(report: Report, request: DeliveryRequest, session: str = "") -> list[Path]:
+    """Write the findings, if a file is named; return its path. `session` as for `write_file`. Raises `SettingsError`."""
     if not isinstance(request, FindingsRequest) or request.write_baseline is None:
         return []
     findings = report_data(report, BASELINE)
     text = findings if isinstance(findings, str) else json.dumps(findings, indent=2, ensure_ascii=False) + "\n"
-    write_file(request.write_baseline, text, session=report.session or "last")
+    write_file(request.write_baseline, text, session=session)
     return [request.write_baseline]
 
 

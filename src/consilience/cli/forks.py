@@ -82,7 +82,7 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
     if isinstance(request, FindingsRequest):
         check_output(planned.protocol.report, request)
     planned, models = _with_models(request, planned)
-    idle = planned.makes_no_call and not _shows_anew(store, planned.parent)
+    idle = planned.makes_no_call and not _is_shown_differently(store, planned.parent)
     sources = [Source(text=d.text, name=d.name, agents=d.agents) for d in planned.documents]
     planned = replace(planned, protocol=with_documents(planned.protocol, sources, models.values()))
     check_models(models.values(), keys=not request.dry_run, origin="as recorded")
@@ -115,7 +115,7 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
     place = {"parent": planned.parent, "forked_at": planned.at, "inherited": planned.replies}
     place |= {"failures_inherited": len(planned.failures), "asked_again": planned.asked_again}
     if idle:
-        notes.append(str(forks.no_call_error(planned)))
+        notes.append(f"This fork will be refused: {forks.no_call_error(planned)}")
     plan = replace(plan, preamble=origin, details=[*plan.details, *notes], data=place)
     if not approve(plan, request, config):
         return EXIT_OK
@@ -128,7 +128,7 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
     return execution.deliver(report)
 
 
-def _shows_anew(store: Store, session: str) -> bool:
+def _is_shown_differently(store: Store, session: str) -> bool:
     """Return whether the installed code shows a finished session in another way than it is stored."""
     record = read_back(store, session)
     return record.report is not None and try_present(record.report)[0] != record.presentation

@@ -274,10 +274,8 @@ def unassigned_models(request: PlannedRequest, agents: Sequence[object]) -> list
 
 def unused_options(request: SessionRequest, agents: Sequence[Agent]) -> list[str]:
     """Return a sentence for each option that changes nothing."""
-    sentences = []
-    if models := unassigned_models(request, agents):
-        sentences.append(f"More models than agents ({len(agents)}), unused: {', '.join(models)}.")
-    return sentences
+    models = unassigned_models(request, agents)
+    return [f"More models than agents ({len(agents)}), unused: {', '.join(models)}."] if models else []
 
 
 def own_models(option: str, arguments: Sequence[str], agents: Sequence[Agent]) -> dict[str, str]:

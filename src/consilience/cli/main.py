@@ -132,10 +132,6 @@ class Commands(TyperGroup):
                     raise typer.Exit(exit_code_of(error, as_json=ctx.meta[AS_JSON])) from error
                 if isinstance(error.__cause__, ValidationError) and hasattr(error, "message"):  # of an option
                     error.message = describe_invalid(error.__cause__)
-                if ctx.invoked_subcommand == "resume" and hasattr(error, "option_name") and hasattr(error, "message"):
-                    error.message += (
-                        ". A resume keeps the recorded limits; a fork takes others: consilience fork ID --at end"
-                    )
                 if ctx.meta[AS_JSON] and hasattr(error, "show"):  # an invalid option
                     error.show()
                     print_error_json(error, EXIT_USAGE)

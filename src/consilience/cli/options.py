@@ -184,7 +184,9 @@ def set_signature(function: Callable[..., None], parameters: Sequence[inspect.Pa
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
 
 
-def request_app(name: str, cls: type[T], execute: Callable[[T], int]) -> typer.Typer:
+def request_app(
+    name: str, cls: type[T], execute: Callable[[T], int], *, command_class: type[SectionedCommand] = SectionedCommand
+) -> typer.Typer:
     """Return a command that passes its options, as the dataclass `cls`, to `execute` and exits with the result."""
 
     def command(**values: Any) -> None:
@@ -192,7 +194,7 @@ def request_app(name: str, cls: type[T], execute: Callable[[T], int]) -> typer.T
 
     set_signature(command, parameters_of(cls))
     app = new_app()
-    app.command(name, cls=SectionedCommand, help=inspect.getdoc(execute))(command)
+    app.command(name, cls=command_class, help=inspect.getdoc(execute))(command)
     return app
 
 

@@ -406,6 +406,7 @@ def dry_run_json(plan: RunPlan) -> dict[str, object]:
         "replaced_prompts": list(plan.templates.replaced),
         "replies": plan.replies,
         "named": dict(plan.origins),
+        "notes": list(plan.details),
         "warnings": list(plan.warnings),
         **plan.data,
     }

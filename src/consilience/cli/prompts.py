@@ -18,13 +18,14 @@ prompts = new_app()
 @prompts.command("prompts")
 def prompts_command(
     protocol: Annotated[str, argument("Name of a protocol.", "PROTOCOL")],
-    template: Annotated[list[str] | None, argument("Templates to print or copy. Default: all.", "[TEMPLATE]…")] = None,
+    template: Annotated[list[str] | None, argument("Templates to print or copy. Default: all.", "TEMPLATE")] = None,
     out: Annotated[Path | None, typer.Option(help="Copy the templates into this directory.", metavar="DIR")] = None,
     detail: Annotated[Detail, typer.Option(help="Which set of prompts.", metavar="full|brief")] = "full",
     as_json: JsonOption = False,
 ) -> None:
     """List the prompt templates of a protocol with their variables; print or copy them."""
     from consilience.engine.protocol import find_protocol
+    from consilience.engine.templates import INSTRUCTIONS
 
     templates = find_protocol(protocol).load_templates(detail=detail)
     unknown = [name for name in template or () if name not in templates.sources]
@@ -45,11 +46,9 @@ def prompts_command(
     else:
         width = max(map(len, chosen))
         lines = [f"{name:<{width}}  {', '.join(sorted(templates.variables(name)))}".rstrip() for name in chosen]
-        name = next(reversed(chosen))
-        lines += [
-            f"Print one: consilience prompts {protocol} {name}",
-            f"Edit a copy: consilience prompts {protocol} {name} --out my-prompts, then --prompts my-prompts",
-        ]
+        one = f"consilience prompts {protocol} {next((name for name in chosen if name != INSTRUCTIONS), INSTRUCTIONS)}"
+        one += "" if detail == "full" else f" --detail {detail}"
+        lines += [f"Print one: {one}", f"Edit a copy: {one} --out my-prompts, then --prompts my-prompts"]
         typer.echo("\n".join(lines))
 
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -26,6 +26,7 @@ from consilience.cli.inputs import (
     unassigned_models,
 )
 from consilience.cli.options import (
+    ForkRequest,
     NewSessionRequest,
     ResumeRequest,
     RunRequest,
@@ -69,6 +70,9 @@ from consilience.reporting.files import claim_directory
 from consilience.reporting.formatting import count
 from consilience.reporting.session_state import SessionState, fold_events
 from consilience.targets import Target
+
+if TYPE_CHECKING:
+    from typer._click import Context
 
 COMMON = frozenset({"model", "models", "source", "max_cost", "out", "panel", "dry_run"})
 """With the first `COMMON_SETTINGS` settings of the protocol, the ten options that `--help` shows."""
@@ -364,13 +368,32 @@ def _check_recorded(session: str, plan: RunPlan) -> None:
 
 
 def _resume_line(session: str, course: SessionState, store: Store) -> str:
-    parts = [f"{count(course.made, 'call')} recorded, not paid for again" if course.made else "no call is recorded yet"]
+    known = [f"{count(course.made, 'call')} recorded"] if course.made else []
+    known += [f"{count(course.inherited, 'call')} inherited"] if course.inherited else []
+    parts = [f"{', '.join(known)}, not paid for again" if known else "no call is recorded yet"]
     if failed := len(course.failed):
-        parts.append(f"{count(failed, 'failed call')} not made again, as by consilience fork {session} --at end")
+        parts.append(
+            f"{count(failed, 'failed call')} not made again (a fork does: consilience fork {session} --at end)"
+        )
     from_outside = (*course.awaited, *course.answered, *course.tickets, *course.asked)
     if in_flight := [flight.key for flight in store.flights(session) if flight.key not in from_outside]:
         parts.append(f"{len(in_flight)} in flight when it stopped, repeated")
     return f"Resuming {session}: {'; '.join(parts)}."
 
 
-resume = request_app("resume", ResumeRequest, resume_session)
+class ResumeCommand(SectionedCommand):
+    """`resume`, which refers to `fork` for an option that only a fork takes."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            name = getattr(error, "option_name", "")
+            own = {spelling for parameter in self.get_params(ctx) for spelling in parameter.opts}
+            if name not in own and name in {f"--{field.name.replace('_', '-')}" for field in options_in(ForkRequest)}:
+                advice = f"a fork takes others: consilience fork ID --at end {name} …"
+                ctx.fail(f"No such option: {name}. A resume keeps the recorded settings and limits; {advice}")
+            raise
+
+
+resume = request_app("resume", ResumeRequest, resume_session, command_class=ResumeCommand)

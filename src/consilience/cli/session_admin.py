@@ -117,13 +117,13 @@ def _list(
         for session in reversed(session_ids[-max_sessions:]):
             with _unless_removed(store, session):
                 rows.append(_row(store, session))
-    room = max(20, shutil.get_terminal_size().columns - 92)
-    lines = []
+    columns, lines = shutil.get_terminal_size().columns, []
     for row in rows:
-        stop, task, when = row.stop_reason or row.state, one_line(row.task or "", room), _local_time(row.created)
+        stop = row.stop_reason or row.state
         missing = "no answer" if row.has_answer is False else "no quorum" if row.quorum_met is False else ""
-        how = f"{row.protocol or '–':<12} {stop:<17} {missing:<10} {row.calls:>5} calls {money(row.cost):>9}"
-        lines.append(f"{row.session:<10} {when} {how}  {task}")
+        head = f"{row.session:<10} {_local_time(row.created)} {row.protocol or '–':<12} {stop:<17} {missing:<10} "
+        head += f"{row.calls:>5} calls {money(row.cost):>9}  "
+        lines.append(head + one_line(row.task or "", max(20, columns - len(head))))
     print_result([asdict(row) for row in rows], "\n".join(lines) or "No session is recorded.", as_json=as_json)
     if len(session_ids) > max_sessions and not as_json:
         notify(f"{len(session_ids) - max_sessions} older sessions: --limit {len(session_ids)} shows all.")
@@ -157,7 +157,7 @@ def _row(store: Store, session: str) -> SessionRow:
 
 @sessions.command("rm")
 def rm(
-    ids: Annotated[list[str], argument("Session ids, unique prefixes of them, or `last`.", "ID...")],
+    ids: Annotated[list[str], argument("Session ids, unique prefixes of them, or `last`.", "ID")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -385,15 +385,13 @@ def export_command(
         record = read_back(store, find_session(store, id))
         body = exporting.VIEW_FORMATS[chosen](view, record) if view is not None else exporting.FORMATS[chosen](record)
     if to_file:
-        advice = "Name another file with --out."
         if not out.parent.is_dir():
             raise SettingsError(
-                f"the report cannot be written: there is no directory {out.parent}", where=str(out), do=advice
+                f"the file cannot be written: there is no directory {out.parent}",
+                where=str(out),
+                do="Name another file with --out.",
             )
-        try:
-            write_file(out, body)
-        except SettingsError as error:
-            raise SettingsError(error.what, where=error.where, do=advice) from None
+        write_file(out, body)
         typer.echo(f"Written: {out}", err=True)
     else:
         sys.stdout.write(body)

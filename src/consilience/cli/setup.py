@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from consilience.cli.errors import can_draw_over, notify, print_result
 from consilience.cli.options import JsonOption, ListingGroup, argument, new_app
-from consilience.domain.errors import UnavailableModel, UnknownName
+from consilience.domain.errors import SettingsError, UnavailableModel, UnknownName
 from consilience.domain.paths import check_home
 from consilience.reporting.formatting import size
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 models = new_app(ListingGroup)
 
@@ -243,8 +246,14 @@ def _show_panel(
         lines += ["", f"  {persona.name}", f"    {persona.description}"]
         fields = persona.model_dump(exclude={"name", "description"}, exclude_defaults=True)
         lines += [f"    {n}: {', '.join(v) if isinstance(v, tuple) else v}" for n, v in fields.items()]
-    text = CATALOG.text(name) if toml else "\n".join(lines)
-    print_result(panel.model_dump(mode="json"), text.rstrip("\n"), as_json=as_json and not toml)
+    _print_entry(panel, lines, CATALOG.text(name) if toml else "", as_json=as_json)
+
+
+def _print_entry(entry: BaseModel, lines: Sequence[str], toml: str, *, as_json: bool) -> None:
+    """Print a panel or a hierarchy as lines, as its file `toml` if that is given, or as JSON."""
+    if toml and as_json:
+        raise SettingsError("--toml and --json exclude each other", do="Give one of them.")
+    print_result(entry.model_dump(mode="json"), toml.rstrip("\n") or "\n".join(lines), as_json=as_json)
 
 
 @hierarchies.callback()
@@ -287,8 +296,7 @@ def _show_hierarchy(
             describe(child, depth + 1)
 
     describe(hierarchy.coordinator, 1)
-    text = CATALOG.text(name) if toml else "\n".join(lines)
-    print_result(hierarchy.model_dump(mode="json"), text.rstrip("\n"), as_json=as_json and not toml)
+    _print_entry(hierarchy, lines, CATALOG.text(name) if toml else "", as_json=as_json)
 
 
 schema = new_app()

@@ -291,7 +291,7 @@ def wait(
     directory: Directory,
     tickets: Annotated[
         list[str] | None,
-        argument("Ids of tickets. Default: all.", "TICKET..."),
+        argument("Ids of tickets. Default: all.", "TICKET"),
     ] = None,
     timeout: Annotated[float, _seconds("Max time to wait.")] = 120,
     quorum: Annotated[
@@ -379,7 +379,7 @@ def sweep(directory: Directory, as_json: JsonOption = False) -> None:
 
 @workspace.command("gate", **_example("gate review.md --gates specific_examples"))
 def gate(
-    files: Annotated[list[str], argument("A text; - is standard input.", "FILE...")],
+    files: Annotated[list[str], argument("A text; - is standard input.", "FILE")],
     gates: Annotated[
         list[str] | None,
         names_option(

@@ -30,6 +30,7 @@ ConsilienceError
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Self
 
 
 def replace_surrogates(text: str) -> str:
@@ -98,6 +99,12 @@ class ProviderError(ConsilienceError):
         self.detail = replace_surrogates(detail) or type(self).__name__
         self.retry_after = retry_after
         super().__init__(self.detail)
+
+    def with_detail(self, detail: str) -> Self:
+        """Return a copy with another detail; a model may raise the same object each time."""
+        copied = self.__class__.__new__(self.__class__, detail)  # __init__ may take other arguments
+        vars(copied).update(vars(self), detail=detail)
+        return copied
 
 
 class RateLimited(ProviderError):

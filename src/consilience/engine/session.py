@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterab
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from functools import partial
-from itertools import chain
 from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel
@@ -388,7 +387,7 @@ class Session:
 
     def shown(self) -> frozenset[str]:
         """Ids of all messages that any call was shown so far. Read it only when all branches have joined."""
-        return frozenset(chain.from_iterable(self._state.shown.values()))
+        return frozenset().union(*self._state.shown.values())
 
     async def compute(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread, to not hold up other sessions of the loop, and return its result. It must not use the session."""

@@ -150,7 +150,7 @@ def run_strange_mca(
         if hasattr(report, "mca_report"):
             files["mca_report.json"] = report.mca_report()
         texts = {name: json.dumps(data, indent=2, ensure_ascii=False) + "\n" for name, data in files.items()}
-        write_files(Path(output_dir), texts)
+        write_files(Path(output_dir), texts, session=report.session)
     return state
 
 

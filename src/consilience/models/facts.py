@@ -146,7 +146,8 @@ class ModelFacts:
         """Whether the model thinks. Imports its client library; `always` if that is missing."""
         if self.provider in ("local", *OUTSIDE):
             return "never"
-        return self.declared.thinks or thinks_of(self._profile or {}, account_of(self.provider) if self._is_own else "")
+        account = account_of(self.provider) if self._is_own else ""
+        return self.declared.thinks or thinks_of(self._profile or {}, self.name, account)
 
     @property
     def is_sent_level(self) -> bool:
@@ -220,11 +221,12 @@ def listed_cost(response: ModelResponse) -> float | None:
         return None
 
 
-def thinks_of(profile: Mapping[str, object], account: str) -> Thinks:
-    """Return whether a model thinks, by the model layer's profile. "never" is accepted only for its maker's own service: elsewhere
-    the profile is a guess from the name."""
+def thinks_of(profile: Mapping[str, object], name: str, account: str) -> Thinks:
+    """Return whether a model thinks, by the model layer's profile. "never" is accepted only for its maker's own service, and at an
+    address only for OpenAI's: elsewhere the profile is a guess from the name."""
     if profile.get("thinking_always_enabled", False):
         return "always"
     if profile.get("supports_thinking", False):
         return "optionally"
-    return "never" if account in _MAKERS else "always"
+    is_known = account in _MAKERS and (account == "openai" or not is_endpoint(name))
+    return "never" if is_known else "always"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,6 +45,7 @@ class Fallback:
         sent, seconds_waited = 0, 0.0
         earlier_failures: list[str] = []
         charged: list[Completion] = []
+        cost_unknown = False
         for model in self.models:
             failure: ProviderError
             try:
@@ -55,22 +55,21 @@ class Fallback:
             else:
                 if not earlier_failures:
                     return completion
-                whole = _add_usage([*charged, completion])
+                whole = _add_usage([*charged, completion], cost_unknown=cost_unknown)
                 return replace(
                     whole, requests=sent + completion.requests, waited=seconds_waited + completion.waited, fallback=True
                 )
             if isinstance(failure.completion, Completion):
                 charged.append(failure.completion)
+            cost_unknown = cost_unknown or failure.cost_unknown
             sent += requests_of(failure)
             seconds_waited += failure.waited
             if model is self.models[-1] or (sent and not retry_allowed()):
                 break
             earlier_failures.append(failure.detail)
-        failure = copy.copy(failure)  # a model may raise the same object each time
-        if earlier_failures:
-            failure.detail = "; before that, ".join([failure.detail, *reversed(earlier_failures)])
-            failure.args = (failure.detail,)
-        vars(failure).update(requests=sent, waited=seconds_waited, completion=_add_usage(charged) if charged else None)
+        failure = failure.with_detail("; before that, ".join([failure.detail, *reversed(earlier_failures)]))
+        paid = _add_usage(charged, cost_unknown=cost_unknown) if charged else None
+        vars(failure).update(requests=sent, waited=seconds_waited, completion=paid, cost_unknown=cost_unknown)
         raise failure
 
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
@@ -84,8 +83,8 @@ class Fallback:
             await model.close()
 
 
-def _add_usage(completions: Sequence[Completion]) -> Completion:
-    """The last completion, with the usage of all of them."""
+def _add_usage(completions: Sequence[Completion], *, cost_unknown: bool) -> Completion:
+    """The last completion, with the usage of all of them. With `cost_unknown` another request may have cost money too."""
     costs = [completion.cost for completion in completions]
     return replace(
         completions[-1],
@@ -93,5 +92,5 @@ def _add_usage(completions: Sequence[Completion]) -> Completion:
         tokens_out=sum(completion.tokens_out for completion in completions),
         tokens_thought=sum(completion.tokens_thought for completion in completions),
         tokens_cached=sum(completion.tokens_cached for completion in completions),
-        cost=None if None in costs else math.fsum(cost for cost in costs if cost is not None),
+        cost=None if cost_unknown or None in costs else math.fsum(cost for cost in costs if cost is not None),
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import copy
 import heapq
 import itertools
 import math
@@ -197,7 +196,7 @@ class Limiter:
             useful_retries = retries if outcome.retries is None else min(retries, outcome.retries)
             if not outcome.transient or attempt > useful_retries or self.is_closed or not retry_allowed():
                 if outcome.retry_after and self.is_closed:
-                    outcome = type(outcome)(f"{outcome.detail}. {self._pause_words(outcome.retry_after)}")
+                    outcome = outcome.with_detail(f"{outcome.detail}. {self._pause_words(outcome.retry_after)}")
                 raise _with_counts(outcome, sent, seconds_waited)
             if (show := on_retry.get()) is not None:
                 show(f"{outcome.detail}; asking again ({attempt} of at most {useful_retries} times)")
@@ -454,6 +453,6 @@ class Limited:
 
 def _with_counts(error: ProviderError, sent: int, seconds_waited: float) -> ProviderError:
     """Return a copy of the error with these counts; a model may raise the same object each time."""
-    copied = copy.copy(error)
+    copied = error.with_detail(error.detail)
     vars(copied).update(requests=sent, waited=seconds_waited)
     return copied

@@ -76,7 +76,7 @@ class ProgramModel(Model):
     def _failure(self, code: int, stderr: bytes) -> ProviderError:
         outcome = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
         if paths := [word for word in self._argv[1:] if not os.path.isabs(word) and os.path.exists(word)]:
-            outcome += f" (it runs in an empty temporary directory, so {', '.join(paths)} must be an absolute path)"
+            outcome += f" (it runs in an empty temporary directory; if {' or '.join(paths)} names a file, give its absolute path)"
         message = " ".join(scrub(stderr.decode("utf-8", "replace"), _passed_values(os.environ)).split())
         if len(message) > 300:  # the cause is usually at the end
             message = f"…{message[-299:]}"

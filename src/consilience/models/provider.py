@@ -73,7 +73,7 @@ class ProviderModel:
         if declared is not None:
             model.profile["supports_thinking"] = declared != "never"
             model.profile["thinking_always_enabled"] = declared == "always"
-        self.thinks: Thinks = declared or thinks_of(model.profile, account)
+        self.thinks: Thinks = declared or thinks_of(model.profile, name, account)
         model.profile["thinking_tags"] = _NO_TAGS
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entering: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None

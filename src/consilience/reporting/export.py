@@ -172,7 +172,7 @@ def report_files(report: Report, *, record: SessionRecord | None = None, stored:
 def save_report(report: Report, directory: Path) -> list[Path]:
     """Write the files of a report; return their paths. Raises `SettingsError`."""
     claim_directory(directory)
-    return write_files(directory, report_files(report))
+    return write_files(directory, report_files(report), session=report.session)
 
 
 def as_svg(record: SessionRecord, view: str = "tree") -> str:

@@ -24,13 +24,13 @@ def claim_directory(directory: Path) -> None:
             pass
     except OSError as error:
         raise SettingsError(
-            f"the report cannot be written there: {error.strerror or error}",
+            f"files cannot be written there: {error.strerror or error}",
             where=str(directory),
             do="Name a writable directory (--out DIR), or free space on its disk.",
         ) from None
 
 
-def write_files(directory: Path, files: Mapping[str, str | bytes], *, session: str = "last") -> list[Path]:
+def write_files(directory: Path, files: Mapping[str, str | bytes], *, session: str = "") -> list[Path]:
     """Write each file as `write_file` does; return their paths. Raises `SettingsError`."""
     paths = []
     for name, body in files.items():
@@ -40,11 +40,11 @@ def write_files(directory: Path, files: Mapping[str, str | bytes], *, session: s
     return paths
 
 
-def write_file(path: Path, body: str | bytes, *, session: str = "last") -> None:
+def write_file(path: Path, body: str | bytes, *, session: str = "") -> None:
     """Write or replace a file atomically, readable by its owner only. Links are followed.
 
     A device, a pipe or an open file of this process (/dev/stdout, /dev/fd/63) is written to, not replaced. Files of the journal
-    are refused. Raises `SettingsError`, which names the `session` to read instead.
+    are refused. Raises `SettingsError`; if the text is that of a recorded `session`, it says how to read it instead.
     """
     _spare_journal(path)
     data = body if isinstance(body, bytes) else body.encode("utf-8", "backslashreplace")  # lone surrogates are kept
@@ -58,16 +58,18 @@ def write_file(path: Path, body: str | bytes, *, session: str = "last") -> None:
             _replace(Path(os.path.realpath(path)), data)
     except OSError as error:
         raise SettingsError(
-            f"the report cannot be written: {error.strerror or error}",
+            f"the file cannot be written: {error.strerror or error}",
             where=str(path),
-            do=f"The session is recorded: read it with `consilience show {session}`.",
+            do=f"The session is recorded: read it with `consilience show {session}`."
+            if session
+            else "Name another file with --out, or free space on its disk.",
         ) from None
 
 
 def _spare_journal(path: Path) -> None:
     if is_of_journal(path):
         raise SettingsError(
-            "the report cannot be written: that is a file of the journal",
+            "the file cannot be written: that is a file of the journal",
             where=str(path),
             do="Name another place with --out.",
         )

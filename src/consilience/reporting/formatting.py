@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from html import escape
 from itertools import groupby
 
@@ -100,9 +101,11 @@ def duration(seconds: float) -> str:
 
 
 def money(dollars: float | None) -> str:
-    """Return US dollars, with four decimals for small amounts; `not known` for None."""
+    """Return US dollars, with four decimals for small amounts, more for smaller ones; `not known` for None."""
     if dollars is None:
         return "not known"
+    if 0 < dollars < 0.0001:
+        return f"${Decimal(f'{dollars:.1g}'):f}"
     if dollars == 0:
         return "$0"
     return f"${dollars:.2f}" if dollars >= 0.095 else f"${dollars:.4f}".rstrip("0")
@@ -145,6 +148,11 @@ def describe_agents(agents: Iterable[Agent]) -> str:
 def seat_labels(agents: Iterable[Agent]) -> dict[str, str]:
     """Return labels by id: `L2N1 (analytical)`, or the id alone if the name equals it."""
     return {id: one_line(name) for id, name in seat_names(agents).items()}
+
+
+def describe_awaited(keys: Iterable[str], people: Mapping[str, str]) -> str:
+    """Return calls with the names of the people who are asked, if they are known: `answer/V2 from Ada, answer/V3`."""
+    return ", ".join(f"{key} from {people[key]}" if key in people else key for key in keys)
 
 
 def describe_place(key: str, agent: str = "") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 
 from consilience.domain.outcome import EACH, FailureKind, Limits, LimitUnit, SpendingLimits, StopReason
 from consilience.domain.report import Report, ReportLimit
@@ -13,7 +14,7 @@ from consilience.reporting.formatting import count, duration, money, plural
 _AMOUNTS: Mapping[LimitUnit, Callable[[float], str]] = {
     "calls": lambda value: count(int(value), "call"),
     "tokens": lambda value: count(int(value), "token"),
-    "cost": lambda value: f"${value:,.2f}" if value == round(value, 2) else f"${value:g}",
+    "cost": lambda value: f"${value:,.2f}" if value == round(value, 2) else f"${Decimal(str(value)):f}",
     "time": lambda value: f"{value:g} s",
 }
 _OPTIONS: Mapping[LimitUnit, str] = {

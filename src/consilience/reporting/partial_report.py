@@ -9,6 +9,7 @@ from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRej
 from consilience.reporting.formatting import (
     count,
     describe_agents,
+    describe_awaited,
     describe_output_tokens,
     describe_place,
     duration,
@@ -96,9 +97,7 @@ def _status_line(record: SessionRecord) -> str:
     if record.holder:
         return f"Running now: {escape_markdown(record.holder)}"
     if state.awaited:
-        people = state.people
-        keys = (f"{key} from {people[key]}" if key in people else key for key in state.awaited)
-        return f"Waiting for an answer to: {escape_markdown(', '.join(keys))}"
+        return f"Waiting for an answer to: {escape_markdown(describe_awaited(state.awaited, state.people))}"
     if state.answered:
         return f"Answered, to be read when it is resumed: {escape_markdown(', '.join(state.answered))}"
     return "Not finished: the run was interrupted"
@@ -111,7 +110,8 @@ def _next_step(record: SessionRecord) -> str:
         resume += (
             f" a fork makes {'it' if len(failed) == 1 else 'them'} again: `consilience fork {record.session} --at end`."
         )
-    if not record.state.awaited:
+    is_asked = record.state.awaited or (record.state.asked and not record.holder)
+    if not is_asked:
         return f"Resume: {resume}"
     return f"Read the question and answer it: `consilience sessions answer {record.session}`. Then resume: {resume}"
 
@@ -120,8 +120,7 @@ def _progress(record: SessionRecord) -> Iterator[str]:
     """Sentences on calls, tokens, cost, time and the last check."""
     state, started = record.state, record.state.started
     assert started is not None
-    replies = {call.key for call in state.calls if call.inherited}
-    inherited = f", {count(len(replies), 'more', 'more')} inherited" if replies else ""
+    inherited = f", {state.inherited} more inherited" if state.inherited else ""
     yield (
         f"{started.protocol}, {describe_agents(state.agents)}: "
         f"{state.made} of {format_range(started.estimate.min, started.estimate.max)} estimated calls done{inherited}, "
@@ -155,7 +154,7 @@ def _questions(record: SessionRecord) -> Iterator[str]:
     """Sentences on the questions that were put to people: those of a process that was killed, and until when to answer."""
     state, seconds = record.state, record.state.started.human_deadline if record.state.started else None
     if state.asked and not state.awaited and not record.holder:
-        yield f"Asked and not answered: {_as_code(state.asked)}."
+        yield f"Asked and not answered: {escape_markdown(describe_awaited(state.asked, state.people))}."
     asked_at = [question.asked_at for question in state.asked.values() if question.asked_at]
     if seconds is not None and asked_at:
         until = datetime.fromtimestamp(min(asked_at) + seconds, UTC)

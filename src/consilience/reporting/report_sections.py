@@ -161,7 +161,10 @@ def headline(report: Report, presentation: Presentation) -> str:
     """Return how the run stopped, why it does not count as converged, and what is missing: agents, replies, a quorum."""
     words = describe_stop(report, presentation)
     if report.stop_reason is StopReason.FAILED:
-        words = "too few agents replied" if not report.quorum_met else "nothing could be concluded"
+        services = {agent.id for agent in report.agents if not agent.voice}
+        is_service = bool(report.failed_calls) and services.issuperset(call.agent for call in report.failed_calls)
+        few = not report.quorum_met and not is_service
+        words = "too few agents replied" if few else "nothing could be concluded"
     elif report.limit_reached:
         words += use_words(report, report.limit_reached)
     unmet = (one_line(reason, MAX_REASON_CHARS) for reason in report.unmet)

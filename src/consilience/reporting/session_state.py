@@ -72,6 +72,11 @@ class SessionState:
         return len(self._ended_keys) + self._extra_steps + sum(step.kind == "model" for step in self._open_steps)
 
     @property
+    def inherited(self) -> int:
+        """Calls inherited from the session that this one was forked from."""
+        return len({call.key for call in self.calls if call.inherited})
+
+    @property
     def people(self) -> dict[str, str]:
         """Names of the people who are asked, by key of the call, without those that have none."""
         names = {agent.id: agent.person for agent in self.agents if agent.person}

@@ -62,13 +62,14 @@ def describe_unheard(report: Report, heard: Collection[str]) -> str:
 
 
 def describe_calls(keys: Iterable[str]) -> str:
-    """Return calls in words: `iteration-2/evaluate/L1N1` is `evaluate by L1N1 (iteration 2)`."""
-    return ", ".join(_describe_call(*key.replace("-", " ").split("/")) for key in keys)
+    """Return calls in words: `iteration-2/1/evaluate/L2N1` is `evaluate by L2N1 (iteration 2.1)`."""
+    return ", ".join(_describe_call(*key.split("/")) for key in keys)
 
 
 def _describe_call(*parts: str) -> str:
     *steps, call, agent = parts
-    return f"{call} by {agent}" + (f" ({', '.join(steps)})" if steps else "")
+    place = ".".join(steps).replace("-", " ")
+    return f"{call.replace('-', ' ')} by {agent}" + (f" ({place})" if place else "")
 
 
 def format_share(part: float) -> str:

@@ -80,7 +80,9 @@ _WITHOUT_REWRITE = {
 
 def _self_review(reviews: Sequence[SelfReview]) -> Section:
     reviewed = any(review.outcome != "critique_failed" for review in reviews)
-    remark = "The model reviewed its own answer; no other agent read it." if reviewed else "Nobody reviewed the answer."
+    remark = (
+        "The model reviewed its own answer; no other agent read it." if reviewed else "The answer was not reviewed."
+    )
     blocks: list[Block] = [Paragraph(text=remark, tone="remark")]
     for review in reviews:
         blocks.append(Paragraph(lead=f"Review {review.index}:", text=f"{_summary(review)}."))
@@ -151,19 +153,15 @@ class VoteReport(Report):
     def presentation(self) -> Presentation:
         blocks: list[Block] = []
         without = sum(vote.position is None for vote in self.votes) if self.settings.get("answer_pattern") else 0
-        votes = [f"{n} for {position}" for position, n in self.tally.items()]
-        if votes:
-            blocks.append(
-                Paragraph(
-                    lead="Votes:", text=" · ".join([*votes, *([f"{without} without a match"] if without else [])])
-                )
-            )
+        if votes := [f"{n} for {position}" for position, n in self.tally.items()]:
+            votes += [f"{without} without a match"] if without else []
+            blocks.append(Paragraph(lead="Votes:", text=" · ".join(votes)))
         if self.decided_by == "medoid" and len(self.votes) > 1:
             basis = f"of {len(self.votes)} independent answers, the one whose wording is most like that of the others."
             blocks.append(Paragraph(lead="Chosen:", text=basis))
         tally = Section(name="tally", part="answer", blocks=tuple(blocks))
         sections = (tally, self._answers_without_a_match()) if without else (tally,)
-        return _presented(self, sections).model_copy(update={"ending": self._ending(without)})
+        return _presented(self, sections, self._ending(without))
 
     def _ending(self, without: int) -> str:
         """Return how the vote ended: a position that no majority of the votes asked for holds is named as such."""
@@ -196,9 +194,10 @@ def _excerpt(line: str) -> str:
     return shorten(line, MAX_EXCERPT_CHARS, placeholder=" …")
 
 
-def _presented(report: SoloReport | VoteReport, sections: tuple[Section, ...]) -> Presentation:
+def _presented(report: SoloReport | VoteReport, sections: tuple[Section, ...], ending: str = "") -> Presentation:
     return extend_presentation(
         Report.presentation(report),
+        ending=ending,
         above_answer=position_blocks(report.position),
         sections=sections,
         figures=tuple(key_figures(report.metrics)),

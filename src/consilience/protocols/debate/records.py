@@ -55,15 +55,6 @@ class Framing(Frozen):
     """Whether the propositions were given by settings, without a call."""
 
 
-class TopClaim(Frozen):
-    """What an agent argues for."""
-
-    statement: str
-    side: TopSide
-    """On the first proposition."""
-    confidence: float
-
-
 class DebateBallot(Frozen):
     """A sealed position of one agent: `step` 0 before the exchange, 1 after it."""
 
