@@ -399,7 +399,10 @@ def _change(change: PositionChange, names: Names, step: str) -> Item:
 def _conditions(report: Report, names: Names) -> Iterator[Item]:
     yield from (Item(text=condition) for condition in report.would_change)
     yield from (Item(lead="Unknown:", text=unknown) for unknown in report.unknown)
+    printed_rulings = {objection.ruling for objection in report.objections if objection.fate not in (None, "yielded")}
     for rank, against in enumerate(report.against):
+        if against.text in printed_rulings:
+            continue
         lead = "Also against:" if rank else "Strongest argument against:"
         yield Item(lead=lead, text=against.text, by=_authors(report, against.ids, names))
 
