@@ -356,6 +356,7 @@ async def test_vote_names_missing_votes_and_fails_without_a_quorum() -> None:
     report, _ = await vote(Vote(votes=4, answer_pattern="yes|no"), fields)
     assert (report.stop_reason, report.answer) == (StopReason.FAILED, None)
     assert {m.agent for m in report.missing} == {"V2", "V3", "V4"}
+    assert "(V2): no usable reply since answer\n" in markdown(report)
     report, _ = await vote(Vote(votes=4, answer_pattern="yes|no"), fields, quorum=0.25)
     assert (report.stop_reason, report.position) == (StopReason.SETTLED, "yes")
     assert report.degraded == "1 of 4 agents; no reply: answer 1 V2, V3, V4 (rate_limited)"
