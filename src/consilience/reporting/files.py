@@ -24,7 +24,7 @@ def claim_directory(directory: Path) -> None:
             pass
     except OSError as error:
         raise SettingsError(
-            f"files cannot be written there: {error.strerror or error}",
+            f"nothing can be written there: {error.strerror or error}",
             where=str(directory),
             do="Name a writable directory (--out DIR), or free space on its disk.",
         ) from None
