@@ -83,6 +83,15 @@ def test_first_line_of_a_fork_shows_the_thinking_level(cli: Cli, parent: str, mo
     assert "for thinking (high)" in first
 
 
+def test_first_line_of_a_fork_names_no_thinking_level_that_nobody_asked_for(cli: Cli, parent: str) -> None:
+    model = "http://127.0.0.1:9/v1#any"
+    arguments = ("fork", parent, "--at", "0", "--model", model, "--dry-run")
+    unasked, asked = cli(*arguments).stdout, cli(*arguments, "--thinking", "low").stdout
+    assert "plus up to 4,096 for thinking" in unasked
+    assert "not sent to" not in unasked
+    assert f"(low; not sent to {model})" in asked
+
+
 def test_set_reads_lists_from_json_and_keeps_plain_text(cli: Cli, town: Town, parent: str) -> None:
     result = cli(
         "fork", parent, "--at", "0", "--set", 'perspectives=["a baker","a mayor"]', "--set", "answer_pattern=yes|no"

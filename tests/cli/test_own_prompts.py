@@ -130,6 +130,21 @@ def test_fork_names_the_replaced_template_that_only_inherited_calls_use(
     assert "without effect" not in later.stdout, "its calls were asked with the template"
 
 
+def test_one_reason_is_given_once_for_all_templates_without_effect(cli: Cli, town: Town, own: Path) -> None:
+    cli("emergence", TASK, *SMALL)
+    (parent,) = recorded()
+    for template in ("leaf_respond", "lateral", "judge"):
+        (own / f"{template}.j2").write_text("Be short.")
+    arguments = ("fork", parent, "--at", "lateral_leaves/1", "--prompts", "ep")
+    reason = f"all 6 recorded calls with them are inherited and keep their replies; to ask again: consilience fork {parent} --at 0"
+    plan = cli(*arguments, "--dry-run").stdout
+    assert f"- Prompt templates lateral, leaf_respond: {reason}" in plan
+    assert f"- Prompt template judge: no call of {parent} uses it." in plan
+    report = cli(*arguments).stdout
+    assert f"without effect: judge (no call of this run uses it), lateral, leaf_respond ({reason}" in report
+    assert report.count("to ask again") == 1
+
+
 def test_report_names_the_replaced_template_that_no_call_uses(cli: Cli, town: Town, own: Path) -> None:
     (own / "judge.j2").write_text("Compare.")
     result = cli("emergence", TASK, *SMALL, "--prompts", "ep")

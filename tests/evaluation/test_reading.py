@@ -237,14 +237,14 @@ def test_number_pattern_extracts_a_number_with_its_unit(answer: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        ("<answer>B</answer>", "b"),
-        ("It is clear. <answer>B</answer>", "b"),
-        ('Answer: "B"', "b"),
-        ("Answer: “B”", "b"),
-        ("Answer: A because it is near", "a"),
+        ("<answer>B</answer>", "B"),
+        ("It is clear. <answer>B</answer>", "B"),
+        ('Answer: "B"', "B"),
+        ("Answer: “B”", "B"),
+        ("Answer: A because it is near", "A"),
         ("Answer: a", "a"),
-        ("Answer: B, and I am sure", "b"),
-        ("Answer: B, a city", "b"),
+        ("Answer: B, and I am sure", "B"),
+        ("Answer: B, a city", "B"),
         ("Answer: A or B", None),
         ("Answer: A and C", None),
         ("Answer: A/B", None),
@@ -427,10 +427,10 @@ def test_normalize_removes_markup(inputs: str, words: str) -> None:
         ("Six and eight, 6 + 8.\nAnswer: 14 trains (6 + 8)", r"(\d+)", "14"),
         ("**Answer:** 42\n\nOf these 17 are new.", r"(\d+)", "42"),
         ("A possible answer: 12 of them. With the rest it is 14.", r"(\d+)", "14"),
-        ("A has merits. B is cheaper. I choose C", "A|B|C|D", "c"),
-        ("The final answer: B, since A is dear", "A|B|C|D", "b"),
-        ("Answer: A\nOn second thoughts:\nAnswer: B", CHOICE_PATTERN, "b"),
-        ("Answer: B\nAnswer: A or B", CHOICE_PATTERN, "b"),
+        ("A has merits. B is cheaper. I choose C", "A|B|C|D", "C"),
+        ("The final answer: B, since A is dear", "A|B|C|D", "B"),
+        ("Answer: A\nOn second thoughts:\nAnswer: B", CHOICE_PATTERN, "B"),
+        ("Answer: B\nAnswer: A or B", CHOICE_PATTERN, "B"),
         ("There is no doubt about it: yes", "yes|no", "yes"),
         ("Answer: yes\nThere is no other way.", "yes|no", "yes"),
     ],
@@ -446,7 +446,7 @@ def test_number_at_the_end_of_the_reasoning_is_judged() -> None:
 
 
 def test_extract_declared_reads_the_answer_at_the_start_of_a_field() -> None:
-    assert extract_declared("yes|no", "Yes, there is no other way") == "yes"
-    assert extract_declared("A|B", "B rather than A") == "b"
-    assert extract_declared("A|B", "(B)") == "b"
+    assert extract_declared("yes|no", "Yes, there is no other way") == "Yes"
+    assert extract_declared("A|B", "B rather than A") == "B"
+    assert extract_declared("A|B", "(B)") == "B"
     assert extract_declared(CHOICE_PATTERN, "perhaps") is None

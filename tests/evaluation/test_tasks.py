@@ -511,9 +511,9 @@ GUIDE = Path(__file__).parents[2] / "docs" / "compare.md"
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("It is a close call. Answer: C", "c"),
-        ("A close call.\n**Answer:** C.", "c"),
-        ("C", "c"),
+        ("It is a close call. Answer: C", "C"),
+        ("A close call.\n**Answer:** C.", "C"),
+        ("C", "C"),
         ("A or D? I cannot say.", None),
         ("Call it what you like", None),
     ],

@@ -196,7 +196,7 @@ CASES = [
         Emergence(children=3, max_rounds=2, answer_pattern="yes|no"),
         says("/ballot/", position="no"),
         INCONCLUSIVE,
-        "the answer says yes; 3 of 3 final ballots say no",
+        "the answer says Yes; 3 of 3 final ballots say no",
     ),
     case(
         "emergence, the answer is against most ballots",
@@ -340,7 +340,7 @@ CASES = [
         VOTING,
         lambda r: with_fields(r, position="no") if r.agent.startswith("L2") and r.returns else None,
         INCONCLUSIVE,
-        "the answer says yes; 2 of 2 final ballots say no",
+        "the answer says Yes; 2 of 2 final ballots say no",
     ),
     case(
         "broadcast, the ballots are for others",
@@ -351,7 +351,7 @@ CASES = [
             else None
         ),
         INCONCLUSIVE,
-        "the answer says yes; 2 of 2 final ballots say otherwise",
+        "the answer says Yes; 2 of 2 final ballots say otherwise",
     ),
     case(
         "broadcast, the answer takes no position",
@@ -460,7 +460,7 @@ CASES = [
         Vote(votes=4, answer_pattern="yes|no"),
         lambda r: "No." if r.agent in ("V1", "V3") else None,
         SETTLED,
-        "a tie: 2 votes each for no, yes",
+        "a tie: 2 votes each for No, Yes",
     ),
     case(
         "vote, no answer matches",
@@ -482,7 +482,7 @@ CASES = [
         Vote(votes=4, answer_pattern="yes|no"),
         fails("answer/V1", "answer/V2"),
         SETTLED,
-        "finished, but without a majority: 2 of 4 votes for yes (settled) · 2 of 4 agents",
+        "finished, but without a majority: 2 of 4 votes for Yes (settled) · 2 of 4 agents",
         level=0.5,
     ),
     case(
@@ -490,7 +490,7 @@ CASES = [
         Vote(votes=5, answer_pattern="[ABC]"),
         lambda r: {"V1": "B", "V2": "C", "V3": "None of them."}.get(r.agent, "A"),
         SETTLED,
-        "finished, but without a majority: 2 of 5 votes for a; 1 of 5 answers did not match the answer pattern (settled)",
+        "finished, but without a majority: 2 of 5 votes for A; 1 of 5 answers did not match the answer pattern (settled)",
         level=0.4,
     ),
     case(

@@ -51,7 +51,7 @@ async def test_solo_makes_one_call_and_answers_with_its_text() -> None:
     assert [r.key for r in model.requests] == ["answer/S1"]
     assert model.requests[0].schema is None
     assert "Answer: yes or no" in model.requests[0].text
-    assert (report.answer, report.position) == ("Yes. People work late.", "yes")
+    assert (report.answer, report.position) == ("Yes. People work late.", "Yes")
     assert report.stop_reason is StopReason.SETTLED
     assert report.ledger.actual.calls == 1
     assert report.weighed is None
@@ -253,12 +253,12 @@ async def test_vote_answers_with_the_medoid_text_of_the_majority() -> None:
     assert all("V" not in r.text.replace("V1", "") or r.agent for r in model.requests)
     assert len({r.text for r in model.requests}) == 1, "independent answers to the very same prompt"
     assert len({r.seed for r in model.requests}) == 4, "drawn apart"
-    assert (report.position, report.decided_by, report.tie) == ("yes", "majority", False)
-    assert report.tally == {"yes": 3, "no": 1}
+    assert (report.position, report.decided_by, report.tie) == ("Yes", "majority", False)
+    assert report.tally == {"Yes": 3, "No": 1}
     assert report.answer in ("Yes, the hospital needs it at night.", "Yes, the hospital needs it badly at night.")
     assert (report.confidence.level, report.confidence.kind) == (0.75, "agreement")
-    assert [(d.agent, d.position, d.text) for d in report.dissent] == [("V2", "no", "No, the crew is too small.")]
-    assert "**Votes:** 3 for yes · 1 for no" in markdown(report)
+    assert [(d.agent, d.position, d.text) for d in report.dissent] == [("V2", "No", "No, the crew is too small.")]
+    assert "**Votes:** 3 for Yes · 1 for No" in markdown(report)
 
 
 async def test_vote_with_a_tie_is_decided_by_the_medoid_with_a_warning() -> None:
@@ -356,6 +356,7 @@ async def test_vote_names_missing_votes_and_fails_without_a_quorum() -> None:
     report, _ = await vote(Vote(votes=4, answer_pattern="yes|no"), fields)
     assert (report.stop_reason, report.answer) == (StopReason.FAILED, None)
     assert {m.agent for m in report.missing} == {"V2", "V3", "V4"}
+    assert "(V2): no usable reply since answer\n" in markdown(report)
     report, _ = await vote(Vote(votes=4, answer_pattern="yes|no"), fields, quorum=0.25)
     assert (report.stop_reason, report.position) == (StopReason.SETTLED, "yes")
     assert report.degraded == "1 of 4 agents; no reply: answer 1 V2, V3, V4 (rate_limited)"

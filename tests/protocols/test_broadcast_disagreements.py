@@ -13,10 +13,13 @@ from consilience.domain.errors import Rejected
 from consilience.domain.outcome import StopReason
 from consilience.domain.panels import load_panel
 from consilience.domain.report import FactsKept, Objection
+from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.broadcast import Broadcast
+from consilience.protocols.broadcast import protocol as broadcast_protocol
 from consilience.reporting.markdown import markdown
+from kit import runner
 from protocols.test_broadcast import Extra, agents, recorded, shown
 from protocols.test_broadcast_calls import go, rating
 
@@ -64,7 +67,8 @@ async def test_disagreement_not_decided_by_the_synthesis_is_dissent() -> None:
 async def test_disagreement_named_in_against_is_refuted_and_not_dissent() -> None:
     closing = {"against": [{"text": "B errs: the price is known.", "ids": ["B", "B.1", "Z"]}], "followed": ["A.1"]}
     report, _ = await go(PAIR, agents(disagreeing(**closing), 8))
-    assert fates(report.objections) == {FIRST: ("yielded", ""), SECOND: ("refuted", "B errs: the price is known.")}
+    assert fates(report.objections) == {FIRST: ("stands", ""), SECOND: ("refuted", "B errs: the price is known.")}
+    assert [objection.ruled for objection in report.objections] == ["upheld", None]
     assert report.dissent == ()
     assert [(a.text, a.ids) for a in report.against] == [
         ("B errs: the price is known.", ("iteration-1/coordinate-1/L2N2", SECOND))
@@ -208,11 +212,36 @@ async def test_report_lists_disagreements_with_outcomes_or_says_none_was_declare
     assert "(L2N1) → " in rows[0]
     assert rows[1].startswith("- **Refuted:** ")
     assert rows[1].endswith("Ruling: B errs: the price is known.")
+    assert "Strongest argument against" not in markdown(report), "the ruling is printed once"
+    closing["against"].append({"text": "Prices may fall.", "ids": ["A"]})
+    report, _ = await go(PAIR, agents(disagreeing(**closing), 8))
+    assert "- **Also against:** Prices may fall." in markdown(report)
     silent = "none was declared"
     agreed, _ = await go(PAIR, agents(None, 8))
     assert silent in markdown(agreed)
     unasked, _ = await go(PAIR.model_copy(update={"coordination_rounds": 0}), agents(None, 8))
     assert silent not in markdown(unasked)
+
+
+async def test_disagreement_that_the_answer_follows_is_upheld_and_not_conceded() -> None:
+    """Its target was not asked about it."""
+    report, _ = await go(PAIR, agents(disagreeing(followed=["A.1"]), 8))
+    text = markdown(report)
+    assert "- **Upheld in the answer:** L2N1 says otherwise" in text
+    assert "- **Open:** L2N2 says otherwise" in text
+    assert "Conceded" not in text
+
+
+async def test_replay_accepts_followed_disagreements_recorded_as_conceded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def conceded(**fields: Any) -> Objection:
+        return Objection(**fields | ({"fate": "yielded", "ruled": None} if fields.get("ruled") else {}))
+
+    store = SqliteStore(":memory:")
+    with monkeypatch.context() as patch:
+        patch.setattr(broadcast_protocol, "Objection", conceded)
+        report = await runner.start("Is it so?", PAIR, models=agents(disagreeing(followed=["A.1"]), 8), store=store)
+    assert fates(report.objections)[FIRST][0] == "yielded"
+    assert (await runner.replay(report.session, store=store)).digest() == report.digest()
 
 
 async def test_report_with_decided_disagreements_says_that_none_is_open_and_not_that_none_was_declared() -> None:

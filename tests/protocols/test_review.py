@@ -337,6 +337,23 @@ async def test_readers_of_one_part_get_different_questions() -> None:
     assert len({request.text.rpartition("</quote")[2][:160] for request in model.requests}) == 3
 
 
+@pytest.mark.parametrize("kind", ["documentation", "skill", "architecture"])
+async def test_report_shows_the_question_of_each_reader(kind: Any) -> None:
+    report, model = await go(Review(review_type=kind, reviewers=2), script({}))
+    shown = markdown(report).partition("What was read")[2]
+    assert len(report.questions) == 2
+    for agent, question in report.questions.items():
+        assert f"- **Question of {agent}:** {question}" in shown
+        asked = next(request.text for request in model.requests if request.agent == agent)
+        assert question in asked or agent in ("red", "blue")
+
+
+async def test_report_of_a_single_reader_shows_no_question() -> None:
+    report, _ = await go(Review(review_type="documentation", reviewers=1), script({}))
+    assert report.questions == {}
+    assert "Question of" not in markdown(report)
+
+
 @pytest.mark.parametrize("reviewers", [2, 3, 4, 5])
 async def test_no_question_about_a_part_is_left_out_with_few_readers(reviewers: int) -> None:
     _, model = await go(Review(review_type="documentation", reviewers=reviewers), script({}))

@@ -266,7 +266,7 @@ async def test_unusable_critique_is_in_the_headline(store: SqliteStore) -> None:
         "1 call failed (malformed)**"
     ) in text
     assert "nobody judged this text either" in text
-    assert "- critic: no usable reply since pass-1/critique/critic" in text
+    assert "- critic: no usable reply since pass 1 · critique" in text
 
 
 async def test_issue_of_the_last_pass_is_open_and_not_handed_back(store: SqliteStore) -> None:

@@ -129,6 +129,6 @@ def rich_review() -> ReviewData:
         ),
         left_out=("logo.png: not a text",),
         warnings=("blue's ticket was offered again",),
-        missing=(MissingAgent(agent="blue", since="review/1/2", reason="timed out"),),
+        missing=(MissingAgent(agent="blue", since="review-1/part-2/blue", reason="timed out"),),
         stop_reason=StopReason.EXHAUSTED_TIME,
     )

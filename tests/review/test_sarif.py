@@ -110,7 +110,7 @@ def test_partial_run_names_what_is_missing() -> None:
     assert not invocation["executionSuccessful"]
     notes = {note["descriptor"]["id"]: note["message"]["text"] for note in invocation["toolExecutionNotifications"]}
     assert notes == {
-        "missing-agent": "blue gave no reply since review/1/2: timed out",
+        "missing-agent": "blue gave no reply since review-1/part-2/blue: timed out",
         "part-not-read": "No reviewer read src/long.py:1-200.",
         "left-out": "logo.png: not a text",
         "warning": "blue's ticket was offered again",

@@ -16,6 +16,7 @@ from consilience.cli.inputs import (
     read_task,
     unassigned_models,
 )
+from consilience.cli.model_words import recorded_level
 from consilience.cli.options import FindingsRequest, ForkRequest, InheritingRequest, TellRequest, request_app
 from consilience.cli.plan import approve, check_models, make_plan, with_documents
 from consilience.cli.sessions import find_session, read_back, user_store
@@ -103,7 +104,7 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
         sources=sources,
         templates=planned.templates,
         encoder=request.encoder or planned.started.encoder,
-        thinking=request.thinking or planned.started.thinking,
+        thinking=request.thinking or recorded_level(planned.started.thinking),
         detail=planned.detail,
         calls_made=0 if planned.calls is None else max(max_calls - planned.calls, 0),
     )

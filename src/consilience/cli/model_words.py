@@ -37,6 +37,11 @@ def thinking_words(asked: ThinkingLevel | None, tokens_by_model: Mapping[str, in
     return f", plus up to {max(tokens_by_model.values()):,} for thinking{words}"
 
 
+def recorded_level(level: ThinkingLevel | None) -> ThinkingLevel | None:
+    """Return the level that a session asked for; None for the default, which a session records if none was asked for."""
+    return None if level == DEFAULT_THINKING else level
+
+
 def price_hint(name: str) -> str:
     """Return how to declare the price of a model if it is unknown; else nothing."""
     facts = ModelFacts(name)

@@ -25,6 +25,7 @@ from consilience.cli.inputs import (
     task_of,
     unassigned_models,
 )
+from consilience.cli.model_words import recorded_level
 from consilience.cli.options import (
     ForkRequest,
     NewSessionRequest,
@@ -349,7 +350,7 @@ def _remaining_plan(started: SessionStarted, calls_made: int, store: Store) -> R
         sources=[Source(text=store.text(s.text), name=s.name, agents=s.agents) for s in started.sources],
         templates=recorded_templates(started, store.text),
         encoder=started.encoder,
-        thinking=started.thinking,
+        thinking=recorded_level(started.thinking),
         detail=started.detail,
         calls_made=0 if started.steps else calls_made,  # the number of remaining steps of a tool agent is unknown
     )

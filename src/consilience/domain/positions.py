@@ -49,6 +49,7 @@ class Ballot(Frozen):
     step: int
     """0 for the opening ballot."""
     position: str
+    """In the spelling of the first ballot with this position."""
     confidence: ConfidenceLevel
     reason: str = ""
     cause: str | None = None
@@ -65,6 +66,24 @@ class PositionChange(Frozen):
     cause: str | None = None
     conformity: bool = False
     """It cites no argument."""
+
+
+def position_key(position: str) -> str:
+    """Return what equal positions have in common: letter case makes no difference."""
+    return position.lower()
+
+
+class Spellings:
+    """The spelling of each position: the first one that was read, in program order."""
+
+    def __init__(self, positions: Iterable[str] = ()) -> None:
+        self._by_key: dict[str, str] = {}
+        for position in positions:
+            self.of(position)
+
+    def of(self, position: str) -> str:
+        """Return the spelling of a position, which is this one if none was read before."""
+        return self._by_key.setdefault(position_key(position), position)
 
 
 def changes(ballots: Iterable[Ballot]) -> list[PositionChange]:
@@ -94,7 +113,8 @@ def pool(ballots: Sequence[Ballot]) -> dict[str, float]:
     for ballot in ballots:
         weight[ballot.position] = weight.get(ballot.position, 0.0) + LEVELS[ballot.confidence]
     total = sum(weight.values())
-    return {p: w / total for p, w in sorted(weight.items(), key=lambda item: (-exact(item[1]), item[0]))}
+    ordered = sorted(weight.items(), key=lambda item: (-exact(item[1]), position_key(item[0])))
+    return {position: weight / total for position, weight in ordered}
 
 
 def last_of(ballots: Iterable[Ballot]) -> dict[str, Ballot]:

@@ -25,7 +25,7 @@ from consilience.engine.call_failures import NO_FURTHER_ATTEMPT
 from consilience.engine.sizes import MIN_FIT
 from consilience.engine.sources import find_quotations, repeatable_quotations
 from consilience.engine.state import State
-from consilience.engine.template_use import describe_inherited
+from consilience.engine.template_use import describe_inherited, pronoun
 from consilience.engine.timing import TIME_LIMIT_DETAIL
 from consilience.engine.work import Failure, Reply
 
@@ -330,14 +330,15 @@ def _failure_warnings(unanswered: Sequence[ReplyRejected | CallFailed]) -> list[
 
 def _replaced_without_effect(state: State) -> list[str]:
     """Return a warning about the replaced templates with which this run asked nothing; none if there are none."""
-    use = state.template_use
-    reasons = dict.fromkeys(use.unused, "no call of this run uses it")
-    events = state.recorder.events if use.inherited else ()
-    inherited = [event for event in events if isinstance(event, Ended) and event.inherited]
-    for name, keys in use.inherited.items():
-        reasons[name] = describe_inherited(keys, state.parent or "ID", inherited)
-    listed = ", ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
-    return [f"{REPLACED_WITHOUT_EFFECT}{listed}"] if reasons else []
+    unused, inherited = state.template_use.unused, state.template_use.inherited
+    groups = []
+    if unused:
+        groups.append(f"{', '.join(sorted(unused))} (no call of this run uses {pronoun(unused)})")
+    if inherited:
+        ended = [event for event in state.recorder.events if isinstance(event, Ended) and event.inherited]
+        reason = describe_inherited(inherited, state.parent or "ID", ended)
+        groups.append(f"{', '.join(sorted(inherited))} ({reason})")
+    return [f"{REPLACED_WITHOUT_EFFECT}{', '.join(groups)}"] if groups else []
 
 
 def _fallbacks(by_fallback: Sequence[Ended]) -> Iterator[str]:

@@ -424,8 +424,8 @@ def _recorded_report(protocol: str, finished: SessionFinished, store: Store) -> 
 
 
 def _as_recorded(session: str, report: Report, recorded_report: Report) -> Report:
-    """Return the report of a replay with the recorded wording of its warnings, its check and of what is unmet. Raise if the two
-    differ otherwise.
+    """Return the report of a replay with the recorded wording of its warnings, its check and of what is unmet, with the recorded
+    names for the outcomes of its objections, and with the recorded spelling. Raise if the two differ otherwise.
 
     A field that is missing in an older report has its default. One without `typed_replies` does not count plain text as degraded.
     """
@@ -433,16 +433,29 @@ def _as_recorded(session: str, report: Report, recorded_report: Report) -> Repor
         report = report.model_copy(update={"warnings": recorded_report.warnings})
     if len(recorded_report.unmet) <= len(report.unmet):  # a later version may name more
         report = report.model_copy(update={"unmet": recorded_report.unmet})
+    if [objection.id for objection in recorded_report.objections] == [objection.id for objection in report.objections]:
+        report = report.model_copy(update={"objections": recorded_report.objections})
     if report.check and recorded_report.check:
         check = report.check.model_copy(update={"detail": recorded_report.check.detail})
         report = report.model_copy(update={"check": check})
     if report.typed_replies and not recorded_report.typed_replies:
         report = report.model_copy(update={"degraded": recorded_report.degraded})
+    was, now = recorded_report.model_dump(mode="json"), report.model_dump(mode="json")
+    same = [name for name in type(report).model_fields if _without_case(now[name]) == _without_case(was[name])]
+    report = report.model_copy(update={name: getattr(recorded_report, name) for name in same})
     if recorded_report.digest() == report.digest():
         return report
-    was, now = recorded_report.model_dump(mode="json"), report.model_dump(mode="json")
-    names = ", ".join(sorted(name for name in now if now[name] != was.get(name))) or "its digest"
+    names = ", ".join(sorted(now.keys() - same)) or "its digest"
     raise RequestMismatch(f"the replay of {session} ended in another report: {names}")
+
+
+def _without_case(value: object) -> object:
+    """Return JSON data in lower case, as earlier versions recorded positions."""
+    if isinstance(value, dict):
+        return {key.lower(): _without_case(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_case(item) for item in value]
+    return value.lower() if isinstance(value, str) else value
 
 
 def encoder_for(protocol: Protocol, encoder: str | Encoder | None) -> Encoder | None:

@@ -33,7 +33,7 @@ from consilience.engine.recorder import Recorder
 from consilience.engine.runner import check_version, recorded_setup, resumed_state, start_event
 from consilience.engine.seats import replay_seats
 from consilience.engine.state import State
-from consilience.engine.template_use import TemplateUse, describe_inherited
+from consilience.engine.template_use import TemplateUse, describe_inherited, pronoun
 from consilience.engine.templates import INSTRUCTIONS
 from consilience.journal.store import OnCommit, PromptParts, Store
 
@@ -130,8 +130,9 @@ async def _run_again(
 
 
 async def replaced_without_effect(planned: Fork, *, store: Store) -> list[str]:
-    """Return a sentence for each template that the fork replaces and with which its parent's calls are all inherited, or that no
-    call of its finished parent uses. Makes no request; returns nothing if the installed code cannot run the parent.
+    """Return a sentence about the templates that the fork replaces and with which its parent's calls are all inherited, and one
+    about those that no call of its finished parent uses. Makes no request; returns nothing if the installed code cannot run the
+    parent.
     """
     old, sources = planned.started, planned.templates.sources
     changed = [name for name in planned.templates.replaced if text_id(sources[name]) != old.templates.get(name)]
@@ -150,14 +151,16 @@ async def replaced_without_effect(planned: Fork, *, store: Store) -> list[str]:
     except UserError:
         return []
     ended = [event for event in events if isinstance(event, Ended)]
-    inherited = {event.key for event in planned.events if isinstance(event, Ended)}
+    keys = {event.key for event in planned.events if isinstance(event, Ended)}
+    inherited = {name: calls for name, calls in use.calls.items() if calls and keys.issuperset(calls)}
+    unused = use.unused if isinstance(events[-1], SessionFinished) else []
     sentences = []
-    for name, calls in use.calls.items():
-        if calls and inherited.issuperset(calls):
-            described = describe_inherited(list(calls), planned.parent, ended, planned.templates.directory)
-            sentences.append(f"Prompt template {name}: {described}")
-        elif name in use.unused and isinstance(events[-1], SessionFinished):
-            sentences.append(f"Prompt template {name}: no call of {planned.parent} uses it.")
+    if inherited:
+        described = describe_inherited(inherited, planned.parent, ended, planned.templates.directory)
+        sentences.append(f"Prompt template{'s' * (len(inherited) > 1)} {', '.join(inherited)}: {described}")
+    if unused:
+        no_call = f"no call of {planned.parent} uses {pronoun(unused)}."
+        sentences.append(f"Prompt template{'s' * (len(unused) > 1)} {', '.join(unused)}: {no_call}")
     return sentences
 
 

@@ -64,10 +64,18 @@ def point_before(ended: Sequence[Ended], keys: Collection[str]) -> str:
     return next((event.key for event in reversed(ended[:first]) if event.key not in later), "0")
 
 
-def describe_inherited(keys: Sequence[str], parent: str, ended: Sequence[Ended], directory: Path | None = None) -> str:
-    """Say that all calls with a template are inherited, and how to ask them again. `ended`: those of the parent, in order."""
+def describe_inherited(
+    keys_by_template: Mapping[str, Iterable[str]], parent: str, ended: Sequence[Ended], directory: Path | None = None
+) -> str:
+    """Say that all calls with some templates are inherited, and how to ask them again. `ended`: those of the parent, in order."""
+    keys = {key for keys in keys_by_template.values() for key in keys}
+    templates = pronoun(keys_by_template)
     one = len(keys) == 1
-    calls = "the recorded call with it is" if one else f"all {len(keys)} recorded calls with it are"
+    calls = f"the recorded call with {templates} is" if one else f"all {len(keys)} recorded calls with {templates} are"
     keep = "keeps its reply" if one else "keep their replies"
     again = f"consilience fork {parent} --at {point_before(ended, keys)} --prompts {directory or 'DIR'}"
     return f"{calls} inherited and {keep}; to ask again: {again}"
+
+
+def pronoun(templates: Collection[str]) -> str:
+    return "it" if len(templates) == 1 else "them"

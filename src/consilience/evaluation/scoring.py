@@ -6,6 +6,7 @@ import math
 import re
 from typing import NamedTuple
 
+from consilience.domain.positions import position_key
 from consilience.domain.report import Report
 from consilience.evaluation.matching import normalize, same_words
 from consilience.evaluation.numbers import last_number, number_around, parse_number
@@ -70,7 +71,8 @@ def score(task: Task, report: Report) -> Score:
 def _read_number(task: Task, report: Report, answer: str) -> float | None:
     """Read the number at the match of the pattern, if the position comes from that answer; else in the position."""
     match = find(task.answer_pattern, report.answer or "") if task.answer_pattern else None
-    if match is None or extract(task.answer_pattern, report.answer or "") != answer:
+    stated = extract(task.answer_pattern, report.answer or "") if match is not None else None
+    if match is None or stated is None or position_key(stated) != position_key(answer):
         return last_number(answer)
     text, start, end, stop = match
     question_match = _ASKED.search(text, 0, start)

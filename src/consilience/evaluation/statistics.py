@@ -11,6 +11,7 @@ from operator import attrgetter
 from statistics import fmean
 
 from consilience.domain.errors import SettingsError
+from consilience.domain.positions import position_key
 from consilience.evaluation.results import Difference, RowResult, RowSetup, Run, Verdict
 from consilience.reporting.formatting import count, percent
 
@@ -210,7 +211,7 @@ def _spent(run: Run, *, calls: bool) -> int:
 
 def position_stability(repeats: Sequence[Run]) -> float:
     """Return the share of a task's repeats that end in its most frequent position; a missing position never counts."""
-    counts = Counter(run.position for run in repeats if run.position is not None)
+    counts = Counter(position_key(run.position) for run in repeats if run.position is not None)
     return max(counts.values(), default=0) / len(repeats)
 
 

@@ -37,6 +37,7 @@ from consilience.reporting.formatting import (
     count,
     describe_cost,
     describe_output_tokens,
+    describe_place,
     duration,
     escape_markdown,
     one_line,
@@ -253,7 +254,7 @@ def _common(report: Report, presentation: Presentation) -> Iterator[Section]:
     yield Section(name="conditions", part="unknown", blocks=_list(_conditions(report, names)))
     missing = (
         Item(
-            text=f"{names.get(m.agent, m.agent)}: no usable reply since {m.since}",
+            text=f"{names.get(m.agent, m.agent)}: no usable reply since {describe_place(m.since, m.agent)}",
             note="" if any(call.agent == m.agent for call in report.failed_calls) else one_line(m.reason, 300),
         )
         for m in report.missing
@@ -399,7 +400,10 @@ def _change(change: PositionChange, names: Names, step: str) -> Item:
 def _conditions(report: Report, names: Names) -> Iterator[Item]:
     yield from (Item(text=condition) for condition in report.would_change)
     yield from (Item(lead="Unknown:", text=unknown) for unknown in report.unknown)
+    printed_rulings = {objection.ruling for objection in report.objections if objection.fate not in (None, "yielded")}
     for rank, against in enumerate(report.against):
+        if against.text in printed_rulings:
+            continue
         lead = "Also against:" if rank else "Strongest argument against:"
         yield Item(lead=lead, text=against.text, by=_authors(report, against.ids, names))
 
@@ -411,7 +415,7 @@ def _failed(report: Report, names: Names) -> Iterator[Item]:
     """Yield failed calls, grouped by phase and reason."""
     agents: dict[tuple[str, str], Counter[str]] = {}
     for call in report.failed_calls:
-        phase = f"{call.phase[0]} {call.phase[1]}" if call.phase else call.key
+        phase = f"{call.phase[0]} {call.phase[1]}" if call.phase else describe_place(call.key, call.agent)
         reason = one_line(f"{call.kind.value}: {call.detail}".rstrip(": "), 300)
         agents.setdefault((phase, reason), Counter())[names.get(call.agent, call.agent)] += 1
     for (phase, reason), calls in agents.items():

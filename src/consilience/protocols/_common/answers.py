@@ -133,15 +133,15 @@ def _matches(pattern: str, text: str) -> list[AnswerMatch]:
 
 
 def extract(pattern: str, text: str) -> str | None:
-    """Return the answer that a text states, lower-cased with single spaces."""
+    """Return the answer that a text states, as it is written there, with single spaces."""
     match = find(pattern, text)
-    return None if match is None else _normalised(match)
+    return None if match is None else _words(match)
 
 
 def extract_declared(pattern: str, field: str) -> str | None:
     """Return the first match in a field that asks for the answer alone: what follows explains it."""
-    return next(map(_normalised, _matches(pattern, field)), None)
+    return next(map(_words, _matches(pattern, field)), None)
 
 
-def _normalised(match: AnswerMatch) -> str:
-    return " ".join(match.text[match.start : match.end].lower().split())
+def _words(match: AnswerMatch) -> str:
+    return " ".join(match.text[match.start : match.end].split())

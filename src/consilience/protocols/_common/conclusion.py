@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar
 from pydantic import BaseModel, Field
 
 from consilience.domain.messages import ClaimReplies, ClaimReply, FreeText, Label, Message, is_empty_remark
-from consilience.domain.positions import Ballot, BallotReply, changes, last_of, pool, shortfall
+from consilience.domain.positions import Ballot, BallotReply, Spellings, changes, last_of, pool, shortfall
 from consilience.domain.report import Against, Claim, ConfidenceScore, Dissent, Objection, StrangeLoop
 from consilience.engine.prompt import Quote
 from consilience.engine.session import Session
@@ -213,7 +213,8 @@ def count_ballots(
         return BallotResult()
     if pool_decides and pooled:
         return BallotResult(tuple(ballots), pooled, next(iter(pooled)), "pool")
-    position = extract(pattern, closing.text) if closing else None
+    stated = extract(pattern, closing.text) if closing else None
+    position = Spellings(ballot.position for ballot in ballots).of(stated) if stated else None
     reason = shortfall(position, last_of(ballots)) if closing else None
     decided_by: Literal["answer"] | None = "answer" if position else None
     return BallotResult(tuple(ballots), pooled, position, decided_by, (reason,) if reason else ())
@@ -229,8 +230,9 @@ def stated_position(session: Session, pattern: str, answer: TextReply | None) ->
     return position
 
 
-def read_ballot(session: Session, pattern: str, step: int, reply: Reply[Any], vote: BallotReply | Any) -> Ballot | None:
-    """Return the ballot in `vote`, the value of `reply`; None if its position does not match the pattern."""
+def read_ballot(session: Session, pattern: str, spellings: Spellings, step: int, reply: Reply[Any]) -> Ballot | None:
+    """Return the ballot that a reply casts; None if its position does not match the pattern."""
+    vote: BallotReply | Any = reply.value
     position = extract_declared(pattern, vote.position)
     if position is None:
         return None
@@ -238,7 +240,7 @@ def read_ballot(session: Session, pattern: str, step: int, reply: Reply[Any], vo
     return Ballot(
         agent=reply.agent,
         step=step,
-        position=position,
+        position=spellings.of(position),
         confidence=vote.confidence,
         reason=vote.reason,
         cause=next(iter(session.named(reply, [cause])), None) if cause else None,

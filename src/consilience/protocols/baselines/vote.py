@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field
 
 from consilience.domain.outcome import Estimate, StopReason
-from consilience.domain.positions import exact
+from consilience.domain.positions import Spellings, exact
 from consilience.domain.report import ConfidenceScore, Dissent
 from consilience.engine.analysis import sentences
 from consilience.engine.session import Session
@@ -73,11 +73,17 @@ class Vote(BaselineProtocol):
             return await session.gather(asks)
 
     def _cast(self, replies: Sequence[Reply[str]], similarities: Sequence[Sequence[float]]) -> tuple[VoteCast, ...]:
+        spellings = Spellings()
+
+        def position(text: str) -> str | None:
+            stated = extract(self.answer_pattern, text) if self.answer_pattern else None
+            return spellings.of(stated) if stated else None
+
         return tuple(
             VoteCast(
                 agent=reply.agent,
                 text=reply.text,
-                position=extract(self.answer_pattern, reply.text) if self.answer_pattern else None,
+                position=position(reply.text),
                 similarity=math.fsum(others) / len(others) if others else None,
                 cut=reply.cut,
             )

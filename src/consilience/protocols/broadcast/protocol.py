@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel
 
 from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
-from consilience.domain.positions import Ballot, exact
+from consilience.domain.positions import Ballot, Spellings, exact
 from consilience.domain.report import ConfidenceScore, Objection, ObjectionFate
 from consilience.engine.analysis import MIN_RESTATED_OVERLAP, novelty
 from consilience.engine.session import Session
@@ -268,10 +268,11 @@ def _rated_ballots(execution: AgentExecution) -> list[Reply[RatedBallotReply]]:
 def _ballots(session: Session, settings: BroadcastSettings, executions: Sequence[AgentExecution]) -> Iterator[Ballot]:
     """Yield the readable ballots, each agent's numbered from 0. The first is cast before it has read any peer."""
     ballot_counts: Counter[str] = Counter()
+    spellings = Spellings()
     for execution in executions:
         for reply in _rated_ballots(execution):
             step = ballot_counts[execution.agent]
-            if ballot := read_ballot(session, settings.answer_pattern, step, reply, reply.value):
+            if ballot := read_ballot(session, settings.answer_pattern, spellings, step, reply):
                 ballot_counts[execution.agent] += 1
                 yield ballot
 
@@ -283,20 +284,22 @@ def _objections(session: Session, settings: BroadcastSettings, run: BroadcastRun
     for iteration, rulings in run.families:
         ruled_ids = {id for reply in rulings for id in reply.shown}
         for entry in (entry for child in iteration.children for entry in child.disagreements):
-            fate, ruling = _ruling(entry.id, rulings)
+            ruled, ruling = _ruling(entry.id, rulings)
+            unmet: ObjectionFate = "stands" if entry.id in ruled_ids else "unanswered"
             yield Objection(
                 id=entry.id,
                 agent=entry.agent,
                 to=entry.to,
                 text=entry.text,
                 read=entry.id in shown_ids,
-                fate=fate or ("stands" if entry.id in ruled_ids else "unanswered"),
+                fate="refuted" if ruled == "rejected" else unmet,
+                ruled="upheld" if ruled == "upheld" else None,
                 ruling=ruling,
             )
     for flag in run.standing:
         if not flag.critical and flag.tag != "contradiction_detected":
             continue
-        fate, ruling = _ruling(flag.id, run.rulings)
+        ruled, ruling = _ruling(flag.id, run.rulings)
         parents = session.topology.parents.get(flag.node, ()) if flag.critical else ()
         yield Objection(
             id=flag.id,
@@ -304,22 +307,22 @@ def _objections(session: Session, settings: BroadcastSettings, run: BroadcastRun
             to=next(iter(parents), ""),
             text=session.message(flag.id).text,
             read=flag.id in shown_ids,
-            fate="refuted" if fate == "refuted" and not flag.critical else "stands",
+            fate="refuted" if ruled == "rejected" and not flag.critical else "stands",
             ruling=ruling,
         )
 
 
-def _ruling(id: str, rulings: Sequence[TextReply]) -> tuple[ObjectionFate | None, str]:
-    """Return the latest decision about a message: `refuted` if `against` names it, with the words there; `yielded` if the result
-    takes its side."""
+def _ruling(id: str, rulings: Sequence[TextReply]) -> tuple[Literal["upheld", "rejected"] | None, str]:
+    """Return the latest decision about a message: `rejected` if `against` names it, with the words there; `upheld` if the result
+    follows it."""
     for reply in reversed(rulings):
         value = reply.value
         if isinstance(value, Conclusion | CoordinatorSynthesis):
             for entry in value.against:
                 if entry.text.strip() and _is_named(reply, entry.ids, id):
-                    return "refuted", entry.text.strip()
+                    return "rejected", entry.text.strip()
         if isinstance(value, DecidesDisagreements) and _is_named(reply, value.followed, id):
-            return "yielded", ""
+            return "upheld", ""
     return None, ""
 
 

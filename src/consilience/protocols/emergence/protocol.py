@@ -141,7 +141,7 @@ class Emergence(TreeProtocol):
                 reply = await pending
                 if isinstance(reply, Failure):
                     run.failures.append(reply)
-                elif ballot := read_ballot(session, self.answer_pattern, step, reply, reply.value):
+                elif ballot := read_ballot(session, self.answer_pattern, run.spellings, step, reply):
                     ballots[leaf] = ballot
             run.ballots.append(ballots)
         run.silences = tuple(self._silences(session, run, failed))

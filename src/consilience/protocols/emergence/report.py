@@ -440,5 +440,5 @@ def _warn(session: Session, run: EmergenceRun, scores: Sequence[float | None]) -
     warn_dropped_labels(session)
     last = run.rounds[-1].get(ROOT) if run.rounds else None
     if run.closing is not None and last is not None and last.response is None and not run.exhausted:
-        session.warn(f"the last closing call got no reply; the answer is {run.closing.key}")
+        session.warn("the last closing call got no reply; the answer is that of an earlier round")
     warn_failed_review(session, run)

@@ -12,7 +12,7 @@ from consilience.domain.detail import capped
 from consilience.domain.events import CallCompleted, CallFailed, CheckRecorded, Ended, Event, LongText, SessionStarted
 from consilience.domain.messages import ClaimReply, FreeText, Label, LeafReply, ObjectionLabel
 from consilience.domain.outcome import Check, StopReason
-from consilience.domain.positions import Ballot, last_of
+from consilience.domain.positions import Ballot, Spellings, last_of
 from consilience.domain.report import Objection, ObjectionFate
 from consilience.engine.analysis import MIN_RESTATED_OVERLAP
 from consilience.engine.similarity import jaccard
@@ -277,6 +277,8 @@ class EmergenceRun(TreeRun):
     checks: list[Check | None] = field(default_factory=list)
     ballots: list[dict[str, Ballot]] = field(default_factory=list)
     """By step, the opening ballots first."""
+    spellings: Spellings = field(default_factory=Spellings)
+    """Of the positions in the ballots."""
     texts: list[TextReply] = field(default_factory=list)
     """The root's texts."""
     book: ObjectionBook = field(default_factory=ObjectionBook)

@@ -24,6 +24,7 @@ from consilience.protocols.review.parts import unshown_documents
 from consilience.protocols.review.presenting import count_dropped, describe_dropped
 from consilience.protocols.review.report import ReviewReport
 from consilience.protocols.review.rounds import ReviewRun
+from consilience.protocols.review.settings import ReviewSettings
 from consilience.protocols.review.vetting import listed
 
 
@@ -82,10 +83,17 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         ballots=_ballots(run),
         evaluations=tuple(run.evaluations),
         parts=parts,
+        questions=_questions(run.settings),
         files=_files_read(run),
         left_out=run.settings.left_out,
         hunks=run.changes.hunks if run.changes else (),
     )
+
+
+def _questions(settings: ReviewSettings) -> dict[str, str]:
+    plan, parts = settings.plan, len(settings.parts)
+    questions = {agent: plan.question(agent, parts, settings.review_type) for agent in plan.reviewers}
+    return {agent: question for agent, question in questions.items() if question}
 
 
 def _quotations(findings: tuple[Finding, ...], dropped: tuple[DroppedFinding, ...]) -> tuple[Quotation, ...]:

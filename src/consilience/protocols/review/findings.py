@@ -287,7 +287,7 @@ class ReviewData(Report):
         "baseline": "baseline.json",
     }
 
-    undigested: ClassVar[Mapping[str, Any]] = {"dropped": {"__all__": {"disputed"}}}
+    undigested: ClassVar[Mapping[str, Any]] = {"dropped": {"__all__": {"disputed"}}, "questions": True}
 
     protocol: str = "review"
     findings: tuple[Finding, ...] = ()
@@ -298,6 +298,8 @@ class ReviewData(Report):
     ballots: tuple[BallotCast, ...] = ()
     """The last ballot of each agent on each part."""
     parts: tuple[PartRead, ...] = ()
+    questions: dict[str, str] = {}
+    """What each reviewer was asked to look for in particular. One without an entry was asked for everything that is wrong."""
     files: tuple[FileRead, ...] = ()
     left_out: tuple[str, ...] = ()
     """What the target holds and no agent was shown, each with the reason."""

@@ -252,7 +252,8 @@ def _reading(report: ReviewData) -> Iterator[Block]:
         files = f"{plural(len(report.files), 'file')}, " if report.files else ""
         read = ", ".join(f"{agent} {_share(report.parts, agent)}" for agent in reviewers(report))
         yield Paragraph(text=f"{files}{plural(len(report.parts), 'part')}. Read by: {read}.")
-    items = [
+    items = [Item(lead=f"Question of {agent}:", text=question) for agent, question in report.questions.items()]
+    items += [
         Item(lead=f"Part {part.index}:", text=", ".join(part.names or part.documents), note=_not_read(part))
         for part in report.parts
         if part.unread_by or not part.readers

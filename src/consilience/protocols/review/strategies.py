@@ -91,6 +91,10 @@ class Strategy:
         lenses = LENSES[review_type]
         return " ".join(lenses[n // parts % len(lenses) :: readers])
 
+    def question(self, agent: str, parts: int, review_type: ReviewType) -> str:
+        """Return the question that an agent alone has: of red or blue its role, else its lens."""
+        return ROLES[agent].focus if self.is_iterative else self.lens(agent, parts, review_type)
+
     def readers_of(self, part: int, parts: int) -> tuple[str, ...]:
         """Return the agents that review a part."""
         return tuple(agent for agent in self.reviewers if part in self.parts_of(agent, parts))

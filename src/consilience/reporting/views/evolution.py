@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from consilience.domain.events import CallCompleted, CallFailed, Ended
+from consilience.domain.positions import position_key
 from consilience.domain.sections import Grid, GridCell, GridColumn, Tone
 from consilience.reporting.formatting import count, one_line, percent, reply_text
 from consilience.reporting.record import SessionRecord, has_step_number, step_of, steps_of
@@ -71,7 +72,7 @@ def fold(record: SessionRecord) -> Evolution:
             if calls := by_turn.get((agent, step)):
                 texts, turn = _turn(calls, before, record)
                 position = positions.get((agent, step), turn.position)
-                has_moved = position is not None and held is not None and position != held
+                has_moved = None not in (position, held) and _key(position) != _key(held)
                 if not texts and position is None and not turn.failure:
                     continue  # only a verdict on others, or a reply without words
                 turns.setdefault(agent, {})[step] = replace(turn, position=position, moved=has_moved)
@@ -157,7 +158,11 @@ def word_similarity(a: str, b: str) -> float:
 
 def _position(text: str, stance: str) -> str | None:
     position = (_fields(text) or {}).get(stance) if stance else None
-    return one_line(position).lower() if isinstance(position, str) and position.strip() else None
+    return one_line(position) if isinstance(position, str) and position.strip() else None
+
+
+def _key(position: str | None) -> str | None:
+    return None if position is None else position_key(position)
 
 
 def _fields(text: str) -> dict[str, object] | None:
