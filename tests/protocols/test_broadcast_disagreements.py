@@ -13,13 +13,10 @@ from consilience.domain.errors import Rejected
 from consilience.domain.outcome import StopReason
 from consilience.domain.panels import load_panel
 from consilience.domain.report import FactsKept, Objection
-from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.broadcast import Broadcast
-from consilience.protocols.broadcast import protocol as broadcast_protocol
 from consilience.reporting.markdown import markdown
-from kit import runner
 from protocols.test_broadcast import Extra, agents, recorded, shown
 from protocols.test_broadcast_calls import go, rating
 
@@ -230,18 +227,6 @@ async def test_disagreement_that_the_answer_follows_is_upheld_and_not_conceded()
     assert "- **Upheld in the answer:** L2N1 says otherwise" in text
     assert "- **Open:** L2N2 says otherwise" in text
     assert "Conceded" not in text
-
-
-async def test_replay_accepts_followed_disagreements_recorded_as_conceded(monkeypatch: pytest.MonkeyPatch) -> None:
-    def conceded(**fields: Any) -> Objection:
-        return Objection(**fields | ({"fate": "yielded", "ruled": None} if fields.get("ruled") else {}))
-
-    store = SqliteStore(":memory:")
-    with monkeypatch.context() as patch:
-        patch.setattr(broadcast_protocol, "Objection", conceded)
-        report = await runner.start("Is it so?", PAIR, models=agents(disagreeing(followed=["A.1"]), 8), store=store)
-    assert fates(report.objections)[FIRST][0] == "yielded"
-    assert (await runner.replay(report.session, store=store)).digest() == report.digest()
 
 
 async def test_report_with_decided_disagreements_says_that_none_is_open_and_not_that_none_was_declared() -> None:

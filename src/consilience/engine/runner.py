@@ -424,8 +424,8 @@ def _recorded_report(protocol: str, finished: SessionFinished, store: Store) -> 
 
 
 def _as_recorded(session: str, report: Report, recorded_report: Report) -> Report:
-    """Return the report of a replay with the recorded wording of its warnings, its check and of what is unmet, with the recorded
-    names for the outcomes of its objections, and with the recorded spelling. Raise if the two differ otherwise.
+    """Return the report of a replay with the recorded wording of its warnings, its check and of what is unmet, and in the recorded
+    letter case, since earlier versions wrote positions in lower case. Raise if the two differ otherwise.
 
     A field that is missing in an older report has its default. One without `typed_replies` does not count plain text as degraded.
     """
@@ -433,8 +433,6 @@ def _as_recorded(session: str, report: Report, recorded_report: Report) -> Repor
         report = report.model_copy(update={"warnings": recorded_report.warnings})
     if len(recorded_report.unmet) <= len(report.unmet):  # a later version may name more
         report = report.model_copy(update={"unmet": recorded_report.unmet})
-    if [objection.id for objection in recorded_report.objections] == [objection.id for objection in report.objections]:
-        report = report.model_copy(update={"objections": recorded_report.objections})
     if report.check and recorded_report.check:
         check = report.check.model_copy(update={"detail": recorded_report.check.detail})
         report = report.model_copy(update={"check": check})
@@ -450,7 +448,6 @@ def _as_recorded(session: str, report: Report, recorded_report: Report) -> Repor
 
 
 def _without_case(value: object) -> object:
-    """Return JSON data in lower case, as earlier versions recorded positions."""
     if isinstance(value, dict):
         return {key.lower(): _without_case(item) for key, item in value.items()}
     if isinstance(value, list):

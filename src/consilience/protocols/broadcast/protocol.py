@@ -75,7 +75,8 @@ class Broadcast(BroadcastSettings):
     # 1 counted flags kept over a silence twice, measured what is new by the leaves alone, and took "no issues" for missing;
     # 2 converged over an evaluator's no, failed calls, unsatisfied parents beneath the root, and the root's own rating and flags;
     # 3 kept the evaluation from a synthesis that satisfied, showed re-executed seats nothing of theirs, and coordinated by remarks
-    version: ClassVar[int] = 4
+    # 4 reported a disagreement that the result follows as yielded by its target
+    version: ClassVar[int] = 5
     notes: ClassVar[Mapping[str, type[BaseModel]]] = NOTES
     report: ClassVar[type[BroadcastReport]] = BroadcastReport
     phase_names: ClassVar[tuple[str, ...]] = (
