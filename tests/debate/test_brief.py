@@ -276,6 +276,12 @@ async def test_brief_with_tests_takes_what_would_turn_the_answer_from_them() -> 
     assert "No tested answer to a crux turns the majority." in still
 
 
+async def test_tests_without_a_reply_are_not_counted_as_0_of_0() -> None:
+    records = tuple(FlipRecord(agent=f"D{n}", declared=True, observed=None) for n in range(1, 5))
+    crux = (await tested(flip_records={"thread-1": records})).markdown().split("### Crux 1.")[1].split("### ")[0]
+    assert "Declared to depend on it: 4 of 4; no agent was told its answer." in crux
+
+
 async def test_brief_without_tests_takes_what_would_turn_the_answer_from_declarations_marked_untested() -> None:
     report = await debate(
         {

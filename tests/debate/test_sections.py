@@ -87,7 +87,16 @@ async def test_answer_against_most_ballots_is_reported_above_it() -> None:
 
 async def test_answer_with_most_ballots_is_reported_above_it() -> None:
     report = await debate({"closing": lambda request: {"p1": "YES"}})
-    assert "**If you must decide today:** yes, like most firm ballots." in above_answer(report.markdown())
+    head = above_answer(report.markdown())
+    assert "**If you must decide today:** yes, like most firm ballots (2 for it, 1 against)." in head
+
+
+async def test_only_firm_ballot_is_not_called_all_firm_ballots() -> None:
+    def final(request: ModelRequest) -> Answer:
+        return dict.fromkeys(("p1", "q1"), "YES" if request.agent == "D1" else "UNCERTAIN")
+
+    head = above_answer((await debate({"final": final, "closing": lambda request: {"p1": "YES"}})).markdown())
+    assert "**If you must decide today:** yes, like the only firm ballot." in head
 
 
 async def test_one_sided_ballots_with_undecided_ones_are_not_unanimous() -> None:
@@ -97,7 +106,7 @@ async def test_one_sided_ballots_with_undecided_ones_are_not_unanimous() -> None
     head = above_answer((await debate({"final": final})).markdown())
     assert "ONE-SIDED: 2 yes · 1 undecided" in head
     assert "UNANIMOUS" not in head
-    assert "No firm disagreement: on every question" in head
+    assert "No firm disagreement in the final ballots: no question has firm answers on both sides." in head
     assert "Agreement:" not in head, "one agent agrees with nothing"
 
 
@@ -106,7 +115,7 @@ async def test_unanimous_final_ballots_are_reported_without_dissent() -> None:
     text = report.markdown()
     assert "Agreement: on every question, all agents with a firm position are on one side." in above_answer(text)
     assert "UNANIMOUS: 3 yes" in above_answer(text)
-    assert "like all firm ballots" in above_answer(text)
+    assert "like all 3 firm ballots" in above_answer(text)
     assert "No sealed final ballot is against the answer." in text
 
 

@@ -55,7 +55,7 @@ def _regime(report: DebateData, state: DebateState) -> str:
     """Return how the questions stand. Without a firm ballot of every agent on every question there is no agreement."""
     sides = [side for ballot in state.final.values() for side in (*ballot.positions, *ballot.questions.values())]
     if report.regime == "consensus" and ("UNCERTAIN" in sides or len(state.final) < len(state.debaters)):
-        return "No firm disagreement: on every question, all agents with a firm position are on one side."
+        return "No firm disagreement in the final ballots: no question has firm answers on both sides."
     return REGIMES[report.regime]
 
 
@@ -171,8 +171,10 @@ def _decided(decided: str, sides: list[Side]) -> str:
     word = SIDES[decided]
     if supporting == opposing:
         return f"{word}; {'no ballot is firm' if not supporting else 'the firm ballots are tied'}"
+    if supporting > opposing > 0:
+        return f"{word}, like most firm ballots ({supporting} for it, {opposing} against)"
     if supporting > opposing:
-        return f"{word}, like {'most' if opposing else 'all'} firm ballots"
+        return f"{word}, like {'the only firm ballot' if supporting == 1 else f'all {supporting} firm ballots'}"
     return f"{word}, against most firm ballots ({supporting} for it, {opposing} against)"
 
 

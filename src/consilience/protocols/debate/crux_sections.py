@@ -113,7 +113,10 @@ def _tested(crux: Crux, report: DebateData, records: Mapping[str, FlipRecord]) -
     declared = sum(record.declared is True for record in records.values())
     observed = sum(record.observed is True for record in records.values())
     tested = sum(record.observed is not None for record in records.values())
-    line = f"Declared to depend on it: {declared} of {len(records)}; changed position when told its answer: {observed} of {tested}"
+    moved = (
+        f"changed position when told its answer: {observed} of {tested}" if tested else "no agent was told its answer"
+    )
+    line = f"Declared to depend on it: {declared} of {len(records)}; {moved}"
     idle = [record.placebo for record in records.values() if record.placebo is not None]
     if idle and report.placebo:
         line += f"; for the placebo ({report.placebo.fact.rstrip('.')}): {sum(idle)} of {len(idle)}"
