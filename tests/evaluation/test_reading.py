@@ -259,6 +259,29 @@ def test_choice_pattern_extracts_one_choice_but_not_two(answer: str, expected: s
 
 
 @pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("We could KEEP it or REPLACE it; both fail.\nAnswer: repair it", None),
+        ("KEEP it? REPLACE it? Answer: neither", None),
+        ("Answer: neither KEEP nor REPLACE", None),
+        ("Answer: KEEP\n\nFinal answer: neither of the two", None),
+        ("Answer: not KEEP but REPLACE", "REPLACE"),
+        ("Answer: KEEP, not REPLACE", "KEEP"),
+        ("REPLACE is worse.\nAnswer: _KEEP_", "KEEP"),
+        ("REPLACE is worse.\nAnswer:\n\n**KEEP**", "KEEP"),
+        ("I would REPLACE nothing and KEEP it.", "KEEP"),
+    ],
+)
+def test_choice_that_a_text_rejects_is_not_its_answer(answer: str, expected: str | None) -> None:
+    assert extract("KEEP|REPLACE", answer) == expected
+
+
+def test_ballot_that_names_choices_only_to_reject_them_has_no_position() -> None:
+    assert extract_declared("KEEP|REPLACE", "neither KEEP nor REPLACE") is None
+    assert extract_declared("KEEP|REPLACE", "not the KEEP option, REPLACE") == "REPLACE"
+
+
+@pytest.mark.parametrize(
     ("answer", "value"),
     [
         ("10 minus 5", 5),

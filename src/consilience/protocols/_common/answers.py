@@ -102,34 +102,48 @@ _ANSWER_LINE = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 """`Answer: …` at the beginning of a line or after a sentence, to the end of the line."""
+_SAYS_SOMETHING = re.compile(r":\W*\w")
+_DENIAL = re.compile(r"\b(?:neither|nor|not)\s+(?:(?:the|option)\s+)*\W?$", re.IGNORECASE)
+"""Stands before a choice that a text denies, as in `neither A nor B`."""
+MAX_DENIAL_CHARS = 40
 
 
 def find(pattern: str, text: str) -> AnswerMatch | None:
     """Return where a text states its answer: in this text or, without a match, in the text without markup.
 
     A writer who reasons first names other answers on the way, so the last match counts. In the last line of the form
-    `Answer: …` that has a match the first one counts, because what follows explains it.
+    `Answer: …` that has a match the first one counts, because what follows explains it. If the last such line names no word of a
+    choice, it states another answer, and the text has none of these.
     """
     matches = _matches(pattern, text)
     if not matches:
         return None
+    choice = is_choice(pattern)
     for line in reversed(list(_ANSWER_LINE.finditer(matches[0].text))):
         if first := next((match for match in matches if line.start() <= match.start < line.end()), None):
             return first
+        if choice and _SAYS_SOMETHING.search(line[0]):
+            return next(iter(_matches(pattern, line[0])), None)
     return matches[-1]
 
 
 def _matches(pattern: str, text: str) -> list[AnswerMatch]:
-    """Return all matches in `text`; without any, those in `text` without markup."""
+    """Return all matches in `text`; without any, those in `text` without markup. A choice that the text denies is no match."""
+    choice = is_choice(pattern)
     for stripped in (False, True):
         version = _bare(text) if stripped else text
         matches = [
             AnswerMatch(version, *match.span(1 if match.re.groups and match.group(1) is not None else 0), match.end())
             for match in _compiled(pattern).finditer(version)
         ]
-        if matches := [match for match in matches if version[match.start : match.end].strip()]:
+        matches = [match for match in matches if version[match.start : match.end].strip()]
+        if matches := [match for match in matches if not (choice and _is_denied(version, match.start))]:
             return matches
     return []
+
+
+def _is_denied(text: str, start: int) -> bool:
+    return _DENIAL.search(text[max(0, start - MAX_DENIAL_CHARS) : start]) is not None
 
 
 def extract(pattern: str, text: str) -> str | None:
