@@ -279,6 +279,17 @@ async def test_vote_with_a_tie_of_equally_similar_answers_names_the_first_as_wha
     )
 
 
+async def test_vote_that_rejects_all_choices_has_no_position() -> None:
+    replies: dict[str, object] = {
+        "V1": "The VAN costs too much and the WALK is not safe. Ask for a bus.\n\nAnswer: none of these",
+        "V2": "A WALK needs six people.\n\nAnswer: a bus",
+    }
+    report, model = await vote(Vote(votes=2, answer_pattern="VAN|WALK"), replies)
+    assert (report.tally, report.position, report.stop_reason) == ({}, None, StopReason.INCONCLUSIVE)
+    assert all("If none of these is right" in request.user for request in model.requests)
+    assert "no answer matched the answer pattern" in markdown(report)
+
+
 async def test_vote_shows_answers_without_a_match() -> None:
     replies: dict[str, object] = {
         "V1": "It depends on the wind.\n\nAnswer: A",
