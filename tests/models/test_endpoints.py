@@ -116,6 +116,9 @@ class TestNames:
         environ = {"OPENROUTER_API_KEY": KEY, "OPENAI_API_KEY": KEY}
         choice = choose({**environ, "CONSILIENCE_MODEL": "https://openrouter.ai/api/v1#a/b"}, {})
         assert list(choice.unspent_keys) == ["OPENAI_API_KEY"]
+        configure_endpoint("https://api.corp.example/v1", key_variable="OPENAI_API_KEY")
+        corp = choose({**environ, "CONSILIENCE_MODEL": "https://api.corp.example/v1#a"}, {})
+        assert list(corp.unspent_keys) == ["OPENROUTER_API_KEY"], "the key is sent to the endpoint that declares it"
 
 
 class TestWhatIsSent:

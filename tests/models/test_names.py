@@ -252,6 +252,20 @@ class TestTables:
         assert paid(name, environ) is costs
 
     @pytest.mark.parametrize(
+        ("name", "environ", "missing"),
+        [
+            ("ollama:gpt-oss:120b-cloud", {}, ""),  # the server on this machine has signed in
+            ("ollama:gpt-oss:120b", {"OLLAMA_BASE_URL": "https://ollama.com/v1"}, "OLLAMA_API_KEY"),
+            ("openai:gpt-4o", {}, "OPENAI_API_KEY"),
+            ("openai:gpt-4o", {"OPENAI_API_KEY": KEY}, ""),
+        ],
+    )
+    def test_missing_key_is_asked_only_for_hosts_that_take_it(
+        self, name: str, environ: Mapping[str, str], missing: str
+    ) -> None:
+        assert registry.facts_of(name, environ)[0].missing_key == missing
+
+    @pytest.mark.parametrize(
         ("host", "url"),
         [
             ("", "http://127.0.0.1:11434/v1"),

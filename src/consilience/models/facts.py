@@ -87,6 +87,14 @@ class ModelFacts:
         """Whether requests are sent to the provider's own host."""
         return self.address is None or is_own_host(self.provider, self.address)
 
+    @property
+    def _on_own_server(self) -> bool:
+        """Whether the user's own server is asked. If it passes requests on to its maker's cloud, it adds the key itself."""
+        if self.provider not in SERVERS or is_endpoint(self.name):
+            return False
+        host = urlsplit(endpoints.base_url(self.provider, self.environ)).hostname or ""
+        return not host.endswith("ollama.com")
+
     @cached_property
     def paid(self) -> bool:
         """Whether a request may cost money: all may but those to the user's own models and servers. What a program spends is
@@ -94,10 +102,9 @@ class ModelFacts:
         """
         if self.provider in ("local", *OUTSIDE, "sentence-transformers", MINILM):
             return False
-        if self.provider in SERVERS and not is_endpoint(self.name):
-            host = urlsplit(endpoints.base_url(self.provider, self.environ)).hostname or ""
-            return self.model.endswith("-cloud") or host.endswith("ollama.com")
-        return self.declared.prices != FREE
+        if self._on_own_server:
+            return self.model.endswith("-cloud")
+        return (self.provider in SERVERS and not is_endpoint(self.name)) or self.declared.prices != FREE
 
     @cached_property
     def prices(self) -> Prices:
@@ -199,7 +206,8 @@ class ModelFacts:
     def missing_key(self) -> str:
         """The variables of which one must hold the key, `A or B`, if none does; else empty. An unknown host may need no key."""
         variables = self.key_variables
-        if is_endpoint(self.provider) or not self.paid or any(self.environ.get(variable) for variable in variables):
+        needs_none = is_endpoint(self.provider) or not self.paid or self._on_own_server
+        if needs_none or any(self.environ.get(variable) for variable in variables):
             return ""
         return " or ".join(variables)
 

@@ -402,7 +402,7 @@ def choose(environ: Mapping[str, str], config: Mapping[str, object]) -> Choice:
 
 
 def _unspent(environ: Mapping[str, str], chosen: str) -> dict[str, str]:
-    variables_used = {variable for link in alternatives(chosen) for variable in key_variables(maker_of(link)[0])}
+    variables_used = {variable for facts in facts_of(chosen, environ) for variable in facts.key_variables}
     unspent: dict[str, str] = {}
     for provider, entry in PROVIDERS.items():
         if provider in SERVERS or entry.account:
