@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
+from consilience.domain.errors import RequestMismatch
 from consilience.domain.outcome import StopReason
+from consilience.domain.report import Report
+from consilience.engine import runner as engine_runner
+from consilience.engine.execution import Setup, execute
 from consilience.engine.protocol import Protocol
+from consilience.engine.state import State
 from consilience.evaluation.scoring import score
 from consilience.evaluation.task_file import Task
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
-from consilience.protocols._common import answers
 from consilience.protocols._common.answers import AnswerMatch
 from consilience.protocols.baselines import Solo, Vote
 from consilience.protocols.broadcast import Broadcast
@@ -47,7 +52,7 @@ def deciding(ballots: Mapping[str, str], answer: str) -> ScriptedModel:
     return ScriptedModel(reply)
 
 
-async def run(protocol: Protocol, ballots: Mapping[str, str], answer: str, store: SqliteStore):  # type: ignore[no-untyped-def]
+async def run(protocol: Protocol, ballots: Mapping[str, str], answer: str, store: SqliteStore) -> Any:
     return await runner.start("Share the rota?", protocol, models=deciding(ballots, answer), store=store)
 
 
@@ -63,7 +68,7 @@ async def test_position_is_printed_as_the_agents_wrote_it(protocol: Protocol) ->
     assert not any("sharing" in view_text(name, record) for name in views_of(record))
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda p: p.name)
+@pytest.mark.parametrize("protocol", [p for p in PROTOCOLS if not isinstance(p, Broadcast)], ids=lambda p: p.name)
 async def test_replay_accepts_positions_recorded_in_lower_case(
     protocol: Protocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,11 +78,29 @@ async def test_replay_accepts_positions_recorded_in_lower_case(
     store = SqliteStore(":memory:")
     ballots = {"V2": "The clinic", "L2N2": "The clinic"}
     with monkeypatch.context() as patch:
-        patch.setattr(answers, "_words", lower)
+        patch.setattr(AnswerMatch, "words", property(lower))
         recorded = await run(protocol, ballots, "Sharing", store)
     assert recorded.position == "sharing"
     replayed = await runner.replay(recorded.session, store=store)
     assert replayed.digest() == recorded.digest()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("answer", "ANSWER: SHARING"), ("task", "SHARE THE ROTA?"), ("tally", {"Sharing": 2, "sharing": 3})],
+)
+async def test_replay_refuses_another_letter_case_elsewhere_and_other_counts(
+    field: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def execute_otherwise(setup: Setup, state: State) -> Report:
+        return (await execute(setup, state)).model_copy(update={field: value})
+
+    store = SqliteStore(":memory:")
+    recorded = await run(Vote(votes=3, answer_pattern=PATTERN), {}, "Sharing", store)
+    assert (recorded.answer, recorded.tally) == ("Answer: Sharing", {"Sharing": 3})
+    monkeypatch.setattr(engine_runner, "execute", execute_otherwise)
+    with pytest.raises(RequestMismatch, match=f"ended in another report: {field}"):
+        await runner.replay(recorded.session, store=store)
 
 
 async def test_first_spelling_in_program_order_names_equal_votes() -> None:

@@ -340,6 +340,8 @@ class Report(Frozen):
     """Names for --format, each with the file of `exports` that it prints. `baseline` is what --write-baseline writes."""
     undigested: ClassVar[Mapping[str, Any]] = {}
     """Fields that a later version added and that follow from other fields; excluded from the digest, as in `model_dump`."""
+    spelled: ClassVar[frozenset[str]] = frozenset({"position", "dissent", "position_changes"})
+    """Fields that print positions. Earlier versions wrote these in lower case, which a replay accepts."""
 
     schema_version: int = 1
     session: str = ""
@@ -427,9 +429,12 @@ class Report(Frozen):
 
         Fields that hold their default are left out, so one that a later version adds changes no digest.
         """
+        return hashlib.sha256(json.dumps(self.digested(), sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+    def digested(self) -> dict[str, object]:
+        """Return the fields in the digest, as JSON data."""
         data = self.model_dump(mode="json", exclude={**INCIDENTAL, **self.undigested}, exclude_defaults=True)
-        data["warnings"] = self.digested_warnings
-        return hashlib.sha256(json.dumps(data, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+        return data | {"warnings": self.digested_warnings}
 
     def presentation(self) -> Presentation:
         """Return what the protocol adds to how this report is shown. It must follow from the report's fields alone."""

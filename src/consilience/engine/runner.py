@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import secrets
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -424,8 +425,8 @@ def _recorded_report(protocol: str, finished: SessionFinished, store: Store) -> 
 
 
 def _as_recorded(session: str, report: Report, recorded_report: Report) -> Report:
-    """Return the report of a replay with the recorded wording of its warnings, its check and of what is unmet, and in the recorded
-    letter case, since earlier versions wrote positions in lower case. Raise if the two differ otherwise.
+    """Return the report of a replay with the recorded wording of its warnings, its check and of what is unmet, and with its
+    positions in the recorded letter case. Raise if the two differ otherwise.
 
     A field that is missing in an older report has its default. One without `typed_replies` does not count plain text as degraded.
     """
@@ -438,21 +439,18 @@ def _as_recorded(session: str, report: Report, recorded_report: Report) -> Repor
         report = report.model_copy(update={"check": check})
     if report.typed_replies and not recorded_report.typed_replies:
         report = report.model_copy(update={"degraded": recorded_report.degraded})
-    was, now = recorded_report.model_dump(mode="json"), report.model_dump(mode="json")
-    same = [name for name in type(report).model_fields if _without_case(now[name]) == _without_case(was[name])]
-    report = report.model_copy(update={name: getattr(recorded_report, name) for name in same})
-    if recorded_report.digest() == report.digest():
-        return report
-    names = ", ".join(sorted(now.keys() - same)) or "its digest"
-    raise RequestMismatch(f"the replay of {session} ended in another report: {names}")
+    was, now = recorded_report.digested(), report.digested()
+    differing = sorted(name for name in was | now if was.get(name) != now.get(name))
+    spelled = [
+        n for n in report.spelled.intersection(differing) if _without_case(was.get(n)) == _without_case(now.get(n))
+    ]
+    if names := ", ".join(name for name in differing if name not in spelled):
+        raise RequestMismatch(f"the replay of {session} ended in another report: {names}")
+    return report.model_copy(update={name: getattr(recorded_report, name) for name in spelled})
 
 
-def _without_case(value: object) -> object:
-    if isinstance(value, dict):
-        return {key.lower(): _without_case(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_case(item) for item in value]
-    return value.lower() if isinstance(value, str) else value
+def _without_case(data: object) -> str:
+    return json.dumps(data, ensure_ascii=False).lower()
 
 
 def encoder_for(protocol: Protocol, encoder: str | Encoder | None) -> Encoder | None:

@@ -71,8 +71,7 @@ def score(task: Task, report: Report) -> Score:
 def _read_number(task: Task, report: Report, answer: str) -> float | None:
     """Read the number at the match of the pattern, if the position comes from that answer; else in the position."""
     match = find(task.answer_pattern, report.answer or "") if task.answer_pattern else None
-    stated = extract(task.answer_pattern, report.answer or "") if match is not None else None
-    if match is None or stated is None or position_key(stated) != position_key(answer):
+    if match is None or position_key(match.words) != position_key(answer):
         return last_number(answer)
     text, start, end, stop = match
     question_match = _ASKED.search(text, 0, start)

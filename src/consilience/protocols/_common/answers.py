@@ -96,13 +96,17 @@ class AnswerMatch(NamedTuple):
     end: int
     stop: int
 
+    @property
+    def words(self) -> str:
+        """The answer as it is written there, with single spaces."""
+        return " ".join(self.text[self.start : self.end].split())
+
 
 _ANSWER_LINE = re.compile(
-    r"(?:^|[.!?:][^\w\n]*\s)[^\w\n]*(?:(?:the|my|final|correct)\s+){0,3}answer[^\w\n]*:[^\n]*",
+    r"(?:^|[.!?:][^\w\n]*\s)[^\w\n]*(?:(?:the|my|final|correct)\s+){0,3}answer[^\w\n]*:([^\n]*)",
     re.IGNORECASE | re.MULTILINE,
 )
-"""`Answer: …` at the beginning of a line or after a sentence, to the end of the line."""
-_SAYS_SOMETHING = re.compile(r":\W*\w")
+"""`Answer: …` at the beginning of a line or after a sentence, to the end of the line. Its group is what follows the colon."""
 _DENIAL = re.compile(r"\b(?:neither|nor|not)\s+(?:(?:the|option)\s+)*\W?$", re.IGNORECASE)
 """Stands before a choice that a text denies, as in `neither A nor B`."""
 MAX_DENIAL_CHARS = 40
@@ -122,7 +126,7 @@ def find(pattern: str, text: str) -> AnswerMatch | None:
     for line in reversed(list(_ANSWER_LINE.finditer(matches[0].text))):
         if first := next((match for match in matches if line.start() <= match.start < line.end()), None):
             return first
-        if choice and _SAYS_SOMETHING.search(line[0]):
+        if choice and any(map(str.isalnum, line[1])):
             return next(iter(_matches(pattern, line[0])), None)
     return matches[-1]
 
@@ -149,13 +153,9 @@ def _is_denied(text: str, start: int) -> bool:
 def extract(pattern: str, text: str) -> str | None:
     """Return the answer that a text states, as it is written there, with single spaces."""
     match = find(pattern, text)
-    return None if match is None else _words(match)
+    return None if match is None else match.words
 
 
 def extract_declared(pattern: str, field: str) -> str | None:
     """Return the first match in a field that asks for the answer alone: what follows explains it."""
-    return next(map(_words, _matches(pattern, field)), None)
-
-
-def _words(match: AnswerMatch) -> str:
-    return " ".join(match.text[match.start : match.end].split())
+    return next((match.words for match in _matches(pattern, field)), None)

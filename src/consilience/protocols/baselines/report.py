@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from textwrap import shorten
-from typing import Literal
+from typing import ClassVar, Literal
 
 from consilience.domain.agents import seat_names
 from consilience.domain.outcome import StopReason
@@ -139,6 +139,8 @@ class VoteCast(Frozen):
 
 class VoteReport(Report):
     """The report of `vote`."""
+
+    spelled: ClassVar[frozenset[str]] = Report.spelled | {"votes", "tally"}
 
     protocol: str = "vote"
     votes: tuple[VoteCast, ...] = ()

@@ -117,6 +117,7 @@ class EmergenceReport(TreeReport):
     step_setting: ClassVar[str] = "max_rounds"
     asides: ClassVar[frozenset[str]] = frozenset({"ballot", "nudge", "judgement"})
     asks_for_dissent: ClassVar[bool] = True
+    spelled: ClassVar[frozenset[str]] = TreeReport.spelled | {"ballots", "pool"}
 
     protocol: str = "emergence"
     rounds: tuple[Round, ...] = ()
