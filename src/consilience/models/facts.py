@@ -102,9 +102,9 @@ class ModelFacts:
         """
         if self.provider in ("local", *OUTSIDE, "sentence-transformers", MINILM):
             return False
-        if self._on_own_server:
-            return self.model.endswith("-cloud")
-        return (self.provider in SERVERS and not is_endpoint(self.name)) or self.declared.prices != FREE
+        if self.provider in SERVERS and not is_endpoint(self.name):
+            return self.model.endswith("-cloud") or not self._on_own_server
+        return self.declared.prices != FREE
 
     @cached_property
     def prices(self) -> Prices:

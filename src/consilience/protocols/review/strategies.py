@@ -92,7 +92,7 @@ class Strategy:
         return " ".join(lenses[n // parts % len(lenses) :: readers])
 
     def question(self, agent: str, parts: int, review_type: ReviewType) -> str:
-        """Return the question that an agent alone has: of red or blue its role, else its lens."""
+        """Return what an agent is asked to look for in particular: red and blue by their roles, other readers by lens."""
         return ROLES[agent].focus if self.is_iterative else self.lens(agent, parts, review_type)
 
     def readers_of(self, part: int, parts: int) -> tuple[str, ...]:
