@@ -264,6 +264,7 @@ def test_choice_pattern_extracts_one_choice_but_not_two(answer: str, expected: s
         ("We could KEEP it or REPLACE it; both fail.\nAnswer: repair it", None),
         ("KEEP it? REPLACE it? Answer: neither", None),
         ("Answer: neither KEEP nor REPLACE", None),
+        ("KEEP it or REPLACE it: both fail.\nAnswer: None of these.", "None of these"),
         ("Answer: KEEP\n\nFinal answer: neither of the two", None),
         ("Answer: not KEEP but REPLACE", "REPLACE"),
         ("Answer: KEEP, not REPLACE", "KEEP"),

@@ -279,14 +279,23 @@ async def test_vote_with_a_tie_of_equally_similar_answers_names_the_first_as_wha
     )
 
 
-async def test_vote_that_rejects_all_choices_has_no_position() -> None:
+async def test_votes_for_none_of_the_choices_are_counted_as_such() -> None:
+    rejected = "The VAN costs too much and the WALK is not safe. Ask for a bus.\n\nAnswer: none of these"
+    report, model = await vote(Vote(votes=2, answer_pattern="VAN|WALK"), dict.fromkeys(("V1", "V2"), rejected))
+    assert all("end with: Answer: none of these" in request.user for request in model.requests)
+    assert (report.tally, report.position) == ({"none of these": 2}, "none of these")
+    text = markdown(report)
+    assert "**Position: none of these**" in text
+    assert "Where they differed" not in text
+
+
+async def test_vote_with_another_answer_than_the_choices_has_no_position() -> None:
     replies: dict[str, object] = {
-        "V1": "The VAN costs too much and the WALK is not safe. Ask for a bus.\n\nAnswer: none of these",
-        "V2": "A WALK needs six people.\n\nAnswer: a bus",
+        "V1": "A WALK needs six people.\n\nAnswer: a bus",
+        "V2": "Answer: neither VAN nor WALK",
     }
-    report, model = await vote(Vote(votes=2, answer_pattern="VAN|WALK"), replies)
+    report, _ = await vote(Vote(votes=2, answer_pattern="VAN|WALK"), replies)
     assert (report.tally, report.position, report.stop_reason) == ({}, None, StopReason.INCONCLUSIVE)
-    assert all("If none of these is right" in request.user for request in model.requests)
     assert "no answer matched the answer pattern" in markdown(report)
 
 

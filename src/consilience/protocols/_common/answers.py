@@ -28,6 +28,10 @@ BallotPattern = Annotated[
 ]
 
 
+NONE_OF_THESE = "none of these"
+"""The answer, beside the words of a choice, that none of them is right."""
+
+
 def is_choice(pattern: str) -> bool:
     """Return whether a pattern is only a list of words to choose from."""
     return bool(re.fullmatch(r"[\w .-]+(\|[\w .-]+)*", pattern))
@@ -48,7 +52,9 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     while match := _FLAGS.match(pattern):
         flags, pattern = flags + match[1], pattern[match.end() :]
     end = "\n" if "x" in flags else ""  # ends a comment
-    boundary = r"(?!\w)" if is_choice(pattern) else r"(?:(?!\w)|(?<=\d)(?!\d))"  # in 42km the number counts as a word
+    boundary = r"(?:(?!\w)|(?<=\d)(?!\d))"  # in 42km the number counts as a word
+    if is_choice(pattern):
+        pattern, boundary = f"{NONE_OF_THESE}|{pattern}", r"(?!\w)"
     return re.compile(rf"{f'(?{flags})' if flags else ''}(?<!\w)(?:{pattern}{end}){boundary}", re.IGNORECASE)
 
 
@@ -117,7 +123,7 @@ def find(pattern: str, text: str) -> AnswerMatch | None:
 
     A writer who reasons first names other answers on the way, so the last match counts. In the last line of the form
     `Answer: …` that has a match the first one counts, because what follows explains it. If the last such line names no word of a
-    choice, it states another answer, and the text has none of these.
+    choice, it states an answer that the pattern does not have, and nothing else in the text counts.
     """
     matches = _matches(pattern, text)
     if not matches:
