@@ -22,7 +22,8 @@ from consilience.domain.events import Event, SessionStarted
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel, load_panel
-from consilience.domain.report import Report, UsageTotals
+from consilience.domain.report import Report
+from consilience.domain.usage import UsageTotals
 from consilience.engine import fork as forks
 from consilience.engine import runner, validation
 from consilience.engine.protocol import Protocol, ReportingProtocol

@@ -36,7 +36,6 @@ from consilience.reporting.formatting import (
     count,
     describe_agent,
     describe_output_tokens,
-    describe_place,
     duration,
     format_range,
     one_line,
@@ -338,7 +337,7 @@ class RunProgress:
         line = Text(self._title, style="bold", no_wrap=True, overflow="ellipsis")
         if self.loading:
             line.append(f" · {self.loading}", style="cyan")
-        elif places := list(dict.fromkeys(describe_place(key) for key in self.state.flying)):
+        elif places := list(dict.fromkeys(self.state.place(key) for key in self.state.flying)):
             line.append(f" · {' | '.join(places[:3])}", style="cyan")
         if paused := _pause_words():
             line.append(f" · {paused}", style="yellow")

@@ -19,7 +19,7 @@ from consilience.domain.events import (
 )
 from consilience.domain.report import find_report
 from consilience.engine.activity import phase_name
-from consilience.reporting.formatting import count, describe_place, duration, one_line, seat_labels
+from consilience.reporting.formatting import count, duration, one_line, seat_labels
 from consilience.reporting.session_state import SessionState, call_seconds, fold_events
 
 
@@ -28,7 +28,7 @@ def event_line(event: Event, state: SessionState) -> str:
     names = seat_labels(state.agents)
     match event:
         case CallCompleted() | ReplyRejected() | CallFailed():
-            return _call_line(event, names.get(event.agent, event.agent), state.repairs)
+            return _call_line(event, names.get(event.agent, event.agent), state)
         case CheckRecorded():
             step = find_report(state.started.protocol).step if state.started else "step"
             return f"check after {step} {event.index}: {score_words(event) or one_line(event.check.detail, 120)}"
@@ -36,7 +36,7 @@ def event_line(event: Event, state: SessionState) -> str:
             return _note_line(event, state)
         case CallLost():
             agent = names.get(event.agent, event.agent)
-            return f"{describe_place(event.key, event.agent)} · {agent}: was in flight at the end of the last process"
+            return f"{state.place(event.key, event.agent)} · {agent}: was in flight at the end of the last process"
     return ""
 
 
@@ -48,10 +48,10 @@ def _note_line(event: Noted, state: SessionState) -> str:
         return ""
 
 
-def _call_line(event: Ended, agent: str, max_repairs: int) -> str:
-    """Return `round 1 · leaf_respond · L2N1 (critical) 6.2 s, 143 tokens`."""
+def _call_line(event: Ended, agent: str, state: SessionState) -> str:
+    """Return `round 1 · own answers · critical (L2N1) 6.2 s, 143 tokens`."""
     seconds = call_seconds(event)
-    opening = f"{describe_place(event.key, event.agent)} · {agent}" + (
+    opening = f"{state.place(event.key, event.agent)} · {agent}" + (
         f" {duration(seconds)}" if seconds is not None else ""
     )
     match event:
@@ -61,7 +61,7 @@ def _call_line(event: Ended, agent: str, max_repairs: int) -> str:
             fallback = f", answered by {event.volatile.get('model')}" if event.volatile.get("fallback") else ""
             return f"{opening}, {tokens_written}{thinking}{fallback}" + (", cut at the limit" if event.cut else "")
         case ReplyRejected():
-            then = "asking again" if event.attempt <= max_repairs else "giving up"
+            then = "asking again" if event.attempt <= state.repairs else "giving up"
             return f"{opening}: the reply could not be used, {then} ({one_line(event.error, 120)})"
         case CallFailed():
             if event.unsent:

@@ -11,7 +11,6 @@ from consilience.reporting.formatting import (
     describe_agents,
     describe_awaited,
     describe_output_tokens,
-    describe_place,
     duration,
     escape_markdown,
     format_range,
@@ -49,7 +48,7 @@ def partial_document(record: SessionRecord) -> ReportDocument:
         title=escape_markdown(one_line(record.text(started.task), MAX_TITLE_CHARS)),
         status=_status_line(record),
         chapters=tuple(chapters),
-        footer="" if record.holder else _next_step(record),
+        commands="" if record.holder else _next_step(record),
     )
 
 
@@ -169,7 +168,7 @@ def _as_code(keys: Iterable[str]) -> str:
 
 def _call_line(call: Ended, record: SessionRecord) -> str:
     agent = escape_markdown(record.names.get(call.agent, call.agent))
-    opening = f"- {escape_markdown(describe_place(call.key, call.agent))} · **{agent}**"
+    opening = f"- {escape_markdown(record.place(call.key, call.agent))} · **{agent}**"
     match call:
         case CallCompleted():
             return f"{opening}: {escape_markdown(one_line(reply_text(record.text(call.text)), MAX_EXCERPT_CHARS))}"

@@ -57,6 +57,12 @@ class SelfReview(Frozen):
 class SoloReport(Report):
     """The report of `solo`."""
 
+    labels: ClassVar[Mapping[str, str]] = {
+        "critique": "review of the draft",
+        "rewrite": "revised draft",
+        "review": "review",
+    }
+
     protocol: str = "solo"
     position: str | None = None
     """The extracted answer, if there is an `answer_pattern`."""

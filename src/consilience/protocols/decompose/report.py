@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, Field, create_model
 
@@ -107,6 +107,13 @@ class Part(Frozen):
 
 class DecomposeReport(TreeReport):
     """Report of `decompose`."""
+
+    labels: ClassVar[Mapping[str, str]] = {
+        "split": "division of the task",
+        "execute": "work on the parts",
+        "strange_loop": "self-review",
+        "synthesize": "synthesis",
+    }
 
     protocol: str = "decompose"
     parts: tuple[Part, ...] = ()

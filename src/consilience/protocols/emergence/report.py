@@ -117,6 +117,23 @@ class EmergenceReport(TreeReport):
     step_setting: ClassVar[str] = "max_rounds"
     asides: ClassVar[frozenset[str]] = frozenset({"ballot", "nudge", "judgement"})
     asks_for_dissent: ClassVar[bool] = True
+    labels: ClassVar[Mapping[str, str]] = {
+        "leaf_respond": "own answers",
+        "lateral": "replies to one another",
+        "lateral_leaves": "replies to one another",
+        "observe": "synthesis",
+        "observe_root": "synthesis",
+        "signal": "questions",
+        "signal_down": "questions",
+        "check_convergence": "check",
+        "finalize": "self-review",
+    }
+    glossary: ClassVar[Mapping[str, str]] = {
+        "specialist": "an agent that answers alone first, then reads the others, objects and revises",
+        "integrator": "the agent that reads all texts of the specialists and writes the answer",
+        "upheld": "the integrator followed an objection that its target had not accepted",
+        "refuted": "the agent at which an objection was aimed gave reasons against it",
+    }
     spelled: ClassVar[frozenset[str]] = TreeReport.spelled | {"ballots", "pool"}
 
     protocol: str = "emergence"
