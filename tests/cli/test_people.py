@@ -186,7 +186,7 @@ def test_person_who_leaves_parks_the_session_and_answers_later(
     assert shown.returncode == 0
     assert f"=== {LEAF}: L2N1 is asked ===" in shown.stdout
     assert f"# Task\n{TASK}" in shown.stdout
-    assert "Plain text is taken as text." in shown.stdout
+    assert "Or simply write your answer as text." in shown.stdout
     answered = run(program, "sessions", "answer", session, LEAF, "-", input="From another day.\n")
     assert answered.returncode == 0, answered.stderr
     assert f"Resume: consilience resume {session}" in answered.stderr

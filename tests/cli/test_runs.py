@@ -49,7 +49,7 @@ def test_run_prints_report_on_stdout_and_progress_on_stderr(cli: Cli, town: Town
     assert f"`consilience replay {session}`" in out
     assert "15 calls · " in out.splitlines()[-3]
     assert "Calls: 15 of 15 estimated" in cli("show", session, "--view", "figures").stdout
-    assert "All 4 agents share the model ollama:scripted" in out
+    assert "All 4 agents run on ollama:scripted, so they are not four independent voices." in out
 
 
 def test_report_sections_are_printed_in_order(cli: Cli, town: Town) -> None:

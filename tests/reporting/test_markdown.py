@@ -175,7 +175,7 @@ def test_full_report_has_all_sections_in_order() -> None:
         "critical (L2N1): yes → no in round 2, because of what CFO (L2N2) wrote",
         "named no argument for it (conformity)",
         "## How far to trust it",
-        "2 of 3 agents share the model m: their agreement is weak evidence.",
+        "2 of the 3 agents run on m, so they are not two independent voices.",
         "0 verified, 1 not found",
         "1 of 2.",
         "- Something is odd.",

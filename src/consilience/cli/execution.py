@@ -345,7 +345,8 @@ class TerminalPrompter:
 
     async def _ask(self, request: ModelRequest, name: str) -> str:
         addressee = f"{name} ({request.agent})" if name else request.agent
-        _print(f"\n=== {addressee} is asked: {self.place(request.key)} ===\n\n{quotations_as_text(request.text)}\n")
+        text = quotations_as_text(request.for_person or request.text)
+        _print(f"\n=== {addressee} is asked: {self.place(request.key)} ===\n\n{text}\n")
         if request.schema is None or request.returns is None or not issubclass(request.returns, BaseModel):
             return await self._type_lines(
                 f"Your answer; end it with a line that contains a single dot; {LATER} leaves it for later:"

@@ -42,10 +42,14 @@ class Agent(Frozen):
         return " ".join(self._introduction(self.perspective if perspective is None else perspective))
 
     @property
+    def is_person(self) -> bool:
+        """Whether a person is in the seat, here (`human`, `human:NAME`) or in a workspace (`workspace:DIR#human:NAME`)."""
+        return re.match(r"(?:workspace:.*#)?human(?::|$)", self.model, re.DOTALL) is not None
+
+    @property
     def person(self) -> str:
-        """The name of the person in the seat, if its model is `human:NAME`."""
-        kind, _, name = self.model.partition(":")
-        return name if kind == "human" else ""
+        """The name of the person in the seat, if it has one."""
+        return self.model.rpartition("human")[2].removeprefix(":") if self.is_person else ""
 
     def is_introduced_in(self, text: str) -> bool:
         """Return whether a text contains a part of the introduction."""
@@ -79,7 +83,10 @@ def _sentence(label: str, text: str) -> str:
 
 
 def point_of_view(agent: Agent) -> str:
-    """Return the point of view of an agent on one line: `service seat`, its persona, a short perspective, or its role."""
+    """Return the point of view of an agent on one line: the name of a person, `service seat`, its persona, a short perspective, or
+    its role."""
+    if agent.is_person:
+        return " ".join(agent.person.split()) or "a person"
     if not agent.voice:
         return "service seat"
     words = " ".join((agent.persona or agent.perspective).split())
@@ -109,5 +116,5 @@ def _seat_name(agent: Agent) -> str:
     view = point_of_view(agent)
     if view == agent.id:
         return agent.id
-    has_own_view = agent.voice and bool(agent.persona or agent.perspective)
+    has_own_view = agent.is_person or (agent.voice and bool(agent.persona or agent.perspective))
     return f"{view} ({agent.id})" if has_own_view or _NUMBERED.fullmatch(agent.id) else f"{agent.id} ({view})"

@@ -288,6 +288,9 @@ class Report(Frozen):
     """Words for readers by the names of phases and of parts of keys: `own answers` for `leaf_respond`."""
     glossary: ClassVar[Mapping[str, str]] = {}
     """What the protocol's own words mean, for readers who have never seen a report of it."""
+    for_people: ClassVar[Mapping[str, str]] = {}
+    """For a person in a seat: under "" what stands in place of the instructions, and by parts of keys what stands in place of the
+    request. A call without an entry has its request; without any entry a person reads the prompt of a model."""
     exports: ClassVar[Mapping[str, str]] = {}
     """Further files of a report directory by name, each with the method that returns its content: text, or data for JSON."""
     formats: ClassVar[Mapping[str, str]] = {}
@@ -398,6 +401,11 @@ class Report(Frozen):
     def forecasts(self) -> tuple[Forecast, ...]:
         """Return the questions that can be followed up; none by default."""
         return ()
+
+    @classmethod
+    def asked_of_people(cls, key: str) -> str:
+        """Return what a person is asked in a call, in place of the request; empty if the protocol has no words for it."""
+        return next((cls.for_people[part] for part in key.split("/") if part in cls.for_people), "")
 
     @classmethod
     def progress(cls, progress: UnfinishedSession) -> Presentation:

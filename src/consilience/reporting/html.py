@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from consilience.domain.agents import voices
+from consilience.domain.agents import Agent, voices
 from consilience.domain.events import SessionStarted
 from consilience.domain.presenting import present
 from consilience.domain.report import Report, labels_of
@@ -93,7 +93,7 @@ def report_page(report: Report) -> str:
         **_ALONE,
         task=report.task,
         session=report.session,
-        about=_describe_run(report.protocol, len(voices(report.agents)), [agent.model for agent in report.agents]),
+        about=_describe_run(report.protocol, report.agents),
         finished=True,
         facts=(),
         report=Markup(document_html(document, LineLinks(places, is_document=True))),
@@ -322,12 +322,13 @@ def _about(record: SessionRecord) -> str:
     when = "" if created is None else f"{datetime.fromtimestamp(created, UTC):%d %B %Y, %H:%M} UTC".lstrip("0")
     if started is None:
         return when
-    models = [agent.model for agent in started.agents]
-    return " · ".join(filter(None, (when, _describe_run(started.protocol, len(voices(started.agents)), models))))
+    return " · ".join(filter(None, (when, _describe_run(started.protocol, started.agents))))
 
 
-def _describe_run(protocol: str, agents: int, models: Iterable[str]) -> str:
-    return f"{protocol} · {count(agents, 'agent')} · {', '.join(dict.fromkeys(models))}"
+def _describe_run(protocol: str, agents: Sequence[Agent]) -> str:
+    people = [agent.person or "a person" for agent in agents if agent.is_person]
+    models = [agent.model for agent in agents if not agent.is_person]
+    return f"{protocol} · {count(len(voices(agents)), 'agent')} · {', '.join(dict.fromkeys([*people, *models]))}"
 
 
 def _facts(record: SessionRecord) -> Iterable[tuple[str, str]]:

@@ -326,9 +326,7 @@ def _claims(report: Report, names: Names) -> Iterator[Item]:
     for claim in report.claims:
         if claim.text.strip():
             by = authors(report, claim.ids, names) or ("" if has_one_voice(report) else "names no text")
-            yield Item(
-                text=claim.text, by=by, note="† from memory, no document quoted" if claim.from_memory else ""
-            )
+            yield Item(text=claim.text, by=by, note="† from memory, no document quoted" if claim.from_memory else "")
 
 
 # --- differences

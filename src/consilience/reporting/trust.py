@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from consilience.domain.agents import voices
 from consilience.domain.report import Report
 from consilience.domain.sections import Block, Bullets, Item, Presentation
-from consilience.reporting.formatting import count, describe_phase_of, describe_place, one_line
+from consilience.reporting.formatting import count, describe_phase_of, describe_place, one_line, seat_labels
 
 MAX_REASON_CHARS = 200
 MAX_LISTED_QUOTATIONS = 5
@@ -112,21 +112,35 @@ def _quotations(report: Report, names: Names) -> Iterator[Item]:
 
 
 def _independence(report: Report) -> Iterator[str]:
-    total = len(voices(report.agents))
+    agents = voices(report.agents)
+    total, people = len(agents), [agent for agent in agents if agent.is_person]
+    if people:
+        names = ", ".join(seat_labels(people).values())
+        yield f"{_share(len(people), total)} {'is a person' if len(people) == 1 else 'are people'}: {names}."
     for shared in report.independence.shared:
         number = len(shared.agents)
-        everyone = "Both" if total == 2 else f"All {total}"
-        sharing = everyone if number == total else f"{number} of {total}"
-        yield f"{sharing} agents share the model {shared.model}: their agreement is weak evidence."
+        yield f"{_share(number, total)} run on {shared.model}, so they are not {_number(number)} independent voices."
     if total == 1:
         yield "Single agent; no other agent reviewed the answer."
-    elif total and not report.independence.shared:
-        commands = sum(agent.model.startswith("exec:") for agent in voices(report.agents))
+    elif (models := total - len(people)) > 1 and not report.independence.shared:
+        commands = sum(agent.model.startswith("exec:") for agent in agents)
         own = (
             "model or command of its own; several commands may start one program"
             if commands > 1
             else "model of its own"
         )
-        yield f"Each of the {total} agents has a {own}."
+        yield f"Each of the {f'other {models}' if people else models} agents has a {own}."
     if report.independence.effective is not None and report.independence.shared:
         yield f"They count as about {report.independence.effective:.1f} independent voices."
+
+
+def _share(number: int, total: int) -> str:
+    """Return `All 3 agents`, `Both agents`, `2 of the 4 agents`, `1 of the 4 agents`."""
+    if number == total > 1:
+        return f"{'Both' if total == 2 else f'All {total}'} agents"
+    return f"{number} of the {total} agents" if total > 1 else "The agent"
+
+
+def _number(number: int) -> str:
+    words = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+    return words[number - 2] if number - 2 < len(words) else str(number)

@@ -147,6 +147,13 @@ class BroadcastReport(TreeReport):
         "flag": "a problem with the goal itself that a contributor reports; a critical one stops the run from counting as agreed",
         "rating": "how well the combined result fulfils the goal, from 0 to 1, by the agent's own judgement",
     }
+    for_people: ClassVar[Mapping[str, str]] = {
+        "": "Several people do the same task; letters name the others.",
+        "execute": (
+            'Do the whole task yourself. "goal", if it is quoted above, says what the result has to achieve; '
+            '"you" is your last text, which you may change.\n\ntext: your result, complete.'
+        ),
+    }
 
     protocol: str = "broadcast"
     total_iterations: int = 0

@@ -65,6 +65,9 @@ class DebateReport(DebateData):
         "virtual time": "the time within the debate, by which agents take turns; it does not depend on how long a call takes",
     }
     exports: ClassVar[Mapping[str, str]] = {"debate.json": "debate_json"}
+    for_people: ClassVar[Mapping[str, str]] = {
+        "": "You debate with others, whom letters name. Say what you know, what you infer and what you assume.",
+    }
 
     def presentation(self) -> Presentation:
         return presentation(self)

@@ -114,6 +114,9 @@ class DecomposeReport(TreeReport):
         "strange_loop": "self-review",
         "synthesize": "synthesis",
     }
+    for_people: ClassVar[Mapping[str, str]] = {
+        "": 'Several people divide a task: one splits it, the others do a part each. "part" is yours.',
+    }
 
     protocol: str = "decompose"
     parts: tuple[Part, ...] = ()

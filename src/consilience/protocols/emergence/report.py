@@ -134,6 +134,21 @@ class EmergenceReport(TreeReport):
         "upheld": "the integrator followed an objection that its target had not accepted",
         "refuted": "the agent at which an objection was aimed gave reasons against it",
     }
+    for_people: ClassVar[Mapping[str, str]] = {
+        "": "Several people answer the same task; letters name the others.",
+        "leaf_respond": (
+            "Answer the whole task from your own experience. The others answer at the same time; you read one another's "
+            'answers afterwards. Take up a question of "parent", if one is quoted above.\n\n'
+            "points: facts that must not be lost, if there are any.\ntext: your answer, and what would change your mind."
+        ),
+        "lateral": (
+            "Read the others' answers beside your own. Change yours if an argument convinces you; that many agree is none.\n\n"
+            "answers: for each objection to your answer, whether you give way (yielded) or not (refuted), and how.\n"
+            "stance: whether your answer changed.\n"
+            "objections: mistakes of others that would change the outcome, with the words that are wrong; none is fine.\n"
+            "text: your answer as it stands now."
+        ),
+    }
     spelled: ClassVar[frozenset[str]] = TreeReport.spelled | {"ballots", "pool"}
 
     protocol: str = "emergence"

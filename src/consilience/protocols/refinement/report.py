@@ -402,6 +402,9 @@ class RefinementReport(RefinementData):
         "section": "a part of the text with an author of its own",
         "critic": "the agent that judges each pass and names what is still wrong",
     }
+    for_people: ClassVar[Mapping[str, str]] = {
+        "": 'Several people write one text together. "intent" is what its coordinator asks for.',
+    }
 
     def presentation(self) -> Presentation:
         return extend_presentation(

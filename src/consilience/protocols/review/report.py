@@ -42,6 +42,10 @@ class ReviewReport(ReviewData):
         "comments.json": "github_comments",
         "baseline.json": "baseline",
     }
+    for_people: ClassVar[Mapping[str, str]] = {
+        "": "You review work that others will rely on. A finding is a defect that whoever maintains the work would fix, with "
+        "the words that prove it. Taste, style and praise are no findings.",
+    }
 
     def presentation(self) -> Presentation:
         names = {"false_quotations": "False quotations rejected", "quality": "Share of gates met at the end"}
