@@ -83,10 +83,7 @@ def _sentence(label: str, text: str) -> str:
 
 
 def point_of_view(agent: Agent) -> str:
-    """Return the point of view of an agent on one line: the name of a person, `service seat`, its persona, a short perspective, or
-    its role."""
-    if agent.is_person:
-        return " ".join(agent.person.split()) or "a person"
+    """Return the point of view of an agent on one line: `service seat`, its persona, a short perspective, or its role."""
     if not agent.voice:
         return "service seat"
     words = " ".join((agent.persona or agent.perspective).split())
@@ -105,7 +102,7 @@ def list_ids(agents: Iterable[Agent]) -> str:
 
 
 def seat_names(agents: Iterable[Agent]) -> dict[str, str]:
-    """Return names for readers by id: the point of view, and the id: `analytical (L2N1)`.
+    """Return names for readers by id: the point of view or the person, and the id: `analytical (L2N1)`, `Anna (L2N2)`.
 
     An id in words precedes a role, `intro (author)`, and stands alone if both are equal.
     """
@@ -114,6 +111,8 @@ def seat_names(agents: Iterable[Agent]) -> dict[str, str]:
 
 def _seat_name(agent: Agent) -> str:
     view = point_of_view(agent)
+    if agent.is_person:
+        view = " ".join(agent.person.split()) or "a person"
     if view == agent.id:
         return agent.id
     has_own_view = agent.is_person or (agent.voice and bool(agent.persona or agent.perspective))

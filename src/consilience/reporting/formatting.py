@@ -139,10 +139,12 @@ def describe_agent(agent: Agent) -> str:
 
 
 def describe_agents(agents: Iterable[Agent]) -> str:
-    """Return `4 agents`, `4 agents and 2 service seats (moderator, crystallizer)`."""
+    """Return `4 agents`, `4 agents (people: Anna, Ben)`, `4 agents and 2 service seats (moderator, crystallizer)`."""
     agents = tuple(agents)
     service = [agent.id for agent in agents if not agent.voice]
     words = count(len(agents) - len(service), "agent")
+    if people := [agent.person or agent.id for agent in agents if agent.is_person]:
+        words += f" ({'person' if len(people) == 1 else 'people'}: {', '.join(people)})"
     return f"{words} and {count(len(service), 'service seat')} ({', '.join(service)})" if service else words
 
 
