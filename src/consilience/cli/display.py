@@ -16,7 +16,6 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from consilience.cli.errors import can_draw_over, notify
-from consilience.cli.event_lines import event_line, score_words
 from consilience.domain.agents import Agent
 from consilience.domain.events import (
     AnyEvent,
@@ -32,6 +31,7 @@ from consilience.domain.events import (
 from consilience.domain.report import UnfinishedSession, find_report
 from consilience.domain.sections import ProgressColumn
 from consilience.models.limiter import pauses
+from consilience.reporting.event_lines import event_line, score_words
 from consilience.reporting.formatting import (
     count,
     describe_agent,

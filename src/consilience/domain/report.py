@@ -111,6 +111,9 @@ class ReportLimit:
     """Calls, tokens, US dollars or seconds; None in sessions recorded before reports had limits."""
 
 
+MAX_REPR_CHARS = 60
+"""Characters of the answer in the `repr` of a report."""
+
 ObjectionFate = Literal["yielded", "refuted", "stands", "unanswered"]
 """The outcome of an objection. `yielded`: the target changed its text. `refuted`: the target refuted it. `stands`: it was raised
 again after a refutation. `unanswered`: the run ended before the target's next turn."""
@@ -427,6 +430,17 @@ class Report(Frozen):
             labels=dict(cls.labels),
             glossary=dict(cls.glossary),
         )
+
+    def __str__(self) -> str:
+        """The report as Markdown."""
+        return self.markdown() if _renderers else repr(self)
+
+    def __repr__(self) -> str:
+        """One line: type, session, stop reason, calls and the beginning of the answer."""
+        answer = " ".join((self.answer or "no answer").split())
+        excerpt = answer if len(answer) <= MAX_REPR_CHARS else f"{answer[: MAX_REPR_CHARS - 1]}…"
+        calls = self.ledger.actual.calls
+        return f"<{type(self).__name__} {self.session}: {self.stop_reason.value}, {calls} calls: {excerpt}>"
 
     def markdown(self) -> str:
         """Return the report as Markdown, as the command line prints it."""
