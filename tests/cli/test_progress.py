@@ -93,7 +93,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         ),
         (
             CheckRecorded(index=2, check=Check(met=True, kind="all", detail="both met")),
-            "check after round 2: met",
+            "check after round 2: both met",
         ),
         (
             CallLost(key=KEY, agent="L2N1"),

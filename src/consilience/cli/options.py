@@ -285,7 +285,7 @@ class FindingsRequest(DeliveryRequest):
     """The same of every command whose session may be of a protocol that reports findings."""
 
     fail_on: Severity | None = option(
-        "Of a review: exit with 6 if a finding is at least this severe, or if a part was not read.",
+        "Exit with 6 if a review has a finding this severe or worse, or if a part was not read.",
         OUTPUT,
         "critical|major|minor",
     )

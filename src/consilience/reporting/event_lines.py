@@ -30,7 +30,7 @@ def event_line(event: Event, state: SessionState) -> str:
             return _call_line(event, names.get(event.agent, event.agent), state)
         case CheckRecorded():
             step = find_report(state.started.protocol).step if state.started else "step"
-            return f"check after {step} {event.index}: {score_words(event) or one_line(event.check.detail, 120)}"
+            return f"check after {step} {event.index}: {check_words(event)}"
         case Noted():
             return _note_line(event, state)
         case CallLost():
@@ -66,6 +66,11 @@ def _call_line(event: Ended, agent: str, state: SessionState) -> str:
             if event.unsent:
                 return f"{opening}: refused by a limit ({event.failure.value})"
             return f"{opening}: no reply, {event.failure.value} ({one_line(event.detail, 200)})"
+
+
+def check_words(event: CheckRecorded) -> str:
+    """Return what a check found in words, or else its score."""
+    return one_line(event.check.detail, 120) or score_words(event)
 
 
 def score_words(event: CheckRecorded) -> str:

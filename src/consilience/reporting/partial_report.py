@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected
+from consilience.reporting.event_lines import check_words
 from consilience.reporting.formatting import (
     count,
     describe_agents,
@@ -143,10 +144,8 @@ def _progress(record: SessionRecord) -> Iterator[str]:
         yield f"Tickets of outside agents: {tickets}."
     if state.lost:
         yield f"Interrupted earlier, possibly charged: {count(len(state.lost), 'call')}."
-    if state.checks and state.checks[-1].check.score is not None:
-        check = state.checks[-1].check
-        threshold = f", needed {check.threshold:g}" if check.threshold is not None else ""
-        yield f"Last stability score: {check.score:.2f}{threshold}."
+    if state.checks and (words := check_words(state.checks[-1])):
+        yield f"Last check, after {record.presentation.step} {state.checks[-1].index}: {escape_markdown(words)}."
 
 
 def _questions(record: SessionRecord) -> Iterator[str]:

@@ -76,8 +76,11 @@ def trust_items(report: Report, names: Names) -> Iterator[Item]:
     if memory := sum(claim.from_memory for claim in report.claims):
         yield Item(text=f"Claims from the model's memory, marked †: {memory} of {len(report.claims)}.")
     if report.facts is not None and report.facts.total:
-        kept = f"{report.facts.kept} of {report.facts.total}"
-        yield Item(text=f"Figures, names and quotations of the first drafts kept in the answer: {kept}.")
+        kept, total = report.facts.kept, report.facts.total
+        verb = "is" if kept == 1 else "are"
+        yield Item(
+            text=f"{kept} of the {total} figures, names and quotations in the first drafts {verb} still in the answer."
+        )
     if report.replaced_prompts:
         yield Item(text=f"Prompt templates replaced: {', '.join(report.replaced_prompts)}.")
     yield from (Item(text=f"{capitalised(warning)}.") for warning in report.warnings)

@@ -26,7 +26,7 @@ from consilience.protocols._common.conclusion import (
     warn_dropped_labels,
     warn_failed_review,
 )
-from consilience.protocols._common.presenting import TreeReport, key_figures, position_blocks
+from consilience.protocols._common.presenting import TreeReport, key_figures, plural, position_blocks
 
 
 class PartReply(BaseModel):
@@ -198,7 +198,7 @@ def _warn(session: Session, run: TreeRun, works: Sequence[AgentWork]) -> None:
     if idle_leaves := [leaf for leaf in session.topology.leaves if works and leaf not in agents_asked]:
         session.warn(f"fewer parts than agents; not asked: {', '.join(idle_leaves)}")
     if surplus := sum(work.surplus for work in works):
-        session.warn(f"parts beyond the number of agents, left out: {surplus}")
+        session.warn(f"left out: {plural(surplus, 'part')} beyond the number of agents")
     textless = [work.agent for work in works[1:] if work.text is None and any(child.text for child in work.below)]
     if textless:
         session.warn(f"{', '.join(textless)} did not combine the results below; the parent did not read them")

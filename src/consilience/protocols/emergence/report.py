@@ -41,6 +41,7 @@ from consilience.protocols._common.presenting import (
     describe_unheard,
     held_positions,
     key_figures,
+    plural,
     position_blocks,
     single_call_section,
     trajectory,
@@ -463,13 +464,14 @@ def _warn(session: Session, run: EmergenceRun, scores: Sequence[float | None]) -
     copies = [n for n, (a, b) in enumerate(pairwise(run.texts), 2) if a.text.split() == b.text.split()]
     if copies:
         session.warn(
-            f"in round {', '.join(map(str, copies))} the root repeated its last text word for word; "
-            "that its text is stable means little"
+            f"in round {', '.join(map(str, copies))} the root repeated its last text word for word, "
+            "so a stable text means little"
         )
     if run.book.surplus:
-        session.warn(f"objections beyond the maximum of a reply, left out: {run.book.surplus}")
+        session.warn(f"left out: {plural(run.book.surplus, 'objection')} beyond the maximum of a reply")
     if run.book.void:
-        session.warn(f"objections that were empty, or to no text of another agent, left out: {run.book.void}")
+        was = "was empty" if run.book.void == 1 else "were empty"
+        session.warn(f"left out: {plural(run.book.void, 'objection')} that {was} or addressed no other agent's text")
     warn_dropped_labels(session)
     last = run.rounds[-1].get(ROOT) if run.rounds else None
     if run.closing is not None and last is not None and last.response is None and not run.exhausted:
