@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-TEXT = "\N{SECTION SIGN}text\N{SECTION SIGN}"
+TEXT = "@@text@@"
 """Stands in a body for the text that the model would have written."""
 
 
 @dataclass(frozen=True)
 class ServerAnswer:
-    """One answer of a server. A `body` of bytes is sent as it is, anything else as JSON with `TEXT` replaced."""
+    """One answer of a server. `TEXT` is replaced in it. A `body` of bytes is sent as it is, another as JSON."""
 
     status: int = 200
     body: object = None
@@ -164,7 +164,9 @@ class MisbehavingServer:
         text = self.text(request) if callable(self.text) else self.text
 
         def encoded(part: object) -> bytes:
-            return part if isinstance(part, bytes) else json.dumps(_filled(part, text)).encode()
+            if isinstance(part, bytes):
+                return part.replace(TEXT.encode(), json.dumps(text)[1:-1].encode())
+            return json.dumps(_filled(part, text)).encode()
 
         if answer.events is None:
             return encoded(answer.body)
