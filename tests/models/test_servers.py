@@ -12,12 +12,18 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 import consilience
-from consilience.domain.errors import ProviderError, RateLimited, Rejected, ServerError
+from consilience.domain.errors import ProviderError, RateLimited, Rejected, ServerError, Unreachable
+from consilience.models.endpoints import configure_endpoint, configure_endpoints
+from consilience.models.facts import ModelFacts
 from consilience.models.limiter import Limited, Limiter, Pace, may_retry, requests_of
 from consilience.models.port import ModelRequest
 from consilience.models.provider import ProviderModel
+from consilience.models.providers import proxy_of
+from consilience.models.registry import paid, resolve
+from consilience.testing import MisbehavingServer
+from consilience.testing import ServerRequest as Seen
 
-from .misbehaving import KEY, Answer, Seen, Server, completion, misbehaving
+from .misbehaving import KEY, Answer, Server, completion, misbehaving
 from .wordings import (
     ERRORS_IN_A_200,
     LOADING,
@@ -362,3 +368,82 @@ class TestErrors:
             with pytest.raises(ServerError) as caught:
                 await model.complete(request())
         assert not caught.value.loading
+
+
+class TestProxies:
+    async def test_loopback_is_reached_without_the_proxy(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for variable in ("HTTP_PROXY", "ALL_PROXY", "http_proxy"):
+            monkeypatch.setenv(variable, "http://127.0.0.1:9")
+        async with misbehaving(GOOD) as server:
+            model = resolve(f"{server.url}/v1#m", retries=0)
+            assert (await model.complete(request())).text == '{"text": "Keep it."}'
+            await model.close()
+
+    @pytest.mark.parametrize(
+        ("variable", "scheme"), [("HTTP_PROXY", "http"), ("https_proxy", "https"), ("ALL_PROXY", "http")]
+    )
+    async def test_failed_proxy_is_named_without_its_password(
+        self, variable: str, scheme: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(variable, "http://ann:hidden-word@127.0.0.1:9")
+        model = resolve(f"{scheme}://corp.example/v1#m", retries=0)
+        with pytest.raises(Unreachable) as caught:
+            await model.complete(request())
+        await model.close()
+        assert f"through the proxy in {variable} (127.0.0.1:9) failed: Connection refused" in caught.value.detail
+        assert "hidden-word" not in caught.value.detail
+
+    @pytest.mark.parametrize("direct", ["corp.example", ".example", "*", "a.example, example"])
+    def test_host_without_a_proxy_is_not_said_to_have_one(self, direct: str) -> None:
+        environ = {"HTTP_PROXY": "http://proxy:8080", "NO_PROXY": direct}
+        assert proxy_of("http://corp.example/v1", environ) == ""
+        assert proxy_of("http://other.org/v1", environ) == ("" if direct == "*" else "HTTP_PROXY (proxy:8080)")
+
+
+class TestOwnServers:
+    """Servers on this machine that say what they are cost nothing. No option is needed."""
+
+    @staticmethod
+    def listing(*owners: str) -> Answer:
+        return Answer(
+            body={"object": "list", "data": [{"id": f"m{n}", "owned_by": owner} for n, owner in enumerate(owners)]}
+        )
+
+    @pytest.mark.parametrize(
+        ("owners", "model", "is_paid"),
+        [
+            (["library"], "m0", False),
+            (["organization_owner", "organization_owner"], "m1", False),
+            (["llamacpp"], "any-name", False),
+            (["vllm"], "m0", False),
+            (["library"], "m0-cloud", True),
+            (["library"], "kimi-k2:cloud", True),
+            (["openai"], "m0", True),
+            (["vllm", "openai"], "m1", True),
+            (["vllm", "openai"], "other", True),
+            ([], "m0", True),
+        ],
+    )
+    def test_server_on_loopback_is_free_if_it_says_what_it_is(
+        self, owners: list[str], model: str, is_paid: bool
+    ) -> None:
+        with MisbehavingServer(self.listing(*owners)) as server:
+            facts = ModelFacts(f"{server.url}/v1#{model}")
+            assert (facts.paid, facts.price(1_000, 10)) == (is_paid, None if is_paid else 0.0)
+            assert paid(f"{server.url}/v1#{model}") is is_paid
+        assert len(server.seen) <= 1
+
+    def test_declared_price_of_an_own_server_holds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with MisbehavingServer(self.listing("vllm")) as server:
+            configure_endpoint(f"{server.url}/v1", input_price=1.0, output_price=1.0)
+            assert ModelFacts(f"{server.url}/v1#m0").paid
+            configure_endpoints({})
+        assert server.seen == []
+
+    def test_server_behind_another_path_is_not_asked(self) -> None:
+        with MisbehavingServer(self.listing("vllm")) as server:
+            assert ModelFacts(f"{server.url}/gateway/v1#m0").paid
+        assert server.seen == []
+
+    def test_server_that_does_not_answer_is_not_free(self) -> None:
+        assert ModelFacts("http://127.0.0.1:9/v1#m").paid

@@ -32,7 +32,7 @@ from consilience.domain.events import (
 from consilience.domain.messages import Message
 from consilience.domain.outcome import FailureKind
 from consilience.engine.activity import Phase
-from consilience.engine.call_failures import failure_event, refusal_event
+from consilience.engine.call_failures import failure_event, refusal_event, unreached
 from consilience.engine.ledger import CallBudget, TimeLeft
 from consilience.engine.ports import (
     AnswerDeadline,
@@ -312,6 +312,9 @@ class Call(Generic[T]):
             return Completion(
                 text=state.recorder.answers.pop(ask.key), model=self.port.name, cost=self.port.price(0, 0)
             )
+        ended = [] if state.resumed else state.recorder.ends_so_far.values()
+        if (failure := unreached(ended, self.phase, state.models[ask.agent], state.models)) is not None:
+            raise failure
         if self.budget.is_limited:
             may_retry.set(self.budget.reserve_retry)
         request = ModelRequest(

@@ -140,6 +140,8 @@ def _joined_events(events: list[JsonObject]) -> JsonObject:
     failed = next((event for event in events if event.get("type") == "error"), None)
     if failed is not None and not last.get("error"):
         last = {**last, "error": failed.get("error") or failed}
+    if any(event.get("type") == "response.failed" for event in events):
+        last = {**last, "status": "failed"}
     return last if last.get("output") or not text else {**last, "output_text": text}
 
 
@@ -246,7 +248,8 @@ def _response(body: JsonObject) -> JsonObject | None:
     if not output and (completion := _chat_completion(body)) is not None:
         output = [{"content": [{"text": completion["choices"][0]["message"]["content"] or ""}]}]
     items = [_output_item(item, n) for n, item in enumerate(output)]
-    if not items or (body.get("error") and not any(item["type"] == "message" for item in items)):
+    has_failed = body.get("status") in ("failed", "cancelled") or not any(item["type"] == "message" for item in items)
+    if not items or (body.get("error") and has_failed):
         return None
     return {
         "tools": [],

@@ -20,7 +20,7 @@ from consilience.domain.errors import (
     Unreachable,
 )
 from consilience.models.answers import words_of
-from consilience.models.providers import key_variables, valid_key_advice
+from consilience.models.providers import key_variables, proxy_of, valid_key_advice
 
 if TYPE_CHECKING:
     from pydantic_ai.exceptions import ModelAPIError
@@ -133,7 +133,19 @@ def _connection_failed(error: BaseException, message: str, detail: _Detail) -> U
         else:
             continue
         break
-    return Unreachable(detail("the connection failed", message, do))
+    fault = "the connection failed"
+    if proxy := proxy_of(next((url for cause in _causes(error) if (url := _url_of(cause))), ""), os.environ):
+        fault, do = (
+            f"the connection through the proxy in {proxy} failed",
+            "Is the proxy up? NO_PROXY names hosts without one.",
+        )
+    return Unreachable(detail(fault, message, do))
+
+
+def _url_of(error: BaseException) -> str:
+    """Return the address of the request that an exception of a client is about."""
+    request = vars(error).get("request") or vars(error).get("_request")
+    return str(getattr(request, "url", ""))
 
 
 class _Detail:
@@ -210,7 +222,7 @@ def _translate_status(
         return _too_long(detail, message, status)
     if code == 429:
         return RateLimited(detail(f"rate limit{status}", message), retry_after=wait)
-    if code in (408, 409, 425) or code >= 500 or _GENERATION.search(text):
+    if code in (408, 409, 424, 425, 498) or code >= 500 or _GENERATION.search(text):
         return ServerError(detail(f"the server failed{status}", message), retry_after=wait)
     return Rejected(
         detail(

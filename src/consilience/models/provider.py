@@ -27,6 +27,7 @@ from consilience.models.facts import ModelFacts, in_dollars, listed_cost, thinks
 from consilience.models.failures import ReplyUnreadable, refusal_of, translate
 from consilience.models.limiter import retry_allowed, running_count
 from consilience.models.port import Completion, ModelRequest
+from consilience.models.providers import is_loopback
 from consilience.models.redaction import scrub, without_keys
 from consilience.models.refusals import OPTIONAL, Change, Form, OutputMode, Sent, combined, next_form
 
@@ -420,17 +421,28 @@ def _text(response: ModelResponse) -> str:
 
 
 def bound_requests(model: object, max_bytes: int = MAX_REPLY_BYTES) -> None:
-    """Make the HTTP client of a pydantic-ai model or provider refuse replies of more than `max_bytes`, and remove its timeout.
+    """Make the HTTP client of a pydantic-ai model or provider refuse replies of more than `max_bytes`, and remove its timeout and,
+    for this machine, its proxies: they cannot reach our loopback.
 
     The limiter ends a request at its deadline; the libraries' own timeout of 600 seconds would end a longer one earlier. A
     reply that is too large raises `ReplyUnreadable` inside the library. Providers create new clients when the event loop
     changes, so call this before each request; it changes a client once. Clients that the caller created are not changed,
     because they may serve other downloads, nor are those of providers without httpx (xAI, Bedrock, Hugging Face).
     """
-    client: Any = getattr(getattr(model, "provider", model), "_own_http_client", None)
+    provider = getattr(model, "provider", model)
+    client: Any = getattr(provider, "_own_http_client", None)
     if client is not None and _prepare not in client.event_hooks["request"]:
         client.event_hooks["request"].append(_prepare)
         client.event_hooks["response"].append(partial(_read_bounded, max_bytes=max_bytes))
+        if is_loopback(_address_of(provider)):
+            client._mounts = dict.fromkeys(client._mounts)
+
+
+def _address_of(provider: Any) -> str:
+    try:
+        return str(provider.base_url)
+    except Exception:  # some providers have no address
+        return ""
 
 
 async def _prepare(request: Any) -> None:

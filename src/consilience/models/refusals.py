@@ -150,9 +150,9 @@ OPTIONAL = frozenset({"seed", "temperature", "max_tokens", "thinking"})
 _OUTPUTS: Mapping[str, tuple[OutputMode, ...]] = {
     "schema": ("native", "tool"),
     "format": ("native", "tool"),
-    "tool": ("tool",),
+    "tool": ("native", "tool"),
 }
-"""The forms of output that a refusal can be about."""
+"""The forms of output that a refusal can be about. Some servers make a tool of a schema."""
 
 
 def next_form(sent: Sent, status: int, words: str, message: str) -> Change | None:
