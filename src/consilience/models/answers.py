@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-JsonObject = dict[str, Any]
+JsonBody = dict[str, Any]
 
 
 def normalize(path: str, status: int, content_type: str, raw: bytes) -> tuple[int, bytes] | None:
@@ -82,7 +82,7 @@ def _json_values(text: str) -> Iterator[Any]:
         position += len(text[position:]) - len(text[position:].lstrip())
 
 
-def _body(values: list[Any]) -> JsonObject | None:
+def _body(values: list[Any]) -> JsonBody | None:
     """Return the one object of a body: the first of a list, or what the chunks of a stream say together."""
     if len(values) == 1 and isinstance(values[0], list):
         values = values[0]
@@ -95,16 +95,16 @@ def _body(values: list[Any]) -> JsonObject | None:
     return _joined_chunks(objects, ended=DONE in values) if streamed else objects[0]
 
 
-def _objects(value: object) -> list[JsonObject]:
+def _objects(value: object) -> list[JsonBody]:
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
-def _joined_chunks(chunks: list[JsonObject], ended: bool) -> JsonObject:
+def _joined_chunks(chunks: list[JsonBody], ended: bool) -> JsonBody:
     """Return the completion that streamed chunks make. Without a reason to end and without an end mark it was cut."""
-    message: JsonObject = {}
-    calls: dict[int, JsonObject] = {}
-    choice_made: JsonObject = {"message": message, "finish_reason": "stop" if ended else "length"}
-    joined: JsonObject = {"choices": [choice_made]}
+    message: JsonBody = {}
+    calls: dict[int, JsonBody] = {}
+    choice_made: JsonBody = {"message": message, "finish_reason": "stop" if ended else "length"}
+    joined: JsonBody = {"choices": [choice_made]}
     for chunk in chunks:
         joined.update({name: value for name, value in chunk.items() if name != "choices" and value})
         for choice in _objects(chunk.get("choices"))[:1]:
@@ -122,7 +122,7 @@ def _joined_chunks(chunks: list[JsonObject], ended: bool) -> JsonObject:
     return joined
 
 
-def _join_calls(calls: dict[int, JsonObject], deltas: list[JsonObject]) -> None:
+def _join_calls(calls: dict[int, JsonBody], deltas: list[JsonBody]) -> None:
     for delta in deltas:
         call = calls.setdefault(delta.get("index", len(calls)), {"function": {"name": "", "arguments": ""}})
         function = delta.get("function") or {}
@@ -131,9 +131,9 @@ def _join_calls(calls: dict[int, JsonObject], deltas: list[JsonObject]) -> None:
         call["id"] = delta.get("id") or call.get("id")
 
 
-def _joined_events(events: list[JsonObject]) -> JsonObject:
+def _joined_events(events: list[JsonBody]) -> JsonBody:
     """Return the response that events of the Responses API make: that of the last one, with the streamed text if it has none."""
-    last: JsonObject = next(
+    last: JsonBody = next(
         (event["response"] for event in reversed(events) if isinstance(event.get("response"), dict)), {}
     )
     text = "".join(str(event.get("delta", "")) for event in events if event.get("type") == "response.output_text.delta")
@@ -148,7 +148,7 @@ def _joined_events(events: list[JsonObject]) -> JsonObject:
 # replies
 
 
-def _chat_completion(body: JsonObject) -> JsonObject | None:
+def _chat_completion(body: JsonBody) -> JsonBody | None:
     """Return a complete chat completion with the message of `body`; None if there is none, or an error instead."""
     choices = _objects(body.get("choices"))
     if not choices and isinstance(body.get("message"), dict):  # as Ollama's own interface answers
@@ -180,7 +180,7 @@ def _chat_completion(body: JsonObject) -> JsonObject | None:
     }
 
 
-def _message_of(choice: JsonObject) -> JsonObject | None:
+def _message_of(choice: JsonBody) -> JsonBody | None:
     """Return the message of a choice, as servers name it; None if there is none."""
     for name in ("message", "delta", "text"):
         value = choice.get(name)
@@ -191,7 +191,7 @@ def _message_of(choice: JsonObject) -> JsonObject | None:
     return None
 
 
-def _failed(body: JsonObject, choice: JsonObject, message: JsonObject) -> bool:
+def _failed(body: JsonBody, choice: JsonBody, message: JsonBody) -> bool:
     """Return whether an error stands in place of the reply, or ended it early."""
     error = body.get("error") or choice.get("error")
     if not error:
@@ -201,7 +201,7 @@ def _failed(body: JsonObject, choice: JsonObject, message: JsonObject) -> bool:
     )
 
 
-def _clean_message(message: JsonObject) -> JsonObject:
+def _clean_message(message: JsonBody) -> JsonBody:
     content = message.get("content")
     calls = _objects(message.get("tool_calls"))
     if not calls and isinstance(message.get("function_call"), dict):
@@ -225,7 +225,7 @@ def _clean_message(message: JsonObject) -> JsonObject:
 _TEXT_FIELDS = {"refusal", "reasoning", "reasoning_content"}
 
 
-def _tool_call(call: JsonObject, number: int) -> JsonObject:
+def _tool_call(call: JsonBody, number: int) -> JsonBody:
     function = call["function"] if isinstance(call.get("function"), dict) else {}
     arguments = function.get("arguments")
     return {
@@ -239,7 +239,7 @@ def _tool_call(call: JsonObject, number: int) -> JsonObject:
     }
 
 
-def _response(body: JsonObject) -> JsonObject | None:
+def _response(body: JsonBody) -> JsonBody | None:
     """Return a complete response of the Responses API with the output of `body`; None if there is none, or an error instead."""
     output = _objects(body.get("output"))
     text = body.get("output_text")
@@ -267,7 +267,7 @@ def _response(body: JsonObject) -> JsonObject | None:
     }
 
 
-def _output_item(item: JsonObject, number: int) -> JsonObject:
+def _output_item(item: JsonBody, number: int) -> JsonBody:
     named = {**item, "id": _text(item.get("id")) or f"item-{number}"}
     content = item.get("content")
     if item.get("type", "message") != "message":
@@ -282,12 +282,12 @@ def _output_item(item: JsonObject, number: int) -> JsonObject:
     }
 
 
-def _output_text(part: JsonObject) -> JsonObject:
+def _output_text(part: JsonBody) -> JsonBody:
     annotations = _objects(part.get("annotations"))
     return {**part, "type": "output_text", "text": _text(part.get("text")), "annotations": annotations}
 
 
-_INTERFACES: Mapping[str, Callable[[JsonObject], JsonObject | None]] = {
+_INTERFACES: Mapping[str, Callable[[JsonBody], JsonBody | None]] = {
     "/chat/completions": _chat_completion,
     "/responses": _response,
 }
@@ -300,11 +300,11 @@ _CHAT_COUNTS = {
 _RESPONSE_COUNTS = {other: name for name, other in _CHAT_COUNTS.items()}
 
 
-def _usage(usage: object, names: Mapping[str, str]) -> JsonObject | None:
+def _usage(usage: object, names: Mapping[str, str]) -> JsonBody | None:
     """Return the counts of tokens under `names`, or under those of the other interface; None if there is no count."""
     if not isinstance(usage, dict):
         return None
-    counts: JsonObject = {name: value for name, value in usage.items() if name not in {*names, *names.values()}}
+    counts: JsonBody = {name: value for name, value in usage.items() if name not in {*names, *names.values()}}
     counts = {name: count for name, value in counts.items() if (count := _count(value)) is not None}
     found = False
     for name, other in names.items():
@@ -315,7 +315,7 @@ def _usage(usage: object, names: Mapping[str, str]) -> JsonObject | None:
     return {name: count for name, count in counts.items() if count is not None} if found else None
 
 
-def _count(value: object) -> int | JsonObject | None:
+def _count(value: object) -> int | JsonBody | None:
     if isinstance(value, dict):
         return {name: number for name, entry in value.items() if (number := _whole(entry)) is not None}
     return _whole(value)
@@ -341,7 +341,7 @@ _MESSAGES = ("message", "detail", "msg", "error_msg", "error_message", "status_m
 """Fields of an error that hold its words, best first."""
 
 
-def _error_of(body: JsonObject) -> JsonObject | None:
+def _error_of(body: JsonBody) -> JsonBody | None:
     """Return the error that a body holds, with its fields; None if it holds none."""
     choice = next(iter(_objects(body.get("choices"))), {})
     status = body.get("base_resp")
@@ -392,7 +392,7 @@ _STATUSES: tuple[tuple[int, str], ...] = (
 """The status of an error in a 200 that names none, by its words: the first that matches, else 500."""
 
 
-def _status_of(error: JsonObject) -> int:
+def _status_of(error: JsonBody) -> int:
     for name in ("code", "status", "status_code", "http_code", "statusCode"):
         code = _whole(error.get(name))
         if code is not None and 400 <= code < 600:

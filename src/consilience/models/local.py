@@ -30,7 +30,7 @@ from consilience.models.child_process import ChildProcess
 from consilience.models.limiter import Pace, limiter_for, running_count
 from consilience.models.port import Completion, Model, ModelRequest
 from consilience.models.provider import ProviderModel
-from consilience.models.refusals import Change, Form
+from consilience.models.refusals import Change, RequestForm
 from consilience.models.weights import CATALOGUE, CONTEXT_TOKENS, canonical_name, locate, verify
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class _Connection:
 class _NativeOnly(ProviderModel):
     """Uses JSON schemas only: small models imitate a tool call, and echo a schema that is in the prompt."""
 
-    def _next_form(self, error: Exception, request: ModelRequest, form: Form, room: int | None) -> Change | None:
+    def _next_form(self, error: Exception, request: ModelRequest, form: RequestForm, room: int | None) -> Change | None:
         return None
 
 

@@ -29,7 +29,7 @@ from consilience.models.limiter import retry_allowed, running_count
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.providers import is_loopback
 from consilience.models.redaction import scrub, without_keys
-from consilience.models.refusals import OPTIONAL, Change, Form, OutputMode, Sent, combined, next_form
+from consilience.models.refusals import OPTIONAL, Change, RequestForm, OutputMode, Sent, combined, next_form
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse, UserContent
@@ -69,7 +69,7 @@ class ProviderModel:
         self.account = account
         self._model = model
         self._facts = facts or ModelFacts(name)
-        self._form = Form(_strongest_mode(model.profile))
+        self._form = RequestForm(_strongest_mode(model.profile))
         self._notes: list[str] = []
         self._said: set[str] = set()
         self._other_limit = _other_limit(model)
@@ -120,7 +120,7 @@ class ProviderModel:
                 raise failure
             running_count().repeated()
 
-    def _next_form(self, error: Exception, request: ModelRequest, form: Form, room: int | None) -> Change | None:
+    def _next_form(self, error: Exception, request: ModelRequest, form: RequestForm, room: int | None) -> Change | None:
         """Return how to send the request again if its server refuses the form in which it was sent."""
         refusal = refusal_of(error)
         if refusal is None:
@@ -140,13 +140,13 @@ class ProviderModel:
         )
         return next_form(sent, int(status), str(words), str(message))
 
-    def _learn(self, sent: Form, change: Change) -> None:
+    def _learn(self, sent: RequestForm, change: Change) -> None:
         self._form = combined(self._form, sent, change.form)
         if change.note and change.note not in self._said:
             self._said.add(change.note)
             self._notes.append(change.note)
 
-    async def _send(self, request: ModelRequest, form: Form, room: int | None) -> ModelResponse:
+    async def _send(self, request: ModelRequest, form: RequestForm, room: int | None) -> ModelResponse:
         from pydantic_ai import messages
         from pydantic_ai.direct import model_request
 
@@ -167,7 +167,7 @@ class ProviderModel:
             model_request_parameters=_parameters(request, form.output),
         )
 
-    def _settings_for(self, request: ModelRequest, form: Form, room: int | None) -> ModelSettings:
+    def _settings_for(self, request: ModelRequest, form: RequestForm, room: int | None) -> ModelSettings:
         """Return max tokens and sampling settings, without those that the server does not take."""
         settings = self._settings.copy()
         settings["max_tokens"] = _max_tokens(request, form, room)
@@ -183,7 +183,7 @@ class ProviderModel:
             settings["extra_body"] = {**(body if isinstance(body, dict) else {}), "stream": True}
         return settings
 
-    def _prompt(self, request: ModelRequest, form: Form) -> str | list[UserContent]:
+    def _prompt(self, request: ModelRequest, form: RequestForm) -> str | list[UserContent]:
         """Return the prompt, with the form of the reply if it is asked for in words, and with shared prefixes marked for a provider
         that caches only marked prefixes."""
         if request.schema is not None and form.output == "prompted":
@@ -383,7 +383,7 @@ def _takes_temperature(model: LibraryModel, thinking: ThinkingLevel | None) -> b
 _PROMPTED_FORM = "Reply with one JSON object that satisfies this JSON Schema, and with nothing else:"
 
 
-def _max_tokens(request: ModelRequest, form: Form, room: int | None) -> int:
+def _max_tokens(request: ModelRequest, form: RequestForm, room: int | None) -> int:
     """Return the most tokens of a reply: of answer and thinking, which providers count together, as far as the server allows."""
     asked = request.max_tokens + request.thinking_tokens
     return min(limit for limit in (asked, form.max_tokens, room) if limit is not None)

@@ -281,7 +281,7 @@ def proxy_of(url: str, environ: Mapping[str, str]) -> str:
     if (
         not host
         or is_loopback(url)
-        or any(entry and f".{host}".endswith(f".{entry}") or entry == "*" for entry in direct)
+        or any((entry and f".{host}".endswith(f".{entry}")) or entry == "*" for entry in direct)
     ):
         return ""
     names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")

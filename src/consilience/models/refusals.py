@@ -21,7 +21,7 @@ _MAX_WORDS = 8_000
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class RequestForm:
     """How requests to one model are sent."""
 
     output: OutputMode
@@ -40,7 +40,7 @@ class Form:
 class Sent:
     """What an error is about: the parts of the request that was sent."""
 
-    form: Form
+    form: RequestForm
     typed: bool
     """Whether the form of a reply was asked for."""
     system: bool
@@ -56,7 +56,7 @@ class Sent:
 class Change:
     """The next form, and what is said of it once."""
 
-    form: Form
+    form: RequestForm
     note: str
     room: int | None = None
     """Max tokens of this request only: what the context window leaves beside its prompt."""
@@ -64,7 +64,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One kind of refusal. `part` is the part that is refused: `Form` says what takes its place."""
+    """One kind of refusal. `part` is the part that is refused: `RequestForm` says what takes its place."""
 
     part: str
     words: str
@@ -191,7 +191,7 @@ def _is_sent(part: str, sent: Sent) -> bool:
     )
 
 
-def _without(part: str, sent: Sent) -> Form:
+def _without(part: str, sent: Sent) -> RequestForm:
     """Return the form that takes the place of the refused part."""
     match part:
         case "stream":
@@ -205,10 +205,10 @@ def _without(part: str, sent: Sent) -> Form:
     return replace(sent.form, left_out=sent.form.left_out | {part})
 
 
-def combined(learned: Form, sent: Form, change: Form) -> Form:
+def combined(learned: RequestForm, sent: RequestForm, change: RequestForm) -> RequestForm:
     """Return the form that a model has `learned`, with what `change` changes of the `sent` one: other requests learn meanwhile."""
     limits = [form.max_tokens for form in (learned, change) if form.max_tokens is not None]
-    return Form(
+    return RequestForm(
         output=change.output if learned.output == sent.output else learned.output,
         left_out=learned.left_out | change.left_out,
         max_tokens=min(limits, default=None),
