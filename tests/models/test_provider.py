@@ -400,10 +400,9 @@ class TestFailures:
             (Answer(307, headers={"Location": "http://127.0.0.1:1/v1"}), 1),
             (Answer(body={**completion().body, "choices": []}), 2),  # type: ignore[dict-item]
             (Answer(body={**completion().body, "choices": None}), 2),  # type: ignore[dict-item]
-            (completion(usage={"prompt_tokens": "many", "completion_tokens": 3, "total_tokens": 15}), 2),
             (error(500), 5),
         ],
-        ids=["elsewhere", "no choice", "no choices", "wrong type", "failed"],
+        ids=["elsewhere", "no choice", "no choices", "failed"],
     )
     async def test_unusable_answer_is_retried_a_limited_number_of_times(self, answer: Answer, sendings: int) -> None:
         async with model_on(answer) as (model, server):

@@ -395,6 +395,8 @@ class Call(Generic[T]):
                 volatile[name] = figure
         if completion.fallback:
             volatile["fallback"] = 1
+        if completion.notes:
+            volatile["adapted"] = "; ".join(completion.notes)
         if completion.model != self.port.name:
             volatile["model"] = replace_surrogates(completion.model)
         figures = {
