@@ -413,6 +413,8 @@ class Call(Generic[T]):
             value = self._value(text)
         except Malformed as malformed:
             error = str(malformed)
+            if tokens_thought and not text.strip():
+                error += ": all that was written is reasoning"
             figures["finish"] = replace_surrogates(completion.finish_reason)
             if figures["finish"] == CUT:  # at the model's limit, so more room may help
                 error = self.size.cut_error(text, tokens_thought, error)

@@ -149,6 +149,18 @@ def _is_unbounded_text(returns: type[BaseModel], name: str) -> bool:
     return True
 
 
+def reply_in_reasoning(reasoning: str, returns: type) -> str:
+    """Return the reply that a server sent as reasoning, with no text: an object as a whole, valid for `returns`. Else ""."""
+    body = _unfenced(reasoning.strip())
+    if not (issubclass(returns, BaseModel) and body.startswith("{") and body.endswith("}")):
+        return ""
+    try:
+        parse_reply(body, returns)
+    except Malformed:
+        return ""
+    return body
+
+
 def is_prose(text: str, value: object) -> bool:
     """Return whether `parse_reply` read `text` as prose without an object, which filled one field of `value`."""
     field = prose_field(type(value)) if isinstance(value, BaseModel) else ""
