@@ -586,11 +586,33 @@ class TestSecrets:
     def test_prose_is_unchanged(self, text: str) -> None:
         assert scrub(text, []) == text
 
-    def test_long_text_is_cleaned_in_linear_time(self) -> None:
+    @pytest.mark.parametrize("place", ["{}", "x-{}", "Bearer-of.{}", "a.b_c.{} and more", "see {}"])
+    def test_json_web_token_is_removed_wherever_it_stands(self, place: str) -> None:
+        token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.s3cr3tS1gnatur3"
+        assert scrub(place.format(token), []) == place.format("***")
+
+    @pytest.mark.parametrize(
+        "piece",
+        [
+            *("a-", "token ", "x-", "--a-", "eyJa.", "https://a", "cookie: ", "basic QQ", "'\\"),
+            *(
+                "eyJabcdefgh-",
+                "eyJabcdefgh.",
+                "a.",
+                "token=${A:?",
+                "token='",
+                'password: "',
+                "://a:",
+                "sk-",
+                "bearer ",
+                "-u a ",
+            ),
+        ],
+    )
+    def test_long_text_is_cleaned_in_linear_time(self, piece: str) -> None:
         before = time.process_time()
-        for piece in ("a-", "token ", "x-", "--a-", "eyJa.", "https://a", "cookie: ", "basic QQ", "'\\"):
-            scrub(piece * 100_000, [])
-        assert time.process_time() - before < 30
+        scrub(piece * 100_000, [])
+        assert time.process_time() - before < 10
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from consilience.models.endpoints import answering_name
 from consilience.models.facts import ModelFacts, in_dollars, listed_cost, thinks_of
 from consilience.models.failures import ReplyUnreadable, refusal_of, translate
 from consilience.models.limiter import retry_allowed, running_count
+from consilience.models.parsing import reply_in_reasoning
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.providers import is_loopback
 from consilience.models.redaction import scrub, without_keys
@@ -113,7 +114,7 @@ class ProviderModel:
                     else translate(error, self.account, self._scrub, self._facts.key_advice)
                 )
             else:
-                return self._completion(response, sent)
+                return self._completion(response, sent, request.returns)
             if failure is not None:  # raised here, so that the library's exception is not its context
                 is_loading = isinstance(failure, ServerError) and failure.loading
                 vars(failure)["requests"] = sent - is_loading
@@ -208,11 +209,13 @@ class ProviderModel:
             details = body if isinstance(body, dict) else {}
             settings["extra_body"] = {**details, self._other_limit: dropped["max_tokens"]}
 
-    def _completion(self, response: ModelResponse, sent: int) -> Completion:
+    def _completion(self, response: ModelResponse, sent: int, returns: type | None) -> Completion:
         usage = credible_usage(response)
         details = response.provider_details or {}
         keys = keys_of(self._model)
-        text = without_keys(_text(response), keys)
+        written = _text(response)
+        misplaced = "" if written.strip() or returns is None else reply_in_reasoning(_reasoning(response), returns)
+        text = without_keys(misplaced or written, keys)
         reason = response.finish_reason or _clean_word(details.get("finish_reason") or "stop", keys)
         model_name = _clean_word(response.model_name or self._model.model_name, keys)
         completion = Completion(
@@ -220,7 +223,7 @@ class ProviderModel:
             model=answering_name(self.name, model_name),
             tokens_in=usage.input_tokens,
             tokens_out=usage.output_tokens,
-            tokens_thought=thought_tokens(response),
+            tokens_thought=0 if misplaced else thought_tokens(response),
             tokens_cached=usage.cache_read_tokens,
             cost=self._cost(response),
             finish_reason="stop" if reason == "tool_call" else reason,
@@ -299,7 +302,7 @@ def thought_tokens(response: ModelResponse) -> int:
     usage = response.usage
     counted_tokens = _counted_thinking(usage)
     if not counted_tokens:
-        thinking_bytes = sum(len(part.content.encode()) for part in response.parts if part.part_kind == "thinking")
+        thinking_bytes = len(_reasoning(response).encode())
         text_bytes = len(_text(response).encode())
         counted_tokens = usage.output_tokens * thinking_bytes // (thinking_bytes + text_bytes) if thinking_bytes else 0
     return min(counted_tokens, usage.output_tokens)
@@ -418,6 +421,10 @@ def _text(response: ModelResponse) -> str:
         if call.tool_name == _OUTPUT_TOOL:
             return call.args_as_json_str()
     return response.text or ""
+
+
+def _reasoning(response: ModelResponse) -> str:
+    return "".join(part.content for part in response.parts if part.part_kind == "thinking")
 
 
 def bound_requests(model: object, max_bytes: int = MAX_REPLY_BYTES) -> None:

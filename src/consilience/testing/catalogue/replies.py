@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 from consilience.domain.outcome import FailureKind
@@ -279,11 +280,14 @@ def _object(change: Callable[[str], str]) -> Callable[[str], str]:
     return lambda text: change(text) if text.startswith("{") else text
 
 
+def _single_quoted(text: str) -> str:
+    return re.sub(r'(?<!\\)"', "'", text.replace("'", "\\'"))
+
+
 def _commented(text: str) -> str:
     return "{ // the reply" + "\n" + text[1:]
 
 
-_SINGLE = str.maketrans({'"': "'"})
 _FORMS = tuple(
     KnownAnswer(name, server, source, (chat(),), "text", write=_object(change))
     for name, server, source, change in (
@@ -306,13 +310,13 @@ _FORMS = tuple(
             "json-single-quotes",
             "Ollama",
             "https://github.com/mangiucugna/json_repair",
-            lambda text: text.translate(_SINGLE) if "'" not in text and "\\" not in text else text,
+            _single_quoted,
         ),
         (
             "json-bad-escape",
             "DeepSeek",
             "https://github.com/mangiucugna/json_repair",
-            lambda text: text.replace(".", "\\."),
+            lambda text: text.replace("'", "\\'"),
         ),
         (
             "json-in-tool-call-tags",
