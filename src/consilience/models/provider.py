@@ -30,7 +30,7 @@ from consilience.models.parsing import reply_in_reasoning
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.providers import is_loopback
 from consilience.models.redaction import scrub, without_keys
-from consilience.models.refusals import OPTIONAL, Change, RequestForm, OutputMode, Sent, combined, next_form
+from consilience.models.refusals import OPTIONAL, Change, OutputMode, RequestForm, Sent, combined, next_form
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse, UserContent
