@@ -267,9 +267,15 @@ class TestAnswers:
         assert (answer.text, answer.tokens_in, answer.tokens_out) == ("Four.", 12, 3)
         assert (answer.finish_reason, len(server.seen)) == ("stop", 1)
 
-    async def test_stream_without_an_end_is_a_cut_reply(self) -> None:
-        body = b'data: {"choices":[{"delta":{"content":"Fou"}}]}\n\n'
-        async with model_on(Answer(body=body, headers=EVENTS)) as (model, _):
+    @pytest.mark.parametrize(
+        ("interface", "body"),
+        [
+            ("chat", b'data: {"choices":[{"delta":{"content":"Fou"}}]}\n\n'),
+            ("responses", b'data: {"type":"response.output_text.delta","delta":"Fou"}\n\n'),
+        ],
+    )
+    async def test_stream_without_an_end_is_a_cut_reply(self, interface: str, body: bytes) -> None:
+        async with model_on(Answer(body=body, headers=EVENTS), interface) as (model, _):
             answer = await model.complete(request())
         assert (answer.text, answer.finish_reason) == ("Fou", "length")
 

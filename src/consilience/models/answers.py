@@ -140,8 +140,11 @@ def _joined_events(events: list[JsonBody]) -> JsonBody:
     failed = next((event for event in events if event.get("type") == "error"), None)
     if failed is not None and not last.get("error"):
         last = {**last, "error": failed.get("error") or failed}
-    if any(event.get("type") == "response.failed" for event in events):
+    kinds = {event.get("type") for event in events}
+    if kinds & {"response.failed", "error"}:
         last = {**last, "status": "failed"}
+    elif not kinds & {"response.completed", "response.incomplete"}:  # the stream was cut
+        last = {**last, "status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
     return last if last.get("output") or not text else {**last, "output_text": text}
 
 
