@@ -91,6 +91,31 @@ def test_nothing_to_review_is_a_success_without_a_call(
     assert recorded() == []
 
 
+def test_changed_file_that_nobody_can_read_meets_fail_on(cli: Cli, town: Town, repository: Repository) -> None:
+    repository.write({"latin.php": "ä".encode("latin-1"), "uv.lock": "3\n"})
+    repository.git("add", "--all")
+    assert cli("review", "--model", MODEL).exit_code == 0
+    result = cli("review", "--model", MODEL, "--fail-on", "minor")
+    assert result.exit_code == 6
+    assert "Not reviewed: latin.php." in result.stderr
+    reviewing(town)
+    repository.write({"a.py": CODE})
+    result = cli("review", "--model", MODEL, "--fail-on", "minor", "--json")
+    assert result.exit_code == 6
+    assert json.loads(result.stdout)["unread_files"] == ["latin.php"]
+    repository.git("rm", "--quiet", "--force", "latin.php")
+    assert cli("review", "--model", MODEL, "--fail-on", "minor").exit_code == 0
+
+
+@pytest.mark.parametrize("colour", ["\x1b[1m{}\x1b[m", "{}"])
+def test_coloured_diff_on_standard_input_is_a_diff(cli: Cli, town: Town, here: Path, colour: str) -> None:
+    lines = ["diff --git a/a.py b/a.py", "--- a/a.py", "+++ b/a.py", "@@ -1 +1 @@", "-x = 1", "+x = 2"]
+    reviewing(town)
+    report = json.loads(cli("review", "-", "--model", MODEL, "--json", input="\n".join(map(colour.format, lines))).stdout)
+    assert len(report["hunks"]) == 1
+    assert "\x1b" not in asked(town)
+
+
 def test_warning_names_a_file_by_its_path(cli: Cli, town: Town, repository: Repository) -> None:
     repository.commit({"a.py": CHANGED.replace("\n    ", "\n    # consilience: ignore\n    ")})
     reviewing(town, finding("return items[len(items)]", 3, "S2"))

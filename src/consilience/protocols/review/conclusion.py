@@ -86,6 +86,7 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         questions=_questions(run.settings),
         files=_files_read(run),
         left_out=run.settings.left_out,
+        unread_files=run.settings.unread_files,
         hunks=run.changes.hunks if run.changes else (),
     )
 

@@ -303,6 +303,8 @@ class ReviewData(Report):
     files: tuple[FileRead, ...] = ()
     left_out: tuple[str, ...] = ()
     """What the target holds and no agent was shown, each with the reason."""
+    unread_files: tuple[str, ...] = ()
+    """Of that, the files that should have been reviewed: not UTF-8, missing, not readable, in a conflict, over a limit."""
     hunks: tuple[DiffHunk, ...] = ()
     """Of the diff under review; empty where the target is no diff."""
 
@@ -318,14 +320,14 @@ class ReviewData(Report):
 
     @property
     def complete(self) -> bool:
-        """Whether each agent reviewed the parts assigned to it, and the run neither failed nor was cancelled. Otherwise no findings
-        mean nothing."""
-        is_read = all(part.readers and not part.unread_by for part in self.parts)
+        """Whether each agent reviewed its parts, no file stayed unread, and the run neither failed nor was cancelled.
+        Otherwise no findings mean nothing."""
+        is_read = not self.unread_files and all(part.readers and not part.unread_by for part in self.parts)
         return is_read and self.stop_reason not in (StopReason.FAILED, StopReason.CANCELLED)
 
     def failing(self, severity: str) -> str:
-        """Name the findings of at least this severity that no agent refuted, listed or over the limit, or the parts that no agent
-        reviewed."""
+        """Name the findings of at least this severity that no agent refuted, listed or over the limit, or the parts and files that
+        no agent reviewed."""
         worst = SEVERITIES[: SEVERITIES.index(severity) + 1] if severity in SEVERITIES else SEVERITIES
         failing = [
             finding.id for finding in self.findings if finding.severity in worst and finding.status != "disputed"
@@ -337,4 +339,6 @@ class ReviewData(Report):
             return f"at least {severity}: {', '.join(failing)}."
         if self.unread:
             return f"{len(self.unread)} of {len(self.parts)} parts had no review."
+        if self.unread_files:
+            return f"Not reviewed: {', '.join(self.unread_files)}."
         return "" if self.complete else "The review is not complete."

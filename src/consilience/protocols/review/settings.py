@@ -140,6 +140,9 @@ class ReviewSettings(Protocol):
         NO_OPTION,
     ] = ()
     left_out: Annotated[tuple[str, ...], Field(description="what was not read of the target, and why"), NO_OPTION] = ()
+    unread_files: Annotated[
+        tuple[str, ...], Field(description="files of the target that should have been read and were not"), NO_OPTION
+    ] = ()
 
     def __init__(self, **settings: object) -> None:
         try:
