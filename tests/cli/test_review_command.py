@@ -111,7 +111,9 @@ def test_changed_file_that_nobody_can_read_meets_fail_on(cli: Cli, town: Town, r
 def test_coloured_diff_on_standard_input_is_a_diff(cli: Cli, town: Town, here: Path, colour: str) -> None:
     lines = ["diff --git a/a.py b/a.py", "--- a/a.py", "+++ b/a.py", "@@ -1 +1 @@", "-x = 1", "+x = 2"]
     reviewing(town)
-    report = json.loads(cli("review", "-", "--model", MODEL, "--json", input="\n".join(map(colour.format, lines))).stdout)
+    report = json.loads(
+        cli("review", "-", "--model", MODEL, "--json", input="\n".join(map(colour.format, lines))).stdout
+    )
     assert len(report["hunks"]) == 1
     assert "\x1b" not in asked(town)
 

@@ -61,7 +61,7 @@ _KEPT = ("core.autocrlf", "core.eol", "core.filemode", "core.ignorecase", "core.
 """What counts of a repository's own configuration: how its files are stored. None of it names a program."""
 
 
-NO_VARIABLES: Mapping[str, str] = {}
+NO_VARIABLES: dict[str, str] = {}
 
 
 class Git:
@@ -218,7 +218,7 @@ class Git:
         return variables | _ENVIRONMENT | settings | {"GIT_CONFIG_COUNT": str(first + len(self._settings))}
 
     def _start(
-        self, arguments: Sequence[str | bytes], cwd: Path, stdin: bytes, variables: Mapping[str, str] = NO_VARIABLES
+        self, arguments: Sequence[str | bytes], cwd: Path, stdin: bytes, variables: dict[str, str] = NO_VARIABLES
     ) -> subprocess.CompletedProcess[bytes]:
         try:
             return subprocess.run(

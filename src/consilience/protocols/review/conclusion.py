@@ -66,12 +66,7 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         claims=claims,
         quotations=_quotations(findings, dropped),
         facts=None,  # a finding is listed beside the answer, which is not to repeat it
-        dissent=tuple(
-            Dissent(agent=judgement.agent, text=f"{finding.file}:{finding.first_line} is no defect: {judgement.reason}")
-            for finding in findings
-            for judgement in finding.judgements
-            if judgement.verdict == "refute"
-        ),
+        dissent=_dissent(findings),
         metrics={
             "findings": len(findings),
             "false_quotations": sum(finding.reason == "false quotation" for finding in dropped),
@@ -88,6 +83,15 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         left_out=run.settings.left_out,
         unread_files=run.settings.unread_files,
         hunks=run.changes.hunks if run.changes else (),
+    )
+
+
+def _dissent(findings: tuple[Finding, ...]) -> tuple[Dissent, ...]:
+    return tuple(
+        Dissent(agent=judgement.agent, text=f"{finding.file}:{finding.first_line} is no defect: {judgement.reason}")
+        for finding in findings
+        for judgement in finding.judgements
+        if judgement.verdict == "refute"
     )
 
 
