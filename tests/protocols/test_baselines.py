@@ -429,7 +429,7 @@ async def test_vote_cost_is_the_sum_of_its_calls() -> None:
 
 
 async def test_reply_on_which_a_pattern_takes_for_ever_is_an_answer_without_a_match() -> None:
-    slow = "Answer: " + "word " * 60 + "!"
+    slow = "Answer: " + "word " * 60 + "! Or so"
     report, model = await vote(
         Vote(votes=3, answer_pattern=r"Answer: ((?:\w+\s?)+)$"),
         {"V1": slow, "V2": "Answer: keep it", "V3": "Answer: keep it"},
