@@ -141,6 +141,19 @@ def test_fail_on_exits_with_its_own_code(
     assert cli("review", *RUN, "--fail-on", severity).exit_code == 0
 
 
+def test_fail_on_reject_exits_with_its_own_code_if_a_reviewer_rejects(
+    cli: Cli, town: Town, repository: Repository
+) -> None:
+    town.reply = script({"red": review(vote="reject", reason="The schema loses orders."), "blue": review()})
+    rejected = cli("review", *RUN, "--fail-on", "reject", "--json")
+    assert rejected.exit_code == 6
+    assert "--fail-on reject: the verdict is reject, by red." in rejected.stderr
+    assert json.loads(rejected.stdout)["verdict"] == {"vote": "reject", "by": ["red"], "split": [1]}
+    assert cli("review", *RUN, "--fail-on", "minor").exit_code == 0
+    town.reply = script({"red": review(vote="changes"), "blue": review()})
+    assert cli("review", *RUN, "--fail-on", "reject").exit_code == 0
+
+
 def test_fail_on_counts_a_part_that_no_agent_read(cli: Cli, town: Town, here: Path) -> None:
     (here / "long.py").write_text("\n".join(f"x{n} = {n}\n" for n in range(600)))
     reviewing(town)
@@ -156,7 +169,7 @@ def test_fail_on_counts_a_part_that_no_agent_read(cli: Cli, town: Town, here: Pa
 def test_fail_on_counts_findings_over_the_limit_unless_they_are_disputed(
     cli: Cli, town: Town, repository: Repository
 ) -> None:
-    minor = finding("return items[len(items)]", 2, "S2", severity="minor", category="names")
+    minor = finding("return items[len(items)]", 2, "S2", severity="minor", category="logic", claim="It is slow.")
     fields = {"red": review([minor]), "blue": review([DEFECT])}
     town.reply = script(fields)
     failed = cli("review", *RUN, "--max-findings", "1", "--fail-on", "minor")
