@@ -13,7 +13,7 @@ from consilience.coordination.waiting import AGENT_TIMEOUT_SECONDS, TimeoutStrat
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError
-from consilience.domain.messages import FILE, NAMES, NO_OPTION, OptionName
+from consilience.domain.messages import CODE, FILE, NAMES, NO_OPTION, OptionName
 from consilience.domain.outcome import Estimate
 from consilience.domain.topology import Topology
 from consilience.engine.protocol import Protocol
@@ -96,6 +96,7 @@ class ReviewSettings(Protocol):
             description="conditions that red and blue must meet, by name or module:function; default: by review type"
         ),
         NAMES,
+        CODE,
     ] = ()
     reviewers: Annotated[int, Field(ge=1, le=64, description="number of reviewers, unless they are red and blue")] = 4
     quorum_of_reviewers: Annotated[
