@@ -177,7 +177,15 @@ class Requests:
         n = self._fitting(LEAD, "closing", groups, (), before, **values, untold=len(groups))
         prompt = self._with_findings(LEAD, "closing", groups[:n], (), before, **values, untold=len(groups) - n)
         returns = BriefClosingReply if self.session.detail == "brief" else ClosingReply
-        return self.session.ask(LEAD, prompt, key="closing", returns=returns, kind="closing", closing=True), n
+        return self.session.ask(
+            LEAD,
+            prompt,
+            key="closing",
+            returns=returns,
+            kind="closing",
+            closing=True,
+            max_tokens=self.settings.closing_tokens,
+        ), n
 
     def _with_findings(
         self,
