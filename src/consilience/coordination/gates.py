@@ -306,7 +306,7 @@ _VERBS = (
 )
 _VERBS_AND_NOUNS = (
     "bound|cache|call|cap|change|check|close|copy|cut|document|guard|handle|hash|hold|limit|link|list|lock|log|mark|move|name|"
-    "open|order|pass|read|record|release|report|retry|return|run|set|show|sort|start|state|stop|test|turn|wait|warn|wrap"
+    "open|order|pass|record|release|report|retry|return|run|set|show|sort|start|state|stop|test|turn|wait|warn|wrap"
 )
 _OBJECT = (
     r"(?:(?:an?|the|this|that|these|those|each|every|all|any|both|one|two|only|its?|their|them|with|for|before|after|instead|"
