@@ -256,7 +256,8 @@ def finding_text(finding: Finding) -> str:
         "Caused by the changed line": f"{place_of(cause)}\n{cause.quotation}" if cause else "",
         "Claim": finding.claim,
         "Consequence": finding.consequence,
-        f"Check ({finding.check.kind})": f"{finding.check.text}\n{finding.check.expect}".rstrip(),
+        f"Check ({finding.check.kind})": finding.check.text,
+        "Expected": finding.check.expect,
         "Recommendation": finding.recommendation,
     }
     return "\n".join(f"{name}: {text}" for name, text in fields.items() if text.strip())
