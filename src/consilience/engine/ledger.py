@@ -356,7 +356,7 @@ class CallBudget:
         if not self.may_open_reserve or ledger.reserve_drawn or ledger.seconds_left(closing=True) <= 0:
             return False
         reserve = ledger.reserve
-        if not (reserve.covers(ledger.sizes.max_call) or (reserve + self.branch.left).covers(amount)):
+        if not (reserve.covers(ledger.sizes.closing_call) or (reserve + self.branch.left).covers(amount)):
             return False
         self.draw_reserve()
         return True
@@ -394,7 +394,7 @@ class Ledger:
         self.sizes = sizes
         self.limits = limits
         self.root = BranchBudget(usage_allowed(limits))
-        reserve = sizes.max_call.limited_to(self.root.left) if sizes.protocol.closing else NOTHING
+        reserve = sizes.closing_call.limited_to(self.root.left) if sizes.protocol.closing else NOTHING
         self.reserve = self.root.bounded(reserve)
         self.root.settle(reserve)
         self.reserve_drawn = False
