@@ -410,8 +410,8 @@ class Report(Frozen):
     """None if no agent wrote points before it read others, or without an answer."""
     metrics: dict[str, float | int | None] = {}
 
-    def failing(self, severity: str) -> str:
-        """Return why a command with --fail-on SEVERITY fails, in a sentence; empty if it does not."""
+    def failing(self, what: str) -> str:
+        """Return why a command with --fail-on WHAT fails, in a sentence; empty if it does not."""
         return ""
 
     @property

@@ -64,7 +64,9 @@ def _value(line: str) -> object:
 def _reply_in(event: dict[str, Any]) -> str | None:
     """Return the reply that an event holds; None if it holds none. Raises `AgentFailed`."""
     kind = event.get("type")
-    item = next((event[name] for name in ("item", "msg", "part") if isinstance(event.get(name), dict)), {})
+    item: dict[str, Any] = next(
+        (event[name] for name in ("item", "msg", "part") if isinstance(event.get(name), dict)), {}
+    )
     reply: object = None
     if kind == "result" and ("result" in event or "subtype" in event):  # Claude Code, Cursor, Qwen Code
         structured = event.get("structured_output")

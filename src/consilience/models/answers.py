@@ -22,7 +22,7 @@ def normalize(path: str, status: int, content_type: str, raw: bytes) -> tuple[in
     `path` is that of the request: only chat completions and responses are read.
     """
     build = next((build for suffix, build in _INTERFACES.items() if path.rstrip("/").endswith(suffix)), None)
-    if build is None or not raw.strip():
+    if build is None or 300 <= status < 400 or not raw.strip():
         return None
     values = list(_json_values(_decoded(raw, content_type)))
     body = _body(values)
