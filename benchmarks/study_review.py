@@ -19,7 +19,7 @@ from consilience.deliberation import Deliberation
 from consilience.domain.detail import Detail
 from consilience.domain.errors import UserError
 from consilience.domain.outcome import Limits
-from consilience.domain.report import LedgerReport
+from consilience.domain.usage import LedgerReport
 from consilience.engine.runner import Models
 from consilience.journal.sqlite import SqliteStore
 from consilience.protocols.review import Review, ReviewReport

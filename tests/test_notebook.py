@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import html5lib
 import pytest
@@ -29,6 +30,33 @@ def test_report_in_a_notebook_shows_the_page_of_the_command_line() -> None:
     assert shown is not None
     assert "<h3>Answer</h3>\n<p>It depends.</p>" in shown
     assert shown.startswith('<div class="consilience">')
+
+
+def test_str_of_a_report_is_its_markdown_and_repr_one_line() -> None:
+    report = reported("It depends.\n\n" + 50 * "Much. ")
+    assert str(report) == report.markdown()
+    assert repr(report).startswith(f"<EmergenceReport {report.session}: exhausted_steps, 5 calls: It depends. Much. ")
+    assert len(repr(report)) < 140
+
+
+def test_run_in_a_notebook_shows_its_progress_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    def display(data: dict[str, str], **options: object) -> SimpleNamespace:
+        assert options == {"raw": True, "display_id": True}
+        shown.append(data["text/plain"])
+        return SimpleNamespace(update=lambda data, raw: shown.append(data["text/plain"]))
+
+    shell = SimpleNamespace(kernel=object())
+    notebook = SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=display))
+    monkeypatch.setitem(sys.modules, "IPython", notebook)  # type: ignore[arg-type]
+    reported()
+    assert shown[0].startswith("1 of 5 calls · round 1 · own answers · ")
+    assert any(line.startswith("5 of 5 calls · round 1 · synthesis · integrator (L1N1)") for line in shown)
+    shown.clear()
+    del shell.kernel
+    reported()
+    assert not shown, "a shell in a terminal is no notebook"
 
 
 def test_agent_html_in_a_notebook_is_escaped() -> None:

@@ -22,7 +22,8 @@ from consilience.domain.events import Event, SessionStarted
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel, load_panel
-from consilience.domain.report import Report, UsageTotals
+from consilience.domain.report import Report
+from consilience.domain.usage import UsageTotals
 from consilience.engine import fork as forks
 from consilience.engine import runner, validation
 from consilience.engine.protocol import Protocol, ReportingProtocol
@@ -45,6 +46,7 @@ from consilience.journal.store import Store, check_name
 from consilience.models.endpoints import name_endpoints
 from consilience.models.registry import choose
 from consilience.protocols.propose import Propose, ProposeReport
+from consilience.reporting.event_lines import notebook_progress
 
 R = TypeVar("R", bound=Report, default=Report)
 
@@ -92,12 +94,15 @@ class Deliberation(Generic[R]):
     """Which set of prompts agents are shown: "full", "brief" or "auto" (brief if an agent runs on an embedded model). None: that of
     `options`, else "auto"; in a fork, the parent's."""
     options: Options | None = None
-    """How to run: observer, patience, repairs, thinking, temperature, deadline and more."""
+    """How to run: observer (in a notebook one that shows progress), patience, repairs, thinking, temperature, deadline and more."""
 
     def __post_init__(self) -> None:
         personas = self.panel.personas if isinstance(self.panel, Panel) else ()
         own = [persona.model for persona in personas if persona.model]
         name_endpoints([*model_names(self.model), *model_names(self.encoder), *own])
+        options = self.options or Options()
+        if isinstance(options, Options) and options.observer is None and (progress := notebook_progress()):
+            object.__setattr__(self, "options", options.observed_by(progress))
 
     async def run(self, task: str, *, session: str | None = None) -> R:
         """Run a new session and return its report. `session` is its id, by default a random one.

@@ -15,8 +15,9 @@ from consilience.domain.agents import Agent
 from consilience.domain.messages import Quotation
 from consilience.domain.outcome import Estimate, FailureKind, StopReason
 from consilience.domain.positions import PositionChange
-from consilience.domain.report import Claim, Dissent, FailedCall, LedgerReport, MissingAgent, Objection, UsageTotals
+from consilience.domain.report import Claim, Dissent, FailedCall, MissingAgent, Objection
 from consilience.domain.topology import tree
+from consilience.domain.usage import LedgerReport, UsageTotals
 from consilience.reporting.formatting import demote_markdown, escape_markdown
 from consilience.reporting.markdown import markdown, print_markdown
 from consilience.reporting.record import AnyReport

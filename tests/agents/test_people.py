@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,11 @@ from consilience.engine.ports import AnswerDeferred, Person
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
-from consilience.reporting.questions import pending_questions
+from consilience.protocols.baselines import Vote
+from consilience.protocols.emergence import Emergence
+from consilience.reporting.html import page
+from consilience.reporting.questions import named_question, pending_questions, short_name
+from consilience.reporting.record import read_record
 from consilience.testing import ScriptedModel
 from kit import runner
 from kit.throwaways import OutsideAgent
@@ -268,3 +273,59 @@ async def test_question_asked_before_max_time_can_be_answered_after_it(
     assert report.replied == 3
     assert [(key, kind) for key, kind, _ in failures(store)] == [("close", FailureKind.TIME)]
     assert (await runner.replay("s", store=store)).digest() == report.digest()
+
+
+PEOPLE = {"L1N1": model(), "L2N1": "human:Anna", "L2N2": "human:Ben", "L2N3": "human"}
+
+
+async def test_people_read_a_short_text_and_no_instructions_for_models(store: SqliteStore) -> None:
+    asked: dict[str, str] = {}
+
+    async def answer(request: ModelRequest) -> str:
+        asked[request.key] = request.for_person
+        return '{"text": "In June."}'
+
+    seats = {**PEOPLE, "L2N1": Person("human:Anna", answer), "L1N1": model()}
+    with pytest.raises(SessionWaiting):
+        await consilience.deliberate(TASK, Emergence(max_rounds=1), model=seats, store=store, session="s")  # type: ignore[arg-type]
+    recorded = {
+        question.key: question.text for question in pending_questions(store.read("s"), store.text, store.prompt)
+    }
+    for text in (asked["round-1/leaf_respond/L2N1"], recorded["round-1/leaf_respond/L2N2"]):
+        assert f"# Task\n{TASK}" in text
+        assert "Answer the whole task from your own experience." in text
+        assert len(text.split()) < 80
+        assert "material" not in text
+
+
+async def test_person_is_named_as_a_person_in_report_page_and_questions(store: SqliteStore) -> None:
+    with pytest.raises(SessionWaiting):
+        await consilience.deliberate(TASK, Vote(votes=4), model=VOTERS, store=store, session="s")  # type: ignore[arg-type]
+    for agent in ("V2", "V3", "V4"):
+        store.answer("s", f"answer/{agent}", "Yes.")
+    report = await consilience.resume("s", model=VOTERS, store=store)  # type: ignore[arg-type]
+    text = report.markdown().replace("\\", "")
+    assert "- 3 of the 4 agents are people: Anna (V2), Ben (V3), a person (V4)." in text
+    assert "model of its own" not in text
+    assert "share" not in text
+    assert not report.independence.shared, "two people are not one model"
+    assert "Anna, Ben, a person, scripted" in report.html()
+    assert "Anna (V2)" in page(read_record(store, "s"))
+
+
+VOTERS = {"V1": ScriptedModel(lambda request: "Yes."), "V2": "human:Anna", "V3": "human:Ben", "V4": "human"}
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("anna", "answer/V2"), ("V3", "answer/V3"), ("answer/V4", "answer/V4"), ("V1", "V1"), ("", "")],
+)
+async def test_agent_or_person_is_the_name_of_its_only_question(store: SqliteStore, name: str, key: str) -> None:
+    with pytest.raises(SessionWaiting):
+        await consilience.deliberate(TASK, Vote(votes=4), model=VOTERS, store=store, session="s")  # type: ignore[arg-type]
+    questions = pending_questions(store.read("s"), store.text, store.prompt)
+    assert named_question(name, questions) == key
+    assert [short_name(question, questions) for question in questions] == ["Anna", "Ben", "V4"]
+    twice = [*questions, replace(questions[0], key="round-2/V2")]
+    assert named_question("anna", twice) == "anna", "it names two questions"
+    assert short_name(twice[0], twice) == "answer/V2"

@@ -265,7 +265,7 @@ def test_session_ended_by_a_limit_states_the_limit_and_the_fork_that_goes_on(cli
     stopped = cli(*RUN, "--max-calls", "7")
     id = recorded()[-1]
     assert stopped.stdout.startswith(
-        "**Stopped: reached the limit of 7 calls, with 6 used and 1 reserved in case there was no answer (exhausted_budget)"
+        "**Stopped: reached the limit of 7 calls, with 6 used and 1 reserved in case there was no answer"
     )
     assert f"To go on: `consilience fork {id} --at end --max-calls N`." in stopped.stdout
     assert "7 calls" in cli("show", id, "--view", "figures").stdout
@@ -277,14 +277,14 @@ def test_session_ended_by_a_limit_states_the_limit_and_the_fork_that_goes_on(cli
     town.requests.clear()
     forked = cli("fork", id, "--at", "end", "--max-calls", "40")
     assert "6 replies inherited, not paid for again; 4 calls without a reply repeated" in forked.stderr
-    assert "exhausted_budget" not in forked.stdout
+    assert "reached the limit of 7 calls" not in forked.stdout
     assert "6 more inherited" in forked.stdout
     assert len(town.requests) == 5
 
 
 def test_limit_of_a_phase_is_stated_with_the_option_that_raises_it(cli: Cli, town: Town) -> None:
     stopped = cli(*RUN, "--phase-limit", "lateral_leaves:calls=1")
-    assert "reached the limit of 1 call for phase lateral_leaves (exhausted_budget)" in stopped.stdout
+    assert "reached the limit of 1 call for phase lateral_leaves" in stopped.stdout
     assert "--at end --phase-limit 'lateral_leaves:calls=N'`" in stopped.stdout
 
 

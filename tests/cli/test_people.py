@@ -115,7 +115,7 @@ def said(session: str) -> dict[str, str]:
 def test_a_person_at_the_terminal_is_asked_field_by_field(open_terminal: Sit) -> None:
     terminal = open_terminal(*RUN, "--quiet")
     question = terminal.until("an empty line ends the list")
-    assert "=== L2N1 is asked: round 1 · leaf_respond ===" in question
+    assert "=== L2N1 is asked: round 1 · own answers ===" in question
     assert TASK in question
     terminal.type("One fact.\n")
     terminal.until("an empty line ends the list")
@@ -186,7 +186,7 @@ def test_person_who_leaves_parks_the_session_and_answers_later(
     assert shown.returncode == 0
     assert f"=== {LEAF}: L2N1 is asked ===" in shown.stdout
     assert f"# Task\n{TASK}" in shown.stdout
-    assert "Plain text is taken as text." in shown.stdout
+    assert "Or simply write your answer as text." in shown.stdout
     answered = run(program, "sessions", "answer", session, LEAF, "-", input="From another day.\n")
     assert answered.returncode == 0, answered.stderr
     assert f"Resume: consilience resume {session}" in answered.stderr
@@ -285,7 +285,7 @@ def test_question_and_answer_survive_a_kill(open_terminal: Sit, program: list[st
     assert "(answered; delivered when the session is resumed)" in run(program, "sessions", "answer", session).stdout
     again = open_terminal("resume", session, "--quiet")
     question = again.until("stance (one of kept, changed):")
-    assert "round 1 · lateral" in question
+    assert "round 1 · replies to one another" in question
     assert "A:\r\n  | Written meanwhile." in question
     again.type("kept\n")
     again.until("add one?")
@@ -331,7 +331,7 @@ def test_several_people_are_asked_in_turn(open_terminal: Sit) -> None:
     for name, person in (("L2N1", "Ada"), ("L2N2", "Ben")):
         asked = terminal.until("an empty line ends the list")
         assert [line for line in asked.splitlines() if line.startswith("===")] == [
-            f"=== {person} ({name}) is asked: round 1 · leaf_respond ==="
+            f"=== {person} ({name}) is asked: round 1 · own answers ==="
         ]
         terminal.type("\n")
         terminal.until("a single dot")

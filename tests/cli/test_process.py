@@ -368,7 +368,7 @@ def test_a_name_lookup_that_hangs_does_not_delay_the_report() -> None:
         timeout=PATIENCE / 2,
     )
     assert done.returncode == 3, done.stderr
-    assert "exhausted_time" in done.stdout
+    assert "Stopped: reached the limit of" in done.stdout
 
 
 def on_a_terminal(arguments: list[str]) -> tuple[str, int]:
@@ -396,7 +396,7 @@ def test_terminal_shows_progress_and_then_the_report(command: Callable[[str], li
     assert "composing" in table
     assert "analytical" in table
     assert "of 15 calls" in table
-    assert "round 1 · leaf_respond" in table
+    assert "round 1 · own answers" in table
     assert "tokens\r\n" not in table.split("composing", 1)[0], "no plain lines on a terminal"
     assert "Answer" in report
     assert "##" not in report, "Markdown is rendered"

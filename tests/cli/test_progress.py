@@ -65,27 +65,27 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     [
         (
             CallCompleted(key=KEY, agent="L2N1", text="t", tokens_out=143, volatile={"s": 6.2}),
-            "round 1 · leaf_respond · critical (L2N1) 6.2 s, 143 tokens",
+            "round 1 · own answers · critical (L2N1) 6.2 s, 143 tokens",
         ),
         (
             CallCompleted(key=KEY, agent="L2N1", text="t", tokens_out=1, finish="length"),
-            "round 1 · leaf_respond · critical (L2N1), 1 token, cut at the limit",
+            "round 1 · own answers · critical (L2N1), 1 token, cut at the limit",
         ),
         (
             ReplyRejected(key=KEY, agent="L2N1", text="t", error="text: missing"),
-            "round 1 · leaf_respond · critical (L2N1): the reply could not be used, asking again (text: missing)",
+            "round 1 · own answers · critical (L2N1): the reply could not be used, asking again (text: missing)",
         ),
         (
             ReplyRejected(key=KEY, agent="L2N1", attempt=2, text="t", error="text: missing"),
-            "round 1 · leaf_respond · critical (L2N1): the reply could not be used, giving up (text: missing)",
+            "round 1 · own answers · critical (L2N1): the reply could not be used, giving up (text: missing)",
         ),
         (
             CallFailed(key=KEY, agent="L2N1", failure=FailureKind.DEADLINE, detail="no answer\nwithin 300 s"),
-            "round 1 · leaf_respond · critical (L2N1): no reply, deadline (no answer within 300 s)",
+            "round 1 · own answers · critical (L2N1): no reply, deadline (no answer within 300 s)",
         ),
         (
             CallFailed(key=KEY, agent="L2N1", failure=FailureKind.BUDGET),
-            "round 1 · leaf_respond · critical (L2N1): refused by a limit (budget)",
+            "round 1 · own answers · critical (L2N1): refused by a limit (budget)",
         ),
         (
             CheckRecorded(index=2, check=Check(met=False, kind="jaccard", score=0.41, threshold=0.85)),
@@ -93,11 +93,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         ),
         (
             CheckRecorded(index=2, check=Check(met=True, kind="all", detail="both met")),
-            "check after round 2: met",
+            "check after round 2: both met",
         ),
         (
             CallLost(key=KEY, agent="L2N1"),
-            "round 1 · leaf_respond · critical (L2N1): was in flight at the end of the last process",
+            "round 1 · own answers · critical (L2N1): was in flight at the end of the last process",
         ),
     ],
 )

@@ -38,20 +38,18 @@ def test_run_prints_report_on_stdout_and_progress_on_stderr(cli: Cli, town: Town
     size = "replies up to 4,096 tokens, plus up to 4,096 for thinking"
     assert first == f"emergence with {MODEL} · 4 agents · full prompts · {size} · 15 calls estimated · costs nothing"
     assert second == f"emergence {session} begins"
-    assert "round 1 · leaf_respond · critical (L2N3) 0.0 s, 20 tokens" in progress
+    assert "round 1 · own answers · critical (L2N3) 0.0 s, 20 tokens" in progress
     assert any(line.startswith("check after round 2: declared ") for line in progress)
     assert len(progress) == 15 + 1
     out = result.stdout
-    assert out.startswith(
-        "**Stopped: reached the limit of 2 rounds before it converged (exhausted_steps)**\n\n## Answer\n"
-    )
+    assert out.startswith("**Stopped: reached the limit of 2 rounds before it converged**\n\n## Answer\n")
     assert "L1N1 thinks of round-2/observe/L1N1" in out
     assert "Nobody counted who comes on a Tuesday." in out
     assert f"`consilience show {session} --view figures`" in out
     assert f"`consilience replay {session}`" in out
     assert "15 calls · " in out.splitlines()[-3]
     assert "Calls: 15 of 15 estimated" in cli("show", session, "--view", "figures").stdout
-    assert "All 4 agents share the model ollama:scripted" in out
+    assert "All 4 agents run on ollama:scripted, so they are not four independent voices." in out
 
 
 def test_report_sections_are_printed_in_order(cli: Cli, town: Town) -> None:
@@ -101,7 +99,7 @@ def test_out_writes_the_report_files(cli: Cli, town: Town, here: Path) -> None:
     assert "`reports/first/report.html`" in result.stdout
     page = (directory / "report.html").read_text()
     assert page.startswith("<!doctype html>")
-    assert "in program order, by phase" in page, "the transcript is there too"
+    assert "by phase, each with what its agent had read" in page, "the transcript is there too"
     EmergenceReport.model_validate_json((directory / "report.json").read_text())
     assert (directory / "report.md").read_text().startswith(f"# {TASK}\n")
     assert json.loads((directory / "mca_report.json").read_text())["summary_metrics"]["total_llm_calls"] == 15
@@ -250,7 +248,7 @@ def test_exhausted_budget_still_ends_in_an_answer(cli: Cli, town: Town) -> None:
     result = cli("emergence", TASK, *QUICK, "--max-calls", "4")
     assert result.exit_code == 0
     assert result.stdout.startswith(
-        "**Stopped: reached the limit of 4 calls (exhausted_budget) · no agent read the texts of its siblings · "
+        "**Stopped: reached the limit of 4 calls · no agent read the texts of its siblings · "
         "3 calls refused by a limit (budget)**"
     )
     assert len(town.requests) <= 4
@@ -271,7 +269,7 @@ def test_run_without_quorum_fails(cli: Cli, town: Town) -> None:
     town.reply = lambda request: Rejected("no") if request.agent in ("L2N1", "L2N2") else whole(request)
     result = cli("emergence", TASK, *QUICK)
     assert result.exit_code == 1
-    assert result.stdout.startswith("**Stopped: too few agents replied (failed)")
+    assert result.stdout.startswith("**Stopped: too few agents replied")
     replies = result.stdout.partition("## Replies before the end")[2]
     assert "(L2N3)**: " in replies, "what was paid for is shown"
     assert cli("emergence", TASK, *QUICK, "--quorum", "0.3").exit_code == 0
@@ -426,7 +424,7 @@ def test_every_limit_ends_in_a_report_with_its_reason(cli: Cli, town: Town, limi
     report = EmergenceReport.model_validate_json(result.stdout)
     assert report.stop_reason.value == reason
     assert result.exit_code == (0 if report.answer is not None and report.quorum_met else 3)
-    assert f"({reason})" in cli("show", "last").stdout
+    assert "Stopped: reached the limit o" in cli("show", "last").stdout
     assert json.loads(cli("show", "last", "--json").stdout)["stop_reason"] == reason
 
 
@@ -452,13 +450,8 @@ def test_cut_answer_is_marked_and_not_converged(cli: Cli, town: Town) -> None:
     arguments = ("emergence", TASK, "--model", MODEL, "--max-rounds", "2")
     result = cli(*arguments, "--require", "converged")
     assert result.exit_code == 4
-    assert result.stdout.startswith(
-        "**Stopped: the run does not count as converged (inconclusive) · the answer was cut"
-    )
-    assert (
-        "*Incomplete: this text was cut off at the token limit; raise --reply-tokens.*\n\nYes, since the stalls"
-        in result.stdout
-    )
+    assert result.stdout.startswith("**Stopped: the run does not count as converged · the answer was cut")
+    assert "*Incomplete: this text was cut off at the token limit.*\n\nYes, since the stalls" in result.stdout
     assert "It stopped inconclusive; converged was required." in result.stderr
     output = json.loads(cli(*arguments, "--json").stdout)
     assert (output["answer_cut"], output["confidence"]["level"]) == (True, None)

@@ -110,7 +110,7 @@ def test_show_of_an_unfinished_session_prints_progress(cli: Cli, broken_off: str
     assert "6 of 15 estimated calls done" in result.stdout
     assert "`round-1/observe/L1N1`" in result.stdout
     assert (
-        "- round 1 · lateral · **critical (L2N3)**: L2N3 thinks of round-1/lateral/L2N3. The answer is yes."
+        "- round 1 · replies to one another · **critical (L2N3)**: L2N3 thinks of round-1/lateral/L2N3. The answer is yes."
         in result.stdout
     )
     assert f"`consilience resume {broken_off}`" in result.stdout
@@ -161,7 +161,7 @@ def test_resume_makes_only_missing_calls(cli: Cli, town: Town, broken_off: str, 
     assert result.exit_code == 0
     assert result.stderr.startswith(f"Resuming {broken_off}: 6 calls recorded, not paid for again; 1 in flight")
     assert len(town.requests) == 9
-    assert "round 1 · observe · integrator (L1N1)" in result.stderr
+    assert "round 1 · synthesis · integrator (L1N1)" in result.stderr
     assert "Lost calls: 1 in flight when a process ended, possibly charged." in result.stdout
     assert (here / "reports" / "report.json").exists()
 

@@ -105,7 +105,7 @@ def lines(blocks: tuple[Block, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
 def brief_lines(report: DebateReport) -> list[tuple[str, tuple[str, ...]]]:
     shown = report.presentation()
     sections = [section.blocks for section in shown.sections if section.name != "transcript"]
-    return [line for blocks in (shown.above_answer, *sections) for line in lines(blocks)]
+    return [line for blocks in (shown.above_answer, shown.below_answer, *sections) for line in lines(blocks)]
 
 
 @pytest.mark.parametrize("changes", [None, RICH], ids=["plain", "rich"])

@@ -279,7 +279,7 @@ def test_task_without_a_dispute_ends_inconclusive_after_one_call() -> None:
 def test_failed_framing_is_not_reported_as_silence_of_the_agents() -> None:
     report = debate(model=ScriptedModel(lambda request: "no JSON"))
     assert report.stop_reason is StopReason.FAILED
-    assert "Stopped: nothing could be concluded (failed) · 1 call failed (malformed)" in report.markdown()
+    assert "Stopped: nothing could be concluded · 1 call failed (malformed)" in report.markdown()
 
 
 def opening_sides(**sides: str) -> Debaters:

@@ -9,11 +9,11 @@ from rich.console import Console
 
 import consilience
 from consilience.cli.display import RunProgress
-from consilience.cli.event_lines import event_line
 from consilience.domain.events import AnyEvent, CallCompleted, Noted, SessionStarted
 from consilience.domain.report import UnfinishedSession
 from consilience.journal.sqlite import SqliteStore
 from consilience.protocols.debate import Debate, DebateReport
+from consilience.reporting.event_lines import event_line
 from consilience.reporting.partial_report import partial_markdown
 from consilience.reporting.record import SessionRecord
 from consilience.reporting.session_state import fold_events
@@ -105,7 +105,7 @@ async def test_lines_of_calls_name_their_agent_once(store: SqliteStore) -> None:
     events = await recorded(store)
     state = fold_events(events)
     lines = [event_line(event, state) for event in events if isinstance(event, CallCompleted)]
-    turns = [line for line in lines if line.startswith("turn · ")]
+    turns = [line for line in lines if line.startswith("message · ")]
     assert turns
     assert all(line.count("D1") + line.count("D2") + line.count("D3") == 1 for line in turns), turns[0]
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import consilience
-from consilience.coordination import ClaimLost, Workspace, claim_next, fail, submit, withdraw
+from consilience.coordination import ClaimLost, Workspace, claim_next, fail, submit, sweep, withdraw
 from consilience.coordination.waiting import TimeoutStrategy
 from consilience.domain.errors import SessionWaiting, SettingsError, WorkspaceError
-from consilience.domain.events import CallAwaited, CallFailed, SessionParked, canonical_digest
+from consilience.domain.events import CallAwaited, CallCompleted, CallFailed, SessionParked, canonical_digest
 from consilience.domain.outcome import FailureKind, Limits, StopReason
 from consilience.engine import external
 from consilience.engine.activity import Activity
@@ -107,6 +107,29 @@ async def test_call_to_an_outside_seat_posts_a_ticket_with_prompt_and_documents(
     shown = read_record(store, "s")
     assert f"Tickets of outside agents: `{ticket.id}` for `say/A2`." in partial_markdown(shown)
     assert partial_json(shown)["tickets"] == {"say/A2": ticket.id}
+
+
+async def test_ticket_for_a_person_does_not_expire(store: SqliteStore, workspace: Workspace) -> None:
+    anna = {**seats(workspace), "A2": f"workspace:{workspace.path}#human:anna"}
+    options = Options(patience=0)
+    with pytest.raises(SessionWaiting):
+        await runner.start(TASK, OutsideAgent(), models=anna, store=store, session="s", options=options)
+    (ticket,) = workspace.tickets()
+    assert ticket.assigned_to == "human:anna"
+    assert f"{ticket.id} --agent anna" in ticket.instructions
+    assert claim_next(workspace, "ben") is None
+    claimed = claim_next(workspace, "anna")
+    assert claimed is not None
+    assert claimed.expires_at is None
+    sweep(workspace, now=time.time() + 1e6)
+    submit(workspace, claimed, "In June.")
+    report = await runner.resume("s", models=anna, store=store, options=options)
+    assert any("In June." in store.text(e.text) for e in store.read("s") if isinstance(e, CallCompleted))
+    assert [agent.person for agent in report.agents] == ["", "anna", ""]
+    with pytest.raises(WorkspaceError, match="invalid name of an agent"):
+        await runner.start(
+            TASK, OutsideAgent(), models={**anna, "A2": f"workspace:{workspace.path}#other:anna"}, store=store
+        )
 
 
 async def test_outside_answer_submitted_while_parked_is_collected_on_resume(

@@ -79,7 +79,7 @@ async def test_service_seats_get_models_last_and_count_in_no_agent_total(store: 
     assert report.replied == 3
     assert [dissent.agent for dissent in report.dissent] == ["A1", "A2", "A3"]
     assert [(shared.model, shared.agents) for shared in report.independence.shared] == [("a", ("A1", "A3"))]
-    assert "2 of 3 agents share the model a" in markdown(report)
+    assert "2 of the 3 agents run on a, so they are not two independent voices." in markdown(report)
     assert (await runner.replay("s", store=store)).digest() == report.digest()
 
 

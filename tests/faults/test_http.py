@@ -82,7 +82,7 @@ async def test_failed_seat_is_reported_with_its_reason(bad: Bad, monkeypatch: py
         again = bad.requests - 1
         unreadable = bad.kind is FailureKind.MALFORMED
         assert (spent.retries, spent.repairs) == ((0, again) if unreadable else (again, 0))
-        assert "no usable reply since round 1 · leaf_respond" in markdown(report)
+        assert "no usable reply since round 1 · own answers" in markdown(report)
     everything = report.model_dump_json() + markdown(report) + "".join(e.model_dump_json() for e in ended)
     assert KEY not in everything
     store.close()

@@ -228,7 +228,7 @@ CASES = [
         Emergence(max_rounds=1),
         nothing,
         STEPS,
-        "reached the limit of 1 round (exhausted_steps)",
+        "reached the limit of 1 round",
     ),
     # broadcast
     case(
@@ -467,14 +467,14 @@ CASES = [
         Vote(votes=3, answer_pattern="yes|no"),
         lambda r: "Florp.",
         INCONCLUSIVE,
-        "no position was found (inconclusive) · no answer matched the answer pattern",
+        "no position was found · no answer matched the answer pattern",
     ),
     case(
         "vote, one answer without a match",
         Vote(votes=4, answer_pattern="yes|no"),
         lambda r: "Florp." if r.agent == "V1" else None,
         SETTLED,
-        "finished, but 1 of 4 answers did not match the answer pattern (settled)",
+        "Finished, but 1 of 4 answers did not match the answer pattern",
         level=0.75,
     ),
     case(
@@ -482,7 +482,7 @@ CASES = [
         Vote(votes=4, answer_pattern="yes|no"),
         fails("answer/V1", "answer/V2"),
         SETTLED,
-        "finished, but without a majority: 2 of 4 votes for Yes (settled) · 2 of 4 agents",
+        "Finished, but without a majority: 2 of 4 votes for Yes · 2 of 4 agents",
         level=0.5,
     ),
     case(
@@ -490,7 +490,7 @@ CASES = [
         Vote(votes=5, answer_pattern="[ABC]"),
         lambda r: {"V1": "B", "V2": "C", "V3": "None of them."}.get(r.agent, "A"),
         SETTLED,
-        "finished, but without a majority: 2 of 5 votes for A; 1 of 5 answers did not match the answer pattern (settled)",
+        "Finished, but without a majority: 2 of 5 votes for A; 1 of 5 answers did not match the answer pattern",
         level=0.4,
     ),
     case(

@@ -426,8 +426,10 @@ async def test_quoted_flags_are_capped_with_critical_flags_first() -> None:
     report, record = await recorded(protocol, agents(flags, 8))
     most = max(len([q for q in r.quoted if "/flag-" in q.message]) for r in record.readings.values())
     assert most == 12
-    assert any(w.startswith("flags beyond the 2 that a reply may raise, left out: ") for w in report.warnings)
-    assert any(w.startswith("flags beyond the 12 that a prompt may quote") for w in report.warnings)
+    assert any(
+        w.startswith("left out: ") and w.endswith(" beyond the 2 that a reply may raise") for w in report.warnings
+    )
+    assert any(w.endswith("beyond the 12 that a prompt may quote") for w in report.warnings)
     quoted = [q.message for q in record.readings["synthesize/L1N1"].quoted if "/flag-" in q.message]
     tags = {flag.id: flag.tag for flag in report.flags}
     assert {tags[id] for id in quoted} == {"resource_request"}, "critical ones first"

@@ -105,7 +105,7 @@ async def test_split_into_fewer_parts_than_children_leaves_the_others_idle() -> 
 async def test_split_into_more_parts_than_children_drops_and_counts_the_rest() -> None:
     report, _, _ = await go(Decompose(children=2), ScriptedModel(splitting(9)))
     assert [part.title for part in report.parts] == ["L1N1's 1", "L1N1's 2"]
-    assert "parts beyond the number of agents, left out: 7" in report.warnings
+    assert "left out: 7 parts beyond the number of agents" in report.warnings
 
 
 @pytest.mark.parametrize("nothing", ["no idea", '{"parts": []}', '{"parts": [{"title": " "}]}', "{}"])
@@ -144,7 +144,7 @@ async def test_claims_name_results_and_an_answer_is_extracted() -> None:
     report, _, _ = await go(Decompose(children=2, answer_pattern="yes|says"), model)
     assert [claim.ids for claim in report.claims] == [("execute/L2N2",)]
     assert report.metrics["dropped_labels"] == 1
-    assert "references to texts that the agent was not shown, dropped: 1" in report.warnings
+    assert "left out: 1 reference to texts that the agent was not shown" in report.warnings
     assert report.position == "says"
 
 

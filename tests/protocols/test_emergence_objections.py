@@ -226,7 +226,7 @@ async def test_invalid_objections_are_dropped_before_the_cap_and_counted() -> No
     assert [o.text for o in report.objections] == [f"mistake {n} alone" for n in "wxy"]
     assert report.metrics["void_objections"] == 5
     assert any("left out: 5" in warning for warning in report.warnings)
-    assert any("beyond the maximum of a reply, left out: 1" in warning for warning in report.warnings)
+    assert any("left out: 1 objection beyond the maximum of a reply" in warning for warning in report.warnings)
 
 
 async def test_schema_of_the_root_has_a_conclusion_and_no_objections() -> None:

@@ -18,6 +18,7 @@ from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.reporting.export import as_html
+from consilience.reporting.formatting import describe_phase_of
 from consilience.reporting.html import fragment
 from consilience.reporting.markdown import headline, markdown
 from consilience.reporting.record import AnyReport, read_record
@@ -75,8 +76,7 @@ def test_incident_prevents_convergence_and_is_reported(case: Case) -> None:
     report, failed = go(case.protocol, case.spoil, case.limits)
     line = headline(report)
     assert report.stop_reason is case.stop
-    assert line.startswith("**Stopped: ")
-    assert f"({case.stop.value})" in line
+    assert line.startswith(("**Stopped: ", "**Finished"))
     for words in case.says:
         assert words in f"{line} · {report.degraded}".replace("\\", "")
     assert report.confidence.level == case.level
@@ -93,7 +93,7 @@ def test_incident_prevents_convergence_and_is_reported(case: Case) -> None:
 def test_headline_counts_failed_calls_without_naming_them() -> None:
     report, _ = go(Emergence(children=5, max_rounds=2), fails("round-2/l", agents=("L2N1", "L2N2", "L2N3")))
     assert headline(report).replace("\\", "") == (
-        "**Stopped: reached the limit of 2 rounds before it converged (exhausted_steps) · "
+        "**Stopped: reached the limit of 2 rounds before it converged · "
         "silent in round 2: L2N1, L2N2, L2N3 · "
         "only 2 of 5 specialists spoke in round 2 · "
         "6 calls failed (rejected)**"
@@ -170,8 +170,8 @@ def check_traced(report: Report) -> None:
     assert (report.degraded is None) == (not report.failed_calls)
     for call in report.failed_calls:
         assert call.phase is not None
-        where = f"{call.phase[0]} {call.phase[1]}"
-        assert f"{where} " in (report.degraded or "")
+        where = describe_phase_of(call.key, call.phase, report.labels)
+        assert f"{call.phase[0]} {call.phase[1]} " in (report.degraded or "")
         assert call.agent in (report.degraded or "")
         assert f"({call.kind.value})" in (report.degraded or "")
         assert any(
@@ -196,7 +196,7 @@ def test_run_without_failures_has_a_headline_without_incidents(protocol: Protoco
     assert report.stop_reason is (StopReason.CONVERGED if converging else StopReason.SETTLED)
     assert required(report, report.stop_reason) == EXIT_OK
     assert (report.unmet, report.degraded, report.failed_calls, report.answer_cut) == ((), None, (), False)
-    assert headline(report).endswith(f"({report.stop_reason.value})**")
+    assert " · " not in headline(report).removesuffix("**")
 
 
 def test_cut_text_other_than_the_answer_does_not_prevent_convergence() -> None:
@@ -233,18 +233,18 @@ def test_silent_seat_prevents_convergence_above_the_threshold(protocol: Protocol
 
 
 LIMITS: Mapping[str, tuple[Limits, str]] = {
-    "calls": (Limits(calls=3), "reached the limit of 3 calls (exhausted_budget)"),
+    "calls": (Limits(calls=3), "reached the limit of 3 calls"),
     "tokens": (
         Limits(tokens=4_000),
-        "reached the limit of 4,000 tokens, with 150 used and too little left for another call (exhausted_budget)",
+        "reached the limit of 4,000 tokens, with 150 used and too little left for another call",
     ),
-    "cost": (Limits(money=0.02), "reached the limit of $0.02, with $0.14 used (exhausted_budget)"),
-    "time": (Limits(seconds=0), "reached the limit of 0 s (exhausted_time)"),
+    "cost": (Limits(money=0.02), "reached the limit of $0.02, with $0.14 used"),
+    "time": (Limits(seconds=0), "reached the limit of 0 s"),
     "calls of one agent": (
         Limits(agents={"L2N1": SpendingLimits(calls=1)}),
-        "reached the limit of 1 call for agent L2N1 (exhausted_budget)",
+        "reached the limit of 1 call for agent L2N1",
     ),
-    "steps": (Limits(steps=1), "reached the limit on steps after 1 round (exhausted_steps)"),
+    "steps": (Limits(steps=1), "reached the limit on steps after 1 round"),
 }
 
 

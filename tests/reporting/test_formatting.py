@@ -61,7 +61,7 @@ def test_a_limit_on_money_is_formatted_exactly(dollars: float, expected: str) ->
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
-        ("round-1/leaf_respond/L2N1", "round 1 · leaf_respond"),
+        ("round-1/leaf_respond/L2N1", "round 1 · leaf respond"),
         ("finalize/2", "finalize 2"),
         ("closing", "closing"),
         ("round-2/lateral/L2N1/step-3", "round 2 · lateral · L2N1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from xml.etree.ElementTree import Element
 
@@ -16,13 +17,17 @@ from consilience.domain.outcome import FailureKind, Limits
 from consilience.domain.topology import complete
 from consilience.journal.sqlite import SqliteStore
 from consilience.protocols.emergence import Emergence
-from consilience.reporting.formatting import printable, reply_text
-from consilience.reporting.html import html_of, page
+from consilience.reporting.formatting import demote_markdown, printable, reply_text
+from consilience.reporting.html import consecutive_headings, html_of, page
 from consilience.reporting.record import SessionRecord, read_record
 from consilience.testing import ScriptedModel
 from kit import runner
+from kit.cases import CASES, Case
 from kit.runner import fork
 from reporting.sessions import HOSTILE, by_hand, call, ran, saying
+
+TASK = "Should the market be daily?"
+SHOWN = [case for case in CASES if case.outside is None and case.tools is None]
 
 
 def parsed(written: str) -> Element:
@@ -34,7 +39,8 @@ def parsed(written: str) -> Element:
 async def test_verdict_and_dissent_precede_views_settings_and_transcript(store: SqliteStore) -> None:
     written = page(await ran(store))
     body = words(parsed(written)).partition("To the report")[2]
-    order = ["Stopped:", "Where they differed", "I object", "All figures", "Protocol", "in program order, by phase"]
+    order = ["Stopped:", "Where they differed", "I object", "All figures", "by phase", "max_rounds: 2"]
+    body = body[body.index("Forks") if "Forks" in body else body.index("Figures and settings") :]
     places = [body.find(text) for text in order]
     assert -1 not in places
     assert places == sorted(places)
@@ -110,14 +116,14 @@ def test_transcript_shows_text_usage_and_read_messages_of_every_call(recorded: S
         assert isinstance(recorded_call, CallCompleted)
         article = articles[f"call-{n}"]
         said = recorded.text(recorded_call.text)
-        assert printable(reply_text(said)) in words(article)
+        assert "".join(printable(reply_text(said)).split()) in "".join(words(article).split())
         assert [words(whole) for whole in article.iter("pre")] == ([said] if reply_text(said) != said else [])
         assert f"{recorded_call.tokens_in:,} tokens read, {recorded_call.tokens_out:,} written" in words(article)
-        linked = [words(articles[a.attrib["href"][1:]]) for a in article.iter("a")]
         quoted = recorded.readings[recorded_call.key].quoted
-        assert len(linked) == len(quoted)
-        for link, read in zip(linked, quoted, strict=True):
-            assert read.message in link
+        for link, read in zip(article.iter("a"), quoted, strict=True):
+            author = recorded.names[recorded.authors[read.message]]
+            assert author in words(link)
+            assert author in words(articles[link.attrib["href"][1:]])
 
 
 async def test_agent_html_is_escaped(store: SqliteStore) -> None:
@@ -127,9 +133,9 @@ async def test_agent_html_is_escaped(store: SqliteStore) -> None:
     root = parsed(page(record))
     assert_inert(root)
     assert_links_resolve(root)
-    texts = [words(e) for article in root.iter("article") for e in article.iter("div")]
+    texts = [words(e) for article in root.iter("article") for e in article.iter("div") if e.get("class") == "words"]
     assert len(texts) == len(record.calls) + sum(isinstance(e, MessagePublished) for e in record.events)
-    assert sum("<script>alert(1)</script></style>]]> &amp; <img" in text for text in texts) == len(texts)
+    assert sum("<script>alert(1)</script></style>]]> & <img" in text for text in texts) == len(texts)
     answer = words(by_id(root, "report"))
     assert "<script>alert(1)</script>" in answer
     assert "![pixel](https://evil.example/p.png) [press](javascript:alert(3))" in answer
@@ -145,10 +151,10 @@ async def test_page_contains_task_settings_and_documents(store: SqliteStore) -> 
         seed=7, limits=Limits(calls=9),
     )  # fmt: skip
     root = parsed(page(read_record(store, "s")))
-    assert task in words(by_id(root, "task"))
-    assert "max_rounds: 1" in words(by_id(root, "task"))
-    assert "seed: 7" in words(by_id(root, "task"))
-    assert "limit on calls: 9" in words(by_id(root, "task"))
+    assert task in words(next(root.iter("header")))
+    assert "max_rounds: 1" in words(by_id(root, "settings"))
+    assert "seed: 7" in words(by_id(root, "settings"))
+    assert "limit on calls: 9" in words(by_id(root, "settings"))
     assert words(by_id(root, "document-1")) == "Document S1 minutesline one\nline </pre> two"
     links = [a.attrib["href"] for a in by_id(root, "call-1").iter("a")]
     assert links == ["#document-1", "#document-2"]
@@ -159,7 +165,7 @@ async def test_page_contains_task_settings_and_documents(store: SqliteStore) -> 
 def test_missing_reference_is_named_without_a_link() -> None:
     root = parsed(page(by_hand(complete(1), [call("talk-1/A1", "x", "0", "q:A:lost/A1", "s:S9")])))
     assert_links_resolve(root)
-    assert "had read A: lost/A1, document: S9" in words(by_id(root, "call-1"))
+    assert "had read A: lost/A1; S9" in words(by_id(root, "call-1"))
 
 
 def test_transcript_is_in_program_order() -> None:
@@ -209,6 +215,54 @@ def test_heading_levels_are_consecutive(recorded: SessionRecord) -> None:
         assert all(below <= above + 1 for above, below in pairwise(levels)), levels
 
 
+def test_head_has_the_whole_question_date_protocol_and_contents() -> None:
+    task = f"{'Two jobs failed silently. ' * 12}Move, or stay?"
+    record = replace(by_hand(complete(1), [call("talk-1/A1", "x", "0")], task=task), created=0.0)
+    for asked in (task, f"{task}\n\n{'More. ' * 200}"):
+        (header,) = parsed(page(replace(record, text=lambda id, asked=asked: asked))).iter("header")
+        assert asked in words(header)
+        assert "1 January 1970, 00:00 UTC · seance · 1 agent" in words(header)
+        assert "#transcript" in {a.attrib["href"] for a in header.iter("a")}
+
+
+def test_answer_that_stands_precedes_how_the_run_ended(recorded: SessionRecord) -> None:
+    written = words(by_id(parsed(page(recorded)), "report"))
+    assert recorded.report is not None
+    assert written.index(str(recorded.report.answer)) < written.index("Stopped:") < written.index("Basis")
+
+
+async def test_answer_whose_basis_failed_follows_how_the_run_ended(store: SqliteStore) -> None:
+    await runner.start(
+        TASK, Emergence(max_rounds=2), models=ScriptedModel(saying), store=store, session="s", limits=Limits(calls=4)
+    )
+    written = words(by_id(parsed(page(read_record(store, "s"))), "report"))
+    assert written.index("Stopped: reached the limit of 4 calls") < written.index("A limit cut in")
+
+
+def test_pictures_and_transcript_have_no_raw_markdown() -> None:
+    said = "## Verdict\n**Stay** for *now*; run `__init__` at 3 * 4 and a_b_c."
+    root = parsed(page(by_hand(complete(1), [call("talk-1/A1", said, "0")])))
+    (evolution,) = [element for element in root.iter("section") if element.get("id") == "evolution"]
+    for text in (words(evolution), words(by_id(root, "call-1"))):
+        assert "Stay for now; run __init__ at 3 * 4 and a_b_c." in " ".join(text.split())
+        assert not {"**", "##", "`"} & set(re.findall(r"\*\*|##|`", text))
+
+
+def test_view_that_only_says_that_there_is_nothing_is_left_out() -> None:
+    root = parsed(page(by_hand(complete(2), [call("talk-1/A1", "x", "0")])))
+    assert {"tree", "evolution"} <= {element.get("id") for element in root.iter("section")}
+    assert not {"convergence", "reads"} & {element.get("id") for element in root.iter("section")}
+    assert_links_resolve(root)
+
+
+def test_raw_names_of_phases_are_words_of_the_protocol(recorded: SessionRecord) -> None:
+    root = parsed(page(recorded))
+    headings = [words(h) for h in by_id(root, "transcript").iter("h3")]
+    assert headings[:2] == ["Round 1 · own answers", "Round 1 · replies to one another"]
+    visible = "".join(words(e) for article in root.iter("article") for e in article if e.tag != "details")
+    assert "leaf_respond" not in visible
+
+
 def test_page_lists_failed_calls_and_rejected_replies() -> None:
     rejected = ReplyRejected(key="talk-1/A1", agent="A1", text="<no json>", error="no JSON & no sense", place="0")
     failed = CallFailed(key="talk-1/A2", agent="A2", failure=FailureKind.DEADLINE, detail="300 s", place="1")
@@ -246,4 +300,40 @@ def test_lone_surrogate_does_not_break_the_page() -> None:
     written = page(by_hand(complete(1), [call("talk-1/A1", broken, "0")], task=broken, views={"A1": broken}))
     assert_inert(parsed(written))
     written.encode("utf-8")
-    assert '<div class="text">half  of it  \ufffd</div>' in written
+    assert "<p>half  of it  \ufffd</p>" in written
+
+
+@pytest.mark.parametrize("case", SHOWN, ids=lambda case: case.name)
+async def test_page_of_every_protocol_can_be_sent_to_others_and_read_by_everybody(
+    case: Case, store: SqliteStore
+) -> None:
+    """What axe checks and needs no browser; no command of an operator; links with names and ways back."""
+    await runner.start(
+        TASK, case.protocol, sources=case.sources, models=ScriptedModel(case.script), store=store, session="s"
+    )
+    record = read_record(store, "s")
+    assert record.report is not None
+    for written in (page(record), record.report.html()):
+        root = parsed(written)
+        assert_links_resolve(root)
+        assert all(element.get("tabindex") == "0" for element in root.iter("pre"))
+        assert all(words(head).strip() for head in root.iter("th"))
+        levels = [int(h.tag[1]) for h in root.iter() if re.fullmatch("h[1-6]", str(h.tag))]
+        assert all(below <= above + 1 for above, below in pairwise(levels)), levels
+        assert levels.count(1) == 1
+        assert not re.search(r"\bconsilience (replay|show|fork|resume|tell|sessions)\b", words(root))
+        for link in root.iter("a"):
+            name = link.get("aria-label") or words(link)
+            assert "/" not in name.split(":")[0] or " " in name, f"{name} is a key"
+        cited = {a.attrib["href"][1:] for a in by_id(root, "report").iter("a")}
+        ways_back = {a.attrib["href"] for article in root.iter("article") for a in article.iter("a")}
+        assert {f"#from-{anchor}" for anchor in cited if anchor.startswith(("call-", "message-"))} <= ways_back
+
+
+@pytest.mark.parametrize("answer", ["#### Deep\n\ntext\n\n## High\n\ntext\n\n#### Deep", "###### Deepest"])
+def test_headings_of_an_answer_skip_no_level(answer: str) -> None:
+    written = consecutive_headings(
+        f"<h1>t</h1>{html_of('## Answer', down=0)}{html_of(demote_markdown(answer), down=0)}"
+    )
+    levels = [int(level) for level in re.findall("<h([1-6])>", written)]
+    assert all(below <= above + 1 for above, below in pairwise(levels)), levels

@@ -70,7 +70,7 @@ async def test_schema_1_session_without_the_protocol_has_common_sections(
     assert everything(again())["markdown"] == everything(record)["markdown"]
     register_report_finder(lambda name: None)
     bare = again()
-    assert list(views_of(bare)) == [*COMMON, "figures"]
+    assert list(views_of(bare)) == [*COMMON, "figures", "words"]
     assert bare.report is not None
     assert "## Answer" in markdown(bare.report, bare.presentation)
     assert "## Scores" not in markdown(bare.report, bare.presentation)
@@ -90,7 +90,7 @@ async def test_failing_presentation_keeps_the_report(tmp_path: Path, monkeypatch
     )
     assert report.answer
     assert "## Answer" in markdown(report)
-    assert "<h2>Answer</h2>" in as_html(read_record(store, "s"))
+    assert '<h2 id="part-answer">Answer</h2>' in as_html(read_record(store, "s"))
     store.close()
 
 

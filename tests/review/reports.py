@@ -6,8 +6,9 @@ from typing import Any
 
 from consilience.domain.agents import Agent
 from consilience.domain.outcome import Estimate, StopReason
-from consilience.domain.report import LedgerReport, MissingAgent, UsageTotals
+from consilience.domain.report import MissingAgent
 from consilience.domain.topology import Topology
+from consilience.domain.usage import LedgerReport, UsageTotals
 from consilience.protocols.review.findings import (
     BallotCast,
     DiffHunk,

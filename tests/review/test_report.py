@@ -197,7 +197,7 @@ def test_verdict_of_two_parts(ballots: list[tuple[str, str, int]], expected: str
 
 def test_vote_for_changes_without_a_finding_is_named() -> None:
     text = overall_vote(report_of(ballots=(cast("red", "approve"), cast("blue", "changes"))))
-    assert text.endswith("No finding is listed that supports the vote of blue.")
+    assert text.endswith("Blue voted for changes, but none of its findings is listed.")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from consilience.cli.errors import can_draw_over, notify
-from consilience.cli.event_lines import event_line, score_words
 from consilience.domain.agents import Agent
 from consilience.domain.events import (
     AnyEvent,
@@ -32,11 +31,11 @@ from consilience.domain.events import (
 from consilience.domain.report import UnfinishedSession, find_report
 from consilience.domain.sections import ProgressColumn
 from consilience.models.limiter import pauses
+from consilience.reporting.event_lines import event_line, score_words
 from consilience.reporting.formatting import (
     count,
     describe_agent,
     describe_output_tokens,
-    describe_place,
     duration,
     format_range,
     one_line,
@@ -338,7 +337,7 @@ class RunProgress:
         line = Text(self._title, style="bold", no_wrap=True, overflow="ellipsis")
         if self.loading:
             line.append(f" · {self.loading}", style="cyan")
-        elif places := list(dict.fromkeys(describe_place(key) for key in self.state.flying)):
+        elif places := list(dict.fromkeys(self.state.place(key) for key in self.state.flying)):
             line.append(f" · {' | '.join(places[:3])}", style="cyan")
         if paused := _pause_words():
             line.append(f" · {paused}", style="yellow")

@@ -1,4 +1,4 @@
-"""One line for each recorded event."""
+"""The events of a session as a list."""
 
 from __future__ import annotations
 
@@ -7,75 +7,15 @@ from collections.abc import Sequence
 
 from consilience.domain.events import (
     AnyEvent,
-    CallCompleted,
-    CallFailed,
-    CallLost,
-    CheckRecorded,
     Ended,
     Event,
     Noted,
-    ReplyRejected,
     SessionFinished,
 )
-from consilience.domain.report import find_report
 from consilience.engine.activity import phase_name
-from consilience.reporting.formatting import count, describe_place, duration, one_line, seat_labels
-from consilience.reporting.session_state import SessionState, call_seconds, fold_events
-
-
-def event_line(event: Event, state: SessionState) -> str:
-    """Return the end of a call, a check, a note or a lost call in words; empty for other events."""
-    names = seat_labels(state.agents)
-    match event:
-        case CallCompleted() | ReplyRejected() | CallFailed():
-            return _call_line(event, names.get(event.agent, event.agent), state.repairs)
-        case CheckRecorded():
-            step = find_report(state.started.protocol).step if state.started else "step"
-            return f"check after {step} {event.index}: {score_words(event) or one_line(event.check.detail, 120)}"
-        case Noted():
-            return _note_line(event, state)
-        case CallLost():
-            agent = names.get(event.agent, event.agent)
-            return f"{describe_place(event.key, event.agent)} · {agent}: was in flight at the end of the last process"
-    return ""
-
-
-def _note_line(event: Noted, state: SessionState) -> str:
-    """Return a note in its protocol's words; "" if its code cannot read it, since progress must not end a run."""
-    try:
-        return one_line(find_report(state.started.protocol).note_line(event), 160) if state.started else ""
-    except Exception:
-        return ""
-
-
-def _call_line(event: Ended, agent: str, max_repairs: int) -> str:
-    """Return `round 1 · leaf_respond · L2N1 (critical) 6.2 s, 143 tokens`."""
-    seconds = call_seconds(event)
-    opening = f"{describe_place(event.key, event.agent)} · {agent}" + (
-        f" {duration(seconds)}" if seconds is not None else ""
-    )
-    match event:
-        case CallCompleted():
-            thinking = f" and {event.tokens_thought:,} thinking" if event.tokens_thought else ""
-            tokens_written = count(event.tokens_out - event.tokens_thought, "token")
-            fallback = f", answered by {event.volatile.get('model')}" if event.volatile.get("fallback") else ""
-            return f"{opening}, {tokens_written}{thinking}{fallback}" + (", cut at the limit" if event.cut else "")
-        case ReplyRejected():
-            then = "asking again" if event.attempt <= max_repairs else "giving up"
-            return f"{opening}: the reply could not be used, {then} ({one_line(event.error, 120)})"
-        case CallFailed():
-            if event.unsent:
-                return f"{opening}: refused by a limit ({event.failure.value})"
-            return f"{opening}: no reply, {event.failure.value} ({one_line(event.detail, 200)})"
-
-
-def score_words(event: CheckRecorded) -> str:
-    """Return the score of a check with its threshold; empty if there is neither a score nor a pass."""
-    check = event.check
-    if check.score is None:
-        return "met" if check.met else ""
-    threshold_note = f", needed {check.threshold:g}" if check.threshold is not None else ""
-    return f"{check.kind} {check.score:.2f}{threshold_note}"
+from consilience.reporting.event_lines import event_line
+from consilience.reporting.formatting import duration, one_line
+from consilience.reporting.session_state import SessionState, fold_events
 
 
 def any_event_line(event: Event, state: SessionState) -> str:

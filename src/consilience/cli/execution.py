@@ -157,6 +157,7 @@ class RunExecution:
         screen = Display(progress, quiet=self.request.quiet)
         if self.prompter is not None:
             self.prompter.screen = screen
+            self.prompter.place = progress.state.place
         patience = None if self.prompter else PATIENCE_SECONDS
         options = replace(self.request.options, observer=screen.observe, patience=patience)
         leave = self.prompter.leave if self.prompter else lambda: False
@@ -299,6 +300,8 @@ class TerminalPrompter:
 
     def __init__(self, fd: int) -> None:
         self.screen: Display | None = None
+        self.place: Callable[[str], str] = describe_place
+        """Returns where a call stands, in words."""
         self._fd = fd
         self._turn = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -342,7 +345,8 @@ class TerminalPrompter:
 
     async def _ask(self, request: ModelRequest, name: str) -> str:
         addressee = f"{name} ({request.agent})" if name else request.agent
-        _print(f"\n=== {addressee} is asked: {describe_place(request.key)} ===\n\n{quotations_as_text(request.text)}\n")
+        text = quotations_as_text(request.for_person or request.text)
+        _print(f"\n=== {addressee} is asked: {self.place(request.key)} ===\n\n{text}\n")
         if request.schema is None or request.returns is None or not issubclass(request.returns, BaseModel):
             return await self._type_lines(
                 f"Your answer; end it with a line that contains a single dot; {LATER} leaves it for later:"

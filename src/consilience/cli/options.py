@@ -286,8 +286,8 @@ class FindingsRequest(DeliveryRequest):
     """The same of every command whose session may be of a protocol that reports findings."""
 
     fail_on: FailOn | None = option(
-        "Of a review: exit with 6 if a finding is at least this severe, or with reject if a reviewer rejects; also if a part was"
-        " not read.",
+        "Exit with 6 if a review has a finding this severe or worse, or with reject if a reviewer rejects; also if a part was not"
+        " read.",
         OUTPUT,
         "critical|major|minor|reject",
     )

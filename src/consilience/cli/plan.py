@@ -289,7 +289,8 @@ def _models_words(plan: RunPlan, why: str) -> str:
     """Return the models; why those were chosen that are not named for single agents, which follow."""
     shared = list(dict.fromkeys(agent.model for agent in plan.agents if agent.id not in plan.origins))
     note = f" ({why})" if why and shared else ""
-    return ", ".join(filter(None, (", ".join(shared) + note, *(name for name in plan.models if name not in shared))))
+    others = (name for name in plan.models if name not in shared and not is_person(name))
+    return ", ".join(filter(None, (", ".join(shared) + note, *others))) or "people only"
 
 
 def unspent_words(plan: RunPlan) -> str:

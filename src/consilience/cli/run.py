@@ -64,7 +64,8 @@ from consilience.domain.events import SessionStarted
 from consilience.domain.messages import FILE, Source
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.panels import Panel
-from consilience.domain.report import LedgerReport, Report, UsageTotals
+from consilience.domain.report import Report
+from consilience.domain.usage import LedgerReport, UsageTotals
 from consilience.engine.protocol import Protocol, check_phases, find_protocol, recorded_protocol, report_type
 from consilience.engine.seats import choose_detail, of_persona, seat_warnings
 from consilience.engine.templates import recorded_templates

@@ -310,9 +310,10 @@ def _answer(
 def answer_question(store: Store, session: str, key: str, text: str | None, *, by: str, as_json: bool) -> None:
     """Record an answer; without a text show the open questions. Raises `UserError` for an invalid answer."""
     from consilience.cli.inputs import read_text
-    from consilience.reporting.questions import pending_questions
+    from consilience.reporting.questions import named_question, pending_questions
 
     asked = {question.key: question for question in pending_questions(store.read(session), store.text, store.prompt)}
+    key = named_question(key, list(asked.values()))
     if key not in asked and (key or text is not None):
         choices = f"Open questions: {', '.join(asked)}." if asked else "There are none."
         raise UnknownName(f"session {session} has no open question {key!r}", do=choices)
@@ -339,13 +340,15 @@ def answer_question(store: Store, session: str, key: str, text: str | None, *, b
         )
         return
     replacing = ", replacing the earlier one" if asked[key].answered else ""
-    again = " (give --out, --require and the like again)"
-    notify(f"Recorded the answer to {key}{replacing}. {rest_note}Resume: {resume}{again}")
+    again = "(give --out, --require and the like again)"
+    notify(f"Recorded the answer to {key}{replacing}. {rest_note}Resume: {resume} {again}")
 
 
 def _show_questions(session: str, questions: list[Question], as_json: bool) -> None:
+    from consilience.reporting.questions import question_json, short_name
+
     if as_json or not questions:
-        rows = [_question_json(question) for question in questions]
+        rows = [question_json(question) for question in questions]
         print_result(rows, f"Session {session} has no open question.", as_json=as_json)
         return
     for question in questions:
@@ -354,27 +357,13 @@ def _show_questions(session: str, questions: list[Question], as_json: bool) -> N
         if question.form:
             print(f"The answer is a JSON object. {question.form.describe()}")
             if question.form.prose:
-                print(f"Plain text is taken as {question.form.prose}.")
+                print("Or simply write your answer as text.")
         if question.ticket:
             print(f"An outside agent is asked by ticket {question.ticket}; an answer given here withdraws the ticket.")
         if question.until is not None:
             until = datetime.fromtimestamp(question.until, UTC)
             print(f"Answer before {until:%Y-%m-%d %H:%M:%S} UTC; a session resumed later continues without an answer.")
-        print(f"Answer: consilience sessions answer {session} {question.key} TEXT\n")
-
-
-def _question_json(question: Question) -> dict[str, object]:
-    return {
-        "key": question.key,
-        "agent": question.agent,
-        "person": question.person,
-        "attempt": question.attempt,
-        "text": question.text,
-        "schema": question.form.schema if question.form else None,
-        "answered": question.answered,
-        "until": question.until,
-        "ticket": question.ticket,
-    }
+        print(f"Answer: consilience sessions answer {session} {short_name(question, questions)} TEXT\n")
 
 
 # --- follow-up

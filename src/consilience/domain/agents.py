@@ -42,10 +42,14 @@ class Agent(Frozen):
         return " ".join(self._introduction(self.perspective if perspective is None else perspective))
 
     @property
+    def is_person(self) -> bool:
+        """Whether a person is in the seat, here (`human`, `human:NAME`) or in a workspace (`workspace:DIR#human:NAME`)."""
+        return re.match(r"(?:workspace:.*#)?human(?::|$)", self.model, re.DOTALL) is not None
+
+    @property
     def person(self) -> str:
-        """The name of the person in the seat, if its model is `human:NAME`."""
-        kind, _, name = self.model.partition(":")
-        return name if kind == "human" else ""
+        """The name of the person in the seat, if it has one."""
+        return self.model.rpartition("human")[2].removeprefix(":") if self.is_person else ""
 
     def is_introduced_in(self, text: str) -> bool:
         """Return whether a text contains a part of the introduction."""
@@ -98,7 +102,7 @@ def list_ids(agents: Iterable[Agent]) -> str:
 
 
 def seat_names(agents: Iterable[Agent]) -> dict[str, str]:
-    """Return names for readers by id: the point of view, and the id: `analytical (L2N1)`.
+    """Return names for readers by id: the point of view or the person, and the id: `analytical (L2N1)`, `Anna (L2N2)`.
 
     An id in words precedes a role, `intro (author)`, and stands alone if both are equal.
     """
@@ -107,7 +111,9 @@ def seat_names(agents: Iterable[Agent]) -> dict[str, str]:
 
 def _seat_name(agent: Agent) -> str:
     view = point_of_view(agent)
+    if agent.is_person:
+        view = " ".join(agent.person.split()) or "a person"
     if view == agent.id:
         return agent.id
-    has_own_view = agent.voice and bool(agent.persona or agent.perspective)
+    has_own_view = agent.is_person or (agent.voice and bool(agent.persona or agent.perspective))
     return f"{view} ({agent.id})" if has_own_view or _NUMBERED.fullmatch(agent.id) else f"{agent.id} ({view})"

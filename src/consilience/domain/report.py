@@ -12,10 +12,11 @@ from typing import Any, ClassVar, Literal
 from consilience.domain.agents import Agent
 from consilience.domain.events import AnyEvent, Noted, SessionStarted
 from consilience.domain.messages import Quotation
-from consilience.domain.outcome import Check, Estimate, FailureKind, Limits, LimitUnit, StopReason
+from consilience.domain.outcome import Check, FailureKind, Limits, LimitUnit, StopReason
 from consilience.domain.positions import PositionChange
 from consilience.domain.sections import Presentation
 from consilience.domain.topology import Topology
+from consilience.domain.usage import LedgerReport
 from consilience.domain.validation import Frozen as Frozen
 
 
@@ -55,62 +56,6 @@ class StrangeLoop(Frozen):
     """None if the call failed."""
     domain: bool = False
     """Whether it followed the user's instructions for the last self-review."""
-
-
-class UsageTotals(Frozen):
-    """What a session used. Inherited, cached and lost calls are in no other field."""
-
-    calls: int = 0
-    """Calls that ended, including failed ones and each step of a tool agent."""
-    requests: int = 0
-    """Requests sent to models, including retries and repairs."""
-    retries: int = 0
-    """Requests repeated after a failure of the provider."""
-    repairs: int = 0
-    """Requests repeated because a reply was invalid or cut."""
-    fallbacks: int = 0
-    """Calls answered by an alternative model."""
-    lost: int = 0
-    """Calls in flight when a process ended. They may have been charged."""
-    timed_out: int = 0
-    """Calls ended by a time limit while a request was in flight. They may have been charged; their tokens and cost are unknown."""
-    inherited: int = 0
-    """Calls made by the session from which this one was forked."""
-    cached: int = 0
-    """Calls answered by a recorded reply to the same request."""
-    tokens_in: int = 0
-    tokens_out: int = 0
-    tokens_thought: int = 0
-    """The part of `tokens_out` spent on thinking."""
-    tokens_cached: int = 0
-    """The part of `tokens_in` that the provider had cached."""
-    estimated: int = 0
-    """Replies whose tokens are estimated, because the model reported none."""
-    cost: float | None = None
-    """US dollars; None if any price is unknown."""
-    known_cost: float = 0.0
-    """The part of the cost that is known, if `cost` is None."""
-    unpriced: int = 0
-    """Calls of unknown price."""
-    seconds: float = 0.0
-    """Time during which a process held the session."""
-
-
-class LedgerReport(Frozen):
-    """Estimated and actual usage."""
-
-    estimated: Estimate
-    actual: UsageTotals
-    reserve_drawn: bool = False
-    """Whether the reserve paid for the closing call."""
-    held_back: int = 0
-    """Calls of the limit that were reserved for the closing call and not needed."""
-    next_tokens: int = 0
-    """Max tokens of one further call and the closing call; a fork's limit must cover them. 0 in older sessions."""
-    next_cost: float = 0.0
-    """The same in US dollars, at known prices."""
-    next_thinking: int = 0
-    """The part of `next_tokens` for thinking."""
 
 
 class ConfidenceScore(Frozen):
@@ -165,6 +110,9 @@ class ReportLimit:
     value: float | None = None
     """Calls, tokens, US dollars or seconds; None in sessions recorded before reports had limits."""
 
+
+MAX_REPR_CHARS = 60
+"""Characters of the answer in the `repr` of a report."""
 
 ObjectionFate = Literal["yielded", "refuted", "stands", "unanswered"]
 """The outcome of an objection. `yielded`: the target changed its text. `refuted`: the target refuted it. `stands`: it was raised
@@ -304,6 +252,11 @@ def find_report(protocol: str) -> type[Report]:
     return (_report_finders[0](protocol) if _report_finders else None) or Report
 
 
+def labels_of(protocol: str, presentation: Presentation) -> Mapping[str, str]:
+    """Return the protocol's words for phases: those stored with the session, or for an older session those of its code."""
+    return presentation.labels or find_report(protocol).labels
+
+
 NOT_PRESENTED = "the protocol's sections and views are missing: "
 """Begins the warning in a report whose presentation failed."""
 
@@ -343,6 +296,13 @@ class Report(Frozen):
     asks_for_dissent: ClassVar[bool] = False
     """Whether the protocol asks its agents to object. Only then a report without dissent says that none was declared."""
 
+    labels: ClassVar[Mapping[str, str]] = {}
+    """Words for readers by the names of phases and of parts of keys: `own answers` for `leaf_respond`."""
+    glossary: ClassVar[Mapping[str, str]] = {}
+    """What the protocol's own words mean, for readers who have never seen a report of it."""
+    for_people: ClassVar[Mapping[str, str]] = {}
+    """For a person in a seat: under "" what stands in place of the instructions, and by parts of keys what stands in place of the
+    request. A call without an entry has its request; without any entry a person reads the prompt of a model."""
     exports: ClassVar[Mapping[str, str]] = {}
     """Further files of a report directory by name, each with the method that returns its content: text, or data for JSON."""
     formats: ClassVar[Mapping[str, str]] = {}
@@ -455,6 +415,11 @@ class Report(Frozen):
         return ()
 
     @classmethod
+    def asked_of_people(cls, key: str) -> str:
+        """Return what a person is asked in a call, in place of the request; empty if the protocol has no words for it."""
+        return next((cls.for_people[part] for part in key.split("/") if part in cls.for_people), "")
+
+    @classmethod
     def progress(cls, progress: UnfinishedSession) -> Presentation:
         """Return what the protocol adds to how an unfinished session is shown: a fold over its messages and notes."""
         return cls._presentation()
@@ -466,8 +431,25 @@ class Report(Frozen):
 
     @classmethod
     def _presentation(cls) -> Presentation:
-        steps = {"step": cls.step, "step_setting": cls.step_setting}
-        return Presentation(**steps, asides=tuple(sorted(cls.asides)), asks_for_dissent=cls.asks_for_dissent)
+        return Presentation(
+            step=cls.step,
+            step_setting=cls.step_setting,
+            asides=tuple(sorted(cls.asides)),
+            asks_for_dissent=cls.asks_for_dissent,
+            labels=dict(cls.labels),
+            glossary=dict(cls.glossary),
+        )
+
+    def __str__(self) -> str:
+        """The report as Markdown."""
+        return self.markdown() if _renderers else repr(self)
+
+    def __repr__(self) -> str:
+        """One line: type, session, stop reason, calls and the beginning of the answer."""
+        answer = " ".join((self.answer or "no answer").split())
+        excerpt = answer if len(answer) <= MAX_REPR_CHARS else f"{answer[: MAX_REPR_CHARS - 1]}…"
+        calls = self.ledger.actual.calls
+        return f"<{type(self).__name__} {self.session}: {self.stop_reason.value}, {calls} calls: {excerpt}>"
 
     def markdown(self) -> str:
         """Return the report as Markdown, as the command line prints it."""

@@ -22,7 +22,9 @@ Length = Annotated[float, Field(ge=0)]
 
 FIGURES = "figures"
 """Name of the folded section with all figures. A protocol replaces it by a section of this name."""
-COMMON_VIEWS = ("tree", "evolution", "convergence", "reads", FIGURES)
+WORDS = "words"
+"""Name of the folded section with the meanings of words."""
+COMMON_VIEWS = ("tree", "evolution", "convergence", "reads", FIGURES, WORDS)
 """Names of the views that every session has. A protocol's views have other names."""
 
 Tone = Literal["plain", "quiet", "bad", "wait", "frame"]
@@ -422,13 +424,19 @@ class Presentation(_Data):
     ending: str = ""
     """How the run stopped, in words; default by the stop reason."""
     above_answer: tuple[Block, ...] = ()
-    """Between the heading of the answer and the answer."""
+    """Between the heading of the answer and the answer: a verdict, and what takes the answer's basis away."""
+    below_answer: tuple[Block, ...] = ()
+    """Below the answer: what else a reader should know before relying on it."""
     sections: tuple[Section, ...] = ()
     figures: tuple[KeyFigure, ...] | None = None
     """Figures of this protocol; None: the report's metrics as they are."""
     views: tuple[View, ...] = ()
     names: dict[str, str] = {}
     """Names of agents by id where the protocol's own text names them otherwise than by role and id."""
+    labels: dict[str, str] = {}
+    """Words for readers by the names of phases and of parts of keys."""
+    glossary: dict[str, str] = {}
+    """What the protocol's own words mean."""
     calls: str = ""
     """What the calls were made for, `debate 36, tests 9`; shown beside their number."""
     can_tell: bool = False
@@ -450,7 +458,7 @@ class Presentation(_Data):
     @model_validator(mode="after")
     def _distinct_views(self) -> Self:
         """`show --view` finds views and folded sections by name."""
-        folded = [section.name for section in self.sections if section.folded and section.name != FIGURES]
+        folded = [section.name for section in self.sections if section.folded and section.name not in (FIGURES, WORDS)]
         names = [*folded, *(view.name for view in self.views)]
         for name in names:
             if not re.fullmatch("[A-Za-z0-9-]+", name):

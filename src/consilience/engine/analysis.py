@@ -133,10 +133,10 @@ def effective_voices(n: int, rho: float) -> float:
 
 
 def independence(agents: Sequence[Agent], rho: float | None = None) -> Independence:
-    """Return which agents share a model. `effective` is None if some do and ρ is unknown."""
+    """Return which agents share a model; people share none. `effective` is None if some do and ρ is unknown."""
     by_model: dict[str, list[str]] = {}
     for agent in agents:
-        by_model.setdefault(agent.model, []).append(agent.id)
+        by_model.setdefault(f"{agent.model} {agent.id}" if agent.is_person else agent.model, []).append(agent.id)
     shared_models = tuple(SharedModel(model=m, agents=tuple(ids)) for m, ids in by_model.items() if len(ids) > 1)
     if not shared_models:
         effective: float | None = float(len(agents))

@@ -31,6 +31,7 @@ from consilience.domain.events import (
 )
 from consilience.domain.messages import Message
 from consilience.domain.outcome import FailureKind
+from consilience.domain.report import find_report
 from consilience.engine.activity import Phase
 from consilience.engine.call_failures import failure_event, refusal_event, unreached
 from consilience.engine.ledger import CallBudget, TimeLeft
@@ -334,12 +335,22 @@ class Call(Generic[T]):
             shared=rendered.shared if state.estimate.max > 1 else (),
             digest=request_id,
             session=state.id,
+            for_person=self._for_person(rendered, attempt),
         )
         time_left = TimeLeft() if state.recorder.was_asked(ask.key, attempt) else self.budget.time_left()
         if steps is not None and isinstance(self.port, WorkerPort):
             return await await_within(time_left, run_worker(self.port.worker, request, steps), state.cancelled)
         answer = await await_within(time_left, self._answer(request), state.cancelled)
         return await self._arrival(answer, attempt, rendered, schema) if isinstance(answer, PendingAnswer) else answer
+
+    def _for_person(self, rendered: Rendered, attempt: int) -> str:
+        if not any(agent.is_person for agent in self.state.agents if agent.id == self.ask.agent):
+            return ""
+        report = find_report(self.state.protocol)
+        if not report.for_people:
+            return ""
+        asked = report.asked_of_people(self.ask.key)
+        return rendered.for_person(report.for_people.get("", ""), asked, corrected=attempt > 1)
 
     async def _answer(self, request: ModelRequest) -> Completion | PendingAnswer:
         answer = await self.port.collect(request.key, request.digest) if self.state.resumed else None

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from consilience.coordination import Ticket, Workspace, WorkspaceError, look, post, read_protocol, result, withdraw
 from consilience.coordination.files import check_id
-from consilience.coordination.records import MAX_TTL_SECONDS
+from consilience.coordination.records import HUMAN, MAX_TTL_SECONDS, assigned_agent
 from consilience.coordination.waiting import MAX_POLL_SECONDS, MIN_POLL_SECONDS
 from consilience.domain.errors import ProviderError, Refused, Rejected, SettingsError, Timeout, Unreachable
 from consilience.engine.ports import PendingAnswer
@@ -43,7 +43,10 @@ QUORUM = "quorum: "
 
 
 def open_seat(name: str) -> WorkspacePort:
-    """Return the port of `workspace:DIR[#NAME]`. Raises `SettingsError` for an invalid name, `WorkspaceError` for the directory."""
+    """Return the port of `workspace:DIR[#NAME]`, where NAME may be `human` or `human:PERSON`.
+
+    Raises `SettingsError` for an invalid name, `WorkspaceError` for the directory.
+    """
     check_chain(alternatives(name))
     directory, _, agent = name.strip().removeprefix(WORKSPACE_PREFIX).partition("#")
     make = f"consilience workspace new {shlex.quote(directory or 'DIR')}"
@@ -53,7 +56,7 @@ def open_seat(name: str) -> WorkspacePort:
             do=f"Write workspace:DIR or workspace:DIR#NAME. To make a workspace: {make}.",
         )
     if agent or name.strip().endswith("#"):
-        check_id(agent, "name of an agent")
+        check_id(agent.removeprefix(f"{HUMAN}:"), "name of an agent")
     path = Path(directory).expanduser()
     if not path.is_dir():
         raise WorkspaceError("there is no workspace", where=str(path.absolute()), do=f"Make it: {make}.")
@@ -161,7 +164,7 @@ class WorkspacePort:
             topic=f"{request.agent}: {request.key}",
             ttl_seconds=min(claims.seconds.get(request.agent, TTL_SECONDS) * self._timeout_multiplier, MAX_TTL_SECONDS),
             max_requeues=claims.max_requeues,
-            instructions=f"{with_schema(request.text, request.schema)}\n\n{self._how_to_answer(id)}",
+            instructions=f"{with_schema(request.for_person or request.text, request.schema)}\n\n{self._how_to_answer(id)}",
             data={
                 "session": request.session,
                 "key": request.key,
@@ -174,7 +177,7 @@ class WorkspacePort:
         command, directory = "consilience workspace", shlex.quote(str(self.workspace.path))
         return (
             "# How to answer\nClaim this ticket, unless you hold it already; the first line printed is the claim:\n"
-            f"{command} claim {directory} {ticket_id} --agent {self.agent or 'NAME'}\n"
+            f"{command} claim {directory} {ticket_id} --agent {assigned_agent(self.agent) or 'NAME'}\n"
             "Write the reply and nothing else to a file, and submit the file:\n"
             f"{command} submit {directory} FILE --claim CLAIM\n"
             "If the claim expires before, the ticket is offered to others again."

@@ -17,10 +17,9 @@ from consilience.domain.report import (
     NOT_INTRODUCED,
     REPLACED_WITHOUT_EFFECT,
     FailedCall,
-    LedgerReport,
     MissingAgent,
-    UsageTotals,
 )
+from consilience.domain.usage import LedgerReport, UsageTotals
 from consilience.engine.analysis import independence
 from consilience.engine.call_failures import NO_FURTHER_ATTEMPT
 from consilience.engine.sizes import MIN_FIT

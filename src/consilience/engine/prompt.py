@@ -143,6 +143,14 @@ class Rendered:
             self._user = "\n\n".join(self._texts)
         return self._user
 
+    def for_person(self, instructions: str, request: str, *, corrected: bool) -> str:
+        """Return the prompt with other instructions, and with `request`, if there is one, in place of the last block or of the one
+        before a correction."""
+        blocks = list(self.blocks)
+        if request:
+            blocks[-2 if corrected else -1] = request
+        return "\n\n".join(filter(None, [instructions, *map(_block_text, blocks)]))
+
     @property
     def digest(self) -> str:
         return hashlib.sha256("\x1e".join(self.digested).encode("utf-8", "surrogatepass")).hexdigest()

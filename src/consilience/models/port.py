@@ -41,6 +41,8 @@ class ModelRequest:
     """Lengths in characters of prefixes of `user` that other calls share, shortest first."""
     session: str = ""
     """Id of the session."""
+    for_person: str = ""
+    """The prompt in the words for a person, if one is in the seat."""
     digest: str = ""
     """Names this request of this session: the same if a resumed session repeats it."""
 

@@ -158,7 +158,7 @@ def report_files(report: Report, *, record: SessionRecord | None = None, stored:
             stored=stored,
             addition=replies_without_answer(record) if record is not None else "",
         ),
-        "report.html": page(record) if record is not None else report_page(report, stored=stored),
+        "report.html": page(record) if record is not None else report_page(report),
     }
     for name, method in {**REPORT_FILES, **report.exports}.items():
         export = getattr(report, method, None)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from consilience.domain.report import Report, UsageTotals
+from consilience.domain.report import Report
 from consilience.domain.sections import KeyFigure, Presentation
+from consilience.domain.usage import UsageTotals
 from consilience.reporting.formatting import (
     count,
     describe_cost,
@@ -19,7 +20,7 @@ from consilience.reporting.limits import describe_limits
 
 
 def key_figures(report: Report, presentation: Presentation) -> Iterator[KeyFigure]:
-    """Yield calls, tokens, money, time, limits, steps and confidence, then the protocol's figures or else the metrics."""
+    """Yield calls, tokens, money, time, limits, steps, stop reason, confidence, then the protocol's figures or else the metrics."""
     steps = (
         f"{report.steps}" if presentation.max_steps is None else f"{report.steps} of at most {presentation.max_steps}"
     )
@@ -30,6 +31,7 @@ def key_figures(report: Report, presentation: Presentation) -> Iterator[KeyFigur
     if limits := describe_limits(report.limits):
         yield KeyFigure(name="Limits", value=limits)
     yield KeyFigure(name=plural(presentation.step).capitalize(), value=steps)
+    yield KeyFigure(name="Stop reason", value=report.stop_reason.value)
     if report.confidence.level is not None:
         yield KeyFigure(name="Confidence", value=f"{percent(report.confidence.level)} ({report.confidence.kind})")
     if presentation.figures is not None:

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from html import escape
 from itertools import groupby
+from types import MappingProxyType
 
 from consilience.domain.agents import Agent, point_of_view, seat_names
 from consilience.domain.outcome import Estimate, StopReason
-from consilience.domain.report import UsageTotals
+from consilience.domain.usage import UsageTotals
 
 STOP_PHRASES: Mapping[StopReason, str] = {
     StopReason.CONVERGED: "the answer stopped changing",
@@ -140,10 +141,12 @@ def describe_agent(agent: Agent) -> str:
 
 
 def describe_agents(agents: Iterable[Agent]) -> str:
-    """Return `4 agents`, `4 agents and 2 service seats (moderator, crystallizer)`."""
+    """Return `4 agents`, `4 agents (people: Anna, Ben)`, `4 agents and 2 service seats (moderator, crystallizer)`."""
     agents = tuple(agents)
     service = [agent.id for agent in agents if not agent.voice]
     words = count(len(agents) - len(service), "agent")
+    if people := [agent.person or agent.id for agent in agents if agent.is_person]:
+        words += f" ({'person' if len(people) == 1 else 'people'}: {', '.join(people)})"
     return f"{words} and {count(len(service), 'service seat')} ({', '.join(service)})" if service else words
 
 
@@ -157,16 +160,42 @@ def describe_awaited(keys: Iterable[str], people: Mapping[str, str]) -> str:
     return ", ".join(f"{key} from {people[key]}" if key in people else key for key in keys)
 
 
-def describe_place(key: str, agent: str = "") -> str:
-    """Return the step and phase in a key: `round 2 · lateral` for `round-2/lateral/L2N1`, `finalize 1` for `finalize/1`.
+def describe_place(key: str, agent: str = "", labels: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the step and phase in a key: `round 2 · synthesis` for `round-2/observe/L1N1`, `self-review 1` for `finalize/1`.
 
-    `agent` is the id of the caller, which is named beside the place and is left out of it.
+    `agent` is the id of the caller, which is named beside the place and is left out of it. `labels` are those of the protocol.
     """
     parts = key.split("/")
     if len(parts) == 2 and parts[1].isdigit():
-        return f"{parts[0]} {parts[1]}"
+        return f"{describe_phase(parts[0], labels)} {parts[1]}"
     places = [part for part in parts[:-1] if part != agent] or parts[:1]
-    return " · ".join(re.sub(r"^([a-z]+)-(\d+)$", r"\1 \2", part) for part in places)
+    return " · ".join(
+        re.sub(r"^(.+)-(\d+)$", lambda m: f"{describe_phase(m[1], labels)} {m[2]}", part)
+        if _NUMBERED_PART.fullmatch(part)
+        else describe_phase(part, labels)
+        for part in places
+    )
+
+
+def describe_phase_of(key: str, phase: tuple[str, int], labels: Mapping[str, str]) -> str:
+    """Return the phase of a call with its step, `round 2 · synthesis`; without steps its number, if above 1."""
+    name, number = phase
+    step = key.partition("/")[0]
+    words = describe_phase(name, labels)
+    if _NUMBERED_PART.fullmatch(step):
+        return f"{describe_place(step, labels=labels)} · {words}"
+    return f"{words} {number}" if number > 1 else words
+
+
+_NUMBERED_PART = re.compile(r"[a-z_]+-\d+")
+
+
+def describe_phase(name: str, labels: Mapping[str, str]) -> str:
+    """Return the words of a protocol for a phase or a part of a key; that of a level of the tree (`lateral_L2`) names the level."""
+    kind, _, level = name.rpartition("_L")
+    if name not in labels and level.isdigit():
+        return f"{describe_phase(kind, labels)}, level {level}"
+    return labels.get(name, name.replace("_", " "))
 
 
 # --- texts of models
@@ -197,6 +226,23 @@ def _shown_as_written(match: re.Match[str]) -> str:
     if match[0].startswith("_"):
         return match[0].replace("_", r"\_")
     return r"\<" if match[0] == "<" else match[0]
+
+
+_MARKS = re.compile(
+    r"(`+)(?P<code>.+?)(?<!`)\1(?!`)"  # code is kept as it is, `__init__` too
+    r"|\*\*(?P<strong>\S|\S.*?\S)\*\*"
+    r"|(?<![\w*])\*(?P<emphasis>[^\s*]|[^\s*][^*\n]*?[^\s*])\*(?![\w*])"
+)
+
+
+def plain_text(text: str) -> str:
+    """Return an agent's Markdown without marks of headings, quotations, emphasis and code, for a place that renders none."""
+    lines = (re.sub(r"^\s{0,3}(#{1,6}|>)\s+", "", line) for line in text.split("\n") if not _FENCE.match(line))
+    return _MARKS.sub(_unmarked, "\n".join(lines))
+
+
+def _unmarked(match: re.Match[str]) -> str:
+    return match["code"] or _MARKS.sub(_unmarked, match["strong"] or match["emphasis"])
 
 
 def escape_markdown(text: str) -> str:

@@ -70,7 +70,9 @@ def chapter_heading(chapter: Chapter) -> str:
 
 
 def footer_markdown(document: ReportDocument) -> str:
-    return f"---\n\n{document.footer}" if document.footer else ""
+    """Return figures and commands: those that fit on a line with the figures follow them."""
+    parts = " · ".join(filter(None, (document.footer, document.commands)))
+    return f"---\n\n{parts}" if parts else ""
 
 
 def blocks_markdown(blocks: Sequence[Block | MarkdownBlock]) -> str:

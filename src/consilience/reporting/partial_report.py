@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected
+from consilience.reporting.event_lines import check_words
 from consilience.reporting.formatting import (
     count,
     describe_agents,
     describe_awaited,
     describe_output_tokens,
-    describe_place,
     duration,
     escape_markdown,
     format_range,
@@ -49,7 +49,7 @@ def partial_document(record: SessionRecord) -> ReportDocument:
         title=escape_markdown(one_line(record.text(started.task), MAX_TITLE_CHARS)),
         status=_status_line(record),
         chapters=tuple(chapters),
-        footer="" if record.holder else _next_step(record),
+        commands="" if record.holder else _next_step(record),
     )
 
 
@@ -144,10 +144,8 @@ def _progress(record: SessionRecord) -> Iterator[str]:
         yield f"Tickets of outside agents: {tickets}."
     if state.lost:
         yield f"Interrupted earlier, possibly charged: {count(len(state.lost), 'call')}."
-    if state.checks and state.checks[-1].check.score is not None:
-        check = state.checks[-1].check
-        threshold = f", needed {check.threshold:g}" if check.threshold is not None else ""
-        yield f"Last stability score: {check.score:.2f}{threshold}."
+    if state.checks and (words := check_words(state.checks[-1])):
+        yield f"Last check, after {record.presentation.step} {state.checks[-1].index}: {escape_markdown(words)}."
 
 
 def _questions(record: SessionRecord) -> Iterator[str]:
@@ -169,7 +167,7 @@ def _as_code(keys: Iterable[str]) -> str:
 
 def _call_line(call: Ended, record: SessionRecord) -> str:
     agent = escape_markdown(record.names.get(call.agent, call.agent))
-    opening = f"- {escape_markdown(describe_place(call.key, call.agent))} · **{agent}**"
+    opening = f"- {escape_markdown(record.place(call.key, call.agent))} · **{agent}**"
     match call:
         case CallCompleted():
             return f"{opening}: {escape_markdown(one_line(reply_text(record.text(call.text)), MAX_EXCERPT_CHARS))}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from consilience.domain.events import (
@@ -22,6 +22,7 @@ from consilience.domain.events import (
     SessionStarted,
 )
 from consilience.domain.messages import numbered_lines
+from consilience.domain.report import Report, find_report
 from consilience.reporting.formatting import printable, reply_text
 
 SchemaNode = Mapping[str, object]
@@ -232,8 +233,8 @@ def pending_questions(
     questions = []
     people = {agent.id: agent.person for agent in started.agents} if started is not None else {}
     for event in open_calls.values():
-        parts = prompt(event.prompt)
-        words = "\n\n".join(_part(part, started, text_ids, text) for part in parts)
+        parts = [_part(part, started, text_ids, text) for part in prompt(event.prompt)]
+        words = "\n\n".join(filter(None, _for_person(parts, event, started)))
         form = Form(json.loads(text(event.form)), event.prose) if event.form else None
         seconds = started.human_deadline if started is not None else None
         until = event.asked_at + seconds if seconds is not None and event.asked_at and not event.ticket else None
@@ -245,6 +246,34 @@ def pending_questions(
     return questions
 
 
+def named_question(name: str, questions: Sequence[Question]) -> str:
+    """Return the key of the only question with that key, to that agent or to the person of that name; else the name."""
+    asked = [q.key for q in questions if q.key == name] or [
+        q.key for q in questions if name.casefold() in (q.agent.casefold(), q.person.casefold()) and name
+    ]
+    return asked[0] if len(asked) == 1 else name
+
+
+def short_name(question: Question, questions: Sequence[Question]) -> str:
+    """Return the shortest name that means this question only: the person, the agent, or the key."""
+    names = (name for name in (question.person, question.agent) if name and " " not in name)
+    return next((name for name in names if named_question(name, questions) == question.key), question.key)
+
+
+def question_json(question: Question) -> dict[str, object]:
+    return {
+        "key": question.key,
+        "agent": question.agent,
+        "person": question.person,
+        "attempt": question.attempt,
+        "text": question.text,
+        "schema": question.form.schema if question.form else None,
+        "answered": question.answered,
+        "until": question.until,
+        "ticket": question.ticket,
+    }
+
+
 def quotations_as_text(sent: str) -> str:
     """Return a prompt with its quotations indented for a person."""
     return printable(_QUOTED.sub(lambda match: quotation(match[2], match[3]), sent))
@@ -252,6 +281,16 @@ def quotations_as_text(sent: str) -> str:
 
 def quotation(label: str, text: str) -> str:
     return f"{label}:\n{textwrap.indent(text, '  | ', lambda line: True)}"
+
+
+def _for_person(parts: Sequence[str], event: CallAwaited, started: SessionStarted | None) -> Sequence[str]:
+    """Return the parts of a prompt without what is for models: its instructions, and the request if there is one for people."""
+    report = find_report(started.protocol) if started else Report
+    if event.ticket or not report.for_people:
+        return parts
+    request = len(parts) - (2 if event.attempt > 1 else 1)
+    words = report.asked_of_people(event.key) or parts[request]
+    return [report.for_people.get("", ""), *parts[1:request], words, *parts[request + 1 :]]
 
 
 def _part(part: str, started: SessionStarted | None, text_ids: Mapping[str, str], text: Callable[[str], str]) -> str:

@@ -22,11 +22,11 @@ from consilience.domain.events import (
     place_key,
 )
 from consilience.domain.presenting import try_present, try_progress
-from consilience.domain.report import Report, UnfinishedSession, find_report
+from consilience.domain.report import Report, UnfinishedSession, find_report, labels_of
 from consilience.domain.sections import Presentation, stored_presentation
 from consilience.domain.topology import Topology
 from consilience.domain.validation import describe_invalid
-from consilience.reporting.formatting import escape_markdown, one_line, seat_labels
+from consilience.reporting.formatting import describe_place, escape_markdown, one_line, seat_labels
 from consilience.reporting.session_state import SessionState, fold_events, status_of
 
 LOGGER = logging.getLogger("consilience")
@@ -197,6 +197,16 @@ class SessionRecord:
     @cached_property
     def names(self) -> dict[str, str]:
         return seat_labels(self.state.agents) | self.presentation.names
+
+    @cached_property
+    def labels(self) -> Mapping[str, str]:
+        """The protocol's words for phases and parts of keys."""
+        started = self.state.started
+        return labels_of(started.protocol, self.presentation) if started else {}
+
+    def place(self, key: str, agent: str = "") -> str:
+        """Return the step and phase in a key of the session, in words."""
+        return describe_place(key, agent, self.labels)
 
     @cached_property
     def calls(self) -> list[Ended]:

@@ -9,8 +9,7 @@ line. Folded sections, such as all figures, open on demand in HTML and are views
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import get_args
@@ -18,8 +17,10 @@ from typing import get_args
 from consilience.domain.agents import voices
 from consilience.domain.outcome import FailureKind, StopReason
 from consilience.domain.positions import PositionChange
-from consilience.domain.report import FailedCall, Objection, ObjectionFate, Report
+from consilience.domain.report import FailedCall, Objection, ObjectionFate, Report, labels_of
 from consilience.domain.sections import (
+    FIGURES,
+    WORDS,
     AgentText,
     Block,
     Bullets,
@@ -45,12 +46,20 @@ from consilience.reporting.formatting import (
     seat_labels,
 )
 from consilience.reporting.limits import limit_words, use_words, way_on
+from consilience.reporting.trust import (
+    MAX_REASON_CHARS,
+    Names,
+    author_of,
+    authors,
+    cut_mark,
+    failed_items,
+    glossary_blocks,
+    has_one_voice,
+    trust_items,
+)
 
 MAX_TITLE_CHARS = 160
-MAX_REASON_CHARS = 200
 MAX_DEGRADED_CHARS = 400
-MAX_LISTED_QUOTATIONS = 5
-"""Quotations that were not found, listed in a report; its JSON has all of them."""
 
 HEADINGS: Mapping[ReportPart, str] = {
     "answer": "Answer",
@@ -63,9 +72,6 @@ HEADINGS: Mapping[ReportPart, str] = {
 
 FATES: tuple[ObjectionFate, ...] = ("stands", "unanswered", "refuted", "yielded")
 """The order in which objections are listed, open ones first."""
-
-Names = Mapping[str, str]
-"""Names of agents by id."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,11 @@ class ReportDocument:
     """Markdown on one line, set in bold."""
     chapters: tuple[Chapter, ...] = ()
     footer: str = ""
-    """Markdown below a rule: figures, and commands that lead on."""
+    """Markdown below a rule: figures."""
+    commands: str = ""
+    """Markdown for whoever ran the session: commands that lead on. Not on an HTML page, which is sent to others."""
+    answer_stands: bool = False
+    """Whether nothing takes the answer's basis away, so that a page may print it before the status."""
     folded: tuple[Section, ...] = ()
     """Sections that open on demand in HTML and are views elsewhere."""
 
@@ -105,21 +115,38 @@ def report_document(report: Report, presentation: Presentation, *, stored: bool 
     headings = HEADINGS if report.answer is not None else {**HEADINGS, "answer": "No answer"}
     parts = groupby((section for section in sections if not section.folded), lambda section: section.part)
     folded = tuple(section for section in sections if section.folded)
-    footer = escape_markdown(figures_line(report, presentation))
-    if stored and report.session:
-        figures, *others = [section.name for section in reversed(folded)]
-        others += [view.name for view in presentation.views]
-        footer += "" if report.stop_reason is StopReason.FAILED else f" · `consilience replay {report.session}`"
-        footer += f' · new fact: `consilience tell {report.session} "…"`' if presentation.can_tell else ""
-        footer += f" · more: `consilience show {report.session} --view {figures}`"
-        footer += f" · other views: {escape_markdown(', '.join(others))}" if others else ""
-        footer += f"\n\n{way}" if (way := way_on(report, presentation)) else ""
     return ReportDocument(
         title=escape_markdown(one_line(report.task, MAX_TITLE_CHARS)),
         status=escape_markdown(headline(report, presentation)),
         chapters=tuple(Chapter(headings[part], tuple(_part_blocks(part_sections))) for part, part_sections in parts),
-        footer=footer,
+        footer=escape_markdown(figures_line(report, presentation)),
+        commands=_commands(report, presentation, folded) if stored and report.session else "",
         folded=folded,
+        answer_stands=_answer_stands(report),
+    )
+
+
+def _commands(report: Report, presentation: Presentation, folded: Sequence[Section]) -> str:
+    words = [section.name for section in folded if section.name == WORDS]
+    others = [section.name for section in reversed(folded) if section.name not in (FIGURES, WORDS)]
+    others += [*(view.name for view in presentation.views), *words]
+    ways = (
+        "" if report.stop_reason is StopReason.FAILED else f"`consilience replay {report.session}`",
+        f'new fact: `consilience tell {report.session} "…"`' if presentation.can_tell else "",
+        f"more: `consilience show {report.session} --view {FIGURES}`",
+        f"other views: {escape_markdown(', '.join(others))}" if others else "",
+    )
+    return "\n\n".join(filter(None, (" · ".join(filter(None, ways)), way_on(report, presentation))))
+
+
+def _answer_stands(report: Report) -> bool:
+    """Whether enough agents replied, and the answer is whole and more than what existed when a limit cut in."""
+    return not (
+        report.answer is None
+        or report.answer_cut
+        or not report.quorum_met
+        or is_single_reply(report)
+        or report.stop_reason in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME, StopReason.FAILED)
     )
 
 
@@ -169,7 +196,8 @@ def headline(report: Report, presentation: Presentation) -> str:
     elif report.limit_reached:
         words += use_words(report, report.limit_reached)
     unmet = (one_line(reason, MAX_REASON_CHARS) for reason in report.unmet)
-    line = " · ".join((f"Stopped: {words} ({report.stop_reason.value})", *unmet))
+    opening = f"F{words[1:]}" if words.startswith("finished") else f"Stopped: {words}"
+    line = " · ".join((opening, *unmet))
     if report.degraded:
         line += f" · {_degraded(report, report.degraded)}"
         line += "" if report.quorum_met or report.stop_reason is StopReason.FAILED else f" · {_without_quorum(report)}"
@@ -217,11 +245,6 @@ def is_single_reply(report: Report) -> bool:
     return report.answer is not None and len(voices(report.agents)) > 1 and report.replied == 0
 
 
-def author_of(message: str, names: Names) -> str:
-    """Return the label of the author that a message id names; without one, the id."""
-    return next((names[part] for part in reversed(message.split("/")) if part in names), message)
-
-
 def _degraded(report: Report, degraded: str) -> str:
     """Return the description of a degraded run. Calls without a reply are counted if they are listed below."""
     others, calls, named = degraded.partition("no reply: ")
@@ -245,7 +268,7 @@ def _missing_replies(calls: Iterable[FailedCall]) -> Iterator[str]:
 
 
 def _common(report: Report, presentation: Presentation) -> Iterator[Section]:
-    names = seat_labels(report.agents) | presentation.names
+    names, labels = seat_labels(report.agents) | presentation.names, labels_of(report.protocol, presentation)
     yield Section(name="answer", part="answer", blocks=tuple(_answer(report, presentation)))
     yield Section(name="claims", part="basis", blocks=_list(_claims(report, names)))
     yield Section(name="dissent", part="differences", blocks=tuple(_differences(report, names, presentation)))
@@ -254,16 +277,21 @@ def _common(report: Report, presentation: Presentation) -> Iterator[Section]:
     yield Section(name="conditions", part="unknown", blocks=_list(_conditions(report, names)))
     missing = (
         Item(
-            text=f"{names.get(m.agent, m.agent)}: no usable reply since {describe_place(m.since, m.agent)}",
+            text=f"{names.get(m.agent, m.agent)}: no usable reply since {describe_place(m.since, m.agent, labels)}",
             note="" if any(call.agent == m.agent for call in report.failed_calls) else one_line(m.reason, 300),
         )
         for m in report.missing
     )
     yield Section(name="missing", part="trust", heading="Missing agents", blocks=_list(missing))
-    yield Section(name="failed", part="trust", heading="Calls without a reply", blocks=_list(_failed(report, names)))
-    yield Section(name="trust", part="trust", blocks=_list(_trust(report, names)))
+    yield Section(
+        name="failed", part="trust", heading="Calls without a reply", blocks=_list(failed_items(report, names, labels))
+    )
+    yield Section(name="trust", part="trust", blocks=_list(trust_items(report, names)))
     figures = KeyFigures(figures=tuple(key_figures(report, presentation)))
-    yield Section(name="figures", part="figures", heading="All figures", blocks=(figures,), folded=True)
+    yield Section(name=FIGURES, part="figures", heading="All figures", blocks=(figures,), folded=True)
+    yield Section(
+        name=WORDS, part="figures", heading="Words used here", blocks=glossary_blocks(report, presentation), folded=True
+    )
 
 
 def _list(items: Iterable[Item]) -> tuple[Block, ...]:
@@ -285,36 +313,20 @@ def _answer(report: Report, presentation: Presentation) -> Iterator[Block]:
         yield Paragraph(text="A limit cut in: the answer rests on what existed by then.", tone="remark")
     if report.answer_cut:
         yield Paragraph(
-            text="Incomplete: this text was cut off at the token limit; raise --reply-tokens.",
+            text="Incomplete: this text was cut off at the token limit.",
             tone="remark",
         )
     yield AgentText(text=report.answer or " ")
     if report.answer_cut:
         yield Paragraph(text="[cut off here]", tone="remark")
+    yield from presentation.below_answer
 
 
 def _claims(report: Report, names: Names) -> Iterator[Item]:
     for claim in report.claims:
         if claim.text.strip():
-            authors = _authors(report, claim.ids, names) or ("" if _has_one_voice(report) else "names no text")
-            yield Item(
-                text=claim.text, by=authors, note="† from memory, no document quoted" if claim.from_memory else ""
-            )
-
-
-def _authors(report: Report, ids: Iterable[str], names: Names) -> str:
-    """Return the authors of messages, once each, with a mark at those whose text was cut."""
-    return ", ".join(dict.fromkeys(f"{author_of(id, names)}{_cut_mark(report, id)}" for id in ids))
-
-
-def _cut_mark(report: Report, id: str) -> str:
-    """Return a mark for a message from a reply that was cut at its token limit."""
-    is_cut = any(id == key or id.startswith(f"{key}/") for key in report.cut_replies)
-    return " [its text was cut off]" if is_cut else ""
-
-
-def _has_one_voice(report: Report) -> bool:
-    return len(voices(report.agents)) == 1
+            by = authors(report, claim.ids, names) or ("" if has_one_voice(report) else "names no text")
+            yield Item(text=claim.text, by=by, note="† from memory, no document quoted" if claim.from_memory else "")
 
 
 # --- differences
@@ -327,7 +339,7 @@ def _differences(report: Report, names: Names, presentation: Presentation) -> It
         Item(
             text=f"“{dissent.text}”",
             by=names.get(dissent.agent, dissent.agent) + (f", for {dissent.position}" if dissent.position else ""),
-            note=_cut_mark(report, dissent.id or "").strip(),
+            note=cut_mark(report, dissent.id or "").strip(),
         )
         for dissent in report.dissent
         if dissent.id not in listed_ids
@@ -340,7 +352,7 @@ def _differences(report: Report, names: Names, presentation: Presentation) -> It
     if answered:
         yield Bullets(items=tuple(_objection_item(report, objection, names) for objection in _open_first(answered)))
     is_open = bool(items) or any(objection.is_open for objection in answered)
-    was_asked = report.answer is not None and not _has_one_voice(report) and not is_single_reply(report)
+    was_asked = report.answer is not None and not has_one_voice(report) and not is_single_reply(report)
     if presentation.asks_for_dissent and was_asked and not is_open:
         unheard = presentation.unheard
         words = "no objection is open" if answered else "none was declared"
@@ -371,7 +383,7 @@ def _objection_item(report: Report, objection: Objection, names: Names) -> Item:
         notes.append(f"Ruling: {ruling}" if ruling else "")
     return Item(
         lead=f"{lead}:",
-        text=f"{objection.text}{_cut_mark(report, objection.id)}",
+        text=f"{objection.text}{cut_mark(report, objection.id)}",
         by=" → ".join(names.get(id, id) for id in (objection.agent, objection.to) if id),
         note=" · ".join(filter(None, notes)),
     )
@@ -382,7 +394,7 @@ def _unanswered(report: Report, objection: Objection, names: Names) -> Item:
     addressee = f" to {names.get(objection.to, objection.to)}" if objection.to else ""
     unread_note = "" if objection.read else "; no agent read it"
     agent = names.get(objection.agent, objection.agent)
-    mark = _cut_mark(report, objection.id)
+    mark = cut_mark(report, objection.id)
     return Item(text=f"“{objection.text}”", note=f"objection of {agent}{addressee}, never answered{unread_note}{mark}")
 
 
@@ -405,83 +417,4 @@ def _conditions(report: Report, names: Names) -> Iterator[Item]:
         if against.text in printed_rulings:
             continue
         lead = "Also against:" if rank else "Strongest argument against:"
-        yield Item(lead=lead, text=against.text, by=_authors(report, against.ids, names))
-
-
-# --- trust
-
-
-def _failed(report: Report, names: Names) -> Iterator[Item]:
-    """Yield failed calls, grouped by phase and reason."""
-    agents: dict[tuple[str, str], Counter[str]] = {}
-    for call in report.failed_calls:
-        phase = f"{call.phase[0]} {call.phase[1]}" if call.phase else describe_place(call.key, call.agent)
-        reason = one_line(f"{call.kind.value}: {call.detail}".rstrip(": "), 300)
-        agents.setdefault((phase, reason), Counter())[names.get(call.agent, call.agent)] += 1
-    for (phase, reason), calls in agents.items():
-        callers = ", ".join(name if n == 1 else f"{name} ×{n}" for name, n in calls.items())
-        yield Item(text=f"{phase}: {callers}", note=reason)
-
-
-def _trust(report: Report, names: Names) -> Iterator[Item]:
-    for line in _independence(report):
-        yield Item(text=line)
-    yield from _prose(report, names)
-    yield from _quotations(report, names)
-    if memory := sum(claim.from_memory for claim in report.claims):
-        yield Item(text=f"Claims from the model's memory, marked †: {memory} of {len(report.claims)}.")
-    if report.facts is not None and report.facts.total:
-        kept = f"{report.facts.kept} of {report.facts.total}"
-        yield Item(text=f"Figures, names and quotations of the first drafts kept in the answer: {kept}.")
-    if report.replaced_prompts:
-        yield Item(text=f"Prompt templates replaced: {', '.join(report.replaced_prompts)}.")
-    yield from (Item(text=f"{_capitalised(warning)}.") for warning in report.warnings)
-
-
-def _prose(report: Report, names: Names) -> Iterator[Item]:
-    if prose := report.prose_replies:
-        of = f"{len(prose)} of {count(report.typed_replies, 'reply', 'replies')}"
-        yield Item(
-            text=f"Not in the requested form: {of}. Each was read as plain text; the other fields of its form are empty.",
-            by=_authors(report, prose, names) if len(prose) < report.typed_replies else "",
-        )
-
-
-def _capitalised(warning: str) -> str:
-    """Return a warning as a sentence. A name at its beginning, such as that of a file, stays as it is."""
-    first, *_ = warning.split(maxsplit=1) or [""]
-    return warning[:1].upper() + warning[1:] if first.isalpha() else warning
-
-
-def _quotations(report: Report, names: Names) -> Iterator[Item]:
-    if not report.quotations:
-        return
-    missed = [quotation for quotation in report.quotations if not quotation.verified]
-    verified = len(report.quotations) - len(missed)
-    yield Item(text=f"Quotations from the documents: {verified} verified, {len(missed)} not found where claimed.")
-    listed_quotations = dict.fromkeys((q.words, f"{q.source}:{q.line}", names.get(q.agent, q.agent)) for q in missed)
-    for words, place, agent in list(listed_quotations)[:MAX_LISTED_QUOTATIONS]:
-        yield Item(text=f"Not found: “{one_line(words, MAX_REASON_CHARS)}”", by=agent, note=f"claimed at {place}")
-    if len(listed_quotations) > MAX_LISTED_QUOTATIONS:
-        yield Item(text=f"Not found: {len(listed_quotations) - MAX_LISTED_QUOTATIONS} more, in the report's JSON.")
-
-
-def _independence(report: Report) -> Iterator[str]:
-    total = len(voices(report.agents))
-    for shared in report.independence.shared:
-        number = len(shared.agents)
-        everyone = "Both" if total == 2 else f"All {total}"
-        sharing = everyone if number == total else f"{number} of {total}"
-        yield f"{sharing} agents share the model {shared.model}: their agreement is weak evidence."
-    if total == 1:
-        yield "Single agent; no other agent reviewed the answer."
-    elif total and not report.independence.shared:
-        commands = sum(agent.model.startswith("exec:") for agent in voices(report.agents))
-        own = (
-            "model or command of its own; several commands may start one program"
-            if commands > 1
-            else "model of its own"
-        )
-        yield f"Each of the {total} agents has a {own}."
-    if report.independence.effective is not None and report.independence.shared:
-        yield f"They count as about {report.independence.effective:.1f} independent voices."
+        yield Item(lead=lead, text=against.text, by=authors(report, against.ids, names))

@@ -13,7 +13,6 @@ from consilience.domain.report import Report
 from consilience.domain.sections import Block, Diff, Paragraph, Subheading, Table
 from consilience.reporting.formatting import (
     count,
-    describe_place,
     duration,
     escape_markdown,
     money,
@@ -151,7 +150,7 @@ def _reply_lines(diff: SessionDiff) -> Iterator[str]:
     for record, keys in zip((diff.a, diff.b), diff.only, strict=True):
         if keys:
             replies = count(len(keys), "reply", "replies")
-            yield f"- {replies} only in `{record.session}`, from {escape_markdown(describe_place(keys[0]))} on"
+            yield f"- {replies} only in `{record.session}`, from {escape_markdown(record.place(keys[0]))} on"
     if diff.differing:
         key = diff.differing[0]
         yield f"- They diverge at `{key}`:"

@@ -25,6 +25,8 @@ from consilience.domain.events import (
     StepCompleted,
 )
 from consilience.domain.outcome import FailureKind
+from consilience.domain.report import find_report
+from consilience.reporting.formatting import describe_place
 
 
 @dataclass
@@ -60,6 +62,10 @@ class SessionState:
     @property
     def agents(self) -> tuple[Agent, ...]:
         return self.started.agents if self.started else ()
+
+    def place(self, key: str, agent: str = "") -> str:
+        """Return the step and phase in a key, in the words of the protocol."""
+        return describe_place(key, agent, find_report(self.started.protocol).labels if self.started else {})
 
     @property
     def repairs(self) -> int:

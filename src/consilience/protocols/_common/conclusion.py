@@ -18,6 +18,7 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols._common.answers import extract, extract_declared
+from consilience.protocols._common.presenting import plural
 
 MAX_AGAINST, MAX_CONDITIONS = 3, 5
 """Entries of one reply that a report keeps: positions decided against; conditions and unknowns each."""
@@ -273,7 +274,7 @@ def ballot_fields(result: BallotResult) -> dict[str, Any]:
 
 def warn_dropped_labels(session: Session) -> None:
     if session.dropped:
-        session.warn(f"references to texts that the agent was not shown, dropped: {session.dropped}")
+        session.warn(f"left out: {plural(session.dropped, 'reference')} to texts that the agent was not shown")
 
 
 def warn_failed_review(session: Session, run: TreeRun) -> None:

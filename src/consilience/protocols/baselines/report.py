@@ -57,6 +57,15 @@ class SelfReview(Frozen):
 class SoloReport(Report):
     """The report of `solo`."""
 
+    labels: ClassVar[Mapping[str, str]] = {
+        "critique": "review of the draft",
+        "rewrite": "revised draft",
+        "review": "review",
+    }
+    for_people: ClassVar[Mapping[str, str]] = {
+        "": 'Answer in your own words. "critique" is about your last text, "you".',
+    }
+
     protocol: str = "solo"
     position: str | None = None
     """The extracted answer, if there is an `answer_pattern`."""
@@ -141,6 +150,9 @@ class VoteReport(Report):
     """The report of `vote`."""
 
     spelled: ClassVar[frozenset[str]] = Report.spelled | {"votes", "tally"}
+    for_people: ClassVar[Mapping[str, str]] = {
+        "": "Answer in your own words. The others answer at the same time.",
+    }
 
     protocol: str = "vote"
     votes: tuple[VoteCast, ...] = ()

@@ -39,7 +39,7 @@ from consilience.protocols._common.conclusion import (
     warn_dropped_labels,
     warn_failed_review,
 )
-from consilience.protocols._common.presenting import describe_calls
+from consilience.protocols._common.presenting import describe_calls, plural
 from consilience.protocols._common.trees import ROOT
 from consilience.protocols.broadcast.executions import (
     EVALUATOR_SAYS_NO,
@@ -455,12 +455,12 @@ def _warn(session: Session, run: BroadcastRun, ballots: Sequence[Ballot]) -> Non
             f"in {contrary} of {len(iterations)} iterations the evaluator contradicted the agents' own ratings and flags"
         )
     if surplus := sum(execution.surplus for execution in executions):
-        session.warn(f"flags beyond the {MAX_FLAGS} that a reply may raise, left out: {surplus}")
+        session.warn(f"left out: {plural(surplus, 'flag')} beyond the {MAX_FLAGS} that a reply may raise")
     flags = {flag.id for execution in executions if execution.agent != ROOT for flag in execution.flags}
     for flag in sorted(flags - session.shown()):
         session.warn(f"the flag {flag} was read by no later call")
     if unquoted := sum(iteration.unquoted for iteration in iterations):
-        session.warn(f"flags beyond the {MAX_QUOTED_FLAGS} that a prompt may quote, left out: {unquoted}")
+        session.warn(f"not quoted: {plural(unquoted, 'flag')} beyond the {MAX_QUOTED_FLAGS} that a prompt may quote")
     if unrated := [e.agent for e in executions if e.text is not None and e.rating is None]:
         agents = ", ".join(dict.fromkeys(unrated))
         session.warn(f"missing or unreadable ratings: {len(unrated)} ({agents}); they count as unsatisfied")

@@ -131,6 +131,29 @@ class BroadcastReport(TreeReport):
     step: ClassVar[str] = "iteration"
     step_setting: ClassVar[str] = "max_iterations"
     asides: ClassVar[frozenset[str]] = frozenset({"ballot", "nudge", "judgement"})
+    labels: ClassVar[Mapping[str, str]] = {
+        "broadcast": "goal",
+        "re_broadcast": "revised goal",
+        "execute": "work of the contributors",
+        "execute_children": "work below",
+        "self_reflect": "self-rating",
+        "coordinate": "reading one another",
+        "evaluate": "evaluation",
+        "strange_loop": "self-review",
+        "synthesize": "synthesis",
+    }
+    glossary: ClassVar[Mapping[str, str]] = {
+        "contributor": "an agent that does the whole task by itself, then reads what the others did",
+        "flag": "a problem with the goal itself that a contributor reports; a critical one stops the run from counting as agreed",
+        "rating": "how well the combined result fulfils the goal, from 0 to 1, by the agent's own judgement",
+    }
+    for_people: ClassVar[Mapping[str, str]] = {
+        "": "Several people do the same task; letters name the others.",
+        "execute": (
+            'Do the whole task yourself. "goal", if it is quoted above, says what the result has to achieve; '
+            '"you" is your last text, which you may change.\n\ntext: your result, complete.'
+        ),
+    }
 
     protocol: str = "broadcast"
     total_iterations: int = 0

@@ -1,5 +1,5 @@
-"""The frame of the decision brief: above the answer the verdict, what to do today, what would turn it, the worst news; in the end
-how far the debate can be trusted.
+"""The frame of the decision brief: above the answer what limits it, the verdict and what to do today; below it what would turn it
+and the worst news; in the end how far the debate can be trusted.
 
 Every line follows from typed fields of the report and names in `refs` the messages and calls on which it rests.
 """
@@ -21,7 +21,7 @@ OTHER: dict[str, Side] = {"YES": "NO", "NO": "YES"}
 
 
 def headline(report: DebateData, state: DebateState) -> Iterator[Block]:
-    """What limits the result first, then the ballots on each proposition with what the answer decided, then the worst news."""
+    """What limits the result first, then the ballots on each proposition, then what the answer decided."""
     if limits := [*_shortcomings(report, state)]:
         refs = tuple(call.key for call in report.failed_calls) or state.last_refs
         yield Paragraph(lead="Incomplete:", text=" ".join(limits), refs=refs)
@@ -41,11 +41,18 @@ def headline(report: DebateData, state: DebateState) -> Iterator[Block]:
         label = f"Proposition {n + 1}: {text}" if is_plural else text
         verdict = f"{_verdict(sides, len(state.debaters))}: {tally(sides)}"
         yield Paragraph(lead=verdict, text=f"({voted}). {label}", refs=finals)
-    if shared := _independence(report, state):
-        yield Paragraph(lead="Independence:", text=shared, refs=finals)
     yield from _decide_today(report, state)
+
+
+def qualifications(report: DebateData, state: DebateState) -> Iterator[Block]:
+    """What would turn the answer, how the questions stand, how independent the ballots are, and the worst news."""
+    if not state.final:
+        return
+    finals = state.final_refs
     yield from _turning_points(report, state)
     yield Paragraph(text=_regime(report, state), refs=finals)
+    if shared := _independence(report, state):
+        yield Paragraph(lead="Independence:", text=shared, refs=finals)
     if news := [*_reservations(report, state)]:
         yield Paragraph(lead="Before you rely on it:", text="", refs=news[0].refs)
         yield Bullets(items=tuple(news))

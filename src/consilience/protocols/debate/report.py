@@ -25,7 +25,49 @@ class DebateReport(DebateData):
         {"ballot", "test", "framing", "comparison", "crystallization", "single"}
     )
     asks_for_dissent: ClassVar[bool] = True
+    labels: ClassVar[Mapping[str, str]] = {
+        "framing": "propositions",
+        "opening": "opening ballot",
+        "turn": "message",
+        "discovery": "search for the question",
+        "commit": "commitment",
+        "crux_lock": "agreement on a question",
+        "falsify": "falsifier",
+        "flip": "what would change a mind",
+        "flips": "what would change a mind",
+        "crystallize": "wording of a crux",
+        "crystallization": "wording of a crux",
+        "grade": "grade of a steelman",
+        "recheck": "repeated ballot",
+        "rechecks": "repeated ballots",
+        "test": "test of a crux",
+        "tests": "tests of cruxes",
+        "told": "ballot on the new fact",
+        "final": "final ballot",
+        "closing": "answer",
+        "single": "one call for comparison",
+        "same": "comparison of questions",
+        "confirm": "wording of a crux",
+        "relate": "relations of cruxes",
+        "derive": "falsifiers",
+    }
+    glossary: ClassVar[Mapping[str, str]] = {
+        "proposition": "the yes/no question on which the agents vote",
+        "sealed ballot": "a vote that no other agent sees",
+        "crux": "a question on which the agents disagree and which, answered, would change the vote of some of them",
+        "thread": "the messages about one question",
+        "lock": "agents agree on the exact wording of a crux and commit to a side of it",
+        "steelman": "the other side's case, put so that its holder accepts it",
+        "falsifier": "a measurable result that would show an agent that it is wrong",
+        "test": "agents are told an answer to a crux as if it were known, and vote again",
+        "placebo": "the same with an answer that is beside the point: who changes its vote over it follows any news",
+        "flipped": "✔ an agent changed its vote in a test, ✘ it did not",
+        "virtual time": "the time within the debate, by which agents take turns; it does not depend on how long a call takes",
+    }
     exports: ClassVar[Mapping[str, str]] = {"debate.json": "debate_json"}
+    for_people: ClassVar[Mapping[str, str]] = {
+        "": "You debate with others, whom letters name. Say what you know, what you infer and what you assume.",
+    }
 
     def presentation(self) -> Presentation:
         return presentation(self)

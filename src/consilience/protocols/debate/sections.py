@@ -28,7 +28,7 @@ from consilience.domain.sections import (
 )
 from consilience.protocols._common.presenting import bullets, key_figures, plural
 from consilience.protocols.debate.attention import NOTICED
-from consilience.protocols.debate.brief import headline, trust_items
+from consilience.protocols.debate.brief import headline, qualifications, trust_items
 from consilience.protocols.debate.crux_sections import (
     coalitions,
     common_ground,
@@ -76,6 +76,7 @@ def presentation(report: DebateData) -> Presentation:
         Report.presentation(report),
         ending=ENDINGS.get(report.ended_by, "") if report.stop_reason in ordinary else "",
         above_answer=(*_told_headline(report, state), *headline(report, state)),
+        below_answer=tuple(qualifications(report, state)),
         sections=sections,
         figures=tuple(_figures(report)),
         views=views(state),

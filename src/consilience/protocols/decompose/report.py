@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, Field, create_model
 
@@ -26,7 +26,7 @@ from consilience.protocols._common.conclusion import (
     warn_dropped_labels,
     warn_failed_review,
 )
-from consilience.protocols._common.presenting import TreeReport, key_figures, position_blocks
+from consilience.protocols._common.presenting import TreeReport, key_figures, plural, position_blocks
 
 
 class PartReply(BaseModel):
@@ -108,6 +108,16 @@ class Part(Frozen):
 class DecomposeReport(TreeReport):
     """Report of `decompose`."""
 
+    labels: ClassVar[Mapping[str, str]] = {
+        "split": "division of the task",
+        "execute": "work on the parts",
+        "strange_loop": "self-review",
+        "synthesize": "synthesis",
+    }
+    for_people: ClassVar[Mapping[str, str]] = {
+        "": 'Several people divide a task: one splits it, the others do a part each. "part" is yours.',
+    }
+
     protocol: str = "decompose"
     parts: tuple[Part, ...] = ()
     """The parts that were handed out, parents first."""
@@ -188,7 +198,7 @@ def _warn(session: Session, run: TreeRun, works: Sequence[AgentWork]) -> None:
     if idle_leaves := [leaf for leaf in session.topology.leaves if works and leaf not in agents_asked]:
         session.warn(f"fewer parts than agents; not asked: {', '.join(idle_leaves)}")
     if surplus := sum(work.surplus for work in works):
-        session.warn(f"parts beyond the number of agents, left out: {surplus}")
+        session.warn(f"left out: {plural(surplus, 'part')} beyond the number of agents")
     textless = [work.agent for work in works[1:] if work.text is None and any(child.text for child in work.below)]
     if textless:
         session.warn(f"{', '.join(textless)} did not combine the results below; the parent did not read them")

@@ -313,8 +313,14 @@ class StanceKept(StopCondition):
             kind="declared",
             score=self.kept / self.speaking if self.speaking else None,
             threshold=1.0,
-            detail=f"objections that wait for their target: {self.waiting}" if self.waiting else "",
+            detail=self._described(),
         )
+
+    def _described(self) -> str:
+        keep = "agent keeps its answer" if self.kept == 1 else "agents keep their answers"
+        words = f"{self.kept} of {self.speaking} {keep}; all must" if self.kept < self.speaking else ""
+        waiting = f"objections that wait for their target: {self.waiting}" if self.waiting else ""
+        return "; ".join(filter(None, (words, waiting)))
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from consilience.protocols._common.presenting import (
     describe_unheard,
     held_positions,
     key_figures,
+    plural,
     position_blocks,
     single_call_section,
     trajectory,
@@ -117,6 +118,38 @@ class EmergenceReport(TreeReport):
     step_setting: ClassVar[str] = "max_rounds"
     asides: ClassVar[frozenset[str]] = frozenset({"ballot", "nudge", "judgement"})
     asks_for_dissent: ClassVar[bool] = True
+    labels: ClassVar[Mapping[str, str]] = {
+        "leaf_respond": "own answers",
+        "lateral": "replies to one another",
+        "lateral_leaves": "replies to one another",
+        "observe": "synthesis",
+        "observe_root": "synthesis",
+        "signal": "questions",
+        "signal_down": "questions",
+        "check_convergence": "check",
+        "finalize": "self-review",
+    }
+    glossary: ClassVar[Mapping[str, str]] = {
+        "specialist": "an agent that answers alone first, then reads the others, objects and revises",
+        "integrator": "the agent that reads all texts of the specialists and writes the answer",
+        "upheld": "the integrator followed an objection that its target had not accepted",
+        "refuted": "the agent at which an objection was aimed gave reasons against it",
+    }
+    for_people: ClassVar[Mapping[str, str]] = {
+        "": "Several people answer the same task; letters name the others.",
+        "leaf_respond": (
+            "Answer the whole task from your own experience. The others answer at the same time; you read one another's "
+            'answers afterwards. Take up a question of "parent", if one is quoted above.\n\n'
+            "points: facts that must not be lost, if there are any.\ntext: your answer, and what would change your mind."
+        ),
+        "lateral": (
+            "Read the others' answers beside your own. Change yours if an argument convinces you; that many agree is none.\n\n"
+            "answers: for each objection to your answer, whether you give way (yielded) or not (refuted), and how.\n"
+            "stance: whether your answer changed.\n"
+            "objections: mistakes of others that would change the outcome, with the words that are wrong; none is fine.\n"
+            "text: your answer as it stands now."
+        ),
+    }
     spelled: ClassVar[frozenset[str]] = TreeReport.spelled | {"ballots", "pool"}
 
     protocol: str = "emergence"
@@ -431,13 +464,14 @@ def _warn(session: Session, run: EmergenceRun, scores: Sequence[float | None]) -
     copies = [n for n, (a, b) in enumerate(pairwise(run.texts), 2) if a.text.split() == b.text.split()]
     if copies:
         session.warn(
-            f"in round {', '.join(map(str, copies))} the root repeated its last text word for word; "
-            "that its text is stable means little"
+            f"in round {', '.join(map(str, copies))} the root repeated its last text word for word, "
+            "so a stable text means little"
         )
     if run.book.surplus:
-        session.warn(f"objections beyond the maximum of a reply, left out: {run.book.surplus}")
+        session.warn(f"left out: {plural(run.book.surplus, 'objection')} beyond the maximum of a reply")
     if run.book.void:
-        session.warn(f"objections that were empty, or to no text of another agent, left out: {run.book.void}")
+        was = "was empty" if run.book.void == 1 else "were empty"
+        session.warn(f"left out: {plural(run.book.void, 'objection')} that {was} or addressed no other agent's text")
     warn_dropped_labels(session)
     last = run.rounds[-1].get(ROOT) if run.rounds else None
     if run.closing is not None and last is not None and last.response is None and not run.exhausted:

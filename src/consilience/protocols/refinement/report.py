@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from consilience.domain.events import Noted, load_note
 from consilience.domain.hierarchies import Hierarchy
@@ -388,6 +389,22 @@ def _score(part: PartReport, name: str) -> float | None:
 
 class RefinementReport(RefinementData):
     """The report of `refinement`, which shows itself."""
+
+    labels: ClassVar[Mapping[str, str]] = {
+        "intent": "plan",
+        "draft": "draft",
+        "specialist": "work of the specialists",
+        "revise": "revision",
+        "integrate": "integration",
+    }
+    glossary: ClassVar[Mapping[str, str]] = {
+        "pass": "one complete round: drafts, revisions, integration, critique",
+        "section": "a part of the text with an author of its own",
+        "critic": "the agent that judges each pass and names what is still wrong",
+    }
+    for_people: ClassVar[Mapping[str, str]] = {
+        "": 'Several people write one text together. "intent" is what its coordinator asks for.',
+    }
 
     def presentation(self) -> Presentation:
         return extend_presentation(

@@ -38,9 +38,9 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         session.warn(missing.pop(agent))
     parts = _parts_read(run)
     if run.unjudged:
-        session.warn(f"findings that did not fit into the prompt of a judge, and were not judged: {run.unjudged}")
+        session.warn(f"not judged: {plural(run.unjudged, 'finding')} that did not fit into the prompt of a judge")
     if run.untold:
-        session.warn(f"findings that did not fit into the prompt of the lead, which wrote without them: {run.untold}")
+        session.warn(f"not shown to the lead, which wrote without them: {plural(run.untold, 'finding')}")
     for submitted in run.submitted.values():
         if submitted.reply.vote is None or len(submitted.reply.findings) >= run.requests.room:
             session.warn(

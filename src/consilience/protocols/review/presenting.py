@@ -371,7 +371,9 @@ def overall_vote(report: ReviewData) -> str:
         text += f" No ballot from {join_names(absent)}."
     unsupported = [agent for agent, vote in votes.items() if vote != "approve"] if not report.findings else []
     if unsupported:
-        text += f" No finding is listed that supports the vote of {join_names(unsupported)}."
+        names = join_names(unsupported)
+        whose = "their" if len(unsupported) > 1 else "its"
+        text += f" {names[:1].upper()}{names[1:]} voted for changes, but none of {whose} findings is listed."
     return text
 
 

@@ -27,10 +27,24 @@ class ReviewReport(ReviewData):
 
     step: ClassVar[str] = "iteration"
     step_setting: ClassVar[str] = "max_iterations"
+    labels: ClassVar[Mapping[str, str]] = {
+        "review": "review",
+        "part": "part",
+        "judge": "verdict",
+        "closing": "summary",
+    }
+    glossary: ClassVar[Mapping[str, str]] = {
+        "gate": "a fixed check of what a review must contain, such as findings with a proof",
+        "finding": "a defect with the words of the text that prove it",
+    }
     exports: ClassVar[Mapping[str, str]] = {
         "review.sarif": "sarif",
         "comments.json": "github_comments",
         "baseline.json": "baseline",
+    }
+    for_people: ClassVar[Mapping[str, str]] = {
+        "": "You review work that others will rely on. A finding is a defect that whoever maintains the work would fix, with "
+        "the words that prove it. Taste, style and praise are no findings.",
     }
 
     def presentation(self) -> Presentation:

@@ -39,6 +39,16 @@ class SessionView:
     blocks: Sequence[Block] | None = None
     """The blocks of a stored view."""
 
+    def has_picture(self, data: Any) -> bool:
+        """Whether there is more to draw than the text of the view."""
+        return self.blocks is None or data.picture is not None
+
+    def is_empty(self, data: Any) -> bool:
+        """Whether the view only says that there is nothing to show."""
+        if self.blocks is None:
+            return self.draw(data).empty
+        return data.picture is None and all(isinstance(block, Paragraph) for block in self.blocks)
+
 
 COMMON: Mapping[str, SessionView] = {
     "tree": SessionView(tree.HEADING, tree.fold, tree.text, tree.draw),

@@ -79,6 +79,7 @@ class Drawing:
         self.name = name
         self.title = title
         self.description = description
+        self.empty = empty
         self._shapes: list[str] = []
         self._right = 0.0
         self._bottom = 0.0

@@ -12,7 +12,7 @@ from functools import partial
 from consilience.domain.events import CallCompleted, CallFailed, Ended
 from consilience.domain.positions import position_key
 from consilience.domain.sections import Grid, GridCell, GridColumn, Tone
-from consilience.reporting.formatting import count, one_line, percent, reply_text
+from consilience.reporting.formatting import count, describe_phase, one_line, percent, plain_text, reply_text
 from consilience.reporting.record import SessionRecord, has_step_number, step_of, steps_of
 from consilience.reporting.terminal import paragraph, text_columns, wrapped
 from consilience.reporting.views.charts import CELL_ROOM, draw_picture
@@ -96,7 +96,7 @@ def _heads(steps: Sequence[str], record: SessionRecord) -> dict[str, str]:
         head = step if times[name] > 1 else name or step
         if times[name] > 1 and name not in unnumbered_names:
             head = f"{name}, level {step.rpartition(' ')[2]}"
-        heads[step] = step if step in numbered_steps else head.replace("_", " ")
+        heads[step] = step if step in numbered_steps else head.replace(name, describe_phase(name, record.labels))
     return heads
 
 
@@ -140,8 +140,7 @@ def _free_text(call: CallCompleted, text: str) -> str:
 
 def _excerpt(text: str, before: str | None) -> str:
     """Return the beginning of a text, or what follows its first new sentence if the beginning repeats `before`."""
-    line = one_line(text)
-    last = one_line(before or "")
+    line, last = one_line(plain_text(text)), one_line(plain_text(before or ""))
     shared = next((n for n, (a, b) in enumerate(zip(line, last, strict=False)) if a != b), min(len(line), len(last)))
     if MAX_EXCERPT_CHARS // 2 < shared < len(line):
         sentence = line.rfind(". ", 0, shared) + 2

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from consilience.domain.sections import Matrix, MatrixCell
-from consilience.reporting.formatting import count, one_line
+from consilience.reporting.formatting import count, describe_phase, one_line
 from consilience.reporting.record import SessionRecord
 from consilience.reporting.terminal import paragraph, table
 from consilience.reporting.views.charts import draw_picture
@@ -34,6 +34,8 @@ class Reads:
     """Agents and documents."""
     edges: ReadCounts
     phases: Mapping[str, ReadCounts]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """The protocol's words for phases."""
 
 
 def fold(record: SessionRecord) -> Reads:
@@ -53,6 +55,7 @@ def fold(record: SessionRecord) -> Reads:
         authors=tuple(id for id in order if id in author_ids),
         edges=_ordered(total, order),
         phases={phase: _ordered(edges, order) for phase, edges in phases.items()},
+        labels=record.labels,
     )
 
 
@@ -88,7 +91,9 @@ def text(reads: Reads, width: int) -> str:
     else:
         lines += _wrapped(_by_reader(reads.edges), width)
     for phase, edges in reads.phases.items():
-        head = f"{one_line(phase)}: {count(sum(edges.values()), 'message')} shown"
+        name, _, number = phase.rpartition(" ")
+        words = f"{describe_phase(name, reads.labels)} {number}".strip()
+        head = f"{one_line(words)}: {count(sum(edges.values()), 'message')} shown"
         lines += ["", *_wrapped([head, *_by_reader(edges)], width)]
     return "\n".join(lines) + "\n"
 

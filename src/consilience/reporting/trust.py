@@ -1,0 +1,149 @@
+"""How far to trust a report: independence, failed calls, quotations, warnings; and what its words mean."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from consilience.domain.agents import voices
+from consilience.domain.report import Report
+from consilience.domain.sections import Block, Bullets, Item, Presentation
+from consilience.reporting.formatting import count, describe_phase_of, describe_place, one_line, seat_labels
+
+MAX_REASON_CHARS = 200
+MAX_LISTED_QUOTATIONS = 5
+"""Quotations that were not found, listed in a report; its JSON has all of them."""
+
+Names = Mapping[str, str]
+"""Names of agents by id."""
+
+GLOSSARY: Mapping[str, str] = {
+    "agent": "one participant: a language model, a program or a person with a task and a point of view of its own",
+    "L1N1, V2, D3 …": "short names of the agents",
+    "dissent": "a vote or an objection against the answer that was still open at the end",
+    "service seat": "a model that organises the work and has no vote",
+    "tokens": "the units, about four letters each, in which models read, write and are paid",
+}
+"""Words of every report of several agents."""
+
+
+def author_of(message: str, names: Names) -> str:
+    """Return the label of the author that a message id names; without one, the id."""
+    return next((names[part] for part in reversed(message.split("/")) if part in names), message)
+
+
+def authors(report: Report, ids: Iterable[str], names: Names) -> str:
+    """Return the authors of messages, once each, with a mark at those whose text was cut."""
+    return ", ".join(dict.fromkeys(f"{author_of(id, names)}{cut_mark(report, id)}" for id in ids))
+
+
+def cut_mark(report: Report, id: str) -> str:
+    """Return a mark for a message from a reply that was cut at its token limit."""
+    is_cut = any(id == key or id.startswith(f"{key}/") for key in report.cut_replies)
+    return " [its text was cut off]" if is_cut else ""
+
+
+def has_one_voice(report: Report) -> bool:
+    return len(voices(report.agents)) == 1
+
+
+def glossary_blocks(report: Report, presentation: Presentation) -> tuple[Block, ...]:
+    """Return what the words of the report mean, for a reader who has never seen one."""
+    glossary = (presentation.glossary if has_one_voice(report) else {**GLOSSARY, **presentation.glossary}).items()
+    items = (Item(lead=f"{word}:", text=f"{meaning}.") for word, meaning in sorted(glossary))
+    return (Bullets(items=tuple(items)),) if glossary else ()
+
+
+def failed_items(report: Report, names: Names, labels: Mapping[str, str]) -> Iterator[Item]:
+    """Yield failed calls, grouped by phase and reason."""
+    agents: dict[tuple[str, str], Counter[str]] = {}
+    for call in report.failed_calls:
+        phase = describe_place(call.key, call.agent, labels)
+        if call.phase:
+            phase = describe_phase_of(call.key, call.phase, labels)
+        reason = one_line(f"{call.kind.value}: {call.detail}".rstrip(": "), 300)
+        agents.setdefault((phase, reason), Counter())[names.get(call.agent, call.agent)] += 1
+    for (phase, reason), calls in agents.items():
+        callers = ", ".join(name if n == 1 else f"{name} ×{n}" for name, n in calls.items())
+        yield Item(text=f"{phase}: {callers}", note=reason)
+
+
+def trust_items(report: Report, names: Names) -> Iterator[Item]:
+    for line in _independence(report):
+        yield Item(text=line)
+    yield from _prose(report, names)
+    yield from _quotations(report, names)
+    if memory := sum(claim.from_memory for claim in report.claims):
+        yield Item(text=f"Claims from the model's memory, marked †: {memory} of {len(report.claims)}.")
+    if report.facts is not None and report.facts.total:
+        kept, total = report.facts.kept, report.facts.total
+        verb = "is" if kept == 1 else "are"
+        yield Item(
+            text=f"{kept} of the {total} figures, names and quotations in the first drafts {verb} still in the answer."
+        )
+    if report.replaced_prompts:
+        yield Item(text=f"Prompt templates replaced: {', '.join(report.replaced_prompts)}.")
+    yield from (Item(text=f"{capitalised(warning)}.") for warning in report.warnings)
+
+
+def _prose(report: Report, names: Names) -> Iterator[Item]:
+    if prose := report.prose_replies:
+        of = f"{len(prose)} of {count(report.typed_replies, 'reply', 'replies')}"
+        yield Item(
+            text=f"Not in the requested form: {of}. Each was read as plain text; the other fields of its form are empty.",
+            by=authors(report, prose, names) if len(prose) < report.typed_replies else "",
+        )
+
+
+def capitalised(warning: str) -> str:
+    """Return a warning as a sentence. A name at its beginning, such as that of a file, stays as it is."""
+    first, *_ = warning.split(maxsplit=1) or [""]
+    return warning[:1].upper() + warning[1:] if first.isalpha() else warning
+
+
+def _quotations(report: Report, names: Names) -> Iterator[Item]:
+    if not report.quotations:
+        return
+    missed = [quotation for quotation in report.quotations if not quotation.verified]
+    verified = len(report.quotations) - len(missed)
+    yield Item(text=f"Quotations from the documents: {verified} verified, {len(missed)} not found where claimed.")
+    listed_quotations = dict.fromkeys((q.words, f"{q.source}:{q.line}", names.get(q.agent, q.agent)) for q in missed)
+    for words, place, agent in list(listed_quotations)[:MAX_LISTED_QUOTATIONS]:
+        yield Item(text=f"Not found: “{one_line(words, MAX_REASON_CHARS)}”", by=agent, note=f"claimed at {place}")
+    if len(listed_quotations) > MAX_LISTED_QUOTATIONS:
+        yield Item(text=f"Not found: {len(listed_quotations) - MAX_LISTED_QUOTATIONS} more, in the report's JSON.")
+
+
+def _independence(report: Report) -> Iterator[str]:
+    agents = voices(report.agents)
+    total, people = len(agents), [agent for agent in agents if agent.is_person]
+    if people:
+        names = ", ".join(seat_labels(people).values())
+        yield f"{_share(len(people), total)} {'is a person' if len(people) == 1 else 'are people'}: {names}."
+    for shared in report.independence.shared:
+        number = len(shared.agents)
+        yield f"{_share(number, total)} run on {shared.model}, so they are not {_number(number)} independent voices."
+    if total == 1:
+        yield "Single agent; no other agent reviewed the answer."
+    elif (models := total - len(people)) > 1 and not report.independence.shared:
+        commands = sum(agent.model.startswith("exec:") for agent in agents)
+        own = (
+            "model or command of its own; several commands may start one program"
+            if commands > 1
+            else "model of its own"
+        )
+        yield f"Each of the {f'other {models}' if people else models} agents has a {own}."
+    if report.independence.effective is not None and report.independence.shared:
+        yield f"They count as about {report.independence.effective:.1f} independent voices."
+
+
+def _share(number: int, total: int) -> str:
+    """Return `All 3 agents`, `Both agents`, `2 of the 4 agents`, `1 of the 4 agents`."""
+    if number == total > 1:
+        return f"{'Both' if total == 2 else f'All {total}'} agents"
+    return f"{number} of the {total} agents" if total > 1 else "The agent"
+
+
+def _number(number: int) -> str:
+    words = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+    return words[number - 2] if number - 2 < len(words) else str(number)
