@@ -417,6 +417,32 @@ async def test_file_that_is_not_a_document_is_refused(content: bytes | None, exp
     assert asked.requests == []
 
 
+@pytest.mark.parametrize(
+    ("content", "remedy"),
+    [
+        ("naïve".encode("cp1252"), "It may be WINDOWS-1252: iconv -f WINDOWS-1252 -t UTF-8 .*notes.txt > NEW"),
+        ("naive".encode("utf-16-le"), "It may be UTF-16LE: iconv"),
+        ("naive".encode("utf-16-be"), "It may be UTF-16BE: iconv"),
+        (b"%PDF-1.7\n\xff", "It is a PDF: convert it"),
+        (b"PK\x03\x04\xff\x00", "It is an archive, such as Word"),
+        (b"\x7fELF\x02\x01\x01\x00\x00\x10", "It is binary: give text"),
+    ],
+)
+async def test_file_of_another_encoding_is_refused_with_its_remedy(content: bytes, remedy: str, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_bytes(content)
+    with pytest.raises(UserError, match=rf"the document is not UTF-8 text.* Where: .*notes.txt\. {remedy}"):
+        await _deliberated([tmp_path / "notes.txt"], model())
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+async def test_file_with_a_byte_order_mark_is_read(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_bytes("Ünï one\r\ntwo".encode(encoding))
+    asked = model()
+    await _deliberated([tmp_path / "notes.txt"], asked)
+    assert "Ünï one\n" in asked.requests[0].text
+    assert "\ufeff" not in asked.requests[0].text
+
+
 class Taken(consilience.Solo):
     """Another protocol under a name that is taken."""
 

@@ -26,7 +26,7 @@ from consilience.domain.sections import ReportPart, Tone
 from consilience.engine.protocol import installed_protocols
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
-from consilience.testing import AnyModel, ScriptedModel, shake
+from consilience.testing import AnyModel, shake
 from kit import forks
 
 PAGE = (Path(__file__).parent.parent / "docs" / "authoring.md").read_text()
@@ -169,45 +169,6 @@ def test_tutorial_protocol_passes_shake(importable: None) -> None:
     shaken = shake(module.Premortem(seats=3), orders=10, kills=10)
     assert shaken.orders > 1
     assert sum(shaken.kills.values()) >= 10
-
-
-async def test_protocol_with_former_names_runs() -> None:
-    """The page says that `session.words`, `session.quorum`, `session.procedure`, `Procedure` and `Confidence` remain."""
-
-    class Former(face.Protocol):
-        """Asks every agent once."""
-
-        name = "former"
-        closing = False
-        templates = {"instructions": "Be brief.", "question": "What is missing?"}
-
-        def topology(self) -> face.Topology:
-            return face.complete(2)
-
-        def estimate(self) -> face.Estimate:
-            return face.Estimate(min=2, max=2)
-
-        async def run(self, session: face.Session) -> face.Report:
-            prompt = face.Prompt(session.words("question"))
-
-            async def ask(agent: str) -> face.Reply[str] | face.Failure:
-                return await session.ask(agent, prompt, key=f"ask/{agent}")
-
-            works: list[face.Procedure[face.Reply[str] | face.Failure]]
-            works = [session.procedure(ask(agent.id), calls=1) for agent in session.agents]
-            replies = await session.gather(works)
-            failures = [reply for reply in replies if isinstance(reply, face.Failure)]
-            alive = session.quorum([(reply if isinstance(reply, face.Reply) else None, failures) for reply in replies])
-            stop = face.StopReason.SETTLED if alive else face.StopReason.FAILED
-            sure = face.Confidence(level=1.0, kind="declared")
-            return await session.report(
-                face.Report, first=replies, steps=1, stop_reason=stop, answer="Nothing.", confidence=sure
-            )
-
-    model = ScriptedModel(lambda request: "Nothing.")
-    with closing(SqliteStore(":memory:")) as store:
-        report = await consilience.deliberate("What is missing?", Former(), model=model, store=store)
-    assert (report.stop_reason, report.confidence.level) == ("settled", 1.0)
 
 
 def test_reference_lists_values_of_parts_tones_and_caps() -> None:

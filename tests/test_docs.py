@@ -57,6 +57,8 @@ def run_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunBlock:
     """Runs a block as it stands and returns its reports. `local` replaces the local model; the default is a scripted one."""
     from consilience.engine import seats
 
+    resolve = seats.resolve
+
     def reply(request: ModelRequest) -> str:
         if request.schema and "vote" in request.schema["required"]:  # type: ignore[operator]
             read = [{"document": "S1", "remark": "The bound is right."}]
@@ -73,7 +75,10 @@ def run_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunBlock:
 
     def run(code: str, local: Model | None = None) -> list[Report]:
         model = local or ScriptedModel(reply)
-        monkeypatch.setattr(seats, "resolve", lambda name, **_: model)
+        served = "#any-model"  # by the server of a block
+        monkeypatch.setattr(
+            seats, "resolve", lambda name, **more: resolve(name, **more) if name.endswith(served) else model
+        )
         names: dict[str, object] = {}
         with contained():
             exec(compile(code, "README", "exec", dont_inherit=True), names)

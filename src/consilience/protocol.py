@@ -112,8 +112,3 @@ __all__ = [
     "star",
     "tree",
 ]
-
-Confidence = ConfidenceScore
-"""The former name of `ConfidenceScore`."""
-Procedure = Subtask
-"""The former name of `Subtask`."""

@@ -116,6 +116,21 @@ async def test_program_reply_of_reasoning_only_is_empty() -> None:
     assert any("the reply is empty" in missing.reason for missing in report.missing), report.missing
 
 
+async def test_sequences_for_a_terminal_are_removed_from_a_reply() -> None:
+    report = await consilience.deliberate(
+        "Is it?", consilience.Emergence(children=2, max_rounds=1), model=python(r"print('\x1b[32mKEEP\x1b[0m')")
+    )
+    assert report.answer == "KEEP"
+    assert "u001b" not in report.model_dump_json()
+
+
+async def test_wrapper_of_an_agent_is_removed_and_its_failure_is_one_of_the_program() -> None:
+    wrapped = '{"type": "result", "is_error": %s, "result": "KEEP"}'
+    assert await reply(f"exec:echo {shlex.quote(wrapped % 'false')}") == "KEEP"
+    with pytest.raises(ServerError, match="the program reported a failure: KEEP"):
+        await reply(f"exec:echo {shlex.quote(wrapped % 'true')}")
+
+
 async def test_program_has_a_clean_environment_and_an_empty_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-programs")
     monkeypatch.setenv("AGENT_LOGIN", "asked for")

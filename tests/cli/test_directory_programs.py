@@ -9,6 +9,8 @@ import json
 import os
 import shlex
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -144,3 +146,52 @@ def test_recorded_program_needs_consent_that_names_it(
         assert not marker.exists()
     assert command("resume", "last", "--yes", env=env, cwd=here).returncode == 0
     assert marker.exists()
+
+
+# --- code to import
+
+GATE = """
+from pathlib import Path
+from consilience.coordination.gates import gate
+
+Path({marker!r}).write_text("imported")
+
+@gate("a figure")
+def figures(text):
+    return True
+"""
+
+
+@pytest.fixture
+def gate_module(tmp_path: Path, marker: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a gate in a module whose import leaves the marker."""
+    (tmp_path / "gates_of_a_stranger.py").write_text(GATE.format(marker=str(marker)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "gates_of_a_stranger:figures"
+    sys.modules.pop("gates_of_a_stranger", None)
+
+
+@pytest.mark.parametrize("value", ['["{}"]', '["files_covered", "{}"]', '"{}"'])
+@pytest.mark.parametrize("run", [("review", "code.py", "--yes"), ("review", "code.py", "--dry-run"), ("doctor",)])
+def test_gate_of_a_directory_is_not_imported(
+    cli: Cli, here: Path, home: Path, marker: Path, gate_module: str, run: tuple[str, ...], value: str
+) -> None:
+    (here / "code.py").write_text("x = 1\n")
+    (here / "consilience.toml").write_text(f"[review]\ngates = {value.format(gate_module)}\n")
+    done = cli(*run)
+    assert f"must not name code to import: {gate_module}" in " ".join((done.stdout + done.stderr).split())
+    assert done.exit_code == (2 if run[0] == "review" else done.exit_code)
+    assert (recorded(), marker.exists()) == ([], False)
+
+
+def test_gate_is_imported_at_the_users_own_word(
+    cli: Cli, here: Path, home: Path, marker: Path, gate_module: str
+) -> None:
+    (here / "code.py").write_text("x = 1\n")
+    (here / "consilience.toml").write_text(f'[review]\ngates = ["{gate_module}"]\n')
+    assert cli("review", "code.py", "--dry-run", "--model", "local", "--gates", gate_module).exit_code == 0
+    assert marker.exists()
+    (here / "consilience.toml").write_text('[review]\ngates = ["files_covered"]\n')
+    home.mkdir(exist_ok=True)
+    (home / "consilience.toml").write_text(f'[review]\ngates = ["{gate_module}"]\n')
+    assert cli("review", "code.py", "--dry-run", "--model", "local").exit_code == 0

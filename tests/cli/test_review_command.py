@@ -91,6 +91,33 @@ def test_nothing_to_review_is_a_success_without_a_call(
     assert recorded() == []
 
 
+def test_changed_file_that_nobody_can_read_meets_fail_on(cli: Cli, town: Town, repository: Repository) -> None:
+    repository.write({"latin.php": "ä".encode("latin-1"), "uv.lock": "3\n"})
+    repository.git("add", "--all")
+    assert cli("review", "--model", MODEL).exit_code == 0
+    result = cli("review", "--model", MODEL, "--fail-on", "minor")
+    assert result.exit_code == 6
+    assert "Not reviewed: latin.php." in result.stderr
+    reviewing(town)
+    repository.write({"a.py": CODE})
+    result = cli("review", "--model", MODEL, "--fail-on", "minor", "--json")
+    assert result.exit_code == 6
+    assert json.loads(result.stdout)["unread_files"] == ["latin.php"]
+    repository.git("rm", "--quiet", "--force", "latin.php")
+    assert cli("review", "--model", MODEL, "--fail-on", "minor").exit_code == 0
+
+
+@pytest.mark.parametrize("colour", ["\x1b[1m{}\x1b[m", "{}"])
+def test_coloured_diff_on_standard_input_is_a_diff(cli: Cli, town: Town, here: Path, colour: str) -> None:
+    lines = ["diff --git a/a.py b/a.py", "--- a/a.py", "+++ b/a.py", "@@ -1 +1 @@", "-x = 1", "+x = 2"]
+    reviewing(town)
+    report = json.loads(
+        cli("review", "-", "--model", MODEL, "--json", input="\n".join(map(colour.format, lines))).stdout
+    )
+    assert len(report["hunks"]) == 1
+    assert "\x1b" not in asked(town)
+
+
 def test_warning_names_a_file_by_its_path(cli: Cli, town: Town, repository: Repository) -> None:
     repository.commit({"a.py": CHANGED.replace("\n    ", "\n    # consilience: ignore\n    ")})
     reviewing(town, finding("return items[len(items)]", 3, "S2"))
@@ -141,6 +168,19 @@ def test_fail_on_exits_with_its_own_code(
     assert cli("review", *RUN, "--fail-on", severity).exit_code == 0
 
 
+def test_fail_on_reject_exits_with_its_own_code_if_a_reviewer_rejects(
+    cli: Cli, town: Town, repository: Repository
+) -> None:
+    town.reply = script({"red": review(vote="reject", reason="The schema loses orders."), "blue": review()})
+    rejected = cli("review", *RUN, "--fail-on", "reject", "--json")
+    assert rejected.exit_code == 6
+    assert "--fail-on reject: the verdict is reject, by red." in rejected.stderr
+    assert json.loads(rejected.stdout)["verdict"] == {"vote": "reject", "by": ["red"], "split": [1]}
+    assert cli("review", *RUN, "--fail-on", "minor").exit_code == 0
+    town.reply = script({"red": review(vote="changes"), "blue": review()})
+    assert cli("review", *RUN, "--fail-on", "reject").exit_code == 0
+
+
 def test_fail_on_counts_a_part_that_no_agent_read(cli: Cli, town: Town, here: Path) -> None:
     (here / "long.py").write_text("\n".join(f"x{n} = {n}\n" for n in range(600)))
     reviewing(town)
@@ -156,7 +196,7 @@ def test_fail_on_counts_a_part_that_no_agent_read(cli: Cli, town: Town, here: Pa
 def test_fail_on_counts_findings_over_the_limit_unless_they_are_disputed(
     cli: Cli, town: Town, repository: Repository
 ) -> None:
-    minor = finding("return items[len(items)]", 2, "S2", severity="minor", category="names")
+    minor = finding("return items[len(items)]", 2, "S2", severity="minor", category="logic", claim="It is slow.")
     fields = {"red": review([minor]), "blue": review([DEFECT])}
     town.reply = script(fields)
     failed = cli("review", *RUN, "--max-findings", "1", "--fail-on", "minor")
@@ -249,3 +289,54 @@ def test_invalid_review_arguments_are_one_paragraph_before_any_call(
     assert result.exit_code == 2
     assert message in result.stderr
     assert town.requests == []
+
+
+# --- sizes that follow from the documents
+
+
+@pytest.fixture
+def long_file(repository: Repository) -> None:
+    """A change of one line of a file of 6,001."""
+    lines = [f"value_{n} = {n}\n" for n in range(6_001)]
+    repository.commit({"long.py": "".join(lines)})
+    repository.write({"long.py": "".join([*lines[:3_000], "value_3000 = 3001\n", *lines[3_001:]])})
+
+
+PRICED = ("review", "--model", "openai:gpt-5-mini", "--dry-run")
+
+
+@pytest.mark.usefixtures("long_file")
+def test_plan_counts_the_prompts_that_the_documents_make(cli: Cli) -> None:
+    plan = json.loads(cli(*PRICED, "--max-iterations", "1", "--json").stdout)
+    assert plan["estimate"]["max"] == 5
+    assert 2 * 5 * 8_192 < plan["most_tokens"] < 120_000
+    assert plan["most_money"] < 0.15
+    fewer = json.loads(cli(*PRICED, "--max-iterations", "1", "--max-calls", "2", "--json").stdout)
+    assert fewer["most_tokens"] < plan["most_tokens"]
+
+
+@pytest.mark.usefixtures("long_file")
+def test_limit_that_the_usual_replies_fit_cuts_no_reply(cli: Cli) -> None:
+    assert "of their size" not in cli(*PRICED, "--max-cost", "0.05").stdout
+    assert "of their size" in cli(*PRICED, "--max-cost", "0.02").stdout
+
+
+@pytest.mark.usefixtures("long_file")
+def test_prompts_and_replies_of_a_run_are_within_its_plan(cli: Cli, town: Town) -> None:
+    options = ("review", "--model", MODEL, "--thinking", "off", "--max-iterations", "1")
+    plan = json.loads(cli(*options, "--dry-run", "--json").stdout)
+    found = [finding(f"value_{n} = {n}", n + 1, "S2", cause="value_3000 = 3001") for n in range(2_980, 3_020)]
+    town.reply = script({"red": review(found), "blue": review([{**found[0], "claim": "It is even."}])})
+    assert cli(*options).exit_code == 0
+    sizes = {request.key: len(request.text.encode()) / 3.5 + request.max_tokens for request in town.requests}
+    assert len(sizes) == 4
+    assert sum(sizes.values()) <= plan["most_tokens"]
+
+
+@pytest.mark.usefixtures("long_file")
+def test_reviewers_reply_one_after_the_other_under_a_limit_that_holds_one_of_full_length(cli: Cli, town: Town) -> None:
+    town.reply = script({})
+    done = cli("review", "--model", MODEL, "--thinking", "off", "--max-tokens", "62000", "--json")
+    report = json.loads(done.stdout)
+    assert [part["readers"] for part in report["parts"]] == [["red", "blue"]]
+    assert not any("of their size" in warning for warning in report["warnings"])

@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,24 @@ def test_json_outputs_contain_no_claim_token_of_another_claim(cli: Cli, review: 
     for arguments in (["show", review], ["show", review, "t1"], ["wait", review, "--timeout", "0"]):
         assert token not in cli("workspace", *arguments, "--json").output
         assert token not in cli("workspace", *arguments).output
+
+
+def test_show_says_since_and_until_when_a_ticket_is_held_and_when_its_agent_was_seen(cli: Cli, review: str) -> None:
+    """A process that died goes on holding its ticket."""
+    run(cli, "ticket", review, "--id", "t1", "--ttl", "300", "Why?")
+    assert "red: idle, last seen 2" in run(cli, "show", review)
+    run(cli, "claim", review, "--agent", "red")
+    claimed_at = Workspace.open(review).ticket("t1").claimed_at
+    assert claimed_at is not None
+    since, until = (
+        datetime.fromtimestamp(time, UTC).isoformat(timespec="seconds") for time in (claimed_at, claimed_at + 300)
+    )
+    _, red, ticket = run(cli, "show", review).splitlines()[1:]
+    assert red.startswith(f"red: working t1, since {since}, until {until}, last seen {since[:-8]}")
+    assert f"active since {since} until {until}" in ticket
+    run(cli, "ticket", review, "--id", "t2", "--ttl", "0.001", "Why?")
+    run(cli, "claim", review, "--agent", "blue")
+    assert ", expired 2" in run(cli, "show", review).splitlines()[1]
 
 
 def test_submit_with_a_swept_claim_is_refused_and_another_claim_counts(cli: Cli, review: str) -> None:

@@ -76,6 +76,16 @@ EXAMPLES = [
     ("counterexample", "Counterexample: none known.", False),
     ("no example", "I can give no example: there was no time.", False),
     ("a placeholder", "Example: TODO", False),
+    ("none", "Example: none.", False),
+    ("none in bold", "**Example:** None needed.", False),
+    ("no example given", "Examples: not applicable", False),
+    ("nothing, on the next line", "Example:\n\nNone.", False),
+    ("there is none", "Example: there is no example.", False),
+    ("none, then another", "Example: none.\n\nExample 2: two writers at once.", True),
+    ("a fence that says none", "```\nNone\n```", False),
+    ("a fence to do", "```python\n# TODO\n```", False),
+    ("an example about none", "Example: none of the writers waits.", True),
+    ("no, then words", "Example: no lock is taken in save().", True),
     ("a fence in a comment", "<!--\n```\nx = 1\n```\n-->", False),
 ]
 
@@ -89,6 +99,25 @@ RECOMMENDATIONS = [
     ("emphasis", "**Remove** the cache.", True),
     ("implement", "Implement a retry.", True),
     ("a heading with text", "### Add a timeout\nA slow server holds it.", True),
+    ("use", "Use a context manager.", True),
+    ("validate", "Validate the input before use.", True),
+    ("a verb without an article", "Replace eval by a parser.", True),
+    ("use and a noun", "Use context managers for files.", True),
+    ("never", "Never log the token.", True),
+    ("do not", "- do not retry on a timeout of the caller", False),
+    ("do not with an object", "- do not retry after a timeout", True),
+    ("after a label", "**Recommendation:** close the file.", True),
+    ("after a colon", "The handle leaks: close it in a finally block.", True),
+    ("a later sentence", "The list may be empty. Check it first.", True),
+    ("a task", "1. [ ] `x` is read twice; cache it.", True),
+    ("a condition first", "If the list is empty, return an error.", True),
+    ("code as the object", "Rename `x` to `count`.", True),
+    ("use of", "Use of globals is fine here.", False),
+    ("test coverage", "Test coverage is good.", False),
+    ("a noun", "Check marks and lists look right.", False),
+    ("a gerund", "Using a lock is fine.", False),
+    ("third person", "It validates the input and uses a lock.", False),
+    ("a heading of verbs without text", "## Use a lock\n", False),
     ("nothing", "", False),
     ("address is not add", "We address all risks here.", False),
     ("prefix is not fix", "The prefix and the suffix differ.", False),
@@ -124,7 +153,17 @@ def test_built_in_gate_is_met_by_a_matching_text(gate_id: str, text: str, met: b
 
 
 @pytest.mark.parametrize(
-    "text", ["<!--" * 200_000, "`" * 500_000, "# " * 200_000, "Example:\n" * 50_000, "no example" * 50_000]
+    "text",
+    [
+        "<!--" * 200_000,
+        "`" * 500_000,
+        "# " * 200_000,
+        "Example:\n" * 50_000,
+        "no example" * 50_000,
+        "uses " * 100_000,
+        "Example: none. " * 50_000,
+        "- " * 200_000,
+    ],
 )
 def test_built_in_gates_take_linear_time_for_a_hostile_text(text: str) -> None:
     assert not any(known.is_met(text) for known in BUILT_IN_GATES.values())

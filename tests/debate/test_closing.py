@@ -47,7 +47,7 @@ def test_closing_call_after_a_failed_ballot_is_told_whose_is_missing_and_why(bal
 
 @pytest.mark.parametrize("detail", ["full", "brief"])
 def test_closing_call_of_a_debate_cut_by_a_limit_is_told_that_no_ballot_was_cast(detail: Detail) -> None:
-    report, text = closing_of(Debate(debaters=3), limits=Limits(calls=15), detail=detail)
+    report, text = closing_of(Debate(debaters=3), limits=Limits(calls=5), detail=detail)
     missing = ", ".join(f"{letter} (a limit refused the call)" for letter in report.letters.values())
     assert f"No final position is known of {missing}." in text
     assert "final positions" not in text

@@ -164,6 +164,8 @@ async def test_limit_on_calls_is_reported() -> None:
     report = await debate(limits=Limits(calls=16))
     head = above_answer(report.markdown())
     assert "The limit on calls cut the debate short (no reply in: crux lock, " in head
+    assert "No final ballot" not in head
+    head = above_answer((await debate(limits=Limits(calls=4))).markdown())
     agents = "advocate of change (A), critic of change (B) and what is known (C)"
     assert f"No final ballot from {agents}: a limit refused the call. Nothing shows where the agents stand." in head
 
@@ -208,7 +210,7 @@ async def test_crux_section_has_positions_falsifiers_and_best_statements() -> No
 async def test_crux_section_counts_no_commitment_as_a_ballot() -> None:
     text = (await debate({"final": lambda request: {"p1": "?"} if request.agent == "D2" else {}})).markdown()
     assert "final ballots on it: 2 yes; last said without a ballot on it: 1 no)" in text
-    cut = (await debate(limits=Limits(calls=16))).markdown()
+    cut = (await debate({"final": lambda request: {"p1": "?"}}, limits=Limits(calls=20))).markdown()
     assert "(thread 1; last said on it: 2 yes · 1 no)" in cut
 
 
@@ -228,7 +230,8 @@ async def test_steelman_that_a_limit_left_without_another_try_is_not_reported_as
 
 async def test_crux_section_counts_ballots_of_uncommitted_agents() -> None:
     def commit(request: ModelRequest) -> Answer:
-        return {"metric": f"orders lost as {request.agent} counts"}
+        side = {"side": "?"} if request.agent == "D5" else {}
+        return {"metric": f"orders lost as {request.agent} counts", **side}
 
     def opening(request: ModelRequest) -> Answer:
         return {"p1": "YES" if request.agent in ("D1", "D3") else "NO", "p2": "YES" if request.agent == "D2" else "NO"}

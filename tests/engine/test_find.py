@@ -112,3 +112,26 @@ def test_find_in_repetitive_text_takes_linear_time(words: str) -> None:
     start = time.perf_counter()
     assert text.find(words, 2_500) is None
     assert time.perf_counter() - start < 1.0
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["a railway is well-known", "a rail-way is well-known", "a rail- way is well- known", "a railway is wellknown"],
+)
+def test_words_that_a_line_end_divides_are_found_in_each_spelling(words: str) -> None:
+    divided = document("On a rail-", "way is well-", "known, 5-", "6 days: x-", "", "y")
+    assert divided.find(words, 1) == (1, 3)
+    assert divided.contains(words, 1)
+    assert divided.contains("5- 6 days", 3)
+    assert not divided.contains("56 days", 3)
+    assert not divided.contains("xy", 4)
+
+
+@pytest.mark.parametrize(
+    "character", ["\u00ad", "\u200b", "\u200d", "\u2060", "\ufeff", "\ufe0f", "\u200e", "\U000e0020"]
+)
+def test_characters_that_nobody_sees_do_not_count(character: str) -> None:
+    plain, marked = "the railway station", f"the rail{character}way{character} sta{character}tion"
+    assert document(marked).contains(plain, 1)
+    assert document(plain).contains(marked, 1)
+    assert not document(marked).contains("the rail way", 1)

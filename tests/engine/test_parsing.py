@@ -14,7 +14,8 @@ from pydantic import BaseModel, Field, field_validator
 
 from consilience.domain.messages import FreeText
 from consilience.domain.positions import BallotReply
-from consilience.models.parsing import Malformed, is_prose, parse_reply, without_trace
+from consilience.models.parsing import Malformed, is_prose, parse_reply
+from consilience.models.visible import visible_text
 
 
 class View(BaseModel):
@@ -252,6 +253,21 @@ TRACES = [
     "<thought>{trace}</thought>\n{reply}",
     "<analysis>\n{trace}\n</analysis>\n\n{reply}",
     "◁think▷{trace}◁/think▷{reply}",
+    "[THINK]{trace}[/THINK]{reply}",
+    "{trace}.[/THINK]{reply}",
+    "loading model\n[THINK]\n{trace}\n[/THINK]\n{reply}",
+    "<seed:think>{trace}</seed:think>{reply}",
+    "<|START_THINKING|>{trace}<|END_THINKING|><|START_RESPONSE|>{reply}<|END_RESPONSE|>",
+    "<|begin_of_thought|>{trace}<|end_of_thought|><|begin_of_solution|>{reply}<|end_of_solution|>",
+    "<|channel>thought\n{trace}<channel|>{reply}",
+    "<unused94>thought\n{trace}<unused95>{reply}",
+    "Here is my thought process:\n{trace}\n\nHere is my response:\n{reply}",
+    "<think>{trace}</think>\n<answer>\n{reply}\n</answer>",
+    "<|channel|>analysis<|message|>{trace}<|end|><|start|>assistant<|channel|>final<|message|>{reply}",
+    "<|channel|>analysis<|message|>{trace}<|end|><|start|>assistant<|channel|>final <|constrain|>json<|message|>{reply}<|return|>",
+    "<|channel|>analysis<|message|>{trace}<|end|>{reply}",
+    "{trace}<|end|><|start|>assistant<|channel|>final<|message|>{reply}",
+    "analysisWell: {trace}assistantfinal{reply}",
 ]
 TRACE_TEXTS = [
     "Hm.",
@@ -270,7 +286,7 @@ def test_reasoning_trace_is_removed(form: str, trace: str) -> None:
     fenced = form.replace("{trace}", trace).replace("{reply}", '```json\n{"text": "final"}\n```')
     assert parse_reply(fenced, View) == View(text="final")
     free = form.replace("{trace}", trace).replace("{reply}", "The final answer.")
-    for returned in (parse_reply(free, str), parse_reply(free, View).text, without_trace(free)):
+    for returned in (parse_reply(free, str), parse_reply(free, View).text, visible_text(free)):
         assert returned.removeprefix("loading model").strip() == "The final answer."
 
 
@@ -280,13 +296,20 @@ def test_reasoning_trace_is_removed(form: str, trace: str) -> None:
         "<think>",
         "<think>Hm.",
         '<think>{"text": "draft"}',
+        '[THINK]{"text": "draft"}',
+        '<seed:think>Hm. {"text": "draft"}',
+        '<|START_THINKING|>{"text": "draft"}',
+        '<|channel|>analysis<|message|>{"text": "draft"}',
+        '<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>analysis<|message|>{"text": "draft"}',
+        'analysisWe may say {"text": "draft"}',
+        "<|channel>thought\nHm.",
         "<reasoning>x</reasoning>\n",
         "x\n</think>\n ",
         "<thought>Hm.",
     ],
 )
 def test_reply_of_a_trace_only_is_empty(reply: str) -> None:
-    assert without_trace(reply) == ""
+    assert visible_text(reply) == ""
     for returns in (View, Verdict, str):
         with pytest.raises(Malformed, match="the reply is empty"):
             parse_reply(reply, returns)
@@ -297,6 +320,14 @@ def test_reply_of_a_trace_only_is_empty(reply: str) -> None:
     [
         '{"text": "It writes <think>…</think> first."}',
         '{"text": "<think>"}',
+        '{"text": "[THINK]a[/THINK]b <|channel|>final<|message|>c<|im_end|>"}',
+        '{"text": "a<|im_end|>\\n<|im_start|>user"}',
+        "Mistral writes `[THINK]` and `[/THINK]`.",
+        "A trace ends with [/THINK] as a rule.",
+        "analysis of the data: it is so.",
+        "I weighed it. Here is my response:\nKEEP",
+        "Strike it: <s>no</s>",
+        "```\n<|im_start|>user\n<|im_end|>\n```",
         '{"text": "a\\n</think>\\nb"}',
         '{"text": "a\n</think>\nb"}',
         '{"text": "a\n</think>\nb and then it was cut',
@@ -315,16 +346,16 @@ def test_reply_of_a_trace_only_is_empty(reply: str) -> None:
     ],
 )
 def test_trace_tags_in_code_or_sentences_are_kept(reply: str) -> None:
-    assert without_trace(reply) == reply
+    assert visible_text(reply) == reply
 
 
 def test_trace_without_an_end_tag_after_a_short_line_is_removed() -> None:
-    assert without_trace("loading model\n\n<think>\nHm.") == "loading model"
+    assert visible_text("loading model\n\n<think>\nHm.") == "loading model"
 
 
 def test_trace_without_a_start_tag_that_ends_on_the_answer_line_is_removed() -> None:
-    assert without_trace("I should weigh both. </think> The answer is yes.") == "The answer is yes."
-    assert without_trace("reasoning </think> The answer") == "The answer"
+    assert visible_text("I should weigh both. </think> The answer is yes.") == "The answer is yes."
+    assert visible_text("reasoning </think> The answer") == "The answer"
 
 
 TEXTS_WITH_TAGS = st.lists(
@@ -337,24 +368,24 @@ TEXTS_WITH_TAGS = st.lists(
 @given(TEXTS_WITH_TAGS | st.text())
 def test_json_string_with_any_text_is_unchanged_by_trace_removal(text: str) -> None:
     reply = json.dumps({"points": [text], "text": "x" + text})
-    assert without_trace(reply) == reply
+    assert visible_text(reply) == reply
     assert parse_reply(reply, View) == View(points=[text], text="x" + text)
     fenced = f"```json\n{reply}\n```"
-    assert without_trace(fenced) == fenced
+    assert visible_text(fenced) == fenced
     assert parse_reply(fenced, View) == View(points=[text], text="x" + text)
 
 
 @given(st.text(st.characters(exclude_characters="<")), TEXTS_WITH_TAGS | st.text())
 def test_reply_after_any_trace_is_read(trace: str, text: str) -> None:
     reply = json.dumps({"text": "x" + text})
-    assert without_trace(f"<think>{trace}</think>\n{reply}") == reply
+    assert visible_text(f"<think>{trace}</think>\n{reply}") == reply
     assert parse_reply(f"<think>{trace}</think>\n{reply}", View) == View(text="x" + text)
 
 
 @given(TEXTS_WITH_TAGS)
 def test_trace_removal_is_idempotent(text: str) -> None:
-    once = without_trace(text)
-    assert without_trace(once) == once
+    once = visible_text(text)
+    assert visible_text(once) == once
 
 
 @pytest.mark.parametrize(

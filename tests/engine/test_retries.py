@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from consilience.domain.errors import Refused, Rejected, ServerError
+from consilience.domain.errors import Refused, Rejected, ServerError, Unreachable
 from consilience.domain.events import CallCompleted, canonical_digest
 from consilience.domain.outcome import Estimate, FailureKind, Limits, SpendingLimits, StopReason
 from consilience.domain.report import Report
@@ -285,3 +285,20 @@ async def test_each_repeated_request_is_shown() -> None:
     assert [line.partition("; ")[2] for line in shown] == [
         f"asking again ({n} of at most 4 times)" for n in range(1, 5)
     ]
+
+
+class TestUnreachable:
+    """A first phase in which nobody could be reached ends the run: nothing more is sent."""
+
+    @pytest.mark.parametrize(
+        "protocol", [Emergence(children=2), Broadcast(), Refinement(), Vote()], ids=lambda p: p.name
+    )
+    async def test_run_sends_nothing_after_a_phase_in_which_nobody_was_reached(self, protocol: Any) -> None:
+        model = ScriptedModel(lambda _: Unreachable("refused"))
+        report = await runner.start(TASK, protocol, models=limited(model), store=SqliteStore(":memory:"))
+        asked = {request.key for request in model.requests}
+        assert len({call.phase for call in report.failed_calls if call.key in asked}) == 1
+        assert len(model.requests) == 5 * len(asked)
+        assert {call.kind for call in report.failed_calls} == {FailureKind.UNREACHABLE}
+        assert report.ledger.actual.requests == len(model.requests)
+        assert report.stop_reason is StopReason.FAILED

@@ -23,7 +23,7 @@ from consilience.domain.errors import (
     Timeout,
     Unreachable,
 )
-from consilience.models.limiter import Limited, Limiter, Pace, limiter_for, may_retry, requests_of
+from consilience.models.limiter import Limited, Limiter, Pace, limiter_for, may_retry, on_retry, requests_of
 from consilience.models.port import Completion, Model, ModelRequest
 
 from .virtual import REQUEST, Provider, first, limiter, many, now, run
@@ -214,6 +214,37 @@ class TestServerErrors:
             await many(Limited(provider, limiter(Pace(initial_window=1, max_window=1)), deadline=60, retries=1), 5)
             assert provider.dispatched[0] == 0.0
             assert provider.dispatched[1] >= 21.0
+
+        run(main())
+
+
+class TestLoading:
+    @staticmethod
+    def loading() -> ServerError:
+        failure = ServerError("acme: the server is loading its model", retry_after=3.0)
+        failure.loading, failure.requests = True, 0
+        return failure
+
+    def test_loading_server_is_waited_for_without_counting_requests(self) -> None:
+        async def main() -> None:
+            shown: list[str] = []
+            on_retry.set(shown.append)
+            may_retry.set(lambda: False)
+            provider = Provider(seconds=0.0, outcome=lambda _: self.loading() if now() < 25 else None)
+            answers = await many(Limited(provider, limiter(), deadline=60, retries=4), 5)
+            assert [answer.requests for answer in answers if isinstance(answer, Completion)] == [1] * 5
+            assert 25 <= now() < 31
+            assert shown[0] == "acme: the server is loading its model; waiting for up to 120 s"
+
+        run(main())
+
+    def test_server_that_loads_for_ever_is_given_up_after_the_longest_pause(self) -> None:
+        async def main() -> None:
+            provider = Provider(seconds=0.0, outcome=lambda _: self.loading())
+            with pytest.raises(ServerError, match="loading its model, for 120 s by now") as caught:
+                await Limited(provider, limiter(), deadline=60, retries=4).complete(REQUEST)
+            assert requests_of(caught.value) == 0
+            assert 120 <= now() < 125
 
         run(main())
 

@@ -14,7 +14,7 @@ from consilience.domain.errors import Rejected, UnavailableModel, UnknownName, U
 from consilience.models import endpoints, registry
 from consilience.models.limiter import Limited
 from consilience.models.port import Model, ModelRequest
-from consilience.models.providers import PROVIDERS, Declaration, Provider, key_variables, known_providers
+from consilience.models.providers import PROVIDERS, Declaration, Provider, is_loopback, key_variables, known_providers
 from consilience.models.registry import Choice, alternatives, canonical_name, choose, paid, resolve
 
 from .misbehaving import KEY, Answer, completion, misbehaving
@@ -296,7 +296,7 @@ class TestTables:
         ],
     )
     def test_loopback_addresses_are_recognised(self, url: str, here: bool) -> None:
-        assert endpoints.is_loopback(url) is here
+        assert is_loopback(url) is here
 
 
 def listing(*ids: str, owner: str = "llamacpp") -> Answer:

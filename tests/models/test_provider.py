@@ -400,10 +400,9 @@ class TestFailures:
             (Answer(307, headers={"Location": "http://127.0.0.1:1/v1"}), 1),
             (Answer(body={**completion().body, "choices": []}), 2),  # type: ignore[dict-item]
             (Answer(body={**completion().body, "choices": None}), 2),  # type: ignore[dict-item]
-            (completion(usage={"prompt_tokens": "many", "completion_tokens": 3, "total_tokens": 15}), 2),
             (error(500), 5),
         ],
-        ids=["elsewhere", "no choice", "no choices", "wrong type", "failed"],
+        ids=["elsewhere", "no choice", "no choices", "failed"],
     )
     async def test_unusable_answer_is_retried_a_limited_number_of_times(self, answer: Answer, sendings: int) -> None:
         async with model_on(answer) as (model, server):
@@ -587,11 +586,33 @@ class TestSecrets:
     def test_prose_is_unchanged(self, text: str) -> None:
         assert scrub(text, []) == text
 
-    def test_long_text_is_cleaned_in_linear_time(self) -> None:
+    @pytest.mark.parametrize("place", ["{}", "x-{}", "Bearer-of.{}", "a.b_c.{} and more", "see {}"])
+    def test_json_web_token_is_removed_wherever_it_stands(self, place: str) -> None:
+        token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.s3cr3tS1gnatur3"
+        assert scrub(place.format(token), []) == place.format("***")
+
+    @pytest.mark.parametrize(
+        "piece",
+        [
+            *("a-", "token ", "x-", "--a-", "eyJa.", "https://a", "cookie: ", "basic QQ", "'\\"),
+            *(
+                "eyJabcdefgh-",
+                "eyJabcdefgh.",
+                "a.",
+                "token=${A:?",
+                "token='",
+                'password: "',
+                "://a:",
+                "sk-",
+                "bearer ",
+                "-u a ",
+            ),
+        ],
+    )
+    def test_long_text_is_cleaned_in_linear_time(self, piece: str) -> None:
         before = time.process_time()
-        for piece in ("a-", "token ", "x-", "--a-", "eyJa.", "https://a", "cookie: ", "basic QQ", "'\\"):
-            scrub(piece * 100_000, [])
-        assert time.process_time() - before < 30
+        scrub(piece * 100_000, [])
+        assert time.process_time() - before < 10
 
 
 @pytest.mark.parametrize(

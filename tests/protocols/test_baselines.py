@@ -426,3 +426,18 @@ async def test_vote_cost_is_the_sum_of_its_calls() -> None:
     replies: dict[str, object] = {f"V{n}": Scripted("yes", tokens_in=10, tokens_out=1, cost=0.5) for n in (1, 2, 3)}
     report, _ = await vote(Vote(votes=3, answer_pattern="yes|no"), replies)
     assert (report.ledger.actual.cost, report.ledger.actual.tokens_in, report.ledger.estimated.max) == (1.5, 30, 3)
+
+
+async def test_reply_on_which_a_pattern_takes_for_ever_is_an_answer_without_a_match() -> None:
+    slow = "Answer: " + "word " * 60 + "! Or so"
+    report, model = await vote(
+        Vote(votes=3, answer_pattern=r"Answer: ((?:\w+\s?)+)$"),
+        {"V1": slow, "V2": "Answer: keep it", "V3": "Answer: keep it"},
+    )
+    assert len(model.requests) == 3
+    assert [vote.position for vote in report.votes] == [None, "keep it", "keep it"]
+
+
+def test_pattern_whose_counts_multiply_is_refused() -> None:
+    with pytest.raises(SettingsError, match="counts multiply to more than 100,000"):
+        Vote(answer_pattern="((a{1000}){1000}){1000}")

@@ -421,6 +421,73 @@ async def test_finding_on_a_removed_line_is_kept_and_on_unchanged_lines_dropped(
     assert [entry.reason for entry in report.dropped] == ["unchanged lines"]
 
 
+CALLERS = "def total(items, percent):\n    return sum(items) * (1 + percent / 100)\n\n\nbill = total([1], 0.19)\n"
+PERCENT = """--- a/shop.py
++++ b/shop.py
+@@ -1,2 +1,2 @@
+-def total(items, tax):
+-    return sum(items) * (1 + tax)
++def total(items, percent):
++    return sum(items) * (1 + percent / 100)
+"""
+SHOP = (Source(PERCENT, "diff HEAD"), Source(CALLERS, "shop.py"))
+BILL = finding("bill = total([1], 0.19)", 5, "S2", severity="critical", cause="def total(items, percent):")
+
+
+async def test_caller_that_the_change_breaks_is_a_finding_with_its_cause() -> None:
+    report, model = await go(Review(), script({"red": review([BILL]), "blue": review([BILL])}), sources=SHOP)
+    (entry,) = report.findings
+    assert (entry.first_line, entry.changed, entry.status) == (5, False, "confirmed")
+    assert report.failing("minor") == "at least minor: F1."
+    assert "**Caused by the changed line** shop.py:1" in markdown(report)
+    asked = request_of(model, "review-1/part-1/red")
+    assert "cause" in asked.schema["$defs"]["ChangeFindingReply"]["properties"]  # type: ignore[index]
+    assert "- cause:" in asked.text
+    assert "shop.py:1\ndef total(items, percent):" in request_of(model, "closing").text
+
+
+@pytest.mark.parametrize("detail", ["full", "brief"])
+async def test_review_of_no_diff_asks_for_no_cause(detail: Detail) -> None:
+    _, model = await go(Review().with_detail(detail), script({}), detail=detail)
+    asked = request_of(model, "review-1/part-1/red")
+    assert "cause" not in json.dumps(asked.schema)
+    assert "- cause:" not in asked.text
+
+
+async def test_false_cause_is_asked_about_again_and_an_old_defect_shown_in_the_report() -> None:
+    by = {"red": review([BILL | {"cause": "def sum(items):"}])}
+    report, model = await go(Review(max_iterations=2), script(by), sources=SHOP)
+    again = request_of(model, "review-2/part-1/red").text
+    assert "no changed line shown has these words, which S2:5 names as its cause: 'def sum(items):'" in again
+    assert report.findings == ()
+    assert "1 on unchanged lines" in markdown(report)
+    assert "- **shop.py:5 · critical · bounds:** 'bill = total(\\[1\\], 0.19)' is wrong." in markdown(report)
+
+
+async def test_lead_knows_the_ballots_and_the_report_has_verdict_and_split() -> None:
+    by = {"red": review([finding()], "reject", reason="The index is wrong everywhere."), "blue": review()}
+    report, model = await go(Review(), script(by))
+    asked = request_of(model, "closing").text
+    assert "red reject, blue approve" in asked
+    assert re.search(r"from vote of red>\n(?:.*\n)?.*The index is wrong everywhere", asked)
+    assert report.model_dump(mode="json")["verdict"] == {"vote": "reject", "by": ["red"], "split": [1]}
+    assert [(d.agent, d.position, d.text) for d in report.dissent] == [
+        ("blue", "approve", "votes approve, not reject: so")
+    ]
+    assert "The index is wrong everywhere" not in request_of(model, "judge/part-1/blue").text
+
+
+async def test_rejection_without_a_finding_is_no_clean_review() -> None:
+    by = {agent: review([], "reject", reason=f"{agent} cannot follow it.") for agent in ("red", "blue")}
+    report, _ = await go(Review(), script(by))
+    assert report.answer == (
+        "No findings in 1 file. Yet not every reviewer approves: red votes reject: red cannot follow it; "
+        "blue votes reject: blue cannot follow it."
+    )
+    assert (report.failing("reject"), report.failing("minor")) == ("the verdict is reject, by red, blue.", "")
+    assert report.sarif()["runs"][0]["properties"]["verdict"] == "reject"  # type: ignore[index]
+
+
 async def test_part_of_a_large_changed_file_contains_only_lines_near_its_changes() -> None:
     before = [f"line_{n} = {n}\n" for n in range(1, 601)]
     after = [line.replace("= 300", "= 301") for line in before]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 from consilience.domain.agents import Agent
 from consilience.domain.messages import Quotation
@@ -23,11 +24,11 @@ from consilience.domain.report import (
     Report,
     SharedModel,
 )
-from consilience.domain.sections import AgentText, Bullets, Item, Paragraph, Presentation, Section, Table, View
+from consilience.domain.sections import AgentText, Bullets, Diff, Item, Paragraph, Presentation, Section, Table, View
 from consilience.domain.topology import tree
 from consilience.domain.usage import LedgerReport, UsageTotals
 from consilience.protocols.emergence import EmergenceReport
-from consilience.reporting.formatting import escape_markdown
+from consilience.reporting.formatting import demote_markdown, escape_markdown
 from consilience.reporting.html import html_of
 from consilience.reporting.markdown import blocks_markdown, markdown
 from consilience.reporting.record import AnyReport
@@ -345,6 +346,8 @@ def test_checklist_keeps_its_line_breaks() -> None:
         ("a | b", r"a \| b"),
         ("*x* _y_ `z`", r"\*x\* \_y\_ \`z\`"),
         ("snake_case", "snake_case"),
+        ("tenacity/__init__.py:435", r"tenacity/\_\_init\_\_.py:435"),
+        ("a__b__c __x", r"a__b__c \_\_x"),
         ("http://127.0.0.1/v1#corp-large", "http://127.0.0.1/v1#corp-large"),
         ("# a ##", r"\# a \##"),
         ("<b>[x](y)", r"\<b\>\[x\](y)"),
@@ -375,3 +378,23 @@ def test_report_of_an_uninstalled_protocol_renders() -> None:
 def test_several_commands_are_not_called_several_models(models: tuple[str, str], expected: str) -> None:
     agents = tuple(Agent(id=f"V{n}", role="respondent", model=model) for n, model in enumerate(models))
     assert f"- {expected}\n" in markdown(report(agents=agents, independence=Independence()))
+
+
+@pytest.mark.parametrize(
+    "name", ["tenacity/__init__.py:435", "__main__.py", "foo.__x__", "__init__(self)", "src/_x_.py", "pkg.__init__"]
+)
+def test_name_of_a_file_in_an_agents_text_is_shown_as_written(name: str) -> None:
+    html = MarkdownIt().render(demote_markdown(f"See {name}, __not__ `{name}` and _this_."))
+    assert html == (f"<p>See {name}, <strong>not</strong> <code>{name}</code> and <em>this</em>.</p>\n")
+
+
+def test_names_of_only_underscores_are_escaped_in_linear_time() -> None:
+    text = "_" * 200_000 + "b " + "_a" + "_" * 200_000 + "b"
+    assert len(escape_markdown(text)) > len(text)
+    assert demote_markdown(text)
+
+
+def test_fence_of_a_diff_is_one_longer_than_the_longest_run_of_backticks() -> None:
+    indented = Diff(text="@@ -1 +1 @@\n-                        a\n+                        b")
+    assert blocks_markdown([indented]).startswith("```diff\n")
+    assert blocks_markdown([Diff(text="+ ````")]).startswith("`````diff\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,16 @@ from consilience.coordination.convergence import ConvergenceCheck, GateVerdict
 from consilience.domain.outcome import StopReason
 from consilience.protocols.review import ReviewReport
 from consilience.protocols.review.baseline import Baseline
-from consilience.protocols.review.findings import BallotCast, DroppedFinding, FileRead, Finding, JudgedBy, PartRead
+from consilience.protocols.review.findings import (
+    BallotCast,
+    Cause,
+    DroppedFinding,
+    FileRead,
+    Finding,
+    JudgedBy,
+    PartRead,
+    Verification,
+)
 from consilience.protocols.review.presenting import decided_by, dropped_line, overall_vote, place_of
 from consilience.protocols.review.vetting import judged, listed, vet
 from consilience.reporting.export import report_files
@@ -296,6 +306,34 @@ def test_reviewer_text_does_not_break_the_report_or_terminal() -> None:
         assert blocks(shown) == expected, text
         assert not STEERING.search(shown)
         assert "<script" not in report_page(with_text(text)).partition("<main")[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("pytest -k 'a and __x__'", "**To check (run):** `pytest -k 'a and __x__'`"),
+        ("`pytest -k 'a and __x__'`", "**To check (run):** `pytest -k 'a and __x__'`"),
+        ("```sh\ncd a\npytest\n```", "**To check (run):**\n\n```\ncd a\npytest\n```"),
+        ("echo `date`", "**To check (run):** echo \\`date\\`"),
+    ],
+)
+def test_command_of_a_check_is_code_as_written_with_its_result_apart(text: str, shown: str) -> None:
+    check = Verification(kind="run", text=text, expect="`__x__` fails in a/__init__.py.")
+    finding = reports.finding(check=check)
+    assert f"{shown}\n\n**Expected:** \\`\\_\\_x\\_\\_\\` fails in a/\\_\\_init\\_\\_.py." in markdown(
+        report_of(finding)
+    )
+    comment = json.dumps(report_of(finding).github_comments())
+    assert "**Expected:** `__x__` fails" in comment
+
+
+def test_comment_on_an_unchanged_line_stands_at_its_cause() -> None:
+    cause = Cause(file="src/pager.py", first_line=9, last_line=9, quotation="def page(items, n):")
+    finding = reports.finding(file="src/app.py", first_line=70, last_line=70, cause=cause, changed=False)
+    (comment,) = report_of(finding).github_comments()["comments"]
+    assert (comment["path"], comment["line"]) == ("src/pager.py", 9)
+    assert "`src/app.py:70`" in comment["body"]
+    assert "```suggestion" not in comment["body"]
 
 
 def test_quotation_with_a_fence_stays_in_its_code_block() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from consilience.domain.outcome import StopReason
-from consilience.protocols.review.findings import ReviewData
+from consilience.protocols.review.findings import CATEGORIES, Cause, ReviewData
 from consilience.protocols.review.sarif import sarif
 from review.reports import dropped, finding, review, rich_review
 
@@ -62,14 +62,23 @@ def test_path_of_a_file_is_a_percent_encoded_uri(path: str, location: dict[str, 
     assert result["locations"][0]["physicalLocation"]["artifactLocation"] == location
 
 
-def test_categories_of_one_wording_share_a_rule() -> None:
-    run = run_of(
-        review(finding(category="Off by one"), finding(id="F2", category="off-by-one"), finding(id="F3", category="!"))
-    )
+def test_rules_are_the_fixed_categories_in_every_log() -> None:
+    run = run_of(review(finding(category="logic"), finding(id="F2", category="Off by one!")))
     rules = run["tool"]["driver"]["rules"]
-    assert sorted(rule["id"] for rule in rules) == ["off-by-one", "other"]
+    assert rules == run_of(review())["tool"]["driver"]["rules"]
+    assert [rule["id"] for rule in rules] == [*CATEGORIES, "other"]
+    assert [result["ruleId"] for result in run["results"]] == ["logic", "other"]
     for result in run["results"]:
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+
+
+def test_cause_of_a_finding_is_a_related_location() -> None:
+    cause = Cause(file="src/app.py", first_line=3, last_line=3, quotation="def page(items, n):")
+    (result,) = run_of(review(finding(cause=cause)))["results"]
+    (related,) = result["relatedLocations"]
+    assert related["physicalLocation"]["artifactLocation"]["uri"] == "src/app.py"
+    assert related["physicalLocation"]["region"] == {"startLine": 3, "endLine": 3}
+    assert "src/app.py:3" in result["message"]["text"]
 
 
 def test_fix_replaces_whole_lines() -> None:
@@ -126,7 +135,7 @@ def test_only_a_complete_run_is_successful(reason: StopReason) -> None:
 
 def test_review_without_findings_has_an_empty_list_of_results() -> None:
     run = run_of(review())
-    assert (run["results"], run["tool"]["driver"]["rules"]) == ([], [])
+    assert run["results"] == []
     assert run["invocations"] == [{"executionSuccessful": True, "toolExecutionNotifications": []}]
 
 
@@ -165,6 +174,7 @@ def validate(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, ob
     return check
 
 
+CAUSE = Cause(file="src/pager.py", first_line=3, last_line=4, side="old", quotation="size = 10")
 EXPECTED = {"SARIF2005"}
 """It misses an address of the tool's home page, and there is none."""
 
@@ -172,7 +182,12 @@ EXPECTED = {"SARIF2005"}
 @pytest.mark.packaging
 @pytest.mark.parametrize(
     "report",
-    [review(), review(finding()), rich_review(), review(finding(file="/tmp/a.py"), dropped=(dropped(),), hunks=())],
+    [
+        review(),
+        review(finding(cause=CAUSE)),
+        rich_review(),
+        review(finding(file="/tmp/a.py"), dropped=(dropped(),), hunks=()),
+    ],
     ids=["clean", "one", "rich", "absolute"],
 )
 def test_log_passes_the_validator_for_the_standard_and_for_github(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -162,6 +163,59 @@ def test_document_named_by_id_name_or_wrongly_is_found(name: str) -> None:
     assert (only(result).source, only(result).file) == ("S2", "src/pager.py")
 
 
+TWO = (Document("S1", "src/a.py", "alpha = 1\n"), Document("S2", "lib/b.py", "beta = 2\ntotal = beta\n"))
+
+
+@pytest.mark.parametrize("named", ["S1", "src/a.py", "[S1]", "S1:1", "a.py", "./src/a.py", "S1 src/a.py", "lib/a.py"])
+def test_words_that_stand_only_in_another_file_are_no_evidence(named: str) -> None:
+    """A claim about one file is not printed at another."""
+    result = vetted(handed_in(reply("total = beta", 2, named), shown=TWO), documents=TWO)
+    assert not result.findings
+    (dropped,) = result.dropped
+    assert dropped.reason == "false quotation"
+    assert "they stand in lib/b.py:2 (S2:2)" in dropped.detail
+
+
+def test_words_of_a_document_that_does_not_exist_are_no_evidence_if_they_stand_in_several() -> None:
+    documents = (*TWO, Document("S3", "c.py", "total = beta\n"))
+    result = vetted(handed_in(reply("total = beta", 1, "S9"), shown=documents), documents=documents)
+    assert "lib/b.py:2 (S2:2) and c.py:1 (S3:1)" in result.dropped[0].detail
+
+
+def test_words_of_a_document_that_was_not_shown_are_no_evidence() -> None:
+    result = vetted(handed_in(reply("total = beta", 2, "S1"), shown=TWO[1:]), documents=TWO)
+    assert "there is no document 'S1' among those shown" in result.dropped[0].detail
+
+
+DIFF_OF_TWO = """\
+--- a/src/a.py
++++ b/src/a.py
+@@ -1 +1 @@
+-alpha = 0
++alpha = 1
+--- a/lib/b.py
++++ b/lib/b.py
+@@ -1,2 +1,2 @@
+-beta = 1
++beta = 2
+ total = beta
+"""
+
+
+@pytest.mark.parametrize("named", ["src/a.py", "a.py", "b/src/a.py", "S2"])
+def test_words_in_the_diff_of_another_file_are_no_evidence(named: str) -> None:
+    documents = (Document("S1", "diff main..HEAD", DIFF_OF_TWO), replace(TWO[0], id="S2"))
+    result = vetted(handed_in(reply("beta = 1", 1, named), shown=documents), documents=documents)
+    assert "they stand in lib/b.py:1 (S1:9)" in result.dropped[0].detail
+
+
+@pytest.mark.parametrize("named", ["lib/b.py", "b.py", "S3", "S1"])
+def test_removed_words_of_a_file_are_found_in_its_part_of_the_diff(named: str) -> None:
+    documents = (Document("S1", "diff main..HEAD", DIFF_OF_TWO), replace(TWO[0], id="S2"), replace(TWO[1], id="S3"))
+    result = vetted(handed_in(reply("beta = 1", 1, named), shown=documents), documents=documents)
+    assert place(only(result)) == ("lib/b.py", 1, 1, "old")
+
+
 @given(st.data())
 def test_quotation_of_any_lines_is_located(data: st.DataObject) -> None:
     """As a prompt shows it, with numbers, or with the marks of the diff, in any document that holds it."""
@@ -246,6 +300,66 @@ def test_line_numbers_of_findings_ignore_form_feeds() -> None:
     assert [(f.first_line, f.source_line) for f in result.findings] == [(3, 4), (5, 7)]
 
 
+# --- causes
+
+CALLER = """\
+def total(items, percent):
+    return sum(items) * (1 + percent / 100)
+
+
+def invoice(items):
+    return total(items, 0.19)
+"""
+TO_PERCENT = """\
+diff --git a/shop.py b/shop.py
+--- a/shop.py
++++ b/shop.py
+@@ -1,3 +1,3 @@
+-def total(items, tax):
+-    return sum(items) * (1 + tax)
++def total(items, percent):
++    return sum(items) * (1 + percent / 100)
+ 
+"""
+SHOP = (Document("S1", "diff HEAD", TO_PERCENT), Document("S2", "shop.py", CALLER))
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        ("def total(items, percent):", ("shop.py", 1, "new")),
+        ("+    return sum(items) * (1 + percent / 100)", ("shop.py", 2, "new")),
+        ("7| +    return sum(items) * (1 + percent / 100)", ("shop.py", 2, "new")),
+        ("return sum(items) * (1 + tax)", ("shop.py", 2, "old")),
+        ("-def total(items, tax):\n-    return sum(items) * (1 + tax)", ("shop.py", 1, "old")),
+        ("    return sum(items) * (1 + percent / 100)\n\n\ndef invoice(items):", ("shop.py", 2, "new")),
+    ],
+)
+@pytest.mark.parametrize("shown", [SHOP, SHOP[1:]], ids=["diff and text", "text"])
+def test_finding_on_an_unchanged_line_stays_if_a_changed_line_causes_it(
+    cause: str, expected: tuple[str, int, str], shown: Sequence[Document]
+) -> None:
+    submitted = handed_in(reply("return total(items, 0.19)", 6, "S2", cause=cause), shown=shown)
+    result = vetted(submitted, documents=SHOP)
+    if expected[2] == "old" and shown != SHOP:  # a removed line is in the diff only
+        assert [entry.reason for entry in result.dropped] == ["unchanged lines"]
+        return
+    finding = only(result)
+    assert place(finding) == ("shop.py", 6, 6, "new")
+    assert finding.cause is not None
+    assert (finding.cause.file, finding.cause.first_line, finding.cause.side) == expected
+
+
+@pytest.mark.parametrize("cause", ["", "  ", "def invoice(items):", "return total(items, 0.19)", "nowhere = 1", ")"])
+def test_finding_on_an_unchanged_line_is_left_out_without_a_changed_line_as_cause(cause: str) -> None:
+    submitted = handed_in(reply("return total(items, 0.19)", 6, "S2", cause=cause), shown=SHOP)
+    (entry,) = vetted(submitted, documents=SHOP).dropped
+    assert entry.reason == "unchanged lines"
+    assert (cause in entry.detail) if cause.strip() else (entry.detail == "")
+    (kept,) = vetted(submitted, documents=SHOP, changed_lines_only=False).findings
+    assert kept.cause is None
+
+
 # --- ignored, known
 
 
@@ -315,6 +429,61 @@ def test_baseline_drops_known_findings() -> None:
 
 
 # --- duplicates and status
+
+
+def test_same_category_on_one_line_is_one_finding_found_independently() -> None:
+    calls = (
+        handed_in(reply("last = n * size + 1", 3, title="one too far", claim="The last index is one too far.")),
+        handed_in(reply("n * size + 1", 3, title="repeats", claim="A page repeats an item."), agent="blue"),
+    )
+    finding = only(vetted(*calls))
+    assert (finding.by, finding.status, finding.category) == (("blue", "red"), "confirmed", "bounds")
+    assert {finding.claim, *finding.duplicates} == {"The last index is one too far.", "A page repeats an item."}
+
+
+@pytest.mark.parametrize("agent", ["red", "blue"])
+def test_same_replacement_of_the_same_lines_is_one_finding(agent: str) -> None:
+    """Of several suggestions with one fix only the first could be applied."""
+    fix = "    last = n * size"
+    one = reply("last = n * size + 1", 3, replacement=fix)
+    other = reply("size + 1", 3, replacement=fix, category="logic", claim="Off by one.")
+    calls = [handed_in(one, other)] if agent == "red" else [handed_in(one), handed_in(other, agent=agent)]
+    finding = only(vetted(*calls))
+    assert finding.found_apart == (agent == "blue")
+    assert finding.duplicates == ("It is wrong: last = n * size + 1",) or finding.duplicates == ("Off by one.",)
+
+
+def test_same_words_and_claim_are_one_finding() -> None:
+    calls = (
+        handed_in(reply("size = 10", 2, claim="A magic number.")),
+        handed_in(reply("size  =  10", 2, claim="A  magic number.", category="design"), agent="blue"),
+    )
+    assert only(vetted(*calls)).by == ("blue", "red")
+
+
+def test_category_in_words_of_its_author_is_the_title() -> None:
+    finding = only(vetted(handed_in(reply("size = 10", 2, category="  Magic   number "))))
+    assert (finding.category, finding.title) == ("other", "Magic number")
+    finding = only(vetted(handed_in(reply("size = 10", 2, category="Bounds", title="ten at most"))))
+    assert (finding.category, finding.title) == ("bounds", "ten at most")
+
+
+def test_fingerprint_holds_if_another_run_quotes_more_or_less_of_the_line() -> None:
+    moved = (Document("S1", "src/pager.py", f"import os\n\n{CODE}"),)
+    runs = [
+        only(vetted(handed_in(reply("last = n * size + 1", 3)))),
+        only(vetted(handed_in(reply("n * size + 1\nreturn items", 3, category="logic", claim="Off by one.")))),
+        only(vetted(handed_in(reply("size + 1", 5), shown=moved), documents=moved)),
+        only(vetted(handed_in(reply("+    last = n * size + 1", 10), shown=CHANGED), documents=CHANGED)),
+    ]
+    assert len({finding.fingerprint for finding in runs}) == 1
+    assert only(vetted(handed_in(reply("size = 10", 2)))).fingerprint != runs[0].fingerprint
+
+
+def test_another_defect_in_the_line_of_a_known_one_is_not_known() -> None:
+    known = parse_baseline(baseline_of(vetted(handed_in(reply("items[last", 4))).findings))
+    again = vetted(handed_in(reply("size:last]", 4)), baseline=known)
+    assert len(again.findings) == 1
 
 
 def test_baseline_drops_the_parts_of_merged_findings() -> None:
@@ -502,15 +671,15 @@ def test_merge_by_the_lead_keeps_the_finding_that_it_names_first() -> None:
 def test_listed_findings_are_ranked_and_limited() -> None:
     findings = vetted(
         handed_in(
-            reply("def page(items, n):", 1, severity="critical", category="a"),
-            reply("size = 10", 2, severity="minor", category="b"),
-            reply("last = n * size + 1", 3, severity="critical", category="c"),
-            reply("def pages(items):", 7, severity="major", category="d"),
+            reply("def page(items, n):", 1, severity="critical", title="a"),
+            reply("size = 10", 2, severity="minor", title="b"),
+            reply("last = n * size + 1", 3, severity="critical", title="c"),
+            reply("def pages(items):", 7, severity="major", title="d"),
         )
     ).findings
     findings = judged(findings, {"F2": (says("blue", "confirm"),), "F1": (says("blue", "refute"),)})
     assert [finding.id for finding in ranked(findings)] == ["F3", "F4", "F2", "F1"]
     kept, over = listed(findings, 3)
-    assert [(finding.id, finding.category) for finding in kept] == [("F1", "c"), ("F2", "d"), ("F3", "b")]
+    assert [(finding.id, finding.title) for finding in kept] == [("F1", "c"), ("F2", "d"), ("F3", "b")]
     assert [(dropped.reason, dropped.claim) for dropped in over] == [("over the limit", findings[0].claim)]
     assert listed(kept, 3) == (kept, ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -129,11 +130,11 @@ def test_git_that_hangs_is_an_error_within_its_time_limit(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository.commit({"a.py": "changed\n"})
-    git = Git(repository.path)
-    monkeypatch.setattr("consilience.targets.git.TIMEOUT_SECONDS", 0.2)
-    monkeypatch.setattr(git, "_command", lambda *arguments: ["sleep", "60"])
-    with pytest.raises(SourceError, match="took longer"), git.blobs() as read_blob:
-        read_blob("0" * 40)
+    with Git(repository.path) as git:
+        monkeypatch.setattr("consilience.targets.git.TIMEOUT_SECONDS", 0.2)
+        monkeypatch.setattr(git, "_command", lambda *arguments: ["sleep", "60"])
+        with pytest.raises(SourceError, match="took longer"), git.blobs() as read_blob:
+            read_blob("0" * 40)
 
 
 def test_target_without_changes_has_no_documents(repository: Repository) -> None:
@@ -151,7 +152,7 @@ def test_excluded_file_is_in_no_document_unless_included(repository: Repository)
     target = read_target(directory=repository.path)
     assert list(texts(target)) == ["diff HEAD", "a.py"]
     assert "locked" not in target.sources[0].text
-    assert set(target.left_out) == {"lock file: uv.lock", "not UTF-8 text: a.bin, latin.txt"}
+    assert set(target.left_out) == {"lock file: uv.lock", "binary: a.bin", "not UTF-8 text: latin.txt"}
     assert "relocked" in read_target(directory=repository.path, include=["*.lock"]).sources[0].text
 
 
@@ -391,6 +392,7 @@ def test_damaged_text_is_left_out(repository: Repository) -> None:
     target = read_target(diff="HEAD~1..HEAD", directory=repository.path)
     assert list(texts(target)) == ["diff HEAD~1..HEAD", "b.py"]
     assert target.left_out == ("missing in this clone: a.py",)
+    assert target.unread == ("a.py",)
 
 
 def test_a_git_that_ignores_the_protective_settings_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,3 +404,149 @@ def test_a_git_that_ignores_the_protective_settings_is_refused(tmp_path: Path, m
     monkeypatch.setenv("PATH", f"{old.parent}:{os.environ['PATH']}")
     with pytest.raises(SourceError, match=r"Git 2\.31"):
         read_target((), directory=repository.path)
+
+
+def move_and_edit(repository: Repository) -> None:
+    repository.git("mv", "old.py", "moved.py")
+    repository.write({"moved.py": CODE.replace("line", "other").replace("other 7\n", "other seven\n")})
+
+
+def intend_to_add(repository: Repository) -> None:
+    repository.write({"moved.py": CODE.replace("line", "other").replace("other 7\n", "other seven\n")})
+    repository.git("add", "--intent-to-add", "moved.py")
+    repository.git("rm", "--quiet", "old.py")
+
+
+def edit_staged_file(repository: Repository) -> None:
+    repository.write({"moved.py": "staged\n"})
+    repository.git("add", "moved.py")
+    repository.git("rm", "--quiet", "gone.py")
+    repository.write({"moved.py": "other seven\n"})
+
+
+@pytest.mark.parametrize("change", [move_and_edit, intend_to_add, edit_staged_file])
+@pytest.mark.parametrize("diff", [None, "HEAD"])
+def test_text_that_is_only_in_the_file_is_read_while_renames_are_detected(
+    repository: Repository, change: Callable[[Repository], None], diff: str | None
+) -> None:
+    change(repository)
+    target = read_target(diff=diff, directory=repository.path)
+    assert "other seven\n" in texts(target)["moved.py"]
+    assert "+other seven\n" in target.sources[0].text
+    assert (target.left_out, target.unread) == ((), ())
+
+
+def test_moved_directory_is_read_as_it_is_now(repository: Repository) -> None:
+    repository.commit({"one/a.py": CODE, "one/b.py": CODE.replace("line", "next")})
+    repository.git("mv", "one", "two")
+    repository.write({"two/b.py": CODE.replace("line", "next").replace("next 9\n", "next nine\n")})
+    target = read_target(directory=repository.path)
+    assert "next nine\n" in texts(target)["two/b.py"]
+    assert target.unread == ()
+
+
+def test_files_that_should_have_been_read_are_named(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consilience.targets.collection.MAX_FILE_BYTES", 1_000)
+    repository.write(
+        {"uv.lock": "1\n", "latin.php": "ä".encode("latin-1"), "a.png": b"\x89PNG\0", "big.py": "x\n" * 501}
+    )
+    repository.write({"wide.py": "é\n".encode("utf-16")})
+    repository.git("add", "--all")
+    target = read_target(directory=repository.path)
+    assert set(target.unread) == {"latin.php", "big.py", "wide.py"}
+    assert {"lock file: uv.lock", "binary: a.png"} < set(target.left_out)
+
+
+def test_pictures_of_a_notebook_are_left_out_and_its_cells_are_read(repository: Repository) -> None:
+    image, lines = "iVBORw0KGgo" * 2_000, '[\n      "iVBORw0KGgo\\n",\n      "AAAA"\n     ]'
+    text = f'{{\n "source": ["x = 1"],\n "image/png": "{image}",\n "image/jpeg": {lines},\n "last": 1\n}}\n'
+    repository.write({"n.ipynb": text, "page.md": f"![a](data:image/png;base64,{image})\nwords\n"})
+    repository.git("add", "--all")
+    target = read_target(directory=repository.path)
+    notebook = texts(target)["n.ipynb"]
+    assert '"x = 1"' in notebook
+    assert "iVBOR" not in notebook + texts(target)["page.md"]
+    assert notebook.count("\n") == text.count("\n")
+    assert image not in target.sources[0].text
+    assert target.left_out == ("pictures inside of: n.ipynb, page.md",)
+    assert target.unread == ()
+    named = read_target(["n.ipynb"], directory=repository.path)
+    assert texts(named)["n.ipynb"] == notebook
+
+
+def test_error_of_git_keeps_its_remedy(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(SourceError, match=r"dubious ownership.*git config --global --add safe\.directory"):
+        read_target(directory=repository.path)
+
+
+PROGRAMS = [
+    *(f"filter.{name}.{part}" for name in ("evil", "", "a=b", "a.b", "A b") for part in ("clean", "smudge", "process")),
+    *(f"diff.{name}.{part}" for name in ("evil", "", "a=b") for part in ("textconv", "command")),
+    *("core.fsmonitor", "core.pager", "pager.diff", "diff.external", "core.sshCommand", "core.editor", "core.askPass"),
+    *("core.alternateRefsCommand", "uploadpack.packObjectsHook", "gpg.program", "credential.helper", "sequence.editor"),
+    *("alias.diff", "alias.ls-files", "alias.cat-file", "interactive.diffFilter", "ssh.variant", "merge.evil.driver"),
+]
+
+
+@pytest.mark.parametrize("place", ["config", "include", "worktree"])
+def test_nothing_that_a_repository_configures_is_run(repository: Repository, tmp_path: Path, place: str) -> None:
+    marker, program = tmp_path / "ran", repository.path / "evil.sh"
+    repository.commit({"a.txt": "one\n", "b.c": "one\n", "c.d": "one\n", "e.f": "one\n", "g.h": "one\n"})
+    program.write_text(f"#!/bin/sh\ntouch {marker}\ncat\n")
+    program.chmod(0o755)
+    options = {"config": (), "include": ("--file", str(tmp_path / "included")), "worktree": ("--worktree",)}[place]
+    if place == "worktree":
+        repository.git("config", "extensions.worktreeConfig", "true")
+    for key in PROGRAMS:
+        repository.git("config", *options, key, str(program))
+    repository.git("config", *options, "filter.evil.required", "true")
+    repository.git("config", *options, "core.hooksPath", str(repository.path))
+    if place == "include":
+        repository.git("config", "include.path", str(tmp_path / "included"))
+    for hook in ("post-index-change", "post-checkout", "pre-commit", "fsmonitor-watchman"):
+        shutil.copy(program, repository.path / ".git" / "hooks" / hook)
+    names = ("evil", "", "a=b", "a.b")
+    attributes = "".join(f"*.{end} filter={n} diff={n}\n" for n, end in zip(names, ("txt", "c", "d", "f"), strict=True))
+    (repository.path / ".git" / "info").mkdir(exist_ok=True)
+    (repository.path / ".git" / "info" / "attributes").write_text("*.h filter=evil diff=evil\n")
+    repository.write({".gitattributes": attributes, **dict.fromkeys(("a.txt", "b.c", "c.d", "e.f", "g.h"), "two\n")})
+    target = read_target(directory=repository.path)
+    assert target.sources[0].text.count("+two\n") == 5
+    assert read_target(staged=True, directory=repository.path).sources == ()
+    assert read_target(diff="HEAD~1..HEAD", directory=repository.path).sources
+    assert not marker.exists()
+
+
+def test_files_of_another_repository_are_not_read(repository: Repository, tmp_path: Path) -> None:
+    private = Repository(tmp_path / "private")
+    private.commit({"secret.py": "SECRET\n"})
+    private.write({"secret.py": "CHANGED\n"})
+    repository.git("config", "core.worktree", str(private.path))
+    with pytest.raises(SourceError, match=r"core\.worktree"):
+        read_target(directory=repository.path)
+    lure = tmp_path / "lure"
+    lure.mkdir()
+    (lure / ".git").write_text(f"gitdir: {private.path / '.git'}\n")
+    for diff in (None, "HEAD^!"):
+        with pytest.raises(SourceError, match=r"names a repository elsewhere.*lure/\.git"):
+            read_target(diff=diff, directory=lure)
+
+
+def test_linked_work_tree_and_submodule_are_read(repository: Repository, tmp_path: Path) -> None:
+    repository.git("worktree", "add", "--quiet", str(tmp_path / "linked"))
+    (tmp_path / "linked" / "a.py").write_text("linked\n")
+    assert "+linked\n" in read_target(directory=tmp_path / "linked").sources[0].text
+    other = Repository(tmp_path / "other")
+    other.commit({"x.py": "x\n"})
+    repository.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other.path), "module")
+    repository.write({"module/x.py": "inner\n"})
+    assert "+inner\n" in read_target(directory=repository.path / "module").sources[0].text
+
+
+def test_repository_with_other_ids_is_read(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "sha256", "--object-format=sha256")
+    repository.commit({"a.py": "one\n"})
+    repository.git("update-index", "--split-index")
+    repository.write({"a.py": "two\n"})
+    assert "+two\n" in read_target(directory=repository.path).sources[0].text

@@ -72,7 +72,8 @@ def test_left_out_files_are_listed_with_a_reason(tmp_path: Path) -> None:
         "minified: app.min.js, one.js",
         "generated: api.go",
         "patch: fix.patch",
-        "not UTF-8 text: image.png, latin.txt",
+        "binary: image.png",
+        "not UTF-8 text: latin.txt",
         "larger than 1 MB: big.txt",
         "hidden: .hidden/",
     }

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from consilience.domain.detail import DetailChoice
-from consilience.domain.outcome import Severity, StopReason, ThinkingLevel
+from consilience.domain.outcome import StopReason, ThinkingLevel
 
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
@@ -200,6 +200,7 @@ def request_app(
 
 # --- requests
 
+FailOn = Literal["critical", "major", "minor", "reject"]
 ReportFormat = Literal["text", "markdown", "json", "sarif", "github"]
 
 
@@ -284,10 +285,11 @@ class DeliveryRequest(SpendingRequest):
 class FindingsRequest(DeliveryRequest):
     """The same of every command whose session may be of a protocol that reports findings."""
 
-    fail_on: Severity | None = option(
-        "Exit with 6 if a review has a finding this severe or worse, or if a part was not read.",
+    fail_on: FailOn | None = option(
+        "Exit with 6 if a review has a finding this severe or worse, or with reject if a reviewer rejects; also if a part was not"
+        " read.",
         OUTPUT,
-        "critical|major|minor",
+        "critical|major|minor|reject",
     )
     format: ReportFormat = option(
         "How to print the report: text, markdown or json; of a review also sarif (2.1.0) or github (comments on lines).",

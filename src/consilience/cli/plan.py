@@ -210,7 +210,6 @@ def make_plan(
     thinking_of = {name: thinking_tokens(level, ModelFacts(name).thinks) for name in links(models.values())}
     max_thinking = max(thinking_of.values())
     opening = Opening(templates.render(INSTRUCTIONS), task, number_documents(sources))
-    call_tokens = int(CallSizes(opening, protocol, agents, thinking_tokens={"": max_thinking}).max_call.tokens)
     chains = {agent.id: links([models[agent.id]]) for agent in agents}
     thinking_by_agent = {id: max(map(thinking_of.__getitem__, chain)) for id, chain in chains.items()}
     prices = {} if limits.money is None else {id: _token_prices(chain) for id, chain in chains.items()}
@@ -218,12 +217,14 @@ def make_plan(
     estimate = protocol.estimate()
     calls = estimate.max if limits.calls is None else min(estimate.max, limits.calls)
     calls = max(calls - calls_made, 0)
-    max_tokens = calls * call_tokens
+    largest_calls = sizes.largest_calls(calls)
+    max_tokens = sum(n * (read + written + max_thinking) for n, read, written in largest_calls)
     if limits.tokens is not None:
         max_tokens = min(max_tokens, limits.tokens)
-    tokens_per_reply = {name: protocol.longest_reply + thinking_of[name] for name in paid_models}
-    call_cost = max_price(tokens_per_reply, call_tokens - protocol.longest_reply - max_thinking) if calls else 0.0
-    max_cost = None if call_cost is None else calls * call_cost
+    max_cost: float | None = 0.0
+    for n, read, written in largest_calls:
+        cost = max_price({name: written + thinking_of[name] for name in paid_models}, read)
+        max_cost = None if max_cost is None or cost is None else max_cost + n * cost
     if limits.money is not None and max_cost is not None:
         max_cost = min(max_cost, limits.money)
     if paid_encoder is not None:

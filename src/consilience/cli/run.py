@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from consilience.cli.errors import EXIT_OK, notify, print_json
-from consilience.cli.execution import TEXT_FORMATS, RunExecution, check_output, report_data, write_baseline
+from consilience.cli.execution import (
+    TEXT_FORMATS,
+    RunExecution,
+    apply_conditions,
+    check_output,
+    report_data,
+    write_baseline,
+)
 from consilience.cli.inputs import (
     assign_models,
     own_models,
@@ -143,7 +150,7 @@ def run(cls: type[Protocol], request: NewSessionRequest, settings: Mapping[str, 
     if isinstance(request, TargetRequest):
         check_output(cls.report, request)
         target = read_request(request)
-        settings = {**settings, "left_out": target.left_out}
+        settings = {**settings, "left_out": target.left_out, "unread_files": target.unread}
         if not target.sources:
             return _report_nothing(read_settings(cls, settings, config), request, target)
     task, deliberation, plan = _prepare(cls, request, settings, config, target)
@@ -170,7 +177,7 @@ def run(cls: type[Protocol], request: NewSessionRequest, settings: Mapping[str, 
 
 
 def _report_nothing(protocol: Protocol, request: TargetRequest, target: Target) -> int:
-    """Report that there is nothing to review, in the format asked for and without a session; return the exit code, a success."""
+    """Report that there is nothing to review, in the format asked for and without a session; return the exit code."""
     lines = [f"Nothing to review: {target.title}.", *target_lines(target)[1:]]
     report = protocol.report.model_validate(
         {
@@ -185,7 +192,11 @@ def _report_nothing(protocol: Protocol, request: TargetRequest, target: Target) 
             "quorum_met": True,
             "answer": lines[0],
             "ledger": LedgerReport(estimated=Estimate(min=0, max=0), actual=UsageTotals()),
-            **({"left_out": target.left_out} if "left_out" in protocol.report.model_fields else {}),
+            **{
+                name: value
+                for name, value in (("left_out", target.left_out), ("unread_files", target.unread))
+                if name in protocol.report.model_fields
+            },
         }
     )
     if not request.dry_run:
@@ -196,7 +207,7 @@ def _report_nothing(protocol: Protocol, request: TargetRequest, target: Target) 
         typer.echo("\n".join(lines))
     else:
         print_json(report_data(report, request.output_format))
-    return EXIT_OK
+    return EXIT_OK if request.dry_run else apply_conditions(report, request, EXIT_OK)
 
 
 def _prepare(

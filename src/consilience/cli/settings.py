@@ -35,7 +35,7 @@ import typer
 
 from consilience.cli.options import REPEATED, names_option
 from consilience.domain.errors import SettingsError
-from consilience.domain.messages import FILE, NAMES, NO_OPTION, OptionName
+from consilience.domain.messages import CODE, FILE, NAMES, NO_OPTION, OptionName
 from consilience.domain.paths import check_home, home_dir, read_bounded_text
 from consilience.domain.validation import similar_names
 from consilience.engine.protocol import Protocol, installed_protocols
@@ -276,12 +276,26 @@ def read_settings(cls: type[Protocol], settings: Mapping[str, object], config: C
                 do=f"{f'Did you mean {close}? ' if close else ''}Known: {', '.join(cls.model_fields)}.",
             )
         if key not in settings:
+            _check_imports(cls, key, value, path)
             try:
                 cls(**{key: value})
             except SettingsError as error:
                 if error.what.startswith(f"{key}"):
                     raise SettingsError(error.what, where=place, do="Correct it there.") from None
     return cls(**{**{key: value for key, (value, _) in table.items()}, **settings})
+
+
+def _check_imports(cls: type[Protocol], key: str, value: object, path: Path) -> None:
+    """Raise `SettingsError` for code to import that a directory's file names: it may come from another person, and runs when it is
+    imported, before anything is asked."""
+    named = [text for text in (value if isinstance(value, list) else [value]) if ":" in str(text)]
+    if named and CODE in cls.model_fields[key].metadata and not is_own(path):
+        option = option_spelling(key)
+        raise SettingsError(
+            f"the configuration of the current directory must not name code to import: {', '.join(map(str, named))}",
+            where=f"{path.absolute()}, table [{cls.name}], key {key!r}",
+            do=f"If you trust it, give {option} {','.join(map(str, named))}, or move the line to {config_files()[1]}.",
+        )
 
 
 def setting_value(accept: Callable[[Mapping[str, object]], object], name: str, text: str) -> object:

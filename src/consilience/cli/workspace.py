@@ -16,6 +16,7 @@ from consilience.cli.options import JsonOption, argument, names_option, new_app
 from consilience.cli.workspace_text import (
     EXIT_NOTHING_THERE,
     advice_for,
+    agent_row,
     artifact_of,
     check_gates,
     claim_string,
@@ -439,7 +440,8 @@ def show(
         "unreadable": target.unreadable_tickets(),
     }
     lines = [f"{target.path}  {target.session_id}"]
-    lines += [f"{agent.agent}: {agent.status} {agent.current_ticket}".rstrip() for agent in agents]
+    by_id = {ticket.id: ticket for ticket in tickets}
+    lines += [agent_row(agent, by_id.get(agent.current_ticket)) for agent in agents]
     lines += [line for ticket in tickets for line in (ticket_row(ticket), *failure_rows(ticket))]
     lines += [f"{ticket_id}: no record is readable" for ticket_id in target.unreadable_tickets()]
     print_result(value, "\n".join(lines), as_json=as_json)

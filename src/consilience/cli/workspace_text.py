@@ -19,6 +19,7 @@ from consilience.reporting.formatting import one_line
 
 if TYPE_CHECKING:
     from consilience.coordination import Ticket, Workspace
+    from consilience.coordination.records import AgentState
 
 T = TypeVar("T")
 
@@ -191,8 +192,25 @@ def ticket_row(ticket: Ticket) -> str:
     return f"{ticket.id}  {agent_name}  iteration {ticket.iteration}  {describe_state(ticket)}  {topic}"
 
 
+def agent_row(agent: AgentState, ticket: Ticket | None) -> str:
+    """Return what an agent does, since when and until when, and when it was last heard of: it may have died."""
+    seen = f"last seen {iso_time(agent.last_heartbeat)}" if agent.last_heartbeat else "never seen"
+    doing = f"{agent.status} {agent.current_ticket}".rstrip()
+    return ", ".join([f"{agent.agent}: {doing}", *(_claim_times(ticket) if ticket else []), seen])
+
+
+def _claim_times(ticket: Ticket) -> list[str]:
+    """Return `since …` and `until …` of a claim; nothing for a ticket that nobody holds."""
+    if ticket.state != "active":
+        return []
+    times = [f"since {iso_time(ticket.claimed_at)}"] if ticket.claimed_at is not None else []
+    if (expires := ticket.expires_at) is None:
+        return times
+    return [*times, f"{'expired' if expires <= time.time() else 'until'} {iso_time(expires)}"]
+
+
 def describe_state(ticket: Ticket) -> str:
-    state = ticket.state.replace("_", " ")
+    state = " ".join([ticket.state.replace("_", " "), *_claim_times(ticket)])
     if ticket.failure_history and ticket.state != "completed":
         state += f" ({one_line(ticket.failure_history[-1].failure_reason)})"
     return state

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from consilience.coordination.files import MAX_ARTIFACT_BYTES, open_folder
 from consilience.domain.errors import UnknownName, UserError, WorkspaceError
+from consilience.domain.messages import is_empty_remark
 
 T = TypeVar("T")
 
@@ -204,7 +205,20 @@ def _has_words(text: str) -> bool:
 
 
 def _is_placeholder(text: str) -> bool:
-    return text.strip(" .:*_-()[]").casefold() in _PLACEHOLDERS
+    return text.strip(" .:*_-()[]#/").casefold() in _PLACEHOLDERS
+
+
+_NO_EXAMPLE = re.compile(
+    r"(?:there[ \t]+(?:is|are)[ \t]+)?(?:none|nothing|not?)(?:[ \t]+(?:an?|any|known|given|needed|available|applicable|"
+    r"possible|found|yet|here|such|necessary|required|concrete|specific|examples?))*",
+    re.IGNORECASE,
+)
+
+
+def _is_no_example(text: str) -> bool:
+    """Whether a text says that there is no example, or stands for one to come."""
+    words = text.strip(" \t.:*_-()[]!#/;,`")
+    return _is_placeholder(text) or is_empty_remark(words) or _NO_EXAMPLE.fullmatch(words) is not None
 
 
 @lru_cache(maxsize=2)  # several gates read the same text
@@ -220,7 +234,7 @@ def _parse(markdown: str) -> _Document:
                 fence = ""
             else:
                 section.other.append(line)
-                document.has_code |= _has_words(line)
+                document.has_code |= _has_words(line) and not _is_no_example(line)
             previous, in_paragraph = "", False
             continue
         if not is_comment and (opening := _FENCE.match(line)):
@@ -282,6 +296,29 @@ _RECOMMENDATION = re.compile(
     r"|(?<!\bnothing to )(?<!\bthe )(?<!\ba )\b(?:implement|fix|add|remove)\b",
     re.IGNORECASE,
 )
+_VERBS = (
+    "adapt|adjust|allow|apply|assert|avoid|await|catch|choose|clarify|convert|create|declare|define|delete|describe|disable|"
+    "distinguish|drop|enable|encode|ensure|escape|explain|expose|extend|extract|forbid|give|include|initiali[sz]e|inline|"
+    "introduce|keep|make|merge|migrate|normali[sz]e|parse|pin|prefer|prevent|protect|provide|put|quote|raise|reduce|refactor|"
+    "refuse|reject|rename|replace|require|restore|restrict|reuse|revert|rewrite|sanitize|separate|serialize|shorten|simplify|"
+    "specify|split|store|throw|treat|truncate|unify|update|"
+    r"use(?![ \t]+(?:of|cases?|is|was)\b)|validate|verify|write"
+)
+_VERBS_AND_NOUNS = (
+    "bound|cache|call|cap|change|check|close|copy|cut|document|guard|handle|hash|hold|limit|link|list|lock|log|mark|move|name|"
+    "open|order|pass|record|release|report|retry|return|run|set|show|sort|start|state|stop|test|turn|wait|warn|wrap"
+)
+_OBJECT = (
+    r"(?:(?:an?|the|this|that|these|those|each|every|all|any|both|one|two|only|its?|their|them|with|for|before|after|instead|"
+    r"from|into|once|whether|what|how|up|off|no)\b|[`\"'“‘(…])"
+)
+_IMPERATIVE = re.compile(
+    r"(?:^[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+(?:\[[ xX]\][ \t]+)?)?|[.!?:;,)—–][*_]{0,3}[ \t]+)[*_]{0,3}"
+    r"(?:(?:please|always|never|do[ \t]+not|don['’]t|instead|then|also|first|next|finally),?[ \t]+)?"
+    rf"(?:(?:{_VERBS})[ \t]+[\w`\"'“‘(…]|(?:{_VERBS_AND_NOUNS})[ \t]+{_OBJECT})",
+    re.IGNORECASE,
+)
+"""A sentence or list item that begins with a verb and its object, as "Use of globals" and "Test coverage" do not."""
 
 
 @gate(
@@ -312,19 +349,19 @@ def _has_labelled_example(section: _Section) -> bool:
         for number, part in enumerate(_EXAMPLE.split(line)):
             is_awaited |= number > 0
             if is_awaited and _has_words(part):
-                if not _is_placeholder(part):
+                if not _is_no_example(part):
                     return True
                 is_awaited = False
     return False
 
 
 @gate(
-    "at least one recommendation that says what should, must or is to be done (implement, fix, add, remove)",
-    add="Say for each finding what is to be done: what to implement, fix, add or remove.",
+    "at least one recommendation: a sentence with should or must, or one that begins with what is to be done (fix, add, use)",
+    add="Say for each finding what is to be done: what to implement, fix, add, remove or replace.",
 )
 def actionable_recommendations(text: str) -> bool:
     return any(
-        _RECOMMENDATION.search(line)
+        _RECOMMENDATION.search(line) or _IMPERATIVE.search(line)
         for section in _parse(text).sections
         if section.has_text()
         for line in (section.heading, *section.prose)

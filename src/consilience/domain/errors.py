@@ -113,6 +113,8 @@ class RateLimited(ProviderError):
 
 class ServerError(ProviderError):
     transient = True
+    loading = False
+    """Whether the server is still loading its model. It is asked again until it has, without counting requests or retries."""
 
 
 class Timeout(ProviderError):

@@ -100,6 +100,9 @@ NO_OPTION = "no option"
 FILE = "a file"
 """Metadata of a text setting that the command line takes as a file (`-` for standard input)."""
 
+CODE = "code"
+"""Metadata of a setting whose values `module:attribute` are imported. The file of a directory must not have them."""
+
 NAMES = "names"
 """Metadata of a setting with several names, which have no commas."""
 

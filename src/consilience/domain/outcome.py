@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -208,6 +209,25 @@ class Estimate(Frozen):
     """With the earliest stop."""
     max: int
     """Under any replies."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallKind:
+    """Calls of one size in a run."""
+
+    calls: int
+    """At most, without retries."""
+    reply: int
+    """Max tokens of the answer."""
+    request: int
+    """Tokens of what is asked, without documents and quoted replies."""
+    documents: tuple[str, ...] = ()
+    """What each of them is shown of the documents, as references (`S4:120-380`)."""
+    quoted: int = 0
+    """Max tokens of the replies that each quotes, without their marks."""
+    usual_reply: tuple[int, float] | None = None
+    """Tokens of the answer that its documents call for: so many, and so many for each token of them. None if nothing follows."""
+    closing: bool = False
 
 
 ThinkingLevel = Literal["off", "minimal", "low", "medium", "high"]

@@ -268,10 +268,19 @@ REPLACED_WITHOUT_EFFECT = "prompt templates replaced without effect: "
 """Begins the warning in a report about templates with which the run asked nothing."""
 ANSWERED_BY_FALLBACK = "answered by a fallback model"
 """Begins the warning in a report about a model that answered because another one had failed."""
+ADAPTED = "requests were adapted to the server of "
+"""Begins the warning in a report about a model whose server refused a part of the requests."""
 
 DEFECTS = (NOT_PRESENTED, NOT_INTRODUCED, NOT_DECLARED)
 """Beginnings of the warnings about a defect in the protocol's code."""
-INCIDENTAL_WARNINGS = ("lost calls", "tickets offered again", ANSWERED_BY_FALLBACK, REPLACED_WITHOUT_EFFECT, *DEFECTS)
+INCIDENTAL_WARNINGS = (
+    "lost calls",
+    "tickets offered again",
+    ANSWERED_BY_FALLBACK,
+    ADAPTED,
+    REPLACED_WITHOUT_EFFECT,
+    *DEFECTS,
+)
 """Beginnings of warnings that a run with the same replies may not have, or that earlier versions did not give."""
 
 
@@ -361,8 +370,8 @@ class Report(Frozen):
     """None if no agent wrote points before it read others, or without an answer."""
     metrics: dict[str, float | int | None] = {}
 
-    def failing(self, severity: str) -> str:
-        """Return why a command with --fail-on SEVERITY fails, in a sentence; empty if it does not."""
+    def failing(self, what: str) -> str:
+        """Return why a command with --fail-on WHAT fails, in a sentence; empty if it does not."""
         return ""
 
     @property

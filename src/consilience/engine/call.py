@@ -33,7 +33,7 @@ from consilience.domain.messages import Message
 from consilience.domain.outcome import FailureKind
 from consilience.domain.report import find_report
 from consilience.engine.activity import Phase
-from consilience.engine.call_failures import failure_event, refusal_event
+from consilience.engine.call_failures import failure_event, refusal_event, unreached
 from consilience.engine.ledger import CallBudget, TimeLeft
 from consilience.engine.ports import (
     AnswerDeadline,
@@ -60,9 +60,10 @@ from consilience.engine.timing import TimeLimitReached, await_within, take_back
 from consilience.engine.usage import thinking_of, with_estimated_tokens
 from consilience.engine.work import Ask, Branch, Failure, Reply, current_phase
 from consilience.models.limiter import may_retry
-from consilience.models.parsing import Malformed, is_prose, parse_reply, prose_field, without_trace
+from consilience.models.parsing import Malformed, is_prose, parse_reply, prose_field
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.registry import is_person
+from consilience.models.visible import visible_text
 
 T = TypeVar("T")
 
@@ -313,6 +314,9 @@ class Call(Generic[T]):
             return Completion(
                 text=state.recorder.answers.pop(ask.key), model=self.port.name, cost=self.port.price(0, 0)
             )
+        ended = [] if state.resumed else state.recorder.ends_so_far.values()
+        if (failure := unreached(ended, self.phase, state.models[ask.agent], state.models)) is not None:
+            raise failure
         if self.budget.is_limited:
             may_retry.set(self.budget.reserve_retry)
         request = ModelRequest(
@@ -393,7 +397,7 @@ class Call(Generic[T]):
     def _read(self, common: dict[str, object], completion: Completion) -> tuple[Ended, str, T | None]:
         """Return the event of a completion, its text and value. The text has no reasoning and at most 8 characters a token."""
         ask = self.ask
-        full_text = without_trace(completion.text)
+        full_text = visible_text(completion.text)
         tokens_thought = thinking_of(completion, full_text)
         text = replace_surrogates(full_text[: max(8 * self.size.answer, 2000)])
         volatile: Volatile = {}
@@ -405,6 +409,8 @@ class Call(Generic[T]):
                 volatile[name] = figure
         if completion.fallback:
             volatile["fallback"] = 1
+        if completion.notes:
+            volatile["adapted"] = "; ".join(completion.notes)
         if completion.model != self.port.name:
             volatile["model"] = replace_surrogates(completion.model)
         figures = {
@@ -421,6 +427,8 @@ class Call(Generic[T]):
             value = self._value(text)
         except Malformed as malformed:
             error = str(malformed)
+            if tokens_thought and not text.strip():
+                error += ": all that was written is reasoning"
             figures["finish"] = replace_surrogates(completion.finish_reason)
             if figures["finish"] == CUT:  # at the model's limit, so more room may help
                 error = self.size.cut_error(text, tokens_thought, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from consilience.domain.errors import (
     ProviderError,
@@ -14,8 +14,9 @@ from consilience.domain.errors import (
     Timeout,
     Unreachable,
 )
-from consilience.domain.events import CallFailed, StepCompleted
+from consilience.domain.events import CallFailed, Ended, StepCompleted
 from consilience.domain.outcome import FailureKind
+from consilience.engine.activity import Phase
 from consilience.engine.ledger import CallBudget, LimitHit
 from consilience.engine.ports import AgentPort, ModelPort, WorkerPort
 from consilience.engine.quorum import QuorumReached
@@ -63,6 +64,25 @@ def refusal_event(
         limit=refusal.whose,
         exhausted=refusal.unit,
     )
+
+
+def unreached(ended: Iterable[Ended], phase: Phase | None, model: str, models: Mapping[str, str]) -> Unreachable | None:
+    """Return the failure of a call that is not sent: in the phases before its own nobody was reached, and neither was its `model`.
+
+    `models`: names of the models by agent. A run without a phase has no first phase, and goes on; so does one that inherits calls.
+    """
+    before: list[CallFailed] = []
+    for event in ended:
+        if not isinstance(event, CallFailed) or event.failure is not FailureKind.UNREACHABLE or event.inherited:
+            return None
+        if event.phase is not None and event.phase != phase:
+            before.append(event)
+    if phase is None or model not in {models[event.agent] for event in before}:
+        return None
+    name, number = before[0].phase or ("", 0)
+    failure = Unreachable(f"not sent, because nobody could be reached in {name} {number}")
+    failure.requests = 0
+    return failure
 
 
 def failure_event(

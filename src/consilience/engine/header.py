@@ -12,6 +12,7 @@ from consilience.domain.messages import Quotation
 from consilience.domain.outcome import FailureKind
 from consilience.domain.positions import exact
 from consilience.domain.report import (
+    ADAPTED,
     ANSWERED_BY_FALLBACK,
     NOT_INTRODUCED,
     REPLACED_WITHOUT_EFFECT,
@@ -283,6 +284,7 @@ def _warnings(state: State, calls: EndedCalls) -> list[str]:
         warnings.append("the price of a model is not known; the cost is incomplete")
     warnings += _failure_warnings(calls.unanswered)
     warnings += [*_unused_limits(state, calls.attempts), *_fallbacks(calls.by_fallback)]
+    warnings += _adaptations(state, calls.attempts)
     if unclaimed := state.recorder.unclaimed():
         warnings.append(
             f"{format_count(len(unclaimed), 'inherited reply', 'inherited replies')} not used by this run: "
@@ -348,6 +350,16 @@ def _fallbacks(by_fallback: Sequence[Ended]) -> Iterator[str]:
     for model, agents in sorted(answers.items()):
         names = ", ".join(agent if n == 1 else f"{agent} ×{n}" for agent, n in agents.items())
         yield f"{ANSWERED_BY_FALLBACK}, {model}, after another had failed: {names}"
+
+
+def _adaptations(state: State, attempts: Sequence[Ended]) -> Iterator[str]:
+    """Yield a warning for each model whose server refused a part of the requests, with what was changed."""
+    notes: dict[str, dict[str, None]] = {}
+    for event in attempts:
+        if note := str(event.volatile.get("adapted") or ""):
+            notes.setdefault(state.models[event.agent], {})[note] = None
+    for model, changes in sorted(notes.items()):
+        yield f"{ADAPTED}{model}: {'; '.join(changes)}"
 
 
 def _unread(state: State) -> Iterator[str]:

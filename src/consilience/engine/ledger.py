@@ -33,7 +33,7 @@ class BranchBudget:
     """What a branch may still spend. What is left of an unlimited budget never changes. `refused`: a limit of the session refused a
     call of this branch, or of one that was joined into it."""
 
-    __slots__ = ("_undecided", "children", "ended", "left", "limited", "parent", "refused", "refused_first")
+    __slots__ = ("_undecided", "children", "ended", "held", "left", "limited", "parent", "refused", "refused_first")
 
     def __init__(self, left: Usage, parent: BranchBudget | None = None) -> None:
         self.left = left
@@ -41,6 +41,7 @@ class BranchBudget:
         self.parent = parent
         self.children: dict[BranchBudget, None] = {}
         self.ended = False
+        self.held = False
         self.refused = False
         self.refused_first = False
         self._undecided: list[Callable[[], None]] | None = []
@@ -111,6 +112,14 @@ class BranchBudget:
         self.children.update(dict.fromkeys(children))
         return children
 
+    def set_aside(self, need: Usage) -> BranchBudget:
+        """Move `need`, or what is left of it, to a budget that nobody draws on. `join` returns it."""
+        aside = BranchBudget(need.limited_to(self.left), self)
+        aside.held = True
+        self.settle(aside.left)
+        self.children[aside] = None
+        return aside
+
     def join(self, reader: BranchBudget) -> None:
         """Return what is unspent to the branch that opened this one, which also takes over the branches still open. Report a
         refusal to `reader`, the branch that awaited this one."""
@@ -138,7 +147,8 @@ class BranchBudget:
     def pool(self, target: BranchBudget) -> None:
         """Move what this branch and those below have left to `target`."""
         for child in self.children:
-            child.pool(target)
+            if not child.held:
+                child.pool(target)
         if self is not target:
             target.left += self.left
             self.left = self.bounded(NOTHING)
@@ -346,7 +356,7 @@ class CallBudget:
         if not self.may_open_reserve or ledger.reserve_drawn or ledger.seconds_left(closing=True) <= 0:
             return False
         reserve = ledger.reserve
-        if not (reserve.covers(ledger.sizes.max_call) or (reserve + self.branch.left).covers(amount)):
+        if not (reserve.covers(ledger.sizes.closing_call) or (reserve + self.branch.left).covers(amount)):
             return False
         self.draw_reserve()
         return True
@@ -384,7 +394,7 @@ class Ledger:
         self.sizes = sizes
         self.limits = limits
         self.root = BranchBudget(usage_allowed(limits))
-        reserve = sizes.max_call.limited_to(self.root.left) if sizes.protocol.closing else NOTHING
+        reserve = sizes.closing_call.limited_to(self.root.left) if sizes.protocol.closing else NOTHING
         self.reserve = self.root.bounded(reserve)
         self.root.settle(reserve)
         self.reserve_drawn = False

@@ -21,7 +21,7 @@ from consilience.domain.agents import Agent
 from consilience.domain.detail import REPLY_TOKENS, Detail
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.messages import NO_OPTION
-from consilience.domain.outcome import EACH, Estimate, Limits
+from consilience.domain.outcome import EACH, CallKind, Estimate, Limits
 from consilience.domain.panels import MAX_PERSONAS, Panel
 from consilience.domain.report import Report, register_report_finder
 from consilience.domain.topology import Topology
@@ -203,6 +203,12 @@ class Protocol(BaseModel, ABC):
         """The groups of documents, or of lines of them (`S4:120-380`), of which one call shows at most one; None if a call may show
         all that are open to its agent. Sizes of calls follow from it."""
         return None
+
+    @property
+    def call_kinds(self) -> tuple[CallKind, ...]:
+        """The calls of a run by size, as many as `estimate().max`, where they follow from the documents; empty if each may be the
+        largest. The closing call is one of them."""
+        return ()
 
     @property
     def longest_reply(self) -> int:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, overload
@@ -21,13 +21,7 @@ from pydantic import BaseModel
 from consilience.domain.agents import Agent
 from consilience.domain.detail import CAPS, Caps, Detail
 from consilience.domain.errors import ProtocolViolation
-from consilience.domain.events import (
-    CheckRecorded,
-    MessagePublished,
-    Noted,
-    place_key,
-    text_id,
-)
+from consilience.domain.events import CheckRecorded, MessagePublished, Noted, place_key, text_id
 from consilience.domain.messages import Message, Quotation
 from consilience.domain.outcome import Check, Limits, StopReason
 from consilience.domain.report import ConfidenceScore, Report
@@ -196,8 +190,15 @@ class Session:
         """Return a coroutine as work to run as a branch, which makes at most `calls` calls."""
         return Subtask(self, body, calls)
 
-    words, quorum, procedure = render_template, has_quorum, subtask
-    """The former names."""
+    @contextmanager
+    def set_aside(self, *, calls: int) -> Iterator[None]:
+        """Keep what `calls` calls cost at most, or what is left of it, from the calls made inside the `with` block."""
+        budget = current_branch.get().budget
+        aside = budget.set_aside(self._state.ledger.sizes.subtask(calls).need)
+        try:
+            yield
+        finally:
+            aside.join(budget)
 
     async def perform(self, ask: Ask[T]) -> Reply[T] | Failure:
         """Make a call in the current branch. Awaiting an `Ask` does this."""

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from typing import Protocol
 
 from consilience.domain.agents import Agent
-from consilience.domain.outcome import THINKING_TOKENS, Estimate, Limits, LimitUnit, SpendingLimits
+from consilience.domain.outcome import THINKING_TOKENS, CallKind, Estimate, Limits, LimitUnit, SpendingLimits
 from consilience.engine.prompt import Opening, estimate_tokens
 from consilience.engine.sources import parse_reference
 
@@ -131,6 +131,8 @@ class SizedProtocol(Protocol):
     def first_speakers(self) -> tuple[str, ...]: ...
     @property
     def shown_together(self) -> tuple[tuple[str, ...], ...] | None: ...
+    @property
+    def call_kinds(self) -> tuple[CallKind, ...]: ...
     def estimate(self) -> Estimate: ...
 
 
@@ -180,6 +182,23 @@ class CallSizes:
         length, and the reply with its thinking."""
         return self._max_call(self.fit)
 
+    @cached_property
+    def closing_call(self) -> Usage:
+        """The largest size of the closing call, which limits hold back."""
+        return self._closing_call(self.fit)
+
+    def largest_calls(self, calls: int) -> list[tuple[int, int, int]]:
+        """Return how many calls read how many tokens and answer in how many, at most, if `calls` are made: the largest."""
+        kinds = self.protocol.call_kinds
+        sizes = [(kind.calls, self._prompt_of(kind, 1.0), kind.reply) for kind in kinds] or [
+            (calls, self._longest_prompt(1.0), self.protocol.longest_reply)
+        ]
+        largest: list[tuple[int, int, int]] = []
+        for n, read, written in sorted(sizes, key=lambda size: size[1] + size[2], reverse=True):
+            n = min(n, calls - sum(made for made, _, _ in largest))
+            largest += [(n, read, written)] if n > 0 else []
+        return largest
+
     @property
     def longest_beginning(self) -> int:
         """Tokens with which the longest prompt begins, before quotations: instructions, task and documents."""
@@ -195,7 +214,7 @@ class CallSizes:
 
     def fits(self, fit: float, whole: Usage) -> bool:
         """Whether the first phase and the closing call fit if replies have this share of their size."""
-        need = self._first_phase(fit) + (self._max_call(fit) if self.protocol.closing else NOTHING)
+        need = self._first_phase(fit) + (self._closing_call(fit) if self.protocol.closing else NOTHING)
         return whole.tokens >= need.tokens and whole.money >= need.money
 
     def describe_reply(self, limits: Limits) -> str:
@@ -211,23 +230,52 @@ class CallSizes:
     @cached_property
     def next_call(self) -> Usage:
         """What a limit must leave for any one further call to be made: its largest size, and that of the closing call."""
-        call = self._max_call(1.0)
-        return call * (max(self.steps.values(), default=1) + self.protocol.closing)
+        closing = self._closing_call(1.0) * self.protocol.closing
+        return self._max_call(1.0) * max(self.steps.values(), default=1) + closing
 
     def _max_call(self, fit: float) -> Usage:
-        protocol = self.protocol
-        quoted_tokens = protocol.max_quoted_replies * (math.ceil(protocol.max_reply_tokens * fit) + _QUOTE_TOKENS)
-        prompt = self.longest_beginning + quoted_tokens + 2 * _TEMPLATE_TOKENS
-        thinking = max(self.thinking_tokens.values(), default=0)
-        reply = _reply_size(protocol.longest_reply, thinking, fit).tokens
+        kinds = self.protocol.call_kinds
+        sizes = [self._of_any_agent(self._prompt_of(kind, fit), kind.reply, fit) for kind in kinds]
+        if not sizes:
+            return self._of_any_agent(self._longest_prompt(fit), self.protocol.longest_reply, fit)
+        return Usage(1, max(size.tokens for size in sizes), max(size.money for size in sizes))
+
+    def _closing_call(self, fit: float) -> Usage:
+        kind = next((kind for kind in self.protocol.call_kinds if kind.closing), None)
+        return self._of_any_agent(self._prompt_of(kind, fit), kind.reply, fit) if kind else self._max_call(fit)
+
+    def _of_any_agent(self, prompt: int, answer: int, fit: float) -> Usage:
+        """A request of this size to the most expensive agent that thinks longest."""
+        reply = _reply_size(answer, max(self.thinking_tokens.values(), default=0), fit).tokens
         sizes = [self.request(agent, prompt, reply) for agent in self.prices]
         return Usage(1, prompt + reply, max((size.money for size in sizes), default=0.0))
 
+    def _longest_prompt(self, fit: float) -> int:
+        protocol = self.protocol
+        quoted_tokens = protocol.max_quoted_replies * (math.ceil(protocol.max_reply_tokens * fit) + _QUOTE_TOKENS)
+        return self.longest_beginning + quoted_tokens + 2 * _TEMPLATE_TOKENS
+
+    def _prompt_of(self, kind: CallKind, fit: float) -> int:
+        quoted_tokens = math.ceil(kind.quoted * fit)
+        return self._common_tokens + self._group_tokens(kind.documents) + quoted_tokens + kind.request
+
     def _first_phase(self, fit: float) -> Usage:
-        """The first replies of the agents that speak first, together; without the last of them if that is the closing call."""
+        """The first replies of the agents that speak first, together; without the last of them if that is the closing call. Where
+        documents say what is usual, one of full length and the others as usual: a call waits for what those before it leave."""
         seats, protocol = self.protocol.first_speakers, self.protocol
         first_agents = seats if not protocol.closing or protocol.estimate().max > len(seats) else seats[:-1]
-        return sum((self._first_call(agent, fit) for agent in first_agents), NOTHING)
+        first_kinds = [kind for kind in protocol.call_kinds if kind.usual_reply]
+        if not first_kinds:
+            return sum((self._first_call(agent, fit) for agent in first_agents), NOTHING)
+        prompt = max(self._prompt_of(kind, fit) for kind in first_kinds)
+        usual = max(map(self._usual_reply, first_kinds))
+        sizes = [self._of_any_agent(prompt, protocol.max_reply_tokens, fit)]
+        sizes += [self.request(agent, prompt, usual) for agent in first_agents[1:]]
+        return sum(sizes, NOTHING) * max(self.steps.values(), default=1)
+
+    def _usual_reply(self, kind: CallKind) -> int:
+        tokens, for_each_token = kind.usual_reply or (kind.reply, 0.0)
+        return min(kind.reply, tokens + int(self._group_tokens(kind.documents) * for_each_token))
 
     def _first_call(self, agent: str, fit: float) -> Usage:
         """A call of `agent` that quotes nothing."""
@@ -239,10 +287,7 @@ class CallSizes:
     def _beginnings(self) -> dict[str, int]:
         """Tokens of the text with which a prompt begins, by agent: the opening with the documents that the agent is shown, the
         texts that the settings hold and the longest description of a seat."""
-        text = self.opening.instructions + self.opening.task
-        text += "".join(value for value in vars(self.protocol).values() if isinstance(value, str))
-        text += max((_description(agent) for agent in self.agents), key=len, default="")
-        common = estimate_tokens(text)
+        common = self._common_tokens
         if (groups := self.protocol.shown_together) is not None:
             largest = max((self._group_tokens(group) for group in groups), default=0)
             return {agent.id: common + largest for agent in self.agents}
@@ -251,6 +296,14 @@ class CallSizes:
             agent.id: common + sum(documents[visible.id] for visible in self.opening.documents_for(agent.id))
             for agent in self.agents
         }
+
+    @cached_property
+    def _common_tokens(self) -> int:
+        """Tokens with which every prompt begins, before documents."""
+        text = self.opening.instructions + self.opening.task
+        text += "".join(value for value in vars(self.protocol).values() if isinstance(value, str))
+        text += max((_description(agent) for agent in self.agents), key=len, default="")
+        return estimate_tokens(text)
 
     def _group_tokens(self, group: Sequence[str]) -> int:
         documents = self.opening.documents

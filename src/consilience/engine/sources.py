@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import re
 import sys
@@ -9,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from unicodedata import normalize
 
@@ -22,6 +24,33 @@ MAX_SOURCE_BYTES = 10_000_000
 
 PLAIN_MARKS = str.maketrans(dict.fromkeys("“”„‟«»″", '"') | dict.fromkeys("‘’‚‛′", "'") | dict.fromkeys("‐‑‒–—―−", "-"))
 """Maps typographic quotation marks, dashes and minus signs to plain ones."""
+
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""What a text in UTF-16 or UTF-32 begins with."""
+
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    **dict.fromkeys(UTF16_MARKS, "utf-16"),
+    codecs.BOM_UTF8: "utf-8-sig",
+}
+_FORMATS = {
+    b"%PDF": "a PDF",
+    b"PK\x03\x04": "an archive, such as Word, Excel, EPUB or ZIP",
+    b"\xd0\xcf\x11\xe0": "an old Word, Excel or PowerPoint file",
+    b"\x1f\x8b": "compressed",
+    b"{\\rtf": "RTF",
+}
+
+_IGNORABLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff"
+    "\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Characters that are shown as nothing (Unicode's Default_Ignorable_Code_Point): soft hyphen, zero-width space and others."""
+
+_DIVIDED = re.compile(r"(?<=[^\W\d_])- (?=[^\W\d_])")
+
+_HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
 
 _REFERENCE = re.compile(r"(S\d+)(?::([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?)?")
 
@@ -68,14 +97,10 @@ class Document:
 
     def contains(self, words: str, line: int) -> bool:
         """Return whether the words begin in that line (from 1) and lie within the lines shown. Case, whitespace, quotation marks,
-        dashes and final punctuation do not count."""
-        normal_words = quoted_form(words)
+        dashes, invisible characters, a hyphen at the end of a line and final punctuation do not count."""
         first, last = self.lines or (1, len(self._lines))
-        if not normal_words or not first <= line <= last:
-            return False
-        collapsed, spans = self._collapsed
-        start, end = spans[line - first]
-        return collapsed.find(normal_words, start, end - 1 + len(normal_words)) >= 0
+        wanted = quoted_form(words)
+        return bool(wanted) and first <= line <= last and any(form.begins(wanted, line - first) for form in self._forms)
 
     def find(self, words: str, line: int) -> tuple[int, int] | None:
         """Return the first and last line, from 1, of the occurrence of the words that begins nearest to `line`; None without any.
@@ -84,21 +109,8 @@ class Document:
         Linear in the text.
         """
         wanted = quoted_form(words)
-        collapsed, spans = self._collapsed
-        if not wanted or not spans:
-            return None
         first = (self.lines or (1, 0))[0]
-        start = spans[min(max(line - first, 0), len(spans) - 1)][0]
-        # backwards in the reversed text, since only `str.find` is linear in all cases
-        backward = self._reversed.find(wanted[::-1], max(len(collapsed) - start + 1 - len(wanted), 0))
-        candidates = [
-            (_line_at(spans, position), _line_at(spans, position + len(wanted) - 1))
-            for position in (
-                len(collapsed) - backward - len(wanted) if backward >= 0 else -1,
-                collapsed.find(wanted, start),
-            )
-            if position >= 0
-        ]
+        candidates = [lines for form in self._forms for lines in form.nearest(wanted, line - first)] if wanted else []
         if not candidates:
             return None
         first_line, last_line = min(candidates, key=lambda lines: abs(lines[0] + first - line))
@@ -109,23 +121,68 @@ class Document:
         return _split_lines(self.text)
 
     @cached_property
-    def _reversed(self) -> str:
-        return self._collapsed[0][::-1]
+    def _forms(self) -> tuple[_NormalForm, ...]:
+        """The lines shown in normal form; a second time without hyphens within words, if a word may be divided at a line end."""
+        first, last = self.lines or (1, None)
+        lines = [same_form(line) for line in self._lines[first - 1 : last]]
+        divided = any(_is_divided(line, following) for line, following in pairwise(lines))
+        return (_NormalForm(lines), _NormalForm(lines, joined=True)) if divided else (_NormalForm(lines),)
+
+
+class _NormalForm:
+    """Lines in normal form as one text, and the span of each of them in it; (n, n) for an empty line."""
+
+    def __init__(self, lines: Sequence[str], *, joined: bool = False) -> None:
+        """`joined` drops the hyphens within words, as the words that are looked for do then."""
+        self._joined = joined
+        parts: list[str] = []
+        self.spans: list[tuple[int, int]] = []
+        position = 0
+        for line, following in zip_longest(lines, lines[1:], fillvalue=""):
+            divided = _is_divided(line, following)
+            part = _joined(line[:-1] if divided else line) if joined else line
+            self.spans.append((position, position + len(part)))
+            separator = "" if divided or not part else " "
+            parts += [part, separator]
+            position += len(part) + len(separator)
+        self.text = "".join(parts)
 
     @cached_property
-    def _collapsed(self) -> tuple[str, list[tuple[int, int]]]:
-        """The lines shown in normal form, and the span of each of them in it; (n, n) for an empty line."""
-        parts: list[str] = []
-        spans: list[tuple[int, int]] = []
-        position = 0
-        first, last = self.lines or (1, None)
-        for line in self._lines[first - 1 : last]:
-            part = same_form(line)
-            spans.append((position, position + len(part)))
-            if part:
-                parts.append(part)
-                position += len(part) + 1
-        return " ".join(parts), spans
+    def _reversed(self) -> str:
+        return self.text[::-1]
+
+    def begins(self, wanted: str, line: int) -> bool:
+        """Return whether `wanted` begins in the line with that index."""
+        wanted = _joined(wanted) if self._joined else wanted
+        start, end = self.spans[line]
+        return self.text.find(wanted, start, end - 1 + len(wanted)) >= 0
+
+    def nearest(self, wanted: str, line: int) -> list[tuple[int, int]]:
+        """Return first and last line, by index, of the occurrences next to a line: the last before it, the first from it on."""
+        if not self.spans:
+            return []
+        wanted = _joined(wanted) if self._joined else wanted
+        start = self.spans[min(max(line, 0), len(self.spans) - 1)][0]
+        # backwards in the reversed text, since only `str.find` is linear in all cases
+        backward = self._reversed.find(wanted[::-1], max(len(self.text) - start + 1 - len(wanted), 0))
+        found = (
+            len(self.text) - backward - len(wanted) if backward >= 0 else -1,
+            self.text.find(wanted, start),
+        )
+        return [
+            (_line_at(self.spans, position), _line_at(self.spans, position + len(wanted) - 1))
+            for position in found
+            if position >= 0
+        ]
+
+
+def _joined(words: str) -> str:
+    return _HYPHEN.sub("", words)
+
+
+def _is_divided(line: str, following: str) -> bool:
+    """Return whether a hyphen at the end of a line may divide a word that goes on in the next one."""
+    return line[-1:] == "-" and line[-2:-1].isalpha() and following[:1].isalpha()
 
 
 def read_text_file(path: Path, label: str) -> str:
@@ -143,16 +200,36 @@ def read_text_file(path: Path, label: str) -> str:
 
 
 def decode_text(data: bytes, label: str, where: str) -> str:
-    """Return bytes as text with line ends as `\\n`. Raises `SourceError` if they are not UTF-8 text."""
+    """Return bytes as text with line ends as `\\n`: UTF-8, or UTF-16 and UTF-32 with a byte order mark.
+
+    Raises `SourceError` for other data, which names what it seems to be and how to convert it.
+    """
+    encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8")
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode(encoding)
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise SourceError(
-            f"{label} is not UTF-8 text", where=where, do="Give text; convert other formats (PDF, Word) to text first."
-        )
+        raise SourceError(f"{label} is not UTF-8 text", where=where, do=_conversion(data, where))
     return text.replace("\r\n", "\n")
+
+
+def is_binary(data: bytes) -> bool:
+    """Return whether Git would take the data for binary: a NUL byte near the beginning."""
+    return b"\0" in data[:8_000]
+
+
+def _conversion(data: bytes, where: str) -> str:
+    """Return how to make text of data that is not UTF-8."""
+    kind = next((name for magic, name in _FORMATS.items() if data.startswith(magic)), "")
+    if kind:
+        return f"It is {kind}: convert it to text first."
+    name = where if re.fullmatch(r"[\w./~-]+", where) else "FILE"
+    without_mark = next((code for code, nul in (("UTF-16LE", 1), ("UTF-16BE", 0)) if not any(data[nul:400:2])), "")
+    if without_mark or not is_binary(data):
+        encoding = without_mark or "WINDOWS-1252"
+        return f"It may be {encoding}: iconv -f {encoding} -t UTF-8 {name} > NEW"
+    return "It is binary: give text."
 
 
 def number_documents(sources: Iterable[Source]) -> tuple[Document, ...]:
@@ -255,5 +332,7 @@ def quoted_form(words: str) -> str:
 
 
 def same_form(text: str) -> str:
-    """Return `text` without differences of case, whitespace, typographic quotation marks and dashes."""
-    return " ".join(normalize("NFKC", text).translate(PLAIN_MARKS).casefold().split())
+    """Return `text` without invisible characters, and without differences of case, whitespace (also after a hyphen that divides a
+    word), typographic quotation marks and dashes. All comparisons of quoted words use it."""
+    words = " ".join(_IGNORABLE.sub("", normalize("NFKC", text)).translate(PLAIN_MARKS).casefold().split())
+    return _DIVIDED.sub("-", words)

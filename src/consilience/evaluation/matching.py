@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 import unicodedata
 
+import regex
+
 from consilience.evaluation.numbers import last_number, parse_number
-from consilience.protocols._common.answers import extract, is_choice, without_markup
+from consilience.protocols._common.answers import extract, is_choice, matches_of, without_markup
 
 _EDGES = " \t\n.,;:!?\"'“”‘’*_`()[]"
 _FRONT = re.compile(rf"^(?:\.(?!\d)|[{re.escape(_EDGES.replace('.', ''))}])+")
@@ -101,4 +103,4 @@ def _can_extract(pattern: str, answer: str, *, numeric: bool) -> bool:
         piece = pattern
     else:
         return True
-    return any(is_answer(match[0]) for match in re.finditer(piece, answer, re.IGNORECASE))
+    return any(is_answer(match[0]) for match in matches_of(regex.compile(piece, regex.IGNORECASE), answer))

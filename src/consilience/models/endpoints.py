@@ -1,6 +1,7 @@
 """OpenAI-compatible endpoints: named by their address (`http://HOST:PORT/v1#MODEL`, also with https), or servers on this machine.
 
-An address may lead anywhere, so its price is unknown unless configured, on loopback too, where a proxy may spend real money.
+An address may lead anywhere, so its price is unknown unless configured, on loopback too, where a proxy may spend real money. A
+server on loopback that says what it is (Ollama, LM Studio, llama.cpp, vLLM) is free.
 
 The user's key is sent to an endpoint only if the user has named it: on the command line, in the environment, in their own
 configuration or in a program. Other names may be another person's: those in the configuration of a directory, in a panel's file and
@@ -15,6 +16,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,11 +34,12 @@ from consilience.models.providers import (
     check_address,
     chosen_address,
     is_endpoint,
+    is_loopback,
     key_variables,
     provider_at,
     valid_key_advice,
 )
-from consilience.models.server_models import PROBE_SECONDS, answers_within, chat_models, list_models
+from consilience.models.server_models import PROBE_SECONDS, answers_within, chat_models, is_cloud, list_models
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -404,20 +407,37 @@ def _origin(host: str, port: int) -> str:
     return f"{parts.scheme}://{f'[{name}]' if ':' in name else name}:{parts.port or default}"
 
 
-def is_loopback(url: str) -> bool:
-    """Return whether the address is this machine's own, without looking up a name."""
-    import ipaddress
+_RECOGNIZED_SECONDS = 30.0
+"""How long an address is known by what answered there."""
+_recognized: dict[str, tuple[float, Mapping[str, str]]] = {}
+"""When each loopback address was asked, and the owners of the models that it listed."""
+
+
+def is_own_server(address: str, model: str) -> bool:
+    """Return whether a server of a kind in `SERVERS` computes `model` at this loopback address: it says so in its list of models.
+
+    Asks the server, for at most 0.3 s, but not on an event loop, where the last answer holds. A model that Ollama passes on to its
+    maker's cloud is not computed here.
+    """
+    if not is_loopback(address) or urlsplit(address).path not in ("", "/v1") or is_cloud(model):
+        return False
+    asked_at, owners = _recognized.get(address, (-_RECOGNIZED_SECONDS, {}))
+    if time.monotonic() - asked_at >= _RECOGNIZED_SECONDS and not _on_event_loop():
+        owners = list_models(address, PROBE_SECONDS, endpoint_key(address)).owners
+        _recognized[address] = (time.monotonic(), owners)
+    own = {server.listed_owner for server in SERVERS.values()}
+    named = {owners[name] for name in (model, f"{model}:latest") if name in owners} or set(owners.values())
+    return bool(named) and named <= own
+
+
+def _on_event_loop() -> bool:
+    import asyncio
 
     try:
-        host = urlsplit(url).hostname or ""
-    except ValueError:
+        asyncio.get_running_loop()
+    except RuntimeError:
         return False
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return True
 
 
 def probe(environ: Mapping[str, str], seconds: float = PROBE_SECONDS) -> DiscoveredServer | None:

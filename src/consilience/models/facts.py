@@ -2,7 +2,7 @@
 
 Dry run, consent, limits on money, `doctor`, `review` and the models themselves all ask here. A fact comes from the first of these
 that has it: what the user declares of the address, the model's entry in the row of its provider (`PROVIDERS`), the data of the
-client library. No key and no network is needed.
+client library. No key is needed, and no network except loopback, where a server says what it is.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from consilience.models.providers import (
     provider_at,
     valid_key_advice,
 )
+from consilience.models.server_models import is_cloud
 from consilience.models.weights import CONTEXT_TOKENS, MINILM
 
 if TYPE_CHECKING:
@@ -98,12 +99,14 @@ class ModelFacts:
     @cached_property
     def paid(self) -> bool:
         """Whether a request may cost money: all may but those to the user's own models and servers. What a program spends is
-        unknown and not counted.
+        unknown and not counted. A loopback address is asked what server it is.
         """
         if self.provider in ("local", *OUTSIDE, "sentence-transformers", MINILM):
             return False
         if self.provider in SERVERS and not is_endpoint(self.name):
-            return self.model.endswith("-cloud") or not self._on_own_server
+            return is_cloud(self.model) or not self._on_own_server
+        if self.declared.prices is None and self.address is not None:
+            return not endpoints.is_own_server(self.address, self.model)
         return self.declared.prices != FREE
 
     @cached_property

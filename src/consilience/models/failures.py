@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from consilience.domain.errors import (
     ProviderError,
@@ -18,13 +19,16 @@ from consilience.domain.errors import (
     Timeout,
     Unreachable,
 )
-from consilience.models.providers import key_variables, valid_key_advice
+from consilience.models.answers import words_of
+from consilience.models.providers import key_variables, proxy_of, valid_key_advice
 
 if TYPE_CHECKING:
     from pydantic_ai.exceptions import ModelAPIError
 
 _POLICY = re.compile(r"content[_ ](filter|policy|management)|moderation|safety (system|filter)|prohibited[_ ]content")
 _OVERFLOW = re.compile(r"context (size|length|window)|exceed_context|prompt is too long|too many (input )?tokens")
+_GENERATION = re.compile(r"json_validate_failed|tool_use_failed|failed to (?:generate json|call a function)")
+"""The model wrote something that its provider did not accept; another time it may write something else."""
 _MAX_CAUSES = 10
 """Exceptions of a chain that are examined."""
 _MAX_CLEANED_CHARS = 4_000
@@ -129,7 +133,19 @@ def _connection_failed(error: BaseException, message: str, detail: _Detail) -> U
         else:
             continue
         break
-    return Unreachable(detail("the connection failed", message, do))
+    fault = "the connection failed"
+    if proxy := proxy_of(next((url for cause in _causes(error) if (url := _url_of(cause))), ""), os.environ):
+        fault, do = (
+            f"the connection through the proxy in {proxy} failed",
+            "Is the proxy up? NO_PROXY names hosts without one.",
+        )
+    return Unreachable(detail(fault, message, do))
+
+
+def _url_of(error: BaseException) -> str:
+    """Return the address of the request that an exception of a client is about."""
+    request = vars(error).get("request") or vars(error).get("_request")
+    return str(getattr(request, "url", ""))
 
 
 class _Detail:
@@ -159,6 +175,8 @@ def _translate_reported(error: ModelAPIError, detail: _Detail) -> ProviderError:
     message = _message(error)
     status = f" (HTTP {error.status_code})" if isinstance(error, library.ModelHTTPError) else ""
     wait = _wait_seconds(error)
+    if getattr(error, "status_code", 0) in _LOADING_STATUSES and _LOADING.search(message):
+        return _loading(detail(f"the server is loading its model{status}", message), wait)
     match error:
         case library.ModelQuotaExceededError():
             return Rejected(detail(f"the account's quota is used up{status}", message, "Check its billing and limits."))
@@ -204,7 +222,7 @@ def _translate_status(
         return _too_long(detail, message, status)
     if code == 429:
         return RateLimited(detail(f"rate limit{status}", message), retry_after=wait)
-    if code in (408, 409, 425) or code >= 500:
+    if code in (408, 409, 424, 425, 498) or code >= 500 or _GENERATION.search(text):
         return ServerError(detail(f"the server failed{status}", message), retry_after=wait)
     return Rejected(
         detail(
@@ -225,19 +243,62 @@ def _too_long(detail: _Detail, message: str, status: str) -> Rejected:
 
 def _wait_seconds(error: ModelAPIError) -> float | None:
     headers: Mapping[str, str] | None = getattr(error, "headers", None)
-    seconds = retry_after(headers)
-    return seconds if seconds is not None else error.retry_after
+    stated = (retry_after(headers), error.retry_after, named_wait(str(error.body or "")))
+    return next((seconds for seconds in stated if seconds is not None), None)
+
+
+_UNITS = {"milliseconds": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_DURATION = re.compile(
+    r"(\d+(?:\.\d+)?)\s*(milliseconds?|ms|[smhd])(?:ec(?:ond)?s?|in(?:ute)?s?|(?:ou)?rs?|ays?)?(?![a-z])", re.I
+)
+_WAITS = re.compile(
+    rf"(?:retry|try again|retrydelay|\bwait|available again|resets?)\b[^.\d]{{0,40}}((?:{_DURATION.pattern}\W{{0,2}}(?:and )?)+)",
+    re.I,
+)
+_WAIT_FIELD = re.compile(r"retry[_-]?after(?:_?(ms|s|sec|secs|seconds))?\W{1,4}(\d+(?:\.\d+)?)(?![\w.])", re.I)
+_RESET_FIELD = re.compile(r"x-ratelimit-reset\W{1,5}(\d{13})\b", re.I)
+
+
+def named_wait(words: str, now: float | None = None) -> float | None:
+    """Return the seconds that the words of an error ask to wait, the longest of several; None if they name none.
+
+    They stand in sentences (`Please try again in 1m30s`), in fields (`retryDelay`, `retry_after`), or as an instant
+    (`X-RateLimit-Reset`).
+    """
+    seconds = [
+        sum(
+            float(number) * _UNITS[unit if unit in _UNITS else unit[0]]
+            for number, unit in _DURATION.findall(match[1].lower())
+        )
+        for match in _WAITS.finditer(words)
+    ]
+    seconds += [float(number) * (0.001 if unit == "ms" else 1.0) for unit, number in _WAIT_FIELD.findall(words)]
+    since = time.time() if now is None else now
+    seconds += [max(0.0, int(instant) / 1000 - since) for instant in _RESET_FIELD.findall(words)]
+    return max(seconds, default=None)
+
+
+_LOADING = re.compile(
+    r"(?<!error )(?<!failed )\bloading (?:the )?(?:model|weights)|\b(?:is|are|still|currently)(?: being)? loading|is being loaded"
+    r"|warming up|cold[- ]start|(?:is|still) starting|not (?:yet )?ready",
+    re.I,
+)
+_LOADING_STATUSES = (425, 500, 502, 503)
+LOADING_POLL_SECONDS = 3.0
+"""After how long a server that loads its model is asked again, if it does not say when."""
+
+
+def _loading(detail: str, wait: float | None) -> ServerError:
+    failure = ServerError(detail, retry_after=wait or LOADING_POLL_SECONDS)
+    failure.loading = True
+    return failure
 
 
 def _message(error: ModelAPIError) -> str:
     """Return the provider's message: that in its error body, else the body, else the exception's text."""
     body = error.body
-    if isinstance(body, Mapping):
-        inner = body.get("error", body)
-        message = inner.get("message") or inner.get("detail") if isinstance(inner, Mapping) else inner
-        return message if isinstance(message, str) else str(message or body)
     if body is not None:
-        return str(body)
+        return words_of(body) or str(body)
     return "" if hasattr(error, "status_code") else str(error)
 
 
@@ -259,56 +320,14 @@ def _unusable_reply(detail: str) -> ServerError:
     return failure
 
 
-OutputMode = Literal["native", "tool", "prompted"]
+def refusal_of(error: Exception) -> tuple[int, str, str] | None:
+    """Return status, all words and message of an error with which a server answered a request; None for another error."""
+    from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError
 
-_PARAMETERS: Mapping[str, str] = {
-    "seed": r"\bseed\b",
-    "temperature": r"\btemperature\b",
-    "max_tokens": r"\bmax_(?:completion_)?tokens\b",
-    "thinking": r"\breasoning(?:[_.]effort)?\b|\b(?:enable_)?thinking\b|\bthink\b",
-}
-OPTIONAL = frozenset(_PARAMETERS)
-"""Model settings that can be left out of a request."""
-_FORMS: Mapping[str, str] = {
-    "native": r"response_format|json_schema|structured[ _]outputs?|text\.format",
-    "tool": r"\btools?\b|tool_choice|function",
-}
-_UNKNOWN = re.compile(
-    r"unsupported|not (?:be |yet )?support|n't support|un(?:known|recogni[sz]ed|expected)|deprecated|cannot find field"
-    r"|not (?:be )?(?:permitted|allowed|accepted|available|implemented|recogni[sz]ed|known)|extra_forbidden"
-    r"|only the default|must be 1\b|only be set to 1\b"
-    r"|no such (?:parameter|field|argument)|invalid (?:parameter|field|argument)\b"
-)
-
-
-def rejected_part(error: Exception, sent: Collection[str], model: str) -> str | None:
-    """Return the first part, among those `sent`, that `error` reports as unknown to the server; None for another error.
-
-    Servers report this in many ways: `Unsupported parameter: 'seed'`, `unknown field "reasoning_effort"`, `'max_tokens' is not
-    supported with this model`, `temperature does not support 0.2`, `Extra inputs are not permitted`. Both the name of the part and
-    such a phrase are required; a value out of range is not enough.
-
-    Parts are settings in `OPTIONAL`, and the modes `native` and `tool` of structured output. `model` is the model's name,
-    which may contain the name of a part. In a rejected request (HTTP 400 or 422) a mention of the output form is enough.
-    """
-    from pydantic_ai.exceptions import ModelAPIError
-
-    kind = type(error).__name__
-    if not isinstance(error, ModelAPIError) or kind not in ("ModelRequestRejectedError", "ModelServerError"):
+    if not isinstance(error, ModelAPIError):
         return None
-    words = re.sub(rf"(?<!\w){re.escape(model.lower())}(?!\w)", "", _words(error))
-    patterns = _FORMS if kind == "ModelRequestRejectedError" else {}
-    if _UNKNOWN.search(words):
-        patterns = {**_PARAMETERS, **_FORMS}
-    mentions = {
-        match.start(): part for part, name in patterns.items() if part in sent and (match := re.search(name, words))
-    }
-    return mentions[min(mentions)] if mentions else None
-
-
-def _words(error: object) -> str:
-    """Return the body of the error, or its text, in lower case. A parameter named in a field of the body comes first."""
-    body = getattr(error, "body", None)
+    status = error.status_code if isinstance(error, ModelHTTPError) else 0
+    body = error.body
     inner = body.get("error", body) if isinstance(body, Mapping) else None
     field = inner.get("param") if isinstance(inner, Mapping) else None
-    return f"{field or ''} {body if body is not None else error}".lower()
+    return status, f"{field or ''} {body if body is not None else error}", _message(error)

@@ -173,12 +173,14 @@ class Limiter:
     async def send(self, sending: Callable[[], Awaitable[T]], *, deadline: float, retries: int) -> tuple[T, int, float]:
         """Return the result of `sending`, the number of failed requests before it, and the seconds waited.
 
-        `deadline` is seconds per request from dispatch; `retries` bounds further requests after transient failures. Raises the last
-        `ProviderError` with the attributes `requests` and `seconds_waited`. A cancelled call holds no slot.
+        `deadline` is seconds per request from dispatch; `retries` bounds further requests after transient failures. A server
+        that is loading its model is asked again for up to `Pace.max_pause_seconds`; this counts as no request and no retry. Raises
+        the last `ProviderError` with the attributes `requests` and `seconds_waited`. A cancelled call holds no slot.
         """
         ticket = self.ticket()
         running_count().expect()
         sent, seconds_waited, attempt = 0, 0.0, 0
+        loading_since: float | None = None
         while True:
             mark = self.try_enter()
             if not mark:
@@ -192,18 +194,32 @@ class Limiter:
             if not isinstance(outcome, ProviderError):
                 return outcome, sent, seconds_waited
             sent += requests_of(outcome)
+            if isinstance(outcome, ServerError) and outcome.loading and not self.is_closed:
+                loading_since = self.clock() if loading_since is None else loading_since
+                if self.clock() - loading_since < self.pace.max_pause_seconds:
+                    self._show(f"{outcome.detail}; waiting for up to {self.pace.max_pause_seconds:.0f} s")
+                    continue
+                raise _with_counts(
+                    outcome.with_detail(f"{outcome.detail}, for {self.pace.max_pause_seconds:.0f} s by now"),
+                    sent,
+                    seconds_waited,
+                )
             attempt += 1
             useful_retries = retries if outcome.retries is None else min(retries, outcome.retries)
             if not outcome.transient or attempt > useful_retries or self.is_closed or not retry_allowed():
                 if outcome.retry_after and self.is_closed:
                     outcome = outcome.with_detail(f"{outcome.detail}. {self._pause_words(outcome.retry_after)}")
                 raise _with_counts(outcome, sent, seconds_waited)
-            if (show := on_retry.get()) is not None:
-                show(f"{outcome.detail}; asking again ({attempt} of at most {useful_retries} times)")
+            self._show(f"{outcome.detail}; asking again ({attempt} of at most {useful_retries} times)")
             if not isinstance(outcome, RateLimited) and not outcome.retry_after:  # else the account's pause serves
                 began = self.clock()
                 await self.sleep(self.backoff(attempt))
                 seconds_waited += self.clock() - began
+
+    @staticmethod
+    def _show(sentence: str) -> None:
+        if (show := on_retry.get()) is not None:
+            show(sentence)
 
     async def _send_once(self, sending: Callable[[], Awaitable[T]], mark: int, deadline: float) -> T | ProviderError:
         """One request in a slot, which is released in any case."""

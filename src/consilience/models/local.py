@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,10 +27,10 @@ from weakref import WeakSet
 
 from consilience.domain.errors import ProviderError, Rejected, UnavailableModel, Unreachable, UserError
 from consilience.models.child_process import ChildProcess
-from consilience.models.failures import OutputMode
 from consilience.models.limiter import Pace, limiter_for, running_count
 from consilience.models.port import Completion, Model, ModelRequest
 from consilience.models.provider import ProviderModel
+from consilience.models.refusals import Change, RequestForm
 from consilience.models.weights import CATALOGUE, CONTEXT_TOKENS, canonical_name, locate, verify
 
 if TYPE_CHECKING:
@@ -147,8 +146,8 @@ class _Connection:
 class _NativeOnly(ProviderModel):
     """Uses JSON schemas only: small models imitate a tool call, and echo a schema that is in the prompt."""
 
-    def _remember_rejected(self, error: Exception, mode: OutputMode | None, left_out: AbstractSet[str]) -> bool:
-        return False
+    def _next_form(self, error: Exception, request: ModelRequest, form: RequestForm, room: int | None) -> Change | None:
+        return None
 
 
 def _connect(server: _LlamaServer, name: str) -> tuple[ProviderModel, httpx2.AsyncClient]:

@@ -4,141 +4,38 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import from_json
 
 from consilience.domain.messages import is_free_text
+from consilience.models.json_objects import close_object, find_objects
+from consilience.models.visible import visible_text, without_sequences
 
 T = TypeVar("T")
 
-MAX_PASSES = 8
-"""Max passes over a text: behind one trace another may begin."""
-
-MAX_BROKEN = 100
-"""Max broken objects of one text that are skipped; what follows them is not read."""
-
-_TAG = "(?:think|thinking|reasoning)"
-_OPENED = re.compile(rf"\s*(?:<(?P<name>{_TAG}|thought|analysis)>|◁think▷)", re.IGNORECASE)
-_PREAMBLE = re.compile(r"\s*[^\n]{0,80}\n\s*")
-"""A line that a program may print before its model begins."""
-_OPENED_LATER = re.compile(rf"^[ \t]*<{_TAG}>(?P<alone>[ \t]*$)?", re.IGNORECASE | re.MULTILINE)
-_CLOSED = re.compile(rf"</{_TAG}>", re.IGNORECASE)
-_CLOSED_RARE = re.compile(r"</(?:thought|analysis)>", re.IGNORECASE)
-_CLOSED_TRIANGLE = re.compile("◁/think▷")
-_COMMON = re.compile(_TAG, re.IGNORECASE)
-_CLOSED_ALONE = re.compile(
-    rf"""
-    ^[ \t]* </{_TAG}>                                      # at the beginning of a line
-    | (?<=[^\s'"`(*_“‘«]) </{_TAG}> (?!['").,;:!?”’»…]|`\b)   # right behind a word
-    | (?<=\s) </{_TAG}> (?-i:(?=[ \t]+[A-ZÀ-ÞΑ-ΩА-Я\u4e00-\u9fff\d{{\[*\#]))   # before the beginning of a sentence
-    | </{_TAG}> (?=[ \t]*$)                                # at the end of a line; elsewhere it is spoken of
-    """,
-    re.IGNORECASE | re.MULTILINE | re.VERBOSE,
-)
-_QUOTED = re.compile(
-    rf"""
-    ^[ \t]*(```|~~~)[^\n`]*\n (?:(?![ \t]*\1).*\n)* [ \t]*\1[ \t]*$   # a block of code
-    | `[^`\n]+`
-    | (?<=[^\n]) <{_TAG}>[^\n<]*</{_TAG}>                             # both tags in the middle of one line
-    """,
-    re.IGNORECASE | re.MULTILINE | re.VERBOSE,
-)
-
 _FENCED = re.compile(r"\A```[\w-]*[ \t]*\n?((?:(?!```).)*)(?:```)?\Z", re.DOTALL)
-_LEAD = re.compile(r"\s*(?:```[\w-]*\s*)?")
-_FENCE_END = re.compile(r"\n?```[\w-]*\s*\Z")
-_DECODER = json.JSONDecoder(strict=False)
-_BRACE = re.compile(r"[{}]")
-_BRACE_OR_STRING = re.compile(r'[{}]|"(?:[^"\\]|\\.)*"', re.DOTALL)
-_OBJECT = re.compile(r"\{\s*[\"'}]")
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
-_CONTROL = re.compile(r"[\x00-\x1f]")
 _LAST_NUMBER = re.compile(r"-?\d[\d.eE+-]*\Z")
 _EMPTY = ("null", "[]", '""')
 """JSON without content."""
+_ARGUMENTS = ("arguments", "parameters")
 
 
 class Malformed(ValueError):
     """An unusable reply, with the reason in words for the model that wrote it."""
 
 
-def without_trace(text: str) -> str:
-    """Return `text` without reasoning traces, stripped if it had one; a text that is only a trace is empty.
-
-    A trace is `<think>…</think>`, `<thinking>` or `<reasoning>`, at the beginning of the text or of a line; at the beginning of the
-    text also `<thought>`, `<analysis>` and `◁think▷`. The opening tag may be missing (then everything before the closing tag is
-    trace). The closing tag may be missing after at most one short line (then everything that follows is trace). Tags inside code or
-    a JSON object are text.
-    """
-    if "<" not in text and "◁" not in text:
-        return text
-    for _ in range(MAX_PASSES):
-        visible = _without_traces(text)
-        if visible is None:
-            break
-        text = visible
-    return text
-
-
-def _without_traces(text: str) -> str | None:
-    """One pass: return the text without its visible traces; None if there is none."""
-    begin = 0
-    while opening_tag := _OPENED.match(text, begin):
-        closing_tag = _end_of(opening_tag["name"]).search(text, opening_tag.end())
-        begin = closing_tag.end() if closing_tag else len(text)
-    ends = [match.end() for match in _CLOSED_ALONE.finditer(text, begin)]
-    starts = list(_OPENED_LATER.finditer(text, begin))
-    if ends or starts:
-        is_quoted = _quoted(text, begin)
-        ends = [end for end in ends if not is_quoted[end - 1]]
-        starts = [opening_tag for opening_tag in starts if not is_quoted[opening_tag.start()]]
-    pieces, place = [], begin
-    for opening_tag in starts:
-        start = opening_tag.start()
-        if start < place or (opening_tag["alone"] is None and not any(end > start for end in ends)):
-            continue
-        closing_tag = _CLOSED.search(text, start)
-        if closing_tag is None and not _PREAMBLE.fullmatch(text, begin, start):
-            continue
-        stop = closing_tag.end() if closing_tag else len(text)
-        ends = [end for end in ends if not start < end <= stop]
-        pieces.append((place, start))
-        place = stop
-    pieces.append((place, len(text)))
-    if begin == 0 and len(pieces) == 1 and not ends:
-        return None
-    headless = max(ends, default=0)
-    return "".join(text[max(a, headless) : b] for a, b in pieces if b > headless).strip()
-
-
-def _end_of(name: str | None) -> re.Pattern[str]:
-    """Return the pattern that closes a trace at the beginning."""
-    if name is None:
-        return _CLOSED_TRIANGLE
-    return _CLOSED if _COMMON.fullmatch(name) else _CLOSED_RARE
-
-
-def _quoted(text: str, begin: int) -> bytearray:
-    """Return a flag per character: whether it is in code, in a JSON object, or in a mention of tags."""
-    flags = bytearray(len(text))
-    for a, b in (*(code.span() for code in _QUOTED.finditer(text, begin)), *_objects(text, begin).spans):
-        flags[a:b] = b"\1" * (b - a)
-    return flags
-
-
 def parse_reply(text: str, returns: type[T]) -> T:
     """Return the reply as `returns`, which is `str` or a pydantic model. Raises `Malformed`.
 
-    Reasoning traces, fences, prose around the object and a cut end are tolerated; wrong enums, bounds, empty strings and an echoed
-    schema are not. Of several objects the last valid one counts. A cut object is closed if no complete one is valid, without a
-    number or decision that the cut may have shortened. Prose without an object fills the type's only required field if that is a
-    `FreeText`.
+    Reasoning traces, fences, prose around the object, a cut end and a broken form that leaves one reading (`mending`) are
+    tolerated; wrong enums, bounds, empty strings and an echoed schema are not. Of several objects the last valid one counts, of
+    correct form before others. An object may stand in a JSON string, or be the arguments of a call that the model wrote as text. A
+    cut object is closed if no complete one is valid, without a number or decision that the cut may have shortened. Prose without an
+    object fills the type's only required field if that is a `FreeText`.
     """
-    body = without_trace(text).strip()
+    body = visible_text(text).strip()
     if returns is str:
         if _blank(body):
             raise Malformed("the reply is empty")
@@ -148,23 +45,46 @@ def parse_reply(text: str, returns: type[T]) -> T:
     prose = _unfenced(body)
     if _blank(prose) or prose in _EMPTY:
         raise Malformed("the reply is empty")
-    objects = _objects(body)
+    body = _unquoted(body)
+    objects = find_objects(body)
     candidates = objects.whole[::-1]
     if objects.cut is not None and (completed := _closed(objects.cut, returns)):
         candidates.append(completed)
-    if not candidates:
-        if prose.startswith("{"):
-            raise Malformed("the reply is not a JSON object")
-        return cast(T, _fill(prose, returns))
+    is_prose = not candidates and not prose.startswith(("{", '"{'))
+    candidates += objects.mended[::-1]
     escaped = not body.isascii() or "\\u" in body
     wrong: Malformed | None = None
     for data in candidates:
         try:
-            return cast(T, _validated(data, returns, escaped=escaped))
+            return cast(T, _validated(_arguments(data, returns), returns, escaped=escaped))
         except Malformed as error:
             wrong = wrong or error
-    assert wrong is not None
-    raise wrong
+    if is_prose:
+        return cast(T, _fill(prose, returns))
+    raise wrong or Malformed("the reply is not a JSON object")
+
+
+def _unquoted(text: str) -> str:
+    """Return the object that a JSON string holds; any other text unchanged."""
+    quoted = _unfenced(text)
+    if not quoted.startswith('"'):
+        return text
+    try:
+        inner = json.loads(quoted, strict=False)
+    except ValueError:
+        return text
+    return inner if inner.lstrip().startswith(("{", "```")) else text
+
+
+def _arguments(data: dict[str, object], returns: type[BaseModel]) -> dict[str, object]:
+    """Return the arguments of a call of a tool that was written as text; any other object unchanged."""
+    name = next((name for name in _ARGUMENTS if name in data), None)
+    if name is None or not isinstance(data.get("name"), str) or not data.keys() <= {name, "name", "id", "type"}:
+        return data
+    arguments = data[name]
+    if isinstance(arguments, str):
+        arguments = next(iter(find_objects(arguments).whole), None)
+    return arguments if isinstance(arguments, dict) and not data.keys() <= returns.model_fields.keys() else data
 
 
 def _validated(data: dict[str, object], returns: type[BaseModel], *, escaped: bool) -> BaseModel:
@@ -183,8 +103,19 @@ def _validated(data: dict[str, object], returns: type[BaseModel], *, escaped: bo
 
 
 def _encodable(data: dict[str, object]) -> object:
-    """Replace lone surrogates, which escapes can produce and UTF-8 cannot encode. Raises `ValueError`, `RecursionError`."""
-    return json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
+    """Replace lone surrogates, which escapes can produce and UTF-8 cannot encode, and remove sequences for a terminal. Raises
+    `ValueError`, `RecursionError`."""
+    written = json.dumps(data, ensure_ascii=False)
+    value = json.loads(written.encode("utf-8", "replace"))
+    return _without_sequences(value) if "\\u001b" in written else value
+
+
+def _without_sequences(value: object) -> object:
+    if isinstance(value, str):
+        return without_sequences(value)
+    if isinstance(value, dict):
+        return {name: _without_sequences(entry) for name, entry in value.items()}
+    return [_without_sequences(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _blank(text: str) -> bool:
@@ -197,85 +128,17 @@ def _unfenced(text: str) -> str:
     return (match.group(1) if match else text).strip()
 
 
-@dataclass
-class _Objects:
-    """The JSON objects of a text."""
-
-    whole: list[dict[str, object]] = field(default_factory=list)
-    """Complete objects that are not empty."""
-    spans: list[tuple[int, int]] = field(default_factory=list)
-    """Places of all complete objects, and of the cut one if only a fence precedes it."""
-    cut: str | None = None
-    """An object whose end is missing."""
-
-
-def _objects(text: str, first: int = 0) -> _Objects:
-    """Return the outermost objects from `first` on. Objects inside a broken one do not count."""
-    objects, place, broken = _Objects(), first, 0
-    text = _FENCE_END.sub("", text)
-    while (start := _OBJECT.search(text, place)) is not None and broken < MAX_BROKEN:
-        begin = start.start()
-        try:
-            value, place = _DECODER.raw_decode(text, begin)
-        except (ValueError, RecursionError) as error:  # a number or brackets without end are errors of other kinds
-            if isinstance(error, json.JSONDecodeError) and _runs_out(error) and _partial(text[begin:]) is not None:
-                objects.cut = text[begin:]
-                if _LEAD.fullmatch(text, first, begin):
-                    objects.spans.append((begin, len(text)))
-                break
-            place = _balanced(text, begin)
-            broken += 1
-        else:
-            objects.spans.append((begin, place))
-            if value:
-                objects.whole.append(value)
-    return objects
-
-
-def _runs_out(error: json.JSONDecodeError) -> bool:
-    """Return whether only the end may be missing: the error is in the last few characters, or in an unclosed string."""
-    return error.msg.startswith("Unterminated") or len(error.doc) - error.pos < len("-1234.5e+678")
-
-
-def _balanced(text: str, begin: int) -> int:
-    """Return the position after the brace that closes the one at `begin`; the end of the text if there is none.
-
-    A broken object may have a superfluous quotation mark, so braces in strings count in one of two readings. The later end is
-    used, so that no part of the object counts as another object.
-    """
-    return max(_closing(_BRACE, text, begin), _closing(_BRACE_OR_STRING, text, begin))
-
-
-def _closing(tokens: re.Pattern[str], text: str, begin: int) -> int:
-    depth = 0
-    for token in tokens.finditer(text, begin):
-        depth += {"{": 1, "}": -1}.get(token[0], 0)
-        if depth == 0:
-            return token.end()
-    return len(text)
-
-
-def _partial(fragment: str, *, strings: bool = True) -> dict[str, object] | None:
-    """Close an object whose end is missing; without its last string if `strings` is False and the string is cut."""
-    escaped = _STRING.sub(lambda string: _CONTROL.sub(lambda c: f"\\u{ord(c[0]):04x}", string[0]), fragment)
-    try:
-        value = from_json(escaped, allow_partial="trailing-strings" if strings else True)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) and value else None
-
-
 def _closed(fragment: str, returns: type[BaseModel]) -> dict[str, object] | None:
     """Close a cut object: without a last number, whose digits may be missing, and without a decision (a field that is not plain
     text) whose string is cut."""
-    fields = _partial(fragment)
-    if fields is None or fields != _partial(fragment, strings=False):
+    fields = close_object(fragment)
+    if fields is None or fields != close_object(fragment, strings=False):
         name = next(reversed(fields or {}), "")
         if fields is not None and isinstance(fields[name], str) and not _is_unbounded_text(returns, name):
             del fields[name]
         return fields
     number = _LAST_NUMBER.search(fragment)
-    return _partial(fragment[: number.start()]) if number else fields
+    return close_object(fragment[: number.start()]) if number else fields
 
 
 def _is_unbounded_text(returns: type[BaseModel], name: str) -> bool:
@@ -286,10 +149,22 @@ def _is_unbounded_text(returns: type[BaseModel], name: str) -> bool:
     return True
 
 
+def reply_in_reasoning(reasoning: str, returns: type) -> str:
+    """Return the reply that a server sent as reasoning, with no text: an object as a whole, valid for `returns`. Else ""."""
+    body = _unfenced(reasoning.strip())
+    if not (issubclass(returns, BaseModel) and body.startswith("{") and body.endswith("}")):
+        return ""
+    try:
+        parse_reply(body, returns)
+    except Malformed:
+        return ""
+    return body
+
+
 def is_prose(text: str, value: object) -> bool:
     """Return whether `parse_reply` read `text` as prose without an object, which filled one field of `value`."""
     field = prose_field(type(value)) if isinstance(value, BaseModel) else ""
-    return bool(field) and getattr(value, field) == _unfenced(without_trace(text).strip())
+    return bool(field) and getattr(value, field) == _unfenced(visible_text(text).strip())
 
 
 @lru_cache(maxsize=256)

@@ -79,6 +79,8 @@ class Completion:
     """Whether a model other than the first of a chain answered."""
     requeued: int = 0
     """How often the ticket of an outside agent was offered again before it was answered."""
+    notes: tuple[str, ...] = ()
+    """What is sent otherwise than asked for from this reply on, because the server refuses it; each is said once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from consilience.domain.errors import ProviderError, Rejected, ServerError, SettingsError, UnavailableModel, UnknownName
+from consilience.models.agent_output import AgentFailed, reply_of
 from consilience.models.child_process import ChildProcess
 from consilience.models.port import Completion, JsonSchema, Model, ModelRequest
 from consilience.models.redaction import holds_secret, scrub
+from consilience.models.visible import without_sequences
 
 PREFIX = "exec:"
 DEADLINE_SECONDS = 900.0
@@ -70,14 +72,21 @@ class ProgramModel(Model):
         if result.code is None:
             raise Rejected(f"{self.account}: the program wrote more than {self._max_bytes:,} bytes")
         if result.code:
-            raise self._failure(result.code, result.stderr)
-        return Completion(text=_redact(result.stdout.decode("utf-8", "replace").strip()), model=self._name)
+            raise self._ended(result.code, result.stderr)
+        try:
+            reply = reply_of(result.stdout.decode("utf-8", "replace"))
+        except AgentFailed as failed:
+            raise self._failure("reported a failure", str(failed)) from None
+        return Completion(text=_redact(reply), model=self._name)
 
-    def _failure(self, code: int, stderr: bytes) -> ProviderError:
+    def _ended(self, code: int, stderr: bytes) -> ProviderError:
         outcome = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
         if paths := [word for word in self._argv[1:] if not os.path.isabs(word) and os.path.exists(word)]:
             outcome += f" (it runs in an empty temporary directory; if {' or '.join(paths)} names a file, give its absolute path)"
-        message = " ".join(scrub(stderr.decode("utf-8", "replace"), _passed_values(os.environ)).split())
+        return self._failure(outcome, without_sequences(stderr.decode("utf-8", "replace")))
+
+    def _failure(self, outcome: str, words: str) -> ProviderError:
+        message = " ".join(scrub(words, _passed_values(os.environ)).split())
         if len(message) > 300:  # the cause is usually at the end
             message = f"…{message[-299:]}"
         error = ServerError(f"{self.account}: the program {outcome}" + (f": {message}" if message else ""))

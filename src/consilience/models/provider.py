@@ -1,31 +1,36 @@
 """Requests through pydantic-ai's low-level interface to the provider of a model.
 
 One `complete` is one request: the SDK's own retries are off, so that limits bound what is sent. The exception is an error that
-names a parameter, or a form of structured output, as unknown to the server: the request is sent again at once without it, with
-the permission of `limiter.may_retry`, and later requests omit it too. Every failure of the library becomes a `ProviderError` with
-advice and without keys.
+refuses a part of the request (`refusals.REFUSALS`): it is sent again at once in another form, with the permission of
+`limiter.may_retry`, and so are later requests. Every failure of the library becomes a `ProviderError` with advice and without keys.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 import sys
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from consilience.domain.errors import ProviderError, Refused, ServerError
 from consilience.domain.outcome import ThinkingLevel, Thinks
+from consilience.models.answers import normalize
 from consilience.models.endpoints import answering_name
 from consilience.models.facts import ModelFacts, in_dollars, listed_cost, thinks_of
-from consilience.models.failures import OPTIONAL, OutputMode, ReplyUnreadable, rejected_part, translate
+from consilience.models.failures import ReplyUnreadable, refusal_of, translate
 from consilience.models.limiter import retry_allowed, running_count
+from consilience.models.parsing import reply_in_reasoning
 from consilience.models.port import Completion, ModelRequest
+from consilience.models.providers import is_loopback
 from consilience.models.redaction import scrub, without_keys
+from consilience.models.refusals import OPTIONAL, Change, OutputMode, RequestForm, Sent, combined, next_form
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse, UserContent
@@ -65,8 +70,9 @@ class ProviderModel:
         self.account = account
         self._model = model
         self._facts = facts or ModelFacts(name)
-        self._mode = _strongest_mode(model.profile)
-        self._left_out: set[str] = set()
+        self._form = RequestForm(_strongest_mode(model.profile))
+        self._notes: list[str] = []
+        self._said: set[str] = set()
         self._other_limit = _other_limit(model)
         self._settings = _fixed_settings(model, extra_body)
         declared = self._facts.declared.thinks
@@ -84,66 +90,106 @@ class ProviderModel:
         return self._settings.copy()
 
     async def complete(self, request: ModelRequest) -> Completion:
-        """Send one request, and one more for each part of it that the server reports as unknown.
+        """Send one request, and one more for each part of it that the server refuses.
 
         Raises `RateLimited`, `ServerError`, `Timeout`, `Unreachable`, `Refused` or `Rejected`. An empty text is an answer. A
         `Refused` that was charged has the text and its cost in its attribute `completion`.
         """
         if self._loop is not asyncio.get_running_loop():
             await self._enter()
-        sent = 0
+        sent, room = 0, None
         while True:
-            mode = self._mode if request.schema is not None else None
-            left_out = frozenset(self._left_out)
+            form = self._form
             sent += 1
             try:
-                response = await self._send(request, mode, left_out)
+                response = await self._send(request, form, room)
             except Exception as error:
-                learned = self._remember_rejected(error, mode, left_out)  # also without permission, for the next call
+                change = self._next_form(error, request, form, room)
+                if change is not None:  # also without permission, for the next call
+                    room = change.room or room
+                    self._learn(form, change)
                 failure = (
                     None
-                    if learned and retry_allowed()
+                    if change is not None and retry_allowed()
                     else translate(error, self.account, self._scrub, self._facts.key_advice)
                 )
             else:
-                return self._completion(response, sent)
+                return self._completion(response, sent, request.returns)
             if failure is not None:  # raised here, so that the library's exception is not its context
-                vars(failure)["requests"] = sent
+                is_loading = isinstance(failure, ServerError) and failure.loading
+                vars(failure)["requests"] = sent - is_loading
                 raise failure
             running_count().repeated()
 
-    async def _send(self, request: ModelRequest, mode: OutputMode | None, left_out: AbstractSet[str]) -> ModelResponse:
+    def _next_form(self, error: Exception, request: ModelRequest, form: RequestForm, room: int | None) -> Change | None:
+        """Return how to send the request again if its server refuses the form in which it was sent."""
+        refusal = refusal_of(error)
+        if refusal is None:
+            return None
+        name = re.escape(self._model.model_name)  # it may contain the name of a part
+        status, words, message = (
+            part if isinstance(part, int) else re.sub(rf"(?<!\w){name}(?!\w)", "", part, flags=re.IGNORECASE)
+            for part in refusal
+        )
+        sent = Sent(
+            form,
+            typed=request.schema is not None,
+            system=bool(request.system),
+            max_tokens=_max_tokens(request, form, room),
+            optional=OPTIONAL - (set() if self._other_limit else {"max_tokens"}),
+            tools=bool(self._model.profile.get("supports_tools", True)),
+        )
+        return next_form(sent, int(status), str(words), str(message))
+
+    def _learn(self, sent: RequestForm, change: Change) -> None:
+        self._form = combined(self._form, sent, change.form)
+        if change.note and change.note not in self._said:
+            self._said.add(change.note)
+            self._notes.append(change.note)
+
+    async def _send(self, request: ModelRequest, form: RequestForm, room: int | None) -> ModelResponse:
         from pydantic_ai import messages
         from pydantic_ai.direct import model_request
 
+        settings = self._settings_for(request, form, room)
+        if form.folds_system and request.system:
+            before = f"{request.system}\n\n"
+            shared = tuple(len(before) + n for n in request.shared)
+            request = replace(request, system="", user=before + request.user, shared=shared)
         parts: list[messages.ModelRequestPart] = []
         if request.system:
             parts.append(messages.SystemPromptPart(request.system))
-        parts.append(messages.UserPromptPart(self._with_cache_points(request)))
-        settings = self._settings_for(request)
-        self._leave_out(settings, left_out)
+        parts.append(messages.UserPromptPart(self._prompt(request, form)))
         bound_requests(self._model)
         return await model_request(
             self._model,
             [messages.ModelRequest(parts=parts)],
             model_settings=settings,
-            model_request_parameters=_parameters(request, mode),
+            model_request_parameters=_parameters(request, form.output),
         )
 
-    def _settings_for(self, request: ModelRequest) -> ModelSettings:
-        """Return max tokens (answer and thinking, which providers count together) and sampling settings."""
+    def _settings_for(self, request: ModelRequest, form: RequestForm, room: int | None) -> ModelSettings:
+        """Return max tokens and sampling settings, without those that the server does not take."""
         settings = self._settings.copy()
-        settings["max_tokens"] = request.max_tokens + request.thinking_tokens
+        settings["max_tokens"] = _max_tokens(request, form, room)
         if request.thinking is not None and self._model.profile.get("supports_thinking", False):
             settings["thinking"] = False if request.thinking == "off" else request.thinking
         if request.temperature is not None and _takes_temperature(self._model, request.thinking):
             settings["temperature"] = request.temperature
         if request.seed is not None:
             settings["seed"] = request.seed
+        self._leave_out(settings, form.left_out)
+        if form.streams:
+            body = settings.get("extra_body")
+            settings["extra_body"] = {**(body if isinstance(body, dict) else {}), "stream": True}
         return settings
 
-    def _with_cache_points(self, request: ModelRequest) -> str | list[UserContent]:
-        """Return the prompt, with shared prefixes marked for a provider that caches only marked prefixes."""
+    def _prompt(self, request: ModelRequest, form: RequestForm) -> str | list[UserContent]:
+        """Return the prompt, with the form of the reply if it is asked for in words, and with shared prefixes marked for a provider
+        that caches only marked prefixes."""
+        if request.schema is not None and form.output == "prompted":
+            schema = json.dumps(request.schema, ensure_ascii=False)
+            request = replace(request, user=f"{request.user}\n\n{_PROMPTED_FORM}\n\n{schema}")
         lengths = [n for n in request.shared if len(request.system) + n >= _MIN_CACHED_CHARS]
         if not lengths or not self._model.profile.get("supports_cache", False):
             return request.user
@@ -154,18 +200,6 @@ class ProviderModel:
             marked += [request.user[begin:end], CachePoint()]
         return [*marked, request.user[lengths[-1] :]]
 
-    def _remember_rejected(self, error: Exception, mode: OutputMode | None, left_out: AbstractSet[str]) -> bool:
-        """Remember the part of the sent request that `error` reports as unknown to the server. Returns whether there is one."""
-        parts = OPTIONAL - left_out - (set() if self._other_limit else {"max_tokens"})
-        part = rejected_part(error, parts | ({mode} if mode else set()), self._model.model_name)
-        if part is not None and part == mode:
-            if self._mode == mode:  # a concurrent request may have changed it already
-                tools = mode == "native" and self._model.profile.get("supports_tools", True)
-                self._mode = "tool" if tools else "prompted"
-        elif part is not None:
-            self._left_out.add(part)
-        return part is not None
-
     def _leave_out(self, settings: ModelSettings, left_out: AbstractSet[str]) -> None:
         """Remove the left-out settings. The limit on tokens is kept under its other name."""
         loose = cast("dict[str, object]", settings)
@@ -175,11 +209,13 @@ class ProviderModel:
             details = body if isinstance(body, dict) else {}
             settings["extra_body"] = {**details, self._other_limit: dropped["max_tokens"]}
 
-    def _completion(self, response: ModelResponse, sent: int) -> Completion:
+    def _completion(self, response: ModelResponse, sent: int, returns: type | None) -> Completion:
         usage = credible_usage(response)
         details = response.provider_details or {}
         keys = keys_of(self._model)
-        text = without_keys(_text(response), keys)
+        written = _text(response)
+        misplaced = "" if written.strip() or returns is None else reply_in_reasoning(_reasoning(response), returns)
+        text = without_keys(misplaced or written, keys)
         reason = response.finish_reason or _clean_word(details.get("finish_reason") or "stop", keys)
         model_name = _clean_word(response.model_name or self._model.model_name, keys)
         completion = Completion(
@@ -187,12 +223,14 @@ class ProviderModel:
             model=answering_name(self.name, model_name),
             tokens_in=usage.input_tokens,
             tokens_out=usage.output_tokens,
-            tokens_thought=thought_tokens(response),
+            tokens_thought=0 if misplaced else thought_tokens(response),
             tokens_cached=usage.cache_read_tokens,
             cost=self._cost(response),
             finish_reason="stop" if reason == "tool_call" else reason,
             requests=sent,
+            notes=tuple(self._notes),
         )
+        self._notes.clear()
         failure: ProviderError | None = None
         if reason == "content_filter":
             reason_given = str(details.get("refusal") or details.get("refusal_category") or "") or text
@@ -264,7 +302,7 @@ def thought_tokens(response: ModelResponse) -> int:
     usage = response.usage
     counted_tokens = _counted_thinking(usage)
     if not counted_tokens:
-        thinking_bytes = sum(len(part.content.encode()) for part in response.parts if part.part_kind == "thinking")
+        thinking_bytes = len(_reasoning(response).encode())
         text_bytes = len(_text(response).encode())
         counted_tokens = usage.output_tokens * thinking_bytes // (thinking_bytes + text_bytes) if thinking_bytes else 0
     return min(counted_tokens, usage.output_tokens)
@@ -345,12 +383,21 @@ def _takes_temperature(model: LibraryModel, thinking: ThinkingLevel | None) -> b
     return not (thinking_now and model.system == "anthropic" and profile.get("supports_thinking", False))
 
 
-def _parameters(request: ModelRequest, mode: OutputMode | None) -> ModelRequestParameters:
+_PROMPTED_FORM = "Reply with one JSON object that satisfies this JSON Schema, and with nothing else:"
+
+
+def _max_tokens(request: ModelRequest, form: RequestForm, room: int | None) -> int:
+    """Return the most tokens of a reply: of answer and thinking, which providers count together, as far as the server allows."""
+    asked = request.max_tokens + request.thinking_tokens
+    return min(limit for limit in (asked, form.max_tokens, room) if limit is not None)
+
+
+def _parameters(request: ModelRequest, mode: OutputMode) -> ModelRequestParameters:
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.output import OutputObjectDefinition
     from pydantic_ai.tools import ToolDefinition
 
-    if mode is None or request.schema is None:
+    if request.schema is None or mode == "prompted":
         return ModelRequestParameters()
     schema = dict(request.schema)
     described = schema.get("description")
@@ -364,9 +411,7 @@ def _parameters(request: ModelRequest, mode: OutputMode | None) -> ModelRequestP
             kind="output",
         )
         return ModelRequestParameters(output_mode="tool", output_tools=[tool], allow_text_output=False)
-    output = OutputObjectDefinition(
-        json_schema=schema, name=name, description=description, strict=True if mode == "native" else None
-    )
+    output = OutputObjectDefinition(json_schema=schema, name=name, description=description, strict=True)
     return ModelRequestParameters(output_mode=mode, output_object=output)
 
 
@@ -378,18 +423,33 @@ def _text(response: ModelResponse) -> str:
     return response.text or ""
 
 
+def _reasoning(response: ModelResponse) -> str:
+    return "".join(part.content for part in response.parts if part.part_kind == "thinking")
+
+
 def bound_requests(model: object, max_bytes: int = MAX_REPLY_BYTES) -> None:
-    """Make the HTTP client of a pydantic-ai model or provider refuse replies of more than `max_bytes`, and remove its timeout.
+    """Make the HTTP client of a pydantic-ai model or provider refuse replies of more than `max_bytes`, and remove its timeout and,
+    for this machine, its proxies: they cannot reach our loopback.
 
     The limiter ends a request at its deadline; the libraries' own timeout of 600 seconds would end a longer one earlier. A
     reply that is too large raises `ReplyUnreadable` inside the library. Providers create new clients when the event loop
     changes, so call this before each request; it changes a client once. Clients that the caller created are not changed,
     because they may serve other downloads, nor are those of providers without httpx (xAI, Bedrock, Hugging Face).
     """
-    client: Any = getattr(getattr(model, "provider", model), "_own_http_client", None)
+    provider = getattr(model, "provider", model)
+    client: Any = getattr(provider, "_own_http_client", None)
     if client is not None and _prepare not in client.event_hooks["request"]:
         client.event_hooks["request"].append(_prepare)
         client.event_hooks["response"].append(partial(_read_bounded, max_bytes=max_bytes))
+        if is_loopback(_address_of(provider)):
+            client._mounts = dict.fromkeys(client._mounts)
+
+
+def _address_of(provider: Any) -> str:
+    try:
+        return str(provider.base_url)
+    except Exception:  # some providers have no address
+        return ""
 
 
 async def _prepare(request: Any) -> None:
@@ -399,7 +459,10 @@ async def _prepare(request: Any) -> None:
 
 
 async def _read_bounded(response: Any, max_bytes: int) -> None:
-    """Read the body of a response of httpx or httpx2, before the library does. Raises `ReplyUnreadable`."""
+    """Read the body of a response of httpx or httpx2 before the library does, which is given what `normalize` makes of it.
+
+    Raises `ReplyUnreadable`.
+    """
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("identity", ""):
         raise ReplyUnreadable(f"it is compressed as {encoding[:40]!r}, which was not asked for")
@@ -409,5 +472,10 @@ async def _read_bounded(response: Any, max_bytes: int) -> None:
         if len(body) > max_bytes:
             raise ReplyUnreadable(f"it has more than {max_bytes / 1e6:g} MB")
     await response.stream.aclose()
+    content = bytes(body)
+    content_type = response.headers.get("Content-Type", "")
+    if (read := normalize(response.request.url.path, response.status_code, content_type, content)) is not None:
+        response.status_code, content = read
+        response.headers["Content-Type"] = "application/json"
     library = sys.modules[type(response).__module__.partition(".")[0]]
-    response.stream = library.ByteStream(bytes(body))
+    response.stream = library.ByteStream(content)

@@ -30,6 +30,8 @@ class Server:
     path: str = "/v1/models"
     owner: str = ""
     """Required `owned_by` of its models, if other programs use the port too."""
+    listed_owner: str = ""
+    """`owned_by` of its models in its list of OpenAI's form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +154,20 @@ PROVIDERS: Mapping[str, Provider] = {
     "ollama": Provider(
         ("OLLAMA_API_KEY",),
         host="ollama.com",
-        server=Server("Ollama", "OLLAMA_BASE_URL", 11434, "qwen3:8b", path="/api/tags"),
+        server=Server("Ollama", "OLLAMA_BASE_URL", 11434, "qwen3:8b", path="/api/tags", listed_owner="library"),
     ),
-    "lmstudio": Provider(("LMSTUDIO_API_KEY",), server=Server("LM Studio", "LMSTUDIO_BASE_URL", 1234, "qwen/qwen3-8b")),
+    "lmstudio": Provider(
+        ("LMSTUDIO_API_KEY",),
+        server=Server("LM Studio", "LMSTUDIO_BASE_URL", 1234, "qwen/qwen3-8b", listed_owner="organization_owner"),
+    ),
     "llamacpp": Provider(
-        ("LLAMACPP_API_KEY",), server=Server("llama.cpp", "LLAMACPP_BASE_URL", 8080, "qwen3-8b", owner="llamacpp")
+        ("LLAMACPP_API_KEY",),
+        server=Server("llama.cpp", "LLAMACPP_BASE_URL", 8080, "qwen3-8b", owner="llamacpp", listed_owner="llamacpp"),
     ),
-    "vllm": Provider(("VLLM_API_KEY",), server=Server("vLLM", "VLLM_BASE_URL", 8000, "Qwen/Qwen3-8B", owner="vllm")),
+    "vllm": Provider(
+        ("VLLM_API_KEY",),
+        server=Server("vLLM", "VLLM_BASE_URL", 8000, "Qwen/Qwen3-8B", owner="vllm", listed_owner="vllm"),
+    ),
 }
 """In order of preference, where several answer or know a model."""
 
@@ -261,6 +270,41 @@ def check_environment(provider: str, environ: Mapping[str, str]) -> None:
         raise SettingsError(
             f"SSL_CERT_FILE names no file: {certificates}", where="the environment", do="Correct or unset it."
         )
+
+
+def proxy_of(url: str, environ: Mapping[str, str]) -> str:
+    """Return which variable names the proxy for an address, and the proxy, without a password; empty if none does."""
+    host, scheme = urlsplit(url).hostname or "", urlsplit(url).scheme
+    direct = [
+        entry.strip().lstrip(".") for entry in (environ.get("no_proxy") or environ.get("NO_PROXY") or "").split(",")
+    ]
+    if (
+        not host
+        or is_loopback(url)
+        or any((entry and f".{host}".endswith(f".{entry}")) or entry == "*" for entry in direct)
+    ):
+        return ""
+    names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
+    name = next((name for name in names if environ.get(name, "").strip()), "")
+    if not name:
+        return ""
+    return f"{name} ({environ[name].strip().rpartition('://')[2].rpartition('@')[2].rstrip('/')})"
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether the address is this machine's own, without looking up a name."""
+    import ipaddress
+
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        return False
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def check_address(

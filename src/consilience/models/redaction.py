@@ -19,7 +19,7 @@ _KEY_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
 _MIN_SENT_KEY_CHARS = 20
 """Min length of a key that is not a placeholder (`none`, `lm-studio`), which a reply may contain."""
 
-_REFERENCE = r"(?:\$\w+|\$\{\w+(?::\?[^}]*)?\}|\$\(|`)"
+_REFERENCE = r"(?:\$\w+|\$\{\w+(?::\?[^}]{0,200})?\}|\$\(|`)"
 _NOT_A_REFERENCE = (
     rf"(?!\\?['\"]?\\?(?:\$\(|`|{_REFERENCE}(?:[\s'\",;&|)}}\]\\]|\Z)))(?!(?:os|process|Deno|Bun)\.|getenv\(|ENV\[)"
 )
@@ -37,13 +37,15 @@ _KEY_SHAPES = re.compile(
     r"|\b(?:sk|pk|rk|xai|pplx|hf|fw|csk|r8|key)[-_]"  # so do names of programs begin, but those are made of words
     r"(?=[\w-]{0,40}?(?:[*…]|\.\.\.|[A-Za-z\d]{20}|(?=[A-Za-z]{0,11}\d)(?=\d{0,11}[A-Za-z])[A-Za-z\d]{12}))[\w\-*.…]{12,}"
     r"|\bAIza[\w\-]{20,}|\bya29\.[\w\-]+|\b(?:AKIA|ASIA)[A-Z0-9]{12,}"
-    r"|\beyJ[\w-]{6,}\.[\w-]{6,}(?:\.[\w-]*)?"
     r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,30}-----|\Z)"
     rf"|(?i:\bbearer\s+|\bkey provided:?\s*){_NOT_A_REFERENCE}[^\s'\",]+"
     r"|(?<=://)[^\s/@:]*:[^\s/@]+(?=@)|(?<=://)[\w.~%-]{20,}(?=@)",
     re.DOTALL,
 )
 """Secrets recognized by their form."""
+_DOTTED = re.compile(r"(?<![\w-])[\w-]{9,}+(?:\.[\w-]++)+")
+_TOKEN = re.compile(r"\beyJ[\w-]{6,}")
+"""The first part of a JSON Web Token, which is dotted: without a dot many may begin in one word."""
 _LABELLED = re.compile(
     rf"(?P<label>(?i:\b(?:proxy-)?authorization{_IS}['\"]?(?:[a-z]+\s+)?+))(?:{_VALUE})"
     rf"|(?P<cookie>(?i:\b(?:set-)?cookie{_IS}))(?:{_NOT_A_REFERENCE}[^\n'\"]+|{_VALUE})"
@@ -73,11 +75,23 @@ def scrub(text: str, keys: Iterable[str]) -> str:
             secrets.update(_in_address(value))
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
-    text = _KEY_SHAPES.sub("***", text)
+    text = _KEY_SHAPES.sub("***", _DOTTED.sub(_without_tokens, text))
     text = _BASIC.sub(lambda match: f"{match['label']}***" if _is_login(match["value"]) else match[0], text)
     for labelled in (_LABELLED, _LOGIN):
         text = labelled.sub(lambda match: f"{match[match.lastgroup or 0]}***", text)
     return text
+
+
+def _without_tokens(dotted: re.Match[str]) -> str:
+    """Return parts joined by dots without JSON Web Tokens: a part with a first part's form, the next, and the one behind it."""
+    parts, kept = dotted[0].split("."), []
+    place = 0
+    while place < len(parts):
+        token = _TOKEN.search(parts[place])
+        is_token = token is not None and place + 1 < len(parts) and len(parts[place + 1]) >= 6
+        kept.append(f"{parts[place][: token.start()]}***" if token is not None and is_token else parts[place])
+        place += 3 if is_token else 1
+    return ".".join(kept)
 
 
 def holds_secret(command: str) -> bool:

@@ -29,6 +29,7 @@ from consilience.models.providers import (
     chosen_address,
     find_provider,
     is_endpoint,
+    is_loopback,
     key_variables,
     known_providers,
     provider_at,
@@ -216,7 +217,7 @@ def connection_policy(provider: str, url: str) -> ConnectionPolicy:
     from consilience.models.limiter import Pace
 
     account = _account(provider, url)
-    if not endpoints.is_loopback(url):
+    if not is_loopback(url):
         return ConnectionPolicy(account, DEADLINE_SECONDS)
     pace = None if provider == "vllm" else Pace(initial_window=_MAX_LOCAL_IN_FLIGHT, max_window=_MAX_LOCAL_IN_FLIGHT)
     return ConnectionPolicy(account, SERVER_DEADLINE_SECONDS, pace)

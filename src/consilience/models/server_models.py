@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -75,6 +75,8 @@ class Listing:
     models: tuple[str, ...] = ()
     problem: str = ""
     """Why there are none, in a few words."""
+    owners: Mapping[str, str] = field(default_factory=dict)
+    """What the server says of each model's owner (`owned_by`)."""
 
 
 def list_models(url: str, seconds: float, key: str | None = None) -> Listing:
@@ -90,17 +92,22 @@ def _listing(url: str, seconds: float, key: str | None) -> Listing:
             refusal = "does not accept the key" if key else "wants a key"
             problem = refusal if status in (401, 403) else "lists no models"
             return Listing(problem=f"answers, but {problem} (HTTP {status})")
-        models = tuple(str(entry["id"]) for entry in body["data"])
+        owners = {str(entry["id"]): str(entry.get("owned_by")) for entry in body["data"]}
     except TimeoutError:
         return Listing(problem=f"does not answer within {seconds:g} s")
     except OSError as error:
         return Listing(problem=f"does not answer ({error.strerror or type(error).__name__})")
     except Exception:  # not HTTP, not JSON, or another structure
         return Listing(problem="answers, but lists no models")
-    return Listing(models, "" if models else "answers, but lists no models")
+    return Listing(tuple(owners), "" if owners else "answers, but lists no models", owners)
 
 
 def _chats_here(name: str) -> bool:
     """Whether a model is neither an embedding model nor one that the server passes on to its maker's cloud."""
     plain = name.lower()
-    return "embed" not in plain and not plain.startswith(("bge-", "all-minilm")) and not plain.endswith("-cloud")
+    return "embed" not in plain and not plain.startswith(("bge-", "all-minilm")) and not is_cloud(name)
+
+
+def is_cloud(name: str) -> bool:
+    """Return whether the model of a server on this machine is computed in its maker's cloud, where it costs money."""
+    return name.lower().endswith(("-cloud", ":cloud"))

@@ -41,10 +41,12 @@ _HEADING = re.compile(r"^((?:[ \t]*(?:[-+*>]|\d{1,9}[.)]))*[ \t]*)(#{1,6})(?=\s|
 _UNDERLINE = re.compile(r"[ \t>]*(?:=+|-+)[ \t]*")
 _SPAN = r"(?<!`)(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)"
 _TAG = r"\\.|<(?=[A-Za-z/!?])"
+_NAME = r"(?<=[/.])_{1,2}[^\W_]\w{0,60}?_{1,2}(?!\w)|(?<!\w)_{1,2}[^\W_]\w{0,60}?_{1,2}(?=[/.]\w|\(|:\d)"
+"""What Markdown would take for emphasis in the name of a file or function, such as `src/__init__.py`."""
 _TAGS = re.compile(_TAG)
-_TAGS_OUTSIDE_CODE = re.compile(f"{_SPAN}|{_TAG}")
+_MARKS_OUTSIDE_CODE = re.compile(f"{_SPAN}|{_TAG}|{_NAME}")
 
-_MARKUP = re.compile(r"([\\`*\[\]<>|]|(?<!\w)_|_(?!\w)|(?<!\S)#|~(?=~)|(?<=~)~|&(?=#?\w+;))")
+_MARKUP = re.compile(r"([\\`*\[\]<>|]|(?<!\w)_+|(?<!_)_++(?!\w)|(?<!\S)#|~(?=~)|(?<=~)~|&(?=#?\w+;))")
 _ITEM = re.compile(r"^(\d{0,9})([-+=.)])(?=[-=\s]|$)")
 """What starts a list, a heading or a rule at the beginning of a line."""
 
@@ -200,7 +202,7 @@ def describe_phase(name: str, labels: Mapping[str, str]) -> str:
 
 
 def demote_markdown(text: str) -> str:
-    """Return `text` with headings two levels lower, HTML escaped and open code fences closed."""
+    """Return `text` with headings two levels lower, HTML escaped, open code fences closed and names of files as written."""
     lines = printable(text).strip().split("\n")
     demoted: list[str] = []
     fence = ""
@@ -216,8 +218,14 @@ def demote_markdown(text: str) -> str:
             if demoted and demoted[-1].strip() and _UNDERLINE.fullmatch(line):
                 demoted.append("")
             lower = _HEADING.sub(lambda match: match[1] + "#" * min(6, len(match[2]) + 2), line)
-            demoted.append(tags.sub(lambda match: r"\<" if match[0] == "<" else match[0], lower))
+            demoted.append(tags.sub(_shown_as_written, lower))
     return "\n".join([*demoted, fence] if fence else demoted)
+
+
+def _shown_as_written(match: re.Match[str]) -> str:
+    if match[0].startswith("_"):
+        return match[0].replace("_", r"\_")
+    return r"\<" if match[0] == "<" else match[0]
 
 
 _MARKS = re.compile(
@@ -244,7 +252,11 @@ def escape_markdown(text: str) -> str:
 
 def escape_inline(text: str) -> str:
     """Return text on one line with Markdown escaped, for use inside a line."""
-    return _MARKUP.sub(r"\\\1", one_line(text))
+    return _MARKUP.sub(_escaped, one_line(text))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return "".join(f"\\{char}" for char in match[0])
 
 
 def strip_invalid_xml(text: str) -> str:
@@ -262,7 +274,7 @@ def _tags_by_line(lines: Sequence[str]) -> Iterator[re.Pattern[str]]:
     for _, paragraph in groupby(lines, key=lambda line: bool(line.strip())):
         together = list(paragraph)
         is_closed = all(_FENCE.match(line) or _has_closed_code(line) for line in together)
-        yield from [_TAGS_OUTSIDE_CODE if is_closed else _TAGS] * len(together)
+        yield from [_MARKS_OUTSIDE_CODE if is_closed else _TAGS] * len(together)
 
 
 def _has_closed_code(line: str) -> bool:

@@ -22,6 +22,7 @@ from consilience.domain.sections import (
     QuoteBlock,
     Subheading,
     Table,
+    fenced,
 )
 from consilience.reporting.formatting import demote_markdown, escape_inline, escape_markdown, printable
 from consilience.reporting.report_sections import Chapter, MarkdownBlock, ReportDocument, report_document
@@ -126,10 +127,8 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _diff(diff: Diff) -> str:
-    lines = printable(diff.text).split("\n")
-    fence = "`" * (max((len(line) - len(line.lstrip("+- `")) for line in lines), default=0) + 3)
     heading = f"{escape_markdown(diff.heading)}\n\n" if diff.heading else ""
-    return f"{heading}{fence}diff\n" + "\n".join(lines) + f"\n{fence}"
+    return heading + fenced(printable(diff.text), "diff")
 
 
 # --- on a terminal

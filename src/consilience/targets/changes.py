@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from consilience.domain.errors import SourceError
 from consilience.domain.messages import Source
-from consilience.targets.collection import Collection, decode_path, with_plain_lines
+from consilience.targets.collection import Collection, decode_path, with_plain_lines, without_pictures
 from consilience.targets.files import read_regular
 from consilience.targets.git import DIFF_OPTIONS, PATCH_OPTIONS, Git
 
@@ -134,6 +134,8 @@ def add_changes(git: Git, compared: Compared, paths: Sequence[str], collection: 
     if missing:
         raise SourceError("the path does not exist and did not change", where=missing[0], do="Check the path.")
     sizes = _sizes(git, [blob for file in changed_files for blob in file.blobs])
+    if compared.has_files:
+        changed_files = [_with_text_in_file(file, sizes) for file in changed_files]
     with git.blobs() as read_blob:
         shown_files = [file for file in changed_files if _add_text(file, sizes, read_blob, top, collection)]
     if compared.has_files:
@@ -149,6 +151,7 @@ def add_changes(git: Git, compared: Compared, paths: Sequence[str], collection: 
         for batch in _batches(shown_files)
     )
     text = with_plain_lines(patch.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}"))
+    text, _ = without_pictures(text)
     if text.strip():
         collection.sources.insert(0, Source(text=text, name=compared.name))
 
@@ -162,6 +165,12 @@ def _changed_files(raw: bytes) -> Iterator[ChangedFile]:
         old_mode, new_mode, old, new, status = field.decode("ascii").removeprefix(":").split(" ")
         count = 2 if status[0] in "RC" else 1
         yield ChangedFile(status[0], (old_mode, new_mode), (old, new), tuple(next(fields) for _ in range(count)))
+
+
+def _with_text_in_file(file: ChangedFile, sizes: Mapping[str, int]) -> ChangedFile:
+    """Return the entry with no id for a new text that no object holds: Git computes the id of a file to detect renames."""
+    old, new = file.blobs
+    return file if new in sizes else replace(file, blobs=(old, "0" * len(new)))
 
 
 def _sizes(git: Git, blobs: Sequence[str]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from consilience.domain.errors import SourceError
 from consilience.domain.messages import Source
-from consilience.engine.sources import MAX_SOURCE_BYTES, decode_text
+from consilience.engine.sources import MAX_SOURCE_BYTES, UTF16_MARKS, decode_text, is_binary
 from consilience.targets.ignore import Patterns, parse_patterns
 
 MAX_FILES = 1_000
@@ -41,9 +41,18 @@ LEFT_OUT_NAMES = {
     "patch": PATCH_FILES,
 }
 
+_UNREAD = ("not readable", "not UTF-8 text", "missing in this clone", "in a conflict", "larger than", "after the first")
+"""How the reasons begin for which a file counts as not read. For the others it is left out on purpose."""
+
 _NAMES_LISTED = 8
 _MARKED_GENERATED = re.compile(r"(?<![\w-])@generated\b|Code generated .* DO NOT EDIT", re.IGNORECASE)
 _MARKER_LINES = 5
+_ESCAPE = re.compile(r"\x1b\[[0-9;:]*[mK]")
+_STRING = r'"(?:[^"\\]|\\.)*+"'
+_OUTPUT = re.compile(rf'("image/[\w.+-]+":\s*)\[(?:\s*{_STRING}\s*,?)*+\s*\]')
+_EMBEDDED = re.compile(
+    r'(\bdata:[\w.+/-]+;base64,|"(?:image/[\w.+-]+|application/pdf)":\s*")(?:[A-Za-z0-9+/=]|\\n){200,}'
+)
 _EXTRA_LINE_ENDS = re.compile("[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
 
 
@@ -58,12 +67,31 @@ def with_plain_lines(text: str) -> str:
     return _EXTRA_LINE_ENDS.sub(" ", text.replace("\r\n", "\n"))
 
 
+def without_escapes(diff: str) -> str:
+    """Return a diff without the escape sequences with which Git colours it for a terminal."""
+    return _ESCAPE.sub("", diff)
+
+
+def without_pictures(text: str, name: str = "") -> tuple[str, int]:
+    """Return text in which each embedded picture or font is replaced by a remark, and their number. Line numbers stay.
+
+    Replaced are data URIs and strings of a JSON object by media type; in a notebook lists of strings, too.
+    """
+    text, count = _EMBEDDED.subn(r"\1[left out]", text)
+    if name.endswith(".ipynb"):
+        text, outputs = _OUTPUT.subn(lambda match: f'{match[1]}"[left out]"' + "\n" * match[0].count("\n"), text)
+        count += outputs
+    return text, count
+
+
 @dataclass
 class Collection:
     """Documents taken so far, and what was left out, by reason."""
 
     include: Patterns
     """Files that are taken although their name or content says that they are locked, generated, minified or large."""
+    is_of_changes: bool = False
+    """Whether a diff is shown beside the texts."""
     sources: list[Source] = field(default_factory=list)
     count: int = 0
     """Files taken."""
@@ -116,7 +144,12 @@ class Collection:
         try:
             text = with_plain_lines(decode_text(data, "the file", name))
         except SourceError:
+            return "binary" if is_binary(data) else "not UTF-8 text", ""
+        if self.is_of_changes and data.startswith(UTF16_MARKS):  # the diff of such a text is not text
             return "not UTF-8 text", ""
+        text, pictures = without_pictures(text, name)
+        if pictures:
+            self.leave_out(name, "pictures inside of")
         lines = text.split("\n")
         if self.is_asked_for(name):
             return "", text
@@ -128,6 +161,11 @@ class Collection:
     def left_out(self) -> tuple[str, ...]:
         """A line for each reason: `lock file: uv.lock`."""
         return tuple(f"{reason}: {_listed(list(names))}" for reason, names in self.left.items())
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """The names of the files that should have been read and were not."""
+        return tuple(name for reason, names in self.left.items() if reason.startswith(_UNREAD) for name in names)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Timer
 
 from consilience.domain.errors import SourceError
+from consilience.targets.files import repository_of
 
 TIMEOUT_SECONDS = 120
 """Max duration of one command of Git."""
+
+_MAX_REMEDY_CHARS = 500
 
 _SETTINGS = {
     "color.ui": "false",
@@ -54,22 +57,42 @@ DIFF_OPTIONS = (
 PATCH_OPTIONS = ("--patch", "--text", "--unified=3", "--inter-hunk-context=0")
 """With `--text`: what is binary is decided by the content of a file, not by the repository's `.gitattributes`."""
 
-_TRUSTED_SCOPES = ("system", "global", "command")
-_FILTER = re.compile(r"filter\.(.+)\.(?:clean|smudge|process|required)", re.DOTALL)
+_KEPT = ("core.autocrlf", "core.eol", "core.filemode", "core.ignorecase", "core.precomposeunicode", "core.symlinks")
+"""What counts of a repository's own configuration: how its files are stored. None of it names a program."""
+
+
+NO_VARIABLES: dict[str, str] = {}
 
 
 class Git:
-    """Git in one directory. Every method raises `SourceError` if Git is missing, fails or takes too long."""
+    """Git in one directory. Every method raises `SourceError` if Git is missing, fails or takes too long.
+
+    Commands that read contents run in a Git directory of this program's, which borrows objects and index of the repository: without
+    the repository's configuration there is no program that an attribute could name. The user's own filters (Git LFS) stay. It is
+    removed at the end of the `with` block.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._settings = dict(_SETTINGS)
+        self._borrowed: dict[str, str] = {}
         self._check_repository()
-        self._settings |= self._without_filters()
+        self._scrubbed = tempfile.TemporaryDirectory(prefix="consilience-git-")
+        try:
+            self._borrowed = self._borrow(Path(self._scrubbed.name))
+        except BaseException:
+            self._scrubbed.cleanup()
+            raise
+
+    def __enter__(self) -> Git:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._scrubbed.cleanup()
 
     def run(self, *arguments: str | bytes, directory: Path | None = None, stdin: bytes = b"") -> bytes:
         """Return the standard output of a command, run in `directory`, default: the directory."""
-        done = self._start(arguments, directory or self.directory, stdin)
+        done = self._start(arguments, directory or self.directory, stdin, self._borrowed)
         if done.returncode:
             raise _failure(done.stderr, self.directory)
         return done.stdout
@@ -80,7 +103,7 @@ class Git:
         with subprocess.Popen(
             self._command("cat-file", "--batch"),
             cwd=self.directory,
-            env=self._environment(),
+            env=self._environment() | self._borrowed,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -127,19 +150,20 @@ class Git:
     def top(self) -> Path | None:
         """Return the directory of the files; None in a bare repository.
 
-        Raises `SourceError` if the repository's configuration moves it elsewhere, so that it could show any file of the user.
+        Raises `SourceError` if the configuration of the repository puts the files, or its `.git` file the repository, anywhere
+        else, so that it could show any file of the user.
         """
         done = self._start(("rev-parse", "--show-toplevel"), self.directory, b"")
         if done.returncode:
             return None
         top = Path(os.fsdecode(done.stdout.removesuffix(b"\n")))
-        is_elsewhere = not os.path.lexists(top / ".git") and not {"GIT_DIR", "GIT_WORK_TREE"} & os.environ.keys()
-        if is_elsewhere:
-            raise SourceError(
-                "the configuration of the repository puts its files elsewhere (core.worktree)",
-                where=str(top),
-                do="Remove that setting if you did not make it, or name files.",
-            )
+        if {"GIT_DIR", "GIT_WORK_TREE"} & os.environ.keys():
+            return top
+        own = repository_of(os.path.abspath(self.directory))
+        if own is None or not os.path.samefile(own, top):
+            raise _leads_out("the configuration of the repository puts its files elsewhere (core.worktree)", top)
+        if not _is_own_git_directory(top / ".git", self.line("rev-parse", "--absolute-git-dir") or ""):
+            raise _leads_out("the file .git names a repository elsewhere, which does not name it in turn", top / ".git")
         return top
 
     def is_shallow(self) -> bool:
@@ -159,19 +183,27 @@ class Git:
                 do="Install Git 2.31 or newer, or pipe a diff in: git diff | consilience review -",
             )
 
-    def _without_filters(self) -> Mapping[str, str]:
-        """Return settings that switch off the filters that the repository itself defines. Those of the user stay, such as LFS."""
-        done = self._start(
-            ("config", "--show-scope", "--name-only", "-z", "--get-regexp", r"^filter\..*"), self.directory, b""
+    def _borrow(self, scrubbed: Path) -> dict[str, str]:
+        """Fill a Git directory that has no configuration of the repository; return the variables that have Git use it."""
+        places = ("objects", "index", "info/exclude", "info/attributes")
+        options = (option for place in places for option in ("--git-path", place))
+        output = self.run("rev-parse", "--path-format=absolute", *options)
+        objects, index, *rules = (os.fsdecode(line) for line in output.splitlines())
+        self._settings |= {key: value for key in _KEPT if (value := self.line("config", "--get", key)) is not None}
+        algorithm = self.line("rev-parse", "--show-object-format") or "sha1"
+        for name in ("info", "refs"):
+            (scrubbed / name).mkdir()
+        (scrubbed / "HEAD").write_text(f"{self.commit('HEAD') or 'ref: refs/heads/none'}\n")
+        (scrubbed / "config").write_text(
+            f"[core]\nrepositoryFormatVersion = 1\nbare = false\n[extensions]\nobjectFormat = {algorithm}\n"
         )
-        fields = os.fsdecode(done.stdout).split("\0")
-        off: dict[str, str] = {}
-        for scope, key in zip(fields[::2], fields[1::2], strict=False):
-            match = _FILTER.fullmatch(key)
-            if match and scope not in _TRUSTED_SCOPES:
-                off |= {f"filter.{match[1]}.{part}": "" for part in ("clean", "smudge", "process")}
-                off[f"filter.{match[1]}.required"] = "false"
-        return off
+        for rule in filter(os.path.isfile, rules):
+            (scrubbed / "info" / Path(rule).name).symlink_to(rule)
+        for shared in Path(index).parent.glob("sharedindex.*"):  # a split index
+            (scrubbed / shared.name).symlink_to(shared)
+        top = self.top()
+        borrowed = {"GIT_DIR": str(scrubbed), "GIT_OBJECT_DIRECTORY": objects, "GIT_INDEX_FILE": index}
+        return borrowed | ({"GIT_WORK_TREE": str(top)} if top else {})
 
     def _command(self, *arguments: str | bytes) -> list[bytes]:
         return [b"git", b"--no-pager", *map(os.fsencode, arguments)]
@@ -185,12 +217,14 @@ class Git:
             settings |= {f"GIT_CONFIG_KEY_{n}": key, f"GIT_CONFIG_VALUE_{n}": value}
         return variables | _ENVIRONMENT | settings | {"GIT_CONFIG_COUNT": str(first + len(self._settings))}
 
-    def _start(self, arguments: Sequence[str | bytes], cwd: Path, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
+    def _start(
+        self, arguments: Sequence[str | bytes], cwd: Path, stdin: bytes, variables: dict[str, str] = NO_VARIABLES
+    ) -> subprocess.CompletedProcess[bytes]:
         try:
             return subprocess.run(
                 self._command(*arguments),
                 cwd=cwd,
-                env=self._environment(),
+                env=self._environment() | variables,
                 input=stdin,
                 capture_output=True,
                 timeout=TIMEOUT_SECONDS,
@@ -204,6 +238,21 @@ class Git:
             raise _too_slow(cwd) from None
         except (OSError, ValueError) as error:
             raise SourceError(f"git could not be started: {error}", where=str(cwd), do="Check the paths.") from None
+
+
+def _is_own_git_directory(entry: Path, git_directory: str) -> bool:
+    """Return whether `.git` is the Git directory, or a file that it names in turn: of a linked work tree, a submodule."""
+    if entry.is_dir() and not entry.is_symlink():
+        return True
+    back = Path(git_directory, "gitdir")
+    if back.is_file() and os.path.realpath(os.fsdecode(back.read_bytes().rstrip(b"\n"))) == os.path.realpath(entry):
+        return True
+    outer = repository_of(str(entry.parent.parent.absolute()))
+    return outer is not None and Path(os.path.realpath(git_directory)).is_relative_to(os.path.realpath(outer))
+
+
+def _leads_out(what: str, where: Path) -> SourceError:
+    return SourceError(what, where=str(where), do="If you made that yourself, name it in GIT_DIR and GIT_WORK_TREE.")
 
 
 def _text(output: bytes) -> str:
@@ -220,15 +269,15 @@ def _too_slow(directory: Path) -> SourceError:
 
 def _failure(stderr: bytes, directory: Path) -> SourceError:
     """Return the error that a command of Git reports."""
-    lines = _text(stderr).splitlines()
-    message = next(
-        (line for line in lines if line.startswith(("fatal:", "error:"))), lines[0] if lines else "no reason"
-    )
+    lines = [line.removeprefix("hint:").strip() for line in _text(stderr).splitlines()]
+    first = next((n for n, line in enumerate(lines) if line.startswith(("fatal:", "error:"))), 0)
+    message = lines[first] if lines else "no reason"
     message = message.partition(":")[2].strip() if message.startswith(("fatal:", "error:")) else message
+    remedy = " ".join(filter(None, lines[first + 1 :]))[:_MAX_REMEDY_CHARS]
     if "not a git repository" in message:
         return SourceError(
             "the directory is not in a Git repository",
             where=str(directory),
             do="Go to a repository, or name files, directories or a .diff file.",
         )
-    return SourceError(f"Git failed: {message}", where=str(directory), do="Correct that, and try again.")
+    return SourceError(f"Git failed: {message}", where=str(directory), do=remedy or "Correct that, and try again.")

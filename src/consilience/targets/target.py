@@ -13,12 +13,22 @@ from consilience.domain.messages import Source
 from consilience.domain.paths import too_long
 from consilience.engine.sources import MAX_SOURCE_BYTES, decode_text, read_text_file
 from consilience.targets.changes import add_changes, compare
-from consilience.targets.collection import Collection, name_of, with_plain_lines
+from consilience.targets.collection import (
+    PATCH_FILES,
+    Collection,
+    name_of,
+    with_plain_lines,
+    without_escapes,
+    without_pictures,
+)
 from consilience.targets.files import add_directory, repository_of
 from consilience.targets.git import Git
 from consilience.targets.ignore import parse_patterns
 
 STANDARD_INPUT = "-"
+STANDARD_INPUT_NAME = "standard input"
+
+_PATCHES = parse_patterns(PATCH_FILES)
 
 _NAMES_IN_TITLE = 3
 
@@ -34,6 +44,8 @@ class Target:
     """What was not read, a line for each reason: `lock file: uv.lock, package-lock.json`."""
     title: str
     """What is reviewed, as a noun phrase: `the changes main..HEAD`, `src/ and README.md`."""
+    unread: tuple[str, ...] = ()
+    """Of what was not read, the files that should have been: not UTF-8, missing, not readable, in a conflict, over a limit."""
 
 
 def read_target(
@@ -60,18 +72,19 @@ def read_target(
     for name in names:
         if not name or (name.startswith("-") and name != STANDARD_INPUT):
             raise SourceError(f"{name!r} is not a path", do="Write ./NAME for a file whose name begins with -.")
-    collection = Collection(parse_patterns(include))
-    if diff is not None or staged or not names:
+    are_changes = diff is not None or staged or not names
+    collection = Collection(parse_patterns(include), is_of_changes=are_changes)
+    if are_changes:
         if STANDARD_INPUT in names:
             raise SourceError("standard input has no changes", where=STANDARD_INPUT, do="Name paths, or none.")
-        git = Git(directory or Path())
-        compared = compare(git, diff, staged=staged)
-        add_changes(git, compared, names, collection)
+        with Git(directory or Path()) as git:
+            compared = compare(git, diff, staged=staged)
+            add_changes(git, compared, names, collection)
         title = f"{compared.title} in {_listed(names)}" if names else compared.title
     else:
         _add_named(names, directory or Path(), collection, standard_input or _read_standard_input)
         title = _listed(names)
-    return Target(tuple(collection.sources), collection.left_out, title)
+    return Target(tuple(collection.sources), collection.left_out, title, collection.unread)
 
 
 def _add_named(names: Sequence[str], directory: Path, found: Collection, standard_input: Callable[[], str]) -> None:
@@ -84,7 +97,7 @@ def _add_named(names: Sequence[str], directory: Path, found: Collection, standar
             continue
         named.add(real)
         if name == STANDARD_INPUT:
-            _add_text(standard_input(), "standard input", found)
+            _add_text(standard_input(), STANDARD_INPUT_NAME, found)
         elif path.is_dir():
             count_before = len(found.sources)
             add_directory(path, _shown(name, path, top), found)
@@ -99,7 +112,12 @@ def _add_named(names: Sequence[str], directory: Path, found: Collection, standar
 def _add_text(text: str, name: str, collection: Collection) -> None:
     if not text.strip():
         raise SourceError("the text is empty", where=name, do="Leave it out or fill it.")
-    collection.sources.append(Source(text=with_plain_lines(text), name=name))
+    if name == STANDARD_INPUT_NAME or _PATCHES.covers(name):
+        text = without_escapes(text)
+    text, pictures = without_pictures(with_plain_lines(text), name)
+    if pictures:
+        collection.leave_out(name, "pictures inside of")
+    collection.sources.append(Source(text=text, name=name))
 
 
 def _keep_first_of_each_name(collection: Collection) -> None:

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from math import prod
 from typing import Annotated, NamedTuple
 from unicodedata import normalize
 
+import regex
 from pydantic import AfterValidator, Field
+
+MAX_REPETITIONS = 100_000
+"""Max product of the least counts of a pattern, such as `{3}`: a compiled pattern holds each repetition."""
+
+MAX_MATCHING_SECONDS = 0.5
+"""Max duration of a search. Without a bound a pattern such as `(a+)+$` takes time exponential in the length of a reply."""
 
 
 def _checked(pattern: str) -> str:
     """Return the pattern. Raises `ValueError` if it is not a regular expression."""
     try:
         re.compile(pattern)  # first by itself, so that the error names the position in what the user wrote
-        _compiled(pattern)
-    except (re.error, OverflowError) as error:  # OverflowError: a count of more than 4 bytes
+        repetitions = prod(max(int(count), 1) for count in re.findall(r"\{(\d+)", pattern))
+        if repetitions <= MAX_REPETITIONS:
+            _compiled(pattern)
+    except (re.error, regex.error, OverflowError) as error:  # OverflowError: a count of more than 4 bytes
         raise ValueError(f"not a regular expression: {error}") from None
+    if repetitions > MAX_REPETITIONS:
+        raise ValueError(f"its counts multiply to more than {MAX_REPETITIONS:,}: write smaller ones")
     return pattern
 
 
@@ -47,7 +59,7 @@ _FLAGS = re.compile(r"\(\?([aiLmsux]+)\)")
 
 
 @lru_cache(maxsize=64)
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compiled(pattern: str) -> regex.Pattern[str]:
     flags = ""
     while match := _FLAGS.match(pattern):
         flags, pattern = flags + match[1], pattern[match.end() :]
@@ -55,7 +67,15 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     boundary = r"(?:(?!\w)|(?<=\d)(?!\d))"  # in 42km the number counts as a word
     if is_choice(pattern):
         pattern, boundary = f"{NONE_OF_THESE}|{pattern}", r"(?!\w)"
-    return re.compile(rf"{f'(?{flags})' if flags else ''}(?<!\w)(?:{pattern}{end}){boundary}", re.IGNORECASE)
+    return regex.compile(rf"{f'(?{flags})' if flags else ''}(?<!\w)(?:{pattern}{end}){boundary}", regex.IGNORECASE)
+
+
+def matches_of(pattern: regex.Pattern[str], text: str) -> list[regex.Match[str]]:
+    """Return all matches in a text; none if the search takes longer than `MAX_MATCHING_SECONDS`, so that no reply stops a run."""
+    try:
+        return list(pattern.finditer(text, timeout=MAX_MATCHING_SECONDS))
+    except TimeoutError:
+        return []
 
 
 MAX_NESTED_COMMANDS = 4
@@ -144,7 +164,7 @@ def _matches(pattern: str, text: str) -> list[AnswerMatch]:
         version = _bare(text) if stripped else text
         matches = [
             AnswerMatch(version, *match.span(1 if match.re.groups and match.group(1) is not None else 0), match.end())
-            for match in _compiled(pattern).finditer(version)
+            for match in matches_of(_compiled(pattern), version)
         ]
         matches = [match for match in matches if version[match.start : match.end].strip()]
         if matches := [match for match in matches if not (choice and _is_denied(version, match.start))]:

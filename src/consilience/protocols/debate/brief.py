@@ -103,6 +103,12 @@ def _shortcomings(report: DebateData, state: DebateState) -> Iterator[str]:
         refused = f" (no reply in: {', '.join(phases)})" if phases else ""
         cut = "cut the debate short" if report.ended_by == "limit" else "was reached"
         yield f"{_limit(report)} {cut}{refused}.{open_note}"
+    for thread in report.threads:
+        if thread.topic in state.propositions and thread.status == "STALE" and thread.stage != "EVIDENCE":
+            where = (
+                f" on proposition {state.propositions.index(thread.topic) + 1}" if len(state.propositions) > 1 else ""
+            )
+            yield f"{thread_name(thread.id).capitalize()}{where} ended before its question was locked: {thread.closed_by}."
     if state.propositions:
         yield from _missing_ballots(report, state)
 

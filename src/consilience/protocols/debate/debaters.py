@@ -141,9 +141,10 @@ class Debater:
             return "wait"
         mentions = self.agent if self.by_request_only else None
         new = [m for m in floor.published(since=me.seen, mentions=mentions) if m.agent != self.agent]
-        scored = [(floor.score(message, self.agent), message) for message in new]
-        named = [message for _, message in scored if self.agent in message.mentions]
+        unanswered = [m for messages in me.unanswered.values() for m in messages if m.number <= me.seen]
+        scored = [(floor.score(message, self.agent), message) for message in (*unanswered, *new)]
         open_now = [pair for pair in scored if pair[0] >= floor.settings.attention_threshold and self._open(pair[1])]
+        named = [message for _, message in open_now if self.agent in message.mentions]
         if not open_now:
             return "wait"
         if not named and not me.held_back and self._is_crowded(new):
@@ -225,6 +226,8 @@ class Debater:
             floor.failures.append(reply)
             floor.failed_turns += 1
             self._give_up(intent)
+            if intent.kind == "turn":  # what it cannot answer holds nobody up
+                me.unanswered.pop(thread.id, None)
         else:
             await self._publish(intent, reply, phase)
         me.ready_at = floor.now + cooldown

@@ -24,7 +24,7 @@ from consilience.protocols.debate.attention import (
     keyword_score,
     keywords,
 )
-from consilience.protocols.debate.moves import THINK_MS, BlockReason, Intervention, Move
+from consilience.protocols.debate.moves import MAX_REPLIES_PER_MESSAGE, THINK_MS, BlockReason, Intervention, Move
 from consilience.protocols.debate.records import (
     CommonGround,
     Crux,
@@ -98,6 +98,8 @@ class Member:
     """When its cooldown ends."""
     seen: int = 0
     """The number of the last message that it has considered."""
+    unanswered: dict[str, list[DebateMessage]] = field(default_factory=dict)
+    """Messages that mention it, by thread, since it last spoke there."""
     held_back: bool = False
     turns: int = 0
     spoken: int = 0
@@ -162,6 +164,8 @@ class Floor:
         """Why the exchange ended."""
         self.closed = False
         """Whether virtual time has ended."""
+        self.duration_ms = settings.duration_limit(1) * 1000
+        """When the exchange ends at the latest."""
         self.disputes: dict[str, tuple[float, frozenset[str]]] = {}
         """What the agenda adds to the attention to messages about an active dispute, with its words, by thread."""
         self.dependencies: list[Dependency] = []
@@ -339,6 +343,7 @@ class Floor:
         self.threads[message.thread].add(message)
         if not message.by_moderator:
             self.members[message.agent].spoken += 1
+        self._keep_mentions(message)
         shared = message.model_dump(include=set(TurnData.model_fields))
         self.note(notes.TurnNote(message=message.id, side=message.new_side, **shared))
         self._words[message.id] = frozenset([*keywords(message.text), *(topic.casefold() for topic in message.topics)])
@@ -346,6 +351,26 @@ class Floor:
             topics = sorted({topic for member in self.members.values() for topic in member.interests.topics})
             rows = await session.cosines([message.text], topics) if topics else None
             self._cosines[message.id] = dict(zip(topics, rows[0], strict=True)) if rows else {}
+
+    def _keep_mentions(self, message: DebateMessage) -> None:
+        """Keep a message open for those it mentions. A message of the moderator replaces its earlier ones in the thread."""
+        for agent, member in self.members.items():
+            if agent == message.agent:
+                member.unanswered.pop(message.thread, None)
+                continue
+            earlier = member.unanswered.get(message.thread, [])
+            kept = [m for m in earlier if not (message.by_moderator and m.by_moderator)]
+            kept += [message] if agent in message.mentions else []
+            if kept != earlier:
+                member.unanswered[message.thread] = kept
+
+    def awaits_answer(self, thread: Thread) -> bool:
+        """Whether a message that mentions an agent may still be answered in a thread."""
+        return thread.has_room and any(
+            lock.replies_to(thread, message) < MAX_REPLIES_PER_MESSAGE
+            for member in self.members.values()
+            for message in member.unanswered.get(thread.id, ())
+        )
 
     def untaken(self, topic: str) -> str:
         """Return the side of a proposition that no opening ballot takes while one takes the opposite side; otherwise ""."""

@@ -379,7 +379,7 @@ async def _check_threads(moderator: Moderator) -> None:
         floor.end("settled")
     elif _is_stable(floor) and not moderator.spawning.pending:
         floor.end("stable")
-    elif floor.now >= floor.settings.max_duration * 1000:
+    elif floor.now >= floor.duration_ms:
         floor.end("max_duration")
     elif not floor.can_compose and not floor.in_flight and not any(thread.busy for thread in floor.active):
         floor.end("max_messages")
@@ -399,7 +399,10 @@ def _is_stable(floor: Floor) -> bool:
 
 
 def _is_held(floor: Floor, thread: Thread) -> bool:
-    """Whether locks of other threads keep those busy from whom this one awaits something; in an open thread, all but one."""
+    """Whether somebody it mentions has not answered yet, or locks of other threads keep those busy from whom this one awaits
+    something; in an open thread, all but one."""
+    if thread.stage != "CRUX_LOCK" and floor.awaits_answer(thread):
+        return True
     busy_agents = {agent for other in floor.active if other is not thread for agent in floor.owing(other)}
     if thread.stage == "CRUX_LOCK":
         return bool(floor.owing(thread) & busy_agents)

@@ -42,6 +42,7 @@ _OTHER_SIDE: Mapping[Side, Side] = {"YES": "NO", "NO": "YES", "UNCERTAIN": "UNCE
 class Debate(DebateSettings):
     """Agents debate in threads in virtual time; what really divides them is locked as a question, tested, and reported."""
 
+    version: ClassVar[int] = 2  # 1 forgot mentions that an agent had not answered, and set no final ballots aside
     report: ClassVar[type[Report]] = DebateReport
     phase_names: ClassVar[tuple[str, ...]] = (
         "single",
@@ -85,8 +86,9 @@ class Debate(DebateSettings):
         run.opening = await self._open(floor)
         if not session.has_quorum([(r, ()) if isinstance(r, Reply) else (None, (r,)) for r in run.opening]):
             return await conclude(session, self, run, exhaustion(run.failures) or StopReason.FAILED)
-        single = await start_single(floor) if self.single_call else None
-        await self._debate(floor)
+        with session.set_aside(calls=len(floor.openings)):  # final ballots decide everything
+            single = await start_single(floor) if self.single_call else None
+            await self._debate(floor)
         run.single = await single if single else None
         threads_asked = floor.asked
         run.final = await recheck(floor, await self._vote(floor), threads_asked)
@@ -174,7 +176,9 @@ class Debate(DebateSettings):
         present = [agent for agent in floor.debaters if agent in floor.openings]
 
         async def begin() -> None:
-            for n in disputed(floor.framing, [floor.openings[agent].positions for agent in present]):
+            in_dispute = disputed(floor.framing, [floor.openings[agent].positions for agent in present])
+            floor.duration_ms = self.duration_limit(len(in_dispute)) * 1000
+            for n in in_dispute:
                 await floor.open_thread(floor.framing.propositions[n], present)
             await watch(moderator)
 

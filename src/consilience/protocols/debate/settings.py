@@ -42,6 +42,8 @@ SERVICE = (
     ("second_opinion", "compares questions"),
     ("single_call", "answers the task alone, to compare the debate with"),
 )
+MIN_SECONDS, SECONDS_PER_QUESTION = 300, 150
+"""Virtual seconds of a debate by default. Until its lock a question takes three debaters about 100, one after another."""
 MAX_FRAMINGS_PER_THREAD = 2
 BRIEF_REPLY_TOKENS = 512
 BRIEF_TEST_CRUXES = 1
@@ -64,7 +66,15 @@ class DebateSettings(PanelSeats):
         int, Field(ge=MIN_AGENTS, le=MAX_AGENTS, description="agents that debate; a panel sets their number")
     ] = 3
     max_messages: Annotated[int, Field(ge=2, le=2_000, description="max messages of all debaters together")] = 200
-    max_duration: Annotated[int, Field(ge=10, le=7_200, description="max virtual seconds of the debate")] = 300
+    max_duration: Annotated[
+        int | None,
+        Field(
+            ge=10,
+            le=7_200,
+            description=f"max virtual seconds of the debate; default: {SECONDS_PER_QUESTION} for each question in dispute, "
+            f"at least {MIN_SECONDS}",
+        ),
+    ] = None
     option: Annotated[
         tuple[str, ...],
         Field(max_length=MAX_PROPOSITIONS, description="an option to decide on; give two or three"),
@@ -191,6 +201,10 @@ class DebateSettings(PanelSeats):
         """Replies in threads that may be asked for, blocked and failed ones included."""
         return self.max_messages + self.max_messages // 4
 
+    def duration_limit(self, disputed: int) -> int:
+        """Virtual seconds that a debate of that many disputed questions may take."""
+        return max(MIN_SECONDS, SECONDS_PER_QUESTION * disputed) if self.max_duration is None else self.max_duration
+
     def message_limit(self, steps: int | None) -> int:
         """Messages of debaters that may be published under a limit on steps."""
         return self.max_messages if steps is None else min(self.max_messages, steps)
@@ -234,8 +248,8 @@ class DebateSettings(PanelSeats):
         calls = self.min_calls_of_a_debate
         if limits.calls is not None and limits.calls < calls:
             warnings.append(
-                f"Warning: a limit of {limits.calls} calls cuts the debate short, and final ballots may be missing. Ballots, one "
-                f"thread with one round of evidence, and the answer need at least {calls} calls."
+                f"Warning: a limit of {limits.calls} calls cuts the debate short. Ballots, one thread with one round of "
+                f"evidence, and the answer need at least {calls} calls."
             )
         return tuple(warnings)
 

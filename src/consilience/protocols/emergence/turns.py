@@ -16,6 +16,7 @@ from consilience.domain.positions import Ballot, Spellings, last_of
 from consilience.domain.report import Objection, ObjectionFate
 from consilience.engine.analysis import MIN_RESTATED_OVERLAP
 from consilience.engine.similarity import jaccard
+from consilience.engine.sources import same_form
 from consilience.engine.work import Failure, Reply, exhaustion
 from consilience.models.parsing import parse_reply
 from consilience.protocols._common.conclusion import Conclusion, TextReply, TreeRun
@@ -372,9 +373,9 @@ def bare_label(label: str) -> str:
 
 
 def find_words(words: str, text: str) -> str:
-    """Return `words` on one line if they occur in `text`, ignoring case and white space; else nothing."""
+    """Return `words` on one line if they occur in `text`, compared as quotations are; else nothing."""
     normal_words = " ".join(words.split()).strip("“”\"'«»„ ")
-    return normal_words if normal_words and normal_words.casefold() in " ".join(text.split()).casefold() else ""
+    return normal_words if normal_words and same_form(normal_words) in same_form(text) else ""
 
 
 def is_restated(text: str, earlier_texts: Iterable[str]) -> bool:

@@ -35,11 +35,12 @@ class Baseline:
     known: tuple[KnownFinding, ...] = ()
 
     def match(self, file: str, quotation: str, print_of_finding: str) -> KnownFinding | None:
-        """Return the entry for a finding in `file`: one with its fingerprint, or whose quotation overlaps with its own."""
+        """Return the entry for a finding in `file` whose quotation overlaps with its own; of an entry without a quotation the
+        fingerprint counts. Another defect in the same line is not known."""
         for entry in self.known:
             if entry.file != file:
                 continue
-            if (entry.fingerprint and entry.fingerprint == print_of_finding) or overlap(entry.quotation, quotation):
+            if overlap(entry.quotation, quotation) if entry.quotation else entry.fingerprint == print_of_finding:
                 return entry
         return None
 
@@ -71,7 +72,7 @@ def baseline_of(findings: Iterable[Finding | DroppedFinding]) -> str:
     A finding that several were merged into has an entry for each quotation by which a later run would not know it otherwise.
     """
     entries = {
-        (finding.file, known): {
+        (finding.file, same_form(words)): {
             "file": finding.file,
             "quotation": words,
             "claim": finding.claim,
@@ -83,16 +84,17 @@ def baseline_of(findings: Iterable[Finding | DroppedFinding]) -> str:
         if finding.fingerprint
         for words, known in [
             (finding.quotation, finding.fingerprint),
-            *((w, fingerprint(finding.file, w)) for w in finding.also_quoted if not overlap(w, finding.quotation)),
+            *((w, "") for w in finding.also_quoted if not overlap(w, finding.quotation)),
         ]
     }
     ordered = sorted(entries.values(), key=lambda entry: (entry["file"], entry["quotation"], entry["claim"]))
     return json.dumps({"version": BASELINE_VERSION, "findings": ordered}, indent=2, ensure_ascii=False) + "\n"
 
 
-def fingerprint(file: str, quotation: str) -> str:
-    """Return an id of a finding that stays when lines move: of the file and the quotation in normal form."""
-    return text_id(f"{file}\n{same_form(quotation)}")
+def fingerprint(file: str, line: str) -> str:
+    """Return an id of a finding that stays when lines move, and when another run quotes more or less of the line: of the file and
+    the text of the first quoted line in normal form."""
+    return text_id(f"{file}\n{same_form(line)}")
 
 
 def overlap(first: str, second: str) -> bool:

@@ -13,8 +13,8 @@ from consilience.engine.sources import Document, parse_reference
 from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
 from consilience.protocols._common.conclusion import warn_dropped_labels
 from consilience.protocols._common.presenting import plural
+from consilience.protocols.review.ballots import milder_votes, reasons, verdict_of
 from consilience.protocols.review.findings import (
-    BallotCast,
     DroppedFinding,
     FileRead,
     Finding,
@@ -66,12 +66,7 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         claims=claims,
         quotations=_quotations(findings, dropped),
         facts=None,  # a finding is listed beside the answer, which is not to repeat it
-        dissent=tuple(
-            Dissent(agent=judgement.agent, text=f"{finding.file}:{finding.first_line} is no defect: {judgement.reason}")
-            for finding in findings
-            for judgement in finding.judgements
-            if judgement.verdict == "refute"
-        ),
+        dissent=_dissent(run, findings),
         metrics={
             "findings": len(findings),
             "false_quotations": sum(finding.reason == "false quotation" for finding in dropped),
@@ -80,14 +75,27 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         },
         findings=findings,
         dropped=dropped,
-        ballots=_ballots(run),
+        ballots=run.ballots,
+        verdict=verdict_of(run.ballots),
         evaluations=tuple(run.evaluations),
         parts=parts,
         questions=_questions(run.settings),
         files=_files_read(run),
         left_out=run.settings.left_out,
+        unread_files=run.settings.unread_files,
         hunks=run.changes.hunks if run.changes else (),
     )
+
+
+def _dissent(run: ReviewRun, findings: Sequence[Finding]) -> tuple[Dissent, ...]:
+    """Return the votes that are milder than the verdict, and who refutes which finding."""
+    refuted = (
+        Dissent(agent=judgement.agent, text=f"{finding.file}:{finding.first_line} is no defect: {judgement.reason}")
+        for finding in findings
+        for judgement in finding.judgements
+        if judgement.verdict == "refute"
+    )
+    return (*milder_votes(run.ballots), *refuted)
 
 
 def _questions(settings: ReviewSettings) -> dict[str, str]:
@@ -145,9 +153,13 @@ def _answer(
     files = plural(all_files, "file") if read_files == all_files else f"{read_files} of {plural(all_files, 'file')}"
     unjoined = "; several findings may be one defect" if len(findings) > 1 else ""
     sentences = [f"The lead wrote no review{unjoined}." if findings else f"No findings in {files}."]
+    verdict = verdict_of(run.ballots)
+    if verdict is not None and verdict.vote != "approve" and not findings:
+        against = [ballot for ballot in run.ballots if ballot.vote != "approve"]
+        sentences.append(f"Yet not every reviewer approves: {reasons(against)}.")
     if dropped and not findings:
-        reasons = count_dropped(dropped)
-        sentences.append(f"{plural(reasons.total(), 'finding')} not listed ({describe_dropped(reasons)}).")
+        counts = count_dropped(dropped)
+        sentences.append(f"{plural(counts.total(), 'finding')} not listed ({describe_dropped(counts)}).")
     sentences += [f"{unread}." for unread in _unread(parts)]
     if absent := run.absent:
         covered = "the others" if all(name == agent for agent, name in absent.items()) else "the rest"
@@ -164,21 +176,6 @@ def _claims(run: ReviewRun) -> tuple[Claim, ...]:
     named = [[id for id in run.session.named(run.closing, claim.ids) if id in published] for claim in claims]
     return tuple(
         Claim(text=claim.text, ids=tuple(ids), from_memory=not ids) for claim, ids in zip(claims, named, strict=True)
-    )
-
-
-def _ballots(run: ReviewRun) -> tuple[BallotCast, ...]:
-    return tuple(
-        BallotCast(
-            agent=submitted.agent,
-            part=submitted.part,
-            iteration=submitted.iteration,
-            vote=submitted.reply.vote,
-            confidence=submitted.reply.confidence,
-            reason=submitted.reply.reason,
-        )
-        for submitted in run.submitted.values()
-        if submitted.reply.vote is not None
     )
 
 

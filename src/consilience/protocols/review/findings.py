@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, Field, WithJsonSchema, create_model, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from consilience.coordination.convergence import ConvergenceCheck
 from consilience.domain.messages import ClaimReplies, FreeText
@@ -23,6 +24,24 @@ FindingStatus = Literal["confirmed", "disputed", "unjudged"]
 """`confirmed`: found by two agents apart, or confirmed by every agent that decided on it. `disputed`: an agent refuted it.
 `unjudged`: no agent but its author decided."""
 
+CATEGORIES: Mapping[str, str] = {
+    "logic": "a wrong result, condition or order",
+    "bounds": "a limit, an index, an empty or extreme input",
+    "data": "types, units, formats; data lost or corrupted",
+    "errors": "a failure that is swallowed, misreported or not cleaned up",
+    "concurrency": "races, repetition, order of events",
+    "resources": "leaks, time, memory, cost",
+    "security": "injection, permissions, secrets, personal data",
+    "interface": "a caller, a signature or a contract that no longer fits",
+    "tests": "a test that is missing or cannot fail",
+    "statement": "a fact, figure or claim that is wrong, contradicted or unsupported",
+    "instruction": "a step that is missing, contradictory or cannot be carried out",
+    "design": "a boundary or dependency that will not hold, something that cannot be verified or operated",
+}
+"""What a finding is about. Fixed, so that two reviewers and two runs use the same words."""
+OTHER = "other"
+"""The category of a finding whose author named none of them."""
+
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -35,20 +54,27 @@ class CheckReply(BaseModel):
     kind: CheckKind = "read"
     """`run` a command or test, `read` these lines, or `discuss` a question that only people can answer."""
     text: str = ""
+    """To run: the command alone."""
+    expect: str = ""
+    """What the command shows if the finding is right."""
 
 
 class FindingReply(BaseModel):
     """A defect."""
 
     severity: Severity
-    category: str
-    """One or two words, such as `bounds`."""
+    category: Annotated[str, WithJsonSchema({"type": "string", "enum": list(CATEGORIES)})]
+    """One of `CATEGORIES`; other words become the title."""
+    title: str = ""
+    """The defect in a few words."""
     document: str
     """Id of the document that is quoted (`S2`)."""
     line: int
     """Where the quotation begins."""
     quotation: str
     """The exact words at fault."""
+    cause: SkipJsonSchema[str] = ""
+    """The exact words of the changed line that causes the defect, if the quotation is of an unchanged one."""
     claim: str
     """What is wrong, in a sentence that makes sense on its own."""
     consequence: str = ""
@@ -57,6 +83,12 @@ class FindingReply(BaseModel):
     recommendation: str = ""
     replacement: str | None = None
     """The text that takes the place of the quoted lines, whole; None where the fix is not small."""
+
+
+class ChangeFindingReply(FindingReply):
+    """The same where a diff is reviewed, whose reviewers are asked for the cause."""
+
+    cause: str = ""
 
 
 class ReadReply(BaseModel):
@@ -73,7 +105,7 @@ class ReviewReply(BaseModel):
     read: list[ReadReply] = Field(default_factory=list)
     findings: list[FindingReply] = Field(default_factory=list)
     vote: Annotated[ReviewVote | None, WithJsonSchema({"type": "string", "enum": list(get_args(ReviewVote))})] = None
-    """The sealed ballot. Other agents never see it. None in a reply that was cut before it."""
+    """The sealed ballot. Other reviewers never see it. None in a reply that was cut before it."""
     confidence: Probability = 0.5
     reason: str = ""
 
@@ -96,9 +128,10 @@ class WrittenReviewReply(ReviewReply):
 
 
 @lru_cache
-def review_reply(room: int, *, written: bool) -> type[ReviewReply]:
+def review_reply(room: int, *, written: bool, of_diff: bool = False) -> type[ReviewReply]:
     """Return the type of a review of at most `room` findings."""
-    findings = Annotated[list[FindingReply], Field(json_schema_extra={"maxItems": room})]
+    entry = ChangeFindingReply if of_diff else FindingReply
+    findings = Annotated[list[entry], Field(json_schema_extra={"maxItems": room})]  # type: ignore[valid-type]
     base = WrittenReviewReply if written else ReviewReply
     return create_model(base.__name__, __base__=base, findings=(findings, Field(default_factory=list)))
 
@@ -150,6 +183,9 @@ class Verification(Frozen):
 
     kind: CheckKind
     text: str
+    """To run: the command."""
+    expect: str = ""
+    """What the command shows if the finding is right."""
 
 
 class JudgedBy(Frozen):
@@ -158,6 +194,16 @@ class JudgedBy(Frozen):
     agent: str
     verdict: VerdictKind
     reason: str
+
+
+class Cause(Frozen):
+    """The changed line that causes a defect, verified as a quotation is."""
+
+    file: str
+    first_line: int
+    last_line: int
+    side: Literal["new", "old"] = "new"
+    quotation: str
 
 
 class Finding(Frozen):
@@ -170,6 +216,9 @@ class Finding(Frozen):
     severity: Severity
     """The worst that an author gave it."""
     category: str
+    """One of `CATEGORIES`, or `other`."""
+    title: str = ""
+    """The defect in a few words of its author."""
     file: str
     first_line: int
     last_line: int
@@ -188,18 +237,28 @@ class Finding(Frozen):
     """A unified diff of the file; "" without a small fix, or if the fix does not apply."""
     changed: bool = True
     """Whether it touches changed lines; True where the target is no diff."""
+    cause: Cause | None = None
+    """What its author named as the cause, if that is a changed line."""
     judgements: tuple[JudgedBy, ...] = ()
     found_apart: bool = False
-    """Whether two agents found it, each apart from the other: under the same category, or merged as the same defect."""
+    """Whether two agents found it, each apart from the other: on one line under the same category, in the same words, with the
+    same fix, or merged as the same defect."""
     status: FindingStatus = "unjudged"
     duplicates: tuple[str, ...] = ()
     """The claims that were merged into it."""
     also_quoted: tuple[str, ...] = ()
     """Other quotations of the findings that were merged into it."""
     fingerprint: str = ""
-    """Tells the finding again after lines have moved: of the file and the normalised quotation."""
+    """Tells the finding again after lines have moved: of the file and the first quoted line, whole and in normal form."""
     refs: tuple[str, ...] = ()
     """Keys of the calls that it rests on."""
+
+
+def topic_of(finding: Finding | DroppedFinding) -> str:
+    """Return category and title: `bounds: the last page is empty`."""
+    if finding.category == OTHER and finding.title:
+        return finding.title
+    return f"{finding.category}: {finding.title}" if finding.title else finding.category
 
 
 DroppedReason = Literal["false quotation", "baseline", "ignored", "unchanged lines", "over the limit"]
@@ -217,8 +276,9 @@ class DroppedFinding(Frozen):
     quotation: str
     claim: str
     category: str = ""
+    title: str = ""
     detail: str = ""
-    """The reason of an inline comment, or why the quotation is false."""
+    """The reason of an inline comment, why the quotation is false, or what is wrong with the cause."""
     fingerprint: str = ""
     """As of a finding; "" where the quotation is false."""
     also_quoted: tuple[str, ...] = ()
@@ -236,6 +296,17 @@ class BallotCast(Frozen):
     vote: ReviewVote
     confidence: float
     reason: str = ""
+
+
+class ReviewVerdict(Frozen):
+    """What the sealed ballots come to."""
+
+    vote: ReviewVote
+    """The strictest."""
+    by: tuple[str, ...]
+    """Who cast it."""
+    split: tuple[int, ...] = ()
+    """The parts on which the votes differ."""
 
 
 class PartRead(Frozen):
@@ -297,12 +368,16 @@ class ReviewData(Report):
     """Of each iteration of red and blue: which gates were met, by whom, and what followed."""
     ballots: tuple[BallotCast, ...] = ()
     """The last ballot of each agent on each part."""
+    verdict: ReviewVerdict | None = None
+    """None if nobody cast a ballot."""
     parts: tuple[PartRead, ...] = ()
     questions: dict[str, str] = {}
     """What each reviewer was asked to look for in particular. One without an entry was asked for everything that is wrong."""
     files: tuple[FileRead, ...] = ()
     left_out: tuple[str, ...] = ()
     """What the target holds and no agent was shown, each with the reason."""
+    unread_files: tuple[str, ...] = ()
+    """Of that, the files that should have been reviewed: not UTF-8, missing, not readable, in a conflict, over a limit."""
     hunks: tuple[DiffHunk, ...] = ()
     """Of the diff under review; empty where the target is no diff."""
 
@@ -318,23 +393,29 @@ class ReviewData(Report):
 
     @property
     def complete(self) -> bool:
-        """Whether each agent reviewed the parts assigned to it, and the run neither failed nor was cancelled. Otherwise no findings
-        mean nothing."""
-        is_read = all(part.readers and not part.unread_by for part in self.parts)
+        """Whether each agent reviewed its parts, no file stayed unread, and the run neither failed nor was cancelled.
+        Otherwise no findings mean nothing."""
+        is_read = not self.unread_files and all(part.readers and not part.unread_by for part in self.parts)
         return is_read and self.stop_reason not in (StopReason.FAILED, StopReason.CANCELLED)
 
-    def failing(self, severity: str) -> str:
-        """Name the findings of at least this severity that no agent refuted, listed or over the limit, or the parts that no agent
-        reviewed."""
-        worst = SEVERITIES[: SEVERITIES.index(severity) + 1] if severity in SEVERITIES else SEVERITIES
-        failing = [
-            finding.id for finding in self.findings if finding.severity in worst and finding.status != "disputed"
-        ]
-        over = [finding for finding in self.dropped if finding.reason == "over the limit" and not finding.disputed]
-        if unlisted := sum(finding.severity in worst for finding in over):
-            failing.append(f"{unlisted} over the limit of findings")
-        if failing:
-            return f"at least {severity}: {', '.join(failing)}."
+    def failing(self, what: str) -> str:
+        """Name the findings of at least this severity that no agent refuted, listed or over the limit, or, with `reject`, who votes
+        so; or the parts that no agent reviewed."""
+        if what == "reject":
+            if self.verdict is not None and self.verdict.vote == "reject":
+                return f"the verdict is reject, by {', '.join(self.verdict.by)}."
+        elif failing := self._findings_of(what):
+            return f"at least {what}: {', '.join(failing)}."
         if self.unread:
             return f"{len(self.unread)} of {len(self.parts)} parts had no review."
+        if self.unread_files:
+            return f"Not reviewed: {', '.join(self.unread_files)}."
         return "" if self.complete else "The review is not complete."
+
+    def _findings_of(self, severity: str) -> list[str]:
+        worst = SEVERITIES[: SEVERITIES.index(severity) + 1] if severity in SEVERITIES else SEVERITIES
+        named = [finding.id for finding in self.findings if finding.severity in worst and finding.status != "disputed"]
+        over = [finding for finding in self.dropped if finding.reason == "over the limit" and not finding.disputed]
+        if unlisted := sum(finding.severity in worst for finding in over):
+            named.append(f"{unlisted} over the limit of findings")
+        return named

@@ -11,8 +11,9 @@ from consilience.domain.messages import is_empty_remark
 from consilience.engine.sources import Document
 from consilience.protocols.review.changes import parse_changes
 from consilience.protocols.review.findings import FindingReply, ReviewReply, WrittenReviewReply
+from consilience.protocols.review.locating import locator_of
 from consilience.protocols.review.strategies import ReviewType
-from consilience.protocols.review.vetting import Submitted, misses
+from consilience.protocols.review.vetting import Submitted, misses, unfounded_causes
 
 Shortcomings = Callable[[Submitted, Sequence[Document]], list[str]]
 
@@ -42,10 +43,17 @@ def _not_covered(submitted: Submitted, documents: Sequence[Document]) -> list[st
 
 
 def _not_quoted(submitted: Submitted, documents: Sequence[Document]) -> list[str]:
-    return [
-        f"these words are not in {finding.document}: {' '.join(finding.quotation.split())[:200]!r}"
+    locator = locator_of(tuple(documents))
+    quoted = [
+        f"{locator.locate(finding, submitted.shown)}: {' '.join(finding.quotation.split())[:200]!r}"
         for finding in misses(submitted, documents)
     ]
+    causes = [
+        f"no changed line shown has these words, which {finding.document}:{finding.line} names as its cause: "
+        f"{' '.join(finding.cause.split())[:200]!r}"
+        for finding in unfounded_causes(submitted, documents)
+    ]
+    return quoted + causes
 
 
 def _not_actionable(submitted: Submitted, documents: Sequence[Document]) -> list[str]:
@@ -146,7 +154,8 @@ def artifact(reply: ReviewReply) -> str:
 
 def _as_item(finding: FindingReply) -> str:
     quoted = " ".join(finding.quotation.split())
+    cause = f", caused by “{' '.join(finding.cause.split())}”" if finding.cause.strip() else ""
     return (
-        f"- {finding.severity}, {finding.category}, {finding.document}:{finding.line} “{quoted}”: {finding.claim} "
+        f"- {finding.severity}, {finding.category}, {finding.document}:{finding.line} “{quoted}”{cause}: {finding.claim} "
         f"{finding.consequence} Check ({finding.check.kind}): {finding.check.text} {finding.recommendation}".rstrip()
     )

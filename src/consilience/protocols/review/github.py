@@ -14,10 +14,10 @@ import re
 from collections.abc import Sequence
 
 from consilience.domain.messages import JsonObject
-from consilience.domain.sections import Paragraph
-from consilience.protocols.review.findings import DiffHunk, Finding, ReviewData, Verification
+from consilience.domain.sections import Paragraph, code_span, fenced
+from consilience.protocols.review.findings import Cause, DiffHunk, Finding, ReviewData, Verification, topic_of
 from consilience.protocols.review.fixes import parse_patch
-from consilience.protocols.review.presenting import OBJECTIONS, above_answer, decided_by, place_of
+from consilience.protocols.review.presenting import OBJECTIONS, above_answer, command_of, decided_by, place_of
 
 MAX_BODY_CHARS = 60_000
 """GitHub accepts 65,536."""
@@ -30,23 +30,24 @@ MAX_NOTES = 20
 
 
 def github_comments(report: ReviewData) -> JsonObject:
-    """Return the request body: event, body, and one comment for each finding on lines that the diff shows.
+    """Return the request body: event, body, and one comment for each finding on lines that the diff shows, or whose cause is.
 
     Without hunks (the target was no diff) all findings are in the body. Add `commit_id` to bind the review to a commit.
     """
     comments: list[JsonObject] = []
     without_place: list[Finding] = []
     for finding in report.findings:
-        place = _place(finding, report.hunks)
-        if place is None:
-            without_place.append(finding)
+        if place := _place(finding, report.hunks):
+            comments.append(_comment(finding, finding, place))
+        elif finding.cause and (place := _place(finding.cause, report.hunks)):
+            comments.append(_comment(finding, finding.cause, place))
         else:
-            comments.append(_comment(finding, *place))
+            without_place.append(finding)
     return {"event": "COMMENT", "body": _body(report, without_place), "comments": comments}
 
 
-def _place(finding: Finding, hunks: Sequence[DiffHunk]) -> tuple[int, int] | None:
-    """Return the finding's lines that a hunk shows, on its side; None if the diff shows none of them.
+def _place(finding: Finding | Cause, hunks: Sequence[DiffHunk]) -> tuple[int, int] | None:
+    """Return the lines of a finding or its cause that a hunk shows, on its side; None if the diff shows none of them.
 
     None too if the name of the file has characters that cannot be printed: GitHub knows no file by the name in the report.
     """
@@ -60,14 +61,16 @@ def _place(finding: Finding, hunks: Sequence[DiffHunk]) -> tuple[int, int] | Non
     return None
 
 
-def _comment(finding: Finding, first: int, last: int) -> JsonObject:
-    side = "RIGHT" if finding.side == "new" else "LEFT"
-    whole = (first, last) == (finding.first_line, finding.last_line)
-    place = "" if whole else f" · {code_span(place_of(finding))}"
+def _comment(finding: Finding, at: Finding | Cause, lines: tuple[int, int]) -> JsonObject:
+    """Return a comment on these lines of the finding or of its cause."""
+    first, last = lines
+    side = "RIGHT" if at.side == "new" else "LEFT"
+    whole = at is finding and lines == (finding.first_line, finding.last_line)
+    place = "" if whole else f" · {_code(place_of(finding))}"
     body = "\n\n".join(
         [f"{_label(finding)}{place} — {prose(finding.claim)}", *_details(finding, _suggestion(finding, whole))]
     )
-    comment: JsonObject = {"path": finding.file, "line": last, "side": side, "body": body}
+    comment: JsonObject = {"path": at.file, "line": last, "side": side, "body": body}
     if first < last:
         comment |= {"start_line": first, "start_side": side}
     return comment
@@ -86,12 +89,14 @@ def _suggestion(finding: Finding, whole: bool) -> str:
 
 def _label(finding: Finding) -> str:
     disputed = " · disputed" if finding.status == "disputed" else ""
-    return f"**{finding.severity} · {prose(finding.category, 60) or 'other'}{disputed}**"
+    return f"**{finding.severity} · {prose(topic_of(finding), 120) or 'other'}{disputed}**"
 
 
 def _details(finding: Finding, suggestion: str) -> list[str]:
     """Return the paragraphs below the claim."""
-    parts = [f"**Consequence:** {prose(finding.consequence)}"] if finding.consequence.strip() else []
+    parts = [f"**Caused by the changed line** {_code(place_of(finding.cause))}"] if finding.cause else []
+    if finding.consequence.strip():
+        parts.append(f"**Consequence:** {prose(finding.consequence)}")
     if finding.recommendation.strip():
         parts.append(f"**Recommendation:** {prose(finding.recommendation)}")
     if finding.check.text.strip():
@@ -110,10 +115,13 @@ def _details(finding: Finding, suggestion: str) -> list[str]:
 
 
 def _check(check: Verification) -> str:
-    label, text = f"**To check ({check.kind}):**", check.text.strip()[:MAX_CHECK_CHARS]
-    if check.kind != "run":
-        return f"{label} {prose(text)}"
-    return f"{label}\n\n{code_block(text)}" if "\n" in text else f"{label} {code_span(text)}"
+    label, command = f"**To check ({check.kind}):**", command_of(check)
+    if command is None:
+        text = f"{label} {prose(check.text.strip()[:MAX_CHECK_CHARS])}"
+    else:
+        command = command[:MAX_CHECK_CHARS]
+        text = f"{label}\n\n{code_block(command)}" if "\n" in command else f"{label} {_code(command)}"
+    return f"{text}\n\n**Expected:** {prose(check.expect)}" if check.expect.strip() else text
 
 
 def _body(report: ReviewData, without_place: Sequence[Finding]) -> str:
@@ -126,7 +134,7 @@ def _body(report: ReviewData, without_place: Sequence[Finding]) -> str:
     end = _ending(report)
     room = MAX_BODY_CHARS - sum(len(part) + 2 for part in (*parts, *end))
     for number, finding in enumerate(without_place):
-        claim = f"{_label(finding)} · {code_span(place_of(finding))} — {prose(finding.claim)}"
+        claim = f"{_label(finding)} · {_code(place_of(finding))} — {prose(finding.claim)}"
         text = "\n\n".join([claim, *_details(finding, "")])
         room -= len(text) + 2
         if room < 100:
@@ -146,7 +154,7 @@ def _ending(report: ReviewData) -> list[str]:
     parts = ["\n".join(notes)] if notes else []
     if not report.is_without_target:
         parts.append(
-            f"<sub>Written by models; check a finding before you act on it. Session {code_span(report.session)}.</sub>"
+            f"<sub>Written by models; check a finding before you act on it. Session {_code(report.session)}.</sub>"
         )
     return parts
 
@@ -174,31 +182,22 @@ def prose(text: str, max_chars: int = 2_000) -> str:
     if len(line) > max_chars:
         line = line[: max_chars - 1].rstrip() + "…"
     pieces = _CODE.split(line)
-    return "".join(code_span(piece) if i % 2 else _plain(piece) for i, piece in enumerate(pieces))
+    return "".join(_code(piece) if i % 2 else _plain(piece) for i, piece in enumerate(pieces))
 
 
-def code_span(text: str) -> str:
+def _code(text: str) -> str:
     """Return `text` on one line as a code span, in which nothing is a mention or a link."""
-    line = " ".join(visible(text).split()) or " "
-    marks = "`" * (_longest_run(line, "`") + 1)
-    pad = " " if line[0] == "`" or line[-1] == "`" else ""
-    return f"{marks}{pad}{line}{pad}{marks}"
+    return code_span(visible(text))
 
 
 def code_block(text: str, language: str = "") -> str:
     """Return `text` as a fenced block that it cannot close."""
-    visible_text = visible(text)
-    fence = "`" * max(3, _longest_run(visible_text, "`") + 1)
-    return f"{fence}{language}\n{visible_text}\n{fence}"
+    return fenced(visible(text), language)
 
 
 def _plain(text: str) -> str:
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return "".join(
-        code_span(piece) if i % 2 else _REFERENCE.sub(rf"\g<0>{NO_WIDTH}", _MARKUP.sub(r"\\\g<0>", piece))
+        _code(piece) if i % 2 else _REFERENCE.sub(rf"\g<0>{NO_WIDTH}", _MARKUP.sub(r"\\\g<0>", piece))
         for i, piece in enumerate(_COMMIT.split(text))
     )
-
-
-def _longest_run(text: str, mark: str) -> int:
-    return max((len(run) for run in re.findall(re.escape(mark) + "+", text)), default=0)

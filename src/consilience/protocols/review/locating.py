@@ -21,6 +21,10 @@ _NUMBERING = re.compile(r"^[ \t]*\d{1,9}\|[ \t]?", re.MULTILINE)
 _WRAPPED = re.compile(r"\s*(?:```\w*\n(?P<fenced>.*)\n```|(?P<mark>[`\"'])(?P<marked>.+)(?P=mark))\s*", re.DOTALL)
 """Words in a code fence, or in backticks or quotation marks."""
 _MARKS = re.compile(r"^[+\- ]", re.MULTILINE)
+_POSITION = re.compile(r":\d+(?:[-:]\d+)?$")
+_FILE_NAME = re.compile(r"/|\.\w{1,8}$")
+MAX_PLACES = 3
+"""Places that the reason of a false quotation names."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,30 @@ class Location:
     """The change of the file; None if the diff does not change it, or without a diff."""
 
 
+def _is_evidence(words: str) -> bool:
+    return sum(char.isalnum() for char in _NUMBERING.sub("", words)) >= MIN_EVIDENCE_CHARS
+
+
+def _variants(quotation: str) -> list[str]:
+    """Return the words as quoted, then without what a prompt or a diff has before each line, or what is around them."""
+    unnumbered = _NUMBERING.sub("", quotation)
+    wrapped = _WRAPPED.fullmatch(quotation)
+    variants = (
+        quotation,
+        unnumbered,
+        _MARKS.sub("", unnumbered),
+        *(wrapped.group("fenced", "marked") if wrapped else ()),
+    )
+    return [words for words in dict.fromkeys(variants) if words is not None]
+
+
+def _ending_with(name: str, paths: Sequence[str]) -> set[str]:
+    """Return the path that ends with a name, as of `pager.py` or `b/src/pager.py`, if it is one."""
+    short = re.sub(r"^(?:\./|[ab]/)", "", name)
+    found = {path for path in paths if short and f"/{path}".endswith(f"/{short}")}
+    return found if len(found) == 1 else set()
+
+
 @lru_cache(maxsize=2)
 def locator_of(documents: tuple[Document, ...]) -> Locator:
     """Return the locator of a session's documents, which keeps what it has read of them."""
@@ -54,6 +82,8 @@ class Locator:
         self.changes = parse_changes(documents)
         self._documents = {document.id: document for document in documents}
         self._texts: dict[tuple[Document, DiffSide | None], Document] = {}
+        self._changed: dict[Document, tuple[Document, ...]] = {}
+        self._split: dict[tuple[str, DiffSide | None], list[str]] = {}
         self._lines: dict[str, KnownLines] = {}
         self._numbers: dict[str, list[int]] = {}
 
@@ -64,32 +94,110 @@ class Locator:
         return tuple(dict.fromkeys([*changed, *(d.name or d.id for d in self._documents.values())]))
 
     def locate(self, finding: FindingReply, shown: Sequence[Document]) -> Location | str:
-        """Return where the words of a finding are in the documents that its call was shown, or why they are no evidence.
+        """Return where the words of a finding are, in what its call was shown, or why they are no evidence for it.
 
-        The document that it names comes first, by id or by name; in each, the occurrence nearest to the line that it names.
+        They must be in the document or file that it names; of several occurrences the nearest to its line counts. If it names
+        nothing that exists, the words may be in any one file.
         """
-        if sum(char.isalnum() for char in _NUMBERING.sub("", finding.quotation)) < MIN_EVIDENCE_CHARS:
+        if not _is_evidence(finding.quotation):
             return NOT_EVIDENCE
-        named = finding.document.strip(" []`").partition(":")[0]
-        ordered = sorted(shown, key=lambda d: named not in (d.id, d.name) and finding.document != d.name)
-        for document in ordered:
+        named = self._named(finding, shown)
+        if named and (location := self._find(finding, named)):
+            return location
+        found = [location for document in shown if (location := self._find(finding, [document]))]
+        if named is None and len({location.file for location in found}) == 1:
+            return found[0]
+        places = dict.fromkeys(f"{found.file}:{found.first} ({found.document.id}:{found.line})" for found in found)
+        elsewhere = f"; they stand in {' and '.join(list(places)[:MAX_PLACES])}" if places else ""
+        if not named:
+            return f"there is no document {finding.document!r:.60} among those shown{elsewhere}"
+        name = f" ({named[0].name})" if named[0].name else ""
+        return f"these words are not in {named[0].reference}{name}{elsewhere}"
+
+    def cause(self, finding: FindingReply, shown: Sequence[Document]) -> Location | None:
+        """Return the changed line that a finding names as its cause; None without one, or if no changed line that was shown has
+        these words."""
+        if self.changes is None or not _is_evidence(finding.cause):
+            return None
+        for document in shown:
+            for words in _variants(finding.cause):
+                for text in self._changed_texts(document):
+                    if lines := text.find(words, 1):
+                        return self._location(document, lines, words)
+            for text, words in self._attempts(document, finding.cause, 1):  # with unchanged lines around it
+                if (lines := text.find(words, 1)) and (location := self._location(document, lines, words)).changed:
+                    return location
+        return None
+
+    def _named(self, finding: FindingReply, shown: Sequence[Document]) -> list[Document] | None:
+        """Return where a finding says that its words are: a document, and what else was shown of the same file. None if it names
+        nothing that there is, such as `S99`; nothing if it names a document or file that was not shown."""
+        named = finding.document.strip(" []`\"'")
+        names = [named, _POSITION.sub("", named), named.split(" ")[0].partition(":")[0]]
+        documents = [d for d in self._documents.values() if d.id in names or (d.name and d.name in names)]
+        changed = self.changes.files if self.changes else ()
+        paths = [
+            path
+            for path in (
+                *(d.name for d in self._documents.values()),
+                *(path for f in changed for path in (f.path, f.old_path)),
+            )
+            if path
+        ]
+        files = {path for path in paths if path in names} or _ending_with(names[1], paths)
+        documents = documents or [d for d in self._documents.values() if d.name in files]
+        if not documents and not files:
+            return [] if _FILE_NAME.search(named) else None
+        ids = {document.id for document in documents}
+        parts = [document for document in shown if document.id in ids]
+        if self._diff_id in ids:
+            changes = [file for file in changed if file.diff_lines[0] <= finding.line <= file.diff_lines[1]]
+            texts = {file.document for file in changes or changed}
+            return [*parts, *(document for document in shown if document.id in texts)]
+        changes = [file for file in changed if file.document in ids or {file.path, file.old_path} & files]
+        return [*parts, *(part for file in changes for part in self._sections(file, shown))]
+
+    def _sections(self, file: FileChange, shown: Sequence[Document]) -> Iterator[Document]:
+        """Yield what was shown of the diff of a file."""
+        for document in shown:
+            if document.id == self._diff_id:
+                first, last = document.lines or (1, document.line_count)
+                first, last = max(first, file.diff_lines[0]), min(last, file.diff_lines[1])
+                if first <= last:
+                    yield replace(document, lines=(first, last))
+
+    def _find(self, finding: FindingReply, documents: Sequence[Document]) -> Location | None:
+        for document in documents:
             for text, words in self._attempts(document, finding.quotation, finding.line):
                 if lines := text.find(words, finding.line):
                     return self._location(document, lines, words)
-        if not any(named in (d.id, d.name) or finding.document == d.name for d in shown):
-            return f"there is no document {finding.document!r:.60} among those shown"
-        return f"these words are not in {ordered[0].reference}"
+        return None
+
+    def _changed_texts(self, document: Document) -> tuple[Document, ...]:
+        """Return a document with its changed lines only, of the new file and, for the diff, of the old one. Others are empty."""
+        if document not in self._changed:
+            self._changed[document] = tuple(self._only_changed(document))
+        return self._changed[document]
+
+    def _only_changed(self, document: Document) -> Iterator[Document]:
+        lines = document.text.splitlines()
+        if self.changes is not None and document.id == self._diff_id:
+            sides = zip(*(self.changes.texts[side].splitlines() for side in ("new", "old")), strict=True)
+            differing = [pair if pair[0] != pair[1] else ("", "") for pair in sides]
+            texts = [[pair[n] for pair in differing] for n in (0, 1)]
+        else:
+            numbers = [self._number(document, n) for n in range(1, len(lines) + 1)]
+            changes = self._changes_of.get(document.id, [])
+            texts = [[line * any(c.is_changed(n, n) for c in changes) for n, line in zip(numbers, lines, strict=True)]]
+        for kept in texts:
+            yield replace(document, text="\n".join(kept) + "\n")
 
     def _attempts(self, document: Document, quotation: str, line: int) -> Iterator[tuple[Document, str]]:
         """Yield the words as quoted, then without what a prompt or a diff has before each line, or what is around them."""
-        unnumbered = _NUMBERING.sub("", quotation)
-        bare = _MARKS.sub("", unnumbered)
-        wrapped = _WRAPPED.fullmatch(quotation)
         is_diff = self.changes is not None and document.id == self.changes.document
         # words that are in both are taken from the new file, unless the line that is named is a removed one
         sides: tuple[DiffSide | None, ...] = ("new", None, "old") if is_diff else (None,)
-        variants = dict.fromkeys((quotation, unnumbered, bare, *(wrapped.group("fenced", "marked") if wrapped else ())))
-        variants.pop(None, None)
+        variants = _variants(quotation)
         if is_diff:
             whole = self._text(document, None)
             yield from ((whole, words) for words in variants if whole.contains(words, line))
@@ -129,8 +237,8 @@ class Locator:
             return Location(document, lines[0], words, change.path, min(old), max(old), "old", True, change)
         # a header: what it says of the file is a change, what a hunk's header repeats of the file is not
         first = next((start for start, _ in change.added), 1)
-        is_changed = not self._diff_lines[lines[0] - 1].startswith("@@")
-        return Location(document, lines[0], words, change.path, first, first, "new", is_changed, change)
+        header = Location(document, lines[0], words, change.path, first, first, "new", change=change)
+        return replace(header, changed=not self.line_text(header).startswith("@@"))
 
     def _number(self, document: Document, line: int) -> int:
         """Return the number that editors and Git give a line of a document. Documents also end lines at form feeds and the like."""
@@ -140,6 +248,15 @@ class Locator:
                 numbers += [number] * len((text + "\n").splitlines())
             self._numbers[document.id] = numbers
         return self._numbers[document.id][line - 1]
+
+    def line_text(self, location: Location) -> str:
+        """Return the first line of a location, whole."""
+        is_diff = self.changes is not None and location.document.id == self._diff_id
+        key = location.document.id, location.side if is_diff else None
+        if key not in self._split:
+            text = self.changes.texts[location.side] if self.changes and is_diff else location.document.text
+            self._split[key] = text.splitlines()
+        return self._split[key][location.line - 1]
 
     def known_lines(self, location: Location) -> KnownLines:
         """Return the lines of the file in which a quotation is, as it is after the change."""
@@ -164,10 +281,6 @@ class Locator:
             if change.document is not None:
                 changes.setdefault(change.document, []).append(change)
         return changes
-
-    @cached_property
-    def _diff_lines(self) -> list[str]:
-        return self.changes.texts["new"].splitlines() if self.changes else []
 
     @cached_property
     def _diff_id(self) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import get_args
@@ -22,11 +23,14 @@ from consilience.domain.sections import (
     Section,
     Table,
     View,
+    code_span,
+    fenced,
 )
 from consilience.protocols._common.presenting import bullets, format_score, plural
+from consilience.protocols.review.ballots import VOTES, split_parts, votes_by_agent
 from consilience.protocols.review.findings import (
     SEVERITIES,
-    BallotCast,
+    Cause,
     DroppedFinding,
     DroppedReason,
     Finding,
@@ -35,6 +39,8 @@ from consilience.protocols.review.findings import (
     ReviewData,
     ReviewVote,
     VerdictKind,
+    Verification,
+    topic_of,
 )
 
 PROSE = (".md", ".markdown", ".rst", ".txt", ".adoc", ".tex", ".html")
@@ -45,8 +51,11 @@ VERBS: Mapping[VerdictKind, str] = {
     "refute": "refutes",
     "unsure": "is unsure",
 }
+_WRAPPED = re.compile(r"```\w*\n(?P<block>[^`]+)```|`(?P<span>[^`]+)`")
+"""A command in a block or span of code."""
 OBJECTIONS: Mapping[VerdictKind, str] = {"refute": "Disputed by", "amend": "Another consequence according to"}
 GATES = "Gates by iteration"
+OLDER = "On unchanged lines, not judged"
 
 
 def sections(report: ReviewData) -> tuple[Section, ...]:
@@ -58,6 +67,7 @@ def sections(report: ReviewData) -> tuple[Section, ...]:
         _ballots(report),
         Section(name="gates", part="trust", heading=GATES, blocks=tuple(_gates(report.evaluations))),
         Section(name="reading", part="trust", heading="What was read", blocks=tuple(_reading(report))),
+        Section(name="older", part="trust", heading=OLDER, blocks=tuple(_older(report.dropped))),
         Section(name="dropped", part="trust", heading="Findings not listed", blocks=_dropped(report), folded=True),
         Section(name="files", part="trust", heading="Files and remarks", blocks=_files(report), folded=True),
     )
@@ -70,11 +80,11 @@ def views(report: ReviewData) -> tuple[View, ...]:
 # --- findings
 
 
-def place_of(finding: Finding) -> str:
+def place_of(place: Finding | Cause) -> str:
     """Return `src/x.py:41-43`."""
-    last = f"-{finding.last_line}" if finding.last_line > finding.first_line else ""
-    old = " of the old file" if finding.side == "old" else ""
-    return f"{finding.file}:{finding.first_line}{last}{old}"
+    last = f"-{place.last_line}" if place.last_line > place.first_line else ""
+    old = " of the old file" if place.side == "old" else ""
+    return f"{place.file}:{place.first_line}{last}{old}"
 
 
 def decided_by(finding: Finding) -> str:
@@ -102,23 +112,22 @@ def decided_by(finding: Finding) -> str:
 
 def _findings(findings: Iterable[Finding]) -> Iterator[Block]:
     for finding in findings:
-        heading = filter(None, (finding.id, finding.severity, finding.category, place_of(finding)))
+        heading = filter(None, (finding.id, finding.severity, topic_of(finding), place_of(finding)))
         yield Paragraph(lead=" · ".join(heading), text=f"· {decided_by(finding)}")
         yield Paragraph(text=finding.claim, refs=finding.refs)
-        yield _quoted(finding)
+        yield _quoted(finding.file, finding.quotation)
         yield from _details(finding)
 
 
 def _details(finding: Finding) -> Iterator[Block]:
-    check = f"To check ({finding.check.kind}):"
-    labelled = (
-        ("Why it matters:", finding.consequence),
-        (check, finding.check.text),
-        ("Recommendation:", finding.recommendation),
-    )
-    for lead, text in labelled:
-        if text.strip():
-            yield Paragraph(lead=lead, text=text)
+    if finding.cause:
+        yield Paragraph(lead="Caused by the changed line", text=place_of(finding.cause))
+        yield _quoted(finding.cause.file, finding.cause.quotation)
+    if finding.consequence.strip():
+        yield Paragraph(lead="Why it matters:", text=finding.consequence)
+    yield from _check(finding.check)
+    if finding.recommendation.strip():
+        yield Paragraph(lead="Recommendation:", text=finding.recommendation)
     if finding.fix:
         yield Diff(heading="Proposed fix, not applied:", text="\n".join(finding.fix.split("\n")[2:]).rstrip("\n"))
     items = [
@@ -128,26 +137,40 @@ def _details(finding: Finding) -> Iterator[Block]:
     yield from bullets([*items, *(Item(lead="Also claimed:", text=claim) for claim in others)])
 
 
-def _quoted(finding: Finding) -> Block:
-    """Return the quotation: code as it is written, prose as a quotation."""
-    if finding.file.lower().endswith(PROSE) and "\n" not in finding.quotation.strip():
-        return QuoteBlock(text=finding.quotation.strip())
-    lines = finding.quotation.strip("\n").split("\n")
-    ticks = max((len(run) for line in lines for run in _backtick_runs(line)), default=0)
-    fence = "`" * max(ticks + 1, 3)
-    return AgentText(text="\n".join([fence, *lines, fence]))
+def _check(check: Verification) -> Iterator[Block]:
+    """Yield how to check it: a command as code that can be copied, and apart from it what it shows."""
+    lead, command = f"To check ({check.kind}):", command_of(check)
+    if command is not None:
+        yield AgentText(
+            text=f"**{lead}**\n\n{fenced(command)}" if "\n" in command else f"**{lead}** {code_span(command)}"
+        )
+    elif check.text.strip():
+        yield Paragraph(lead=lead, text=check.text)
+    if check.expect.strip():
+        yield Paragraph(lead="Expected:", text=check.expect)
 
 
-def _backtick_runs(line: str) -> list[str]:
-    """Return the runs of backticks in a line."""
-    return [run for run in "".join(char if char == "`" else " " for char in line).split() if run]
+def command_of(check: Verification) -> str | None:
+    """Return the command of a check, without the marks of code around it; None if there is none, or words around it."""
+    if check.kind != "run" or not check.text.strip():
+        return None
+    wrapped = _WRAPPED.fullmatch(check.text.strip())
+    text = (wrapped["block"] or wrapped["span"]).strip("\n") if wrapped else check.text.strip()
+    return text if wrapped or "`" not in text else None
+
+
+def _quoted(file: str, quotation: str) -> Block:
+    """Return words of a file: code as it is written, prose as a quotation."""
+    if file.lower().endswith(PROSE) and "\n" not in quotation.strip():
+        return QuoteBlock(text=quotation.strip())
+    return AgentText(text=fenced(quotation.strip("\n")))
 
 
 def _findings_view(findings: Sequence[Finding]) -> View:
     if not findings:
         return View(name="findings", heading="Findings by file", blocks=(Paragraph(text="No finding is listed."),))
     heads = ("finding", "severity", "category", "place", "status")
-    rows = tuple((f.id, f.severity, f.category, place_of(f), decided_by(f)) for f in findings)
+    rows = tuple((f.id, f.severity, topic_of(f), place_of(f), decided_by(f)) for f in findings)
     counts = Counter((finding.file, finding.severity) for finding in findings)
     cells = tuple(
         MatrixCell(row=file, column=severity, value=float(n), text=str(n)) for (file, severity), n in counts.items()
@@ -171,7 +194,7 @@ def _ballots(report: ReviewData) -> Section:
         for ballot in sorted(report.ballots, key=lambda ballot: ballot.part)
     )
     heads = ("reviewer", "part", "vote", "confidence", "reason")
-    note = Paragraph(text="Cast in private with each review; no other agent saw them.")
+    note = Paragraph(text="Cast in private with each review; no other reviewer saw them.")
     blocks = (note, Table(heads=heads, rows=rows, left=len(heads))) if rows else ()
     part = "differences" if split_parts(report.ballots) else "trust"
     return Section(name="ballots", part=part, heading="Sealed ballots", blocks=blocks)
@@ -276,6 +299,17 @@ def _not_read(part: PartRead) -> str:
     return f"not read by {join_names(part.unread_by)}" if part.readers and part.unread_by else "read by no agent"
 
 
+def _older(dropped: Sequence[DroppedFinding]) -> Iterator[Block]:
+    """Yield what reviewers reported on unchanged lines without a changed line that causes it, worst first."""
+    older = sorted((f for f in dropped if f.reason == "unchanged lines"), key=lambda f: SEVERITIES.index(f.severity))
+    distinct = {(finding.file, finding.line, finding.fingerprint or n): finding for n, finding in enumerate(older)}
+    items = [
+        Item(lead=f"{f.file}:{f.line} · {f.severity} · {topic_of(f)}:", text=f.claim, note=f.detail)
+        for f in distinct.values()
+    ]
+    yield from bullets(items)
+
+
 def _dropped(report: ReviewData) -> tuple[Block, ...]:
     heads = ("reason", "severity", "place", "by", "claim", "quotation", "detail")
     rows = tuple(
@@ -290,8 +324,6 @@ def _files(report: ReviewData) -> tuple[Block, ...]:
     return (Table(heads=("file", "reviewer", "remark"), rows=rows, left=3),) if rows else ()
 
 
-VOTES: tuple[ReviewVote, ...] = ("reject", "changes", "approve")
-"""Worst first."""
 STATUSES: Mapping[FindingStatus, str] = {
     "confirmed": "confirmed",
     "unjudged": "not decided by another agent",
@@ -343,22 +375,6 @@ def overall_vote(report: ReviewData) -> str:
         whose = "their" if len(unsupported) > 1 else "its"
         text += f" {names[:1].upper()}{names[1:]} voted for changes, but none of {whose} findings is listed."
     return text
-
-
-def votes_by_agent(ballots: Sequence[BallotCast]) -> dict[str, ReviewVote]:
-    """Return the worst vote of each agent."""
-    votes: dict[str, ReviewVote] = {}
-    for ballot in ballots:
-        votes[ballot.agent] = min(votes.get(ballot.agent, ballot.vote), ballot.vote, key=VOTES.index)
-    return votes
-
-
-def split_parts(ballots: Sequence[BallotCast]) -> list[int]:
-    """Return the parts on which agents voted differently."""
-    votes: dict[int, set[ReviewVote]] = {}
-    for ballot in ballots:
-        votes.setdefault(ballot.part, set()).add(ballot.vote)
-    return sorted(part for part, cast in votes.items() if len(cast) > 1)
 
 
 def reviewers(report: ReviewData) -> list[str]:

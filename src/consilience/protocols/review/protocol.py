@@ -22,7 +22,8 @@ class Review(ReviewSettings):
 
     # 2 took a reviewer whose second review was refused for one that had reviewed nothing
     # 3 gave few readers one question each, so that nobody asked the others
-    version: ClassVar[int] = 4
+    # 4 looked for quotations in any document shown, dropped findings on unchanged lines and hid the ballots from the lead
+    version: ClassVar[int] = 5
     report: ClassVar[type[ReviewReport]] = ReviewReport
     phase_names: ClassVar[tuple[str, ...]] = ("review", "judge", "closing")
 

@@ -11,17 +11,22 @@ from consilience.engine.prompt import Prompt, Quote, estimate_tokens
 from consilience.engine.session import Session
 from consilience.engine.sources import Document, select_documents
 from consilience.engine.work import Ask, Reply
+from consilience.protocols.review.ballots import verdict_of, votes_by_agent
 from consilience.protocols.review.changes import Changes, FileChange
 from consilience.protocols.review.findings import (
+    CATEGORIES,
     FINDING,
+    BallotCast,
     BriefClosingReply,
     ClosingReply,
     CrossReply,
     Finding,
     ReviewReply,
     review_reply,
+    topic_of,
 )
 from consilience.protocols.review.gates import artifact
+from consilience.protocols.review.presenting import place_of
 from consilience.protocols.review.settings import QUOTED_REPLIES, ReviewSettings
 from consilience.protocols.review.strategies import LEAD
 
@@ -77,9 +82,11 @@ class Requests:
             documents=tuple(self._describe(document) for document in shown),
             others=self._others(shown),
             diff=next((d.id for d in shown if self.changes and d.id == self.changes.document), ""),
+            change=self.changes is not None,
             changed_only=settings.changed_lines_only,
             room=self.room,
             written=self.is_written,
+            categories=tuple(CATEGORIES.items()),
             again=refinement,
             prior=prior is not None,
         )
@@ -88,7 +95,7 @@ class Requests:
             agent,
             Prompt(words, quotes, documents=self.references(agent, part), asks_for_quotations=False),
             key=key,
-            returns=review_reply(self.room, written=self.is_written),
+            returns=review_reply(self.room, written=self.is_written, of_diff=self.changes is not None),
             kind="review",
             closing=closing,
             quoted=artifact,
@@ -98,6 +105,10 @@ class Requests:
     def room(self) -> int:
         """Max findings of one reply."""
         return self.settings.room(self.session.detail)
+
+    @property
+    def has_parts(self) -> bool:
+        return len(self.settings.parts) > 1
 
     @property
     def is_written(self) -> bool:
@@ -133,11 +144,16 @@ class Requests:
         return self.session.ask(judge, prompt, key=key, returns=CrossReply, kind="verdicts", accept=accept), n
 
     def closing(
-        self, findings: Mapping[str, Sequence[Message]], missing: Sequence[str]
+        self,
+        findings: Mapping[str, Sequence[Message]],
+        missing: Sequence[str],
+        ballots: Sequence[BallotCast],
+        votes: Mapping[BallotCast, Message],
     ) -> tuple[Ask[ClosingReply], int]:
         """The call that writes the review for its reader, and how many of the findings fit into it.
 
-        `findings` by label, in order of weight: each with the judgements on it.
+        `findings` by label, in order of weight: each with the judgements on it. `votes` are the ballots to quote, as messages:
+        their verdict stands above the text.
         """
         groups = [
             (
@@ -146,11 +162,30 @@ class Requests:
             )
             for label, (finding, *judgements) in findings.items()
         ]
-        values = {"missing": tuple(missing), "judged": any(len(group) > 1 for group in groups)}
-        n = self._fitting(LEAD, "closing", groups, (), **values, untold=len(groups))
-        prompt = self._with_findings(LEAD, "closing", groups[:n], (), **values, untold=len(groups) - n)
+        verdict = verdict_of(ballots)
+        values = {
+            "missing": tuple(missing),
+            "judged": any(len(group) > 1 for group in groups),
+            "verdict": verdict.vote if verdict else "",
+            "split": bool(verdict and verdict.split),
+            "votes": tuple(f"{agent} {vote}" for agent, vote in votes_by_agent(ballots).items()),
+        }
+        before = tuple(
+            Quote(message.id, f"vote of {ballot.agent}" + (f" on part {ballot.part}" if self.has_parts else ""))
+            for ballot, message in votes.items()
+        )
+        n = self._fitting(LEAD, "closing", groups, (), before, **values, untold=len(groups))
+        prompt = self._with_findings(LEAD, "closing", groups[:n], (), before, **values, untold=len(groups) - n)
         returns = BriefClosingReply if self.session.detail == "brief" else ClosingReply
-        return self.session.ask(LEAD, prompt, key="closing", returns=returns, kind="closing", closing=True), n
+        return self.session.ask(
+            LEAD,
+            prompt,
+            key="closing",
+            returns=returns,
+            kind="closing",
+            closing=True,
+            max_tokens=self.settings.closing_tokens,
+        ), n
 
     def _with_findings(
         self,
@@ -158,6 +193,7 @@ class Requests:
         template: str,
         groups: Sequence[tuple[Quote, ...]],
         documents: tuple[str, ...],
+        before: tuple[Quote, ...] = (),
         **values: Hashable,
     ) -> Prompt:
         words = self.session.render_template(
@@ -166,7 +202,7 @@ class Requests:
             labels=tuple(group[0].label for group in groups),
             **values,
         )
-        quotes = tuple(quote for group in groups for quote in group)
+        quotes = (*before, *(quote for group in groups for quote in group))
         return Prompt(words, quotes, documents=documents, asks_for_quotations=False)
 
     def _fitting(
@@ -175,6 +211,7 @@ class Requests:
         template: str,
         groups: Sequence[tuple[Quote, ...]],
         documents: tuple[str, ...],
+        before: tuple[Quote, ...] = (),
         **values: Hashable,
     ) -> int:
         """Return how many of the findings a prompt may quote, at least one, by their size and by the window of the model."""
@@ -185,7 +222,7 @@ class Requests:
                 break
             n += 1
         while n > 1:
-            prompt = self._with_findings(agent, template, groups[:n], documents, **values)
+            prompt = self._with_findings(agent, template, groups[:n], documents, before, **values)
             if self.session.window_share(agent, prompt) <= QUOTED_SHARE:
                 break
             n -= 1
@@ -212,14 +249,15 @@ def _require_verdict(labels: frozenset[str], reply: CrossReply) -> None:
 
 def finding_text(finding: Finding) -> str:
     """Return a finding as other agents read it."""
-    lines = f"{finding.first_line}" + (f"-{finding.last_line}" if finding.last_line > finding.first_line else "")
-    removed = " (removed)" if finding.side == "old" else ""
+    cause = finding.cause
     fields = {
-        f"{finding.file}:{lines}{removed}": f"{finding.severity}, {finding.category}",
+        place_of(finding): f"{finding.severity}, {topic_of(finding)}",
         f"Quoted from {finding.source}:{finding.source_line}": f"\n{finding.quotation}",
+        "Caused by the changed line": f"{place_of(cause)}\n{cause.quotation}" if cause else "",
         "Claim": finding.claim,
         "Consequence": finding.consequence,
         f"Check ({finding.check.kind})": finding.check.text,
+        "Expected": finding.check.expect,
         "Recommendation": finding.recommendation,
     }
     return "\n".join(f"{name}: {text}" for name, text in fields.items() if text.strip())

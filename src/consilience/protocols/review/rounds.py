@@ -22,9 +22,17 @@ from consilience.engine.quorum import Claims, Quorum
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, exhaustion
 from consilience.protocols._common.conclusion import publish_from
+from consilience.protocols.review.ballots import MAX_BALLOTS, by_strictness
 from consilience.protocols.review.baseline import parse_baseline
 from consilience.protocols.review.changes import parse_changes
-from consilience.protocols.review.findings import ClosingReply, DroppedFinding, Finding, JudgedBy, ReviewReply
+from consilience.protocols.review.findings import (
+    BallotCast,
+    ClosingReply,
+    DroppedFinding,
+    Finding,
+    JudgedBy,
+    ReviewReply,
+)
 from consilience.protocols.review.presenting import name_parts
 from consilience.protocols.review.requests import Requests
 from consilience.protocols.review.settings import ReviewSettings
@@ -163,6 +171,22 @@ class ReviewRun:
     def withdrawn(self) -> set[Assignment]:
         """Assignments that nobody waited for any more: enough other agents had replied."""
         return {assignment for assignment, failure in self.missing.items() if failure.kind is FailureKind.QUORUM}
+
+    @property
+    def ballots(self) -> tuple[BallotCast, ...]:
+        """The last ballot of each agent on each part."""
+        return tuple(
+            BallotCast(
+                agent=submitted.agent,
+                part=submitted.part,
+                iteration=submitted.iteration,
+                vote=submitted.reply.vote,
+                confidence=submitted.reply.confidence,
+                reason=submitted.reply.reason,
+            )
+            for submitted in self.submitted.values()
+            if submitted.reply.vote is not None
+        )
 
     # --- convergence
 
@@ -307,7 +331,8 @@ class ReviewRun:
         if not self.findings:
             return
         shown = {f.id: [self.messages[f.id], *self.said_of[f.id]] for f in ranked(self.findings)}
-        ask, fitting = self.requests.closing(shown, list(self.absent.values()))
+        votes = {ballot: self._publish_vote(ballot) for ballot in by_strictness(self.ballots)[:MAX_BALLOTS]}
+        ask, fitting = self.requests.closing(shown, list(self.absent.values()), self.ballots, votes)
         self.untold = len(shown) - fitting
         async with self.session.phase("closing", 1):
             result = await ask
@@ -321,3 +346,8 @@ class ReviewRun:
             for group in result.value.duplicates
         ]
         self.findings = merged(self.findings, [group for group in groups if len(group) > 1])
+
+    def _publish_vote(self, ballot: BallotCast) -> Message:
+        """Publish a sealed ballot to the lead, which reviews nothing."""
+        reply, text = self.replies[ballot.agent, ballot.part], f"{ballot.vote}. {ballot.reason}".rstrip()
+        return publish_from(self.session, reply, "vote", 1, text, (LEAD,))

@@ -13,16 +13,27 @@ from importlib.metadata import version
 
 from consilience.domain.messages import JsonObject
 from consilience.domain.outcome import Severity, StopReason
-from consilience.protocols.review.findings import DiffHunk, DroppedFinding, Finding, PartRead, ReviewData
+from consilience.protocols.review.findings import (
+    CATEGORIES,
+    OTHER,
+    Cause,
+    DiffHunk,
+    DroppedFinding,
+    Finding,
+    PartRead,
+    ReviewData,
+)
 from consilience.protocols.review.fixes import Edit, parse_patch
 from consilience.protocols.review.github import visible
-from consilience.protocols.review.presenting import OBJECTIONS
+from consilience.protocols.review.presenting import OBJECTIONS, place_of
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 LEVELS: Mapping[Severity, str] = {"critical": "error", "major": "warning", "minor": "note"}
 FINGERPRINT = "consilienceFinding/v1"
 ROOT = "SRCROOT"
 """The base of relative paths."""
+RULES: Mapping[str, str] = {**CATEGORIES, OTHER: "anything else"}
+"""All rules, in every log, so that alerts keep their rule from run to run."""
 UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/")
 EARLY = (StopReason.FAILED, StopReason.CANCELLED, StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
 """Reasons for which a review ended before its end; running out of iterations is not one of them."""
@@ -35,16 +46,14 @@ def sarif(report: ReviewData) -> JsonObject:
     GitHub's code scanning does not read suppressions, so remove suppressed results before an upload to it.
     """
     suppressed = list(_suppressed_once(report.dropped))
-    rules = {rule_id(category): category for category in _categories(report.findings, suppressed)}
-    numbers = {rule: index for index, rule in enumerate(rules)}
     results = [
-        *(_result(finding, numbers, report.hunks) for finding in report.findings),
-        *(_suppressed(finding, numbers) for finding in suppressed),
+        *(_result(finding, report.hunks) for finding in report.findings),
+        *(_suppressed(finding) for finding in suppressed),
     ]
     driver: JsonObject = {
         "name": "consilience review",
         "version": version("consilience"),
-        "rules": [_rule(rule, category) for rule, category in rules.items()],
+        "rules": [_rule(category, about) for category, about in RULES.items()],
     }
     run: JsonObject = {
         "tool": {"driver": driver},
@@ -56,6 +65,7 @@ def sarif(report: ReviewData) -> JsonObject:
         "properties": {
             "session": report.session,
             "stopReason": report.stop_reason.value,
+            "verdict": report.verdict.vote if report.verdict else None,
             "votes": dict(Counter(ballot.vote for ballot in report.ballots)),
             "dropped": dict(Counter(finding.reason for finding in report.dropped)),
         },
@@ -64,9 +74,8 @@ def sarif(report: ReviewData) -> JsonObject:
 
 
 def rule_id(category: str) -> str:
-    """Return the rule of a category: lower-case words with hyphens, max 60 characters; `other` without words."""
-    words = re.findall(r"[a-z0-9]+", category.lower())
-    return "-".join(words)[:60].strip("-") or "other"
+    """Return the rule of a category: itself, `other` for one that is not fixed."""
+    return category if category in RULES else OTHER
 
 
 def uri(path: str) -> str:
@@ -78,20 +87,11 @@ def _encoded(text: str) -> str:
     return "".join(chr(b) if b in UNRESERVED else f"%{b:02X}" for b in text.encode("utf-8", "replace"))
 
 
-def _categories(findings: Sequence[Finding], suppressed: Sequence[DroppedFinding]) -> Iterator[str]:
-    """In reverse, so that the wording of the first finding names a rule."""
-    yield from (finding.category for finding in reversed(suppressed))
-    yield from (finding.category for finding in reversed(findings))
-
-
-def _rule(rule: str, category: str) -> JsonObject:
-    name = " ".join(visible(category).split()) or "other"
+def _rule(category: str, about: str) -> JsonObject:
     return {
-        "id": rule,
-        "shortDescription": {"text": f"Review finding: {_plain(name)}."},
-        "fullDescription": {
-            "text": f"Reviewers found a defect of the category “{_plain(name)}”. The category is in a reviewer's own words."
-        },
+        "id": category,
+        "shortDescription": {"text": f"Review finding: {category}."},
+        "fullDescription": {"text": f"Reviewers found a defect of the category {category}: {about}."},
         "help": {
             "text": "The quoted words were found in the reviewed text by a program; the claim about them is a model's."
             " Check it as the message describes before you act on it."
@@ -100,9 +100,10 @@ def _rule(rule: str, category: str) -> JsonObject:
     }
 
 
-def _result(finding: Finding, numbers: Mapping[str, int], hunks: Sequence[DiffHunk]) -> JsonObject:
+def _result(finding: Finding, hunks: Sequence[DiffHunk]) -> JsonObject:
     properties: JsonObject = {
         "id": finding.id,
+        "title": visible(finding.title),
         "severity": finding.severity,
         "status": finding.status,
         "side": finding.side,
@@ -111,15 +112,20 @@ def _result(finding: Finding, numbers: Mapping[str, int], hunks: Sequence[DiffHu
         "judgements": [judgement.model_dump() for judgement in finding.judgements],
         "check": finding.check.model_dump(),
     }
-    result = _located(finding, _message(finding), _lines(finding, hunks), numbers, properties)
+    result = _located(finding, _message(finding), _lines(finding, hunks), properties)
     if finding.status == "disputed":
         result |= {"kind": "review", "level": "none"}
+    if cause := finding.cause:
+        lines = _lines(cause, hunks)
+        result["relatedLocations"] = [
+            {"id": 1, **_location(cause.file, *lines), "message": {"text": "The changed line that causes it."}}
+        ]
     if fix := _fix(finding):
         result["fixes"] = [fix]
     return result
 
 
-def _suppressed(finding: DroppedFinding, numbers: Mapping[str, int]) -> JsonObject:
+def _suppressed(finding: DroppedFinding) -> JsonObject:
     in_source = finding.reason == "ignored"
     justification = finding.detail or ("An inline comment." if in_source else "It is in the baseline.")
     kind = "inSource" if in_source else "external"
@@ -129,7 +135,7 @@ def _suppressed(finding: DroppedFinding, numbers: Mapping[str, int]) -> JsonObje
         "by": finding.by.split(", "),
     }
     message = _plain(finding.claim) or "No claim."
-    result = _located(finding, message, (finding.line, finding.line), numbers, properties)
+    result = _located(finding, message, (finding.line, finding.line), properties)
     return result | {"suppressions": [{"kind": kind, "status": "accepted", "justification": _plain(justification)}]}
 
 
@@ -137,13 +143,12 @@ def _located(
     finding: Finding | DroppedFinding,
     message: str,
     lines: tuple[int, int],
-    numbers: Mapping[str, int],
     properties: JsonObject,
 ) -> JsonObject:
     rule = rule_id(finding.category)
     result: JsonObject = {
         "ruleId": rule,
-        "ruleIndex": numbers[rule],
+        "ruleIndex": list(RULES).index(rule),
         "kind": "fail",
         "level": LEVELS[finding.severity],
         "message": {"text": message},
@@ -167,6 +172,8 @@ def _suppressed_once(dropped: Iterable[DroppedFinding]) -> Iterator[DroppedFindi
 
 def _message(finding: Finding) -> str:
     parts = [finding.claim]
+    if finding.cause:
+        parts.append(f"It is caused by the changed line {place_of(finding.cause)}.")
     if finding.side == "old":
         parts.append(f"It is about removed lines, {_range(finding.first_line, finding.last_line)} of the old file.")
     if finding.consequence:
@@ -175,6 +182,8 @@ def _message(finding: Finding) -> str:
         parts.append(f"Recommendation: {finding.recommendation}")
     if finding.check.text:
         parts.append(f"How to check ({finding.check.kind}): {finding.check.text}")
+    if finding.check.expect:
+        parts.append(f"Expected: {finding.check.expect}")
     for judgement in finding.judgements:
         if judgement.verdict in OBJECTIONS:
             parts.append(f"{OBJECTIONS[judgement.verdict]} {judgement.agent}: {judgement.reason}")
@@ -190,7 +199,7 @@ def _plain(text: str) -> str:
     return re.sub(r"\](?=\()", "] ", visible(text)).strip()
 
 
-def _lines(finding: Finding, hunks: Sequence[DiffHunk]) -> tuple[int, int]:
+def _lines(finding: Finding | Cause, hunks: Sequence[DiffHunk]) -> tuple[int, int]:
     """Return the lines of the new file to show. Removed lines are not in it: their place is the first line of their hunk."""
     if finding.side == "new":
         return finding.first_line, finding.last_line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -13,8 +14,8 @@ from consilience.coordination.waiting import AGENT_TIMEOUT_SECONDS, TimeoutStrat
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError
-from consilience.domain.messages import FILE, NAMES, NO_OPTION, OptionName
-from consilience.domain.outcome import Estimate
+from consilience.domain.messages import CODE, FILE, NAMES, NO_OPTION, OptionName
+from consilience.domain.outcome import CallKind, Estimate
 from consilience.domain.topology import Topology
 from consilience.engine.protocol import Protocol
 from consilience.engine.sources import Document
@@ -41,6 +42,11 @@ PROMPT_TOKENS = 2_000
 """Room in a window for instructions, task and request."""
 READERS_TIMEOUT_SECONDS = 300.0
 """For all readers of `parallel_decomposition` together."""
+CLOSING_TOKENS = 2_048
+REQUEST_TOKENS = 2_000
+"""What a template says, at most, with the names of documents."""
+USUAL_REPLY_TOKENS = 512
+"""Of a review of little text: what was read, the vote, and a finding or two."""
 QUOTED_REPLIES = 4
 """Max size of the findings that one prompt quotes, in replies of full length."""
 
@@ -96,6 +102,7 @@ class ReviewSettings(Protocol):
             description="conditions that red and blue must meet, by name or module:function; default: by review type"
         ),
         NAMES,
+        CODE,
     ] = ()
     reviewers: Annotated[int, Field(ge=1, le=64, description="number of reviewers, unless they are red and blue")] = 4
     quorum_of_reviewers: Annotated[
@@ -140,6 +147,9 @@ class ReviewSettings(Protocol):
         NO_OPTION,
     ] = ()
     left_out: Annotated[tuple[str, ...], Field(description="what was not read of the target, and why"), NO_OPTION] = ()
+    unread_files: Annotated[
+        tuple[str, ...], Field(description="files of the target that should have been read and were not"), NO_OPTION
+    ] = ()
 
     def __init__(self, **settings: object) -> None:
         try:
@@ -252,6 +262,32 @@ class ReviewSettings(Protocol):
         """Max times that one agent is asked for a review of one part."""
         iterations = self.max_iterations if self.plan.is_iterative else 1
         return iterations * (1 + self.max_requeues if self.partial == "fail" else 1)
+
+    @property
+    def call_kinds(self) -> tuple[CallKind, ...]:
+        """First reviews of each part, later ones beside the review so far, judgements, and the closing call, which is shown no
+        document."""
+        reply, plan = self.max_reply_tokens, self.plan
+        kinds: list[CallKind] = []
+        for part, documents in enumerate(self.parts, 1):
+            readers = plan.readers_of(part, len(self.parts))
+            again = len(readers) * (self.readings_of_a_part - 1)
+            judged = [
+                sum(part in plan.parts_of(author, len(self.parts)) for author in of) for of in plan.judges.values()
+            ]
+            first = CallKind(
+                len(readers), reply, REQUEST_TOKENS, documents, usual_reply=(USUAL_REPLY_TOKENS, REPLY_SHARE)
+            )
+            kinds += [first, *([replace(first, calls=again, quoted=reply, usual_reply=None)] if again else [])]
+            quoted = [min(authors, QUOTED_REPLIES) * reply for authors in judged if authors]
+            kinds += [CallKind(1, reply, REQUEST_TOKENS, documents, quoted=tokens) for tokens in quoted]
+        closing = CallKind(1, self.closing_tokens, REQUEST_TOKENS, quoted=QUOTED_REPLIES * reply, closing=True)
+        return (*kinds, closing) if kinds else ()
+
+    @property
+    def closing_tokens(self) -> int:
+        """Max tokens of the lead's reply: two paragraphs, claims and groups of duplicates."""
+        return min(self.max_reply_tokens, CLOSING_TOKENS)
 
     def estimate(self) -> Estimate:
         return Estimate(min=self.readings, max=self.readings * self.readings_of_a_part + self.judgings + 1)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from consilience.engine.sources import Document
+from consilience.engine.sources import Document, same_form
 from consilience.protocols.review.baseline import Baseline, fingerprint
 from consilience.protocols.review.findings import (
+    CATEGORIES,
+    OTHER,
     SEVERITIES,
+    Cause,
     DroppedFinding,
     DroppedReason,
     Finding,
@@ -19,7 +22,7 @@ from consilience.protocols.review.findings import (
     ReviewReply,
     Verification,
 )
-from consilience.protocols.review.fixes import make_fix
+from consilience.protocols.review.fixes import make_fix, parse_patch
 from consilience.protocols.review.locating import Location, Locator, locator_of
 
 _IGNORE = re.compile(r"(?:#|//|/\*|\*|--|<!--|;|%|\{#)\s*consilience:\s*ignore\b[:\s]*(.*)", re.IGNORECASE)
@@ -57,7 +60,7 @@ def vet(
     """Locate, filter and merge the findings; ids are F1, F2, … in the order of place.
 
     Dropped are, in this order: false quotations, findings that an inline comment ignores, known ones, and, where the target is a
-    diff and `changed_lines_only`, those on unchanged lines. `submitted` may be in any order.
+    diff and `changed_lines_only`, those on unchanged lines that no changed line causes. `submitted` may be in any order.
     """
     vetting = _Vetting(locator_of(tuple(documents)), baseline, changed_lines_only)
     for handed_in in sorted(submitted, key=lambda reply: (reply.agent, reply.part, reply.iteration, reply.key)):
@@ -72,6 +75,19 @@ def misses(submitted: Submitted, documents: Sequence[Document]) -> tuple[Finding
     """Return the findings whose quotation is not in the documents that the call was shown."""
     locator = locator_of(tuple(documents))
     return tuple(f for f in submitted.reply.findings if isinstance(locator.locate(f, submitted.shown), str))
+
+
+def unfounded_causes(submitted: Submitted, documents: Sequence[Document]) -> tuple[FindingReply, ...]:
+    """Return the findings on unchanged lines that name as cause what is in no changed line that the call was shown."""
+    locator = locator_of(tuple(documents))
+    return tuple(
+        finding
+        for finding in submitted.reply.findings
+        if finding.cause.strip()
+        and not isinstance(location := locator.locate(finding, submitted.shown), str)
+        and not location.changed
+        and locator.cause(finding, submitted.shown) is None
+    )
 
 
 def judged(findings: Sequence[Finding], judgements: Mapping[str, Sequence[JudgedBy]]) -> tuple[Finding, ...]:
@@ -165,13 +181,13 @@ class _Vetting:
                     line=reply.line,
                     quotation=reply.quotation,
                     claim=reply.claim,
-                    category=reply.category,
+                    **_classified(reply),
                     detail=location,
                 )
             )
             return
         finding = self._finding(reply, location, source)
-        why = self._why_dropped(finding, location)
+        why = self._why_dropped(finding, location, reply)
         if why is None:
             self.kept.append(finding)
         else:
@@ -182,11 +198,12 @@ class _Vetting:
         if location.side == "new":
             known = self.locator.known_lines(location)
             fix = make_fix(known, location.first, location.last, location.words, reply.replacement)
+        cause = self.locator.cause(reply, source.shown)
         return Finding(
             id="",
             by=(source.agent,),
             severity=reply.severity,
-            category=" ".join(reply.category.split()) or "other",
+            **_classified(reply),
             file=location.file,
             first_line=location.first,
             last_line=location.last,
@@ -196,22 +213,25 @@ class _Vetting:
             quotation=location.words,
             claim=reply.claim,
             consequence=reply.consequence,
-            check=Verification(kind=reply.check.kind, text=reply.check.text),
+            check=Verification(**reply.check.model_dump()),
             recommendation=reply.recommendation,
             fix=fix,
             changed=location.changed,
-            fingerprint=fingerprint(location.file, location.words),
+            cause=_as_cause(cause) if cause is not None and _is_elsewhere(cause, location) else None,
+            fingerprint=fingerprint(location.file, self.locator.line_text(location)),
             refs=(source.key,),
         )
 
-    def _why_dropped(self, finding: Finding, location: Location) -> tuple[DroppedReason, str] | None:
+    def _why_dropped(
+        self, finding: Finding, location: Location, reply: FindingReply
+    ) -> tuple[DroppedReason, str] | None:
         ignored = self._ignored(finding, location) if finding.side == "new" else None
         if ignored:
             return "ignored", ignored
         if self.baseline.match(finding.file, finding.quotation, finding.fingerprint):
             return "baseline", ""
-        if self.changed_lines_only and not finding.changed:
-            return "unchanged lines", ""
+        if self.changed_lines_only and not finding.changed and finding.cause is None:
+            return "unchanged lines", f"no changed line has {reply.cause!r:.200}" if reply.cause.strip() else ""
         return None
 
     def _ignored(self, finding: Finding, location: Location) -> str | None:
@@ -228,6 +248,30 @@ class _Vetting:
         return None
 
 
+def _classified(reply: FindingReply) -> dict[str, str]:
+    """Return category and title. A category that is none of `CATEGORIES` is a title, if there is no other."""
+    words = " ".join(reply.category.split())
+    is_known = words.casefold() in CATEGORIES
+    title = " ".join(reply.title.split()) or ("" if is_known or words.casefold() == OTHER else words)
+    return {"category": words.casefold() if is_known else OTHER, "title": title}
+
+
+def _as_cause(location: Location) -> Cause:
+    return Cause(
+        file=location.file,
+        first_line=location.first,
+        last_line=location.last,
+        side=location.side,
+        quotation=location.words,
+    )
+
+
+def _is_elsewhere(cause: Location, location: Location) -> bool:
+    return (cause.file, cause.side) != (location.file, location.side) or not (
+        location.first <= cause.first <= location.last
+    )
+
+
 def _dropped_finding(finding: Finding, reason: DroppedReason, detail: str = "") -> DroppedFinding:
     return DroppedFinding(
         reason=reason,
@@ -238,6 +282,7 @@ def _dropped_finding(finding: Finding, reason: DroppedReason, detail: str = "") 
         quotation=finding.quotation,
         claim=finding.claim,
         category=finding.category,
+        title=finding.title,
         detail=detail,
         fingerprint=finding.fingerprint,
         also_quoted=finding.also_quoted,
@@ -249,31 +294,56 @@ def _dropped_finding(finding: Finding, reason: DroppedReason, detail: str = "") 
 
 
 def _merge_duplicates(findings: Sequence[Finding]) -> list[Finding]:
-    """Merge what different calls found with one category in quotations that begin on one line of a file.
+    """Merge findings with the same words and claim or the same fix, and what different calls found with one category in quotations
+    that begin on one line of a file.
 
-    Two findings of one call are two defects, so the findings on their line stay as they are. Everything less certain is left to
-    the lead: to merge two defects loses one, and nobody would miss it.
+    Two findings of one call with one category are two defects, so the findings on their line stay as they are. Everything less
+    certain is left to the lead: to merge two defects loses one, and nobody would miss it.
     """
-    alike: dict[tuple[str, ...], list[Finding]] = {}
-    for finding in findings:
-        key = (finding.file, finding.side, str(finding.first_line), finding.category.casefold())
-        alike.setdefault(key, []).append(finding)
-    return [
-        finding
-        for group in alike.values()
-        for finding in (group if len({f.refs for f in group}) < len(group) else [_combined(group)])
-    ]
+    merged_findings = _joined(findings, _words, same_defect=True)
+    merged_findings = _joined(merged_findings, _fixed, same_defect=True)
+    return _joined(merged_findings, _subject, same_defect=False)
 
 
-def _same_category(first: Finding, other: Finding) -> bool:
-    return first.category.casefold() == other.category.casefold()
+def _joined(
+    findings: Sequence[Finding], key: Callable[[Finding], Hashable | None], *, same_defect: bool
+) -> list[Finding]:
+    """Merge the findings with the same key; without `same_defect` only those of calls of which no other has the key too."""
+    alike: dict[Hashable, list[Finding]] = {}
+    for n, finding in enumerate(findings):
+        alike.setdefault(n if (shared := key(finding)) is None else shared, []).append(finding)
+    joined: list[Finding] = []
+    for group in alike.values():
+        refs = [ref for finding in group for ref in finding.refs]
+        is_one = same_defect or len(set(refs)) == len(refs)
+        ordered = sorted(group, key=lambda f: (_severity(f), *_place(f)))
+        joined += [_combined(ordered, same_defect=same_defect)] if is_one else group
+    return joined
+
+
+def _words(finding: Finding) -> Hashable:
+    return finding.file, finding.side, same_form(finding.quotation), same_form(finding.claim)
+
+
+def _fixed(finding: Finding) -> Hashable | None:
+    """Return what the fix does to which lines; None without one."""
+    return (finding.file, parse_patch(finding.fix).edits) if finding.fix else None
+
+
+def _subject(finding: Finding) -> Hashable:
+    """Return where it begins and what it is about; without a category of its own, in its author's words."""
+    return (finding.file, finding.side, finding.first_line, *_topic(finding))
+
+
+def _topic(finding: Finding) -> tuple[str, str]:
+    return finding.category, finding.title.casefold() if finding.category == OTHER else ""
 
 
 def _combined(findings: Sequence[Finding], *, same_defect: bool = False) -> Finding:
     """Return one finding for several: the worst or, with `same_defect`, the first, made as severe as the worst; with the authors,
     claims, judgements and calls of all.
 
-    It counts as found apart if two agents without an author in common have the same category, or with `same_defect`.
+    It counts as found apart if two of them without an author in common have the same category, or with `same_defect`.
     """
     first, *rest = findings if same_defect else sorted(findings, key=lambda f: (_severity(f), *_place(f)))
     if not rest:
@@ -285,7 +355,7 @@ def _combined(findings: Sequence[Finding], *, same_defect: bool = False) -> Find
             if judgement.agent not in by_agent or judgement.verdict == "refute":
                 by_agent[judgement.agent] = judgement
     is_found_apart = any(finding.found_apart for finding in findings) or any(
-        set(first_finding.by).isdisjoint(other.by) and (same_defect or _same_category(first_finding, other))
+        set(first_finding.by).isdisjoint(other.by) and (same_defect or _topic(first_finding) == _topic(other))
         for n, first_finding in enumerate(findings)
         for other in findings[n + 1 :]
     )
@@ -293,7 +363,9 @@ def _combined(findings: Sequence[Finding], *, same_defect: bool = False) -> Find
         update={
             "by": authors,
             "severity": min((finding.severity for finding in findings), key=SEVERITIES.index),
+            "title": first.title or next((finding.title for finding in rest if finding.title), ""),
             "changed": any(finding.changed for finding in findings),
+            "cause": first.cause or next((finding.cause for finding in rest if finding.cause), None),
             "fix": first.fix or next((finding.fix for finding in rest if _lines(finding) == _lines(first)), ""),
             "also_quoted": tuple(
                 dict.fromkeys(
