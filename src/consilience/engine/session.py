@@ -295,8 +295,8 @@ class Session:
         return branch.budget.split(demands, retries=retries, pending=pending_need)
 
     def start(self, work: Work[T]) -> Pending[T]:
-        """Fund and open a branch now; await the result here or in another branch. What it leaves unspent returns only when the branch
-        that started it awaits it."""
+        """Fund and open a branch now; await the result here or in another branch. What it leaves unspent returns only when the
+        branch that started it awaits it."""
         branch = current_branch.get()
         place = branch.next_place()
         (budget,) = self._split(branch, [work], retries=self._state.repairs)
