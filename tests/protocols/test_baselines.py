@@ -141,7 +141,9 @@ async def test_solo_reviews_criticise_and_rewrite_the_answer() -> None:
 
 
 async def test_solo_review_without_issues_ends_the_reviews() -> None:
-    report, model = await solo(Solo(reviews=3), reviewer(([" ", "None."], "unused")))
+    report, model = await solo(
+        Solo(reviews=3), reviewer(([" ", "None.", "No errors found in the answer.", "Nothing to add"], "unused"))
+    )
     assert [r.key for r in model.requests] == ["answer/S1", "review-1/critique/S1"]
     assert (report.answer, [r.outcome for r in report.reviews]) == ("Run it.", ["nothing_found"])
     assert report.warnings == ()

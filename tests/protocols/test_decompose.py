@@ -144,7 +144,7 @@ async def test_claims_name_results_and_an_answer_is_extracted() -> None:
     report, _, _ = await go(Decompose(children=2, answer_pattern="yes|says"), model)
     assert [claim.ids for claim in report.claims] == [("execute/L2N2",)]
     assert report.metrics["dropped_labels"] == 1
-    assert "left out: 1 reference to texts that the agent was not shown" in report.warnings
+    assert "left out: 1 reference to texts that the agent was not shown: “part Z”" in report.warnings
     assert report.position == "says"
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 from pydantic import BaseModel, Field
 
-from consilience.domain.messages import ClaimReplies, ClaimReply, FreeText, Label, Message, is_empty_remark
+from consilience.domain.messages import ClaimReplies, ClaimReply, FreeText, Label, Message, is_no_finding
 from consilience.domain.positions import Ballot, BallotReply, Spellings, changes, last_of, pool, shortfall
 from consilience.domain.report import Against, Claim, ConfidenceScore, Dissent, Objection, StrangeLoop
 from consilience.engine.prompt import Quote
@@ -18,7 +18,6 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols._common.answers import extract, extract_declared
-from consilience.protocols._common.presenting import plural
 
 MAX_AGAINST, MAX_CONDITIONS = 3, 5
 """Entries of one reply that a report keeps: positions decided against; conditions and unknowns each."""
@@ -67,7 +66,7 @@ def conclusion_fields(session: Session, answer: Reply[Conclusion] | None) -> Con
     if answer is None:
         return ConclusionFields(claims=(), against=(), would_change=(), unknown=())
     reply = answer.value
-    against = [entry for entry in reply.against if not is_empty_remark(entry.text)][:MAX_AGAINST]
+    against = [entry for entry in reply.against if not is_no_finding(entry.text)][:MAX_AGAINST]
     return ConclusionFields(
         claims=claims_of(session, answer),
         against=tuple(Against(text=entry.text.strip(), ids=session.named(answer, entry.ids)) for entry in against),
@@ -78,7 +77,7 @@ def conclusion_fields(session: Session, answer: Reply[Conclusion] | None) -> Con
 
 def _conditions(entries: Iterable[str]) -> tuple[str, ...]:
     """Drop bare labels and ids: small models copy into these lists what they were shown."""
-    conditions = [entry.strip() for entry in entries if not is_empty_remark(entry)]
+    conditions = [entry.strip() for entry in entries if not is_no_finding(entry)]
     return tuple([entry for entry in conditions if not _BARE_LABEL.fullmatch(entry)][:MAX_CONDITIONS])
 
 
@@ -270,11 +269,6 @@ def ballot_fields(result: BallotResult) -> dict[str, Any]:
         "pool": dict(result.pool),
         "position": result.position,
     }
-
-
-def warn_dropped_labels(session: Session) -> None:
-    if session.dropped:
-        session.warn(f"left out: {plural(session.dropped, 'reference')} to texts that the agent was not shown")
 
 
 def warn_failed_review(session: Session, run: TreeRun) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, Field
 
 from consilience.domain.detail import capped
-from consilience.domain.messages import ClaimReply, FreeText, is_empty_remark
+from consilience.domain.messages import ClaimReply, FreeText, is_no_finding
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.positions import LEVELS, ConfidenceLevel
 from consilience.domain.report import ConfidenceScore
@@ -77,7 +77,7 @@ class CritiqueReply(BaseModel):
     @property
     def stated(self) -> list[str]:
         """The issues that say something, up to the cap."""
-        return [issue.strip() for issue in self.issues if not is_empty_remark(issue)][: self.max_issues]
+        return [issue.strip() for issue in self.issues if not is_no_finding(issue)][: self.max_issues]
 
 
 @lru_cache
@@ -127,8 +127,9 @@ class Solo(BaselineProtocol):
     name: ClassVar[str] = "solo"
     summary: ClassVar[str] = "one model alone: one call, or one call and reviews of its own answer"
     # 1 took a default for a declared confidence; 2 did not name failed calls, and stated a confidence of a cut answer;
-    # 3 took the first match of the answer pattern; 4 counted sentences in every prompt
-    version: ClassVar[int] = 5
+    # 3 took the first match of the answer pattern; 4 counted sentences in every prompt;
+    # 5 let a rewrite of a few words replace a draft, and took "none found" for an issue
+    version: ClassVar[int] = 6
     report: ClassVar[type[SoloReport]] = SoloReport
     phase_names: ClassVar[tuple[str, ...]] = ("answer", "critique", "rewrite")
     closing: ClassVar[bool] = True

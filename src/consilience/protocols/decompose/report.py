@@ -23,7 +23,6 @@ from consilience.protocols._common.conclusion import (
     answer_fields,
     first_results,
     stated_position,
-    warn_dropped_labels,
     warn_failed_review,
 )
 from consilience.protocols._common.presenting import TreeReport, key_figures, plural, position_blocks
@@ -202,4 +201,3 @@ def _warn(session: Session, run: TreeRun, works: Sequence[AgentWork]) -> None:
     textless = [work.agent for work in works[1:] if work.text is None and any(child.text for child in work.below)]
     if textless:
         session.warn(f"{', '.join(textless)} did not combine the results below; the parent did not read them")
-    warn_dropped_labels(session)
