@@ -168,6 +168,46 @@ async def test_solo_review_that_fails_keeps_the_last_complete_answer() -> None:
     assert any("cut at the token limit" in warning for warning in report.warnings)
 
 
+DRAFT = " ".join(f"Reason {n}: the night ferry carries nurses and bakers home." for n in range(12))
+RESTATED = "The question is whether the ferry should run at night."
+
+
+async def test_solo_rewrite_that_loses_the_text_keeps_the_draft_and_prints_both() -> None:
+    reply = reviewer((["No cost."], version(RESTATED, (1, "yielded", "shortened"))), answer=DRAFT)
+    report, model = await solo(Solo(reviews=2), reply)
+    assert report.answer == DRAFT
+    (review,) = report.reviews
+    assert (review.outcome, review.after, review.discarded) == ("rewrite_lost_text", None, RESTATED)
+    assert any("kept less than a third of the answer" in warning for warning in report.warnings)
+    assert RESTATED in markdown(report)
+    assert len(model.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("task", "pattern", "kept"),
+    [
+        (f"{TASK} Answer in one sentence.", "", False),
+        (f"{TASK} Answer in at most 20 words.", "", False),
+        (f"{TASK} Be brief.", "", False),
+        (TASK, "yes|no", False),
+        (f"{TASK} One ferry has 200 seats.", "", True),
+    ],
+)
+async def test_solo_rewrite_of_a_task_that_sets_a_length_may_be_short(task: str, pattern: str, kept: bool) -> None:
+    model = ScriptedModel(reviewer((["Too long."], version(RESTATED)), answer=DRAFT))
+    report = await runner.start(
+        task, Solo(reviews=1, answer_pattern=pattern), models=model, store=SqliteStore(":memory:")
+    )
+    assert report.answer == (DRAFT if kept else RESTATED)
+
+
+async def test_solo_rewrite_of_less_than_half_prints_the_version_before() -> None:
+    half = DRAFT[: int(len(DRAFT) * 0.45)]
+    report, _ = await solo(Solo(reviews=1), reviewer((["Too long."], version(half)), answer=DRAFT))
+    assert report.answer == half
+    assert DRAFT in markdown(report)
+
+
 async def test_solo_rewrite_with_unchanged_text_leaves_issues_unanswered() -> None:
     same = version("Run  it.", (1, "yielded", "a cost is named now"), (2, "refuted", "it is nightly"))
     report, _ = await solo(Solo(reviews=1), reviewer((["No cost is named.", "Why nightly?"], same)))

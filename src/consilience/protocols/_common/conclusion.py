@@ -18,6 +18,7 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols._common.answers import extract, extract_declared
+from consilience.protocols._common.revisions import loses_draft
 
 MAX_AGAINST, MAX_CONDITIONS = 3, 5
 """Entries of one reply that a report keeps: positions decided against; conditions and unknowns each."""
@@ -160,16 +161,20 @@ class TreeRun:
     """Replies to the root's self-reviews."""
     failures: list[Failure] = field(default_factory=list)
 
-    def add_review(self, reply: TextReply | Failure, *, domain: bool) -> None:
-        """Record a self-review of the answer. After a failed review the answer stands."""
+    def add_review(self, reply: TextReply | Failure, *, task: str, domain: bool) -> bool:
+        """Record a self-review of the answer, and return whether it took the answer's place. After a failed review, or one that
+        loses the text, the answer stands. Instructions of the `domain` may ask for a short text."""
         assert self.closing is not None
-        after = None if isinstance(reply, Failure) else reply.text
-        self.loops.append(StrangeLoop(index=len(self.loops) + 1, before=self.closing.text, after=after, domain=domain))
+        before, text = self.closing.text, None if isinstance(reply, Failure) else reply.text
+        lost = text is not None and not domain and loses_draft(task, before, text)
+        versions = {"before": before, "after": None if lost else text, "discarded": text if lost else None}
+        self.loops.append(StrangeLoop(index=len(self.loops) + 1, domain=domain, **versions))
         if isinstance(reply, Failure):
             self.failures.append(reply)
-        else:
+        elif not lost:
             self.closing = reply
             self.reviews.append(reply)
+        return text is not None and not lost
 
 
 @dataclass(frozen=True)
@@ -273,7 +278,8 @@ def ballot_fields(result: BallotResult) -> dict[str, Any]:
 
 def warn_failed_review(session: Session, run: TreeRun) -> None:
     if run.loops and run.loops[-1].after is None:
-        session.warn("the last review of the answer got no reply; the answer is the one before it")
+        problem = "kept less than a third of it" if run.loops[-1].discarded else "got no reply"
+        session.warn(f"the last review of the answer {problem}; the answer is the one before it")
 
 
 def sibling_similarity(families: Iterable[Hashable], replies: Iterable[TextReply | None]) -> float | None:

@@ -24,6 +24,7 @@ from consilience.protocols._common.conclusion import (
     conclusion_fields,
     stated_position,
 )
+from consilience.protocols._common.revisions import loses_draft
 from consilience.protocols.baselines.report import (
     ReviewedIssue,
     ReviewOutcome,
@@ -197,6 +198,7 @@ class Solo(BaselineProtocol):
         issues: tuple[ReviewedIssue, ...] = ()
         critique = await self._critique(session, answer, n)
         outcome: ReviewOutcome = "critique_failed"
+        discarded: str | None = None
         if isinstance(critique, Failure):
             run.failures.append(critique)
         elif not (stated_issues := critique.value.stated):
@@ -211,13 +213,20 @@ class Solo(BaselineProtocol):
                 outcome = "rewrite_failed"
             elif rewrite.cut and not answer.cut:
                 outcome = "rewrite_cut"
+            elif self._loses_draft(session, answer, rewrite):
+                outcome, discarded = "rewrite_lost_text", rewrite.text
             else:
                 run.answer = rewrite
         after = run.answer.text if run.answer is not None and outcome == "rewritten" else None
-        run.reviews.append(SelfReview(index=n, outcome=outcome, issues=issues, before=answer.text, after=after))
+        versions = {"before": answer.text, "after": after, "discarded": discarded}
+        run.reviews.append(SelfReview(index=n, outcome=outcome, issues=issues, **versions))
         if problem := _PROBLEMS.get(outcome):
             session.warn(f"review {n}: {problem}; the answer is the version before it, and no further review was made")
         return outcome == "rewritten"
+
+    def _loses_draft(self, session: Session, answer: Reply[Any], rewrite: Reply[Any]) -> bool:
+        """Return whether a new version loses the text. An extracted answer may be short, and a cut answer be cut down."""
+        return not (self.answer_pattern or answer.cut) and loses_draft(session.task, answer.text, rewrite.text)
 
     async def _critique(self, session: Session, answer: Reply[Any], n: int) -> Reply[CritiqueReply] | Failure:
         async with session.phase("critique", n):
@@ -277,6 +286,7 @@ _PROBLEMS = {
     "critique_failed": "there is no critique",
     "rewrite_failed": "there is no new version",
     "rewrite_cut": "the new version was cut at the token limit",
+    "rewrite_lost_text": "the new version kept less than a third of the answer",
 }
 """Outcomes of a review after which the answer is the version before it."""
 

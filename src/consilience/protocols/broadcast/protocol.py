@@ -148,8 +148,7 @@ class Broadcast(BroadcastSettings):
                 key=f"strange_loop-{n}/{ROOT}",
                 returns=RootSynthesis,
             )
-        run.add_review(reply, domain=bool(domain))
-        if isinstance(reply, Reply):
+        if run.add_review(reply, task=family.session.task, domain=bool(domain)) and isinstance(reply, Reply):
             run.declared = _publish_conclusion(family.session, reply) or run.declared
 
     async def _self_reflect(self, family: Family, run: BroadcastRun) -> None:

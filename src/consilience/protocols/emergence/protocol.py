@@ -211,7 +211,7 @@ class Emergence(TreeProtocol):
                 reply = await session.ask(ROOT, prompt, key=f"finalize/{n}", returns=RootRevision, closing=n == reviews)
                 if isinstance(reply, Reply):
                     run.book.met += last_round.rulings(reply)
-            run.add_review(reply, domain=bool(domain))
+            run.add_review(reply, task=session.task, domain=bool(domain))
 
     async def _conclude(self, session: Session, run: EmergenceRun, stop: StopReason) -> EmergenceReport:
         """The pool of ballots decides if it may and positions stayed split."""

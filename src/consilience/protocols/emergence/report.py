@@ -342,7 +342,9 @@ async def conclude(
     laterals = sum(turn.lateral_response is not None for _, turn in turns)
     revised = Counter(agent for agent, turn in turns if turn.revised)
     rate = revised.total() / laterals if laterals else None
-    failed_reviews = [f"no reply in self-review {loop.index}" for loop in run.loops if loop.after is None]
+    failed_reviews = [
+        f"no reply in self-review {loop.index}" for loop in run.loops if loop.after is None and not loop.discarded
+    ]
     is_unread = not laterals and any("/lateral/" in failure.key for failure in run.failures)
     unread = ("no agent read the texts of its siblings",) if is_unread else ()
     reasons = (*unread, *run.silences, *failed_reviews, *positions.unmet)
