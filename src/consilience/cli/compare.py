@@ -309,8 +309,8 @@ def _rows(request: CompareRequest, config: Config) -> list[CompareRow]:
         target, equals, value = assignment.partition("=")
         label, dot, name = target.strip().rpartition(".")
         name = name.replace("-", "_")
-        labels = [label] if dot else [label for label, cls in protocols.items() if name in cls.model_fields]
-        if not equals or not labels or not set(labels) <= protocols.keys():
+        labels = [label] if dot else [label for label, cls in protocols.items() if name in cls.own_settings()]
+        if not equals or not labels or not set(labels) <= protocols.keys() or _is_internal(protocols[labels[0]], name):
             raise SettingsError(
                 f"no row has the setting {assignment!r}",
                 where="--set",
@@ -323,6 +323,10 @@ def _rows(request: CompareRequest, config: Config) -> list[CompareRow]:
         reviewed_row(label, protocol) if label in reviewed else CompareRow(label, protocol)
         for label, protocol in rows.items()
     ]
+
+
+def _is_internal(cls: type[Protocol], name: str) -> bool:
+    return name in cls.model_fields and name not in cls.own_settings()
 
 
 def _settings_of(cls: type[Protocol], settings: Mapping[str, object]) -> Protocol:
