@@ -483,3 +483,17 @@ async def test_reply_on_which_a_pattern_takes_for_ever_is_an_answer_without_a_ma
 def test_pattern_whose_counts_multiply_is_refused() -> None:
     with pytest.raises(SettingsError, match="counts multiply to more than 100,000"):
         Vote(answer_pattern="((a{1000}){1000}){1000}")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "form"),
+    [
+        ("number", "in the form: Answer: NUMBER"),
+        ("choice:3", "in the form: Answer: A or B or C"),
+        ("yes/no", "of the form: Answer: yes or no."),
+    ],
+)
+async def test_named_pattern_is_shown_to_agents_as_a_form(pattern: str, form: str) -> None:
+    report, model = await vote(Vote(votes=1, answer_pattern=pattern), {"V1": "Answer: none"})
+    assert form in model.requests[0].text
+    assert report.settings["answer_pattern"] == pattern
