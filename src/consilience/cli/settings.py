@@ -36,7 +36,7 @@ import typer
 from consilience.cli.options import REPEATED, names_option
 from consilience.domain.errors import SettingsError
 from consilience.domain.messages import CODE, FILE, NAMES, NO_OPTION, OptionName
-from consilience.domain.paths import check_home, home_dir, read_bounded_text
+from consilience.domain.paths import check_home, read_bounded_text, user_config_dir
 from consilience.domain.validation import similar_names
 from consilience.engine.protocol import Protocol, installed_protocols
 from consilience.models.endpoints import (
@@ -75,14 +75,6 @@ class Config:
 def config_files() -> tuple[Path, Path]:
     """Return the paths of the directory's file and the user's, by precedence; they may not exist."""
     return Path(FILE_NAME), user_config_dir() / FILE_NAME
-
-
-def user_config_dir() -> Path:
-    if home := home_dir():
-        return home
-    import platformdirs
-
-    return Path(platformdirs.user_config_dir("consilience", appauthor=False))
 
 
 def load_config(*, tell: bool = True, env_file: Path | None = None, named: Sequence[str] = ()) -> Config:
