@@ -331,7 +331,7 @@ async def test_every_challenge_has_a_fate_and_unanswered_ones_are_printed_comple
         replies = [
             m
             for m in report.messages
-            if m.reply_to == objection.id and m.agent != objection.agent and not m.by_moderator
+            if m.reply_to == objection.id and m.agent == objection.to
         ]
         assert (objection.fate == "unanswered") == (not replies)
     text = report.markdown()

@@ -17,7 +17,7 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.debate.scoring import STABLE_AFTER
 from consilience.testing import AnyModel, ScriptedModel
-from kit.debating import Debaters, labels, moves_of, number_of, properties
+from kit.debating import FALSIFIER, Debaters, labels, moves_of, number_of, properties
 
 Answer = dict[str, object]
 TASK = "Should we move the orders to queues?"
@@ -905,3 +905,65 @@ def test_crux_with_a_failed_private_answer_keeps_what_its_agents_declared() -> N
     assert set(after.crux.flips) == {"D1", "D2"}
     assert after.crux.validated == before.crux.validated is True
     assert failing.regime == plain.regime
+
+
+def test_undecided_agent_turns_the_answer_only_in_the_direction_that_it_declared() -> None:
+    def undecided(request: ModelRequest) -> Answer:
+        if request.agent == "D2":
+            return {}
+        return {"side": "UNCERTAIN", "gives_up_if": "YES"}
+
+    positions = {"final": lambda request: {"p1": "YES" if request.agent != "D2" else "NO"}}
+    script = Debaters({"commit": undecided, "flip": undecided, **positions, "closing": lambda request: {"p1": "YES"}})
+    text = debate(Debate(debaters=3, as_is=True, test_cruxes=0), script).markdown()
+    assert "Becomes no if" in text
+    assert "comes out yes: by their own word" in text
+    assert "comes out no: by their own word" not in text
+
+
+def test_ballot_and_grade_without_words_count() -> None:
+    silent = {"claim": "", "reason": ""}
+    script = Debaters(
+        {
+            "opening": lambda request: silent,
+            "final": lambda request: silent,
+            "grade": lambda request: {"grade": "ACCURATE", "text": ""},
+        }
+    )
+    report = debate(Debate(debaters=2, as_is=True), script)
+    assert [ballot.step for ballot in report.ballots] == [0, 0, 1, 1]
+    assert {steelman.grade for steelman in report.threads[0].steelmen} == {"ACCURATE"}
+    assert report.ledger.actual.requests == report.ledger.actual.calls
+
+
+def test_update_of_a_position_takes_what_would_turn_the_new_side() -> None:
+    def turn(request: ModelRequest) -> Answer:
+        if "UPDATE_POSITION" not in moves_of(request) or request.agent != "D1":
+            return evident(request)
+        return {"move": "UPDATE_POSITION", "new_side": "NO", **FALSIFIER}
+
+    script = Debaters(
+        {
+            "turn": turn,
+            "commit": lambda request: {"gives_up_if": "NO"} if request.agent == "D1" else {},
+            "flip": lambda request: {"side": "?"},
+        }
+    )
+    report = debate(Debate(debaters=2, as_is=True, test_cruxes=0), script)
+    commitment = next(c for c in report.threads[0].commitments if c.agent == "D1")
+    assert (commitment.side, commitment.would_flip, commitment.gives_up_if) == ("NO", False, "NO")
+
+
+def test_short_task_is_debated_as_it_stands() -> None:
+    report = debate(Debate(debaters=2, as_is=True), task="Ban cars?")
+    assert report.framing is not None
+    assert report.framing.propositions == ("Ban cars?",)
+
+
+def test_json_of_a_debate_tells_why_it_ended() -> None:
+    whole = debate(Debate(debaters=2, as_is=True)).debate_json()
+    cut = debate(Debate(debaters=2, as_is=True, max_messages=16)).debate_json()
+    assert isinstance(whole, dict)
+    assert isinstance(cut, dict)
+    assert (whole["stopReason"], whole["endedBy"], whole["confidence"]) == ("settled", "settled", None)
+    assert (cut["stopReason"], cut["endedBy"], cut["confidence"]) == ("exhausted_steps", "max_messages", "LOW")

@@ -260,7 +260,7 @@ def _declared(state: DebateState, n: int, decided: str) -> Iterator[tuple[str, R
 
 def _would_flip_against(crux: Crux, agent: str, answer: Side) -> bool:
     flip = crux.flips.get(agent)
-    return flip is not None and flip.would_flip and flip.side != answer
+    return flip is not None and flip.flips_on(answer)
 
 
 def _test_refs(report: DebateData) -> Refs:

@@ -270,7 +270,8 @@ class Debater:
 
     def _message(self, intent: Intent, reply: Reply[Any], move: Move, target: DebateMessage | None) -> DebateMessage:
         floor, value = self.floor, reply.value
-        text = _clip(value.text.strip(), MAX_CHARS[floor.session.detail])
+        words = value.text.strip() or (value.grade.lower() if isinstance(value, GradeTurn) else "")
+        text = _clip(words, MAX_CHARS[floor.session.detail])
         quotations = tuple(floor.session.quotations(text, reply))
         commitment = intent.thread.commitments.get(self.agent)
         turn = value if isinstance(value, TurnReply) else None

@@ -120,6 +120,7 @@ def declared_flips(thread: Thread) -> dict[str, Flip]:
             agent=agent,
             side=c.side,
             would_flip=c.would_flip,
+            gives_up_if=c.gives_up_if,
             confidence=c.flip_confidence,
             why=c.why,
             message=c.message,
