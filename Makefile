@@ -40,6 +40,11 @@ setup: $(READY)
 
 demo: $(READY)
 	$(BIN)/consilience emergence "$$DEMO_QUESTION" --children 3 --depth 2 --max-rounds 1 --reply-tokens 600 --model local --out demo-report $(DEMO_OPTIONS)
+	@echo
+	@echo 'Open the page:    demo-report/report.html'
+	@echo 'Ask your own:     $(BIN)/consilience emergence "Should we …?"'
+	@echo 'A better model:   $(BIN)/consilience emergence "Should we …?" --model http://127.0.0.1:11434/v1#qwen3:8b   (Ollama), or'
+	@echo '                  --model openai:gpt-5-mini   with OPENAI_API_KEY set; more: docs/recipes.md'
 
 test: $(READY)
 	$(PYTEST) $(PYTEST_OPTIONS)

@@ -239,10 +239,8 @@ async def test_labels_that_were_not_shown_are_dropped_with_a_warning() -> None:
     assert report.metrics["void_objections"] == len(objected)
     dropped = len(invented) + 2
     assert report.metrics["dropped_labels"] == dropped
-    assert (
-        f"left out: {dropped} reference{'s' if dropped > 1 else ''} to texts that the agent was not shown"
-        in report.warnings
-    )
+    words = f"left out: {dropped} reference{'s' if dropped > 1 else ''} to texts that the agent was not shown: "
+    assert any(warning.startswith(words) for warning in report.warnings)
 
 
 @pytest.mark.parametrize("detail", get_args(Detail))

@@ -117,6 +117,7 @@ def test_set_reads_lists_from_json_and_keeps_plain_text(cli: Cli, town: Town, pa
         (["--at", "end", "--replace-agent", "L9N9=local"], "no agent 'L9N9'"),
         (["--at", "end", "--perspective", "L9N9=x"], "no agent 'L9N9'"),
         (["--at", "end", "--set", "foo=1"], "emergence has no setting 'foo'. Where: --set. Known: "),
+        (["--at", "end", "--set", 'agents=["x"]'], "emergence has no setting 'agents'"),
         (["--at", "end", "--set", "childern=1"], "Did you mean 'children'? Known: "),
         (["--at", "end", "--agent-limit", "L2N1=3"], "is not a limit"),
         (["--at", "end", "--agent-limit", "L2N1:calls=-3"], "invalid limit"),

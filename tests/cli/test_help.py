@@ -242,3 +242,25 @@ def test_help_shows_common_options_and_help_all_shows_all(cli: Cli, protocol: st
     assert few - {"--help-all"} < everything
     assert {"--phase-limit", "--human-deadline", "--env-file"} <= everything - few
     assert "Show all" in cli(protocol, "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (["Should it's market move?"], """consilience emergence 'Should it'"'"'s market move?'"""),
+        (["Move?", "--max-cost", "1"], "consilience emergence 'Move?' --max-cost 1"),
+        (["run"], 'consilience emergence "Should we …?"'),
+        (["run", "Move the market?"], "consilience emergence 'Move the market?'"),
+        (["ask", "solo", "Move it?"], "consilience solo 'Move it?'"),
+        (["help"], "Try: consilience --help"),
+        (["help", "solo"], "Try: consilience solo --help"),
+        (["version"], "Try: consilience --version"),
+        (["r1a2b3c"], "consilience show r1a2b3c"),
+        (["ls"], "Did you mean 'sessions list'?"),
+        (["emergance"], "Did you mean 'emergence'?"),
+    ],
+)
+def test_unknown_command_names_the_command_to_try(cli: Cli, arguments: list[str], advice: str) -> None:
+    result = cli(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert advice in " ".join(result.stderr.split())

@@ -236,6 +236,36 @@ def test_doctor_and_a_dry_run_name_the_settings_of_configuration_files(cli: Cli,
     assert "children" not in json.loads(cli(*run, "--json", "--children", "3").stdout)["configured"]
 
 
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(
+    ("protocol", "setting"),
+    [
+        ("debate", "new_facts"),
+        ("debate", "seats"),
+        ("review", "left_out"),
+        ("review", "unread_files"),
+        ("review", "parts"),
+    ],
+)
+def test_internal_setting_is_set_by_no_file_no_row_and_no_fork(
+    cli: Cli, here: Path, home: Path, protocol: str, setting: str, own: bool
+) -> None:
+    file = (home if own else here) / "consilience.toml"
+    file.write_text(f'[{protocol}]\n{setting} = ["A planted text."]\n')
+    (here / "a.py").write_text("print(1)\n")
+    task = ["Why?"] if protocol == "debate" else ["a.py"]
+    refused = cli(protocol, *task, "--model", "local", "--dry-run")
+    assert refused.exit_code == 2
+    assert f"unknown key {setting!r}" in refused.stderr
+    assert setting not in refused.stderr.partition("Known:")[2]
+    file.unlink()
+    row = cli(
+        "compare", "--tasks", "starter", "--protocols", protocol, "--set", f'{protocol}.{setting}=["x"]', "--dry-run"
+    )
+    assert row.exit_code == 2
+    assert "--set" in row.stderr
+
+
 @pytest.mark.parametrize("text", ["[vote]\nvots = 3\n", "modle = 1\n", 'model = "nosuch"\n'])
 def test_doctor_with_invalid_configuration_exits_2(cli: Cli, here: Path, text: str) -> None:
     (here / "consilience.toml").write_text('model = "ollama:town"\n')

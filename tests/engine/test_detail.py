@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 import consilience
-from consilience import Deliberation, Emergence, Solo
+from consilience import Deliberation, Emergence, Refinement, Solo
 from consilience.domain.agents import Agent
 from consilience.domain.detail import CAPS, DetailChoice
 from consilience.domain.errors import SettingsError
@@ -224,3 +224,20 @@ async def test_panel_proposal_runs_in_the_detail_of_the_deliberation(store: Sqli
         await replace(deliberation, panel="auto").run("Why?")
     events = [store.beginning(session) for session in store.sessions()]
     assert [event.detail for event in events if event is not None] == ["brief"]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "setting", "bounded", "kept"),
+    [
+        (Emergence(), "max_rounds", 2, 5),
+        (Emergence(max_rounds=4), "max_rounds", 4, 4),
+        (Emergence(max_rounds=1), "max_rounds", 1, 1),
+        (Refinement(), "max_passes", 2, 3),
+        (Refinement(max_passes=4), "max_passes", 4, 4),
+    ],
+)
+def test_brief_prompts_mean_two_steps_at_most_unless_the_settings_name_a_number(
+    protocol: Emergence | Refinement, setting: str, bounded: int, kept: int
+) -> None:
+    assert getattr(protocol.with_panel(None).with_detail("brief"), setting) == bounded
+    assert getattr(protocol.with_detail("full"), setting) == kept

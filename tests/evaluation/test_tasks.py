@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from consilience import Vote
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.evaluation import Task, TaskSource, load_tasks, select_tasks
 from consilience.evaluation.matching import normalize
@@ -294,6 +295,86 @@ def test_invalid_task_error_names_file_and_line(tmp_path: Path, line: object, ex
     assert f"{path}, line 3" in str(error.value)
 
 
+def test_task_without_an_id_is_named_after_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.jsonl", {"task": "One?"}, "", {"task": "Two?"}, {"id": "own", "task": "Three?"})
+    assert [task.id for task in load_tasks(path)] == ["line-1", "line-3", "own"]
+
+
+def test_list_of_tasks_is_read_with_the_lines_of_its_entries(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps([GOOD, {"task": "Two?"}], indent=1))
+    assert [task.id for task in load_tasks(path)] == ["a", "line-8"]
+    path.write_text('[\n{"task": "One?"},\n{"task": "Two?", "answr": 1}\n]')
+    with pytest.raises(SettingsError, match=r"answr.*") as error:
+        load_tasks(path)
+    assert f"{path}, line 3" in str(error.value)
+    path.write_text('[\n{"task": "One?"},\n{"task": Two}\n]')
+    with pytest.raises(SettingsError, match="Invalid JSON") as error:
+        load_tasks(path)
+    assert f"{path}, line 3" in str(error.value)
+
+
+@pytest.mark.parametrize(("ending", "separator"), [("csv", ","), ("tsv", "\t"), ("CSV", ",")])
+def test_table_is_read_with_its_first_row_as_names(tmp_path: Path, ending: str, separator: str) -> None:
+    path = tmp_path / f"t.{ending}"
+    rows = [
+        ["Task", "answer", "kind", "tolerance", "answer_pattern"],
+        ['"How many\ndays?"', "366", "number", "0.5", "number"],
+        [""],
+        ['"Yes, or ""no""?"'],
+    ]
+    path.write_text("\r\n".join(map(separator.join, rows)))
+    first, second = load_tasks(path)
+    assert (first.id, first.task, first.answer, first.tolerance) == ("line-2", "How many\ndays?", "366", 0.5)
+    assert (second.id, second.task, second.answer) == ("line-5", 'Yes, or "no"?', None)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "expected"),
+    [
+        ("question,answer\nWhy?,1\n", 1, "one of them 'task', not question, answer"),
+        ("task,task\nWhy?,1\n", 1, "each once"),
+        ("", 1, "not nothing"),
+        ("task,answer\nWhy, really?,1\n", 2, "the row has 3 cells"),
+        ("task,answr\nWhy?,1\n", 2, "answr"),
+        ("task,kind\nWhy?,exact\nHow?,word\n", 3, "kind"),
+        ('task,answer\nWhy?,"1" 2\n', 2, "cannot be read"),
+    ],
+)
+def test_invalid_table_error_names_file_and_line(tmp_path: Path, text: str, line: int, expected: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as error:
+        load_tasks(path)
+    assert expected in str(error.value)
+    assert f"{path}, line {line}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "expected"),
+    [
+        ("number", "40 and 2.\nAnswer: 42", "42"),
+        ("number", "Answer: 14 trains (6 + 8)", "14"),
+        ("number", "There are many.", None),
+        ("yes/no", "Answer: Yes, because it is so.", "Yes"),
+        ("yes/no", "Neither yes nor no.", None),
+        ("choice:4", "It is a close call.\nAnswer: C", "C"),
+        ("choice:4", "Answer: A or B", None),
+        ("choice:4", "Answer: E", None),
+        ("choice:4", "Answer: none of these", "none of these"),
+        ("choice:5", "**Answer:** (E)", "E"),
+    ],
+)
+def test_named_pattern_finds_the_answer(pattern: str, text: str, expected: str | None) -> None:
+    assert extract(pattern, text) == expected
+
+
+@pytest.mark.parametrize("pattern", ["choice:1", "choice:0", "choice:27", "choice:9999"])
+def test_named_pattern_with_a_wrong_number_of_options_is_refused(pattern: str) -> None:
+    with pytest.raises(SettingsError, match="a number of options from 2 to 26"):
+        Vote(answer_pattern=pattern)
+
+
 @pytest.mark.parametrize("answer", ["9" * 4400, int("9" * 4000), "." * 4400])
 @pytest.mark.parametrize("kind", ["number", "exact"])
 def test_invalid_task_error_shortens_a_long_answer(tmp_path: Path, answer: object, kind: str) -> None:
@@ -505,9 +586,6 @@ def test_estimate_in_any_notation_is_scored(task: Task, written: str) -> None:
     assert score(task, report("It was 5.\nIt is 6.")) == Score(False, False)
 
 
-GUIDE = Path(__file__).parents[2] / "docs" / "compare.md"
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -518,11 +596,8 @@ GUIDE = Path(__file__).parents[2] / "docs" / "compare.md"
         ("Call it what you like", None),
     ],
 )
-def test_documented_choice_pattern_extracts_the_choice(text: str, expected: str | None) -> None:
-    """A ballot is the bare option, and a text ends with the form that was asked for."""
-    pattern = r"Answer:\W*(?!(?-i:a) \w)([A-D])\b(?![\s*)\]]*(?:or|and|[/,&])\W*(?-i:[A-D])\b)|^[A-D]$"
-    assert f"\n{pattern}  " in GUIDE.read_text()
-    assert extract(pattern, text) == expected
+def test_choice_pattern_extracts_the_choice(text: str, expected: str | None) -> None:
+    assert extract("choice:4", text) == expected
 
 
 @pytest.mark.parametrize(
@@ -537,12 +612,8 @@ def test_documented_choice_pattern_extracts_the_choice(text: str, expected: str 
         ("$366", "$366"),
     ],
 )
-def test_documented_number_pattern_extracts_the_number(text: str, expected: str) -> None:
-    pattern = r"Answer:(?:.*=)?[^\d−-]*([−-]?[$€£]?[\d,./]*\d)|^[−-]?\D?[\d,./]*\d\w*$"
-    assert f"\n{pattern}  " in GUIDE.read_text()
-    assert f'--answer-pattern "{pattern}"' in GUIDE.read_text()
-    assert json.dumps(pattern, ensure_ascii=False) in GUIDE.read_text()
-    assert extract(pattern, text) == expected
+def test_number_pattern_extracts_the_number(text: str, expected: str) -> None:
+    assert extract("number", text) == expected
 
 
 def test_starter_numbers_with_another_sign_or_prefix_are_wrong() -> None:

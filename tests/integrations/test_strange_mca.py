@@ -24,6 +24,15 @@ TASK = "Is it so?"
 COMMON_PARAMETERS = {"child_per_parent": 2, "depth": 2}
 
 
+STATE = {
+    "task", "original_task", "response", "final_response", "strange_loops", "child_responses", "nodes", "current_node",
+}  # fmt: skip
+"""Fields of seed 001's state in both of its modes."""
+MCA_STATE = {
+    "mca_mode", "goal", "parent_context", "child_agent_responses", "satisfaction", "signals", "iteration", "max_iterations",
+}  # fmt: skip
+
+
 def installed(name: str) -> Any:
     return pytest.mark.skipif(name not in protocol_names(), reason=f"the protocol {name} is not installed")
 
@@ -151,17 +160,21 @@ def test_mca_mode_selects_broadcast() -> None:
     settings = chosen.protocol.model_dump()
     assert (settings["children"], settings["coordination_rounds"], settings["max_iterations"]) == (2, 0, 1)
     assert settings["satisfaction_threshold"] == 0.5
-    assert choose_protocol(True, {"max_rounds": 3, "domain_specific_instructions": "Be brief."}).ignored == (
-        "max_rounds",
-        "domain_specific_instructions",
-    )
+    assert choose_protocol(True, {"max_rounds": 3}).ignored == ("max_rounds",)
     model = ScriptedModel(lambda request: '{"rating": "good", "satisfied": true, "flags": [], "text": "It is."}')
     state = run_strange_mca(
         TASK, **COMMON_PARAMETERS, mca_mode=True, max_iterations=1, model=model, store=SqliteStore(":memory:")
     )
     assert len(model.requests) == 10, "the budget of the seed"
     assert state["final_response"] == "It is."
-    assert set(state) == {"task", "final_response", "strange_loops", "child_responses", "mca_metadata"}
+    assert state.keys() == STATE | MCA_STATE | {"mca_metadata"}
+    assert (state["mca_mode"], state["goal"], state["parent_context"]) == (True, "It is.", "")
+    assert (state["iteration"], state["max_iterations"], state["signals"]) == (1, 1, [])
+    assert state["satisfaction"] == state["mca_metadata"]["root_satisfaction"]
+    assert state["child_agent_responses"].keys() == {"L2N1", "L2N2"}
+    assert state["child_agent_responses"]["L2N1"] == {
+        "response": "It is.", "satisfaction": state["satisfaction"], "signals": [], "refined": False, "iterations": 1,
+    }  # fmt: skip
     metadata = state["mca_metadata"]
     assert metadata["mode"] == "mca"
     assert {"total_iterations", "total_coordination_rounds", "root_satisfaction", "signal_chain"} <= set(metadata)
@@ -183,6 +196,38 @@ def test_parameters_of_neither_design_select_decompose() -> None:
         warnings.simplefilter("error")
         state = run_strange_mca(TASK, **COMMON_PARAMETERS, model=model, store=SqliteStore(":memory:"))
     assert len(model.requests) == 4, "the budget of the seed"
-    assert set(state) == {"task", "final_response", "strange_loops", "child_responses"}
+    assert state.keys() == STATE | {"decomposition", "child_tasks"}
+    assert state["decomposition"] == "1. the first half\n2. the second half"
+    assert state["child_tasks"] == {"L2N1": "the first half", "L2N2": "the second half"}
+    assert (state["current_node"], state["nodes"].keys()) == ("L1N1", {"L1N1", "L2N1", "L2N2"})
+    assert state["nodes"]["L2N2"] == {"response": "L2N2 did it"}
     assert state["final_response"] == "L1N1 did it"
     assert state["child_responses"] == {"L2N1": "L2N1 did it", "L2N2": "L2N2 did it"}
+
+
+@pytest.mark.parametrize("mca_mode", [False, True])
+@pytest.mark.parametrize(("loops", "more"), [(0, 1), (1, 1), (2, 2)])
+def test_domain_instructions_are_read_in_the_last_review_also_without_loops(
+    mca_mode: bool, loops: int, more: int
+) -> None:
+    def reply(request: ModelRequest) -> str:
+        parts = [{"title": "the first half"}, {"title": "the second half"}]
+        rated = {"rating": "good", "satisfied": True, "flags": []} if mca_mode else {}
+        return json.dumps({"parts": parts, **rated, "text": "It is."})
+
+    model = ScriptedModel(reply)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        state = run_strange_mca(
+            TASK,
+            **COMMON_PARAMETERS,
+            mca_mode=mca_mode,
+            strange_loop_count=loops,
+            domain_specific_instructions="Speak to farmers.",
+            model=model,
+            store=SqliteStore(":memory:"),
+            **({"max_iterations": 1} if mca_mode else {}),
+        )
+    assert len(model.requests) == (10 if mca_mode else 4) + more
+    assert sum("Speak to farmers." in request.text for request in model.requests) == 1
+    assert len(state["strange_loops"]) == more

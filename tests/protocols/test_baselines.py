@@ -141,7 +141,9 @@ async def test_solo_reviews_criticise_and_rewrite_the_answer() -> None:
 
 
 async def test_solo_review_without_issues_ends_the_reviews() -> None:
-    report, model = await solo(Solo(reviews=3), reviewer(([" ", "None."], "unused")))
+    report, model = await solo(
+        Solo(reviews=3), reviewer(([" ", "None.", "No errors found in the answer.", "Nothing to add"], "unused"))
+    )
     assert [r.key for r in model.requests] == ["answer/S1", "review-1/critique/S1"]
     assert (report.answer, [r.outcome for r in report.reviews]) == ("Run it.", ["nothing_found"])
     assert report.warnings == ()
@@ -164,6 +166,46 @@ async def test_solo_review_that_fails_keeps_the_last_complete_answer() -> None:
     report, _ = await solo(Solo(reviews=2), reviewer((["No cost."], cut)))
     assert (report.answer, report.answer_cut, report.reviews[0].outcome) == ("Run it.", False, "rewrite_cut")
     assert any("cut at the token limit" in warning for warning in report.warnings)
+
+
+DRAFT = " ".join(f"Reason {n}: the night ferry carries nurses and bakers home." for n in range(12))
+RESTATED = "The question is whether the ferry should run at night."
+
+
+async def test_solo_rewrite_that_loses_the_text_keeps_the_draft_and_prints_both() -> None:
+    reply = reviewer((["No cost."], version(RESTATED, (1, "yielded", "shortened"))), answer=DRAFT)
+    report, model = await solo(Solo(reviews=2), reply)
+    assert report.answer == DRAFT
+    (review,) = report.reviews
+    assert (review.outcome, review.after, review.discarded) == ("rewrite_lost_text", None, RESTATED)
+    assert any("kept less than a third of the answer" in warning for warning in report.warnings)
+    assert RESTATED in markdown(report)
+    assert len(model.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("task", "pattern", "kept"),
+    [
+        (f"{TASK} Answer in one sentence.", "", False),
+        (f"{TASK} Answer in at most 20 words.", "", False),
+        (f"{TASK} Be brief.", "", False),
+        (TASK, "yes|no", False),
+        (f"{TASK} One ferry has 200 seats.", "", True),
+    ],
+)
+async def test_solo_rewrite_of_a_task_that_sets_a_length_may_be_short(task: str, pattern: str, kept: bool) -> None:
+    model = ScriptedModel(reviewer((["Too long."], version(RESTATED)), answer=DRAFT))
+    report = await runner.start(
+        task, Solo(reviews=1, answer_pattern=pattern), models=model, store=SqliteStore(":memory:")
+    )
+    assert report.answer == (DRAFT if kept else RESTATED)
+
+
+async def test_solo_rewrite_of_less_than_half_prints_the_version_before() -> None:
+    half = DRAFT[: int(len(DRAFT) * 0.45)]
+    report, _ = await solo(Solo(reviews=1), reviewer((["Too long."], version(half)), answer=DRAFT))
+    assert report.answer == half
+    assert DRAFT in markdown(report)
 
 
 async def test_solo_rewrite_with_unchanged_text_leaves_issues_unanswered() -> None:
@@ -441,3 +483,17 @@ async def test_reply_on_which_a_pattern_takes_for_ever_is_an_answer_without_a_ma
 def test_pattern_whose_counts_multiply_is_refused() -> None:
     with pytest.raises(SettingsError, match="counts multiply to more than 100,000"):
         Vote(answer_pattern="((a{1000}){1000}){1000}")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "form"),
+    [
+        ("number", "in the form: Answer: NUMBER"),
+        ("choice:3", "in the form: Answer: A or B or C"),
+        ("yes/no", "of the form: Answer: yes or no."),
+    ],
+)
+async def test_named_pattern_is_shown_to_agents_as_a_form(pattern: str, form: str) -> None:
+    report, model = await vote(Vote(votes=1, answer_pattern=pattern), {"V1": "Answer: none"})
+    assert form in model.requests[0].text
+    assert report.settings["answer_pattern"] == pattern

@@ -497,6 +497,7 @@ async def test_claims_name_messages_and_labels_not_shown_are_dropped_and_counted
     (claim,) = report.claims
     assert claim.ids == ("iteration-1/coordinate-1/L2N1", "iteration-1/coordinate-1/L2N3")
     assert report.metrics["dropped_labels"] == 1
+    assert "left out: 1 reference to texts that the agent was not shown: “Q”" in report.warnings
 
 
 # --- ballots
@@ -688,7 +689,7 @@ async def test_mca_metadata_has_the_fields_of_the_seed() -> None:
         },
     }  # fmt: skip
     state = report.final_state()
-    assert list(state) == ["task", "final_response", "strange_loops", "child_responses", "mca_metadata"]
+    assert {"task", "final_response", "strange_loops", "child_responses", "mca_metadata"} <= state.keys()
     assert state["child_responses"] == {
         "L2N1": "iteration-1/coordinate-1/L2N1 says L2N1",
         "L2N2": "iteration-1/coordinate-1/L2N2 says L2N2",

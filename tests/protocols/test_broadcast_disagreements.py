@@ -88,6 +88,7 @@ async def test_self_reflection_decides_a_disagreement_left_open_by_the_synthesis
         ({"to": "A", "text": "with myself"}, 0),
         ({"to": "Q", "text": "with nobody"}, 0),
         ({"to": "B", "text": " none. "}, 0),
+        ({"to": "B", "text": "I have no disagreements with this text."}, 0),
         ({"to": "B", "text": "a point"}, 1),
     ],
 )

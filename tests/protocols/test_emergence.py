@@ -566,3 +566,15 @@ async def test_reused_texts_count_as_unrevised() -> None:
 def test_answer_pattern_with_leading_flags_is_accepted(pattern: str, text: str, expected: str) -> None:
     assert Emergence(answer_pattern=pattern).answer_pattern == pattern
     assert extract(pattern, text) == expected
+
+
+async def test_self_review_that_loses_the_answer_leaves_it() -> None:
+    long = "The ferry carries nurses home, and bakers to work. " * 12
+
+    def reply(request: ModelRequest) -> str:
+        return json.dumps({"text": "It is asked." if request.key.startswith("finalize/") else f"{long}{request.key}"})
+
+    report, _ = await go(Emergence(children=2, max_rounds=1, strange_loops=1), ScriptedModel(reply))
+    assert report.answer == f"{long}round-1/observe/L1N1"
+    assert [(loop.after, loop.discarded) for loop in report.strange_loops] == [(None, "It is asked.")]
+    assert any("the last review of the answer kept less than a third of it" in warning for warning in report.warnings)

@@ -427,6 +427,27 @@ async def test_issue_without_content_is_not_counted() -> None:
     assert report.objections == ()
 
 
+@pytest.mark.parametrize("remark", ["None found.", "No issues found.", "Nothing to mend."])
+async def test_critic_that_states_in_every_list_that_there_is_nothing_raises_no_issue(remark: str) -> None:
+    report, _ = await refine({}, script(lambda r: critique(r, issues={part: [remark] for part in (*PARTS, "whole")})))
+    assert (report.objections, report.dissent) == ((), ())
+    assert report.steps == 1
+
+
+async def test_labels_of_claims_that_were_not_shown_are_dropped_counted_and_named() -> None:
+    def reply(request: ModelRequest) -> Any:
+        if "/integrate/" not in request.key:
+            return script()(request)
+        text = " ".join(prose(part, request.key) for part in PARTS)
+        return json.dumps({"text": text, "claims": [{"text": "Loops end.", "ids": ["nobody", "body"]}]})
+
+    report, _ = await refine({"max_passes": 1}, reply)
+    (claim,) = report.claims
+    assert len(claim.ids) == 1
+    assert report.metrics["dropped_labels"] == 1
+    assert "left out: 1 reference to texts that the agent was not shown: “nobody”" in report.warnings
+
+
 async def test_issues_beyond_the_cap_are_dropped_and_counted() -> None:
     def judge(request: ModelRequest) -> str:
         return critique(request, issues={"body": [f"issue {n}" for n in range(40)]})

@@ -366,6 +366,22 @@ def test_report_of_an_uninstalled_protocol_renders() -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "embedded"),
+    [
+        ("local:qwen2.5-coder-1.5b", True),
+        ("openai:m|local:qwen2.5-coder-1.5b", True),
+        ("local:/models/own.gguf", False),
+        ("exec:ask|local:x", False),
+    ],
+)
+def test_report_of_an_embedded_model_says_what_it_is_for(model: str, embedded: bool) -> None:
+    agents = (Agent(id="S1", role="respondent", model=model),)
+    name = model.replace("|", "\\|")
+    remark = f"- {name}: an embedded model, for trying things out. Do not rely on what it says.\n"
+    assert (remark in markdown(report(agents=agents, independence=Independence()))) == embedded
+
+
+@pytest.mark.parametrize(
     ("models", "expected"),
     [
         (("m", "n"), "Each of the 2 agents has a model of its own."),

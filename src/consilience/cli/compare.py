@@ -104,7 +104,7 @@ class CompareRequest(PlannedRequest):
     )
     repeat: int = option("Runs of each row on each task, with consecutive seeds.", ROWS, "N", default=1)
     tasks: str | None = option(
-        "A file of tasks with their answers (JSON Lines), or the shipped set: starter.", TASKS, "FILE|NAME"
+        "A file of tasks with their answers (JSON Lines or CSV), or the shipped set: starter.", TASKS, "FILE|NAME"
     )
     only: list[str] | None = option("Only these splits or ids of the tasks.", TASKS, "NAME", kind=str)
     limit: int | None = option("Only the first N of the tasks.", TASKS, "N")
@@ -112,7 +112,12 @@ class CompareRequest(PlannedRequest):
     kind: Literal["exact", "number", "magnitude", "choice"] = option(
         "How answers are compared with --answer.", TASKS, default="exact"
     )
-    answer_pattern: str = option("Regular expression of an extractable answer to TASK.", TASKS, "REGEX", default="")
+    answer_pattern: str = option(
+        "What finds the answer to TASK: number, yes/no, choice:4, or a regular expression.",
+        TASKS,
+        "PATTERN",
+        default="",
+    )
     source: list[str] | None = option(
         "A document; N=FILE shows it to the N-th agent of the first phase only. Repeatable.", MATERIAL, "FILE|DIR|-"
     )
@@ -309,8 +314,8 @@ def _rows(request: CompareRequest, config: Config) -> list[CompareRow]:
         target, equals, value = assignment.partition("=")
         label, dot, name = target.strip().rpartition(".")
         name = name.replace("-", "_")
-        labels = [label] if dot else [label for label, cls in protocols.items() if name in cls.model_fields]
-        if not equals or not labels or not set(labels) <= protocols.keys():
+        labels = [label] if dot else [label for label, cls in protocols.items() if name in cls.own_settings()]
+        if not equals or not labels or not set(labels) <= protocols.keys() or _is_internal(protocols[labels[0]], name):
             raise SettingsError(
                 f"no row has the setting {assignment!r}",
                 where="--set",
@@ -323,6 +328,10 @@ def _rows(request: CompareRequest, config: Config) -> list[CompareRow]:
         reviewed_row(label, protocol) if label in reviewed else CompareRow(label, protocol)
         for label, protocol in rows.items()
     ]
+
+
+def _is_internal(cls: type[Protocol], name: str) -> bool:
+    return name in cls.model_fields and name not in cls.own_settings()
 
 
 def _settings_of(cls: type[Protocol], settings: Mapping[str, object]) -> Protocol:
@@ -370,15 +379,19 @@ def _dry_run(planned: ComparisonPlan, estimates: Sequence[RowEstimate], plan: Ru
     lines = [
         "**Dry run of compare: no model is called, nothing is spent or recorded.**",
         "",
-        "| row | runs | calls | tokens at most |",
-        "|---|---|---|---|",
-        *(f"| {r.row} | {r.runs:,} | {format_range(r.calls.min, r.calls.max)} | {r.tokens:,} |" for r in estimates),
+        "| row | runs | calls | usual tokens | tokens at most |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {r.row} | {r.runs:,} | {format_range(r.calls.min, r.calls.max)} | {_rounded(r.usual)} | {r.tokens:,} |"
+            for r in estimates
+        ),
         "",
         f"- Tasks: {count(len(planned.tasks), 'task')}, seeds {planned.seeds[0]} to {planned.seeds[-1]}",
         f"- Budget: {_budget_words(planned)}",
         f"- Model: {', '.join(plan.models)} ({plan.why})",
         f"- Calls estimated: {format_range(plan.estimate.min, plan.estimate.max)}, including recorded ones",
-        f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length",
+        f"- Tokens: usually about {_rounded(sum(r.usual for r in estimates))}, if runs end early and replies are of usual length; "
+        f"at most {plan.max_tokens:,}, if every prompt has its max length",
         f"- Cost: {cost_words(plan, free='nothing').removeprefix('cost ')}",
         *(f"- {line}" for line in plan.details),
         *(
@@ -389,6 +402,11 @@ def _dry_run(planned: ComparisonPlan, estimates: Sequence[RowEstimate], plan: Ru
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _rounded(tokens: int) -> str:
+    """Return a number of tokens to two digits."""
+    return f"{round(tokens, 2 - len(str(tokens))):,}"
 
 
 def _budget_words(planned: ComparisonPlan) -> str:
@@ -409,6 +427,7 @@ def _dry_run_json(planned: ComparisonPlan, estimates: Sequence[RowEstimate], pla
                 "row": r.row,
                 "runs": r.runs,
                 "calls": r.calls.model_dump(),
+                "usual_tokens": r.usual,
                 "most_tokens": r.tokens,
                 "needs": r.needs,
                 "allowed": r.allowed,

@@ -238,7 +238,8 @@ class RunProgress:
     def time_left(self) -> str:
         """The estimated remaining time, from the mean time per call in this process; empty before the first.
 
-        Parallel calls count as they do in the mean, so only a change of their number makes the estimate wrong.
+        Parallel calls count as they do in the mean, so only a change of their number makes the estimate wrong. It
+        changes when a call ends. One that has passed is not repeated.
         """
         estimate = self.state.started.estimate if self.state.started else None
         if estimate is None or self._first_start is None or not self._ended:
@@ -246,9 +247,8 @@ class RunProgress:
         if max(map(self.seconds_in_flight, self.state.flying), default=0.0) > HANG_FACTOR * max(self._longest, 1.0):
             return ""  # a call that hangs follows no pace
         per_call = (self._last_end - self._first_start) / self._ended
-        seconds_waited = time.monotonic() - self._last_end
-        low, high = (max(n - self.state.made, 0) * per_call - seconds_waited for n in (estimate.min, estimate.max))
-        return f"{_time_range(max(low, 0), high)} left" if high > 0 else ""
+        low, high = (max(n - self.state.made, 0) * per_call for n in (estimate.min, estimate.max))
+        return f"{_time_range(low, high)} left" if high > time.monotonic() - self._last_end else ""
 
     @property
     def totals(self) -> str:

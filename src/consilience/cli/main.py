@@ -6,9 +6,11 @@ import gc
 import io
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
@@ -23,6 +25,11 @@ ENTRY_POINTS = "consilience.protocols"
 
 AS_JSON = "consilience.json"
 """Key in a context's `meta`: whether the command line contains --json."""
+
+
+ASKING = ("run", "ask", "start", "new", "chat", "query", "deliberate", "discuss")
+"""Words that other tools have for a command that takes a question."""
+MAX_SHOWN_CHARS = 60
 
 
 class LazyCommand(TyperCommand):
@@ -102,9 +109,28 @@ class Commands(TyperGroup):
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
-        if args[:1] in (["list"], ["ls"]) and self.get_command(ctx, args[0]) is None:
-            ctx.fail(f"No such command {args[0]!r}. Did you mean 'sessions list'?")
+        if args and self.get_command(ctx, args[0]) is None and (advice := self._advice(ctx, args)):
+            ctx.fail(f"No such command {shorten(args[0], MAX_SHOWN_CHARS, placeholder=' …')!r}. {advice}")
         return super().resolve_command(ctx, args)
+
+    def _advice(self, ctx: Context, args: list[str]) -> str:
+        """Return the command to try in place of an unknown one; empty if only its spelling may be wrong."""
+        word, *rest = args
+        named = next((name for name in rest if self.get_command(ctx, name) is not None), "")
+        if word in ("list", "ls"):
+            return "Did you mean 'sessions list'?"
+        if word == "help":
+            return f"Try: consilience {f'{named} ' if named else ''}--help"
+        if word == "version":
+            return "Try: consilience --version"
+        if re.fullmatch(r"r[0-9a-f]{6,}", word):
+            return f"To show a session: consilience show {word}"
+        if word in ASKING or len(word.split()) > 1 or word.endswith("?"):
+            words = args if word not in ASKING else rest
+            words = words[words.index(named) + 1 :] if named else words
+            command = " ".join(map(shlex.quote, words)) or '"Should we …?"'
+            return f"Name a protocol before the question: consilience {named or 'emergence'} {command}"
+        return ""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Context | None = None, **extra: Any

@@ -36,7 +36,7 @@ import typer
 from consilience.cli.errors import can_confirm, confirm
 from consilience.cli.options import REPEATED, names_option
 from consilience.domain.errors import SettingsError
-from consilience.domain.messages import CODE, FILE, NAMES, NO_OPTION, OptionName
+from consilience.domain.messages import CODE, FILE, NAMES, OptionName
 from consilience.domain.paths import check_home, data_dir, journal_path, read_bounded_text, user_config_dir
 from consilience.domain.validation import similar_names
 from consilience.engine.protocol import Protocol, installed_protocols
@@ -261,12 +261,12 @@ def read_settings(cls: type[Protocol], settings: Mapping[str, object], config: C
     table = config.tables.get(cls.name, {})
     for key, (value, path) in table.items():
         place = f"{path}, table [{cls.name}]"
-        if key not in cls.model_fields:
-            close = similar_names(key, cls.model_fields)
+        if key not in (known := cls.own_settings()):
+            close = similar_names(key, known)
             raise SettingsError(
                 f"the configuration has an unknown key {key!r}",
                 where=place,
-                do=f"{f'Did you mean {close}? ' if close else ''}Known: {', '.join(cls.model_fields)}.",
+                do=f"{f'Did you mean {close}? ' if close else ''}Known: {', '.join(known)}.",
             )
         if key not in settings:
             _check_imports(cls, key, value, path)
@@ -327,10 +327,10 @@ def option_spelling(parameter: str) -> str:
 def setting_options(cls: type[Protocol], used_names: Sequence[str]) -> dict[str, str]:
     """Return the settings of a protocol by the parameter of their option, prefixed by the protocol if its name is `used_names`."""
     options = {}
-    for setting, info in cls.model_fields.items():
-        if NO_OPTION not in info.metadata:
-            name = next((mark.name for mark in info.metadata if isinstance(mark, OptionName)), setting)
-            options[f"{cls.name}_{name}" if name in used_names else name] = setting
+    for setting in cls.own_settings():
+        marks = cls.model_fields[setting].metadata
+        name = next((mark.name for mark in marks if isinstance(mark, OptionName)), setting)
+        options[f"{cls.name}_{name}" if name in used_names else name] = setting
     return {name.replace("-", "_"): setting for name, setting in options.items()}
 
 

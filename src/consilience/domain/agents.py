@@ -51,6 +51,12 @@ class Agent(Frozen):
         """The name of the person in the seat, if it has one."""
         return self.model.rpartition("human")[2].removeprefix(":") if self.is_person else ""
 
+    @property
+    def is_embedded(self) -> bool:
+        """Whether an embedded model may speak for it, alone or as a fallback. A GGUF file of the user's own is not embedded."""
+        links = [] if self.model.startswith("exec:") else self.model.split("|")
+        return any(link.strip().startswith("local:") and not link.strip().endswith(".gguf") for link in links)
+
     def is_introduced_in(self, text: str) -> bool:
         """Return whether a text contains a part of the introduction."""
         return any(part in text for part in self._introduction(self.perspective))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -149,3 +150,51 @@ _NOTHING = frozenset(
 def is_empty_remark(text: str) -> bool:
     """Return whether a text is what small models write if they have nothing to say, such as "None."."""
     return " ".join(text.split()).strip(" .!-").casefold() in _NOTHING
+
+
+_DECLARES = (
+    r"(?:(?:i|we|the \w+|this|it|that) )?"
+    r"(?:there (?:is|are|was|were|seems? to be|appears? to be) |there's |(?:(?:ha(?:ve|s)|had) )?(?:found|noticed|"
+    r"identified|detected|spotted) |'ve found |finds? |sees? |saw |has |have |had |contains? |identif(?:y|ies) )"
+)
+_CANNOT_FIND = (
+    r"(?:(?:i|we) )?(?:can ?not|can't|could not|couldn't|do not|don't|did not|didn't|have not|haven't) "
+    r"(?:find|found|see|seen|notice|noticed|identify|identified|detect|detected|spot|spotted|have) any(?:thing)?"
+)
+_KIND = (
+    r"(?:major|minor|serious|significant|critical|substantive|substantial|material|real|obvious|apparent|further|other|additional|"
+    r"remaining|new|known|more|open|outstanding|notable|blocking|standing|such|specific|particular|clear|factual|logical|missing|"
+    r"internal|unresolved|important)"
+)
+_FINDING = (
+    r"(?:issues?|problems?|faults?|findings?|defects?|errors?|bugs?|mistakes?|flaws?|weakness(?:es)?|objections?|disagreements?|"
+    r"concerns?|remarks?|comments?|changes?|corrections?|gaps?|omissions?|contradictions?|conflicts?|inconsistenc(?:y|ies)|"
+    r"criticisms?|complaints?|suggestions?|improvements?|points?|unknowns?|doubts?|differences?)"
+)
+_WHERE = (
+    r"(?:(?:in|with|of|on|about|for|to|from) (?:(?:this|the|my|your|its|their|these) )?(?:\w+ )?"
+    r"(?:answers?|texts?|drafts?|sections?|parts?|documents?|versions?|tasks?|work|repl(?:y|ies)|results?|whole|synthesis|code|"
+    r"changes?|diff|outputs?|responses?|it|this|that|them|me|peers?|siblings?|side))"
+)
+_REST = (
+    r"(?:(?:(?:was|were|is|are|has been|have been|could be|can be) )?(?:found|identified|detected|noticed|noted|seen|"
+    r"spotted|observed|remains?|remaining|left|needed|required|necessary|apparent|evident|known|missing|wrong|outstanding|present|exists?)|"
+    r"to (?:mend|fix|add|report|correct|change|improve|note|raise|object(?: to)?|flag|criticise|criticize|say|declare|mention|"
+    r"remark|state|list|address|resolve)|at all|here|yet|so far|else|now|currently|at (?:this|the) (?:time|moment|point|stage)|"
+    r"at present|(?:that )?(?:i|we) (?:can|could) (?:see|find)|of (?:note|substance)|worth (?:mentioning|reporting|a change))"
+)
+_NO_FINDING = re.compile(
+    rf"(?:{_DECLARES})?(?:none|nothing|no|not any|zero|nil|without any)(?: {_KIND},?)*"
+    rf"(?: {_FINDING}(?:(?: or|,| and) {_FINDING})*)?"
+    rf"(?: (?:{_REST}|{_WHERE}))*|{_CANNOT_FIND}(?: {_KIND})*(?: {_FINDING}(?: or {_FINDING})*)?(?: (?:{_REST}|{_WHERE}))*|"
+    r"not applicable|(?:all|everything)(?: is| looks| seems)? (?:good|fine|ok|okay|well|correct|in order)|lgtm|"
+    rf"(?:(?:it|this|that|the \w+) )?(?:is|looks|seems) (?:good|fine|ok|okay|in order)(?: as (?:it|they) (?:is|are|stands?))?"
+)
+
+
+def is_no_finding(text: str) -> bool:
+    """Return whether an entry of a list of findings (issues, objections, disagreements, what is missing or unknown) states that
+    there is none, such as "No issues found." or "Nothing to add". Such an entry is not an entry."""
+    clauses = re.split(r"[.;!] |, (?=no)", " ".join(text.casefold().replace("’", "'").split()))
+    words = [clause.strip(" .,!-–—*_`'\"“”()[]:;#•") for clause in clauses]
+    return all(is_empty_remark(clause) or _NO_FINDING.fullmatch(clause) is not None for clause in words)

@@ -53,7 +53,9 @@ class StrangeLoop(Frozen):
     index: int
     before: str
     after: str | None
-    """None if the call failed."""
+    """None if the call failed, or its text was discarded."""
+    discarded: str | None = None
+    """A text that kept less than a third of the answer and did not replace it."""
     domain: bool = False
     """Whether it followed the user's instructions for the last self-review."""
 

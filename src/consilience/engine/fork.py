@@ -165,6 +165,13 @@ class Fork:
 
 def plan_fork(parent: str, *, store: Store, at: int | str, changes: ForkChanges) -> Fork:
     """Return a fork before it runs. `at`: see `fork_position`. Raises `UserError`s; nothing is recorded or opened."""
+    cls = recorded_protocol(start_event(parent, store.read(parent)).protocol)
+    _check_known(cls, changes.settings, cls.own_settings())
+    return _plan_fork(parent, store=store, at=at, changes=changes)
+
+
+def _plan_fork(parent: str, *, store: Store, at: int | str, changes: ForkChanges) -> Fork:
+    """Return a fork, also one that changes settings which no user sets."""
     events = store.read(parent)
     old = start_event(parent, events)
     last = fork_position(parent, events, at)
@@ -226,7 +233,7 @@ def plan_telling(parent: str, fact: str, *, store: Store, changes: ForkChanges) 
     earlier_facts = old.settings.get(telling.setting)
     facts = (*(earlier_facts if isinstance(earlier_facts, list) else ()), fact.strip())
     changes = replace(changes, settings={**changes.settings, telling.setting: facts})
-    planned = plan_fork(parent, store=store, at=END, changes=changes)
+    planned = _plan_fork(parent, store=store, at=END, changes=changes)
     kept = inherited_events(events, planned.at, _encoder_name(planned.encoder), failures=True)
     again = {event.key for event in kept if isinstance(event, Ended) and _has_phase(event, telling.again)}
     return replace(
@@ -405,17 +412,20 @@ def _is_complete(events: Sequence[AnyEvent], last: int) -> bool:
 def changed_protocol(old: SessionStarted, settings: Mapping[str, object]) -> Protocol:
     """Return the parent's protocol with some settings changed. Raises `SettingsError`."""
     cls = recorded_protocol(old.protocol)
-    unknown = [name for name in settings if name not in cls.model_fields]
-    if unknown:
-        close = get_close_matches(unknown[0], cls.model_fields, 1)
-        meant = f"Did you mean {close[0]!r}? " if close else ""
-        raise SettingsError(
-            f"{cls.name} has no setting {unknown[0]!r}",
-            where="--set",
-            do=f"{meant}Known: {', '.join(cls.model_fields)}.",
-        )
+    _check_known(cls, settings, cls.model_fields)
     settings_kept = {name: value for name, value in old.settings.items() if name in cls.model_fields}
     return cls(**{**settings_kept, **settings})
+
+
+def _check_known(cls: type[Protocol], settings: Iterable[str], known: Iterable[str]) -> None:
+    """Raise `SettingsError` for a setting that is not among the `known` ones."""
+    names = tuple(known)
+    if unknown := [name for name in settings if name not in names]:
+        close = get_close_matches(unknown[0], names, 1)
+        meant = f"Did you mean {close[0]!r}? " if close else ""
+        raise SettingsError(
+            f"{cls.name} has no setting {unknown[0]!r}", where="--set", do=f"{meant}Known: {', '.join(names)}."
+        )
 
 
 def _model_name(model: SeatModel | None) -> str | None:

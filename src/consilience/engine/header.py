@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from textwrap import shorten
 
 from consilience.domain.agents import voices
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected, place_key
@@ -29,6 +30,7 @@ from consilience.engine.template_use import describe_inherited, pronoun
 from consilience.engine.timing import TIME_LIMIT_DETAIL
 from consilience.engine.work import Failure, Reply
 
+MAX_LABEL_CHARS = 40
 MAX_PROSE_SHARE = 0.5
 """A run in which more of the replies that must have a form are plain text is degraded."""
 
@@ -266,6 +268,12 @@ def _warnings(state: State, calls: EndedCalls) -> list[str]:
     if calls.cut:
         keys = ", ".join(event.key for event in calls.cut[:5])
         warnings.append(f"{format_count(len(calls.cut), 'reply', 'replies')} cut at the token limit: {keys}")
+    if state.dropped:
+        names = ", ".join(
+            f"“{shorten(label, MAX_LABEL_CHARS, placeholder='…')}”" for label in sorted(state.dropped)[:5]
+        )
+        references = format_count(state.dropped.total(), "reference", "references")
+        warnings.append(f"left out: {references} to texts that the agent was not shown: {names}")
     if state.ledger.sizes.fit < 1:
         size = f"replies were limited to {state.ledger.sizes.fit:.0%} of their size"
         warnings.append(

@@ -128,6 +128,11 @@ class Protocol(BaseModel, ABC):
     ] = None
 
     @classmethod
+    def own_settings(cls) -> tuple[str, ...]:
+        """Return the names of the settings that users set. The other ones follow from panel, target or a told fact."""
+        return tuple(name for name, info in cls.model_fields.items() if NO_OPTION not in info.metadata)
+
+    @classmethod
     def load_templates(cls, override: Path | None = None, detail: Detail = "full") -> Templates:
         """Its prompt templates; the files of a directory may override some."""
         return load(cls, override, detail)

@@ -364,12 +364,13 @@ class Session:
         return Quote(reply.key if isinstance(reply, Reply) else reply.id, label)
 
     def named(self, reply: Reply[Any], labels: Iterable[str]) -> tuple[str, ...]:
-        """Return the ids of the messages whose labels a reply names, in order, once each. Other labels are dropped and counted."""
+        """Return the ids of the messages whose labels a reply names, in order, once each. Other labels are dropped,
+        counted, and named in a warning of the report."""
         ids: dict[str, None] = {}
         for label in labels:
             id = reply.labels.get(label.strip().strip("[]"))
             if id is None:
-                self._state.dropped += 1
+                self._state.dropped[" ".join(label.split())] += 1
             else:
                 ids[id] = None
         return tuple(ids)
@@ -382,7 +383,7 @@ class Session:
     @property
     def dropped(self) -> int:
         """Number of labels that replies named without having been shown them."""
-        return self._state.dropped
+        return self._state.dropped.total()
 
     def shown(self) -> frozenset[str]:
         """Ids of all messages that any call was shown so far. Read it only when all branches have joined."""
@@ -419,6 +420,8 @@ class Session:
         }
         claims = [claim.text for claim in fields.get("claims", ())]
         verdict["facts"] = facts_kept(first, fields.get("answer"), claims)
+        if self.dropped:
+            fields["metrics"] = {**fields.get("metrics", {}), "dropped_labels": self.dropped}
         if "dissent" in fields:
             fields["dissent"] = tuple(dissent for dissent in fields["dissent"] if self.agent(dissent.agent).voice)
         made = self._state.report_type if issubclass(self._state.report_type, cls) else cls

@@ -101,7 +101,8 @@ class State:
     """Agents with a persona that no prompt has contained so far."""
     prose: dict[str, bool] = field(default_factory=dict)
     """Whether a reply that must have a form was plain text, by key; without the replies of people, who may choose."""
-    dropped: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Labels that replies named without having been shown them."""
     timeouts: Counter[str] = field(default_factory=Counter)
     """How often outside agents were too late, by agent."""
     cancelled: CancelledTasks = field(default_factory=CancelledTasks)

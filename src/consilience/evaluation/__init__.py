@@ -8,12 +8,11 @@ from consilience.evaluation.comparison import (
     CompareObserver,
     ComparisonPlan,
     Lineup,
-    RowEstimate,
     compare,
-    estimate_rows,
     execute,
     plan,
 )
+from consilience.evaluation.estimates import RowEstimate, estimate_rows
 from consilience.evaluation.results import Budget, Comparison, Difference, Match, RowResult, RowSetup, Run
 from consilience.evaluation.rows import CompareRow
 from consilience.evaluation.table import markdown, write

@@ -11,7 +11,7 @@ import unicodedata
 import regex
 
 from consilience.evaluation.numbers import last_number, parse_number
-from consilience.protocols._common.answers import extract, is_choice, matches_of, without_markup
+from consilience.protocols._common.answers import expression_of, extract, is_choice, matches_of, without_markup
 
 _EDGES = " \t\n.,;:!?\"'“”‘’*_`()[]"
 _FRONT = re.compile(rf"^(?:\.(?!\d)|[{re.escape(_EDGES.replace('.', ''))}])+")
@@ -95,6 +95,7 @@ def _can_extract(pattern: str, answer: str, *, numeric: bool) -> bool:
 
     if any(is_answer(extract(pattern, text)) for text in (answer, f"Answer: {answer}")):
         return True
+    pattern = expression_of(pattern)
     groups = re.compile(pattern).groups
     captured = _GROUP.search(pattern)
     if groups == 1 and captured:

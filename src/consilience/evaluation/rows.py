@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import variance
 
@@ -13,7 +13,7 @@ from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import CallCompleted, CallFailed, Event, ReplyRejected
 from consilience.domain.outcome import Estimate, Limits
-from consilience.engine.prompt import Opening
+from consilience.engine.prompt import Opening, estimate_tokens
 from consilience.engine.protocol import Protocol, find_protocol, protocol_names
 from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import number_documents
@@ -36,6 +36,13 @@ REFERENCES = (SOLO, REVIEWED, "vote")
 
 DEFAULT_ROWS = ("emergence", *REFERENCES)
 """The default rows: a deliberation and its references."""
+
+
+USUAL_REPLY_TOKENS: Mapping[Detail, int] = {"full": 400, "brief": 150}
+"""Tokens of a usual reply."""
+USUAL_QUOTES = 2
+USUAL_INSTRUCTION_TOKENS = 500
+"""Tokens of instructions and request in a prompt."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,14 @@ class CompareRow:
     def call_tokens(self, task: Task) -> int:
         """Return the max tokens of one of its calls on this task."""
         return self._size(self._opening(task), self.protocol.agents(None))
+
+    def usual_tokens(self, task: Task, calls: int) -> int:
+        """Return the tokens of some calls if replies have their usual length and a call quotes up to `USUAL_QUOTES` of them."""
+        reply = min(USUAL_REPLY_TOKENS[self.detail], self.protocol.max_reply_tokens)
+        quotes = min(self.protocol.max_quoted_replies, USUAL_QUOTES)
+        shown = [source.text for source in task.sources if source.seat is None or self.ceiling]
+        read = sum(map(estimate_tokens, (task.task, *shown)))
+        return calls * (USUAL_INSTRUCTION_TOKENS + read + (1 + quotes) * reply)
 
     def max_tokens(self, task: Task) -> int:
         return self.protocol.estimate().max * self.call_tokens(task)

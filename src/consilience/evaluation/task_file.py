@@ -1,14 +1,17 @@
-"""Tasks with a reference answer, one JSON object per line. Shipped sets are known by name."""
+"""Tasks with a reference answer: one JSON object per line, a JSON list, or rows of a CSV. Shipped sets are known by name."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.messages import Source
@@ -21,6 +24,12 @@ from consilience.protocols._common.answers import AnswerPattern
 AnswerKind = Literal["exact", "number", "magnitude", "choice"]
 
 MAX_TASK_FILE_BYTES = 50_000_000
+CSV_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+"""By the ending of a file's name."""
+CSV_COLUMNS = ("id", "task", "answer", "kind", "tolerance", "answer_pattern", "split", "formula")
+
+_IS_LIST = re.compile(r"\s*\[\s*\{")
+_ENTRY_BEGINS = re.compile(r"[^\s,\]]")
 
 
 class TaskSource(BaseModel):
@@ -64,11 +73,13 @@ class Task(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _number_as_text(cls, data: object) -> object:
-        """Accept a number in place of its text."""
-        if isinstance(data, dict) and type(data.get("answer")) in (int, float):
-            return {**data, "answer": repr(data["answer"])}
-        return data
+    def _with_defaults(cls, data: object, info: ValidationInfo) -> object:
+        """Accept a number in place of its text, and name a task without an id after the line of its file."""
+        if not isinstance(data, dict):
+            return data
+        if type(data.get("answer")) in (int, float):
+            data = {**data, "answer": repr(data["answer"])}
+        return data if info.context is None else {"id": f"line-{info.context}", **data}
 
     @model_validator(mode="after")
     def _can_be_judged(self) -> Self:
@@ -103,7 +114,10 @@ def shipped_sets() -> list[str]:
 
 
 def load_tasks(source: str | Path) -> list[Task]:
-    """Read a shipped set or a JSONL file. Raises `SettingsError` with file and line, `UnknownName`."""
+    """Read a shipped set or a file: JSON Lines, a JSON list, or CSV with a header.
+
+    Raises `SettingsError` with file and line, `UnknownName`.
+    """
     if isinstance(source, str) and source in shipped_sets():
         return read_tasks((files("consilience.evaluation") / "tasks" / f"{source}.jsonl").read_text("utf-8"), source)
     path = expanded(source)
@@ -123,25 +137,46 @@ def load_tasks(source: str | Path) -> list[Task]:
             where=str(path),
             do="Check the path, or split the file.",
         ) from None
+    if delimiter := CSV_DELIMITERS.get(path.suffix.lower()):
+        return _collected(_csv_rows(text, str(path), delimiter), str(path))
     return read_tasks(text, str(path))
 
 
 def read_tasks(text: str, name: str) -> list[Task]:
-    """Read one task per line; empty lines are skipped. Raises `SettingsError` with the line."""
+    """Read a JSON list, or one task per line; empty lines are skipped. Raises `SettingsError` with the line."""
+    return _collected(_json_list(text) if _IS_LIST.match(text) else _json_lines(text), name)
+
+
+class _Entry(NamedTuple):
+    """A task as a file has it."""
+
+    line: int
+    fields: str | Mapping[str, object]
+    """JSON, or the fields by name."""
+
+
+def _collected(entries: Iterable[_Entry], name: str) -> list[Task]:
+    """Return the tasks. One without an id is named after its line."""
     lines_by_id: dict[str, int] = {}
     tasks: list[Task] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        place = f"{name}, line {number}"
+    for line, fields in entries:
+        place = f"{name}, line {line}"
         try:
-            task = Task.model_validate_json(line)
-            json.loads(line, object_pairs_hook=_reject_repeated_keys, parse_int=str)
+            if isinstance(fields, str):
+                task = Task.model_validate_json(fields, context=line)
+                json.loads(fields, object_pairs_hook=_reject_repeated_keys, parse_int=str)
+            else:
+                task = Task.model_validate(fields, context=line)
         except _RepeatedKey as error:
             raise SettingsError(f"invalid task: {error}", where=place, do="Give it once.") from None
         except ValidationError as error:
+            is_json = error.errors()[0]["type"] != "json_invalid"
             raise SettingsError(
-                f"invalid task: {describe_invalid(error, model=Task, owner='the task')}", where=place, do="Correct it."
+                f"invalid task: {describe_invalid(error, model=Task, owner='the task')}",
+                where=place,
+                do="Correct it."
+                if is_json
+                else "Write one JSON object per line, or a table in a file that ends in .csv.",
             ) from None
         if task.id in lines_by_id:
             raise SettingsError(
@@ -149,11 +184,57 @@ def read_tasks(text: str, name: str) -> list[Task]:
                 where=place,
                 do="Give each task its own id.",
             )
-        lines_by_id[task.id] = number
+        lines_by_id[task.id] = line
         tasks.append(task)
     if not tasks:
         raise SettingsError("the task file contains no task", where=name, do="Write one JSON object per line.")
     return tasks
+
+
+def _json_lines(text: str) -> Iterator[_Entry]:
+    return (_Entry(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip())
+
+
+def _json_list(text: str) -> Iterator[_Entry]:
+    """Yield the entries of a JSON list. What is no JSON is an entry, which is refused with its line."""
+    decoder, position = json.JSONDecoder(parse_int=str), text.index("[") + 1
+    while match := _ENTRY_BEGINS.search(text, position):
+        start, line = match.start(), text.count("\n", 0, match.start()) + 1
+        try:
+            _, position = decoder.raw_decode(text, start)
+        except ValueError:
+            yield _Entry(line, text[start:].split("\n", 1)[0])
+            return
+        yield _Entry(line, text[start:position])
+
+
+def _csv_rows(text: str, name: str, delimiter: str) -> Iterator[_Entry]:
+    """Yield the rows of a table whose first row names the fields; empty cells are left out."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    line = 1
+    try:
+        header = [cell.strip().casefold() for cell in next(reader, [])]
+        if "task" not in header or len(set(header)) < len(header):
+            raise SettingsError(
+                f"the first row must name the columns, each once, one of them 'task', not {', '.join(header) or 'nothing'}",
+                where=f"{name}, line 1",
+                do=f"Columns: {', '.join(CSV_COLUMNS)}.",
+            )
+        line = reader.line_num + 1
+        for row in reader:
+            if len(row) > len(header):
+                raise SettingsError(
+                    f"the row has {len(row)} cells, and the first row names {len(header)}",
+                    where=f"{name}, line {line}",
+                    do="Put a text that holds the separator into double quotes.",
+                )
+            if any(cell.strip() for cell in row):
+                yield _Entry(line, {key: cell for key, cell in zip(header, row, strict=False) if cell.strip()})
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise SettingsError(
+            f"the table cannot be read: {error}", where=f"{name}, line {line}", do="Correct the quotation marks."
+        ) from None
 
 
 class _RepeatedKey(Exception):

@@ -102,19 +102,15 @@ def choose_protocol(mca_mode: bool, arguments: Mapping[str, object]) -> ChosenPr
     ignored = []
     for parameter, value in parameters.items():
         setting = SETTINGS.get(parameter, "")
-        if setting in cls.model_fields and not _has_no_effect(name, parameter, parameters):
+        if setting in cls.model_fields:
             settings[setting] = value
         elif value or parameter in EMERGENCE_PARAMETERS:  # a parameter that is off needs no warning
             ignored.append(parameter)
+    if name != "emergence" and settings.get("domain_instructions"):  # the origin reads them in a review of their own
+        settings["strange_loops"] = max(settings.get("strange_loops", 0), 1)
     if name == "emergence" and "threshold" in settings:
         settings["similarity"] = "jaccard"  # the measure that their threshold refers to
     return ChosenProtocol(cls(**settings), tuple(ignored))
-
-
-def _has_no_effect(protocol: str, parameter: str, parameters: Mapping[str, object]) -> bool:
-    """Domain instructions have a review of their own in `emergence`; other protocols read them in the last strange loop."""
-    instructions = parameter == "domain_specific_instructions"
-    return instructions and protocol != "emergence" and not parameters.get("strange_loop_count")
 
 
 def run_strange_mca(

@@ -69,6 +69,10 @@ def failed_items(report: Report, names: Names, labels: Mapping[str, str]) -> Ite
 
 
 def trust_items(report: Report, names: Names) -> Iterator[Item]:
+    if embedded := dict.fromkeys(agent.model for agent in report.agents if agent.is_embedded):
+        yield Item(
+            text=f"{', '.join(embedded)}: an embedded model, for trying things out. Do not rely on what it says."
+        )
     for line in _independence(report):
         yield Item(text=line)
     yield from _prose(report, names)

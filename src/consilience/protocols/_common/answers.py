@@ -1,4 +1,4 @@
-"""Extractable answers: patterns in words for a model, and the answer that a pattern finds in a text."""
+"""Extractable answers: named patterns, patterns in words for a model, and the answer that a pattern finds in a text."""
 
 from __future__ import annotations
 
@@ -18,8 +18,59 @@ MAX_MATCHING_SECONDS = 0.5
 """Max duration of a search. Without a bound a pattern such as `(a+)+$` takes time exponential in the length of a reply."""
 
 
+NONE_OF_THESE = "none of these"
+"""The answer, beside the words of a choice, that none of them is right."""
+
+
+class NamedPattern(NamedTuple):
+    """A pattern with a name."""
+
+    expression: str
+    """The regular expression; a list of words for a choice of words."""
+    form: str = ""
+    """How a model is shown it; empty for a choice of words, which shows itself."""
+
+
+_NUMBER = NamedPattern(
+    r"Answer:(?:.*=)?[^\d−-]*([−-]?[$€£]?[\d,./]*\d)|^[−-]?\D?[\d,./]*\d\w*$",
+    "Answer: NUMBER",
+)
+_CHOICE_NAME = re.compile(r"choice:(\d+)")
+MAX_OPTIONS = 26
+
+
+@lru_cache(maxsize=64)
+def named_pattern(name: str) -> NamedPattern | None:
+    """Return the pattern `number`, `yes/no`, or `choice:N` of the first N letters; None for another text.
+
+    Raises `ValueError` for a number of options that has no letters.
+    """
+    if name == "number":
+        return _NUMBER
+    if name == "yes/no":
+        return NamedPattern("yes|no")
+    if not (match := _CHOICE_NAME.fullmatch(name)):
+        return None
+    if len(match[1]) > 2 or not 2 <= int(match[1]) <= MAX_OPTIONS:
+        raise ValueError(f"{name!r}: give a number of options from 2 to {MAX_OPTIONS}")
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: int(match[1])]
+    option = f"[A-{letters[-1]}]"
+    return NamedPattern(
+        rf"Answer:\W*(?!(?-i:a) \w)({NONE_OF_THESE}|{option})\b(?![\s*)\]]*(?:or|and|[/,&])\W*(?-i:{option})\b)|^{option}$",
+        f"Answer: {' or '.join(letters)}",
+    )
+
+
+def expression_of(pattern: str) -> str:
+    """Return the regular expression of a pattern, which may be a name."""
+    named = named_pattern(pattern)
+    return named.expression if named else pattern
+
+
 def _checked(pattern: str) -> str:
-    """Return the pattern. Raises `ValueError` if it is not a regular expression."""
+    """Return the pattern. Raises `ValueError` if it is neither a name nor a regular expression."""
+    if named_pattern(pattern):
+        return pattern
     try:
         re.compile(pattern)  # first by itself, so that the error names the position in what the user wrote
         repetitions = prod(max(int(count), 1) for count in re.findall(r"\{(\d+)", pattern))
@@ -33,25 +84,30 @@ def _checked(pattern: str) -> str:
 
 
 AnswerPattern = Annotated[
-    str, Field(max_length=500, description="regular expression of an extractable answer"), AfterValidator(_checked)
+    str,
+    Field(max_length=500, description="an extractable answer: number, yes/no, choice:4, or a regular expression"),
+    AfterValidator(_checked),
 ]
 BallotPattern = Annotated[
-    AnswerPattern, Field(description="regular expression of an extractable answer; leaves then cast ballots")
+    AnswerPattern,
+    Field(
+        description="an extractable answer: number, yes/no, choice:4, or a regular expression; leaves then cast ballots"
+    ),
 ]
-
-
-NONE_OF_THESE = "none of these"
-"""The answer, beside the words of a choice, that none of them is right."""
 
 
 def is_choice(pattern: str) -> bool:
     """Return whether a pattern is only a list of words to choose from."""
-    return bool(re.fullmatch(r"[\w .-]+(\|[\w .-]+)*", pattern))
+    return bool(re.fullmatch(r"[\w .-]+(\|[\w .-]+)*", expression_of(pattern)))
 
 
 def describe_pattern(pattern: str) -> str:
-    """Return a pattern as a model is shown it: its alternatives if it is a list of words, else the expression."""
-    return " or ".join(pattern.split("|")) if is_choice(pattern) else pattern
+    """Return a pattern as a model is shown it: its form if it has a name, its alternatives if it is a list of words, else the
+    expression."""
+    named = named_pattern(pattern)
+    if named and named.form:
+        return named.form
+    return " or ".join(expression_of(pattern).split("|")) if is_choice(pattern) else pattern
 
 
 _FLAGS = re.compile(r"\(\?([aiLmsux]+)\)")
@@ -60,7 +116,7 @@ _FLAGS = re.compile(r"\(\?([aiLmsux]+)\)")
 
 @lru_cache(maxsize=64)
 def _compiled(pattern: str) -> regex.Pattern[str]:
-    flags = ""
+    flags, pattern = "", expression_of(pattern)
     while match := _FLAGS.match(pattern):
         flags, pattern = flags + match[1], pattern[match.end() :]
     end = "\n" if "x" in flags else ""  # ends a comment

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 from pydantic import BaseModel, Field
 
-from consilience.domain.messages import ClaimReplies, ClaimReply, FreeText, Label, Message, is_empty_remark
+from consilience.domain.messages import ClaimReplies, ClaimReply, FreeText, Label, Message, is_no_finding
 from consilience.domain.positions import Ballot, BallotReply, Spellings, changes, last_of, pool, shortfall
 from consilience.domain.report import Against, Claim, ConfidenceScore, Dissent, Objection, StrangeLoop
 from consilience.engine.prompt import Quote
@@ -18,7 +18,7 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols._common.answers import extract, extract_declared
-from consilience.protocols._common.presenting import plural
+from consilience.protocols._common.revisions import loses_draft
 
 MAX_AGAINST, MAX_CONDITIONS = 3, 5
 """Entries of one reply that a report keeps: positions decided against; conditions and unknowns each."""
@@ -67,7 +67,7 @@ def conclusion_fields(session: Session, answer: Reply[Conclusion] | None) -> Con
     if answer is None:
         return ConclusionFields(claims=(), against=(), would_change=(), unknown=())
     reply = answer.value
-    against = [entry for entry in reply.against if not is_empty_remark(entry.text)][:MAX_AGAINST]
+    against = [entry for entry in reply.against if not is_no_finding(entry.text)][:MAX_AGAINST]
     return ConclusionFields(
         claims=claims_of(session, answer),
         against=tuple(Against(text=entry.text.strip(), ids=session.named(answer, entry.ids)) for entry in against),
@@ -78,7 +78,7 @@ def conclusion_fields(session: Session, answer: Reply[Conclusion] | None) -> Con
 
 def _conditions(entries: Iterable[str]) -> tuple[str, ...]:
     """Drop bare labels and ids: small models copy into these lists what they were shown."""
-    conditions = [entry.strip() for entry in entries if not is_empty_remark(entry)]
+    conditions = [entry.strip() for entry in entries if not is_no_finding(entry)]
     return tuple([entry for entry in conditions if not _BARE_LABEL.fullmatch(entry)][:MAX_CONDITIONS])
 
 
@@ -161,16 +161,20 @@ class TreeRun:
     """Replies to the root's self-reviews."""
     failures: list[Failure] = field(default_factory=list)
 
-    def add_review(self, reply: TextReply | Failure, *, domain: bool) -> None:
-        """Record a self-review of the answer. After a failed review the answer stands."""
+    def add_review(self, reply: TextReply | Failure, *, task: str, domain: bool) -> bool:
+        """Record a self-review of the answer, and return whether it took the answer's place. After a failed review, or one that
+        loses the text, the answer stands. Instructions of the `domain` may ask for a short text."""
         assert self.closing is not None
-        after = None if isinstance(reply, Failure) else reply.text
-        self.loops.append(StrangeLoop(index=len(self.loops) + 1, before=self.closing.text, after=after, domain=domain))
+        before, text = self.closing.text, None if isinstance(reply, Failure) else reply.text
+        lost = text is not None and not domain and loses_draft(task, before, text)
+        versions = {"before": before, "after": None if lost else text, "discarded": text if lost else None}
+        self.loops.append(StrangeLoop(index=len(self.loops) + 1, domain=domain, **versions))
         if isinstance(reply, Failure):
             self.failures.append(reply)
-        else:
+        elif not lost:
             self.closing = reply
             self.reviews.append(reply)
+        return text is not None and not lost
 
 
 @dataclass(frozen=True)
@@ -272,14 +276,10 @@ def ballot_fields(result: BallotResult) -> dict[str, Any]:
     }
 
 
-def warn_dropped_labels(session: Session) -> None:
-    if session.dropped:
-        session.warn(f"left out: {plural(session.dropped, 'reference')} to texts that the agent was not shown")
-
-
 def warn_failed_review(session: Session, run: TreeRun) -> None:
     if run.loops and run.loops[-1].after is None:
-        session.warn("the last review of the answer got no reply; the answer is the one before it")
+        problem = "kept less than a third of it" if run.loops[-1].discarded else "got no reply"
+        session.warn(f"the last review of the answer {problem}; the answer is the one before it")
 
 
 def sibling_similarity(families: Iterable[Hashable], replies: Iterable[TextReply | None]) -> float | None:

@@ -41,13 +41,19 @@ class TreeReport(Report):
         """Return the self-reviews as the seeds' exports have them."""
         return [loop.model_dump(mode="json") for loop in self.strange_loops]
 
-    def seed_state(self, children: Mapping[str, str | None]) -> dict[str, object]:
-        """Return seed 001's `final_state.json` without its `mca_metadata`, from the texts of the root's children."""
+    def seed_state(self, children: Mapping[str, str | None], nodes: Mapping[str, str | None]) -> dict[str, object]:
+        """Return the fields of seed 001's `State` that both of its modes have, at the end and at the root, from the texts of its
+        children and of all agents below it."""
+        (root,) = self.topology.roots
         return {
             "task": self.task,
+            "original_task": self.task,
+            "response": self.answer,
             "final_response": self.answer,
             "strange_loops": self.final_loops(),
             "child_responses": dict(children),
+            "nodes": {agent: {"response": text} for agent, text in {**nodes, root: self.answer}.items()},
+            "current_node": root,
         }
 
 

@@ -10,7 +10,17 @@ from typing import ClassVar, Literal
 from consilience.domain.agents import seat_names
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Frozen, Report
-from consilience.domain.sections import Block, Item, Paragraph, Presentation, Section, extend_presentation
+from consilience.domain.sections import (
+    AgentText,
+    Block,
+    Details,
+    Item,
+    Paragraph,
+    Presentation,
+    QuoteBlock,
+    Section,
+    extend_presentation,
+)
 from consilience.protocols._common.presenting import bullets, key_figures, plural, position_blocks
 
 
@@ -37,7 +47,9 @@ class ReviewedIssue(Frozen):
     """What was changed, or why not, in the model's words."""
 
 
-ReviewOutcome = Literal["rewritten", "nothing_found", "critique_failed", "rewrite_failed", "rewrite_cut"]
+ReviewOutcome = Literal[
+    "rewritten", "nothing_found", "critique_failed", "rewrite_failed", "rewrite_cut", "rewrite_lost_text"
+]
 
 
 class SelfReview(Frozen):
@@ -52,6 +64,8 @@ class SelfReview(Frozen):
     """The version that was reviewed."""
     after: str | None = None
     """The version that took its place, if one did."""
+    discarded: str | None = None
+    """A version that kept less than a third of the answer and did not take its place."""
 
 
 class SoloReport(Report):
@@ -78,12 +92,16 @@ class SoloReport(Report):
         return _presented(self, (*reviews, *((_analysis(self.weighed),) if self.weighed else ())))
 
 
+MAX_SHRUNK_SHARE = 0.5
+"""The version before a review is printed if less than this share of its length is left."""
+
 _FATES: Mapping[IssueFate, str] = {"yielded": "Changed", "refuted": "Kept", "unanswered": "Not answered"}
 _WITHOUT_REWRITE = {
     "nothing_found": "it found nothing to correct",
     "critique_failed": "there is no critique; the answer stayed as it was",
     "rewrite_failed": "there is no new version; the answer stayed as it was",
     "rewrite_cut": "the new version was cut at the token limit and dropped; the answer stayed as it was",
+    "rewrite_lost_text": "the new version kept less than a third of the answer and was dropped; the answer stayed as it was",
 }
 
 
@@ -98,6 +116,11 @@ def _self_review(reviews: Sequence[SelfReview]) -> Section:
         blocks += bullets(
             Item(lead=f"{_FATES[issue.fate]}.", text=issue.text, note=issue.how) for issue in review.issues
         )
+        if review.discarded:
+            dropped = QuoteBlock(text=review.discarded)
+            blocks.append(Details(summary="The version that was dropped", blocks=(dropped,)))
+        elif review.after is not None and len(review.after) < MAX_SHRUNK_SHARE * len(review.before):
+            blocks.append(Details(summary="The version before", blocks=(AgentText(text=review.before),)))
     return Section(name="reviews", part="basis", heading="The model's review of its own answer", blocks=tuple(blocks))
 
 

@@ -13,7 +13,7 @@ from consilience.engine.prompt import Prompt
 from consilience.engine.protocol import Protocol
 from consilience.engine.session import Session
 from consilience.engine.work import Failure
-from consilience.protocols._common.answers import AnswerPattern, describe_pattern, is_choice
+from consilience.protocols._common.answers import AnswerPattern, describe_pattern, is_choice, named_pattern
 
 
 class BaselineProtocol(Protocol):
@@ -44,7 +44,8 @@ class BaselineProtocol(Protocol):
     def words(self, session: Session, template: str, agent: str, **values: Hashable) -> str:
         seat = session.agent(agent).introduction()
         pattern, choice = describe_pattern(self.answer_pattern), is_choice(self.answer_pattern)
-        return session.render_template(template, seat=seat, pattern=pattern, choice=choice, **values)
+        named = named_pattern(self.answer_pattern) is not None
+        return session.render_template(template, seat=seat, pattern=pattern, choice=choice, named=named, **values)
 
 
 def stop_reason_of(session: Session, failures: Sequence[Failure], asked: int) -> StopReason:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, Field
 
 from consilience.domain.detail import capped
-from consilience.domain.messages import ClaimReply, FreeText, is_empty_remark
+from consilience.domain.messages import ClaimReply, FreeText, is_no_finding
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.positions import LEVELS, ConfidenceLevel
 from consilience.domain.report import ConfidenceScore
@@ -24,6 +24,7 @@ from consilience.protocols._common.conclusion import (
     conclusion_fields,
     stated_position,
 )
+from consilience.protocols._common.revisions import loses_draft
 from consilience.protocols.baselines.report import (
     ReviewedIssue,
     ReviewOutcome,
@@ -77,7 +78,7 @@ class CritiqueReply(BaseModel):
     @property
     def stated(self) -> list[str]:
         """The issues that say something, up to the cap."""
-        return [issue.strip() for issue in self.issues if not is_empty_remark(issue)][: self.max_issues]
+        return [issue.strip() for issue in self.issues if not is_no_finding(issue)][: self.max_issues]
 
 
 @lru_cache
@@ -127,8 +128,9 @@ class Solo(BaselineProtocol):
     name: ClassVar[str] = "solo"
     summary: ClassVar[str] = "one model alone: one call, or one call and reviews of its own answer"
     # 1 took a default for a declared confidence; 2 did not name failed calls, and stated a confidence of a cut answer;
-    # 3 took the first match of the answer pattern; 4 counted sentences in every prompt
-    version: ClassVar[int] = 5
+    # 3 took the first match of the answer pattern; 4 counted sentences in every prompt;
+    # 5 let a rewrite of a few words replace a draft, and took "none found" for an issue
+    version: ClassVar[int] = 6
     report: ClassVar[type[SoloReport]] = SoloReport
     phase_names: ClassVar[tuple[str, ...]] = ("answer", "critique", "rewrite")
     closing: ClassVar[bool] = True
@@ -196,6 +198,7 @@ class Solo(BaselineProtocol):
         issues: tuple[ReviewedIssue, ...] = ()
         critique = await self._critique(session, answer, n)
         outcome: ReviewOutcome = "critique_failed"
+        discarded: str | None = None
         if isinstance(critique, Failure):
             run.failures.append(critique)
         elif not (stated_issues := critique.value.stated):
@@ -210,13 +213,20 @@ class Solo(BaselineProtocol):
                 outcome = "rewrite_failed"
             elif rewrite.cut and not answer.cut:
                 outcome = "rewrite_cut"
+            elif self._loses_draft(session, answer, rewrite):
+                outcome, discarded = "rewrite_lost_text", rewrite.text
             else:
                 run.answer = rewrite
         after = run.answer.text if run.answer is not None and outcome == "rewritten" else None
-        run.reviews.append(SelfReview(index=n, outcome=outcome, issues=issues, before=answer.text, after=after))
+        versions = {"before": answer.text, "after": after, "discarded": discarded}
+        run.reviews.append(SelfReview(index=n, outcome=outcome, issues=issues, **versions))
         if problem := _PROBLEMS.get(outcome):
             session.warn(f"review {n}: {problem}; the answer is the version before it, and no further review was made")
         return outcome == "rewritten"
+
+    def _loses_draft(self, session: Session, answer: Reply[Any], rewrite: Reply[Any]) -> bool:
+        """Return whether a new version loses the text. An extracted answer may be short, and a cut answer be cut down."""
+        return not (self.answer_pattern or answer.cut) and loses_draft(session.task, answer.text, rewrite.text)
 
     async def _critique(self, session: Session, answer: Reply[Any], n: int) -> Reply[CritiqueReply] | Failure:
         async with session.phase("critique", n):
@@ -276,6 +286,7 @@ _PROBLEMS = {
     "critique_failed": "there is no critique",
     "rewrite_failed": "there is no new version",
     "rewrite_cut": "the new version was cut at the token limit",
+    "rewrite_lost_text": "the new version kept less than a third of the answer",
 }
 """Outcomes of a review after which the answer is the version before it."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from consilience.domain.messages import Message, Synthesis, is_empty_remark
+from consilience.domain.messages import Message, Synthesis, is_no_finding
 from consilience.engine.analysis import MIN_RESTATED_OVERLAP
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
@@ -349,7 +349,7 @@ class Publisher:
         readers = (*siblings, *self.session.topology.parents[run.agent])
         for entry in value.disagreements:
             target = next((self.session.message(id).sender for id in self.session.named(reply, [entry.to])), run.agent)
-            if target not in siblings or is_empty_remark(entry.text) or len(published) == self.session.caps.objections:
+            if target not in siblings or is_no_finding(entry.text) or len(published) == self.session.caps.objections:
                 continue
             text = entry.text.strip()
             quoted = f"against {self.labels[target]}: {text}"

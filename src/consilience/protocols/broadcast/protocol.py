@@ -36,7 +36,6 @@ from consilience.protocols._common.conclusion import (
     read_ballot,
     sibling_similarity,
     step_limit,
-    warn_dropped_labels,
     warn_failed_review,
 )
 from consilience.protocols._common.presenting import describe_calls, plural
@@ -75,8 +74,9 @@ class Broadcast(BroadcastSettings):
     # 1 counted flags kept over a silence twice, measured what is new by the leaves alone, and took "no issues" for missing;
     # 2 converged over an evaluator's no, failed calls, unsatisfied parents beneath the root, and the root's own rating and flags;
     # 3 kept the evaluation from a synthesis that satisfied, showed re-executed seats nothing of theirs, and coordinated by remarks
-    # 4 reported a disagreement that the result follows as yielded by its target
-    version: ClassVar[int] = 5
+    # 4 reported a disagreement that the result follows as yielded by its target;
+    # 5 took "none found" for a disagreement
+    version: ClassVar[int] = 6
     notes: ClassVar[Mapping[str, type[BaseModel]]] = NOTES
     report: ClassVar[type[BroadcastReport]] = BroadcastReport
     phase_names: ClassVar[tuple[str, ...]] = (
@@ -148,8 +148,7 @@ class Broadcast(BroadcastSettings):
                 key=f"strange_loop-{n}/{ROOT}",
                 returns=RootSynthesis,
             )
-        run.add_review(reply, domain=bool(domain))
-        if isinstance(reply, Reply):
+        if run.add_review(reply, task=family.session.task, domain=bool(domain)) and isinstance(reply, Reply):
             run.declared = _publish_conclusion(family.session, reply) or run.declared
 
     async def _self_reflect(self, family: Family, run: BroadcastRun) -> None:
@@ -466,7 +465,6 @@ def _warn(session: Session, run: BroadcastRun, ballots: Sequence[Ballot]) -> Non
         session.warn(f"missing or unreadable ratings: {len(unrated)} ({agents}); they count as unsatisfied")
     if silent := dict.fromkeys(e.agent for e in executions if e.text is None and has_texts(e.iterations)):
         session.warn(f"{', '.join(silent)} did not combine the texts below; the parent did not read them")
-    warn_dropped_labels(session)
     read_counts = Counter(ballot.agent for ballot in ballots)
     cast_counts = Counter(execution.agent for execution in executions for _ in _rated_ballots(execution))
     if unread := sorted(cast_counts.keys() - read_counts.keys()):

@@ -323,11 +323,30 @@ class BroadcastReport(TreeReport):
         }
 
     def final_state(self) -> dict[str, object]:
-        """Return the seed's `final_state.json`."""
+        """Return the seed's `final_state.json`: the fields of its `State` at the root, and `mca_metadata`."""
         (root,) = self.topology.roots
-        children = [child for child in self.topology.children[root] if child in self.states]
-        return self.seed_state({child: self.states[child].text for child in children}) | {
-            "mca_metadata": self.mca_metadata()
+        texts = {agent: state.text for agent, state in self.states.items()}
+        children = {child: self.states[child] for child in self.topology.children[root] if child in self.states}
+        goals = [iteration.broadcast for iteration in self.iterations if iteration.node == root and iteration.broadcast]
+        return self.seed_state({child: state.text for child, state in children.items()}, texts) | {
+            "mca_mode": True,
+            "goal": goals[-1] if goals else self.task,
+            "parent_context": "",
+            "child_agent_responses": {
+                child: {
+                    "response": state.text,
+                    "satisfaction": state.satisfaction,
+                    "signals": list(state.flags),
+                    "refined": state.refined,
+                    "iterations": state.iterations,
+                }
+                for child, state in children.items()
+            },
+            "satisfaction": self.root_satisfaction,
+            "signals": list(self.signal_chain),
+            "iteration": self.total_iterations,
+            "max_iterations": self.settings["max_iterations"],
+            "mca_metadata": self.mca_metadata(),
         }
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal, Self, cast
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from consilience.domain.detail import capped
-from consilience.domain.messages import FreeText, is_empty_remark
+from consilience.domain.messages import FreeText, is_empty_remark, is_no_finding
 from consilience.domain.outcome import Estimate
 from consilience.domain.positions import ConfidenceLevel
 from consilience.protocols._common.answers import BallotPattern
@@ -127,7 +127,7 @@ class Reflecting(BaseModel):
 
     @property
     def has_missing(self) -> bool:
-        return not is_empty_remark(self.missing)
+        return not is_no_finding(self.missing)
 
 
 class Reflection(RatedReply, Reflecting):

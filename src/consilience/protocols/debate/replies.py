@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import BaseModel, Field, create_model
 
-from consilience.domain.messages import FreeText, Label, is_empty_remark
+from consilience.domain.messages import FreeText, Label, is_empty_remark, is_no_finding
 from consilience.domain.positions import ConfidenceLevel
 from consilience.protocols._common.conclusion import Conclusion
 from consilience.protocols.debate.moves import (
@@ -184,7 +184,7 @@ class FlipReply(BaseModel):
     @property
     def challenge(self) -> str:
         """The objection to the crux as it was published back; empty without one."""
-        return "" if not self.objects or is_empty_remark(self.objection) else self.objection.strip()
+        return "" if not self.objects or is_no_finding(self.objection) else self.objection.strip()
 
 
 class CrystalReply(BaseModel):
@@ -401,7 +401,7 @@ def refuse_empty_steelman(turn: SteelmanTurn) -> None:
 
 def refuse_bare_grade(turn: GradeTurn) -> None:
     """Raise `ValueError` for a grade below ACCURATE that says not what to correct."""
-    if turn.grade != "ACCURATE" and is_empty_remark(turn.corrections):
+    if turn.grade != "ACCURATE" and is_no_finding(turn.corrections):
         raise ValueError("a grade below ACCURATE needs `corrections`: what is wrong or missing")
 
 

@@ -95,7 +95,7 @@ class Decompose(TreeProtocol):
                     returns=Conclusion,
                     closing=last,
                 )
-            run.add_review(review, domain=bool(domain))
+            run.add_review(review, task=calls.session.task, domain=bool(domain))
 
     # what follows from the settings
 

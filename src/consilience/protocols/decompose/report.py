@@ -23,7 +23,6 @@ from consilience.protocols._common.conclusion import (
     answer_fields,
     first_results,
     stated_position,
-    warn_dropped_labels,
     warn_failed_review,
 )
 from consilience.protocols._common.presenting import TreeReport, key_figures, plural, position_blocks
@@ -132,9 +131,15 @@ class DecomposeReport(TreeReport):
         )
 
     def final_state(self) -> dict[str, object]:
-        """Return the seed's `final_state.json`, as it is without its `mca_mode`."""
+        """Return the seed's `final_state.json`, the fields of its `State` at the root, as it is without its `mca_mode`."""
         (root,) = self.topology.roots
-        return self.seed_state({part.agent: part.text for part in self.parts if part.parent == root})
+        below = [part for part in self.parts if part.parent == root]
+        tasks = {part.agent: ": ".join(filter(None, (part.title, part.instructions))) or self.task for part in below}
+        texts = {part.agent: part.text for part in below}
+        return self.seed_state(texts, {part.agent: part.text for part in self.parts}) | {
+            "decomposition": "\n".join(f"{n}. {task}" for n, task in enumerate(tasks.values(), 1)),
+            "child_tasks": tasks,
+        }
 
 
 async def conclude(
@@ -202,4 +207,3 @@ def _warn(session: Session, run: TreeRun, works: Sequence[AgentWork]) -> None:
     textless = [work.agent for work in works[1:] if work.text is None and any(child.text for child in work.below)]
     if textless:
         session.warn(f"{', '.join(textless)} did not combine the results below; the parent did not read them")
-    warn_dropped_labels(session)

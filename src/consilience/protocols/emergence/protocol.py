@@ -17,6 +17,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
+from consilience.domain.detail import Detail
 from consilience.domain.outcome import Check, Estimate, StopReason
 from consilience.domain.positions import Ballot, one_sided, unchanged
 from consilience.engine.conditions import ConditionInput, StopCondition, TextStable
@@ -36,6 +37,9 @@ from consilience.protocols._common.trees import (
 from consilience.protocols.emergence.report import EmergenceReport, conclude
 from consilience.protocols.emergence.rounds import PERSPECTIVES, FamilyResult, Nudge, RoundRun
 from consilience.protocols.emergence.turns import NOTES, EmergenceRun, RootRevision
+
+BRIEF_MAX_ROUNDS = 2
+"""Rounds of models that are asked briefly."""
 
 TESTS = ("declared", "jaccard", "embedding", "positions", "judge")
 
@@ -211,7 +215,7 @@ class Emergence(TreeProtocol):
                 reply = await session.ask(ROOT, prompt, key=f"finalize/{n}", returns=RootRevision, closing=n == reviews)
                 if isinstance(reply, Reply):
                     run.book.met += last_round.rulings(reply)
-            run.add_review(reply, domain=bool(domain))
+            run.add_review(reply, task=session.task, domain=bool(domain))
 
     async def _conclude(self, session: Session, run: EmergenceRun, stop: StopReason) -> EmergenceReport:
         """The pool of ballots decides if it may and positions stayed split."""
@@ -220,6 +224,12 @@ class Emergence(TreeProtocol):
         return await conclude(session, run, stop, positions, bool(self.answer_pattern), self.threshold)
 
     # what follows from the settings
+
+    def with_detail(self, detail: Detail) -> Self:
+        """Small models are slow and gain nothing from many rounds: two at most, unless the settings name a number."""
+        bounded = detail == "brief" and "max_rounds" not in self.model_fields_set
+        changes = {"max_rounds": min(self.max_rounds, BRIEF_MAX_ROUNDS)} if bounded else {}
+        return super().with_detail(detail).model_copy(update=changes)
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -12,7 +12,7 @@ from consilience.domain.events import (
     Noted,
     load_note,
 )
-from consilience.domain.messages import is_empty_remark
+from consilience.domain.messages import is_no_finding
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, exact
 from consilience.domain.report import Claim, Frozen, Objection, UnfinishedSession
@@ -30,7 +30,6 @@ from consilience.protocols._common.conclusion import (
     first_results,
     open_dissent,
     sibling_similarity,
-    warn_dropped_labels,
     warn_failed_review,
 )
 from consilience.protocols._common.presenting import (
@@ -343,7 +342,9 @@ async def conclude(
     laterals = sum(turn.lateral_response is not None for _, turn in turns)
     revised = Counter(agent for agent, turn in turns if turn.revised)
     rate = revised.total() / laterals if laterals else None
-    failed_reviews = [f"no reply in self-review {loop.index}" for loop in run.loops if loop.after is None]
+    failed_reviews = [
+        f"no reply in self-review {loop.index}" for loop in run.loops if loop.after is None and not loop.discarded
+    ]
     is_unread = not laterals and any("/lateral/" in failure.key for failure in run.failures)
     unread = ("no agent read the texts of its siblings",) if is_unread else ()
     reasons = (*unread, *run.silences, *failed_reviews, *positions.unmet)
@@ -382,7 +383,7 @@ async def conclude(
 def _answer_changes(session: Session, run: EmergenceRun) -> Iterator[AnswerChange]:
     for reply in (*run.texts, *run.reviews):
         if isinstance(reply.value, RootRevision):
-            changes = [change for change in reply.value.changes if not is_empty_remark(change.text)]
+            changes = [change for change in reply.value.changes if not is_no_finding(change.text)]
             yield AnswerChange(
                 key=reply.key,
                 stance=declared_stance(reply.value),
@@ -472,7 +473,6 @@ def _warn(session: Session, run: EmergenceRun, scores: Sequence[float | None]) -
     if run.book.void:
         was = "was empty" if run.book.void == 1 else "were empty"
         session.warn(f"left out: {plural(run.book.void, 'objection')} that {was} or addressed no other agent's text")
-    warn_dropped_labels(session)
     last = run.rounds[-1].get(ROOT) if run.rounds else None
     if run.closing is not None and last is not None and last.response is None and not run.exhausted:
         session.warn("the last closing call got no reply; the answer is that of an earlier round")

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from consilience.domain.messages import LeafReply, is_empty_remark
+from consilience.domain.messages import LeafReply, is_empty_remark, is_no_finding
 from consilience.domain.positions import BallotReply
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
@@ -363,7 +363,7 @@ class RoundRun:
             entry
             for entry in reply.value.objections
             if bare_label(entry.to) in targets
-            and not is_empty_remark(entry.text)
+            and not is_no_finding(entry.text)
             and not is_restated(entry.text, texts)
             and not any(find_words(entry.text, text) for text in texts)
         ]

@@ -58,7 +58,9 @@ async def conclude(run: RefinementRun, stop: StopReason) -> RefinementReport:
     answer, missing_blocks = run.draft.restored(outcome.document) if outcome.document else (None, [])
     aggregated = {parent: weighed for parent, _, weighed in _helped(best)} if best else {}
     passes, objections = outcome.passes(), outcome.objections()
-    metrics = {"words": len((answer or "").split()), **outcome.metrics(passes, aggregated)}
+    claims = claims_of(session, outcome.whole)
+    words = len((answer or "").split())
+    metrics = {"words": words, **outcome.metrics(passes, aggregated), "dropped_labels": session.dropped}
     for warning in outcome.warnings(metrics, missing_blocks):
         session.warn(warning)
     judged = [state.assessment for state in outcome.begun if state.is_judged and not state.assessment.failure]
@@ -74,7 +76,7 @@ async def conclude(run: RefinementRun, stop: StopReason) -> RefinementReport:
         steps=len(outcome.begun),
         answer=answer,
         closing=drawn_on(outcome.whole, run.failures),
-        claims=claims_of(session, outcome.whole),
+        claims=claims,
         objections=objections,
         dissent=open_dissent(objections),
         metrics=metrics,
@@ -288,7 +290,6 @@ class _Outcome:
             "beyond_parts": novelty(integrated, parts) if integrated else None,
             "parts_kept": survival([s for part in parts for s in sentences(part)], document) if document else None,
             "revision_rate": len(revised_texts) / len(revised) if revised else None,
-            "dropped_labels": self.session.dropped,
             "share_kept": statistics.fmean([text.share for text in handed]) if handed else None,
             "distance_share_correlation": _correlation(handed),
             "aggregated_minus_best": statistics.fmean(gains) if gains else None,
@@ -324,8 +325,6 @@ class _Outcome:
             yield from _critic_warnings(pass_name(state.index), state.assessment)
         if best is not None and self.missing:
             yield f"parts missing from the text, with no usable reply of an author: {', '.join(self.missing)}"
-        if self.session.dropped:
-            yield f"references to texts that the agent was not shown, dropped: {self.session.dropped}"
         if missing:
             parts = "1 protected part was" if len(missing) == 1 else f"{len(missing)} protected parts were"
             yield f"{parts} lost from the text and put back where it fits best"

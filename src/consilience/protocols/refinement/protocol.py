@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, create_m
 
 from consilience.domain.detail import capped
 from consilience.domain.hierarchies import from_cosine
-from consilience.domain.messages import Message, is_empty_remark
+from consilience.domain.messages import Message, is_no_finding
 from consilience.domain.outcome import Check, StopReason
 from consilience.domain.positions import LEVELS, exact
 from consilience.engine.analysis import SentenceIndex, sentences
@@ -57,8 +57,9 @@ class Refinement(RefinementSettings):
 
     # 1 took a heading of words that others wrote for new, and "nothing is missing" for an issue; 2 converged with a useless part,
     # failed calls or a cut answer, and compared passes by rounded floats; 3 judged the parts and not the whole, did not judge the
-    # draft, and started from the last pass instead of the best
-    version: ClassVar[int] = 4
+    # draft, and started from the last pass instead of the best;
+    # 4 took "none found" for an issue, counted no unknown labels, and hid critiques from sections that help others
+    version: ClassVar[int] = 5
     report: ClassVar[type[RefinementReport]] = RefinementReport
     phase_names: ClassVar[tuple[str, ...]] = ("intent", "draft", "specialist", "integrate", "critique", "revise")
     notes: ClassVar[Mapping[str, type[BaseModel]]] = {"pass": JudgedPass}
@@ -446,7 +447,7 @@ def _scores_of(judgement: Judgement | BriefJudgement) -> Scores:
 def _stated_issues(judgement: Judgement | BriefJudgement) -> tuple[str, ...]:
     """Return the issues with content. Small models write "None" if nothing is wrong."""
     issues = (" ".join(issue.split()) for issue in judgement.issues)
-    return tuple(issue for issue in issues if not is_empty_remark(issue))
+    return tuple(issue for issue in issues if not is_no_finding(issue))
 
 
 def _standing(before: Sequence[str], judgement: Judgement | BriefJudgement) -> tuple[str, ...]:

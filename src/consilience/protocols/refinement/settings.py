@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from consilience.domain.agents import Agent
+from consilience.domain.detail import Detail
 from consilience.domain.hierarchies import CRITIC, Hierarchy, HierarchySetting
 from consilience.domain.messages import FILE, ClaimReplies, FreeText, Message
 from consilience.domain.outcome import Check, Estimate, StopReason
@@ -62,6 +63,10 @@ class TitledReply(IntegratedReply):
 
 
 Protectable = Literal["code", "front_matter"]
+
+
+BRIEF_MAX_PASSES = 2
+"""Passes of models that are asked briefly."""
 
 
 class RefinementSettings(Protocol):
@@ -191,6 +196,12 @@ class RefinementSettings(Protocol):
         authors = dict.fromkeys(self.first_speakers, "author")
         kinds = {self.hierarchy.coordinator: "coordinator", CRITIC: "critic", **authors}
         return [Agent(id=name, role=kinds.get(name, "specialist")) for name in self.topology().agents]
+
+    def with_detail(self, detail: Detail) -> Self:
+        """Small models are slow and gain nothing from many passes: two at most, unless the settings name a number."""
+        bounded = detail == "brief" and "max_passes" not in self.model_fields_set
+        changes = {"max_passes": min(self.max_passes, BRIEF_MAX_PASSES)} if bounded else {}
+        return super().with_detail(detail).model_copy(update=changes)
 
     def calls(self, passes: int) -> int:
         """Return the number of calls if every part has issues in every pass and every call has a reply (protocols §5)."""

@@ -11,7 +11,6 @@ from consilience.domain.report import Claim, Dissent
 from consilience.engine.prompt import estimate_tokens
 from consilience.engine.sources import Document, parse_reference
 from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
-from consilience.protocols._common.conclusion import warn_dropped_labels
 from consilience.protocols._common.presenting import plural
 from consilience.protocols.review.ballots import milder_votes, reasons, verdict_of
 from consilience.protocols.review.findings import (
@@ -50,7 +49,6 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
     for name in unshown_documents(session.sources, run.settings.parts, run.changes):
         session.warn(f"{name} is in no part and was not reviewed")
     claims = _claims(run)
-    warn_dropped_labels(session)
     evaluation = run.evaluations[-1] if run.evaluations else None
     text = run.closing.text if run.closing is not None else None
     return await session.report(

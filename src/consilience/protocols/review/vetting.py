@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from consilience.domain.messages import is_no_finding
 from consilience.engine.sources import Document, same_form
 from consilience.protocols.review.baseline import Baseline, fingerprint
 from consilience.protocols.review.findings import (
@@ -169,6 +170,8 @@ class _Vetting:
     warnings: list[str] = field(default_factory=list)
 
     def add(self, reply: FindingReply, source: Submitted) -> None:
+        if is_no_finding(reply.claim):
+            return
         location = self.locator.locate(reply, source.shown)
         if isinstance(location, str):
             named = next((d.name for d in source.shown if d.name and reply.document in (d.id, d.reference)), "")
