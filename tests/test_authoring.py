@@ -90,7 +90,7 @@ def test_tutorial_package_runs_replays_forks_resumes_and_exports(site: Path, hom
         assert "Risks" in shown
         assert "of 5" in shown
     assert "2 of 5 The supplier was late. — agent (A1)" in command(site, "show", id, "--view", "severity")
-    assert " · other views: severity\n" in command(site, "show", id)
+    assert " · other views: severity, glossary\n" in command(site, "show", id)
     assert "- **2 of 5** The supplier was late. — *agent (A1)*" in command(site, "export", id, "--view", "severity")
     html = site / "report.html"
     command(site, "export", id, "--format", "html", "--out", str(html))

@@ -80,7 +80,7 @@ async def test_recorded_question_contains_documents_and_quotations(store: Sqlite
     assert parked.value.awaited == ("close",)
     (question,) = pending_questions(store.read("s"), store.text, store.prompt)
     assert "document S1:\n  | a note\n  | 1| One.\n  | 2| Two." in question.text
-    assert "A1:\n  | It is, [31msays the person." in question.text, "without what steers a terminal"
+    assert "A1:\n  | It is, says the person." in question.text, "without what steers a terminal"
     assert "A2:\n  | A2 on say/A2" in question.text
 
 

@@ -195,3 +195,21 @@ def test_gate_is_imported_at_the_users_own_word(
     home.mkdir(exist_ok=True)
     (home / "consilience.toml").write_text(f'[review]\ngates = ["{gate_module}"]\n')
     assert cli("review", "code.py", "--dry-run", "--model", "local").exit_code == 0
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_program_that_another_journal_has_recorded_is_not_started_by_yes(
+    cli: Cli, home: Path, here: Path, program: str, marker: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    assert cli(*SOLO, "--model", program, "--yes").exit_code == 0
+    marker.unlink()
+    if not own:
+        (home / "journal.db").rename(here / "theirs.db")
+        monkeypatch.setenv("CONSILIENCE_JOURNAL", str(here / "theirs.db"))
+    result = cli("fork", "last", "--at", "1", "--task", "And weekly?", "--yes")
+    assert (result.exit_code, marker.exists()) == ((0, True) if own else (2, False))
+    if not own:
+        assert "another journal than your own has recorded: exec:sh -c " in result.stderr
+        assert "theirs.db" in result.stderr
+        named = cli("fork", "last", "--at", "1", "--task", "And?", "--yes", "--replace-agent", f"S1={program}")
+        assert (named.exit_code, marker.exists()) == (0, True), named.stderr

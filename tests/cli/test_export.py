@@ -121,7 +121,7 @@ def test_unknown_view_error_lists_the_views(cli: Cli, session: str, command: lis
     assert ("--json" in command) == (result.stdout != "")
     output = " ".join(result.stderr.split())
     assert "a session of emergence has no view 'passes'" in output
-    assert "Its views: tree, evolution, convergence, reads, figures, words, objections." in output
+    assert "Its views: tree, evolution, convergence, reads, figures, glossary, objections." in output
 
 
 def test_export_svg_defaults_to_the_tree(cli: Cli, session: str) -> None:

@@ -149,3 +149,41 @@ def test_scores_with_a_damaged_outcome_file_names_the_file(cli: Cli, session: st
     result = cli("scores")
     assert result.exit_code == 2
     assert "journal.resolutions" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "torn", ['{"session": "', '{"session": "s", "forecast": "p1", "outcome": true, "on": "2027-0', "\x00\x00"]
+)
+def test_outcome_after_a_torn_line_is_recorded_and_read(cli: Cli, session: str, torn: str) -> None:
+    path = journal_path().with_suffix(".resolutions")
+    assert cli("resolve", "last", "p1", "yes").exit_code == 0
+    whole = path.read_text()
+    path.write_text(whole + torn)
+    before = cli("scores", "--json").stdout
+    assert json.loads(before)["agents"]
+    assert cli("resolve", "last", "p1", "yes").exit_code == 0
+    assert cli("scores", "--json").stdout == before
+    assert path.read_text() == whole * 2
+    assert cli("due").exit_code == 0
+
+
+def test_whole_outcome_without_a_line_end_is_kept(cli: Cli, session: str) -> None:
+    path = journal_path().with_suffix(".resolutions")
+    assert cli("resolve", "last", "p1", "yes").exit_code == 0
+    whole = path.read_text()
+    path.write_text(whole.rstrip("\n"))
+    assert cli("resolve", "last", "p1", "yes").exit_code == 0
+    assert path.read_text() == whole * 2
+
+
+@pytest.mark.parametrize(
+    "damaged", ["nonsense", '{"session": 1, "forecast": "p1", "outcome": true, "on": "2027-01-01"}', "[]", "7"]
+)
+def test_damaged_line_is_named_and_nothing_is_recorded_after_it(cli: Cli, session: str, damaged: str) -> None:
+    path = journal_path().with_suffix(".resolutions")
+    path.write_text(f"{damaged}\n")
+    for command in (("scores",), ("due",), ("resolve", "last", "p1", "yes")):
+        result = cli(*command)
+        assert result.exit_code == 2
+        assert "line 1 is no outcome" in result.stderr
+    assert path.read_text() == f"{damaged}\n"

@@ -141,3 +141,51 @@ def test_inaccessible_home_is_reported(cli: Cli, town: Town, home: Path) -> None
     assert "the home directory cannot be entered: Permission denied" in done[0].stderr
     assert "NOT USABLE: the home directory cannot be entered" in done[1].stdout
     assert len(recorded()) == 1
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without an entry and without HOME, as in a container."""
+
+    def no_entry(_: object) -> None:
+        raise KeyError("no such user")
+
+    for name in ("HOME", "CONSILIENCE_HOME", "CONSILIENCE_JOURNAL", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", no_entry)
+    monkeypatch.setattr("pwd.getpwnam", no_entry)
+
+
+@pytest.mark.parametrize("command", [("sessions", "list"), ("doctor",), ("solo", TASK, "--model", MODEL), ("models",)])
+def test_user_without_a_home_is_told_of_the_variable(cli: Cli, nobody: None, command: tuple[str, ...]) -> None:
+    result = cli(*command)
+    assert result.exit_code == 2
+    assert "this user has no home directory" in result.stderr
+    assert "Set CONSILIENCE_HOME" in result.stderr
+
+
+def test_path_from_a_home_that_is_unknown_is_a_mistake(
+    cli: Cli, town: Town, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    for arguments in (("@~nobody-here/task.txt",), (TASK, "--source", "~nobody-here/s.txt")):
+        result = cli("solo", *arguments, "--model", MODEL)
+        assert result.exit_code == 2
+        assert "there is no home directory for ~nobody-here" in result.stderr
+    assert cli("solo", "~5 people or more?", "--model", MODEL).exit_code == 0
+
+
+def test_files_of_settings_are_read_without_a_byte_order_mark(
+    cli: Cli, town: Town, here: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CONSILIENCE_TEST_WORD", raising=False)
+    mark = "\ufeff"
+    (here / "consilience.toml").write_text(f"{mark}[solo]\nreviews = 0\n", encoding="utf-8")
+    (here / "secrets.env").write_text(f"{mark}CONSILIENCE_TEST_WORD=seen\n", encoding="utf-8")
+    (here / "prompts").mkdir()
+    (here / "prompts" / "instructions.j2").write_text(f"{mark}Answer like a pirate.\n", encoding="utf-8")
+    (here / "panel.toml").write_text(f'{mark}name = "two"\ndescription = "x"\n', encoding="utf-8")
+    result = cli("solo", TASK, "--model", MODEL, "--env-file", "secrets.env", "--prompts", "prompts")
+    assert result.exit_code == 0, result.stderr
+    assert os.environ.pop("CONSILIENCE_TEST_WORD") == "seen"
+    assert "Answer like a pirate." in town.requests[0].system
+    assert mark not in town.requests[0].system + town.requests[0].text

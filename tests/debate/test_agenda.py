@@ -68,7 +68,7 @@ def bitcoin() -> Changes:
 async def four_agents(store: SqliteStore, *, agenda: bool) -> tuple[DebateReport, list[Noted]]:
     protocol = Debate(debaters=4, option=("a hedge", "adoption"), agenda=agenda, attention_threshold=0.3, test_cruxes=0)
     report = await consilience.deliberate(
-        "What is Bitcoin?", protocol, model=ScriptedModel(Debaters(bitcoin())), store=store, session="r1"
+        "What is Bitcoin?", protocol, model=ScriptedModel(Debaters(bitcoin())), store=store, session="r1", seed=1
     )
     assert isinstance(report, DebateReport)
     return report, [event for event in store.read("r1") if isinstance(event, Noted)]

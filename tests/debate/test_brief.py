@@ -328,11 +328,7 @@ async def test_every_challenge_has_a_fate_and_unanswered_ones_are_printed_comple
     foreign = [m.id for m in challenges if by_id[m.reply_to or ""].agent != m.agent]
     assert [objection.id for objection in report.objections] == foreign
     for objection in report.objections:
-        replies = [
-            m
-            for m in report.messages
-            if m.reply_to == objection.id and m.agent != objection.agent and not m.by_moderator
-        ]
+        replies = [m for m in report.messages if m.reply_to == objection.id and m.agent == objection.to]
         assert (objection.fate == "unanswered") == (not replies)
     text = report.markdown()
     open_ones = [objection for objection in report.objections if objection.fate == "unanswered"]

@@ -17,7 +17,7 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.debate.scoring import STABLE_AFTER
 from consilience.testing import AnyModel, ScriptedModel
-from kit.debating import Debaters, moves_of, number_of, properties
+from kit.debating import FALSIFIER, Debaters, labels, moves_of, number_of, properties
 
 Answer = dict[str, object]
 TASK = "Should we move the orders to queues?"
@@ -737,7 +737,10 @@ def test_moderator_asks_once_if_a_thread_with_a_weak_signal_is_settled() -> None
     def turn(request: ModelRequest) -> Answer:
         if "CONCEDE" not in moves_of(request):
             return {}
-        return {"move": "CONCEDE" if request.agent == "D3" else "PROPOSE_CRUX", "conceded": "the peak is short"}
+        if request.agent != "D3":
+            return {"move": "PROPOSE_CRUX"}
+        proposal = [label for label in labels(request) if not label.startswith("M")][-1]
+        return {"move": "CONCEDE", "conceded": "the peak is short", "top_claim": "NUANCED", "reply_to": proposal}
 
     def asked(threshold: float) -> list[tuple[str, ...]]:
         settings = Debate(debaters=3, as_is=True, evidence_messages=30, convergence_threshold=threshold)
@@ -809,3 +812,158 @@ def test_quotations_in_replies_of_several_fields_are_verified() -> None:
 
     report = debate(script=Debaters({"opening": opening}), sources=(Source("In 2025 12 orders were lost.", "memo"),))
     assert [(q.words, q.verified) for q in report.quotations] == [("12 orders were lost", True)] * 2
+
+
+def test_concession_that_changes_no_claim_does_not_end_the_evidence() -> None:
+    def turn(request: ModelRequest) -> Answer:
+        open_moves = moves_of(request)
+        if "PROVIDE_EVIDENCE" not in open_moves:
+            return {}
+        if request.agent == "D1":
+            return {"move": "PROPOSE_CRUX", "question": f"Is the peak over, asks {request.key}?"}
+        if request.agent == "D2":
+            return {"move": "CONCEDE", "conceded": "the peak is short"}
+        return {"move": "PROVIDE_EVIDENCE"}
+
+    report = debate(Debate(debaters=3, as_is=True, test_cruxes=0, spawning="moderator"), Debaters({"turn": turn}))
+    evidence = [stage for thread in report.threads[:1] for stage in thread.stages if stage.stage == "EVIDENCE"]
+    assert [stage.messages for stage in evidence] == [14]
+
+
+def test_six_debaters_use_the_whole_budget_for_evidence() -> None:
+    script = Debaters({"turn": evident})
+    report = debate(Debate(debaters=6, as_is=True, evidence_messages=24, max_duration=900), script)
+    (thread,) = report.threads
+    assert thread.status == "CONVERGED"
+    assert [stage.messages for stage in thread.stages if stage.stage == "EVIDENCE"] == [24]
+
+
+@pytest.mark.parametrize("kind", ["steelman", "grade"])
+def test_steelman_or_grade_that_cannot_be_had_fails_the_lock_and_names_it(kind: str) -> None:
+    def unreadable(request: ModelRequest) -> Answer:
+        return {"strongest_reason": "", "grade": "?"} if request.agent == "D2" else {}
+
+    report = debate(Debate(debaters=2, as_is=True), Debaters({kind: unreadable}))
+    (thread,) = report.threads
+    assert thread.status == "FAILED_LOCK"
+    by, of = ("B", "A") if kind == "steelman" else ("A", "B")
+    assert f"steelman of {of} by {by}: " in thread.closed_by
+    assert {commitment.agent for commitment in thread.commitments} == {"D1", "D2"}
+    assert thread.crux is not None
+    assert set(thread.crux.positions) == {"D1", "D2"}
+
+
+def test_strict_grader_puts_its_own_case_before_the_other_side_tries_again() -> None:
+    def grade(request: ModelRequest) -> Answer:
+        return {"grade": "INCOMPLETE", "corrections": "the debt"} if request.agent == "D1" else {}
+
+    report = debate(Debate(debaters=2, as_is=True), Debaters({"grade": grade}))
+    (thread,) = report.threads
+    order = [steelman.agent for steelman in thread.steelmen]
+    assert set(order[:2]) == {"D1", "D2"}
+    assert len(thread.lock_attempts) == 4
+
+
+def test_grade_starts_no_cooldown() -> None:
+    report = debate(Debate(debaters=2, as_is=True))
+    spoken = [message for message in report.messages if not message.by_moderator]
+    grades = [m for m in spoken if m.move == "GRADE_STEELMAN"]
+    assert grades
+    waits = [m.at - grade.at for grade in grades for m in spoken if m.agent == grade.agent and m.at > grade.at][:1]
+    assert min(waits) < 12_000
+
+
+def test_challenge_is_answered_by_its_target_alone() -> None:
+    def turn(request: ModelRequest) -> Answer:
+        if "CHALLENGE" not in moves_of(request):
+            return {}
+        others = [label for label in labels(request) if not label.startswith("M")]
+        if request.agent == "D3" and others:
+            return {"move": "CLARIFY", "reply_to": others[-1]}
+        return (
+            {"move": "CLAIM"} if request.agent == "D2" or not others else {"move": "CHALLENGE", "reply_to": others[0]}
+        )
+
+    report = debate(Debate(debaters=3, as_is=True, test_cruxes=0), Debaters({"turn": turn}))
+    by_id = {message.id: message for message in report.messages}
+    assert report.objections
+    for objection in report.objections:
+        replies = [m for m in report.messages if m.reply_to == objection.id]
+        if not any(m.agent == objection.to for m in replies):
+            assert objection.fate == "unanswered", (objection, [by_id[m.id].agent for m in replies])
+
+
+def test_crux_with_a_failed_private_answer_keeps_what_its_agents_declared() -> None:
+    plain = debate(Debate(debaters=2, as_is=True, test_cruxes=0))
+    failing = debate(
+        Debate(debaters=2, as_is=True, test_cruxes=0),
+        Debaters({"flip": lambda request: {"side": "?"} if request.agent == "D2" else {}}),
+    )
+    (before,), (after,) = plain.threads, failing.threads
+    assert before.crux is not None
+    assert after.crux is not None
+    assert set(after.crux.flips) == {"D1", "D2"}
+    assert after.crux.validated == before.crux.validated is True
+    assert failing.regime == plain.regime
+
+
+def test_undecided_agent_turns_the_answer_only_in_the_direction_that_it_declared() -> None:
+    def undecided(request: ModelRequest) -> Answer:
+        if request.agent == "D2":
+            return {}
+        return {"side": "UNCERTAIN", "gives_up_if": "YES"}
+
+    positions = {"final": lambda request: {"p1": "YES" if request.agent != "D2" else "NO"}}
+    script = Debaters({"commit": undecided, "flip": undecided, **positions, "closing": lambda request: {"p1": "YES"}})
+    text = debate(Debate(debaters=3, as_is=True, test_cruxes=0), script).markdown()
+    assert "Becomes no if" in text
+    assert "comes out yes: by their own word" in text
+    assert "comes out no: by their own word" not in text
+
+
+def test_ballot_and_grade_without_words_count() -> None:
+    silent = {"claim": "", "reason": ""}
+    script = Debaters(
+        {
+            "opening": lambda request: silent,
+            "final": lambda request: silent,
+            "grade": lambda request: {"grade": "ACCURATE", "text": ""},
+        }
+    )
+    report = debate(Debate(debaters=2, as_is=True), script)
+    assert [ballot.step for ballot in report.ballots] == [0, 0, 1, 1]
+    assert {steelman.grade for steelman in report.threads[0].steelmen} == {"ACCURATE"}
+    assert report.ledger.actual.requests == report.ledger.actual.calls
+
+
+def test_update_of_a_position_takes_what_would_turn_the_new_side() -> None:
+    def turn(request: ModelRequest) -> Answer:
+        if "UPDATE_POSITION" not in moves_of(request) or request.agent != "D1":
+            return evident(request)
+        return {"move": "UPDATE_POSITION", "new_side": "NO", **FALSIFIER}
+
+    script = Debaters(
+        {
+            "turn": turn,
+            "commit": lambda request: {"gives_up_if": "NO"} if request.agent == "D1" else {},
+            "flip": lambda request: {"side": "?"},
+        }
+    )
+    report = debate(Debate(debaters=2, as_is=True, test_cruxes=0), script)
+    commitment = next(c for c in report.threads[0].commitments if c.agent == "D1")
+    assert (commitment.side, commitment.would_flip, commitment.gives_up_if) == ("NO", False, "NO")
+
+
+def test_short_task_is_debated_as_it_stands() -> None:
+    report = debate(Debate(debaters=2, as_is=True), task="Ban cars?")
+    assert report.framing is not None
+    assert report.framing.propositions == ("Ban cars?",)
+
+
+def test_json_of_a_debate_tells_why_it_ended() -> None:
+    whole = debate(Debate(debaters=2, as_is=True)).debate_json()
+    cut = debate(Debate(debaters=2, as_is=True, max_messages=16)).debate_json()
+    assert isinstance(whole, dict)
+    assert isinstance(cut, dict)
+    assert (whole["stopReason"], whole["endedBy"], whole["confidence"]) == ("settled", "settled", None)
+    assert (cut["stopReason"], cut["endedBy"], cut["confidence"]) == ("exhausted_steps", "max_messages", "LOW")

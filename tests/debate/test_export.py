@@ -168,6 +168,9 @@ SHAPE: dict[str, object] = {
     "topic": None,
     "duration": None,
     "totalMessages": None,
+    "stopReason": None,
+    "endedBy": None,
+    "confidence": None,
     "threads": [
         {
             "id": None,

@@ -183,9 +183,17 @@ def test_lone_answer_against_a_consensus_is_confirmed_and_reported() -> None:
     assert "on record" in report.markdown()
 
 
+@pytest.mark.parametrize("again", ["YES", "UNCERTAIN"])
+def test_ballots_that_were_split_when_cast_are_never_a_consensus(again: str) -> None:
+    report = debate(all_yes_but("D2", again), debaters=4)
+    assert report.regime == "partial"
+    text = report.markdown()
+    assert "ONE-SIDED: 3 yes · 1 undecided (1 no when cast)" in text
+    assert "a question was split when its ballots were cast" in text
+
+
 def test_lone_answer_not_confirmed_counts_as_undecided() -> None:
     report = debate(all_yes_but("D2", "YES"), debaters=4)
-    assert report.regime == "consensus"
     assert [b.positions[0] for b in report.ballots if b.step == 1] == ["YES", "UNCERTAIN", "YES", "YES"]
     text = " ".join(report.markdown().split())
     assert "asked to confirm it, since only such answers stood against a consensus, it answers yes" in text

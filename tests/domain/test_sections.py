@@ -63,4 +63,4 @@ def test_presentation_may_replace_the_folded_figures() -> None:
 
 
 def test_common_views_are_those_of_every_session() -> None:
-    assert set(COMMON_VIEWS) == {*COMMON, "figures"}
+    assert set(COMMON_VIEWS) == {*COMMON, "figures", "glossary"}

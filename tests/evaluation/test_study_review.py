@@ -60,6 +60,8 @@ def reviewer(key: Any, findings: Findings) -> ScriptedModel:
     anything = AnyModel()
 
     def reply(request: ModelRequest) -> Answer:
+        if request.key == "closing":
+            return json.dumps({"duplicates": [], "claims": [], "text": "All of it counts."})
         if request.returns is None or not issubclass(request.returns, ReviewReply):
             return anything.reply(request)
         read = [{"document": f"S{n}", "remark": "all of it"} for n in range(1, len(key.files) + 1)]

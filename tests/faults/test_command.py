@@ -97,7 +97,7 @@ def test_exit_code_json_show_and_replay_agree(
         assert EmergenceReport.model_validate_json(invoke(at, "show", "last", "--json").stdout) == report
         resumed = invoke(at, "resume", "last", "--quiet")
         assert resumed.exit_code == code
-        assert f"({reason})" in resumed.stdout.splitlines()[0]
+        assert resumed.stdout.splitlines()[0].startswith(("**Finished", "**Stopped: "))
         shown = invoke(at, "show", "last").stdout
         assert shown.startswith(f"# {TASK}\n")
         assert resumed.stdout in shown

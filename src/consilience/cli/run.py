@@ -50,6 +50,7 @@ from consilience.cli.plan import PERSONA, RunPlan, approve, check_models, choose
 from consilience.cli.sessions import find_session, read_back, user_store
 from consilience.cli.settings import (
     Config,
+    confirm_recorded_programs,
     load_config,
     option_spelling,
     read_settings,
@@ -339,6 +340,7 @@ def resume_session(request: ResumeRequest) -> int:
             plan = _remaining_plan(started, course.made, store)
             _check_recorded(session, plan)
             approve(plan, request, config, summary=_resume_line(session, course, store))
+            confirm_recorded_programs(plan.programs)
         execution = RunExecution.open(request, store, plan)
         seated = execution.seat(plan.models_by_agent) if plan and execution.prompter else None
         report = execution.watch(

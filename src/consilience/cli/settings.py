@@ -24,7 +24,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -33,10 +33,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
+from consilience.cli.errors import can_confirm, confirm
 from consilience.cli.options import REPEATED, names_option
 from consilience.domain.errors import SettingsError
 from consilience.domain.messages import CODE, FILE, NAMES, OptionName
-from consilience.domain.paths import check_home, home_dir, read_bounded_text
+from consilience.domain.paths import check_home, data_dir, journal_path, read_bounded_text, user_config_dir
 from consilience.domain.validation import similar_names
 from consilience.engine.protocol import Protocol, installed_protocols
 from consilience.models.endpoints import (
@@ -75,14 +76,6 @@ class Config:
 def config_files() -> tuple[Path, Path]:
     """Return the paths of the directory's file and the user's, by precedence; they may not exist."""
     return Path(FILE_NAME), user_config_dir() / FILE_NAME
-
-
-def user_config_dir() -> Path:
-    if home := home_dir():
-        return home
-    import platformdirs
-
-    return Path(platformdirs.user_config_dir("consilience", appauthor=False))
 
 
 def load_config(*, tell: bool = True, env_file: Path | None = None, named: Sequence[str] = ()) -> Config:
@@ -296,6 +289,22 @@ def _check_imports(cls: type[Protocol], key: str, value: object, path: Path) -> 
             where=f"{path.absolute()}, table [{cls.name}], key {key!r}",
             do=f"If you trust it, give {option} {','.join(map(str, named))}, or move the line to {config_files()[1]}.",
         )
+
+
+def confirm_recorded_programs(programs: Iterable[str]) -> None:
+    """Ask before programs start that a journal outside of the user's own directory has recorded: it may come from another person,
+    and `--yes` agrees only to the cost. Raises `SettingsError` without a terminal, `Declined` after a no."""
+    path, names = journal_path(), ", ".join(programs)
+    if not names or path.resolve().parent == data_dir().resolve():
+        return
+    if not can_confirm():
+        raise SettingsError(
+            f"the session would start what another journal than your own has recorded: {names}",
+            where=str(path),
+            do=f"If you trust it, run the command at a terminal, or move the journal into {data_dir()}; a fork takes "
+            "another model with --replace-agent.",
+        )
+    confirm(f"Start {names}, as recorded in {path}, with your rights?", otherwise="Nothing was started.")
 
 
 def setting_value(accept: Callable[[Mapping[str, object]], object], name: str, text: str) -> object:

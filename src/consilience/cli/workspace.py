@@ -6,7 +6,6 @@ Each command imports what it needs, so that a claim from a shell loads neither t
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,6 +39,7 @@ from consilience.cli.workspace_text import (
 )
 from consilience.coordination.records import TicketType, WorkspaceReviewType
 from consilience.domain.errors import SettingsError, WorkspaceError
+from consilience.domain.paths import expanded
 from consilience.reporting.formatting import one_line, printable
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def new(
 
     check_gates(gates or ())
     config: dict[str, Any] = {"gates": [*gates]} if gates else {}
-    created = Workspace.create(Path(directory).expanduser(), review_type=kind, agents=agents or (), config=config)
+    created = Workspace.create(expanded(directory), review_type=kind, agents=agents or (), config=config)
     value = {"path": str(created.path), "session_id": created.session_id, "marker": created.marker}
     print_result(value, str(created.path), as_json=as_json)
 
@@ -483,7 +483,7 @@ def gc(
     """
     from consilience.coordination.ending import collect_garbage
 
-    collected = collect_garbage(Path(root).expanduser(), idle=idle, kept=kept)
+    collected = collect_garbage(expanded(root), idle=idle, kept=kept)
     lines = [f"renamed: {old} to {new}" for old, new in collected.abandoned.items()]
     lines += [f"deleted: {name}" for name in collected.deleted]
     lines += [f"kept: {name} ({reason})" for name, reason in collected.kept.items()]

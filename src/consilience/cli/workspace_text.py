@@ -33,9 +33,10 @@ def open_workspace(directory: str) -> Workspace:
     """Return the workspace at a path, or the one that a text names as [SESSION_DIR:/path]. Raises `UserError`."""
     from consilience.coordination import Workspace, parse_session_from_prompt
     from consilience.coordination.workspace import MARKER
+    from consilience.domain.paths import expanded
 
     if MARKER not in directory:
-        return Workspace.open(Path(directory).expanduser())
+        return Workspace.open(expanded(directory))
     try:
         return Workspace.open(parse_session_from_prompt(directory))
     except ValueError as error:
@@ -95,12 +96,12 @@ def read_text(argument: str, label: str) -> str:
 
 def read_input(file: str) -> bytes:
     """Return the bytes of a file, or of standard input for `-`. Raises `SourceError`, also if they are empty."""
-    from consilience.domain.paths import read_bounded, too_long
+    from consilience.domain.paths import expanded, read_bounded, too_long
 
     source = "standard input" if file == "-" else file
     try:
         if file != "-":
-            data = read_bounded(Path(file).expanduser(), MAX_INPUT_BYTES)
+            data = read_bounded(expanded(file), MAX_INPUT_BYTES)
         elif sys.stdin is None:
             raise SourceError("standard input is closed", where=source, do="Name a file.")
         else:

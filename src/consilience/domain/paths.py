@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,24 +26,47 @@ _opened: set[str] = set()
 
 def data_dir() -> Path:
     """Return the directory of journals and weights; it may not exist."""
-    if home := home_dir():
-        return home
     import platformdirs
 
-    return Path(platformdirs.user_data_dir("consilience", appauthor=False))
+    return home_dir() or _of_user(platformdirs.user_data_dir)
+
+
+def user_config_dir() -> Path:
+    """Return the directory of the user's configuration; it may not exist."""
+    import platformdirs
+
+    return home_dir() or _of_user(platformdirs.user_config_dir)
 
 
 def home_dir() -> Path | None:
     """Return `CONSILIENCE_HOME`; None if unset. Raises `SettingsError` if it begins with the home of an unknown user."""
     home = os.environ.get("CONSILIENCE_HOME")
+    return expanded(home, where="CONSILIENCE_HOME in the environment") if home else None
+
+
+def expanded(path: str | Path, *, where: str | None = None) -> Path:
+    """Return a path with `~` replaced by the home directory. Raises `SettingsError` if there is none; `where` names the path."""
     try:
-        return Path(home).expanduser() if home else None
+        return Path(path).expanduser()
     except RuntimeError:
         raise SettingsError(
-            f"there is no home directory for {Path(home or '').parts[0]}",
-            where="CONSILIENCE_HOME in the environment",
+            f"there is no home directory for {Path(path).parts[0]}",
+            where=where or str(path),
             do="Write the whole path.",
         ) from None
+
+
+def _of_user(directory: Callable[..., str]) -> Path:
+    """Return this program's directory below the user's home. Raises `SettingsError` if the user has no home."""
+    try:
+        path = Path(directory("consilience", appauthor=False))
+    except RuntimeError:
+        path = Path()
+    if path.is_absolute():
+        return path
+    raise SettingsError(
+        "this user has no home directory", where="HOME in the environment", do="Set CONSILIENCE_HOME to a directory."
+    )
 
 
 def make_private(directory: Path) -> None:
@@ -200,9 +224,9 @@ def read_bounded(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
     return data
 
 
-def read_bounded_text(path: Path, limit: int = MAX_FILE_BYTES, *, encoding: str = "utf-8") -> str:
-    """Return the same as text with newlines as line ends. Also raises `UnicodeDecodeError`."""
-    return io.StringIO(read_bounded(path, limit).decode(encoding), newline=None).read()
+def read_bounded_text(path: Path, limit: int = MAX_FILE_BYTES) -> str:
+    """Return the same as text, without a byte order mark and with newlines as line ends. Also raises `UnicodeDecodeError`."""
+    return io.StringIO(read_bounded(path, limit).decode("utf-8-sig"), newline=None).read()
 
 
 def too_long(limit: int) -> str:

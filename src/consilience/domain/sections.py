@@ -22,7 +22,7 @@ Length = Annotated[float, Field(ge=0)]
 
 FIGURES = "figures"
 """Name of the folded section with all figures. A protocol replaces it by a section of this name."""
-WORDS = "words"
+WORDS = "glossary"
 """Name of the folded section with the meanings of words."""
 COMMON_VIEWS = ("tree", "evolution", "convergence", "reads", FIGURES, WORDS)
 """Names of the views that every session has. A protocol's views have other names."""

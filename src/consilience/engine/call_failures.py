@@ -69,7 +69,8 @@ def refusal_event(
 def unreached(ended: Iterable[Ended], phase: Phase | None, model: str, models: Mapping[str, str]) -> Unreachable | None:
     """Return the failure of a call that is not sent: in the phases before its own nobody was reached, and neither was its `model`.
 
-    `models`: names of the models by agent. A run without a phase has no first phase, and goes on; so does one that inherits calls.
+    `models`: names of the models by agent. One failed call is not enough. A run without a phase has no first phase, and goes on; so
+    does one that inherits calls.
     """
     before: list[CallFailed] = []
     for event in ended:
@@ -77,7 +78,7 @@ def unreached(ended: Iterable[Ended], phase: Phase | None, model: str, models: M
             return None
         if event.phase is not None and event.phase != phase:
             before.append(event)
-    if phase is None or model not in {models[event.agent] for event in before}:
+    if phase is None or len(before) < 2 or model not in {models[event.agent] for event in before}:
         return None
     name, number = before[0].phase or ("", 0)
     failure = Unreachable(f"not sent, because nobody could be reached in {name} {number}")

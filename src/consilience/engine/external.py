@@ -13,7 +13,6 @@ import shlex
 import time
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 from consilience.coordination import Ticket, Workspace, WorkspaceError, look, post, read_protocol, result, withdraw
@@ -21,6 +20,7 @@ from consilience.coordination.files import check_id
 from consilience.coordination.records import HUMAN, MAX_TTL_SECONDS, assigned_agent
 from consilience.coordination.waiting import MAX_POLL_SECONDS, MIN_POLL_SECONDS
 from consilience.domain.errors import ProviderError, Refused, Rejected, SettingsError, Timeout, Unreachable
+from consilience.domain.paths import expanded
 from consilience.engine.ports import PendingAnswer
 from consilience.engine.quorum import Claims, QuorumReached, current_claims, current_replies
 from consilience.engine.timing import TIME_LIMIT_DETAIL
@@ -57,7 +57,7 @@ def open_seat(name: str) -> WorkspacePort:
         )
     if agent or name.strip().endswith("#"):
         check_id(agent.removeprefix(f"{HUMAN}:"), "name of an agent")
-    path = Path(directory).expanduser()
+    path = expanded(directory)
     if not path.is_dir():
         raise WorkspaceError("there is no workspace", where=str(path.absolute()), do=f"Make it: {make}.")
     if "#" in str(path.resolve()):  # the recorded name would be read as another directory

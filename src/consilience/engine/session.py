@@ -142,8 +142,7 @@ class Session:
 
     def rng(self, *names: object) -> random.Random:
         """Return a generator seeded by SHA-256 of (seed, place of the branch, names)."""
-        place = current_branch.get().prefix
-        seed = "/".join([str(self._state.seed), place, *map(str, names)])
+        seed = "/".join([str(self._state.seed), current_branch.get().prefix, *map(str, names)])
         return random.Random(int.from_bytes(hashlib.sha256(seed.encode()).digest(), "big"))
 
     # calls and branches
@@ -364,8 +363,7 @@ class Session:
         return Quote(reply.key if isinstance(reply, Reply) else reply.id, label)
 
     def named(self, reply: Reply[Any], labels: Iterable[str]) -> tuple[str, ...]:
-        """Return the ids of the messages whose labels a reply names, in order, once each. Other labels are dropped,
-        counted, and named in a warning of the report."""
+        """Return the ids of the messages whose labels a reply names, in order, once each. The report counts and names others."""
         ids: dict[str, None] = {}
         for label in labels:
             id = reply.labels.get(label.strip().strip("[]"))

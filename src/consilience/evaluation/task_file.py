@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.messages import Source
-from consilience.domain.paths import read_bounded_text
+from consilience.domain.paths import expanded, read_bounded_text
 from consilience.domain.validation import describe_invalid
 from consilience.engine.protocol import Protocol
 from consilience.evaluation.matching import check_reference
@@ -120,9 +120,9 @@ def load_tasks(source: str | Path) -> list[Task]:
     """
     if isinstance(source, str) and source in shipped_sets():
         return read_tasks((files("consilience.evaluation") / "tasks" / f"{source}.jsonl").read_text("utf-8"), source)
-    path = Path(source).expanduser()
+    path = expanded(source)
     try:
-        text = read_bounded_text(path, MAX_TASK_FILE_BYTES, encoding="utf-8-sig")
+        text = read_bounded_text(path, MAX_TASK_FILE_BYTES)
     except FileNotFoundError:
         raise UnknownName(
             f"no task file and no shipped set {str(source)!r}", do=f"Shipped: {', '.join(shipped_sets())}."

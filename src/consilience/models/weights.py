@@ -19,7 +19,7 @@ from filelock import FileLock
 from filelock import Timeout as LockTaken
 
 from consilience.domain.errors import UnavailableModel, UnknownName
-from consilience.domain.paths import weights_dir
+from consilience.domain.paths import expanded, weights_dir
 
 PullProgress = Callable[[str, int, int], None]
 """Called with a message, bytes done and bytes in total. An exception that it raises stops the work and is passed on."""
@@ -113,7 +113,7 @@ def locate(name_or_path: str) -> Path | None:
     if find(name_or_path) is not None:
         path = path_of(name_or_path)
     elif name_or_path.endswith(".gguf"):
-        path = Path(name_or_path).expanduser().absolute()
+        path = expanded(name_or_path).absolute()
     else:
         return None
     return path if path.is_file() else None

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 
 from consilience.domain.agents import Agent
@@ -139,27 +140,66 @@ def resolutions_path(journal: Path) -> Path:
 
 
 def read_resolutions(path: Path) -> list[Resolution]:
-    """Return the outcomes recorded in a file, the last one of each question. Raises `SettingsError` for a damaged file."""
+    """Return the outcomes recorded in a file, the last one of each question. A line that a crash left unfinished is none.
+
+    Raises `SettingsError` for a damaged file, with the number of the line.
+    """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        rows = [Resolution(**json.loads(line)) for line in lines if line.strip()]
-    except (OSError, ValueError, TypeError) as error:
-        raise SettingsError(
-            f"the recorded outcomes cannot be read: {error}", where=str(path), do="Fix or remove that file."
-        ) from None
+        *lines, last = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from None
+    rows = []
+    for number, line in enumerate([*lines, last] if _resolution(last) else lines, 1):
+        if line.strip():
+            row = _resolution(line)
+            if row is None:
+                raise _unreadable(path, f"line {number} is no outcome")
+            rows.append(row)
     return list({(row.session, row.forecast): row for row in rows}.values())
 
 
 def record_resolution(path: Path, resolution: Resolution) -> None:
-    """Append an outcome; a later one of the same question replaces it. The journal is not touched. Raises `SettingsError`."""
-    line = json.dumps(vars(resolution), ensure_ascii=False) + "\n"
+    """Append an outcome; a later one of the same question replaces it. The journal is not touched.
+
+    The line is on the disk when this returns. What a crash left unfinished at the end is removed first. Raises `SettingsError`, and
+    then nothing was recorded.
+    """
+    line = json.dumps(vars(resolution), ensure_ascii=False).encode() + b"\n"
+    read_resolutions(path)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with os.fdopen(descriptor, "a", encoding="utf-8") as file:
-            file.write(line)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "r+b") as file:
+            flock(file, LOCK_EX)
+            before = file.read()
+            end = before.rfind(b"\n") + 1
+            kept = before if _resolution(before[end:]) else before[:end]
+            file.seek(len(kept))
+            file.write(line if not kept or kept.endswith(b"\n") else b"\n" + line)
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         raise SettingsError(
             f"the outcome cannot be recorded: {error.strerror or error}",
             where=str(path),
             do="Free space or rights there, then try again.",
         ) from None
+
+
+def _resolution(line: bytes) -> Resolution | None:
+    """Read a line of the file; None if it is no outcome."""
+    try:
+        row = json.loads(line)
+        day = date.fromisoformat(row["on"])
+    except (ValueError, TypeError, KeyError):
+        return None
+    texts, outcome = (row.get("session"), row.get("forecast")), row.get("outcome")
+    if not all(isinstance(text, str) for text in texts) or not isinstance(outcome, bool):
+        return None
+    return Resolution(row["session"], row["forecast"], outcome, day.isoformat())
+
+
+def _unreadable(path: Path, reason: str) -> SettingsError:
+    return SettingsError(
+        f"the recorded outcomes cannot be read: {reason}", where=str(path), do="Fix or remove that line, or the file."
+    )

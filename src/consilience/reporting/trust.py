@@ -20,9 +20,9 @@ Names = Mapping[str, str]
 GLOSSARY: Mapping[str, str] = {
     "agent": "one participant: a language model, a program or a person with a task and a point of view of its own",
     "L1N1, V2, D3 …": "short names of the agents",
-    "dissent": "a vote or an objection against the answer that was still open at the end",
-    "service seat": "a model that organises the work and has no vote",
-    "tokens": "the units, about four letters each, in which models read, write and are paid",
+    "dissent": "what an agent still held against the answer at the end",
+    "service seat": "a model that organises the work and takes no side",
+    "tokens": "the units, about four characters each, in which models read, write and are paid",
 }
 """Words of every report of several agents."""
 

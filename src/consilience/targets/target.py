@@ -10,7 +10,7 @@ from pathlib import Path
 
 from consilience.domain.errors import SourceError
 from consilience.domain.messages import Source
-from consilience.domain.paths import too_long
+from consilience.domain.paths import expanded, too_long
 from consilience.engine.sources import MAX_SOURCE_BYTES, decode_text, read_text_file
 from consilience.targets.changes import add_changes, compare
 from consilience.targets.collection import (
@@ -91,7 +91,7 @@ def _add_named(names: Sequence[str], directory: Path, found: Collection, standar
     named: set[str] = set()
     top = repository_of(os.path.abspath(directory))
     for name in names:
-        path = directory / Path(name).expanduser()
+        path = directory / expanded(name)
         real = name if name == STANDARD_INPUT else os.path.realpath(path)
         if real in named:
             continue

@@ -15,6 +15,7 @@ from consilience.protocols._common.presenting import format_share, plural
 from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.moves import ACTIVE, BLOCKED, CRITERIA, FAILURES, FIRM, REGIMES, SIDES, STAGES, Side
 from consilience.protocols.debate.records import Crux
+from consilience.protocols.debate.scoring import is_split
 from consilience.protocols.debate.state import DebateData, DebateState, joined, tally, tested_refs, thread_name
 
 OTHER: dict[str, Side] = {"YES": "NO", "NO": "YES"}
@@ -39,9 +40,16 @@ def headline(report: DebateData, state: DebateState) -> Iterator[Block]:
             f"sealed final ballots of {len(sides)} of {plural(len(state.debaters), 'agent')}{_on_models(report, state)}"
         )
         label = f"Proposition {n + 1}: {text}" if is_plural else text
-        verdict = f"{_verdict(sides, len(state.debaters))}: {tally(sides)}"
+        verdict = f"{_verdict(sides, len(state.debaters))}: {tally(sides)}{_when_cast(report, f'p{n + 1}')}"
         yield Paragraph(lead=verdict, text=f"({voted}). {label}", refs=finals)
     yield from _decide_today(report, state)
+
+
+def _when_cast(report: DebateData, question: str) -> str:
+    """Return the votes on a question that counted otherwise when they were cast: ` (1 no when cast)`."""
+    checks = {c.agent: c for c in report.rechecks if c.question == question}
+    changed = [check.ballot for check in checks.values() if check.ballot != check.counts]
+    return f" ({tally(changed)} when cast)" if changed else ""
 
 
 def qualifications(report: DebateData, state: DebateState) -> Iterator[Block]:
@@ -63,7 +71,17 @@ def _regime(report: DebateData, state: DebateState) -> str:
     sides = [side for ballot in state.final.values() for side in (*ballot.positions, *ballot.questions.values())]
     if report.regime == "consensus" and ("UNCERTAIN" in sides or len(state.final) < len(state.debaters)):
         return "No firm disagreement in the final ballots: no question has firm answers on both sides."
+    if report.regime == "partial" and not any(is_split(cast) for cast in _sides_by_question(state).values()):
+        return "Partial: a question was split when its ballots were cast, and is not since some were cast again."
     return REGIMES[report.regime]
+
+
+def _sides_by_question(state: DebateState) -> dict[object, list[Side]]:
+    sides: dict[object, list[Side]] = {}
+    for ballot in state.final.values():
+        for question, side in (*enumerate(ballot.positions), *ballot.questions.items()):
+            sides.setdefault(question, []).append(side)
+    return sides
 
 
 def _on_models(report: DebateData, state: DebateState) -> str:
@@ -242,7 +260,7 @@ def _declared(state: DebateState, n: int, decided: str) -> Iterator[tuple[str, R
 
 def _would_flip_against(crux: Crux, agent: str, answer: Side) -> bool:
     flip = crux.flips.get(agent)
-    return flip is not None and flip.would_flip and flip.side != answer
+    return flip is not None and flip.flips_on(answer)
 
 
 def _test_refs(report: DebateData) -> Refs:

@@ -180,6 +180,7 @@ class Crystallizer:
                 agent=reply.agent,
                 side=value.side,
                 would_flip=value.would_flip,
+                gives_up_if=value.gives_up_if,
                 confidence=LEVELS[value.confidence],
                 why=value.why.strip(),
                 message=reply.key,

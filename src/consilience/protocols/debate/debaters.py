@@ -124,12 +124,17 @@ class Debater:
         if self.agent in thread.to_falsify and self._has_not_given_up(thread, "falsify"):
             return Intent(thread, "falsify", thread.messages[-1])
         if self._has_not_given_up(thread, "steelman"):
-            for agent, of in lock.pending_pairs(thread):
-                latest = thread.latest_steelman(agent, of)
-                if agent == self.agent and (latest is None or latest.grade not in ("PENDING", "ACCURATE")):
+            tries = {pair: thread.latest_steelman(*pair) for pair in lock.pending_pairs(thread)}
+            untried = any(latest is None and not self._gave_up(a, thread) for (a, _), latest in tries.items())
+            for (agent, of), latest in tries.items():
+                is_open = latest is None if untried else latest is None or latest.grade not in ("PENDING", "ACCURATE")
+                if agent == self.agent and is_open:
                     commitment = thread.commitments[of].message
                     return Intent(thread, "steelman", self.floor.by_id[commitment], of=of, steelman=latest)
         return None
+
+    def _gave_up(self, agent: str, thread: Thread) -> bool:
+        return self.floor.members[agent].gave_up(thread.id, "steelman")
 
     def _has_not_given_up(self, thread: Thread, kind: TurnKind) -> bool:
         return not self.me.gave_up(thread.id, kind)
@@ -230,7 +235,8 @@ class Debater:
                 me.unanswered.pop(thread.id, None)
         else:
             await self._publish(intent, reply, phase)
-        me.ready_at = floor.now + cooldown
+        if intent.kind != "grade":
+            me.ready_at = floor.now + cooldown
         await self.moderator.lead(thread)
 
     async def _publish(self, intent: Intent, reply: Reply[Any], phase: tuple[str, int]) -> None:
@@ -264,7 +270,8 @@ class Debater:
 
     def _message(self, intent: Intent, reply: Reply[Any], move: Move, target: DebateMessage | None) -> DebateMessage:
         floor, value = self.floor, reply.value
-        text = _clip(value.text.strip(), MAX_CHARS[floor.session.detail])
+        words = value.text.strip() or (value.grade.lower() if isinstance(value, GradeTurn) else "")
+        text = _clip(words, MAX_CHARS[floor.session.detail])
         quotations = tuple(floor.session.quotations(text, reply))
         commitment = intent.thread.commitments.get(self.agent)
         turn = value if isinstance(value, TurnReply) else None

@@ -189,7 +189,9 @@ class Moderator:
             floor.mismatches += 1
         self._align(thread)
         thread.await_commitments()
-        self._transition(thread, "CRUX_LOCK", len(thread.to_commit) + 2, "the question is framed")
+        budget = len(thread.to_commit) + 2
+        thread.granted += budget
+        self._transition(thread, "CRUX_LOCK", budget, "the question is framed")
         self.spawning.reconsider(thread)
         await self.floor.intervene(thread, "commit", tuple(thread.to_commit))
 
@@ -204,7 +206,7 @@ class Moderator:
     async def _lead_lock(self, thread: Thread) -> None:
         if not thread.to_commit and thread.required is None:
             await self._require(thread)
-        if lock.is_due(thread):
+        if lock.is_due(thread) or (thread.required is not None and not self.floor.owing(thread)):
             await self._attempt_lock(thread)
 
     async def _require(self, thread: Thread) -> None:
@@ -241,7 +243,8 @@ class Moderator:
             await self.floor.intervene(thread, "evidence", tuple(thread.members), hang=hang)
             return
         floor.note(notes.CruxLockFailed(at=floor.now, thread=thread.id, attempt=number, failures=failures))
-        if number >= MAX_LOCK_ATTEMPTS or (thread.reframed and kinds == ("sides",)):
+        cannot_be_had = "steelmen" in kinds and "sides" not in kinds and not floor.owing(thread)
+        if number >= MAX_LOCK_ATTEMPTS or cannot_be_had or (thread.reframed and kinds == ("sides",)):
             self.close(thread, "FAILED_LOCK", f"{number} attempts to lock it failed: {'; '.join(failures)}")
             return
         thread.grant(max(0, thread.in_stage - thread.budget) + 2 * len(lock.pending_pairs(thread)) + 2)

@@ -63,6 +63,13 @@ Intervention = Literal[
 QuestionForm = Literal["yes/no", "choose one", "how much", "open", "not disputable"]
 GivesUpIf = Literal["YES", "NO", "either", "neither"]
 """The answer to a question that, once established, makes an agent give up its top claim."""
+
+
+def would_flip(side: Side, gives_up_if: GivesUpIf) -> bool:
+    """Return whether a top claim would change if the question came out otherwise than its agent answers it."""
+    return gives_up_if == "either" or gives_up_if in {"YES": ("NO",), "NO": ("YES",), "UNCERTAIN": ("YES", "NO")}[side]
+
+
 ClosingSide = Literal["YES", "NO", "UNDECIDED"]
 CruxKind = Literal["identity", "causal", "value", "prediction", "measurement"]
 """What a crux asks. One of measurement is no crux: it asks what an instrument will read."""

@@ -20,7 +20,7 @@ from consilience.protocols.debate.ballots import ballot_of, sides_of
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.moves import ClosingSide, Side
 from consilience.protocols.debate.notes import CommonGroundNote, RegimeNote
-from consilience.protocols.debate.records import CommonGround, Crux, DebateBallot, DebateMessage, Framing
+from consilience.protocols.debate.records import CommonGround, Crux, DebateBallot, DebateMessage, Framing, Recheck
 from consilience.protocols.debate.replies import ClosingReply, SingleReply
 from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.scoring import (
@@ -89,7 +89,10 @@ async def conclude(session: Session, settings: DebateSettings, run: DebateRun, s
         final = [*told[-1].ballots]
         ballots = [*(ballot for ballot in ballots if ballot.step == 0), *final]
     cruxes = final_cruxes(floor)
-    regime = regime_of(_sides(framing, final), {crux.thread for crux in cruxes if crux.validated})
+    cast = {} if told or floor is None else as_cast(final, floor.rechecks)
+    split_when_cast = any(is_split(sides.values()) for sides in cast.values())
+    validated = {crux.thread for crux in cruxes if crux.validated}
+    regime = regime_of(_sides(framing, final), validated, split_when_cast=split_when_cast)
     description = _regime_words(regime, framing, final, cruxes, len(settings.seat_ids))
     if floor is not None and final:
         session.note("regime", RegimeNote(at=session.clock.now, regime=regime, description=description))
@@ -181,8 +184,8 @@ def _system_metrics(floor: Floor) -> SystemMetrics:
 def _objections(messages: Sequence[DebateMessage], shown: Collection[str]) -> Iterator[Objection]:
     """Yield every challenge to a message of another agent, with its fate; `shown` are the messages that a prompt quoted.
 
-    It yielded if its target conceded or changed its position in a reply to it. A target, or somebody else, who replied otherwise
-    answered it (`refuted`). A challenge that nobody but its author replied to is unanswered.
+    It yielded if its target conceded or changed its position in a reply to it. A target that replied otherwise answered it
+    (`refuted`). A challenge that its target did not reply to is unanswered, whatever others said.
     """
     by_id = {message.id: message for message in messages}
     for message in messages:
@@ -190,12 +193,9 @@ def _objections(messages: Sequence[DebateMessage], shown: Collection[str]) -> It
         objects = message.move in ("CHALLENGE", "CHALLENGE_EVIDENCE") and not message.by_moderator
         if not objects or target is None or target.agent == message.agent:
             continue
-        replies = [m for m in messages if m.reply_to == message.id and m.agent != message.agent and not m.by_moderator]
-        yielded = next(
-            (m for m in replies if m.agent == target.agent and m.move in ("CONCEDE", "UPDATE_POSITION")), None
-        )
-        own = [m for m in replies if m.agent == target.agent]
-        answer = yielded or next(iter((*own, *replies)), None)
+        replies = [m for m in messages if m.reply_to == message.id and m.agent == target.agent]
+        yielded = next((m for m in replies if m.move in ("CONCEDE", "UPDATE_POSITION")), None)
+        answer = yielded or next(iter(replies), None)
         fate: ObjectionFate = "yielded" if yielded else "refuted" if answer else "unanswered"
         yield Objection(
             id=message.id,
@@ -242,6 +242,19 @@ def _sides(framing: Framing | None, final: Sequence[DebateBallot]) -> dict[str, 
             sides.setdefault(f"p{n}", []).append(side)
         for thread, side in ballot.questions.items():
             sides.setdefault(thread, []).append(side)
+    return sides
+
+
+def as_cast(final: Sequence[DebateBallot], rechecks: Sequence[Recheck]) -> dict[str, dict[str, Side]]:
+    """The side of each agent by question, as its ballot was cast; `final` counts what was answered again."""
+    sides: dict[str, dict[str, Side]] = {}
+    for ballot in final:
+        for n, side in enumerate(ballot.positions, 1):
+            sides.setdefault(f"p{n}", {})[ballot.agent] = side
+        for thread, side in ballot.questions.items():
+            sides.setdefault(thread, {})[ballot.agent] = side
+    for check in reversed(rechecks):  # the first says what the ballot was
+        sides.get(check.question, {})[check.agent] = check.ballot
     return sides
 
 

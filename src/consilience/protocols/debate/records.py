@@ -12,6 +12,7 @@ from consilience.protocols.debate.moves import (
     CommonKind,
     CruxKind,
     DependencyKind,
+    GivesUpIf,
     Grade,
     Horizon,
     Move,
@@ -158,6 +159,8 @@ class Commitment(Frozen):
     falsifier: Falsifier | None = None
     would_flip: bool = False
     """Whether the agent's top claim would change if the question were answered the other way, by its own word."""
+    gives_up_if: GivesUpIf | None = None
+    """The answer that would change it, as declared; None where another version recorded the debate."""
     flip_confidence: float = 0.0
     why: str = ""
     message: str = ""
@@ -213,6 +216,14 @@ class Flip(Frozen):
     why: str = ""
     message: str = ""
     """The call or message that declared it."""
+    gives_up_if: GivesUpIf | None = None
+    """The answer that would change its top claim, as declared; None of a test, or where another version recorded the debate."""
+
+    def flips_on(self, answer: Side) -> bool:
+        """Return whether that answer, once established, would change the top claim."""
+        if self.gives_up_if is None:
+            return self.would_flip and self.side != answer
+        return self.gives_up_if in ("either", answer)
 
 
 class CruxScore(Frozen):

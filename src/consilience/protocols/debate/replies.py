@@ -23,9 +23,11 @@ from consilience.protocols.debate.moves import (
     Move,
     QuestionForm,
     Side,
+    would_flip,
 )
 from consilience.protocols.debate.records import Falsifier
 
+MAX_QUESTION_CHARS = 400
 MAX_TOPICS, MAX_MENTIONS, MAX_INTERESTS, MAX_PROPOSITIONS = 3, 2, 5, 3
 MAX_CRITERIA, MAX_SUPPORTING, MAX_RELATIONS, MAX_COMMON, MAX_NEXT_QUESTIONS = 4, 8, 8, 4, 3
 """Entries of lists."""
@@ -99,7 +101,7 @@ class OpeningReply(SidesReply):
     threshold: str = ""
     deadline: str = ""
     reason: str = ""
-    claim: str
+    claim: str = ""
 
     @property
     def points(self) -> list[str]:
@@ -116,7 +118,7 @@ class FinalReply(SidesReply):
     confidence: ConfidenceLevel = "unsure"
     cause: Label | None = None
     reason: str = ""
-    claim: str
+    claim: str = ""
 
 
 class StipulatedReply(SidesReply):
@@ -138,7 +140,7 @@ class ToldReply(StipulatedReply):
     """A sealed position that replaces the final one, after a new fact."""
 
     last = ("reason", "claim")
-    claim: str
+    claim: str = ""
 
 
 class ClosingReply(Conclusion, SidesReply):
@@ -293,15 +295,10 @@ class GradeTurn(BaseModel):
 
     corrections: str = ""
     grade: Literal["ACCURATE", "INCOMPLETE", "WRONG"]
-    text: FreeText
+    text: str = ""
 
 
 SpokenReply = TurnReply | CommitReply | FalsifierTurn | SteelmanTurn | GradeTurn
-
-
-def would_flip(side: Side, gives_up_if: GivesUpIf) -> bool:
-    """Return whether a top claim would change if the question came out otherwise than its agent answers it."""
-    return gives_up_if == "either" or gives_up_if in {"YES": ("NO",), "NO": ("YES",), "UNCERTAIN": ("YES", "NO")}[side]
 
 
 @lru_cache(maxsize=256)
@@ -436,4 +433,4 @@ def falsifier_of(reply: Any) -> Falsifier | None:
 
 def is_question(text: str) -> bool:
     """Whether a text can be a thread's question: some words, on one line."""
-    return len(text.split()) >= 3 and len(text) <= 400
+    return len(text.split()) >= 3 and len(text) <= MAX_QUESTION_CHARS

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from consilience.domain.events import Noted
 from consilience.domain.messages import JsonObject
+from consilience.domain.outcome import StopReason
 from consilience.domain.report import Forecast, UnfinishedSession
 from consilience.domain.sections import Presentation
 from consilience.protocols.debate.moves import FIRM, Side
@@ -141,6 +142,9 @@ def final_json(report: DebateData) -> JsonObject:
         "topic": report.task,
         "duration": report.duration,
         "total_messages": report.steps,
+        "stop_reason": report.stop_reason.value,
+        "ended_by": report.ended_by,
+        "confidence": None if report.stop_reason is StopReason.SETTLED else "LOW",
         "threads": [_thread(thread) for thread in report.threads],
         "common_ground": [
             {"statement": ground.statement, "agreement": "all", "type": ground.kind} for ground in report.common_ground

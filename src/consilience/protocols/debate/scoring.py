@@ -114,18 +114,20 @@ def revalidated(crux: Crux, hanging: int) -> Crux:
 
 
 def declared_flips(thread: Thread) -> dict[str, Flip]:
-    """Whether top claims hang on the question, as agents declared last: after the evidence, else with their commitment."""
-    return thread.flips or {
+    """Whether top claims hang on the question, as each agent declared last: after the evidence, else with its commitment."""
+    committed = {
         agent: Flip(
             agent=agent,
             side=c.side,
             would_flip=c.would_flip,
+            gives_up_if=c.gives_up_if,
             confidence=c.flip_confidence,
             why=c.why,
             message=c.message,
         )
         for agent, c in thread.commitments.items()
     }
+    return committed | thread.flips
 
 
 def crux_of(
@@ -187,16 +189,18 @@ def _position(thread: Thread, agent: str, side: Side) -> CruxPosition:
     )
 
 
-def regime_of(questions: Mapping[str, Sequence[Side]], validated: Collection[str]) -> Regime:
+def regime_of(
+    questions: Mapping[str, Sequence[Side]], validated: Collection[str], *, split_when_cast: bool = False
+) -> Regime:
     """The regime from final ballots: `questions` holds the side of each agent on each question by its id, `validated` the ids of
-    validated cruxes. The first that applies; split ballots are never consensus."""
+    validated cruxes. The first that applies; ballots that are split, or were when they were cast, are never consensus."""
     firm = {id: [side for side in sides if side in ("YES", "NO")] for id, sides in questions.items()}
     firm = {id: sides for id, sides in firm.items() if len(sides) >= 2}
     if not firm:
         return "inconclusive"
     split = {id for id, sides in firm.items() if len(set(sides)) == 2}
     if not split:
-        return "consensus"
+        return "partial" if split_when_cast else "consensus"
     if len(split) == len(firm) and split & set(validated):
         return "polarized"
     return "partial"

@@ -23,7 +23,7 @@ from consilience.protocols.debate.moves import (
     MIN_DISCOVERY_MESSAGES,
     MIN_STEELMAN_MESSAGES,
 )
-from consilience.protocols.debate.replies import MAX_PROPOSITIONS, is_question
+from consilience.protocols.debate.replies import MAX_PROPOSITIONS, MAX_QUESTION_CHARS
 
 POINTS_OF_VIEW: Mapping[str, str] = {
     "advocate of change": "You look for what speaks for a change: what it makes possible, and what waiting costs.",
@@ -293,4 +293,4 @@ class DebateSettings(PanelSeats):
 def proposition(task: str) -> str:
     """A task as the question of a thread, without what a question cannot hold."""
     words = " ".join(task.split())
-    return words if is_question(words) else words[:397].rstrip() + " …"
+    return words if len(words) <= MAX_QUESTION_CHARS else words[: MAX_QUESTION_CHARS - 3].rstrip() + " …"

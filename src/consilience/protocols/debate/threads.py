@@ -295,10 +295,10 @@ class Thread:
     @property
     def is_stable(self) -> bool:
         """Whether the last messages of the evidence stage brought no update, no concession and no new evidence, or its budget
-        is spent."""
+        or that of the thread is spent."""
         moving = {"UPDATE_POSITION", "CONCEDE", "PROVIDE_EVIDENCE"}
         quiet = self.in_stage >= STABLE_MESSAGES and not moving & set(self.moves(STABLE_MESSAGES))
-        return self.stage == "EVIDENCE" and (quiet or self.in_stage >= self.budget)
+        return self.stage == "EVIDENCE" and (quiet or self.in_stage >= self.budget or len(self.spoken) >= self.cap)
 
     def horizons(self) -> list[Horizon]:
         return [commitment.horizon for commitment in self.commitments.values()]
@@ -312,7 +312,7 @@ class Thread:
 def convergence_signal(thread: Thread) -> float:
     """The seed's signal: 0.95 for a proposed crux that is acknowledged, 0.75 for three concessions that changed a top claim,
     0.6 for shrinking participation; 0 without a framed question, or with a new position in the last 5 messages or a new
-    participant in the last 8. Only acknowledgements by a typed CONCEDE count."""
+    participant in the last 8. Only a CONCEDE that answers the proposal and changes a top claim acknowledges it."""
     spoken = thread.spoken
     if not thread.question or len(spoken) < 8:
         return 0.0
@@ -322,9 +322,9 @@ def convergence_signal(thread: Thread) -> float:
         return 0.0
     if any(message.move in ("COMMIT_POSITION", "UPDATE_POSITION") for message in spoken[-5:]):
         return 0.0
-    moves = [message.move for message in recent]
+    proposals = {message.id for message in recent if message.move == "PROPOSE_CRUX"}
     changed = {concession.message for concession in thread.concessions if not concession.cheap}
-    if "PROPOSE_CRUX" in moves and "CONCEDE" in moves[-3:]:
+    if any(message.id in changed and message.reply_to in proposals for message in recent[-3:]):
         return 0.95
     if sum(message.id in changed for message in recent) >= 3:
         return 0.75

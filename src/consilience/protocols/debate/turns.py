@@ -7,7 +7,7 @@ from typing import Any
 from consilience.domain.positions import LEVELS
 from consilience.engine.work import Reply
 from consilience.protocols.debate.floor import Floor
-from consilience.protocols.debate.moves import TopSide
+from consilience.protocols.debate.moves import TopSide, would_flip
 from consilience.protocols.debate.notes import SteelmanGraded, SteelmanNote
 from consilience.protocols.debate.records import (
     Commitment,
@@ -106,6 +106,7 @@ def _commit(thread: Thread, message: DebateMessage, value: CommitReply) -> None:
         horizon=value.horizon,
         falsifier=falsifier,
         would_flip=value.would_flip,
+        gives_up_if=value.gives_up_if,
         flip_confidence=LEVELS[value.flip_confidence],
         why=value.why.strip(),
         message=message.id,
@@ -131,6 +132,8 @@ def _update(thread: Thread, message: DebateMessage, value: TurnReply) -> None:
     level: Any = getattr(value, "confidence", "unchanged")
     update: dict[str, object] = {"side": message.new_side, "statement": message.text, "message": message.id}
     update["falsifier"] = falsifier_of(value)
+    if before.gives_up_if is not None:
+        update["would_flip"] = would_flip(message.new_side, before.gives_up_if)
     if level != "unchanged":
         update["confidence"] = LEVELS[level]
     thread.commitments[message.agent] = before.model_copy(update=update)
