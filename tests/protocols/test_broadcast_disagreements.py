@@ -45,11 +45,12 @@ def fates(objections: tuple[Objection, ...]) -> dict[str, tuple[str | None, str]
 
 @pytest.mark.parametrize("alike", [True, False])
 async def test_contributors_who_write_alike_and_never_revise_are_reported_as_one_view(alike: bool) -> None:
-    def extra(request: ModelRequest) -> dict[str, object]:
+    def reply(request: ModelRequest) -> str:
         own = "" if alike else f" So says {request.agent} on {request.key}."
-        return {"text": "" if "/self_reflect/" in request.key else f"Keep the market where it is.{own}"}
+        text = "" if "/self_reflect/" in request.key else f"Keep the market where it is.{own}"
+        return json.dumps({"rating": 8, "satisfied": True, "text": text})
 
-    report, _ = await go(PAIR, agents(extra, 8))
+    report, _ = await go(PAIR, ScriptedModel(reply))
     words = "the first texts of the 2 agents are alike (similarity 1.00), and no agent revised its text"
     assert any(warning.startswith(words) for warning in report.warnings) == alike
 
