@@ -57,6 +57,14 @@ def test_due_lists_a_deadline_without_a_date_as_unreadable(cli: Cli, session: st
     assert "more than D2 said" in text
 
 
+def test_due_prints_a_page_of_each_kind_and_its_json_all(cli: Cli, session: str) -> None:
+    text = cli("due", "--on", "2027-10-01", "--limit", "1").stdout
+    assert text.count("1 more: --limit 2 shows all.") == 2
+    assert text.count(session) == 2
+    assert "more: --limit" not in cli("due", "--on", "2027-10-01", "--limit", "2").stdout
+    assert len(due(cli, "--on", "2027-10-01", "--limit", "1")["past"]) == 2
+
+
 def test_due_reads_the_parents_of_all_sessions_once(cli: Cli, session: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli("tell", session, "The works are delayed.").exit_code == 0
     readings: list[int] = []

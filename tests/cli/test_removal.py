@@ -197,6 +197,20 @@ def test_gc_removes_old_finished_sessions(cli: Cli, session: str, broken_off: st
     assert "events matched, 0 calls" in cli("replay", young).stdout
 
 
+def test_gc_reads_no_session_that_it_keeps(
+    cli: Cli, session: str, broken_off: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aged(session, 31 * DAY)
+    aged(broken_off, 31 * DAY)
+    read: list[str] = []
+    whole = SqliteStore.read
+    monkeypatch.setattr(SqliteStore, "read", lambda self, id, *more: (read.append(id), whole(self, id, *more))[1])
+    assert session in cli("sessions", "gc", "--older-than", "30d", "--dry-run").stdout
+    assert read == []
+    assert broken_off in cli("sessions", "gc", "--older-than", "30d", "--all", "--dry-run").stdout
+    assert read == [broken_off], "the state of one that may be resumed follows from all its events"
+
+
 def test_gc_all_removes_unfinished_but_no_running_sessions(
     cli: Cli, session: str, broken_off: str, store: SqliteStore
 ) -> None:

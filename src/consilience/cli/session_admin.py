@@ -1,4 +1,4 @@
-"""Commands over all sessions: `sessions` (list, remove, answer), and `due`, `resolve` and `scores`, which follow forecasts up."""
+"""The command `sessions`: list, remove, answer."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Literal
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,19 +21,6 @@ from consilience.cli.sessions import find_session, find_sessions, user_store
 from consilience.domain.errors import JournalError, SessionBusy, SettingsError, UnknownName
 from consilience.domain.events import SessionFinished
 from consilience.domain.paths import check_home, journal_path
-from consilience.domain.report import Report
-from consilience.engine.protocol import report_type
-from consilience.reporting.follow_up import (
-    BrierScore,
-    Deadline,
-    FollowedSession,
-    Resolution,
-    brier_scores,
-    open_deadlines,
-    read_resolutions,
-    record_resolution,
-    resolutions_path,
-)
 from consilience.reporting.formatting import count, money, one_line, printable
 from consilience.reporting.session_state import fold_events, status_of
 
@@ -46,8 +33,6 @@ if TYPE_CHECKING:
 AGE_UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 MAX_REMOVED_AT_ONCE = 100
 """Sessions per removal; each one holds a file open."""
-
-NEAR_DAYS = 90
 
 SHARED = ("show", "resume", "replay", "fork", "tell", "diff", "export")
 """Commands of `sessions` that stand at the top level too."""
@@ -83,7 +68,6 @@ class SessionsGroup(ListingGroup):
 
 
 sessions = new_app(SessionsGroup)
-due, resolve, scores = new_app(), new_app(), new_app()
 
 
 @contextmanager
@@ -234,12 +218,20 @@ def _old(store: Store, seconds: float, *, everything: bool) -> list[SessionRow]:
     rows = []
     for session in store.sessions():
         with _unless_removed(store, session):
-            if time.time() - store.created(session) >= seconds:
+            if time.time() - store.created(session) >= seconds and (everything or _is_finished(store, session)):
                 rows.append(_removal_row(store, session))
     for row in rows:
         if row.state == "unreadable":
             notify(f"{row.session} cannot be read and is kept; to remove it: consilience sessions rm {row.session}")
     return [row for row in rows if row.state in states]
+
+
+def _is_finished(store: Store, session: str) -> bool:
+    """Whether a session is finished, or damaged, which is reported. Of the others no event but the last is read."""
+    try:
+        return isinstance(store.ending(session), SessionFinished)
+    except JournalError:
+        return True
 
 
 def _removal_row(store: Store, session: str) -> SessionRow:
@@ -364,125 +356,3 @@ def _show_questions(session: str, questions: list[Question], as_json: bool) -> N
             until = datetime.fromtimestamp(question.until, UTC)
             print(f"Answer before {until:%Y-%m-%d %H:%M:%S} UTC; a session resumed later continues without an answer.")
         print(f"Answer: consilience sessions answer {session} {short_name(question, questions)} TEXT\n")
-
-
-# --- follow-up
-
-
-@due.command("due")
-def _due(
-    within: Annotated[
-        int, typer.Option("--within", min=0, help="Also list deadlines within this many days.", metavar="DAYS")
-    ] = NEAR_DAYS,
-    on: Annotated[
-        str | None, typer.Option(help="The day to compare with, YYYY-MM-DD. Default: today.", metavar="DATE")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List findings that would change an agent's mind and whose deadline is past or near, over all sessions.
-
-    Agents state deadlines in their own words; "in six weeks" counts from the day of the session. A deadline without a date is
-    listed separately: ask for dates in the task. Resolved questions are left out.
-    """
-    today = _day(on)
-    with user_store() as store:
-        deadlines = open_deadlines(_followed(store), read_resolutions(resolutions_path(journal_path())))
-    limit = today + timedelta(days=within)
-    groups = {
-        "past": [d for d in deadlines if d.day is not None and d.day < today],
-        "near": [d for d in deadlines if d.day is not None and today <= d.day <= limit],
-        "unreadable": [d for d in deadlines if d.day is None],
-    }
-    heads = ("Past", f"In the next {count(within, 'day')}", "Deadlines that name no date")
-    lines: list[str] = []
-    for heading, group in zip(heads, groups.values(), strict=True):
-        lines += [f"{heading}:", *map(_deadline_line, group)] if group else []
-    value = {name: [_deadline_row(deadline) for deadline in group] for name, group in groups.items()}
-    print_result(value, "\n".join(lines) or "Nothing is due.", as_json=as_json)
-
-
-@resolve.command("resolve")
-def _resolve(
-    id: Id,
-    question: Annotated[str, argument("Id of a crux or proposition of the session: crux-1, p1.", "QUESTION")],
-    outcome: Annotated[Literal["yes", "no"], argument("The outcome.", "yes|no")],
-    as_json: JsonOption = False,
-) -> None:
-    """Record the outcome of a question of a session. The session itself is not changed; a later outcome replaces an earlier one."""
-    with user_store() as store:
-        session = find_session(store, id)
-        followed = _follow(store, session, store.parents())
-        forecasts = {forecast.id: forecast for forecast in followed.forecasts} if followed else {}
-        if question not in forecasts:
-            choices = f"Give one of them: {', '.join(forecasts)}."
-            raise UnknownName(
-                f"session {session} has no question {question!r} that can be resolved",
-                do=choices if forecasts else "Only finished sessions with positions have such questions.",
-            )
-        resolution = Resolution(session, question, outcome == "yes", datetime.now(UTC).date().isoformat())
-        record_resolution(resolutions_path(journal_path()), resolution)
-        agents, _ = brier_scores([followed] if followed else [], [resolution])
-    scored = [row for row in agents if row.period == "all"]
-    value = {"session": session, "question": question, "outcome": outcome, "recorded": resolution.on}
-    lines = [f"{session} {question}: {outcome} ({forecasts[question].question})"]
-    lines += [f"  {row.name}: Brier score {row.score:.3f}" for row in scored]
-    print_result({**value, "agents": [asdict(row) for row in scored]}, "\n".join(lines), as_json=as_json)
-
-
-@scores.command("scores")
-def _scores(as_json: JsonOption = False) -> None:
-    """Show Brier scores of agents and of models over all resolved questions, in total and by month.
-
-    0 is perfect, 0.25 is chance, 1 is certain and wrong. Agents that took no side on a question are not scored on it.
-    """
-    with user_store() as store:
-        agents, models = brier_scores(_followed(store), read_resolutions(resolutions_path(journal_path())))
-    value = {"agents": [asdict(row) for row in agents], "models": [asdict(row) for row in models]}
-    text = "No question is resolved yet: consilience resolve SESSION QUESTION yes|no."
-    if agents:
-        text = "\n".join([*_table("agent", agents), "", *_table("model", models)])
-    print_result(value, text, as_json=as_json)
-
-
-def _table(heading: str, rows: list[BrierScore]) -> list[str]:
-    width = max(len(heading), *(len(row.name) for row in rows))
-    lines = [f"{row.name:{width}}  {row.period:7}  {row.forecasts:9}  {row.score:11.3f}" for row in rows]
-    return [f"{heading:{width}}  {'month':7}  forecasts  Brier score", *lines]
-
-
-def _day(text: str | None) -> date:
-    try:
-        return datetime.now(UTC).astimezone().date() if text is None else date.fromisoformat(text)
-    except ValueError:
-        raise SettingsError(f"{text!r} is not a date", where="--on", do="Write it as 2027-12-31.") from None
-
-
-def _deadline_row(deadline: Deadline) -> dict[str, object]:
-    return {**asdict(deadline), "day": deadline.day.isoformat() if deadline.day else None}
-
-
-def _deadline_line(deadline: Deadline) -> str:
-    description = f"{deadline.agent}: {deadline.finding} ({deadline.question})"
-    return f"  {deadline.day or deadline.deadline}  {deadline.session} {deadline.forecast}  {description}"
-
-
-def _followed(store: Store) -> Iterator[FollowedSession]:
-    """The finished sessions with forecasts, oldest first."""
-    parents = store.parents()
-    yield from filter(None, (_follow(store, session, parents) for session in store.sessions()))
-
-
-def _follow(store: Store, session: str, parents: Mapping[str, str]) -> FollowedSession | None:
-    """Return a session with its forecasts; None if it has none. Reports of protocols without forecasts are not read."""
-    started = store.beginning(session)
-    cls = report_type(started.protocol) if started else None
-    finished = store.ending(session)
-    if cls is None or cls.forecasts is Report.forecasts or not isinstance(finished, SessionFinished):
-        return None
-    report = cls.model_validate_json(store.text(finished.report))
-    root = session
-    while root in parents:
-        root = parents[root]
-    forecasts = report.forecasts()
-    held_on = datetime.fromtimestamp(store.created(session), UTC).date()
-    return FollowedSession(session, root, report.agents, forecasts, held_on) if forecasts else None
