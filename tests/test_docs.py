@@ -202,6 +202,7 @@ def test_readme_table_lists_the_installed_protocols() -> None:
 
     from consilience.engine.protocol import ENTRY_POINT_GROUP, find_protocol
     from consilience.protocols.broadcast import Broadcast
+    from consilience.protocols.debate import Debate
     from consilience.protocols.decompose import Decompose
     from consilience.protocols.emergence import Emergence
 
@@ -211,6 +212,7 @@ def test_readme_table_lists_the_installed_protocols() -> None:
     assert Emergence(children=3, max_rounds=2).estimate().max == 15
     assert Broadcast(children=3, max_iterations=2).estimate().max == 24
     assert Decompose(children=3).estimate().max == 5
+    assert Debate().estimate().max == 400
 
 
 def test_guide_lists_every_provider_with_its_keys() -> None:

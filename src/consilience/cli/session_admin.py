@@ -218,29 +218,22 @@ def _old(store: Store, seconds: float, *, everything: bool) -> list[SessionRow]:
     rows = []
     for session in store.sessions():
         with _unless_removed(store, session):
-            if time.time() - store.created(session) >= seconds and (everything or _is_finished(store, session)):
-                rows.append(_removal_row(store, session))
+            if time.time() - store.created(session) >= seconds:
+                rows.append(_removal_row(store, session, whole=everything))
     for row in rows:
         if row.state == "unreadable":
             notify(f"{row.session} cannot be read and is kept; to remove it: consilience sessions rm {row.session}")
     return [row for row in rows if row.state in states]
 
 
-def _is_finished(store: Store, session: str) -> bool:
-    """Whether a session is finished, or damaged, which is reported. Of the others no event but the last is read."""
-    try:
-        return isinstance(store.ending(session), SessionFinished)
-    except JournalError:
-        return True
-
-
-def _removal_row(store: Store, session: str) -> SessionRow:
-    """Return the fields that `_line` prints. Of a finished session two events and the task are read."""
+def _removal_row(store: Store, session: str, *, whole: bool = True) -> SessionRow:
+    """Return the fields that `_line` prints. Of a finished session two events and the task are read, of others all events, unless
+    it suffices that they are not finished (`whole`)."""
     created, state, task = _created(store, session), "finished", None
     try:
         started = store.beginning(session)
         if not isinstance(store.ending(session), SessionFinished):
-            state = status_of(fold_events(store.read(session)), store.holder(session))
+            state = status_of(fold_events(store.read(session)), store.holder(session)) if whole else "unfinished"
         task = store.text(started.task) if started else None
     except JournalError:
         if session not in store.sessions():
