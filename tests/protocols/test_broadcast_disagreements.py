@@ -43,6 +43,18 @@ def fates(objections: tuple[Objection, ...]) -> dict[str, tuple[str | None, str]
     return {objection.id: (objection.fate, objection.ruling) for objection in objections}
 
 
+@pytest.mark.parametrize("alike", [True, False])
+async def test_contributors_who_write_alike_and_never_revise_are_reported_as_one_view(alike: bool) -> None:
+    def reply(request: ModelRequest) -> str:
+        own = "" if alike else f" So says {request.agent} on {request.key}."
+        text = "" if "/self_reflect/" in request.key else f"Keep the market where it is.{own}"
+        return json.dumps({"rating": 8, "satisfied": True, "text": text})
+
+    report, _ = await go(PAIR, ScriptedModel(reply))
+    words = "the first texts of the 2 agents are alike (similarity 1.00), and no agent revised its text"
+    assert any(warning.startswith(words) for warning in report.warnings) == alike
+
+
 async def test_disagreement_and_its_target_are_quoted_to_evaluation_synthesis_and_reviews() -> None:
     report, record = await recorded(PAIR.model_copy(update={"strange_loops": 1}), agents(disagreeing(), 8))
     for reader in ("iteration-1/evaluate/L1N1", "synthesize/L1N1", "strange_loop-1/L1N1", "self_reflect/L1N1"):

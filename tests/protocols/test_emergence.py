@@ -568,6 +568,25 @@ def test_answer_pattern_with_leading_flags_is_accepted(pattern: str, text: str, 
     assert extract(pattern, text) == expected
 
 
+@pytest.mark.parametrize(
+    ("texts", "alike"),
+    [
+        (lambda request: "Keep the market where it is.", True),
+        (lambda request: f"Keep the market where it is, says {request.agent} for its own reasons.", False),
+        (lambda request: f"Keep it. {'Really.' if '/lateral/' in request.key else ''}", False),
+    ],
+)
+async def test_specialists_who_write_alike_and_never_revise_are_reported_as_one_view(
+    texts: Callable[[ModelRequest], str], alike: bool
+) -> None:
+    def reply(request: ModelRequest) -> str:
+        return json.dumps({"text": texts(request), "stance": "kept"}) if request.returns else "Why?"
+
+    report, _ = await go(Emergence(children=3, max_rounds=3), ScriptedModel(reply))
+    words = "the first texts of the 3 agents are alike (similarity 1.00), and no agent revised its text"
+    assert any(warning.startswith(words) for warning in report.warnings) == alike
+
+
 async def test_self_review_that_loses_the_answer_leaves_it() -> None:
     long = "The ferry carries nurses home, and bakers to work. " * 12
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -309,6 +310,29 @@ async def test_run_with_a_hierarchy_of_two_layers_has_specialists_as_authors() -
     assert prose("left", "pass-1/specialist/chief/left") in asked(model)["pass-2/specialist/chief/left"].text
     assert "right is vague" not in asked(model)["pass-2/specialist/chief/left"].text
     assert set(report.passes[1].sections) == {"left", "right"}
+
+
+async def test_part_that_works_for_another_part_is_shown_the_critique_of_both() -> None:
+    roles = {"lead": ["one", "two"], "two": ["one", "helper"], "one": ["helper"], "helper": []}
+    shared = {
+        "name": "shared",
+        "description": "d",
+        "roles": [
+            {"name": name, "description": f"You are {name}.", "children": below} for name, below in roles.items()
+        ],
+    }
+
+    def faulty(*parts: str) -> Script:
+        return lambda request: critique(request, issues={part: [f"{part} is vague"] for part in parts})
+
+    _, model = await refine({"hierarchy": shared, "max_passes": 2, "filter": "never"}, script(faulty("one", "two")))
+    prompts = asked(model)
+    assert {"one is vague", "two is vague"} <= set(re.findall(r"\w+ is vague", prompts["pass-2/draft/one"].text))
+    assert "one is vague" not in prompts["pass-2/draft/two"].text
+    _, model = await refine({"hierarchy": shared, "max_passes": 2, "filter": "never"}, script(faulty("two")))
+    assert "two is vague" in asked(model)["pass-2/draft/one"].text
+    _, model = await refine({"hierarchy": shared, "max_passes": 2, "filter": "never"}, script(faulty("one")))
+    assert "pass-2/draft/two" not in asked(model)
 
 
 # --- stopping

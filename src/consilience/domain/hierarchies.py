@@ -123,8 +123,8 @@ class Hierarchy(UserWritten):
         return ancestors
 
     def writes_for(self, name: str) -> tuple[str, ...]:
-        """Return the parts of the text that a role works for: itself if it is a part, else the parts above it."""
-        return (name,) if name in self.sections else tuple(part for part in self.sections if part in self.above(name))
+        """Return the parts of the text that a role works for: itself if it is a part, and the parts above it."""
+        return tuple(part for part in self.sections if part in self.above(name))
 
     def layer(self, name: str) -> int:
         layer = self.by_name[name].layer

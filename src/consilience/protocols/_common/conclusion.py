@@ -4,7 +4,7 @@ positions by sealed ballots, common report fields and warnings."""
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
@@ -280,6 +280,20 @@ def warn_failed_review(session: Session, run: TreeRun) -> None:
     if run.loops and run.loops[-1].after is None:
         problem = "kept less than a third of it" if run.loops[-1].discarded else "got no reply"
         session.warn(f"the last review of the answer {problem}; the answer is the one before it")
+
+
+ALIKE = 0.8
+"""Mean similarity of siblings' first texts from which on they are one view."""
+
+
+def warn_alike(session: Session, similarity: float | None, texts: Mapping[str, Collection[str]]) -> None:
+    """Warn of a run in which siblings wrote alike before they read each other, and none revised: `texts` by agent, all it wrote."""
+    kept = all(len({" ".join(text.split()) for text in own}) == 1 for own in texts.values())
+    if len(texts) > 1 and similarity is not None and similarity >= ALIKE and kept:
+        session.warn(
+            f"the first texts of the {len(texts)} agents are alike (similarity {similarity:.2f}), and no agent revised its text: "
+            "their agreement is one view, not several"
+        )
 
 
 def sibling_similarity(families: Iterable[Hashable], replies: Iterable[TextReply | None]) -> float | None:

@@ -36,6 +36,7 @@ from consilience.protocols._common.conclusion import (
     read_ballot,
     sibling_similarity,
     step_limit,
+    warn_alike,
     warn_failed_review,
 )
 from consilience.protocols._common.presenting import describe_calls, plural
@@ -195,7 +196,8 @@ async def conclude(
     positions = count_ballots(ballots, settings.answer_pattern, run.closing)
     objections = tuple(_objections(session, settings, run))
     flags = _flags(session, run)
-    _warn(session, run, ballots)
+    metrics = _metrics(session, run)
+    _warn(session, run, ballots, metrics)
     if settings.ballots and run.closing and positions.position is None:
         session.warn(NO_POSITION)
     confidence = positions.confidence
@@ -212,7 +214,7 @@ async def conclude(
         steps=len(run.iterations),
         objections=objections,
         dissent=(*positions.dissent, *open_dissent(objections)),
-        metrics={**_metrics(session, run), "conformity": positions.conformity},
+        metrics={**metrics, "conformity": positions.conformity},
         total_iterations=len(run.iterations),
         total_coordination_rounds=sum(iteration.rounds for iteration in run.iterations),
         root_satisfaction=run.root.rating if run.root else None,
@@ -446,7 +448,9 @@ def _is_contradicted(iteration: IterationResult) -> bool:
     return bool(iteration.unmet) if satisfied else iteration.unmet == (EVALUATOR_SAYS_NO,)
 
 
-def _warn(session: Session, run: BroadcastRun, ballots: Sequence[Ballot]) -> None:
+def _warn(
+    session: Session, run: BroadcastRun, ballots: Sequence[Ballot], metrics: Mapping[str, float | int | None]
+) -> None:
     executions = run.executions
     iterations = [*run.iterations, *(iteration for execution in executions for iteration in execution.iterations)]
     if contrary := sum(_is_contradicted(iteration) for iteration in iterations):
@@ -472,3 +476,9 @@ def _warn(session: Session, run: BroadcastRun, ballots: Sequence[Ballot]) -> Non
     if partly := sorted(agent for agent in cast_counts if 0 < read_counts[agent] < cast_counts[agent]):
         session.warn(f"some ballots of {', '.join(partly)} do not match the answer_pattern; the others count")
     warn_failed_review(session, run)
+    texts: dict[str, set[str]] = {}
+    for execution in executions:
+        if execution.agent in session.topology.leaves:
+            for reply in filter(None, (execution.response, execution.text)):
+                texts.setdefault(execution.agent, set()).add(reply.text)
+    warn_alike(session, metrics.get("sibling_similarity/execute/1"), texts)

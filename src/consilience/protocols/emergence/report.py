@@ -30,6 +30,7 @@ from consilience.protocols._common.conclusion import (
     first_results,
     open_dissent,
     sibling_similarity,
+    warn_alike,
     warn_failed_review,
 )
 from consilience.protocols._common.presenting import (
@@ -336,6 +337,7 @@ async def conclude(
     )
     scores = tuple(r.convergence_score for r in rounds[1:])
     _warn(session, run, scores)
+    warn_alike(session, metrics.get("sibling_similarity/leaf_respond/1"), _texts_of_leaves(session, run))
     if has_ballots and run.closing and positions.position is None:
         session.warn(NO_POSITION)
     turns = [turn for r in rounds for turn in r.agents.items()]
@@ -389,6 +391,15 @@ def _answer_changes(session: Session, run: EmergenceRun) -> Iterator[AnswerChang
                 stance=declared_stance(reply.value),
                 changes=tuple(Claim(text=c.text.strip(), ids=session.named(reply, c.ids)) for c in changes),
             )
+
+
+def _texts_of_leaves(session: Session, run: EmergenceRun) -> dict[str, set[str]]:
+    """Return every text of each leaf that wrote one."""
+    texts: dict[str, set[str]] = {}
+    for turn in (turns[leaf] for turns in run.rounds for leaf in session.topology.leaves):
+        for reply in filter(None, (turn.response, turn.lateral)):
+            texts.setdefault(turn.agent, set()).add(reply.text)
+    return texts
 
 
 def _first_results(session: Session, run: EmergenceRun) -> list[Reply[object] | Failure]:
