@@ -24,6 +24,8 @@ FULL_WINDOWS = 72
 FLAT, REUSE, WALL = 1.15, 0.75, 1.1
 SEED_TABLE = {2: (24, 60), 3: (40, 90), 5: (80, 180), 8: (140, 300), 12: (220, 450)}
 """Messages and seconds by number of agents, as seed 002 expects them."""
+ATTENTION = 0.6
+"""Share of answers to messages of high attention that seed 002 expects."""
 
 
 class Talkers(AnyModel):
@@ -64,7 +66,8 @@ def measure(results: Results, directory: Path, repeats: int, quick: bool) -> Non
     )
     _prompts(results, directory, quick)
     sizes = (2, 3, 5) if quick else tuple(SEED_TABLE)
-    results.add([_size(agents, directory) for agents in sizes])
+    for agents in sizes:
+        results.add(_size(agents, directory))
 
 
 def _prompts(results: Results, directory: Path, quick: bool) -> None:
@@ -120,20 +123,23 @@ def _longest_run(protocol: Debate, directory: Path) -> _Run:
     return longest
 
 
-def _size(agents: int, directory: Path) -> Row:
+def _size(agents: int, directory: Path) -> list[Row]:
+    """The size of a debate beside what the seed expects; attention is the share of answers to messages of at least 0.7."""
     run = asyncio.run(_run(Debate(debaters=agents, as_is=True), directory))
     messages, seconds = SEED_TABLE[agents]
-    report = run.report
-    return Row(
-        GROUP,
-        f"messages of a debate of {agents} whose agents draw every decision",
-        "",
-        Series(OURS, (float(report.steps),)),
-        notes=(
-            f"{run.calls} calls, {len(report.threads)} threads, {report.duration / 1000:.0f} virtual seconds; "
-            f"the seed expects {messages} messages in {seconds} s",
-        ),
+    report, used = run.report, run.report.ledger.actual
+    converged = sum(thread.status == "CONVERGED" for thread in report.threads)
+    notes = (
+        f"{run.calls} calls, {used.tokens_in:,} tokens in and {used.tokens_out:,} out, "
+        f"{converged} of {len(report.threads)} threads converged",
     )
+    name = f"a debate of {agents} whose agents draw every decision"
+    attention = Series(OURS, (report.metrics["attention_high"] or 0.0,), more_is_better=True)
+    return [
+        Row(GROUP, f"messages of {name}", "", Series(OURS, (float(report.steps),)), messages, notes=notes),
+        Row(GROUP, f"virtual seconds of {name}", "s", Series(OURS, (report.duration / 1000,)), seconds),
+        Row(GROUP, f"share of answers with attention of at least 0.7 in {name}", "", attention, ATTENTION),
+    ]
 
 
 class _Run:

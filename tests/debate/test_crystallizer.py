@@ -151,6 +151,19 @@ def test_declared_opposite_sides_are_a_crux_even_if_the_crystallizer_denies_it()
     assert report.threads[0].crystallized == "crux"
 
 
+def test_private_answer_that_fails_in_a_second_review_keeps_the_first() -> None:
+    def flip(request: ModelRequest) -> Answer:
+        if request.key.endswith("/2"):
+            return {"side": "?"} if request.agent == "D2" else {"objects": False}
+        return {"gives_up_if": "either", "objects": request.agent == "D1", "objection": "misread"}
+
+    report, _ = debate({"flip": flip, "commit": lambda request: {"gives_up_if": "neither"}})
+    crux = crux_in(report)
+    assert crux.extractions == 2
+    assert {agent: answer.would_flip for agent, answer in crux.flips.items()} == {"D1": True, "D2": True}
+    assert crux.validated
+
+
 def test_agents_who_agree_have_no_crux_and_no_crystallizer_call() -> None:
     def committed(request: ModelRequest) -> Answer:
         return {"side": "YES"}

@@ -43,10 +43,16 @@ class Split(Debaters):
 
 
 def debate(
-    seats: int, disputes: int, seed: int, model: ScriptedModel | None = None, limits: Limits | None = None
+    seats: int,
+    disputes: int,
+    seed: int,
+    model: ScriptedModel | None = None,
+    limits: Limits | None = None,
+    **settings: object,
 ) -> tuple[DebateReport, ScriptedModel]:
     model = model or ScriptedModel(Split(disputes))
-    report = consilience.run_sync("Is the plan right?", Debate(debaters=seats), model=model, seed=seed, limits=limits)
+    protocol = Debate(debaters=seats, **settings)  # type: ignore[arg-type]
+    report = consilience.run_sync("Is the plan right?", protocol, model=model, seed=seed, limits=limits)
     assert isinstance(report, DebateReport)
     return report, model
 
@@ -89,10 +95,13 @@ def test_every_question_in_dispute_is_heard_to_its_lock(sample: Sample) -> None:
 
 
 def test_every_question_is_accounted_for_whatever_agents_reply(sample: Sample) -> None:
-    for seed, seats, _ in sample(CASES, 10):
-        report, _ = debate(seats, 0, seed, AnyModel(malformed=0.1))
+    options = ("the first way", "the second way", "the third way")
+    for seed, seats, disputes in sample(CASES, 10):
+        settings = {"as_is": True} if disputes == 1 else {"option": options[:disputes]}
+        report, _ = debate(seats, disputes, seed, AnyModel(malformed=0.1), **settings)
         topics = [thread.topic for thread in report.threads if thread.topic in report.framing.propositions]
-        assert all(is_accounted_for(report, topic) for topic in topics), (seed, seats)
+        assert topics or not any(ballot.step == 0 for ballot in report.ballots)
+        assert all(is_accounted_for(report, topic) for topic in topics), (seed, seats, disputes)
 
 
 @pytest.mark.parametrize("seats", [2, 3, 5])
@@ -106,13 +115,16 @@ def test_limit_on_calls_leaves_all_final_ballots(seats: int, disputes: int, more
     assert len(model.requests) <= calls
 
 
-@pytest.mark.parametrize("share", [0.5, 0.7, 0.9])
-def test_limit_on_tokens_leaves_all_final_ballots(share: float) -> None:
-    whole, _ = debate(3, 2, 1)
+@pytest.mark.parametrize("seats", [2, 3, 5])
+@pytest.mark.parametrize("share", [0.4, 0.7, 0.9, 1.0, 1.2, 1.5])
+def test_limit_on_tokens_leaves_all_final_ballots_and_the_rest_to_the_exchange(seats: int, share: float) -> None:
+    whole, _ = debate(seats, 2, 1)
     used = whole.ledger.actual.tokens_in + whole.ledger.actual.tokens_out
-    report, _ = debate(3, 2, 1, limits=Limits(tokens=int(used * share) + 60_000))
-    assert sum(ballot.step == 1 for ballot in report.ballots) == 3
+    report, _ = debate(seats, 2, 1, limits=Limits(tokens=int(used * share)))
+    assert sum(ballot.step == 1 for ballot in report.ballots) == seats
     assert report.answer
+    assert report.steps > 0 or share < 1
+    assert report.steps >= whole.steps / 2 or share < 1.5
 
 
 def test_question_that_went_quiet_is_named_as_incomplete() -> None:
@@ -127,3 +139,19 @@ def test_question_that_went_quiet_is_named_as_incomplete() -> None:
         "Thread 2 on proposition 2 ended before its question was locked: nobody spoke in it for 30 s."
         in report.markdown()
     )
+
+
+@pytest.mark.parametrize(("seats", "failing"), [(2, ["D1"]), (2, ["D1", "D2"]), (3, ["D2"])])
+def test_commitment_that_cannot_be_had_fails_the_lock_and_names_it(seats: int, failing: list[str]) -> None:
+    script = Split(1)
+    script.changes["commit"] = lambda request: {"side": "?"} if request.agent in failing else {}
+    report, model = debate(seats, 1, 1, ScriptedModel(script))
+    (thread,) = report.threads
+    assert thread.status == "FAILED_LOCK"
+    assert "nobody commits to" in thread.closed_by
+    assert thread.crux is not None
+    assert {agent: position.side for agent, position in thread.crux.positions.items()}.keys() >= {
+        commitment.agent for commitment in thread.commitments
+    }
+    tried = [request.key for request in model.requests if request.key.startswith("commit/")]
+    assert len({key for key in tried if key.split("/")[1] in failing}) == 2 * len(failing)

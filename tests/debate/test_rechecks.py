@@ -190,6 +190,15 @@ def test_ballots_that_were_split_when_cast_are_never_a_consensus(again: str) -> 
     text = report.markdown()
     assert "ONE-SIDED: 3 yes · 1 undecided (1 no when cast)" in text
     assert "a question was split when its ballots were cast" in text
+    assert "3 yes · 1 undecided (1 no when cast) on the first proposition" in report.regime_description
+    assert [(d.agent, d.text, d.position) for d in report.dissent] == [("D2", "on record", "NO when cast")]
+    assert "no when cast, counts as undecided" in text
+
+
+def test_ballot_on_a_new_fact_is_not_counted_as_the_ballot_before_it_was_cast() -> None:
+    report = debate(all_yes_but("D2", "UNCERTAIN"), debaters=4, new_facts=("The peak is over.",))
+    assert report.told
+    assert "when cast" not in report.markdown().partition("## ")[0]
 
 
 def test_lone_answer_not_confirmed_counts_as_undecided() -> None:

@@ -112,13 +112,19 @@ class BranchBudget:
         self.children.update(dict.fromkeys(children))
         return children
 
-    def set_aside(self, need: Usage) -> BranchBudget:
-        """Move `need`, or what is left of it, to a budget that nobody draws on. `join` returns it."""
-        aside = BranchBudget(need.limited_to(self.left), self)
+    def set_aside(self) -> BranchBudget:
+        """Open a budget that no branch draws on, for what `hold` moves to it. `join` returns it."""
+        aside = BranchBudget(NOTHING, self)
         aside.held = True
-        self.settle(aside.left)
         self.children[aside] = None
         return aside
+
+    def hold(self, need: Usage) -> None:
+        """Have `need` in this budget, or what is left of it: take it from the branch that opened this one, or return the rest."""
+        if self.parent is not None:
+            self.parent.left += self.left
+            self.left = need.limited_to(self.parent.left)
+            self.parent.settle(self.left)
 
     def join(self, reader: BranchBudget) -> None:
         """Return what is unspent to the branch that opened this one, which also takes over the branches still open. Report a

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, overload
@@ -35,6 +35,7 @@ from consilience.engine.ledger import BranchBudget
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.quorum import Claims, Quorum, count_reply, in_phase
 from consilience.engine.schedule import Clock
+from consilience.engine.set_aside import SetAside
 from consilience.engine.similarity import cosine, cosines, jaccard
 from consilience.engine.sizes import UNLIMITED
 from consilience.engine.sources import Document
@@ -189,15 +190,9 @@ class Session:
         """Return a coroutine as work to run as a branch, which makes at most `calls` calls."""
         return Subtask(self, body, calls)
 
-    @contextmanager
-    def set_aside(self, *, calls: int) -> Iterator[None]:
-        """Keep what `calls` calls cost at most, or what is left of it, from the calls made inside the `with` block."""
-        budget = current_branch.get().budget
-        aside = budget.set_aside(self._state.ledger.sizes.subtask(calls).need)
-        try:
-            yield
-        finally:
-            aside.join(budget)
+    def set_aside(self) -> SetAside:
+        """Return a context manager that keeps what later calls cost from the calls made inside its `with` block."""
+        return SetAside(self._state, current_branch.get().budget)
 
     async def perform(self, ask: Ask[T]) -> Reply[T] | Failure:
         """Make a call in the current branch. Awaiting an `Ask` does this."""

@@ -16,7 +16,15 @@ from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.moves import ACTIVE, BLOCKED, CRITERIA, FAILURES, FIRM, REGIMES, SIDES, STAGES, Side
 from consilience.protocols.debate.records import Crux
 from consilience.protocols.debate.scoring import is_split
-from consilience.protocols.debate.state import DebateData, DebateState, joined, tally, tested_refs, thread_name
+from consilience.protocols.debate.state import (
+    DebateData,
+    DebateState,
+    joined,
+    tally,
+    tested_refs,
+    thread_name,
+    when_cast,
+)
 
 OTHER: dict[str, Side] = {"YES": "NO", "NO": "YES"}
 
@@ -33,23 +41,16 @@ def headline(report: DebateData, state: DebateState) -> Iterator[Block]:
     if not state.final:
         return
     finals = state.final_refs
-    is_plural = len(state.propositions) > 1
+    is_plural, rechecks = len(state.propositions) > 1, () if report.told else report.rechecks
     for n, text in enumerate(state.propositions):
         sides = [ballot.positions[n] for ballot in state.final.values()]
         voted = (
             f"sealed final ballots of {len(sides)} of {plural(len(state.debaters), 'agent')}{_on_models(report, state)}"
         )
         label = f"Proposition {n + 1}: {text}" if is_plural else text
-        verdict = f"{_verdict(sides, len(state.debaters))}: {tally(sides)}{_when_cast(report, f'p{n + 1}')}"
+        verdict = f"{_verdict(sides, len(state.debaters))}: {tally(sides)}{when_cast(rechecks, f'p{n + 1}')}"
         yield Paragraph(lead=verdict, text=f"({voted}). {label}", refs=finals)
     yield from _decide_today(report, state)
-
-
-def _when_cast(report: DebateData, question: str) -> str:
-    """Return the votes on a question that counted otherwise when they were cast: ` (1 no when cast)`."""
-    checks = {c.agent: c for c in report.rechecks if c.question == question}
-    changed = [check.ballot for check in checks.values() if check.ballot != check.counts]
-    return f" ({tally(changed)} when cast)" if changed else ""
 
 
 def qualifications(report: DebateData, state: DebateState) -> Iterator[Block]:

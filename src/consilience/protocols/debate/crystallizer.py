@@ -187,7 +187,7 @@ class Crystallizer:
             )
             if draft is not None and shown is not None and value.challenge:
                 challenges.append(await self._challenge(thread, reply, draft.number, shown))
-        thread.flips = flips
+        thread.flips |= flips  # one whose answer failed keeps what it answered before
         return challenges
 
     def _flip_ask(self, thread: Thread, agent: str, window: int, shown: DebateMessage | None) -> Ask[FlipReply]:

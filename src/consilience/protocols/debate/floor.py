@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,7 +24,14 @@ from consilience.protocols.debate.attention import (
     keyword_score,
     keywords,
 )
-from consilience.protocols.debate.moves import MAX_REPLIES_PER_MESSAGE, THINK_MS, BlockReason, Intervention, Move
+from consilience.protocols.debate.moves import (
+    MAX_CHARS,
+    MAX_REPLIES_PER_MESSAGE,
+    THINK_MS,
+    BlockReason,
+    Intervention,
+    Move,
+)
 from consilience.protocols.debate.records import (
     CommonGround,
     Crux,
@@ -166,6 +173,8 @@ class Floor:
         """Whether virtual time has ended."""
         self.duration_ms = settings.duration_limit(1) * 1000
         """When the exchange ends at the latest."""
+        self.keep_ballots: Callable[[], None] = lambda: None
+        """Keeps what final ballots cost now from the calls of the exchange."""
         self.disputes: dict[str, tuple[float, frozenset[str]]] = {}
         """What the agenda adds to the attention to messages about an active dispute, with its words, by thread."""
         self.dependencies: list[Dependency] = []
@@ -212,6 +221,11 @@ class Floor:
             and self.spoken + self.in_flight < settings.message_limit(self.session.limits.steps)
             and self.attempts < settings.max_attempts
         )
+
+    @property
+    def ballot_growth(self) -> int:
+        """Characters by which a final ballot's prompt may still grow: a message of every debater, and candidates to vote on."""
+        return (len(self.debaters) + 2) * MAX_CHARS[self.session.detail]
 
     def note(self, data: BaseModel) -> None:
         self.session.note(notes.NAMES[type(data)], data)
@@ -344,6 +358,7 @@ class Floor:
         if not message.by_moderator:
             self.members[message.agent].spoken += 1
         self._keep_mentions(message)
+        self.keep_ballots()
         shared = message.model_dump(include=set(TurnData.model_fields))
         self.note(notes.TurnNote(message=message.id, side=message.new_side, **shared))
         self._words[message.id] = frozenset([*keywords(message.text), *(topic.casefold() for topic in message.topics)])

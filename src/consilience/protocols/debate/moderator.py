@@ -243,12 +243,25 @@ class Moderator:
             await self.floor.intervene(thread, "evidence", tuple(thread.members), hang=hang)
             return
         floor.note(notes.CruxLockFailed(at=floor.now, thread=thread.id, attempt=number, failures=failures))
-        cannot_be_had = "steelmen" in kinds and "sides" not in kinds and not floor.owing(thread)
-        if number >= MAX_LOCK_ATTEMPTS or cannot_be_had or (thread.reframed and kinds == ("sides",)):
+        if number >= MAX_LOCK_ATTEMPTS or self._is_hopeless(thread, kinds):
             self.close(thread, "FAILED_LOCK", f"{number} attempts to lock it failed: {'; '.join(failures)}")
             return
         thread.grant(max(0, thread.in_stage - thread.budget) + 2 * len(lock.pending_pairs(thread)) + 2)
         await self._respond_to_failed_lock(thread, number, failures, "sides" in kinds, "falsifiers" in kinds)
+
+    def _is_hopeless(self, thread: Thread, missing: tuple[lock.Criterion, ...]) -> bool:
+        """Whether no agent is left from whom another attempt could have what is missing. Falsifiers can be derived."""
+        owing, outside = self.floor.owing(thread), self._outside(thread)
+        if "sides" not in missing:
+            return "steelmen" in missing and not owing
+        if thread.reframed:
+            return not outside and (missing == ("sides",) or not owing)
+        return len({*thread.commitments, *owing, *outside}) < 2
+
+    def _outside(self, thread: Thread) -> list[str]:
+        """Agents that may be invited to commit themselves, since nobody in the thread takes one of the sides."""
+        closed = thread.invited or thread.half
+        return [] if closed else [agent for agent in self.floor.openings if agent not in thread.participants]
 
     async def _respond_to_failed_lock(
         self, thread: Thread, failed: int, failures: tuple[str, ...], sides: bool, falsifiers: bool
@@ -256,12 +269,8 @@ class Moderator:
         """What the moderator does after a failed attempt: where nobody takes one of the sides, ask those who were not in the
         thread, then force another binary framing; after the third derive falsifiers from the dialogue; else name what is missing.
         """
-        outside = (
-            [a for a in self.floor.openings if a not in thread.participants]
-            if sides and not thread.invited and not thread.half
-            else []
-        )
-        if outside:
+        outside = self._outside(thread)
+        if sides and outside:
             thread.invite(outside)
             await self.floor.intervene(thread, "commit", tuple(outside))
         elif sides and not thread.reframed:
@@ -283,7 +292,8 @@ class Moderator:
         if not thread.active:
             return
         if isinstance(reply, Reply):
-            thread.replace_question(" ".join(reply.value.question.split()))
+            silent = {agent for agent, member in self.floor.members.items() if member.gave_up(thread.id, "commit")}
+            thread.replace_question(" ".join(reply.value.question.split()), silent)
             await self.floor.intervene(thread, "commit", tuple(thread.to_commit), missing=missing)
             await self._split(thread, reply.value.second)
         else:
@@ -345,6 +355,8 @@ class Moderator:
         if status == "FAILED_LOCK" or (status == "STALE" and long):
             self._start(thread, self._conclude(thread, status, reason))
             return
+        if status == "STALE":
+            self.crystallizer.extract(thread)  # what its agents declared stands
         self._end(thread, status, reason, into)
         self.agenda.update()
 

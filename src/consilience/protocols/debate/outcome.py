@@ -35,7 +35,7 @@ from consilience.protocols.debate.scoring import (
 )
 from consilience.protocols.debate.settings import DebateSettings
 from consilience.protocols.debate.single import added_sentence, single_record
-from consilience.protocols.debate.state import SystemMetrics, state_of, tally
+from consilience.protocols.debate.state import WHEN_CAST, SystemMetrics, state_of, tally, when_cast
 from consilience.protocols.debate.stipulations import Stipulations, told_facts
 
 
@@ -93,7 +93,8 @@ async def conclude(session: Session, settings: DebateSettings, run: DebateRun, s
     split_when_cast = any(is_split(sides.values()) for sides in cast.values())
     validated = {crux.thread for crux in cruxes if crux.validated}
     regime = regime_of(_sides(framing, final), validated, split_when_cast=split_when_cast)
-    description = _regime_words(regime, framing, final, cruxes, len(settings.seat_ids))
+    changed = when_cast(floor.rechecks if floor and not told else (), "p1")
+    description = _regime_words(regime, framing, final, cruxes, len(settings.seat_ids), changed)
     if floor is not None and final:
         session.note("regime", RegimeNote(at=session.clock.now, regime=regime, description=description))
     declared = conclusion_fields(session, answer)
@@ -112,7 +113,7 @@ async def conclude(session: Session, settings: DebateSettings, run: DebateRun, s
         answer_cut=answer is not None and answer.cut,
         closing=drawn_on(answer, run.failures),
         **declared,
-        dissent=tuple(_dissent(decided, final)),
+        dissent=tuple(_dissent(decided, final, cast)),
         decided=decided if answer else (),
         first_step=_first_step(answer),
         position_changes=(*changes, *(change for fact in told for change in fact.moved)),
@@ -329,9 +330,14 @@ def _coalitions(floor: Floor | None, final: Sequence[DebateBallot]) -> Coalition
 
 
 def _regime_words(
-    regime: Regime, framing: Framing | None, final: Sequence[DebateBallot], cruxes: Sequence[Crux], seats: int
+    regime: Regime,
+    framing: Framing | None,
+    final: Sequence[DebateBallot],
+    cruxes: Sequence[Crux],
+    seats: int,
+    changed: str,
 ) -> str:
-    """The regime in a sentence, from the figures."""
+    """The regime in a sentence, from the figures. `changed` answers on the first proposition were other ones when cast."""
     if framing is not None and not framing.propositions:
         return f"Nothing in the task is disputed: {framing.reason or 'no yes/no question was found'}"
     if not final:
@@ -342,7 +348,7 @@ def _regime_words(
     missing = f"; {seats - len(final)} of {seats} agents cast no final ballot" if len(final) < seats else ""
     validated = sum(crux.validated for crux in cruxes)
     return (
-        f"{first} on the first proposition; {split} of {len(counts)} questions split; "
+        f"{first}{changed} on the first proposition; {split} of {len(counts)} questions split; "
         f"{validated} validated {'crux' if validated == 1 else 'cruxes'}{missing}."
     )
 
@@ -355,18 +361,22 @@ def _primary_words(primary: Crux | None, cruxes: Sequence[Crux]) -> str:
     return f"highest crux score of {len([c for c in cruxes if c.validated])}: {score.score:.2f} ({figures})"
 
 
-def _dissent(answer: Sequence[ClosingSide], final: Sequence[DebateBallot]) -> Iterator[Dissent]:
+def _dissent(
+    answer: Sequence[ClosingSide], final: Sequence[DebateBallot], cast: Mapping[str, Mapping[str, Side]]
+) -> Iterator[Dissent]:
     """Final ballots against the answer on a proposition; where the answer is undecided, against the most frequent firm side, on a
-    tie those of both."""
+    tie those of both. A ballot that counts as undecided since it was cast again is listed as it was `cast`."""
     for n, decided in enumerate(answer):
         firm = [ballot.positions[n] for ballot in final if ballot.positions[n] != "UNCERTAIN"]
         yes, no = firm.count("YES"), firm.count("NO")
         accepted = {decided} if decided != "UNDECIDED" else {"YES"} if yes > no else {"NO"} if no > yes else set()
         for ballot in final:
-            side = ballot.positions[n]
+            side, mark = ballot.positions[n], ""
+            if side == "UNCERTAIN":
+                side, mark = cast.get(f"p{n + 1}", {}).get(ballot.agent, side), WHEN_CAST
             if side != "UNCERTAIN" and side not in accepted:
                 place = f"p{n + 1}: {side}" if len(answer) > 1 else side
-                yield Dissent(agent=ballot.agent, text=ballot.reason or ballot.claim, position=place)
+                yield Dissent(agent=ballot.agent, text=ballot.reason or ballot.claim, position=place + mark)
 
 
 def _changes(ballots: Sequence[DebateBallot]) -> Iterator[PositionChange]:

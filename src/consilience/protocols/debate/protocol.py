@@ -12,7 +12,7 @@ from consilience.domain.report import Report
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.protocol import Telling
 from consilience.engine.session import Session
-from consilience.engine.work import Failure, Reply, exhaustion
+from consilience.engine.work import Ask, Failure, Reply, exhaustion
 from consilience.protocols.debate.attention import Interests, Mode, keywords
 from consilience.protocols.debate.ballots import again_words, ballot_of, ballot_words, opening_words, recheck
 from consilience.protocols.debate.debaters import Debater
@@ -86,7 +86,9 @@ class Debate(DebateSettings):
         run.opening = await self._open(floor)
         if not session.has_quorum([(r, ()) if isinstance(r, Reply) else (None, (r,)) for r in run.opening]):
             return await conclude(session, self, run, exhaustion(run.failures) or StopReason.FAILED)
-        with session.set_aside(calls=len(floor.openings)):  # final ballots decide everything
+        with session.set_aside() as kept:  # final ballots decide everything
+            floor.keep_ballots = lambda: kept.keep(lambda: self._final_asks(floor), floor.ballot_growth)
+            floor.keep_ballots()
             single = await start_single(floor) if self.single_call else None
             await self._debate(floor)
         run.single = await single if single else None
@@ -196,41 +198,43 @@ class Debate(DebateSettings):
         floor.note(GlobalConvergence(at=at, reason=floor.over or "limit"))
 
     async def _vote(self, floor: Floor) -> list[Reply[Any] | Failure]:
-        """Every debater's sealed final position on the propositions, on the question of every thread that has one, and on the
-        candidates for common ground."""
-        session, propositions = floor.session, floor.framing.propositions
-        threads_asked, common = floor.asked, tuple(candidate.statement for candidate in floor.candidates)
-        async with session.phase("final", 1):
-            replies = await session.gather(
-                [
-                    session.ask(
-                        agent,
-                        aside(
-                            session,
-                            session.render_template(
-                                "final",
-                                letter=floor.letters[agent],
-                                seat=session.agent(agent).introduction(),
-                                propositions=propositions,
-                                questions=tuple(thread.question or "" for thread in threads_asked),
-                                common=common,
-                                claim=floor.openings[agent].claim,
-                                opening=floor.openings[agent].positions,
-                            ),
-                            floor.overview(),
-                        ),
-                        key=f"final/{agent}",
-                        returns=ballot_type(FinalReply, len(propositions), len(threads_asked), len(common)),
-                        kind="ballot",
-                        audience=("crystallizer",),
-                        quoted=ballot_words,
-                    )
-                    for agent in floor.debaters
-                    if agent in floor.openings
-                ]
-            )
+        """Every debater's sealed final position."""
+        async with floor.session.phase("final", 1):
+            replies = await floor.session.gather(self._final_asks(floor))
         floor.failures += [reply for reply in replies if isinstance(reply, Failure)]
         return list(replies)
+
+    def _final_asks(self, floor: Floor) -> list[Ask[Any]]:
+        """The final ballots: on the propositions, on the question of every thread that has one, and on the candidates for common
+        ground."""
+        session, propositions = floor.session, floor.framing.propositions
+        threads_asked, common = floor.asked, tuple(candidate.statement for candidate in floor.candidates)
+        return [
+            session.ask(
+                agent,
+                aside(
+                    session,
+                    session.render_template(
+                        "final",
+                        letter=floor.letters[agent],
+                        seat=session.agent(agent).introduction(),
+                        propositions=propositions,
+                        questions=tuple(thread.question or "" for thread in threads_asked),
+                        common=common,
+                        claim=floor.openings[agent].claim,
+                        opening=floor.openings[agent].positions,
+                    ),
+                    floor.overview(),
+                ),
+                key=f"final/{agent}",
+                returns=ballot_type(FinalReply, len(propositions), len(threads_asked), len(common)),
+                kind="ballot",
+                audience=("crystallizer",),
+                quoted=ballot_words,
+            )
+            for agent in floor.debaters
+            if agent in floor.openings
+        ]
 
     async def _close(self, floor: Floor, run: DebateRun) -> Reply[ClosingReply] | Failure:
         """The answer to the task, by a seat that took no side."""

@@ -40,6 +40,7 @@ from consilience.protocols.debate.moves import ENDINGS, STAGES
 from consilience.protocols.debate.records import DebateBallot, Recheck, ToldFact
 from consilience.protocols.debate.single import single_blocks
 from consilience.protocols.debate.state import (
+    WHEN_CAST,
     DebateData,
     DebateState,
     ballot_cell,
@@ -189,10 +190,11 @@ def _dissent(report: DebateData, state: DebateState) -> Iterator[Block]:
         text = "Where the answer takes no side, these are the ballots of the smaller side, on a tie of both."
         yield Paragraph(text=text, refs=("closing",))
     for dissent in report.dissent:
-        position = (dissent.position or "").rpartition(" ")[2]
+        position = (dissent.position or "").removesuffix(WHEN_CAST).rpartition(" ")[2]
+        mark = f"{WHEN_CAST}, counts as undecided" if (dissent.position or "").endswith(WHEN_CAST) else ""
         number = (dissent.position or "").partition(":")[0].removeprefix("p") if ":" in (dissent.position or "") else ""
         proposition_note = f"proposition {number}: " if number else ""
-        by = f"{state.names[dissent.agent]}, {proposition_note}{side_word(position)}"
+        by = f"{state.names[dissent.agent]}, {proposition_note}{side_word(position)}{mark}"
         yield QuoteBlock(text=dissent.text, by=by, refs=(f"final/{dissent.agent}",))
     if not report.dissent and report.answer is not None and state.final:
         undecided = sum("UNCERTAIN" in ballot.positions for ballot in state.final.values())

@@ -313,6 +313,17 @@ def side_word(side: str | None) -> str:
     return "–" if side is None else SIDES[side]
 
 
+WHEN_CAST = " when cast"
+"""Marks an answer that its agent did not repeat when it was asked again."""
+
+
+def when_cast(rechecks: Iterable[Recheck], question: str) -> str:
+    """Return the answers to a question that counted otherwise when their ballots were cast: ` (1 no when cast)`; "" without any."""
+    last = {check.agent: check for check in rechecks if check.question == question}
+    changed = [check.ballot for check in last.values() if check.ballot != check.counts]
+    return f" ({tally(changed)}{WHEN_CAST})" if changed else ""
+
+
 def tally(sides: Sequence[Side]) -> str:
     """Return `1 yes · 2 no · 1 undecided`, without what nobody holds."""
     counts = Counter(sides)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -265,14 +265,16 @@ class Thread:
         self.members += [agent for agent in agents if agent not in self.members]
         self.grant(len(agents) + 2)
 
-    def replace_question(self, question: str) -> None:
-        """Put another question in place of one that could not be locked. Nothing that was declared on the old one holds for it."""
+    def replace_question(self, question: str, silent: Collection[str] = ()) -> None:
+        """Put another question in place of one that could not be locked. Nothing that was declared on the old one holds for it.
+        `silent` agents are not asked to commit themselves."""
         self.question, self.required = question, None
         self.past_steelmen += self.steelmen
         self.steelmen.clear()
         self.commitments.clear()
         self.to_falsify.clear()
         self.await_commitments()
+        self.to_commit = [agent for agent in self.to_commit if agent not in silent]
         self.lock_base = self.in_stage
         self.grant(max(0, self.in_stage + len(self.to_commit) + 2 - self.budget))
 
