@@ -85,7 +85,9 @@ def test_last_line_names_folded_sections_and_views() -> None:
     folded = Section(name="drafts", part="basis", heading="Drafts", blocks=blocks, folded=True)
     views = (View(name="who-pays", heading="Who pays"),)
     text = markdown(report(), Presentation(sections=(folded,), views=views))
-    assert text.splitlines()[-1].endswith("`consilience show r1 --view figures` · other views: drafts, who-pays, glossary")
+    assert text.splitlines()[-1].endswith(
+        "`consilience show r1 --view figures` · other views: drafts, who-pays, glossary"
+    )
     assert "other views" not in markdown(report(), Presentation(views=views), stored=False)
     assert "other views: glossary\n" in markdown(report(), Presentation())
 

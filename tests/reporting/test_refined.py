@@ -69,7 +69,8 @@ async def test_refinement_report_has_sections_in_order(store: SqliteStore) -> No
     assert "Criticism and revisions" not in text
     assert "Critique after" not in text
     assert (
-        "--view figures` · other views: revisions, passes, flow, distances, glossary\n\nTo go on beyond 3 passes:" in text
+        "--view figures` · other views: revisions, passes, flow, distances, glossary\n\nTo go on beyond 3 passes:"
+        in text
     )
 
 
