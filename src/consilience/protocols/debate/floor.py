@@ -161,10 +161,8 @@ class Floor:
         """The number of messages at the last question framed, lock tried or crux extracted."""
         self.coalitions = Coalitions()
         """As far as they were looked for while the debate runs."""
-        self.coalitions_since = 0
-        """The number of debaters' messages at their last change."""
-        self.crux_since = 0
-        """The number of debaters' messages at the last extraction of a crux."""
+        self.coalitions_since = self.crux_since = 0
+        """The number of debaters' messages at the last change of coalitions, and at the last extraction of a crux."""
         self.promoted: str | None = None
         self.advocate: str | None = None
         self.over: str | None = None
