@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 import consilience
+from consilience import Source
 from consilience.cli.display import RunProgress
 from consilience.domain.events import AnyEvent, CallCompleted, Noted, SessionStarted
 from consilience.domain.report import UnfinishedSession
@@ -29,12 +30,15 @@ def store() -> Iterator[SqliteStore]:
     store.close()
 
 
-async def recorded(store: SqliteStore) -> Sequence[AnyEvent]:
+async def recorded(
+    store: SqliteStore, task: str = "Should we move the orders to queues?", source: str = "Orders come in at noon."
+) -> Sequence[AnyEvent]:
     report = await consilience.deliberate(
-        "Should we move the orders to queues?",
+        task,
         Debate(debaters=3, as_is=True),
         model=ScriptedModel(Debaters()),
         store=store,
+        sources=[Source(source, "memo")],
     )
     return store.read(report.session)
 
@@ -63,6 +67,26 @@ async def test_progress_of_an_unfinished_debate_has_threads_with_stages_and_mess
     assert column.badge == "crux lock"
     assert ("crux_lock", 1) in column.phases
     assert column.lines[-1].startswith("C20 grades a steelman: That is my case.")
+
+
+async def test_unfinished_debate_names_agents_as_its_report_does(store: SqliteStore) -> None:
+    events = await recorded(store, "Should we move the orders to site A?", "The other one is site C, says the memo.")
+    shown = DebateReport.progress(unfinished(until(events, "crux_locked"), store))
+    recorded_report = SessionRecord("r1", events, store.text, store.prompt).report
+    assert recorded_report is not None
+    finished = DebateReport.model_validate(recorded_report.model_dump())
+    assert sorted(finished.letters.values()) == ["B", "D", "E"]
+    for view in (shown, finished.presentation()):
+        agents = next(view_text(view, 200) for view in view.views if view.name == "agents")
+        assert all(f"({letter})" in agents for letter in finished.letters.values())
+
+
+async def test_unfinished_debate_shows_what_messages_declare(store: SqliteStore) -> None:
+    events = until(await recorded(store), "crux_locked")
+    shown = DebateReport.progress(unfinished(events, store))
+    threads = next(view_text(view, 400) for view in shown.views if view.name == "threads")
+    assert "Question: Would queues lose orders at the peak?" in threads
+    assert "grades a steelman (accurate)" in threads
 
 
 async def test_partial_report_of_an_unfinished_debate_lists_its_threads(store: SqliteStore) -> None:

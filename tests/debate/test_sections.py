@@ -14,7 +14,7 @@ from consilience.models.port import ModelRequest
 from consilience.protocols.debate import Debate, DebateReport
 from consilience.reporting.terminal import view_text
 from consilience.testing import ScriptedModel
-from kit.debating import Answer, Debaters, number_of
+from kit.debating import Answer, Debaters, moves_of, number_of
 
 TASK = "Should we move the orders to queues?"
 SEED_KEYS = {
@@ -368,6 +368,33 @@ async def test_views_and_transcript_name_messages_by_label() -> None:
         assert message.text in unescape(report.html())
     assert "crux lock" in views["timeline"]
     assert all(str(number_of(agent)) in views["agents"] for agent in report.letters)
+
+
+async def test_what_messages_declare_is_shown_wherever_they_are() -> None:
+    def turn(request: ModelRequest) -> Answer:
+        moves = moves_of(request)
+        if "REFRAME" in moves and request.agent == "D2":
+            return {"move": "REFRAME", "question": "Do queues cost more staff than they save?"}
+        if "CONCEDE" in moves and request.agent == "D3":
+            return {"move": "CONCEDE", "conceded": "the peak lasts an hour"}
+        return {}
+
+    report = await debate({"turn": turn, "grade": lambda request: {"grade": "ACCURATE", "text": "Yes."}})
+    threads = next(view_text(view, 400) for view in report.presentation().views if view.name == "threads")
+    declared = {
+        "REFRAME": "Question: Do queues cost more staff than they save?",
+        "PROPOSE_CRUX": "Question: Would queues lose orders at the peak?",
+        "CONCEDE": "Concedes: the peak lasts an hour",
+        "COMMIT_POSITION": "Would change its mind if: orders lost in a year: more than 12, by 2027-12-31.",
+        "STEELMAN": "Would change its mind if: their falsifier",
+    }
+    assert set(declared) < {message.move for message in report.messages}
+    page = unescape(report.html())
+    for message in report.messages:
+        line = next(line for line in threads.splitlines() if line.strip().startswith(f"{message.label} "))
+        assert declared.get(message.move, "") in line
+        assert all(part in page for part in (message.text, *message.parts))
+        assert message.move != "GRADE_STEELMAN" or "grades a steelman (accurate)" in line
 
 
 async def test_saved_report_contains_the_documented_final_json(tmp_path: Path) -> None:

@@ -63,6 +63,14 @@ async def tell(
     return await deliberation.tell(parent, FACT, sources=sources, name=name)
 
 
+async def test_document_that_comes_with_a_fact_renames_no_agent(store: SqliteStore) -> None:
+    parent = await begin(store)
+    model = ScriptedModel(changing_sides())
+    report = await tell(store, model=model, sources=(Source("Only site A is left, not site B.", "memo"),))
+    assert report.letters == parent.letters
+    assert {request.key.partition("/")[0] for request in model.requests} <= {"told", "closing"}
+
+
 @pytest.mark.parametrize("agents", [(), ("D2",), ("D1", "D3"), ("D1", "D2", "D3")])
 async def test_tell_reports_exactly_the_agents_whose_answer_changed(
     store: SqliteStore, agents: tuple[str, ...]

@@ -41,7 +41,7 @@ from consilience.protocols.debate.replies import (
     turn_type,
 )
 from consilience.protocols.debate.threads import Thread
-from consilience.protocols.debate.turns import record_turn, spoken_words
+from consilience.protocols.debate.turns import declared_parts, record_turn, spoken_words
 
 TurnKind = Literal["turn", "commit", "falsify", "steelman", "grade"]
 STATE_LINES = 4
@@ -253,7 +253,7 @@ class Debater:
                 self.moderator.end_evidence(thread, "its rate limit was reached")
             return
         message = self._message(intent, reply, move, target)
-        await floor.publish(message, spoken_words(floor, thread, message, reply.value, intent.of), phase)
+        await floor.publish(message, spoken_words(floor, message, reply.value, intent.of), phase)
         floor.attend(message.attention)
         self.me.interests.follow(message.topics)
         self.me.opposing = False
@@ -301,6 +301,7 @@ class Debater:
             from_memory=move == "PROVIDE_EVIDENCE" and not any(q.verified for q in quotations),
             bears_on=bears_on,
             opposing=self.me.opposing,
+            parts=declared_parts(value),
         )
 
     def _give_up(self, intent: Intent) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -45,15 +44,13 @@ from consilience.protocols.debate.records import (
 )
 from consilience.protocols.debate.scoring import Coalitions, detect_coalitions
 from consilience.protocols.debate.settings import DebateSettings
+from consilience.protocols.debate.state import letters_for
 from consilience.protocols.debate.threads import Budgets, Thread
 
 T = TypeVar("T", bound=BaseModel)
 
 MODERATOR, CRYSTALLIZER, SECOND_OPINION = "moderator", "crystallizer", "second_opinion"
 MAX_REFUSALS = 2
-LETTERS = "ABCDEFGHIJKLNOPQRSTUVWXYZ"
-"""Names of agents in prompts; M is the moderator."""
-_NAMING_LETTER = re.compile(r"(?:(?<=\()|(?<=[a-z,;/] )|^(?=.[):]))[A-Z](?![\w'’])", re.MULTILINE)
 WINDOW_MIN, WINDOW_MAX = 8, 24
 """Messages of a thread that a prompt shows: the anchor moves in jumps, so that prompts share their beginning."""
 
@@ -79,13 +76,6 @@ def window(messages: list[DebateMessage]) -> list[DebateMessage]:
 
 def quotes_of(messages: Iterable[DebateMessage]) -> tuple[Quote, ...]:
     return tuple(Quote(message.id, message.label) for message in messages)
-
-
-def letters_for(agents: Sequence[str], texts: Iterable[str]) -> dict[str, str]:
-    """Return a letter for each agent, none that names something in the texts, as in "site A", while there are enough others."""
-    letters_in_texts = {letter for text in texts for letter in _NAMING_LETTER.findall(text)}
-    free = [letter for letter in LETTERS if letter not in letters_in_texts]
-    return dict(zip(agents, free if len(free) >= len(agents) else LETTERS, strict=False))
 
 
 class Unpublished(NamedTuple):
@@ -139,8 +129,8 @@ class Floor:
     def __init__(self, session: Session, settings: DebateSettings, mode: Mode, framing: Framing) -> None:
         self.session, self.settings, self.mode, self.framing = session, settings, mode, framing
         self.debaters = settings.seat_ids
-        texts = (session.task, *framing.propositions, *(document.text for document in session.sources))
-        self.letters = letters_for(self.debaters, texts)
+        first = (document.text for document in session.sources if document.generations is None)
+        self.letters = letters_for(self.debaters, (session.task, *framing.propositions, *first))
         self.agent_of = {letter: agent for agent, letter in self.letters.items()}
         self.names = seat_names(session.agents)
         self.readers = (*self.debaters, MODERATOR, CRYSTALLIZER, SECOND_OPINION)

@@ -26,13 +26,18 @@ from consilience.protocols.debate.records import (
     ThreadRecord,
     TurnData,
 )
-from consilience.protocols.debate.state import DebateState, excerpt, thread_name, validation_failure
-from consilience.protocols.debate.views import badge, transcript_blocks, views
+from consilience.protocols.debate.state import DebateState, excerpt, letters_for, thread_name, validation_failure
+from consilience.protocols.debate.views import badge, brief_words, transcript_blocks, views
 
 LAST_LINES = 8
 """Messages of a thread that its column shows."""
 PHASES = ("discovery", "crux_lock", "evidence", "falsifiers", "flips", "crystallization")
 """Phases of calls about a thread; the index is its number."""
+
+_PARTS = re.compile(
+    r"\n(?=(?:Question|Concedes|New position|Now argues for|Would change its mind if|Strongest reason|Corrections): )"
+)
+"""Where the parts of a quoted message begin."""
 
 
 @dataclass
@@ -99,10 +104,12 @@ class _Fold:
     def _add_turn(self, turn: notes.TurnNote) -> None:
         self.at = max(self.at, turn.at)
         message = self.texts.get(turn.message)
-        text = _strip_move(self.text(message.text)) if message else ""
+        text, *parts = _PARTS.split(_strip_move(self.text(message.text))) if message else ("",)
         shared = turn.model_dump(include=set(TurnData.model_fields))
         number = len(self.messages) + 1
-        self.messages.append(DebateMessage(id=turn.message, number=number, text=text, new_side=turn.side, **shared))
+        self.messages.append(
+            DebateMessage(id=turn.message, number=number, text=text, parts=tuple(parts), new_side=turn.side, **shared)
+        )
 
     def _ended_stage(self, thread: ThreadRecord, at: int) -> StageRecord:
         since = self.since.get(thread.id, thread.created_at)
@@ -171,10 +178,11 @@ def state_so_far(progress: UnfinishedSession) -> DebateState:
             fold.texts[event.id] = event
         elif isinstance(event, Noted):
             fold.take(event)
-    agents = progress.started.agents
+    started, propositions = progress.started, fold.framing.propositions if fold.framing else ()
+    first = (progress.text(source.text) for source in started.sources if source.generations is None)
     return DebateState(
-        agents=agents,
-        letters={agent.id: chr(ord("A") + n) for n, agent in enumerate(voices(agents))},
+        agents=started.agents,
+        letters=letters_for([agent.id for agent in voices(started.agents)], (started.task, *propositions, *first)),
         framing=fold.framing,
         messages=fold.messages,
         threads=list(fold.threads.values()),
@@ -201,7 +209,7 @@ def _column(thread: ThreadRecord, state: DebateState) -> ProgressColumn:
         heading=f"{number}. {thread.question or thread.topic}",
         badge=badge(thread),
         lines=tuple(
-            f"{m.label} {'asks' if m.by_moderator else MOVE_WORDS[m.move]}: {excerpt(m.text, 200)}" for m in messages
+            f"{m.label} {'asks' if m.by_moderator else MOVE_WORDS[m.move]}: {brief_words(m, 200)}" for m in messages
         ),
         phases=tuple((phase, number) for phase in PHASES),
     )

@@ -142,6 +142,13 @@ class DebateMessage(TurnData):
     """The agent whose falsifier the evidence is about."""
     opposing: bool = False
     """Whether its author was asked to argue the other side."""
+    parts: tuple[str, ...] = ()
+    """What it declares in typed fields, in words, as it is quoted below its text: `Question: …`, `Concedes: …`."""
+
+    @property
+    def words(self) -> str:
+        """Its text with what it declares."""
+        return "\n".join((self.text, *self.parts))
 
     @property
     def by_moderator(self) -> bool:

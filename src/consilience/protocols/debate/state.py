@@ -36,6 +36,9 @@ from consilience.protocols.debate.records import (
 from consilience.protocols.debate.scoring import Regime
 from consilience.protocols.debate.settings import POINTS_OF_VIEW
 
+LETTERS = "ABCDEFGHIJKLNOPQRSTUVWXYZ"
+"""Names of agents in prompts; M is the moderator."""
+_NAMING_LETTER = re.compile(r"(?:(?<=\()|(?<=[a-z,;/] )|^(?=.[):]))[A-Z](?![\w'’])", re.MULTILINE)
 _VIEW_NAMES = {view: name for name, view in POINTS_OF_VIEW.items()}
 _CERTAINTY = {value: level for level, value in LEVELS.items()}
 
@@ -288,6 +291,16 @@ def thread_name(id: str) -> str:
 
 
 # --- words
+
+
+def letters_for(agents: Sequence[str], texts: Iterable[str]) -> dict[str, str]:
+    """Return a letter for each agent, none that names something in the texts, as in "site A", while there are enough others.
+
+    The texts are the task, the propositions and the documents of the first session: a document that a fork adds renames nobody.
+    """
+    letters_in_texts = {letter for text in texts for letter in _NAMING_LETTER.findall(text)}
+    free = [letter for letter in LETTERS if letter not in letters_in_texts]
+    return dict(zip(agents, free if len(free) >= len(agents) else LETTERS, strict=False))
 
 
 def agent_names(agents: Sequence[Agent], letters: Mapping[str, str]) -> dict[str, str]:

@@ -28,28 +28,37 @@ from consilience.protocols.debate.replies import (
 from consilience.protocols.debate.threads import Thread
 
 
-def spoken_words(floor: Floor, thread: Thread, message: DebateMessage, value: Any, of: str | None) -> str:
+def spoken_words(floor: Floor, message: DebateMessage, value: Any, of: str | None) -> str:
     """The words by which prompts quote a message: its move, what it answers, its text and its typed parts."""
     target = floor.by_id.get(message.reply_to or "")
     about = f" of {floor.letters[of]}" if of else f" on {target.label}" if target else ""
-    parts = [f"{message.move}{about}: {message.text}"]
+    first = f"{message.move}{about}"
     match value:
         case CommitReply():
-            parts[0] = f"COMMIT_POSITION {value.side}, {value.confidence}, horizon {value.horizon}: {message.text}"
+            first = f"COMMIT_POSITION {value.side}, {value.confidence}, horizon {value.horizon}"
+        case GradeTurn():
+            first = f"GRADE_STEELMAN{about} {value.grade}"
+        case _:
+            pass
+    return f"{first}: {message.words}"
+
+
+def declared_parts(value: Any) -> tuple[str, ...]:
+    """What a reply declares beside its text, in words."""
+    parts: list[str] = []
+    match value:
+        case CommitReply() | FalsifierTurn():
             if (falsifier := falsifier_of(value)) is not None:
                 parts.append(f"Would change its mind if: {falsifier.words()}.")
-        case FalsifierTurn():
-            falsifier = falsifier_of(value)
-            parts.append(f"Would change its mind if: {falsifier.words()}." if falsifier else "")
         case SteelmanTurn():
             parts.append(f"Would change its mind if: {value.falsifier_represented}")
-        case GradeTurn():
-            parts[0] = f"GRADE_STEELMAN{about} {value.grade}: {message.text}"
-            if value.grade != "ACCURATE":
-                parts.append(f"Corrections: {value.corrections}")
+        case GradeTurn() if value.grade != "ACCURATE":
+            parts.append(f"Corrections: {value.corrections}")
         case TurnReply():
             parts += _turn_parts(value)
-    return "\n".join(part for part in parts if part)
+        case _:
+            pass
+    return tuple(parts)
 
 
 def _turn_parts(value: TurnReply) -> list[str]:

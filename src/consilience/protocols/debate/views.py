@@ -160,13 +160,21 @@ def _threads(state: DebateState) -> View:
 
 def _line(message: DebateMessage, state: DebateState) -> Item:
     lead = f"{message.label} {state.names[message.agent]} {_move(message, state)}:"
-    return Item(lead=lead, text=excerpt(message.text, 160))
+    return Item(lead=lead, text=brief_words(message))
+
+
+def brief_words(message: DebateMessage, chars: int = 160) -> str:
+    """Return the beginning of what a message says, and all that it declares: a question, what it concedes."""
+    return " ".join((excerpt(message.text, chars), *message.parts))
 
 
 def _move(message: DebateMessage, state: DebateState) -> str:
     if message.by_moderator:
         return "asks"
     to = f" ({SIDES[message.new_side]})" if message.new_side else ""
+    if message.move == "GRADE_STEELMAN":
+        graded = (s.grade for thread in state.threads for s in thread.steelmen if s.message == message.reply_to)
+        to = "".join(f" ({grade.lower()})" for grade in graded)
     answered = state.by_id.get(message.reply_to or "")
     return f"{MOVE_WORDS[message.move]}{to}{f', to {answered.label}' if answered else ''}"
 
@@ -349,7 +357,7 @@ def transcript_blocks(state: DebateState) -> Iterator[Block]:
         memory = " †" if message.from_memory else ""
         yield Paragraph(
             lead=f"{message.label}{memory} {state.names[message.agent]} {_move(message, state)}{asked}",
-            text=f"({thread_name(message.thread)}, {virtual_time(message.at)}): {message.text}",
+            text=f"({thread_name(message.thread)}, {virtual_time(message.at)}): {message.words}",
             shows=message.id,
         )
     if any(message.from_memory for message in state.messages):
