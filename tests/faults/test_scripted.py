@@ -143,9 +143,7 @@ def check_record(events: Sequence[Event], store: SqliteStore, struck: Struck) ->
 def check_report(report: Report, events: Sequence[Event], struck: Struck) -> None:
     missing = {m.agent: m for m in report.missing}
     failed = {call.key: call.kind for call in report.failed_calls}
-    unsent = (
-        failed.keys() - struck.broken.keys()
-    )  # after a first phase in which nobody was reached nothing more is sent
+    unsent = failed.keys() - struck.broken.keys()  # nothing more is sent once nobody was reached in a first phase
     assert {key: kind for key, kind in failed.items() if key not in unsent} == struck.broken
     assert {failed[key] for key in unsent} <= {FailureKind.UNREACHABLE}
     assert unsent.isdisjoint(key for key, _ in struck.said)
@@ -159,7 +157,7 @@ def check_report(report: Report, events: Sequence[Event], struck: Struck) -> Non
 
     spent = report.ledger.actual
     keys = {e.key for e in events if isinstance(e, CallCompleted | ReplyRejected | CallFailed)}
-    from_outside = len(keys) - len({key for key, _ in struck.said})
+    from_outside = len(keys) - len({key for key, _ in struck.said}) - len(unsent)
     assert spent.calls == len(keys)
     assert spent.requests == len(struck.said) + from_outside
     assert spent.repairs == sum(attempt > 1 for _, attempt in struck.said)
