@@ -101,6 +101,13 @@ def is_choice(pattern: str) -> bool:
     return bool(re.fullmatch(r"[\w .-]+(\|[\w .-]+)*", expression_of(pattern)))
 
 
+def choices_of(pattern: str) -> tuple[str, ...]:
+    """Return what a pattern lets an answer be, if that is a choice: its words or letters, and `NONE_OF_THESE`. Else ()."""
+    if match := _CHOICE_NAME.fullmatch(pattern):
+        return (*"ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: int(match[1])], NONE_OF_THESE)
+    return (*expression_of(pattern).split("|"), NONE_OF_THESE) if is_choice(pattern) else ()
+
+
 def describe_pattern(pattern: str) -> str:
     """Return a pattern as a model is shown it: its form if it has a name, its alternatives if it is a list of words, else the
     expression."""
@@ -122,7 +129,7 @@ def _compiled(pattern: str) -> regex.Pattern[str]:
     end = "\n" if "x" in flags else ""  # ends a comment
     boundary = r"(?:(?!\w)|(?<=\d)(?!\d))"  # in 42km the number counts as a word
     if is_choice(pattern):
-        pattern, boundary = f"{NONE_OF_THESE}|{pattern}", r"(?!\w)"
+        pattern, boundary = "|".join(map(regex.escape, (NONE_OF_THESE, *pattern.split("|")))), r"(?!\w)"
     return regex.compile(rf"{f'(?{flags})' if flags else ''}(?<!\w)(?:{pattern}{end}){boundary}", regex.IGNORECASE)
 
 
@@ -144,7 +151,7 @@ _EMPHASIS = re.compile(r"(?<!\w)[*_`]+(?=\S)|(?<=\S)[*_`]+(?!\w)")
 
 _BRACKETED = re.compile(r"(?<!\w)[(\[\"'“‘]\s*(\w{1,2})\s*[)\]\"'”’](?!\w)")
 _OPTION = re.compile(r"\b(?:option|choice)[ :#]+(?=\w)", re.IGNORECASE)
-_ANSWER_IS = re.compile(r"\banswer\s+is\b[\s:]*|<answer>\s*|^#+ *(?:\w+ )?answer *\n\s*", re.IGNORECASE | re.MULTILINE)
+_ANSWER_IS = re.compile(r"\banswer\s+is\b[\s:]*|<answer>\s*|^#* *(?:\w+ )?answer *\n\s*", re.IGNORECASE | re.MULTILINE)
 _ANSWER_ENDS = re.compile(r"</answer>", re.IGNORECASE)
 _SIGN_APART = re.compile(r"((?:[:=]|^) ?[−–-]) (?=[\d.])")
 _VULGAR = re.compile(r"(\d?) ?([½⅓⅔¼¾])")
@@ -185,47 +192,63 @@ class AnswerMatch(NamedTuple):
 
 
 _ANSWER_LINE = re.compile(
-    r"(?:^|[.!?:][^\w\n]*\s)[^\w\n]*(?:(?:the|my|final|correct)\s+){0,3}answer[^\w\n]*:([^\n]*)",
+    r"(?:^|[.!?:][^\w\n]*\s)[^\w\n]*(?:(?:the|my|final|correct)\s+){0,3}answer[^\w\n]*:([^\w\n]*(?:\n[^\w\n]*){0,3}[^\n]*)",
     re.IGNORECASE | re.MULTILINE,
 )
-"""`Answer: …` at the beginning of a line or after a sentence, to the end of the line. Its group is what follows the colon."""
-_DENIAL = re.compile(r"\b(?:neither|nor|not)\s+(?:(?:the|option)\s+)*\W?$", re.IGNORECASE)
+"""`Answer: …` at the beginning of a line or after a sentence. Its group is what follows the colon, to the end of the line or,
+if no words follow there, of the next line with words."""
+_DENIAL = re.compile(r"(?:\b(?:neither|nor|not|never|cannot)|n['’]t)\s+(?:(?:the|option)\s+)*\W?$", re.IGNORECASE)
 """Stands before a choice that a text denies, as in `neither A nor B`."""
+_OFFER = re.compile(r"\W*?(?:,?\s*(?:and/)?or|(?<![,\s])\s*and|[/&])\W*", re.IGNORECASE)
+"""Stands between choices that a text leaves open, as in `A or B`."""
+_BOXED = re.compile(rf"\\boxed\s*{_BRACED}")
 MAX_DENIAL_CHARS = 40
 
 
 def find(pattern: str, text: str) -> AnswerMatch | None:
     """Return where a text states its answer: in this text or, without a match, in the text without markup.
 
-    A writer who reasons first names other answers on the way, so the last match counts. In the last line of the form
-    `Answer: …` that has a match the first one counts, because what follows explains it. If the last such line names no word of a
-    choice, it states an answer that the pattern does not have, and nothing else in the text counts.
+    A choice counts only where the text says that it is the answer: after `Answer:`, in a box, below a heading, or alone. Of another
+    pattern the last match counts, because a writer who reasons first names other answers on the way; in the last line of the form
+    `Answer: …` that has a match the first one counts, because what follows explains it.
     """
+    if is_choice(pattern):
+        return _stated_choice(pattern, _bare(_BOXED.sub(r"\n\nAnswer: \1\n\n", text)))
     matches = _matches(pattern, text)
     if not matches:
         return None
-    choice = is_choice(pattern)
     for line in reversed(list(_ANSWER_LINE.finditer(matches[0].text))):
         if first := next((match for match in matches if line.start() <= match.start < line.end()), None):
             return first
-        if choice and any(map(str.isalnum, line[1])):
-            return next(iter(_matches(pattern, line[0])), None)
     return matches[-1]
 
 
+def _stated_choice(pattern: str, text: str) -> AnswerMatch | None:
+    """Return the choice that a text without markup says is its answer; None for one that it denies or offers beside another."""
+    statements = [statement.span(1) for statement in _ANSWER_LINE.finditer(text)]
+    start, end = statements[-1] if statements else (0, len(text))
+    named = [match for match in _matches_in(pattern, text) if start <= match.start < end]
+    if not named or (not statements and named[0].words != text):
+        return None
+    first, *others = named
+    is_offer = others and others[0].words != first.words and _OFFER.fullmatch(text, first.end, others[0].start)
+    return None if is_offer else first
+
+
 def _matches(pattern: str, text: str) -> list[AnswerMatch]:
-    """Return all matches in `text`; without any, those in `text` without markup. A choice that the text denies is no match."""
+    """Return all matches in `text`; without any, those in `text` without markup."""
+    return _matches_in(pattern, text) or _matches_in(pattern, _bare(text))
+
+
+def _matches_in(pattern: str, text: str) -> list[AnswerMatch]:
+    """Return all matches in `text`. A choice that the text denies is no match."""
     choice = is_choice(pattern)
-    for stripped in (False, True):
-        version = _bare(text) if stripped else text
-        matches = [
-            AnswerMatch(version, *match.span(1 if match.re.groups and match.group(1) is not None else 0), match.end())
-            for match in matches_of(_compiled(pattern), version)
-        ]
-        matches = [match for match in matches if version[match.start : match.end].strip()]
-        if matches := [match for match in matches if not (choice and _is_denied(version, match.start))]:
-            return matches
-    return []
+    matches = [
+        AnswerMatch(text, *match.span(1 if match.re.groups and match.group(1) is not None else 0), match.end())
+        for match in matches_of(_compiled(pattern), text)
+    ]
+    matches = [match for match in matches if text[match.start : match.end].strip()]
+    return [match for match in matches if not (choice and _is_denied(text, match.start))]
 
 
 def _is_denied(text: str, start: int) -> bool:
@@ -239,5 +262,6 @@ def extract(pattern: str, text: str) -> str | None:
 
 
 def extract_declared(pattern: str, field: str) -> str | None:
-    """Return the first match in a field that asks for the answer alone: what follows explains it."""
-    return next((match.words for match in _matches(pattern, field)), None)
+    """Return the first match in a field that asks for the answer alone: what follows explains it. An expression with a label before
+    the answer matches without it too."""
+    return next((match.words for text in (field, f"Answer: {field}") for match in _matches(pattern, text)), None)

@@ -6,9 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
 from consilience.domain.messages import ClaimReplies, ClaimReply, FreeText, Label, Message, is_no_finding
 from consilience.domain.positions import Ballot, BallotReply, Spellings, changes, last_of, pool, shortfall
@@ -17,7 +18,7 @@ from consilience.engine.prompt import Quote
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply, drawn_on
-from consilience.protocols._common.answers import extract, extract_declared
+from consilience.protocols._common.answers import choices_of, extract, extract_declared
 from consilience.protocols._common.revisions import loses_draft
 
 MAX_AGAINST, MAX_CONDITIONS = 3, 5
@@ -48,6 +49,36 @@ class Conclusion(BaseModel):
     would_change: Conditions = Field(default_factory=list)
     unknown: Conditions = Field(default_factory=list)
     text: FreeText
+
+
+R = TypeVar("R", bound=BaseModel)
+
+
+@lru_cache(maxsize=256)
+def with_position(returns: type[R], pattern: str) -> type[R]:
+    """Return a reply with a field `position`, the first unless it has one: the answer that its text takes. For a pattern that is a
+    choice it is one of the choices. Without a pattern the reply is as it is.
+
+    A position that does not match makes no reply malformed, because its text is paid for.
+    """
+    if not pattern:
+        return returns
+    choices = choices_of(pattern)
+    field = Field(default="", json_schema_extra={"enum": list(choices)} if choices else None)
+    made: type[R] = create_model(returns.__name__, __base__=returns, position=(str, field))
+    if "position" not in returns.model_fields:
+        fields = made.__pydantic_fields__
+        made.__pydantic_fields__ = {name: fields[name] for name in ("position", *returns.model_fields)}
+        made.model_rebuild(force=True)
+    return made
+
+
+def declared_position(pattern: str, answer: TextReply | None) -> str | None:
+    """Return the position of an answer: what it declares or, where that is none, what its text explicitly says."""
+    if not pattern or answer is None:
+        return None
+    declared = getattr(answer.value, "position", "")
+    return extract_declared(pattern, declared) or extract(pattern, answer.text)
 
 
 class ConclusionFields(TypedDict):
@@ -218,7 +249,7 @@ def count_ballots(
         return BallotResult()
     if pool_decides and pooled:
         return BallotResult(tuple(ballots), pooled, next(iter(pooled)), "pool")
-    stated = extract(pattern, closing.text) if closing else None
+    stated = declared_position(pattern, closing)
     position = Spellings(ballot.position for ballot in ballots).of(stated) if stated else None
     reason = shortfall(position, last_of(ballots)) if closing else None
     decided_by: Literal["answer"] | None = "answer" if position else None
@@ -229,9 +260,9 @@ def stated_position(session: Session, pattern: str, answer: TextReply | None) ->
     """Return the position that an answer states, with a warning if it states none."""
     if not pattern or answer is None:
         return None
-    position = extract(pattern, answer.text)
+    position = declared_position(pattern, answer)
     if position is None:
-        session.warn("the answer does not match the answer_pattern")
+        session.warn("the answer takes no position")
     return position
 
 

@@ -38,6 +38,7 @@ from consilience.protocols._common.conclusion import (
     step_limit,
     warn_alike,
     warn_failed_review,
+    with_position,
 )
 from consilience.protocols._common.presenting import describe_calls, plural
 from consilience.protocols._common.trees import ROOT
@@ -130,7 +131,7 @@ class Broadcast(BroadcastSettings):
                 ROOT,
                 family.asks.synthesis_prompt(ROOT, run.iterations, root=True, goal=goal),
                 key=f"synthesize/{ROOT}",
-                returns=RootSynthesis,
+                returns=with_position(RootSynthesis, self.answer_pattern),
                 closing=True,
             )
         if isinstance(reply, Failure):
@@ -147,7 +148,7 @@ class Broadcast(BroadcastSettings):
                 ROOT,
                 family.asks.review_prompt(run, "strange_loop", domain=domain),
                 key=f"strange_loop-{n}/{ROOT}",
-                returns=RootSynthesis,
+                returns=with_position(RootSynthesis, self.answer_pattern),
             )
         if run.add_review(reply, task=family.session.task, domain=bool(domain)) and isinstance(reply, Reply):
             run.declared = _publish_conclusion(family.session, reply) or run.declared
@@ -161,7 +162,7 @@ class Broadcast(BroadcastSettings):
                 ROOT,
                 family.asks.review_prompt(run, "self_reflect", root=True, ballot=False),
                 key=f"self_reflect/{ROOT}",
-                returns=RootReflection,
+                returns=with_position(RootReflection, self.answer_pattern),
                 closing=True,
             )
         if isinstance(reply, Failure):

@@ -18,7 +18,7 @@ from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply, exhaustion
 from consilience.protocols._common.answers import AnswerPattern, describe_pattern
-from consilience.protocols._common.conclusion import Conclusion, TreeRun, publish_from
+from consilience.protocols._common.conclusion import Conclusion, TreeRun, publish_from, with_position
 from consilience.protocols._common.trees import (
     ROOT,
     LoopInstructions,
@@ -78,7 +78,7 @@ class Decompose(TreeProtocol):
     async def _close(self, calls: DecomposeRun, root: AgentWork, run: TreeRun) -> None:
         """The answer and its self-reviews. The first and the last of these calls may draw on the reserve."""
         async with calls.session.phase("synthesize", 1):
-            reply = await calls.synthesize(root, None, Conclusion)
+            reply = await calls.synthesize(root, None, with_position(Conclusion, self.answer_pattern))
         if isinstance(reply, Failure):
             run.failures.append(reply)
             return
@@ -92,7 +92,7 @@ class Decompose(TreeProtocol):
                     ROOT,
                     Prompt(words, (calls.session.quote(run.closing, "you"),), tuple(calls.quote_texts(root.below))),
                     key=f"strange_loop-{n}/{ROOT}",
-                    returns=Conclusion,
+                    returns=with_position(Conclusion, self.answer_pattern),
                     closing=last,
                 )
             run.add_review(review, task=calls.session.task, domain=bool(domain))

@@ -25,7 +25,7 @@ from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.answers import BallotPattern
-from consilience.protocols._common.conclusion import count_ballots, read_ballot, step_limit
+from consilience.protocols._common.conclusion import count_ballots, read_ballot, step_limit, with_position
 from consilience.protocols._common.trees import (
     ROOT,
     AnonymousPeers,
@@ -212,7 +212,13 @@ class Emergence(TreeProtocol):
             domain = self.domain_instructions if n == reviews else ""
             async with session.phase("finalize", n):
                 prompt = last_round.review_prompt(run.closing, domain)
-                reply = await session.ask(ROOT, prompt, key=f"finalize/{n}", returns=RootRevision, closing=n == reviews)
+                reply = await session.ask(
+                    ROOT,
+                    prompt,
+                    key=f"finalize/{n}",
+                    returns=with_position(RootRevision, self.answer_pattern),
+                    closing=n == reviews,
+                )
                 if isinstance(reply, Reply):
                     run.book.met += last_round.rulings(reply)
             run.add_review(reply, task=session.task, domain=bool(domain))
