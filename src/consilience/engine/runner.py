@@ -350,9 +350,12 @@ def resumed_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> 
 
 async def _note_lost(journal: Journal, recorder: Recorder, state: State) -> None:
     flights = journal.store.flights(journal.session)
-    waiting = set(recorder.answers) | {
-        key for e in recorder.events if isinstance(e, SessionParked) for key in e.awaited
-    }
+    recorder.arrivals = {arrival.key: arrival for arrival in journal.store.arrivals(journal.session)}
+    waiting = (
+        recorder.answers.keys()
+        | recorder.arrivals.keys()
+        | {key for e in recorder.events if isinstance(e, SessionParked) for key in e.awaited}
+    )
     # ports of other kinds still have the request
     lost = [f for f in flights if f.key not in waiting and isinstance(state.ports[f.agent], ModelPort | WorkerPort)]
     for flight in lost:
