@@ -325,11 +325,12 @@ def check_version(session: str, started: SessionStarted, cls: type[Protocol], do
 
 def recorded_setup(started: SessionStarted, journal: Journal, seats: Seats, options: Options) -> Setup:
     """Return the setup that the session was begun with."""
+    cls = recorded_protocol(started.protocol)
     return Setup(
-        protocol=recorded_protocol(started.protocol).model_validate(started.settings),
+        protocol=cls.model_validate(started.settings),
         task=journal.store.text(started.task),
         documents=tuple(document_from_ref(ref, journal.store.text(ref.text)) for ref in started.sources),
-        templates=recorded_templates(started, journal.store.text),
+        templates=recorded_templates(cls, started, journal.store.text),
         seats=seats,
         detail=started.detail,
         options=options,
