@@ -216,7 +216,7 @@ def test_full_disk_is_reported_and_the_session_resumes(
         (session,) = recorded()
         assert f"consilience resume {session}" in first.stderr
         store = SqliteStore(journal_path())
-        done = sum(event.type == "call_completed" for event in store.read(session))
+        done = sum(event.type == "call_completed" for event in store.read(session)) + len(store.arrivals(session))
         store.close()
         asked = len(server.asked)
         again = command("resume", session, env=env, cwd=here)
