@@ -98,7 +98,12 @@ def decided_by(finding: Finding) -> str:
             else f"the same words quoted by {by}, not as the same defect"
         )
     verdicts = {
-        verdict: [j.agent for j in finding.judgements if j.verdict == verdict] for verdict in get_args(VerdictKind)
+        verdict: [
+            j.agent
+            for j in finding.judgements
+            if j.verdict == verdict and (verdict == "refute" or j.agent not in finding.by)
+        ]
+        for verdict in get_args(VerdictKind)
     }
     clauses = [origin]
     clauses += [f"confirmed by {join_names(verdicts['confirm'])}"] if verdicts["confirm"] else []
@@ -189,12 +194,16 @@ def _findings_view(findings: Sequence[Finding]) -> View:
 
 
 def _ballots(report: ReviewData) -> Section:
-    rows = tuple(
-        (ballot.agent, str(ballot.part), ballot.vote, f"{ballot.confidence:.2f}", ballot.reason)
-        for ballot in sorted(report.ballots, key=lambda ballot: ballot.part)
-    )
+    cast = sorted((*report.first_ballots, *report.ballots), key=lambda ballot: ballot.part)
+    rows = tuple((b.agent, str(b.part), b.vote, f"{b.confidence:.2f}", b.reason) for b in cast)
     heads = ("reviewer", "part", "vote", "confidence", "reason")
     note = Paragraph(text="Cast in private with each review; no other reviewer saw them.")
+    if report.first_ballots:
+        rows = tuple(
+            (*row, "after judging" if b.is_final else "with its review") for row, b in zip(rows, cast, strict=True)
+        )
+        heads = (*heads, "cast")
+        note = Paragraph(text="Cast in private; no other reviewer saw them. The last one of each reviewer counts.")
     blocks = (note, Table(heads=heads, rows=rows, left=len(heads))) if rows else ()
     part = "differences" if split_parts(report.ballots) else "trust"
     return Section(name="ballots", part=part, heading="Sealed ballots", blocks=blocks)
@@ -369,6 +378,8 @@ def overall_vote(report: ReviewData) -> str:
         text = f"{head}: {join_names(votes)}{' alone' if len(votes) == 1 and absent else ''}."
     if absent:
         text += f" No ballot from {join_names(absent)}."
+    if changed := [f"{change.agent} from {change.before} to {change.after}" for change in report.position_changes]:
+        text += f" Changed after judging the findings of others: {', '.join(changed)}."
     unsupported = [agent for agent, vote in votes.items() if vote != "approve"] if not report.findings else []
     if unsupported:
         names = join_names(unsupported)
