@@ -195,16 +195,15 @@ def _findings_view(findings: Sequence[Finding]) -> View:
 
 def _ballots(report: ReviewData) -> Section:
     cast = sorted((*report.first_ballots, *report.ballots), key=lambda ballot: ballot.part)
-    rows = tuple((b.agent, str(b.part), b.vote, f"{b.confidence:.2f}", b.reason) for b in cast)
-    heads = ("reviewer", "part", "vote", "confidence", "reason")
+    rows: list[tuple[str, ...]] = [(b.agent, str(b.part), b.vote, f"{b.confidence:.2f}", b.reason) for b in cast]
+    heads: tuple[str, ...] = ("reviewer", "part", "vote", "confidence", "reason")
     note = Paragraph(text="Cast in private with each review; no other reviewer saw them.")
     if report.first_ballots:
-        rows = tuple(
-            (*row, "after judging" if b.is_final else "with its review") for row, b in zip(rows, cast, strict=True)
-        )
+        when = ["after judging" if ballot.is_final else "with its review" for ballot in cast]
+        rows = [(*row, moment) for row, moment in zip(rows, when, strict=True)]
         heads = (*heads, "cast")
         note = Paragraph(text="Cast in private; no other reviewer saw them. The last one of each reviewer counts.")
-    blocks = (note, Table(heads=heads, rows=rows, left=len(heads))) if rows else ()
+    blocks = (note, Table(heads=heads, rows=tuple(rows), left=len(heads))) if rows else ()
     part = "differences" if split_parts(report.ballots) else "trust"
     return Section(name="ballots", part=part, heading="Sealed ballots", blocks=blocks)
 
