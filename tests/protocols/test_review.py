@@ -304,6 +304,49 @@ async def test_authors_of_a_merged_finding_do_not_count_as_confirming_it() -> No
     assert "confirmed by" not in text
 
 
+async def test_labels_in_the_words_of_judges_and_lead_become_places() -> None:
+    """The report numbers findings by severity, agents read them by place: a label would name another finding."""
+    minor, major = finding(severity="minor"), {**UNCLOSED, "severity": "critical"}
+
+    def reply(request: ModelRequest) -> str:
+        verdicts = [{"finding": label, "reason": f"As in {label}.", "verdict": "confirm"} for label in ("F1", "F2")]
+        return json.dumps(
+            {"verdicts": verdicts, "vote": "reject", "cause": "F2", "confidence": 0.9, "reason": "F2 decides."}
+        )
+
+    close = closing("Fix `F2` before F1.", [])
+    report, _ = await go(Review(), script({"red": review([minor, major])}, reply, close))
+    assert [(f.id, f.first_line, f.judgements[0].reason) for f in report.findings] == [
+        ("F1", 6, "As in first.py:6."),
+        ("F2", 2, "As in first.py:2."),
+    ]
+    assert report.answer == "Fix `first.py:6` before first.py:2."
+    assert {ballot.reason for ballot in report.ballots if ballot.is_final} == {"first.py:6 decides."}
+
+
+async def test_word_of_the_documents_that_looks_like_a_label_stays() -> None:
+    sources = [Source(CODE + "# the F1 score\n", "first.py")]
+    close = closing("The F1 score is wrong.", [])
+    report, _ = await go(Review(), script({"red": review([finding()])}, close=close), sources=sources)
+    assert report.answer == "The F1 score is wrong."
+
+
+async def test_consequence_that_says_nothing_is_left_out() -> None:
+    report, _ = await go(Review(), script({"red": review([finding(consequence="None.", recommendation="n/a")])}))
+    (only,) = report.findings
+    assert (only.consequence, only.recommendation) == ("", "")
+    assert "Why it matters" not in markdown(report)
+
+
+async def test_votes_that_changed_on_several_parts_are_named_together() -> None:
+    sources = [Source(CODE, f"file_{n}.py") for n in range(2)]
+    found = {f"review-1/part-{n}/red": review([finding(document=f"S{n}")]) for n in (1, 2)}
+    by = {"red": lambda request: found[request.key](request)}
+    report, _ = await go(Review(part_tokens=100), script(by, judging("changes")), sources=sources)
+    assert "judging the findings of others: blue from approve to changes on parts 1 and 2." in markdown(report)
+    assert [change.after for change in report.position_changes] == ["changes on part 1", "changes on part 2"]
+
+
 # --- who is missing
 
 

@@ -50,7 +50,7 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         session.warn(f"{name} is in no part and was not reviewed")
     claims = _claims(run)
     evaluation = run.evaluations[-1] if run.evaluations else None
-    text = run.closing.text if run.closing is not None else None
+    text = run.with_places(run.closing.text) if run.closing is not None else None
     first = tuple(ballot for assignment, ballot in run.first_ballots.items() if assignment in run.final_ballots)
     return await session.report(
         ReviewReport,
@@ -176,7 +176,8 @@ def _claims(run: ReviewRun) -> tuple[Claim, ...]:
     published = {message.id for message in run.messages.values()}
     named = [[id for id in run.session.named(run.closing, claim.ids) if id in published] for claim in claims]
     return tuple(
-        Claim(text=claim.text, ids=tuple(ids), from_memory=not ids) for claim, ids in zip(claims, named, strict=True)
+        Claim(text=run.with_places(claim.text), ids=tuple(ids), from_memory=not ids)
+        for claim, ids in zip(claims, named, strict=True)
     )
 
 

@@ -101,7 +101,7 @@ def decided_by(finding: Finding) -> str:
         verdict: [
             j.agent
             for j in finding.judgements
-            if j.verdict == verdict and (verdict == "refute" or j.agent not in finding.by)
+            if j.verdict == verdict and (verdict != "amend" or j.agent not in finding.by)
         ]
         for verdict in get_args(VerdictKind)
     }
@@ -377,7 +377,7 @@ def overall_vote(report: ReviewData) -> str:
         text = f"{head}: {join_names(votes)}{' alone' if len(votes) == 1 and absent else ''}."
     if absent:
         text += f" No ballot from {join_names(absent)}."
-    if changed := [f"{change.agent} from {change.before} to {change.after}" for change in report.position_changes]:
+    if changed := list(_changed_votes(report)):
         text += f" Changed after judging the findings of others: {', '.join(changed)}."
     unsupported = [agent for agent, vote in votes.items() if vote != "approve"] if not report.findings else []
     if unsupported:
@@ -385,6 +385,18 @@ def overall_vote(report: ReviewData) -> str:
         whose = "their" if len(unsupported) > 1 else "its"
         text += f" {names[:1].upper()}{names[1:]} voted for changes, but none of {whose} findings is listed."
     return text
+
+
+def _changed_votes(report: ReviewData) -> Iterator[str]:
+    """Yield `blue from approve to reject on parts 2 and 3`."""
+    last = {(ballot.agent, ballot.part): ballot.vote for ballot in report.ballots}
+    parts: dict[tuple[str, str, str], list[int]] = {}
+    for first in report.first_ballots:
+        if (vote := last[first.agent, first.part]) != first.vote:
+            parts.setdefault((first.agent, first.vote, vote), []).append(first.part)
+    for (agent, before, after), changed in parts.items():
+        where = f" on {name_parts(sorted(changed))}" if len(report.parts) > 1 else ""
+        yield f"{agent} from {before} to {after}{where}"
 
 
 def reviewers(report: ReviewData) -> list[str]:

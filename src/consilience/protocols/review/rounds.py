@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -36,12 +37,13 @@ from consilience.protocols.review.findings import (
     JudgedBy,
     ReviewReply,
 )
-from consilience.protocols.review.presenting import name_parts
+from consilience.protocols.review.presenting import name_parts, place_of
 from consilience.protocols.review.requests import Requests
 from consilience.protocols.review.settings import ReviewSettings
 from consilience.protocols.review.strategies import LEAD, ROLES
 from consilience.protocols.review.vetting import Submitted, judged, merged, ranked, vet
 
+_LABEL = re.compile(r"\bF\d+\b")
 Assignment = tuple[str, int]
 """A reviewer, and a part from 1."""
 
@@ -70,6 +72,8 @@ class ReviewRun:
     """Ballots as published to the lead."""
     said_of: dict[str, list[Message]] = field(default_factory=lambda: defaultdict(list))
     """Judgements as published, by the id of the finding."""
+    places: dict[str, str] = field(default_factory=dict)
+    """Of findings, by the label under which agents read them: those of the report are numbered otherwise."""
     unjudged: int = 0
     """Findings that did not fit into the prompt of a judge."""
     untold: int = 0
@@ -300,6 +304,8 @@ class ReviewRun:
             changed_lines_only=self.settings.changed_lines_only,
         )
         self.findings, self.dropped = vetted.findings, vetted.dropped
+        own = {word for document in self.session.sources for word in _LABEL.findall(document.text)}
+        self.places = {finding.id: place_of(finding) for finding in self.findings if finding.id not in own}
         for warning in vetted.warnings:
             self.session.warn(warning)
         assignments = {submitted.key: assignment for assignment, submitted in self.submitted.items()}
@@ -341,7 +347,7 @@ class ReviewRun:
                     if result.agent in judgements[id]:
                         continue
                     judgements[id][result.agent] = JudgedBy(
-                        agent=result.agent, verdict=verdict.verdict, reason=verdict.reason
+                        agent=result.agent, verdict=verdict.verdict, reason=self.with_places(verdict.reason)
                     )
                     text = f"{verdict.verdict}. {verdict.reason}".rstrip()
                     self.said_of[id].append(publish_from(self.session, result, "judgement", n, text, (LEAD,)))
@@ -357,12 +363,16 @@ class ReviewRun:
             iteration=self.submitted[judging].iteration,
             vote=ballot.vote,
             confidence=ballot.confidence,
-            reason=ballot.reason,
+            reason=self.with_places(ballot.reason),
             cause=next(iter(self.session.named(result, [ballot.cause])), None) if ballot.cause else None,
             is_final=True,
         )
         self.final_ballots[judging] = cast
         self._publish_vote(cast, result)
+
+    def with_places(self, text: str) -> str:
+        """Return an agent's words with places for labels of findings. A word that the documents have too is no label."""
+        return _LABEL.sub(lambda match: self.places.get(match[0], match[0]), text)
 
     # --- closing
 
