@@ -50,6 +50,7 @@ from consilience.cli.plan import PERSONA, RunPlan, approve, check_models, choose
 from consilience.cli.sessions import find_session, read_back, user_store
 from consilience.cli.settings import (
     Config,
+    confirm_recorded_code,
     confirm_recorded_programs,
     load_config,
     option_spelling,
@@ -337,6 +338,7 @@ def resume_session(request: ResumeRequest) -> int:
                 do="Wait for it to end, or stop that process; then try again.",
             )
         elif started is not None:
+            confirm_recorded_code(started, store)
             plan = _remaining_plan(started, course.made, store)
             _check_recorded(session, plan)
             approve(plan, request, config, summary=_resume_line(session, course, store))

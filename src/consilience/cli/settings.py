@@ -36,10 +36,18 @@ import typer
 from consilience.cli.errors import can_confirm, confirm
 from consilience.cli.options import REPEATED, names_option
 from consilience.domain.errors import SettingsError
-from consilience.domain.messages import CODE, FILE, NAMES, OptionName
-from consilience.domain.paths import check_home, data_dir, journal_path, read_bounded_text, user_config_dir
+from consilience.domain.messages import FILE, NAMES, OptionName
+from consilience.domain.paths import (
+    check_home,
+    data_dir,
+    is_own_journal,
+    journal_path,
+    read_bounded_text,
+    user_config_dir,
+)
 from consilience.domain.validation import similar_names
 from consilience.engine.protocol import Protocol, installed_protocols
+from consilience.engine.recorded_code import code_named, foreign_code
 from consilience.models.endpoints import (
     MAX_DOLLARS,
     configure_endpoints,
@@ -53,6 +61,9 @@ from consilience.models.registry import Choice, alternatives, choose, is_program
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
+
+    from consilience.domain.events import SessionStarted
+    from consilience.journal.store import Store
 
 FILE_NAME = "consilience.toml"
 ENDPOINTS = "endpoints"
@@ -281,30 +292,47 @@ def read_settings(cls: type[Protocol], settings: Mapping[str, object], config: C
 def _check_imports(cls: type[Protocol], key: str, value: object, path: Path) -> None:
     """Raise `SettingsError` for code to import that a directory's file names: it may come from another person, and runs when it is
     imported, before anything is asked."""
-    named = [text for text in (value if isinstance(value, list) else [value]) if ":" in str(text)]
-    if named and CODE in cls.model_fields[key].metadata and not is_own(path):
+    named = code_named(cls, {key: value})
+    if named and not is_own(path):
         option = option_spelling(key)
         raise SettingsError(
-            f"the configuration of the current directory must not name code to import: {', '.join(map(str, named))}",
+            f"the configuration of the current directory must not name code to import: {', '.join(named)}",
             where=f"{path.absolute()}, table [{cls.name}], key {key!r}",
-            do=f"If you trust it, give {option} {','.join(map(str, named))}, or move the line to {config_files()[1]}.",
+            do=f"If you trust it, give {option} {','.join(named)}, or move the line to {config_files()[1]}.",
         )
 
 
 def confirm_recorded_programs(programs: Iterable[str]) -> None:
     """Ask before programs start that a journal outside of the user's own directory has recorded: it may come from another person,
     and `--yes` agrees only to the cost. Raises `SettingsError` without a terminal, `Declined` after a no."""
-    path, names = journal_path(), ", ".join(programs)
-    if not names or path.resolve().parent == data_dir().resolve():
+    if not is_own_journal(str(journal_path())):
+        _confirm_recorded("start", list(programs), "; a fork takes another model with --replace-agent")
+
+
+def confirm_recorded_code(started: SessionStarted, store: Store) -> None:
+    """Ask likewise before code is imported that such a journal has recorded; then import it."""
+    names = foreign_code(started, store)
+    _confirm_recorded("import", names)
+    if names:
+        from consilience.coordination.gates import load_gate
+
+        for name in names:
+            load_gate(name)
+
+
+def _confirm_recorded(verb: str, recorded: Sequence[str], otherwise: str = "") -> None:
+    path, names = journal_path(), ", ".join(recorded)
+    if not names:
         return
     if not can_confirm():
         raise SettingsError(
-            f"the session would start what another journal than your own has recorded: {names}",
+            f"the session would {verb} what another journal than your own has recorded: {names}",
             where=str(path),
-            do=f"If you trust it, run the command at a terminal, or move the journal into {data_dir()}; a fork takes "
-            "another model with --replace-agent.",
+            do=f"If you trust it, run the command at a terminal, or move the journal into {data_dir()}{otherwise}.",
         )
-    confirm(f"Start {names}, as recorded in {path}, with your rights?", otherwise="Nothing was started.")
+    confirm(
+        f"{verb.capitalize()} {names}, as recorded in {path}, with your rights?", otherwise=f"Nothing was {verb}ed."
+    )
 
 
 def setting_value(accept: Callable[[Mapping[str, object]], object], name: str, text: str) -> object:
