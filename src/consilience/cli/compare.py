@@ -30,8 +30,9 @@ from consilience.cli.plan import (
     max_price,
     unspent_words,
 )
-from consilience.cli.settings import Config, load_config, read_settings, setting_value
+from consilience.cli.settings import load_config, read_settings, setting_value
 from consilience.cli.setup import ensure_weights
+from consilience.configuration import Config
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import CallCompleted, Event
