@@ -144,7 +144,7 @@ class Commands(TyperGroup):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            if hasattr(error, "format_message"):  # not the exit of --help
+            if hasattr(error, "option_name"):
                 from consilience.cli.errors import add_usage_advice
 
                 add_usage_advice(error)
