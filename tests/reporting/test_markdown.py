@@ -237,7 +237,8 @@ def test_objections_are_listed_once_open_ones_first() -> None:
     lines = text.partition("## Where they differed\n\n")[2].partition("\n\n")[0].splitlines()
     who = "*CFO (L2N2) → critical (L2N1)*"
     assert lines == [
-        f"- **Open:** objection A.3 — {who} Ruling: rejected: Two engineers, a third if need be.",
+        f"- **Rejected in the answer:** objection A.3 — {who}",
+        "  - Ruling: Two engineers, a third if need be.",
         f"- **Open:** objection A.4 — {who} Not answered before the run ended.",
         f"- **Refuted:** objection A.2 — {who} It was measured.",
         f"- **Conceded:** objection A.1 — {who} The test is CPU only.",

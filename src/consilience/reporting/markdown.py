@@ -115,7 +115,7 @@ def _item(item: Item) -> str:
         line += f" — *{escape_inline(item.by)}*" + (f" {escape_inline(item.note)}" if item.note else "")
     elif item.note:
         line += f" — {escape_inline(item.note)}"
-    return f"- {line}"
+    return f"- {line}" + (f"\n  - {escape_inline(item.below)}" if item.below else "")
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

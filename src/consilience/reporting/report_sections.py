@@ -371,21 +371,19 @@ def _open_first(objections: Iterable[Objection]) -> list[Objection]:
 
 def _objection_item(report: Report, objection: Objection, names: Names) -> Item:
     """Return an objection, led by its outcome: how its target met it, or the ruling on an open one."""
-    lead, notes = objection.outcome, [objection.how]
-    if lead == "Upheld":
+    lead, note = objection.outcome, objection.how
+    if lead in ("Upheld", "Rejected"):
         parents = report.topology.parents.get(objection.agent, ())
         by_root = not any(report.topology.parents.get(parent) for parent in parents)
         lead += " in the answer" if by_root else " in the synthesis"
-        notes = [objection.ruling]
-    elif objection.fate != "yielded":
-        ruling = ": ".join(filter(None, [objection.ruled, objection.ruling]))
-        notes.append("Not answered before the run ended." if objection.fate == "unanswered" else "")
-        notes.append(f"Ruling: {ruling}" if ruling else "")
+    elif objection.fate == "unanswered":
+        note = "Not answered before the run ended."
     return Item(
         lead=f"{lead}:",
         text=f"{objection.text}{cut_mark(report, objection.id)}",
         by=" → ".join(names.get(id, id) for id in (objection.agent, objection.to) if id),
-        note=" · ".join(filter(None, notes)),
+        note=note,
+        below=objection.ruling_words,
     )
 
 

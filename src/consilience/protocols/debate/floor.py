@@ -179,8 +179,6 @@ class Floor:
         """Answers of final ballots that were asked again."""
         self.question_of: dict[str, str] = {}
         """The question in a message that proposes one."""
-        self.supports: dict[str, str] = {}
-        """The message that a message supports, where it supports one."""
         self.rules = tuple(filter(None, (session.render_template("debate"), session.render_template("moves"))))
         """How the debate works, for those who speak in it."""
         self._words: dict[str, frozenset[str]] = {}

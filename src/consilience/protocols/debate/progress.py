@@ -243,7 +243,9 @@ def note_line(event: Noted) -> str:
         case notes.ThreadClosed():
             return f"{where} {STATUSES[note.status]}: {note.reason}"
         case notes.CruxTested():
-            return f"{where}: tested crux, flips: {note.declared} declared, {note.observed} of {note.tested} observed"
+            return (
+                f"{where}: tested crux, flips: {note.declared} declared, {note.observed} of {note.tested} when told so"
+            )
         case notes.FactTold():
             return f"new fact: {note.fact} ({len(note.moved)} moved)"
         case notes.MessageBlocked():

@@ -42,7 +42,7 @@ _OTHER_SIDE: Mapping[Side, Side] = {"YES": "NO", "NO": "YES", "UNCERTAIN": "UNCE
 class Debate(DebateSettings):
     """Agents debate in threads in virtual time; what really divides them is locked as a question, tested, and reported."""
 
-    version: ClassVar[int] = 2  # 1 forgot mentions that an agent had not answered, and set no final ballots aside
+    version: ClassVar[int] = 3  # 2 stipulated a placebo either way, and ignored a new position in a concession
     report: ClassVar[type[Report]] = DebateReport
     phase_names: ClassVar[tuple[str, ...]] = (
         "single",

@@ -15,6 +15,7 @@ from consilience.domain.positions import ConfidenceLevel
 from consilience.protocols._common.conclusion import Conclusion
 from consilience.protocols.debate.moves import (
     MAX_AGENTS,
+    SHIFTING,
     ClosingSide,
     CommonKind,
     CruxKind,
@@ -318,7 +319,7 @@ def turn_type(moves: tuple[Move, ...], letters: tuple[str, ...], proposals: tupl
         fields |= {"question": (str, "")}
     if "PROVIDE_EVIDENCE" in moves:
         fields |= {"bears_on": (Literal[("nobody", *letters)], "nobody")}
-    if {"UPDATE_POSITION", "CONCEDE"} & set(moves):
+    if SHIFTING & set(moves):
         fields |= {
             "new_side": (Literal["unchanged", "YES", "NO", "UNCERTAIN"], "unchanged"),
             "conceded": (str, ""),
@@ -427,7 +428,8 @@ def refuse_no_question(reply: QuestionReply) -> None:
 def falsifier_of(reply: Any) -> Falsifier | None:
     """Return the falsifier in the fields `metric`, `threshold` and `deadline` of a reply; None where the first or second says
     nothing."""
-    parts = {name: " ".join(getattr(reply, name, "").split()) for name in ("metric", "threshold", "deadline")}
+    names = ("metric", "threshold", "deadline", "reasoning")
+    parts = {name: " ".join(getattr(reply, name, "").split()) for name in names}
     return None if is_empty_remark(parts["metric"]) or is_empty_remark(parts["threshold"]) else Falsifier(**parts)
 
 

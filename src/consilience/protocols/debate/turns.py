@@ -7,7 +7,7 @@ from typing import Any
 from consilience.domain.positions import LEVELS
 from consilience.engine.work import Reply
 from consilience.protocols.debate.floor import Floor
-from consilience.protocols.debate.moves import TopSide, would_flip
+from consilience.protocols.debate.moves import SHIFTING, TopSide, would_flip
 from consilience.protocols.debate.notes import SteelmanGraded, SteelmanNote
 from consilience.protocols.debate.records import (
     Commitment,
@@ -64,14 +64,13 @@ def declared_parts(value: Any) -> tuple[str, ...]:
 def _turn_parts(value: TurnReply) -> list[str]:
     question = getattr(value, "question", "").strip()
     parts = [f"Question: {question}"] if question and value.move in ("PROPOSE_CRUX", "REFRAME") else []
+    side, claim_side = (getattr(value, name, "unchanged") for name in ("new_side", "top_claim"))
     if value.move == "CONCEDE":
-        changed = getattr(value, "top_claim", "unchanged")
-        parts.append(f"Concedes: {getattr(value, 'conceded', '').strip()} (top claim: {changed})")
+        parts.append(f"Concedes: {getattr(value, 'conceded', '').strip()} (top claim: {claim_side})")
+        parts += [f"New position: {side}"] if side != "unchanged" else []
     if value.move == "UPDATE_POSITION":
-        parts.append(
-            f"New position: {getattr(value, 'new_side', '')} (top claim: {getattr(value, 'top_claim', 'unchanged')})"
-        )
-    if value.move in ("CONCEDE", "UPDATE_POSITION"):
+        parts.append(f"New position: {side} (top claim: {claim_side})")
+    if value.move in SHIFTING:
         falsifier, claim = falsifier_of(value), getattr(value, "claim", "").strip()
         parts += [f"Now argues for: {claim}"] if claim else []
         parts += [f"Would change its mind if: {falsifier.words()}."] if falsifier else []
@@ -101,7 +100,7 @@ def record_turn(
             assert earlier is not None
             _grade(floor, thread, message, reply.value, earlier)
         case TurnReply():
-            _turn(floor, thread, message, reply)
+            _turn(floor, thread, message, reply.value)
 
 
 def _commit(thread: Thread, message: DebateMessage, value: CommitReply) -> None:
@@ -133,12 +132,16 @@ def _declare(thread: Thread, agent: str, value: FalsifierTurn) -> None:
 
 
 def _update(thread: Thread, message: DebateMessage, value: TurnReply) -> None:
-    """Replace a commitment by what an update says. A falsifier of another position holds no more; a confidence stays unless it is
-    named."""
+    """Replace a commitment by what an update or a concession says. A falsifier of another position holds no more; a confidence
+    stays unless it is named."""
     before = thread.commitments.get(message.agent)
-    if before is None or message.new_side is None:
+    if before is None:
         return
     level: Any = getattr(value, "confidence", "unchanged")
+    if message.new_side is None:
+        kept = {"falsifier": falsifier_of(value) or before.falsifier}
+        thread.commitments[message.agent] = before.model_copy(update=kept)
+        return
     update: dict[str, object] = {"side": message.new_side, "statement": message.text, "message": message.id}
     update["falsifier"] = falsifier_of(value)
     if before.gives_up_if is not None:
@@ -178,8 +181,7 @@ def _grade(floor: Floor, thread: Thread, message: DebateMessage, value: GradeTur
     floor.note(note)
 
 
-def _turn(floor: Floor, thread: Thread, message: DebateMessage, reply: Reply[Any]) -> None:
-    value = reply.value
+def _turn(floor: Floor, thread: Thread, message: DebateMessage, value: Any) -> None:
     question = " ".join(getattr(value, "question", "").split())
     if value.move in ("PROPOSE_CRUX", "REFRAME") and is_question(question):
         floor.question_of[message.id] = question
@@ -199,38 +201,31 @@ def _turn(floor: Floor, thread: Thread, message: DebateMessage, reply: Reply[Any
                     verified=verified,
                 )
             )
-        case "UPDATE_POSITION" if message.new_side is not None:
+        case "UPDATE_POSITION":
             _update(thread, message, value)
         case "CONCEDE":
             thread.concessions.append(_concession(floor, message, value))
-            falsifier = falsifier_of(value)
-            if falsifier is not None and message.agent in thread.commitments:
-                held = thread.commitments[message.agent]
-                thread.commitments[message.agent] = held.model_copy(update={"falsifier": falsifier})
+            _update(thread, message, value)
         case "STEELMAN":
             _steelman(floor, thread, message, floor.agent_of[value.steelman_of], value)
         case _:
             pass
     claim = " ".join(getattr(value, "claim", "").split())
-    if claim and getattr(value, "top_claim", "unchanged") != "unchanged":
+    if claim and message.top_claim is not None:
         floor.claims[message.agent] = claim
-    supported = getattr(value, "supports", None)
-    if supported:
-        for id in floor.session.named(reply, [supported]):
-            floor.supports[message.id] = id
-            thread.support(id, message.agent)
+    for id in message.refs:
+        thread.support(id, message.agent)
 
 
 def _concession(floor: Floor, message: DebateMessage, value: Any) -> Concession:
-    changed: TopSide | None = None if value.top_claim == "unchanged" else value.top_claim
     opening = floor.openings.get(message.agent)
     before: TopSide | None = None
-    if changed is not None and opening is not None and opening.positions:
+    if message.top_claim is not None and opening is not None and opening.positions:
         before = "NUANCED" if opening.positions[0] == "UNCERTAIN" else opening.positions[0]
     return Concession(
         agent=message.agent,
         proposition=value.conceded.strip(),
         message=message.id,
-        top_claim=changed,
-        before=before if changed is not None else None,
+        top_claim=message.top_claim,
+        before=before,
     )

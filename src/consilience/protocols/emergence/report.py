@@ -306,9 +306,8 @@ def _objections_view(objections: Sequence[Objection], names: Mapping[str, str]) 
 
 def _row(objection: Objection, names: Mapping[str, str]) -> tuple[str, str, str]:
     outcome = f"{objection.outcome}: {objection.how}" if objection.how else objection.outcome
-    ruling = ": ".join(filter(None, [objection.ruled, objection.ruling])) if objection.fate != "yielded" else ""
     direction = f"{names.get(objection.agent, objection.agent)} → {names.get(objection.to, objection.to)}"
-    return objection.text, direction, f"{outcome} · Ruling: {ruling}" if ruling else outcome
+    return objection.text, direction, " · ".join(filter(None, (outcome, objection.ruling_words)))
 
 
 def agent_state(agent: str, rounds: Sequence[Round]) -> dict[str, object]:
