@@ -155,7 +155,7 @@ def confirm_recorded_programs(programs: Iterable[str]) -> None:
         return
     if not can_confirm():
         raise SettingsError(
-            f"the session would start what another journal than your own has recorded: {names}",
+            f"the session starts a program that a journal outside of your own directory has recorded: {names}",
             where=str(path),
             do=f"If you trust it, run the command at a terminal, or move the journal into {data_dir()}; a fork takes "
             "another model with --replace-agent.",
