@@ -220,7 +220,10 @@ def _model(config: Config, problem: str) -> list[Row]:
         ),
         Row("4. local server", "Ollama, LM Studio, llama.cpp or vLLM on this machine, if it answers"),
         Row("5. else", "local, which needs no key"),
-        Row("asks above", f"${config.confirm_above:.2f} on a terminal; elsewhere --yes or --max-cost is needed"),
+        Row(
+            "asks above",
+            f"${config.confirm_above:.2f} per run, on a terminal; without one a paid run needs --yes or --max-cost",
+        ),
     ]
 
 
