@@ -49,7 +49,6 @@ from consilience.cli.options import (
 from consilience.cli.plan import PERSONA, RunPlan, approve, check_models, choose_model, make_plan, with_documents
 from consilience.cli.sessions import find_session, read_back, user_store
 from consilience.cli.settings import (
-    Config,
     confirm_recorded_code,
     confirm_recorded_programs,
     load_config,
@@ -59,6 +58,7 @@ from consilience.cli.settings import (
     setting_parameter,
     with_options,
 )
+from consilience.configuration import Config
 from consilience.deliberation import AUTO_PANEL, Deliberation
 from consilience.domain.agents import Agent, in_dealing_order
 from consilience.domain.errors import SessionBusy, SettingsError, UnavailableModel, UnknownName, UserError
