@@ -336,7 +336,7 @@ def _files(report: ReviewData) -> tuple[Block, ...]:
 
 
 STATUSES: Mapping[FindingStatus, str] = {
-    "confirmed": "confirmed by another agent",
+    "confirmed": "confirmed or found independently",
     "unjudged": "not confirmed",
     "disputed": "disputed",
 }
