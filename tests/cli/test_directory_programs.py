@@ -219,7 +219,7 @@ def test_program_that_another_journal_has_recorded_is_not_started_by_yes(
     result = cli("fork", "last", "--at", "1", "--task", "And weekly?", "--yes")
     assert (result.exit_code, marker.exists()) == ((0, True) if own else (2, False))
     if not own:
-        assert "another journal than your own has recorded: exec:sh -c " in result.stderr
+        assert "a journal outside of your own directory has recorded: exec:sh -c " in result.stderr
         assert "theirs.db" in result.stderr
         named = cli("fork", "last", "--at", "1", "--task", "And?", "--yes", "--replace-agent", f"S1={program}")
         assert (named.exit_code, marker.exists()) == (0, True), named.stderr

@@ -74,7 +74,7 @@ def figures(report: Report) -> str:
 def test_headline_has_words_for_every_stop_reason_and_the_figures_its_name(reason: StopReason) -> None:
     line = headline(report(stop_reason=reason), Presentation())
     assert "_" not in line
-    assert ("Stopped: " in line) == (reason is not StopReason.SETTLED)
+    assert line.startswith("Finished") == (reason in (StopReason.SETTLED, StopReason.CONVERGED))
     assert ("answer stopped changing" in line) == (reason is StopReason.CONVERGED)
     assert reason.value in figures(report(stop_reason=reason)).replace("\\", "")
     assert ("consilience replay" in markdown(report(stop_reason=reason))) == (reason is not StopReason.FAILED)
@@ -163,7 +163,7 @@ def test_full_report_has_all_sections_in_order() -> None:
     text = markdown(shown)
     order = [
         "# Move the market?",
-        "**Stopped: the answer stopped changing",
+        "**Finished: the answer stopped changing",
         "## Answer",
         "**Position: no** (by the pooled ballots",
         "**Final ballots, cast in private:** 1 no · 1 yes. All ballots of all rounds pooled: no 60 %, yes 40 %",

@@ -495,4 +495,4 @@ def _templates(
     """Return the parent's templates, unless others, another detail or another version of the protocol apply."""
     if prompts is not None or detail != old.detail or protocol.version != old.protocol_version:
         return protocol.load_templates(prompts, detail)
-    return recorded_templates(old, store.text)
+    return recorded_templates(type(protocol), old, store.text)

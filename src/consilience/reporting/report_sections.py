@@ -196,7 +196,8 @@ def headline(report: Report, presentation: Presentation) -> str:
     elif report.limit_reached:
         words += use_words(report, report.limit_reached)
     unmet = (one_line(reason, MAX_REASON_CHARS) for reason in report.unmet)
-    opening = f"F{words[1:]}" if words.startswith("finished") else f"Stopped: {words}"
+    done = report.stop_reason in (StopReason.CONVERGED, StopReason.SETTLED) and not report.limit_reached
+    opening = f"F{words[1:]}" if words.startswith("finished") else f"{'Finished' if done else 'Stopped'}: {words}"
     line = " · ".join((opening, *unmet))
     if report.degraded:
         line += f" · {_degraded(report, report.degraded)}"

@@ -269,7 +269,7 @@ class Solo(BaselineProtocol):
         value = reply.value if reply is not None and isinstance(reply.value, StructuredReply) else None
         if value and value.model_fields_set <= {"text", "responses"}:
             session.warn("the answer is prose only: it states no alternatives and no confidence")
-        position = stated_position(session, self.answer_pattern, reply)
+        position = await stated_position(session, self.answer_pattern, reply)
         stop = stop_reason_of(session, [first] if isinstance(first, Failure) else [], 1)
         out_of_steps = StopReason.EXHAUSTED_STEPS if run.out_of_steps else None
         return await session.report(

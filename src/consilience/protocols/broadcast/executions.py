@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from consilience.domain.events import LongText
 from consilience.domain.messages import Message
+from consilience.domain.notes import LongText
 from consilience.domain.outcome import Check
 from consilience.domain.positions import exact
 from consilience.domain.report import Frozen

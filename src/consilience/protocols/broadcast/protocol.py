@@ -9,7 +9,7 @@ verdict, flags, disagreements with their fates, and figures.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
@@ -192,8 +192,8 @@ async def conclude(
 ) -> BroadcastReport:
     """Return the report. Dissent and objections follow from what agents declared, never from a model's judgement."""
     executions = run.executions
-    ballots = tuple(_ballots(session, settings, executions))
-    positions = count_ballots(ballots, settings.answer_pattern, run.closing)
+    ballots = tuple([ballot async for ballot in _ballots(session, settings, executions)])
+    positions = await count_ballots(session, ballots, settings.answer_pattern, run.closing)
     objections = tuple(_objections(session, settings, run))
     flags = _flags(session, run)
     metrics = _metrics(session, run)
@@ -267,14 +267,16 @@ def _rated_ballots(execution: AgentExecution) -> list[Reply[RatedBallotReply]]:
     return [reply for reply in replies if reply is not None and isinstance(reply.value, RatedBallotReply)]
 
 
-def _ballots(session: Session, settings: BroadcastSettings, executions: Sequence[AgentExecution]) -> Iterator[Ballot]:
+async def _ballots(
+    session: Session, settings: BroadcastSettings, executions: Sequence[AgentExecution]
+) -> AsyncIterator[Ballot]:
     """Yield the readable ballots, each agent's numbered from 0. The first is cast before it has read any peer."""
     ballot_counts: Counter[str] = Counter()
     spellings = Spellings()
     for execution in executions:
         for reply in _rated_ballots(execution):
             step = ballot_counts[execution.agent]
-            if ballot := read_ballot(session, settings.answer_pattern, spellings, step, reply):
+            if ballot := await read_ballot(session, settings.answer_pattern, spellings, step, reply):
                 ballot_counts[execution.agent] += 1
                 yield ballot
 

@@ -278,7 +278,7 @@ def _gates_view(evaluations: Sequence[ConvergenceCheck]) -> View:
 
 
 def _reading(report: ReviewData) -> Iterator[Block]:
-    """Yield what each reviewer read, the parts that a reviewer should have read and did not, and what was left out."""
+    """Yield what each reviewer read, what was not read or left out, and, without findings, what was checked."""
     if report.parts:
         files = f"{plural(len(report.files), 'file')}, " if report.files else ""
         read = ", ".join(f"{agent} {_share(report.parts, agent)}" for agent in reviewers(report))
@@ -294,6 +294,9 @@ def _reading(report: ReviewData) -> Iterator[Block]:
         more = f" and {len(silent) - MAX_NAMED} more" if len(silent) > MAX_NAMED else ""
         items.append(Item(lead="No reviewer says what it checked in:", text=", ".join(silent[:MAX_NAMED]) + more))
     items += [Item(lead="Left out:", text=text) for text in report.left_out]
+    if not report.findings:
+        named = [(file.file, agent, remark) for file in report.files for agent, remark in file.remarks]
+        items += [Item(lead=f"Checked in {file} by {agent}:", text=remark) for file, agent, remark in named[:MAX_NAMED]]
     yield from bullets(items)
 
 
@@ -333,8 +336,8 @@ def _files(report: ReviewData) -> tuple[Block, ...]:
 
 
 STATUSES: Mapping[FindingStatus, str] = {
-    "confirmed": "confirmed",
-    "unjudged": "not decided by another agent",
+    "confirmed": "confirmed by another agent",
+    "unjudged": "not confirmed",
     "disputed": "disputed",
 }
 DROPPED: Mapping[DroppedReason, tuple[str, str]] = {
@@ -450,7 +453,7 @@ def join_names(names: Sequence[str] | Mapping[str, object]) -> str:
 def _counts(report: ReviewData) -> Paragraph:
     if not report.findings:
         if report.complete and report.parts:
-            return Paragraph(lead="No findings:", text=f"{_who_read(report)}.")
+            return Paragraph(lead="Read in full:", text=f"{_who_read(report)}.")
         return Paragraph(
             lead="No finding is listed,", text="but the review is incomplete, so this is no sign of quality."
         )
@@ -468,8 +471,8 @@ def _who_read(report: ReviewData) -> str:
     )
     readers = {part.readers for part in report.parts}
     if len(readers) == 1:
-        return f"{files}, read by {join_names(next(iter(readers)))}"
-    return f"{files}, each part read by {join_names(reviewers(report))} as assigned"
+        return f"{files}, by {join_names(next(iter(readers)))}"
+    return f"{files}, each part by {join_names(reviewers(report))} as assigned"
 
 
 def _vote_parts(report: ReviewData, agent: str, vote: ReviewVote) -> str:

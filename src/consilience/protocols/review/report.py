@@ -15,7 +15,7 @@ from consilience.protocols.review.presenting import above_answer, sections, view
 from consilience.protocols.review.sarif import sarif
 
 ENDINGS: Mapping[StopReason, str] = {
-    StopReason.CONVERGED: "the reviews met enough gates",
+    StopReason.CONVERGED: "the reviews are complete",
     StopReason.SETTLED: "the reviews are in",
     StopReason.EXHAUSTED_STEPS: "reached the iteration limit before the reviews met enough gates",
     StopReason.INCONCLUSIVE: "the review does not count as converged",
