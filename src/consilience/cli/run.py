@@ -49,7 +49,7 @@ from consilience.cli.options import (
 from consilience.cli.plan import PERSONA, RunPlan, approve, check_models, choose_model, make_plan, with_documents
 from consilience.cli.sessions import find_session, read_back, user_store
 from consilience.cli.settings import (
-    Config,
+    confirm_recorded_code,
     confirm_recorded_programs,
     load_config,
     option_spelling,
@@ -58,6 +58,7 @@ from consilience.cli.settings import (
     setting_parameter,
     with_options,
 )
+from consilience.configuration import Config
 from consilience.deliberation import AUTO_PANEL, Deliberation
 from consilience.domain.agents import Agent, in_dealing_order
 from consilience.domain.errors import SessionBusy, SettingsError, UnavailableModel, UnknownName, UserError
@@ -337,6 +338,7 @@ def resume_session(request: ResumeRequest) -> int:
                 do="Wait for it to end, or stop that process; then try again.",
             )
         elif started is not None:
+            confirm_recorded_code(started, store)
             plan = _remaining_plan(started, course.made, store)
             _check_recorded(session, plan)
             approve(plan, request, config, summary=_resume_line(session, course, store))

@@ -42,6 +42,7 @@ from consilience.engine.protocol import (
     recorded_protocol,
     report_type,
 )
+from consilience.engine.recorded_code import check_code
 from consilience.engine.recorder import Recorder
 from consilience.engine.seats import (
     Models,
@@ -324,7 +325,8 @@ def check_version(session: str, started: SessionStarted, cls: type[Protocol], do
 
 
 def recorded_setup(started: SessionStarted, journal: Journal, seats: Seats, options: Options) -> Setup:
-    """Return the setup that the session was begun with."""
+    """Return the setup that the session was begun with. Raises `SettingsError` for `foreign_code`."""
+    check_code(started, journal.store)
     cls = recorded_protocol(started.protocol)
     return Setup(
         protocol=cls.model_validate(started.settings),

@@ -254,7 +254,7 @@ def store_error(path: str, error: Exception) -> StoreUnusable:
             do="Name another file, or another directory with CONSILIENCE_HOME.",
         )
     return StoreUnusable(
-        f"the journal cannot be used: {error}",
+        f"the journal cannot be used: {getattr(error, 'strerror', None) or error}",
         where=path,
         do="Free space or rights there, or name another directory with CONSILIENCE_HOME that has a copy of this one's files, "
         "then try again; what was committed is kept.",

@@ -246,6 +246,9 @@ class Admin(Protocol):
 class Store(Records, Protocol):
     """Creates and opens journals."""
 
+    path: str
+    """Where it is: of a file the absolute path without links, or `:memory:`."""
+
     @property
     def reader(self) -> Reader: ...
 

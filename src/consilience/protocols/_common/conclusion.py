@@ -166,7 +166,9 @@ class TreeRun:
         loses the text, the answer stands. Instructions of the `domain` may ask for a short text."""
         assert self.closing is not None
         before, text = self.closing.text, None if isinstance(reply, Failure) else reply.text
-        lost = text is not None and not domain and loses_draft(task, before, text)
+        since = max((n for n, loop in enumerate(self.loops, 1) if loop.domain), default=0)
+        versions_before = [*(loop.before for loop in self.loops[since:]), before]
+        lost = text is not None and not domain and loses_draft(task, versions_before, text)
         versions = {"before": before, "after": None if lost else text, "discarded": text if lost else None}
         self.loops.append(StrangeLoop(index=len(self.loops) + 1, domain=domain, **versions))
         if isinstance(reply, Failure):

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel
 
-from consilience.domain.messages import Message
+from consilience.domain.messages import Message, is_no_finding
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, Spellings, exact
 from consilience.domain.report import ConfidenceScore, Objection, ObjectionFate
@@ -153,7 +153,7 @@ class Broadcast(BroadcastSettings):
             run.declared = _publish_conclusion(family.session, reply) or run.declared
 
     async def _self_reflect(self, family: Family, run: BroadcastRun) -> None:
-        """The root judges its answer. If it gives a revised text, that is the answer."""
+        """The root judges its answer. A revised text that does not lose it takes its place."""
         if run.closing is None:
             return
         async with family.session.phase("self_reflect", len(run.iterations)):
@@ -167,7 +167,7 @@ class Broadcast(BroadcastSettings):
         if isinstance(reply, Failure):
             run.failures.append(reply)
         execution = AgentExecution(ROOT, (), run.synthesis, text=run.closing)
-        run.root = execution.reflected(reply, family.publisher.publish(execution, reply))
+        run.root = execution.reflected(reply, family.publisher.publish(execution, reply), family.session.task)
         run.closing = run.root.text
 
 
@@ -323,7 +323,7 @@ def _ruling(id: str, rulings: Sequence[TextReply]) -> tuple[Literal["upheld", "r
         value = reply.value
         if isinstance(value, Conclusion | CoordinatorSynthesis):
             for entry in value.against:
-                if entry.text.strip() and _is_named(reply, entry.ids, id):
+                if not is_no_finding(entry.text) and _is_named(reply, entry.ids, id):
                     return "rejected", entry.text.strip()
         if isinstance(value, DecidesDisagreements) and _is_named(reply, value.followed, id):
             return "upheld", ""
@@ -459,6 +459,8 @@ def _warn(
         session.warn(
             f"in {contrary} of {len(iterations)} iterations the evaluator contradicted the agents' own ratings and flags"
         )
+    if lost := sum(execution.lost for execution in executions):
+        session.warn(f"left out: {plural(lost, 'revision')} that kept less than a third of the text; the text stands")
     if surplus := sum(execution.surplus for execution in executions):
         session.warn(f"left out: {plural(surplus, 'flag')} beyond the {MAX_FLAGS} that a reply may raise")
     flags = {flag.id for execution in executions if execution.agent != ROOT for flag in execution.flags}
