@@ -92,6 +92,15 @@ def test_last_line_names_folded_sections_and_views() -> None:
     assert "other views: glossary\n" in markdown(report(), Presentation())
 
 
+def test_task_that_is_too_long_for_the_title_stands_below_it() -> None:
+    task = f"{'The job takes 5 hours. ' * 12}What should we do?"
+    lines = markdown(report(task=task)).splitlines()
+    assert not lines[0].endswith("do?")
+    assert lines[2] == f"> {task}"
+    assert task not in markdown(report(task=task), heading=False)
+    assert markdown(report(task="Why?")).splitlines()[2].startswith("**Finished")
+
+
 def test_missing_agents_are_in_the_headline() -> None:
     failed = report(degraded="1 of 2 agents (1 deadline)", quorum_met=False, answer=None, stop_reason=StopReason.FAILED)
     assert headline(failed, Presentation()) == ("Stopped: too few agents replied · 1 of 2 agents (1 deadline)")

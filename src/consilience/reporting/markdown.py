@@ -58,7 +58,8 @@ def headline(report: Report, presentation: Presentation | None = None) -> str:
 
 def document_markdown(document: ReportDocument, *, heading: bool = True, additions: Sequence[str] = ()) -> str:
     """Return a document without its folded sections. `additions` is Markdown below its footer."""
-    parts = [f"# {document.title}" if heading and document.title is not None else "", f"**{document.status}**"]
+    title = [f"# {document.title}", f"> {document.task}" if document.task else ""] if heading and document.title else []
+    parts = [*title, f"**{document.status}**"]
     for chapter in document.chapters:
         parts += [chapter_heading(chapter), blocks_markdown(chapter.blocks)]
     parts += [footer_markdown(document), *additions]

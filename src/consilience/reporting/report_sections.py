@@ -59,6 +59,7 @@ from consilience.reporting.trust import (
 )
 
 MAX_TITLE_CHARS = 160
+MAX_TASK_CHARS = 2_000
 MAX_DEGRADED_CHARS = 400
 
 HEADINGS: Mapping[ReportPart, str] = {
@@ -105,6 +106,8 @@ class ReportDocument:
     """Markdown for whoever ran the session: commands that lead on. Not on an HTML page, which is sent to others."""
     answer_stands: bool = False
     """Whether nothing takes the answer's basis away, so that a page may print it before the status."""
+    task: str = ""
+    """Markdown on one line below the title: the task, if the title does not hold all of it."""
     folded: tuple[Section, ...] = ()
     """Sections that open on demand in HTML and are views elsewhere."""
 
@@ -123,7 +126,13 @@ def report_document(report: Report, presentation: Presentation, *, stored: bool 
         commands=_commands(report, presentation, folded) if stored and report.session else "",
         folded=folded,
         answer_stands=_answer_stands(report),
+        task=task_below_title(report.task),
     )
+
+
+def task_below_title(task: str) -> str:
+    """Return a task as Markdown on one line if a title cannot hold it."""
+    return escape_markdown(one_line(task, MAX_TASK_CHARS)) if len(task) > MAX_TITLE_CHARS else ""
 
 
 def _commands(report: Report, presentation: Presentation, folded: Sequence[Section]) -> str:
