@@ -495,7 +495,6 @@ class Family:
                 )
             by_agent = dict(zip((run.agent for run in speaking), replies, strict=True))
             for n, run in enumerate(runs):
-                if run.agent in by_agent:
-                    reply = by_agent[run.agent]
+                if (reply := by_agent.get(run.agent)) is not None:
                     runs[n] = run.coordinated(reply, self.publisher.publish(run, reply))
         return self.settings.coordination_rounds, runs
