@@ -301,7 +301,8 @@ async def test_authors_of_a_merged_finding_do_not_count_as_confirming_it() -> No
     report, _ = await go(Review(), script(by, close=closing(duplicates=[["F1", "F2"]])))
     text = markdown(report)
     assert "found independently by blue and red" in text
-    assert "confirmed by" not in text
+    assert "confirmed by red" not in text
+    assert "confirmed by blue" not in text
 
 
 async def test_labels_in_the_words_of_judges_and_lead_become_places() -> None:
