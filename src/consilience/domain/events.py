@@ -395,15 +395,17 @@ class SessionParked(Event):
 
 
 class SessionFinished(Event):
-    """The last event, with the ids of report and presentation."""
+    """The last event, with the ids of what is shown of the session."""
 
     type: Literal["session_finished"] = "session_finished"
-    incidental: ClassVar[frozenset[str]] = frozenset({"volatile", "report", "presentation"})
+    incidental: ClassVar[frozenset[str]] = frozenset({"volatile", "report", "presentation", "forecasts"})
     stop_reason: StopReason
     report: str
     report_digest: str
     presentation: str = ""
     """Id of `domain.sections.Presentation` as JSON; "" in sessions of schema 1."""
+    forecasts: str | None = None
+    """Id of the report's forecasts as JSON, which are read without the report; "" if it has none, None in earlier sessions."""
 
 
 AnyEvent = Annotated[

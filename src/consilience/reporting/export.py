@@ -131,8 +131,7 @@ def _texts(event: AnyEvent) -> Iterator[str]:
                 yield event.vectors
         case SessionFinished():
             yield event.report
-            if event.presentation:
-                yield event.presentation
+            yield from filter(None, (event.presentation, event.forecasts))
         case Noted():
             yield from event.texts
 
