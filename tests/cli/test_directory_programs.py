@@ -267,7 +267,7 @@ def test_gate_that_another_journal_has_recorded_is_imported_only_after_a_questio
     monkeypatch.setenv("CONSILIENCE_JOURNAL", str(foreign.path))
     refused = cli(*run)
     said = " ".join(refused.stderr.split())
-    assert f"would import what another journal than your own has recorded: {gate_module}" in said
+    assert f"would import what a journal outside of your own directory has recorded: {gate_module}" in said
     assert (refused.exit_code, marker.exists()) == (2, False)
     monkeypatch.setattr("consilience.cli.settings.can_confirm", lambda: True)
     monkeypatch.setattr("consilience.cli.settings.confirm", lambda question, **_: asked.append(question))
