@@ -25,7 +25,7 @@ def test_options_without_effect_are_reported(cli: Cli, town: Town, here: Path, m
     assert result.exit_code == 0
     for line in (
         "More models than agents (1), unused: ollama:idle.",
-        "prompts/answer.j2 does not use what the original uses: choice, pattern.",
+        "prompts/answer.j2 does not use what the original uses: choice, named, pattern.",
     ):
         assert (line in result.stderr.splitlines()) == ("--quiet" not in more)
 

@@ -20,16 +20,8 @@ from consilience.domain.sections import AgentText, Block, Bullets, Details, Para
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.debate import Debate, DebateReport
-from consilience.protocols.debate.records import (
-    Coalition,
-    CommonGround,
-    Contradiction,
-    CruxTest,
-    Dependency,
-    FlipRecord,
-    PlaceboTest,
-    StipulatedBallot,
-)
+from consilience.protocols.debate.records import Coalition, CommonGround, Contradiction, Dependency
+from consilience.protocols.debate.stipulated import CruxTest, FlipRecord, PlaceboTest, StipulatedBallot
 from consilience.reporting.html import page
 from consilience.reporting.markdown import _render
 from consilience.reporting.record import read_record
@@ -199,8 +191,8 @@ def figures(data: dict[str, Any]) -> list[str]:
     records = data["flip_records"]["thread-1"]
     declared, observed = (sum(record[name] is True for record in records) for name in ("declared", "observed"))
     arguments.append(f"Declared to depend on it: {declared} of {len(records)}")
-    arguments.append(f"when told its answer: {observed} of {len(records)}")
-    arguments.append(f"{crux['score']['score']:.2f} declared, {crux['observed_score']['score']:.2f} observed")
+    arguments.append(f"when told so, {observed} of {len(records)} changed position")
+    arguments.append(f"{crux['score']['score']:.2f} as declared, {crux['observed_score']['score']:.2f} when told so")
     quoted = data["quotations"]
     arguments.append(
         f"{sum(q['verified'] for q in quoted)} verified, {sum(not q['verified'] for q in quoted)} not found"
@@ -246,16 +238,21 @@ async def tested(**records: Any) -> DebateReport:
 
 
 async def test_declared_flips_not_observed_in_tests_are_printed_above_the_answer() -> None:
-    records = tuple(FlipRecord(agent=f"D{n}", declared=True, observed=n < 4, placebo=n == 2) for n in range(1, 5))
+    records = tuple(
+        FlipRecord(agent=f"D{n}", declared=True, observed=n < 4, as_declared=n < 4, placebo=n == 2) for n in range(1, 5)
+    )
     report = await tested(
         flip_records={"thread-1": records},
         placebo=PlaceboTest(fact=FACT, ballots=ballots({"D1": "YES", "D2": "YES", "D3": "YES", "D4": "NO"})),
     )
     head = above_answer(report)
-    assert "1 of 4 who said that crux 1 would change their minds kept their answer when told so" in head
-    assert "1 of 4 agents changed position when told a fact that is beside the point." in head
+    assert (
+        "4 agents had said that the answer to crux 1 would change their minds. When told so, those affected (D) kept"
+        in head
+    )
+    assert "1 of 4 agents changed position for the placebo, which decides nothing." in head
     crux = report.markdown().split("### Crux 1.")[1].split("### ")[0]
-    assert "Declared to depend on it: 4 of 4; changed position when told its answer: 3 of 4; " in crux
+    assert "Declared to depend on it: 4 of 4; when told so, 3 of 4 changed position; " in crux
     assert "; for the placebo (The ferry is red): 1 of 4." in crux
     assert crux.count("flipped ✔") == 3
     assert "did not flip ✘" in crux
@@ -270,8 +267,8 @@ async def test_brief_with_tests_takes_what_would_turn_the_answer_from_them() -> 
     turned = CruxTest(thread="thread-1", stipulated="YES", ballots=ballots(fields))
     kept = CruxTest(thread="thread-1", stipulated="NO", ballots=ballots(dict.fromkeys(fields, "NO")))
     head = above_answer(majority.model_copy(update={"tests": (turned, kept)}))
-    assert "**Becomes yes if** crux 1 comes out yes: tested, then 3 yes · 1 no." in head
-    assert "comes out no" not in head
+    assert "**Becomes yes if** the answer to crux 1 is yes. When told so: 3 yes · 1 no." in head
+    assert "crux 1 is no" not in head
     still = above_answer(majority.model_copy(update={"tests": (kept,)}))
     assert "No tested answer to a crux turns the majority." in still
 
@@ -291,12 +288,12 @@ async def test_brief_without_tests_takes_what_would_turn_the_answer_from_declara
         },
         test_cruxes=0,
     )
-    assert "depend on it (not tested)" not in above_answer(report)  # two of four are no majority
+    assert "(not tested)" not in above_answer(report)  # two of four are no majority
     no = {name: lambda request: {"p1": "NO"} for name in ("final", "closing")}
     hanging = await debate({**no, "flip": lambda request: {"side": "NO", "gives_up_if": "YES"}}, test_cruxes=0)
     head = above_answer(hanging)
-    assert "**Becomes yes if** crux 1 comes out yes: by their own word the claims of" in head
-    assert "depend on it (not tested)." in head
+    assert "**Becomes yes if** the answer to crux 1 is yes. By their own word, " in head
+    assert "would then give up what they argue for (not tested)." in head
 
 
 async def test_brief_prints_the_first_step_beside_the_decision() -> None:
@@ -307,7 +304,7 @@ async def test_brief_prints_the_first_step_beside_the_decision() -> None:
 
 async def test_brief_names_agents_that_share_a_model_below_the_headline() -> None:
     head = above_answer(await debate())
-    assert re.search(r"\*\*Independence:\*\* All 4 agents share the model \S+ and are fewer than 4 voices", head)
+    assert re.search(r"\*\*Independence:\*\* All 4 agents run on \S+, so they are not 4 independent voices", head)
     assert head.index("SPLIT") < head.index("Independence")
 
 

@@ -13,6 +13,7 @@ import consilience
 from consilience import Debate, DebateReport, Limits, Panel, Persona, Source
 from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import StopReason
+from consilience.domain.positions import LEVELS
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.debate.scoring import STABLE_AFTER
@@ -170,6 +171,21 @@ def test_missing_falsifiers_are_derived_after_three_failed_locks_and_marked() ->
     (thread,) = debate(script=Debaters(changes)).threads
     assert [attempt.success for attempt in thread.lock_attempts] == [False, False, False, True]
     assert all(c.falsifier is not None and c.falsifier.derived for c in thread.commitments)
+
+
+def test_reasoning_of_a_derived_falsifier_is_in_the_export() -> None:
+    def derive(request: ModelRequest) -> Answer:
+        why = {"reasoning": "its case rests on losses"}
+        return {"falsifiers": [{"participant": letter, **FALSIFIER, **why} for letter in "ABC"]}
+
+    undeclared: dict[str, Callable[[ModelRequest], Answer]] = {
+        "commit": lambda request: {"metric": "", "threshold": ""},
+        "falsify": lambda request: {"metric": "none", "threshold": "none"},
+        "derive": derive,
+    }
+    exported = json.loads(json.dumps(debate(script=Debaters(undeclared)).debate_json()))
+    positions = exported["threads"][0]["crux"]["positions"].values()
+    assert {position["falsifier"]["reasoning"] for position in positions} == {"its case rests on losses"}
 
 
 def test_side_without_arguments_is_assigned_to_the_least_certain_agent() -> None:
@@ -567,6 +583,26 @@ def test_question_supported_by_a_second_agent_opens_a_thread() -> None:
     opened = next(thread for thread in report.threads if thread.parent == "thread-1")
     assert opened.question == "Would the staff leave over it?"
     assert "same" in kinds(model)
+    proposal = next(message for message in report.messages if message.move == "REFRAME")
+    assert {message.agent for message in report.messages if message.refs == (proposal.id,)} == {"D3"}
+
+
+@pytest.mark.parametrize(("similarity", "compared"), [(1.0, False), (0.5, True), (-1.0, True)])
+def test_questions_that_an_encoder_finds_too_far_apart_are_not_compared_by_a_call(
+    similarity: float, compared: bool
+) -> None:
+    def turn(request: ModelRequest) -> Answer:
+        reframed = re.findall(r"from ([A-Z]\d+)>\nREFRAME", request.text)
+        if "REFRAME" in moves_of(request) and not reframed and request.agent == "D2":
+            return {"move": "REFRAME", "question": "Would the staff leave over it?"}
+        return {"supports": reframed[0]} if reframed and request.agent == "D3" else {}
+
+    model = ScriptedModel(Debaters({"turn": turn}))
+    protocol = Debate(debaters=5, question_similarity=similarity, attention="keyword")
+    report = consilience.run_sync(TASK, protocol, model=model, encoder=Letters())
+    assert isinstance(report, DebateReport)
+    assert len(report.threads) > 1
+    assert ("same" in kinds(model)) == compared
 
 
 def test_question_with_two_supporters_gets_a_thread_after_another_is_adopted() -> None:
@@ -752,6 +788,46 @@ def test_moderator_asks_once_if_a_thread_with_a_weak_signal_is_settled() -> None
     assert asked(0.75) == []
 
 
+def test_update_that_names_only_a_threshold_keeps_the_rest_of_the_falsifier() -> None:
+    def turn(request: ModelRequest) -> Answer:
+        if request.agent != "D3" or "UPDATE_POSITION" not in moves_of(request):
+            return {}
+        return {"move": "UPDATE_POSITION", "new_side": "YES", "threshold": "more than 20", "confidence": "unsure"}
+
+    report = debate(Debate(debaters=3, as_is=True), Debaters({"turn": turn}))
+    update = next(message for message in report.messages if message.move == "UPDATE_POSITION")
+    assert update.words.endswith("New position: YES\nNow: unsure\nWould change its mind if: more than 20")
+    (thread,) = report.threads
+    held = next(commitment for commitment in thread.commitments if commitment.agent == "D3")
+    assert held.falsifier is not None
+    assert held.falsifier.words() == "orders lost in a year: more than 20, by 2027-12-31"
+    assert held.confidence == LEVELS["unsure"]
+
+
+def test_concession_that_names_a_new_position_changes_the_commitment_and_the_top_claim() -> None:
+    def turn(request: ModelRequest) -> Answer:
+        if request.agent != "D3" or "CONCEDE" not in moves_of(request):
+            return {}
+        return {"move": "CONCEDE", "conceded": "the peak is long", "new_side": "NO", "top_claim": "NO"}
+
+    def final(request: ModelRequest) -> Answer:
+        return {"p1": "NO", "q1": "NO"} if request.agent == "D3" else {}
+
+    report = debate(Debate(debaters=3, as_is=True), Debaters({"turn": turn, "final": final}))
+    conceded = next(message for message in report.messages if message.move == "CONCEDE")
+    assert (conceded.prior_side, conceded.new_side, conceded.top_claim) == ("YES", "NO", "NO")
+    assert "New position: NO" in conceded.words
+    (thread,) = report.threads
+    assert next(commitment.side for commitment in thread.commitments if commitment.agent == "D3") == "NO"
+    claims = json.loads(json.dumps(report.debate_json()))["topClaims"]
+    assert {agent: (claim["side"], claim["lastUpdated"]) for agent, claim in claims.items()} == {
+        "D1": ("YES", 0),
+        "D2": ("NO", 0),
+        "D3": ("NO", conceded.at),
+    }
+    assert claims["D3"]["statement"] == "still YES"
+
+
 def test_failed_crystallizer_or_synthesis_call_has_its_own_warning() -> None:
     script = Debaters({"crystallize": lambda request: {"outcome": "?"}, "synthesize": lambda request: {"common": 1}})
     report = debate(Debate(debaters=3, as_is=True), script)
@@ -917,8 +993,8 @@ def test_undecided_agent_turns_the_answer_only_in_the_direction_that_it_declared
     script = Debaters({"commit": undecided, "flip": undecided, **positions, "closing": lambda request: {"p1": "YES"}})
     text = debate(Debate(debaters=3, as_is=True, test_cruxes=0), script).markdown()
     assert "Becomes no if" in text
-    assert "comes out yes: by their own word" in text
-    assert "comes out no: by their own word" not in text
+    assert "crux 1 is yes. By their own word" in text
+    assert "crux 1 is no. By their own word" not in text
 
 
 def test_ballot_and_grade_without_words_count() -> None:

@@ -139,7 +139,7 @@ def keys(value: object, of: str = "") -> object:
         return [keys(value[0], of)] if value else []
     if not isinstance(value, dict):
         return None
-    if of in ("positions", "counterfactual"):
+    if of in ("positions", "counterfactual", "topClaims"):
         return {"*": keys(next((entry for entry in value.values() if isinstance(entry, dict)), None))}
     return {name: keys(entry, name) for name, entry in value.items()}
 
@@ -171,10 +171,13 @@ SHAPE: dict[str, object] = {
     "stopReason": None,
     "endedBy": None,
     "confidence": None,
+    "topClaims": {"*": {"statement": None, "side": None, "confidence": None, "lastUpdated": None}},
     "threads": [
         {
             "id": None,
             "topic": None,
+            "parentThreadId": None,
+            "focusDisputeId": None,
             "stages": {
                 "discovery": {"messages": None, "duration": None},
                 "cruxLock": {"messages": None, "duration": None, "lockAttempts": None},
@@ -217,7 +220,7 @@ SHAPE: dict[str, object] = {
         "horizonAlignments": None,
     },
 }
-"""The keys of the seed's sample."""
+"""The keys of the seed's sample, and its types TopClaim and Thread."""
 
 
 def test_export_has_the_keys_of_the_documented_shape(sample: dict[str, Any]) -> None:

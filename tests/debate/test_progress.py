@@ -121,7 +121,7 @@ async def test_progress_lines_name_threads_stages_locks_and_cruxes(store: Sqlite
         "active disputes: thread 1",
         "thread 1: validated crux",
         "the exchange ended: every thread has ended",
-        "thread 1: tested crux, flips: 3 declared, 3 of 3 observed",
+        "thread 1: tested crux, flips: 3 declared, 3 of 3 when told so",
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from html import unescape
 from pathlib import Path
@@ -24,6 +25,7 @@ SEED_KEYS = {
     "stopReason",
     "endedBy",
     "confidence",
+    "topClaims",
     "threads",
     "commonGround",
     "coalitions",
@@ -83,15 +85,13 @@ async def test_answer_without_a_side_is_reported_and_the_minority_is_dissent() -
 
 async def test_answer_against_most_ballots_is_reported_above_it() -> None:
     report = await debate({"closing": lambda request: {"p1": "NO"}})
-    assert "**If you must decide today:** no, against most firm ballots (1 for it, 2 against)." in above_answer(
-        report.markdown()
-    )
+    assert "**If you must decide today:** no, against most ballots (2 yes, 1 no)." in above_answer(report.markdown())
 
 
 async def test_answer_with_most_ballots_is_reported_above_it() -> None:
     report = await debate({"closing": lambda request: {"p1": "YES"}})
     head = above_answer(report.markdown())
-    assert "**If you must decide today:** yes, like most firm ballots (2 for it, 1 against)." in head
+    assert "**If you must decide today:** yes, as most ballots say (2 yes, 1 no)." in head
 
 
 async def test_only_firm_ballot_is_not_called_all_firm_ballots() -> None:
@@ -99,7 +99,7 @@ async def test_only_firm_ballot_is_not_called_all_firm_ballots() -> None:
         return dict.fromkeys(("p1", "q1"), "YES" if request.agent == "D1" else "UNCERTAIN")
 
     head = above_answer((await debate({"final": final, "closing": lambda request: {"p1": "YES"}})).markdown())
-    assert "**If you must decide today:** yes, like the only firm ballot." in head
+    assert "**If you must decide today:** yes, as the only ballot that takes a side says." in head
 
 
 async def test_one_sided_ballots_with_undecided_ones_are_not_unanimous() -> None:
@@ -118,7 +118,7 @@ async def test_unanimous_final_ballots_are_reported_without_dissent() -> None:
     text = report.markdown()
     assert "Agreement: on every question, all agents with a firm position are on one side." in above_answer(text)
     assert "UNANIMOUS: 3 yes" in above_answer(text)
-    assert "like all 3 firm ballots" in above_answer(text)
+    assert "as all 3 ballots that take a side say" in above_answer(text)
     assert "No sealed final ballot is against the answer." in text
 
 
@@ -163,6 +163,25 @@ async def test_limit_on_virtual_time_is_reported_before_the_count() -> None:
     assert head.index("The limit on virtual time ended the debate after") < head.index("SPLIT")
 
 
+async def test_way_on_names_the_setting_of_the_limit_that_ended_the_debate() -> None:
+    timed = (await debate(max_duration=40)).markdown()
+    assert re.search(
+        r"To go on beyond \d+ s of virtual time: `consilience fork \w+ --at end --set max_duration=N`", timed
+    )
+    assert "max_messages" not in timed
+    assert "--set max_messages=N`" in (await debate(max_messages=5)).markdown()
+
+
+async def test_unknown_reference_is_reported_once() -> None:
+    def unknown(request: ModelRequest) -> Answer:
+        return {"cause": "Z9"} if request.agent == "D1" else {}
+
+    report = await debate(
+        {"closing": lambda request: {"claims": [{"text": "It holds.", "ids": ["Z9"]}]}, "final": unknown}
+    )
+    assert len([warning for warning in report.warnings if "reference" in warning]) == 1, report.warnings
+
+
 async def test_limit_on_calls_is_reported() -> None:
     report = await debate(limits=Limits(calls=16))
     head = above_answer(report.markdown())
@@ -200,7 +219,7 @@ async def test_crux_section_has_positions_falsifiers_and_best_statements() -> No
         in crux
     )
     untested = (await debate(test_cruxes=0)).markdown()
-    assert "| agent | answer now | on this crux | would change its mind if | its top claim depends on it |" in untested
+    assert "| agent | answer now | on this crux | would change its mind if | it gives up its claim |" in untested
     assert (
         "| critic of change (B) | no, fairly sure | no \\[B11\\] | orders lost in a year: more than 12, by 2027-12-31 |"
         in crux

@@ -96,7 +96,7 @@ def test_crux_without_observed_flips_is_invalidated_with_the_reason() -> None:
     assert crux is not None
     assert crux.validated
     assert declared.primary_crux == "thread-1"
-    assert "(observed: " in declared.primary_crux_reason
+    assert "(when told so: " in declared.primary_crux_reason
 
     tested = debate({"commit": own_falsifier, "test": lambda request: {"p1": side_of(request.agent)}})
     crux = tested.threads[0].crux
@@ -126,6 +126,28 @@ def test_undeclared_flip_is_observed() -> None:
     assert {(record.declared, record.observed) for record in records} == {(False, True)}
 
 
+def test_undecided_agent_that_flips_for_the_answer_that_it_had_not_named_did_not_do_as_declared() -> None:
+    def undecided(request: ModelRequest) -> Answer:
+        return {"side": "UNCERTAIN", "gives_up_if": "YES"} if request.agent == "D3" else {}
+
+    def tested(request: ModelRequest) -> Answer:
+        held = side_of(request.agent)
+        return {"p1": "UNCERTAIN" if request.agent == "D3" and "/NO/" in request.key else held}
+
+    def ballot(request: ModelRequest) -> Answer:
+        return {"q1": "UNCERTAIN"} if request.agent == "D3" else {}
+
+    report = debate({"commit": undecided, "flip": undecided, "test": tested, "final": ballot})
+    (records,) = report.flip_records.values()
+    record = next(record for record in records if record.agent == "D3")
+    assert (record.declared, record.observed, record.as_declared) == (True, True, False)
+    text = report.markdown()
+    assert "flipped ✘" in next(line for line in text.splitlines() if line.startswith("| what is known (C)"))
+    assert (
+        "what is known (C) changed position when told an answer to crux 1 that, as declared, changes nothing." in text
+    )
+
+
 def test_move_toward_the_own_answer_is_not_a_flip() -> None:
     def moves_with_its_own_answer(request: ModelRequest) -> Answer:
         held = side_of(request.agent)
@@ -139,7 +161,7 @@ def test_move_toward_the_own_answer_is_not_a_flip() -> None:
 def test_move_for_the_placebo_is_recorded_as_a_placebo_flip() -> None:
     report = debate({"test": lambda request: {"p1": "UNCERTAIN"} if "placebo" in request.key else {}})
     assert report.placebo is not None
-    assert report.placebo.fact.startswith(f'The answer to "{CONTROL}" is ')
+    assert report.placebo.fact == f'The answer to "{CONTROL}" is YES.', "what all reckon with already"
     (records,) = report.flip_records.values()
     assert {record.placebo for record in records} == {True}
 
@@ -153,6 +175,37 @@ def test_placebo_prompt_equals_a_crux_prompt_except_for_the_question() -> None:
         if request.agent == "D1"
     }
     assert len(shown) == 1
+
+
+def test_placebo_is_a_statement_that_all_final_ballots_confirmed() -> None:
+    def common(request: ModelRequest) -> Answer:
+        written = (("The peak is short.", "Is the peak short?"), ("It costs less.", "Does it cost less?"))
+        return {"common": [{"statement": s, "question": q, "kind": "factual", "sources": []} for s, q in written]}
+
+    def final(request: ModelRequest) -> Answer:
+        return {"c1": "UNCERTAIN" if request.agent == "D2" else "YES"}
+
+    report = debate({"synthesize": common, "final": final})
+    assert [ground.statement for ground in report.common_ground] == ["It costs less."]
+    assert report.placebo is not None
+    assert report.placebo.fact == 'The answer to "Does it cost less?" is YES.'
+
+
+def test_agent_without_a_claim_is_not_measured_by_what_it_had_declared() -> None:
+    def undecided(request: ModelRequest) -> Answer:
+        return {"p1": "UNCERTAIN", "q1": "UNCERTAIN"} if request.agent == "D3" else {}
+
+    def told(request: ModelRequest) -> Answer:
+        sides = {"thread-1/YES": "NO", "thread-1/NO": "YES", "placebo": "UNCERTAIN"}
+        return {"p1": sides[request.key.split("/", 1)[1].removesuffix("/D3")]} if request.agent == "D3" else {}
+
+    ballots = {"opening": undecided, "final": undecided, "test": told}
+    report = debate({**ballots, "commit": lambda request: {"gives_up_if": "NO"}})
+    (records,) = report.flip_records.values()
+    assert next((r.observed, r.as_declared) for r in records if r.agent == "D3") == (True, None)
+    text = report.markdown()
+    assert "as declared, changes nothing" not in text
+    assert "| flipped (told yes: now no; told no: now yes) |" in text
 
 
 @pytest.mark.parametrize("control", ["", "Would queues lose orders at the peak?", TASK])
@@ -207,8 +260,9 @@ def test_limit_before_the_tests_skips_them_with_a_warning() -> None:
 
 def test_report_shows_declared_observed_and_placebo_flips_of_each_agent() -> None:
     text = debate(stubborn("D3")).markdown().split("### Crux 1.")[1].split("### ")[0]
-    assert "Declared to depend on it: 3 of 3; changed position when told its answer: 2 of 3; for the placebo" in text
+    assert "Declared to depend on it: 3 of 3; when told so, 2 of 3 changed position; for the placebo" in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert [row.endswith("flipped ✔ |") for row in rows if "(A" in row or "(B" in row] == [True, True]
+    assert next(row for row in rows if "(A" in row).endswith("flipped ✔ (told no: now no) |")
+    assert next(row for row in rows if "(B" in row).endswith("flipped ✔ (told yes: now yes) |")
     assert [row.endswith("did not flip ✘ |") for row in rows if "(C" in row] == [True]
     assert CONTROL in text

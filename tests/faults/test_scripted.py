@@ -142,18 +142,22 @@ def check_record(events: Sequence[Event], store: SqliteStore, struck: Struck) ->
 
 def check_report(report: Report, events: Sequence[Event], struck: Struck) -> None:
     missing = {m.agent: m for m in report.missing}
-    assert {call.key: call.kind for call in report.failed_calls} == struck.broken
+    failed = {call.key: call.kind for call in report.failed_calls}
+    unsent = failed.keys() - struck.broken.keys()  # nothing more is sent once nobody was reached in a first phase
+    assert {key: kind for key, kind in failed.items() if key not in unsent} == struck.broken
+    assert {failed[key] for key in unsent} <= {FailureKind.UNREACHABLE}
+    assert unsent.isdisjoint(key for key, _ in struck.said)
     voiced = {agent.id for agent in voices(report.agents)}
     for agent, keys in struck.asked.items():
         if agent in voiced and keys <= struck.broken.keys():
             assert missing[agent].reason.startswith(f"{struck.broken[missing[agent].since].value}: ")
         elif agent not in voiced or not keys & struck.broken.keys():
             assert agent not in missing
-    assert all(m.since in struck.broken for m in report.missing)
+    assert all(m.since in failed for m in report.missing)
 
     spent = report.ledger.actual
     keys = {e.key for e in events if isinstance(e, CallCompleted | ReplyRejected | CallFailed)}
-    from_outside = len(keys) - len({key for key, _ in struck.said})
+    from_outside = len(keys) - len({key for key, _ in struck.said}) - len(unsent)
     assert spent.calls == len(keys)
     assert spent.requests == len(struck.said) + from_outside
     assert spent.repairs == sum(attempt > 1 for _, attempt in struck.said)

@@ -53,7 +53,9 @@ class History:
         store = SqliteStore(self.journal)
         events = store.read("s")
         self.done = {f"{e.key} {e.attempt}" for e in events if e.type in ("call_completed", "reply_rejected")}
-        left = [flight for flight in store.flights("s") if flight.agent != self.case.outside]
+        kept = {arrival.key: arrival.attempt for arrival in store.arrivals("s")}
+        self.done |= {f"{key} {attempt}" for key, attempt in kept.items()}
+        left = [f for f in store.flights("s") if f.agent != self.case.outside and f.key not in kept]
         reported = Counter(event.key for event in events if event.type == "call_lost")
         # one that is counted and not reported yet was left by an earlier process, and this one died before it could say so
         self.lost.update(flight.key for flight in left if self.lost[flight.key] == reported[flight.key])

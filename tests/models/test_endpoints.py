@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,7 +11,6 @@ import pytest
 from pydantic import BaseModel
 
 from consilience.domain.errors import Rejected, UnavailableModel, UnknownName, UserError
-from consilience.models import endpoints
 from consilience.models.embeddings import ProviderEncoder
 from consilience.models.endpoints import configure_endpoint, name_endpoints, parse_endpoint
 from consilience.models.facts import ModelFacts
@@ -34,12 +33,6 @@ def request(**more: object) -> ModelRequest:
 
 
 STRUCTURED = request(returns=Verdict, schema=Verdict.model_json_schema())
-
-
-@pytest.fixture(autouse=True)
-def configured() -> Iterator[None]:
-    yield
-    endpoints.configure_endpoints({})
 
 
 @asynccontextmanager

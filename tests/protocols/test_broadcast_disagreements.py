@@ -84,6 +84,13 @@ async def test_disagreement_named_in_against_is_refuted_and_not_dissent() -> Non
     ]
 
 
+async def test_against_that_says_that_there_is_nothing_rejects_no_disagreement() -> None:
+    closing = {"against": [{"text": "None.", "ids": ["B.1"]}], "followed": ["B.1"]}
+    report, _ = await go(PAIR, agents(disagreeing(**closing), 8))
+    assert [objection.ruled for objection in report.objections] == [None, "upheld"]
+    assert fates(report.objections)[SECOND] != ("refuted", "None.")
+
+
 async def test_self_reflection_decides_a_disagreement_left_open_by_the_synthesis() -> None:
     def extra(request: ModelRequest) -> dict[str, object]:
         decides = {"against": [{"text": "It costs too much.", "ids": ["A.1"]}]}
@@ -217,11 +224,12 @@ async def test_open_disagreements_are_dissent_in_the_headline_of_a_converged_run
 async def test_report_lists_disagreements_with_outcomes_or_says_none_was_declared() -> None:
     closing = {"against": [{"text": "B errs: the price is known.", "ids": ["B.1"]}]}
     report, _ = await go(PAIR, agents(disagreeing(**closing), 8))
-    rows = [line for line in markdown(report).splitlines() if "says otherwise" in line and "→" in line]
+    lines = markdown(report).splitlines()
+    rows = [line for line in lines if "says otherwise" in line and "→" in line]
     assert rows[0].startswith("- **Open:** ")
     assert "(L2N1) → " in rows[0]
     assert rows[1].startswith("- **Refuted:** ")
-    assert rows[1].endswith("Ruling: B errs: the price is known.")
+    assert lines[lines.index(rows[1]) + 1] == "  - Ruling: B errs: the price is known."
     assert "Strongest argument against" not in markdown(report), "the ruling is printed once"
     closing["against"].append({"text": "Prices may fall.", "ids": ["A"]})
     report, _ = await go(PAIR, agents(disagreeing(**closing), 8))

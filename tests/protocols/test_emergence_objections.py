@@ -134,14 +134,17 @@ async def test_ruling_of_the_parent_is_reported_beside_the_fate() -> None:
         "the answer uses the lower sum",
     )
     assert report.dissent == (), "the answer follows it"
-    assert re.search(r"- \*\*Upheld in the answer:\*\* .* the answer uses the lower sum\n", markdown(report))
+    assert re.search(
+        r"- \*\*Upheld in the answer:\*\* [^\n]*\*\n  - Ruling: the answer uses the lower sum\n", markdown(report)
+    )
     assert "**Open:**" not in markdown(report)
     script["finalize/1"] = answers("B.1", "refuted", "the sum is right")
     report, _ = await go(Emergence(children=2, max_rounds=1, strange_loops=1), answering(script))
     assert report.objections[0].ruled == "rejected", "the last ruling counts"
     assert [dissent.text for dissent in report.dissent] == ["the sum is wrong"]
-    rejected = "* Not answered before the run ended. · Ruling: rejected: the sum is right\n"
-    assert rejected in markdown(report)
+    text = markdown(report)
+    assert re.search(r"- \*\*Rejected in the answer:\*\* [^\n]*\*\n  - Ruling: the sum is right\n", text)
+    assert "**Open:**" not in text
 
 
 async def test_ruling_is_printed_for_a_refutation_and_not_for_a_concession() -> None:
@@ -154,7 +157,7 @@ async def test_ruling_is_printed_for_a_refutation_and_not_for_a_concession() -> 
     assert re.search(r"- \*\*Conceded:\*\* .*\* it was counted twice\n", markdown(report))
     script["round-2/leaf_respond/L2N1"] = answers("B.1", "refuted", "it was counted once")
     report, _ = await go(TWO, answering(script))
-    assert "* it was counted once · Ruling: upheld: the lower sum\n" in markdown(report)
+    assert "* it was counted once\n  - Ruling: upheld: the lower sum\n" in markdown(report)
 
 
 async def test_objection_upheld_by_a_coordinator_is_not_dissent() -> None:
@@ -164,7 +167,7 @@ async def test_objection_upheld_by_a_coordinator_is_not_dissent() -> None:
     }
     report, _ = await go(Emergence(children=2, depth=3, max_rounds=1), answering(script))
     assert report.dissent == ()
-    assert re.search(r"- \*\*Upheld in the synthesis:\*\* .* the lower sum\n", markdown(report))
+    assert re.search(r"- \*\*Upheld in the synthesis:\*\* [^\n]*\n  - Ruling: the lower sum\n", markdown(report))
 
 
 async def test_prompt_invites_only_refuted_authors_to_object_again() -> None:

@@ -70,7 +70,7 @@ async def test_schema_1_session_without_the_protocol_has_common_sections(
     assert everything(again())["markdown"] == everything(record)["markdown"]
     register_report_finder(lambda name: None)
     bare = again()
-    assert list(views_of(bare)) == [*COMMON, "figures", "words"]
+    assert list(views_of(bare)) == [*COMMON, "figures", "glossary"]
     assert bare.report is not None
     assert "## Answer" in markdown(bare.report, bare.presentation)
     assert "## Scores" not in markdown(bare.report, bare.presentation)

@@ -144,9 +144,16 @@ class Objection(Frozen):
 
     @property
     def outcome(self) -> str:
-        """The outcome for readers: `Conceded`, `Refuted`, `Upheld` by a ruling, or `Open`."""
+        """The outcome for readers: `Conceded` or `Refuted` by its target, else `Upheld` or `Rejected` by a ruling, else `Open`."""
         answer = {"yielded": "Conceded", "refuted": "Refuted"}.get(self.fate or "")
-        return answer or ("Open" if self.is_open else "Upheld")
+        return answer or (self.ruled or "open").capitalize()
+
+    @property
+    def ruling_words(self) -> str:
+        """The ruling for readers, led by `upheld` where its target refuted it; empty without one, and if the target conceded."""
+        is_contrary = self.fate == "refuted" and self.ruled == "upheld"
+        words = ": ".join(filter(None, ("upheld" if is_contrary else "", self.ruling)))
+        return f"Ruling: {words}" if words and self.fate != "yielded" else ""
 
     @property
     def is_open(self) -> bool:

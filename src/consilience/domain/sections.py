@@ -105,7 +105,7 @@ class QuoteBlock(_Data):
 
 
 class Item(_Data):
-    """An item of a list: lead, text, author, note, in this order."""
+    """An item of a list: lead, text, author, note, in this order, and a line below."""
 
     text: str = ""
     lead: str = ""
@@ -114,6 +114,8 @@ class Item(_Data):
     """Shown in italics after the text, behind a dash."""
     note: str = ""
     """Shown after the author, behind a dash if there is none."""
+    below: str = ""
+    """Shown on a line of its own."""
     refs: Refs = ()
 
 
@@ -411,6 +413,14 @@ class ProgressColumn(_Data):
     """Phases whose calls belong to it: the agents of those in flight are composing there."""
 
 
+class SettingLimit(_Data):
+    """A limit of the settings that ended a run."""
+
+    setting: str
+    words: str
+    """How much it allowed, `300 s of virtual time`."""
+
+
 class Presentation(_Data):
     """All that a protocol contributes to how its sessions are shown. It follows from the report, or for a session without one
     from its events so far, and it is no part of the report's digest."""
@@ -423,6 +433,8 @@ class Presentation(_Data):
     """Name of the setting that limits the steps; empty without one."""
     ending: str = ""
     """How the run stopped, in words; default by the stop reason."""
+    ended_by: SettingLimit | None = None
+    """The limit that ended the run where it is another one than that on steps."""
     above_answer: tuple[Block, ...] = ()
     """Between the heading of the answer and the answer: a verdict, and what takes the answer's basis away."""
     below_answer: tuple[Block, ...] = ()

@@ -52,6 +52,12 @@ SUFFIXES: Mapping[str, str] = {
 
 def format_of(path: Path) -> str:
     """Return the format named by a file's suffix. Raises `SettingsError` for an unknown one."""
+    if path.is_dir():
+        raise SettingsError(
+            "a directory is named where a file is written",
+            where=f"--out {path}",
+            do=f"Name a file: {path / 'report.html'}.",
+        )
     format = SUFFIXES.get(path.suffix.lower())
     if format is None:
         raise SettingsError(

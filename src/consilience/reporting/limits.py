@@ -119,6 +119,8 @@ def _to_ask_again(report: Report, fork: str) -> str:
 
 def _to_add_steps(report: Report, presentation: Presentation, fork: str) -> str:
     setting, steps, limit = presentation.step_setting, presentation.max_steps, report.limits.steps
+    if ended_by := presentation.ended_by:
+        return f"To go on beyond {ended_by.words}: `{fork} --set {ended_by.setting}=N`."
     if report.stop_reason is not StopReason.EXHAUSTED_STEPS or not setting or steps is None:
         return ""
     option = f"--set {setting}=N" if limit is None or limit >= steps else "--max-steps N"

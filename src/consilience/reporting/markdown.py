@@ -58,7 +58,8 @@ def headline(report: Report, presentation: Presentation | None = None) -> str:
 
 def document_markdown(document: ReportDocument, *, heading: bool = True, additions: Sequence[str] = ()) -> str:
     """Return a document without its folded sections. `additions` is Markdown below its footer."""
-    parts = [f"# {document.title}" if heading and document.title is not None else "", f"**{document.status}**"]
+    title = [f"# {document.title}", f"> {document.task}" if document.task else ""] if heading and document.title else []
+    parts = [*title, f"**{document.status}**"]
     for chapter in document.chapters:
         parts += [chapter_heading(chapter), blocks_markdown(chapter.blocks)]
     parts += [footer_markdown(document), *additions]
@@ -115,7 +116,7 @@ def _item(item: Item) -> str:
         line += f" — *{escape_inline(item.by)}*" + (f" {escape_inline(item.note)}" if item.note else "")
     elif item.note:
         line += f" — {escape_inline(item.note)}"
-    return f"- {line}"
+    return f"- {line}" + (f"\n  - {escape_inline(item.below)}" if item.below else "")
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

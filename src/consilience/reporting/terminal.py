@@ -155,7 +155,7 @@ def _lines(block: Block, width: int) -> list[str]:
         case QuoteBlock():
             return paragraph(f"  “{block.text}”" + (f" — {block.by}" if block.by else ""), width, "    ")
         case Bullets():
-            return [line for item in block.items for line in paragraph(f"  {_item(item)}", width, "    ")]
+            return [line for item in block.items for line in _item_lines(item, width)]
         case Table():
             return _table(block, width)
         case KeyFigures():
@@ -166,9 +166,10 @@ def _lines(block: Block, width: int) -> list[str]:
             return [*paragraph(block.summary, width), *(f"  {line}" for line in block_lines(block.blocks, width - 2))]
 
 
-def _item(item: Item) -> str:
+def _item_lines(item: Item, width: int) -> list[str]:
     opening = " ".join(filter(None, (item.lead, item.text)))
-    return " — ".join(filter(None, (opening, item.by, item.note)))
+    lines = paragraph("  " + " — ".join(filter(None, (opening, item.by, item.note))), width, "    ")
+    return [*lines, *(paragraph(f"    {item.below}", width, "    ") if item.below else ())]
 
 
 def _table(block: Table, width: int) -> list[str]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 from unicodedata import normalize
 
 import regex
 from pydantic import AfterValidator, Field
 
+if TYPE_CHECKING:
+    from consilience.engine.session import Session
+
 MAX_REPETITIONS = 100_000
 """Max product of the least counts of a pattern, such as `{3}`: a compiled pattern holds each repetition."""
 
 MAX_MATCHING_SECONDS = 0.5
-"""Max duration of a search. Without a bound a pattern such as `(a+)+$` takes time exponential in the length of a reply."""
+"""Max duration of a search outside a session."""
 
 
 NONE_OF_THESE = "none of these"
@@ -126,12 +130,9 @@ def _compiled(pattern: str) -> regex.Pattern[str]:
     return regex.compile(rf"{f'(?{flags})' if flags else ''}(?<!\w)(?:{pattern}{end}){boundary}", regex.IGNORECASE)
 
 
-def matches_of(pattern: regex.Pattern[str], text: str) -> list[regex.Match[str]]:
-    """Return all matches in a text; none if the search takes longer than `MAX_MATCHING_SECONDS`, so that no reply stops a run."""
-    try:
-        return list(pattern.finditer(text, timeout=MAX_MATCHING_SECONDS))
-    except TimeoutError:
-        return []
+def matches_of(pattern: regex.Pattern[str], text: str, seconds: float = MAX_MATCHING_SECONDS) -> list[regex.Match[str]]:
+    """Return all matches in a text. Raises `TimeoutError` after `seconds`. The interpreter lock is released meanwhile."""
+    return list(pattern.finditer(text, timeout=seconds))
 
 
 MAX_NESTED_COMMANDS = 4
@@ -184,43 +185,72 @@ class AnswerMatch(NamedTuple):
         return " ".join(self.text[self.start : self.end].split())
 
 
-_ANSWER_LINE = re.compile(
-    r"(?:^|[.!?:][^\w\n]*\s)[^\w\n]*(?:(?:the|my|final|correct)\s+){0,3}answer[^\w\n]*:([^\n]*)",
-    re.IGNORECASE | re.MULTILINE,
-)
-"""`Answer: …` at the beginning of a line or after a sentence, to the end of the line. Its group is what follows the colon."""
+_ANSWER_LABEL = re.compile(r"(?<!\w)(?:(?:the|my|final|correct)\s+){0,3}answer[^\w\n]*:", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"[.!?:]")
 _DENIAL = re.compile(r"\b(?:neither|nor|not)\s+(?:(?:the|option)\s+)*\W?$", re.IGNORECASE)
 """Stands before a choice that a text denies, as in `neither A nor B`."""
 MAX_DENIAL_CHARS = 40
 
 
-def find(pattern: str, text: str) -> AnswerMatch | None:
+class _AnswerLine(NamedTuple):
+    """`Answer: …` at the beginning of a line or after a sentence, in `text[start:end]`; `rest` is what follows the colon."""
+
+    start: int
+    end: int
+    rest: str
+
+
+def _answer_lines(text: str) -> list[_AnswerLine]:
+    """Return the lines that state an answer. Marks before a label are read backwards: one expression takes cubic time."""
+    lines: list[_AnswerLine] = []
+    for label in _ANSWER_LABEL.finditer(text):
+        start = label.start()
+        if lines and start < lines[-1].end:
+            continue
+        while start and text[start - 1] != "\n" and not (text[start - 1].isalnum() or text[start - 1] == "_"):
+            start -= 1
+        marks = text[start : label.start()]
+        sentence_end = _SENTENCE_END.search(marks)
+        if (
+            not start
+            or text[start - 1] == "\n"
+            or (sentence_end and any(map(str.isspace, marks[sentence_end.end() :])))
+        ):
+            end = text.find("\n", label.end())
+            end = len(text) if end < 0 else end
+            lines.append(_AnswerLine(start, end, text[label.end() : end]))
+    return lines
+
+
+def find(pattern: str, text: str, seconds: float = MAX_MATCHING_SECONDS) -> AnswerMatch | None:
     """Return where a text states its answer: in this text or, without a match, in the text without markup.
 
     A writer who reasons first names other answers on the way, so the last match counts. In the last line of the form
     `Answer: …` that has a match the first one counts, because what follows explains it. If the last such line names no word of a
     choice, it states an answer that the pattern does not have, and nothing else in the text counts.
+
+    Raises `TimeoutError` if a search takes longer than `seconds`.
     """
-    matches = _matches(pattern, text)
+    matches = _matches(pattern, text, seconds)
     if not matches:
         return None
     choice = is_choice(pattern)
-    for line in reversed(list(_ANSWER_LINE.finditer(matches[0].text))):
-        if first := next((match for match in matches if line.start() <= match.start < line.end()), None):
+    for line in reversed(_answer_lines(matches[0].text)):
+        if first := next((match for match in matches if line.start <= match.start < line.end), None):
             return first
-        if choice and any(map(str.isalnum, line[1])):
-            return next(iter(_matches(pattern, line[0])), None)
+        if choice and any(map(str.isalnum, line.rest)):
+            return next(iter(_matches(pattern, matches[0].text[line.start : line.end], seconds)), None)
     return matches[-1]
 
 
-def _matches(pattern: str, text: str) -> list[AnswerMatch]:
+def _matches(pattern: str, text: str, seconds: float) -> list[AnswerMatch]:
     """Return all matches in `text`; without any, those in `text` without markup. A choice that the text denies is no match."""
     choice = is_choice(pattern)
     for stripped in (False, True):
         version = _bare(text) if stripped else text
         matches = [
             AnswerMatch(version, *match.span(1 if match.re.groups and match.group(1) is not None else 0), match.end())
-            for match in matches_of(_compiled(pattern), version)
+            for match in matches_of(_compiled(pattern), version, seconds)
         ]
         matches = [match for match in matches if version[match.start : match.end].strip()]
         if matches := [match for match in matches if not (choice and _is_denied(version, match.start))]:
@@ -232,12 +262,42 @@ def _is_denied(text: str, start: int) -> bool:
     return _DENIAL.search(text[max(0, start - MAX_DENIAL_CHARS) : start]) is not None
 
 
+def find_declared(pattern: str, field: str, seconds: float = MAX_MATCHING_SECONDS) -> AnswerMatch | None:
+    """Return the first match in a field that asks for the answer alone: what follows explains it. Raises as `find`."""
+    return next(iter(_matches(pattern, field, seconds)), None)
+
+
 def extract(pattern: str, text: str) -> str | None:
-    """Return the answer that a text states, as it is written there, with single spaces."""
-    match = find(pattern, text)
+    """Return the answer that a text states, as it is written there, with single spaces; None too if the search takes too long.
+
+    In a session use `stated_answer`.
+    """
+    try:
+        match = find(pattern, text)
+    except TimeoutError:
+        return None
     return None if match is None else match.words
 
 
-def extract_declared(pattern: str, field: str) -> str | None:
-    """Return the first match in a field that asks for the answer alone: what follows explains it."""
-    return next((match.words for match in _matches(pattern, field)), None)
+async def stated_answer(session: Session, pattern: str, text: str, author: str = "") -> str | None:
+    """Return the answer that a text states, as it is written there, with single spaces; None if the search takes too long, with a
+    warning if its `author` is named."""
+    return await _searched(
+        session, pattern, f"text/{pattern}/{text}", author, lambda seconds: find(pattern, text, seconds)
+    )
+
+
+async def declared_answer(session: Session, pattern: str, field: str, author: str) -> str | None:
+    """As `stated_answer`, for a field that asks for the answer alone."""
+    name = f"field/{pattern}/{field}"
+    return await _searched(session, pattern, name, author, lambda seconds: find_declared(pattern, field, seconds))
+
+
+async def _searched(
+    session: Session, pattern: str, name: str, author: str, work: Callable[[float], AnswerMatch | None]
+) -> str | None:
+    result = await session.searches.run(name, lambda seconds: (work(seconds),))
+    if result is None and author:
+        session.warn(f"the answer pattern {pattern!r} took too long on what {author} wrote, which counts as no match")
+    match = result[0] if result else None
+    return None if match is None else match.words

@@ -147,9 +147,10 @@ class Spawning:
             self.proposals[message.id] = Proposal(question, thread, [message.agent], 1)
             if self._is_outside(message.id, self.proposals[message.id]):
                 self._note(self.proposals[message.id])
-        supported = self.floor.supports.get(message.id, "")
-        proposal = self.proposals.get(supported)
-        if proposal is not None and proposal.status == "PROPOSED":
+        for supported in message.refs:
+            proposal = self.proposals.get(supported)
+            if proposal is None or proposal.status != "PROPOSED":
+                continue
             proposal.mentions += 1
             if message.agent not in proposal.supporters:
                 proposal.supporters.append(message.agent)
@@ -312,7 +313,7 @@ class Spawning:
         questions = []
         for id, proposal in self.proposals.items():
             author = floor.by_id[id].agent
-            supports = [by for by, of in floor.supports.items() if of == id and floor.by_id[by].agent != author]
+            supports = [m.id for m in floor.messages if id in m.refs and m.agent != author]
             same = proposal.question.casefold() in asked or proposal.reason.endswith(SAME)
             if supports and not same and proposal.status != "APPROVED":
                 reason = proposal.reason or f"{proposal.parent.id.replace('-', ' ')} took up another question"
@@ -362,7 +363,7 @@ class Spawning:
         """Return the thread among `others` that asks the same, by one typed call of the second opinion; None where none does, and
         where comparisons are used up or the call fails."""
         floor = self.floor
-        candidates = [(other, other.question or other.topic) for other in others]
+        candidates = await self._near(question, [(other, other.question or other.topic) for other in others])
         if not candidates or floor.comparisons >= floor.settings.max_comparisons:
             return None
         floor.comparisons += 1
@@ -379,3 +380,12 @@ class Spawning:
             reply = await floor.call(SECOND_OPINION, ask)
         number = reply.value.same_as if isinstance(reply, Reply) else 0
         return candidates[number - 1][0] if 1 <= number <= len(candidates) else None
+
+    async def _near(self, question: str, candidates: list[tuple[Thread, str]]) -> list[tuple[Thread, str]]:
+        """Leave out what an encoder finds too far from a question to ask the same; without one all are compared by the call."""
+        session = self.floor.session
+        rows = await session.cosines([question], [text for _, text in candidates]) if session.has_encoder else None
+        if not rows:
+            return candidates
+        least = self.floor.settings.question_similarity
+        return [candidate for candidate, near in zip(candidates, rows[0], strict=True) if near >= least]

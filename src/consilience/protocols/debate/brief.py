@@ -96,7 +96,7 @@ def _independence(report: DebateData, state: DebateState) -> str:
     for shared in report.independence.shared:
         names = [state.names.get(agent, agent) for agent in shared.agents]
         share = f"all {len(names)} agents" if len(names) == len(state.debaters) else joined(names)
-        parts.append(f"{share} share the model {shared.model} and are fewer than {len(names)} voices")
+        parts.append(f"{share} run on {shared.model}, so they are not {len(names)} independent voices")
     line = "; ".join(parts)
     effective = report.independence.effective
     if line and effective is not None:
@@ -202,12 +202,19 @@ def _decided(decided: str, sides: list[Side]) -> str:
     supporting, opposing = (yes, no) if decided == "YES" else (no, yes)
     word = SIDES[decided]
     if supporting == opposing:
-        return f"{word}; {'no ballot is firm' if not supporting else 'the firm ballots are tied'}"
+        return f"{word}; {'no ballot takes a side' if not supporting else 'the ballots are tied'}"
     if supporting > opposing > 0:
-        return f"{word}, like most firm ballots ({supporting} for it, {opposing} against)"
+        return f"{word}, as most ballots say ({_count_of(decided, supporting, opposing)})"
     if supporting > opposing:
-        return f"{word}, like {'the only firm ballot' if supporting == 1 else f'all {supporting} firm ballots'}"
-    return f"{word}, against most firm ballots ({supporting} for it, {opposing} against)"
+        voices = {1: "the only ballot that takes a side", 2: "both ballots that take a side"}
+        return f"{word}, as {voices.get(supporting, f'all {supporting} ballots that take a side')} say{'s' * (supporting == 1)}"
+    return f"{word}, against most ballots ({_count_of(decided, supporting, opposing)})"
+
+
+def _count_of(decided: str, supporting: int, opposing: int) -> str:
+    """`2 yes, 1 no`."""
+    yes, no = (supporting, opposing) if decided == "YES" else (opposing, supporting)
+    return f"{yes} yes, {no} no"
 
 
 def _turning_points(report: DebateData, state: DebateState) -> Iterator[Block]:
@@ -216,7 +223,7 @@ def _turning_points(report: DebateData, state: DebateState) -> Iterator[Block]:
     for n, decided in enumerate(report.decided):
         if decided not in FIRM or _lead(state.positions_on(n), decided) <= 0:
             continue
-        lead = f"Becomes {SIDES[OTHER[decided]]}{f' on proposition {n + 1}' if several else ''} if"
+        lead = f"{f'Proposition {n + 1} becomes' if several else 'Becomes'} {SIDES[OTHER[decided]]} if"
         turning = [*_tested(report, state, n, decided)] if report.tests else [*_declared(state, n, decided)]
         for text, refs in turning:
             yield Paragraph(lead=lead, text=text, refs=refs)
@@ -237,9 +244,8 @@ def _tested(report: DebateData, state: DebateState, n: int, decided: str) -> Ite
         sides = [ballot.positions[n] for ballot in test.ballots.values()]
         if _lead(sides, decided) < 0:
             other = OTHER[decided]
-            text = (
-                f"crux {state.number_of(test.thread)} comes out {SIDES[test.stipulated]}: tested, then {tally(sides)}"
-            )
+            crux = state.number_of(test.thread)
+            text = f"the answer to crux {crux} is {SIDES[test.stipulated]}. When told so: {tally(sides)}"
             flipped = [a for a, ballot in test.ballots.items() if ballot.positions[n] == other]
             refs = tuple(f"test/{test.thread}/{test.stipulated}/{agent}" for agent in (*flipped, *test.ballots))
             yield f"{text}.", tuple(dict.fromkeys(refs))
@@ -254,8 +260,8 @@ def _declared(state: DebateState, n: int, decided: str) -> Iterator[tuple[str, R
             flipping = [agent for agent in supporters if _would_flip_against(crux, agent, answer)]
             if flipping and against + len(flipping) > len(supporters) - len(flipping):
                 names = joined([state.names[agent] for agent in flipping])
-                outcome = f"crux {number} comes out {SIDES[answer]}"
-                text = f"{outcome}: by their own word the claims of {names} depend on it (not tested)."
+                outcome = f"the answer to crux {number} is {SIDES[answer]}"
+                text = f"{outcome}. By their own word, {names} would then give up what they argue for (not tested)."
                 yield text, state.flip_refs(crux, flipping)
 
 
@@ -275,9 +281,7 @@ def _reservations(report: DebateData, state: DebateState) -> Iterator[Item]:
     yield from _misreported(report, state)
     idle = report.placebo.ballots if report.placebo else {}
     if moved := [a for a, ballot in idle.items() if a in state.final and ballot.positions != state.final[a].positions]:
-        text = (
-            f"{len(moved)} of {plural(len(idle), 'agent')} changed position when told a fact that is beside the point."
-        )
+        text = f"{len(moved)} of {plural(len(idle), 'agent')} changed position for the placebo, which decides nothing."
         yield Item(text=text, refs=tuple(f"test/placebo/{agent}" for agent in moved))
     if unargued := [change for change in report.position_changes if change.conformity]:
         text = f"{plural(len(unargued), 'agent')} changed position without naming an argument."
@@ -296,7 +300,7 @@ def _reservations(report: DebateData, state: DebateState) -> Iterator[Item]:
         yield Item(text=text, refs=("closing",))
     single = report.single_call
     if single and report.decided and report.decided != single.positions:
-        yield Item(text="One call on the same documents came to another answer.", refs=(single.key, "closing"))
+        yield Item(text="One call on the same task came to another answer.", refs=(single.key, "closing"))
 
 
 def _misreported(report: DebateData, state: DebateState) -> Iterator[Item]:
@@ -304,18 +308,19 @@ def _misreported(report: DebateData, state: DebateState) -> Iterator[Item]:
     for thread, records in report.flip_records.items():
         asserted = [r for r in records if r.declared and r.observed is not None]
         stayed = [r.agent for r in asserted if r.observed is False]
-        moved = [r.agent for r in records if r.declared is False and r.observed]
+        moved = [r.agent for r in records if r.observed and r.as_declared is False]
         number = state.number_of(thread)
         if stayed:
-            names = joined([state.names[agent] for agent in stayed])
+            said = "One agent" if len(asserted) == 1 else f"{len(asserted)} agents"
+            minds = "its mind" if len(asserted) == 1 else "their minds"
             text = (
-                f"{len(stayed)} of {len(asserted)} who said that crux {number} would change their minds kept their answer when "
-                f"told so: {names}."
+                f"{said} had said that the answer to crux {number} would change {minds}. When told so, "
+                f"{joined([state.names[agent] for agent in stayed])} kept the same position."
             )
             yield Item(text=text, refs=tested_refs(thread, stayed))
         if moved:
             names = joined([state.names[agent] for agent in moved])
-            text = f"{names} changed position when told the answer to crux {number}, and had said that it would not."
+            text = f"{names} changed position when told an answer to crux {number} that, as declared, changes nothing."
             yield Item(text=text, refs=tested_refs(thread, moved))
 
 

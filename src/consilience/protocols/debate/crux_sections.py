@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from consilience.domain.sections import Block, Bullets, Details, Item, Paragraph, QuoteBlock, Subheading, Table
 from consilience.protocols._common.presenting import bullets, format_share, plural
 from consilience.protocols.debate.moves import FIRM, SIDES, Side
-from consilience.protocols.debate.records import Coalition, Crux, CruxPosition, Dependency, FlipRecord, ThreadRecord
+from consilience.protocols.debate.records import Coalition, Crux, CruxPosition, Dependency, ThreadRecord
 from consilience.protocols.debate.state import (
     DebateData,
     DebateState,
@@ -24,6 +24,7 @@ from consilience.protocols.debate.state import (
     thread_name,
     validation_failure,
 )
+from consilience.protocols.debate.stipulated import FlipRecord
 
 _KINDS = {
     "ENTAILS": "a yes entails a yes",
@@ -39,7 +40,7 @@ def crux_blocks(report: DebateData, state: DebateState) -> Iterator[Block]:
         refs = state.crux_refs(crux)
         yield Subheading(text=f"Crux {n}. {crux.question}")
         yield Paragraph(text=_crux_verdict(crux, state), tone="strong", refs=refs)
-        yield _crux_table(crux, state, records)
+        yield _crux_table(crux, report, state, records)
         if records:
             yield Paragraph(text=_tested(crux, report, records), refs=tested_refs(crux.thread, records))
         yield from _best_statements(crux, thread, state)
@@ -75,12 +76,12 @@ def _counts(crux: Crux, state: DebateState) -> str:
     return "; ".join(counts)
 
 
-def _crux_table(crux: Crux, state: DebateState, records: Mapping[str, FlipRecord]) -> Table:
-    dependence_heading = "when told the answer (✔ as declared)" if records else "its top claim depends on it"
+def _crux_table(crux: Crux, report: DebateData, state: DebateState, records: Mapping[str, FlipRecord]) -> Table:
+    dependence_heading = "when told the answer (✔ as declared)" if records else "it gives up its claim"
     heads = ("agent", "answer now", "on this crux", "would change its mind if", dependence_heading)
     rows, refs = [], []
     for agent in dict.fromkeys((*crux.positions, *state.final)):
-        last = _test_cell(records.get(agent)) if records else _hangs(agent, crux)
+        last = _test_cell(records.get(agent), _moves(agent, crux, report, state)) if records else _hangs(agent, crux)
         on_crux = _crux_position(agent, crux, state)
         rows.append(
             (
@@ -95,33 +96,41 @@ def _crux_table(crux: Crux, state: DebateState, records: Mapping[str, FlipRecord
     return Table(heads=heads, rows=tuple(rows), left=len(heads), refs=tuple(refs))
 
 
-def _test_cell(record: FlipRecord | None) -> str:
-    """Return what the agent did when told the answer against its own, and whether it had declared so."""
+def _moves(agent: str, crux: Crux, report: DebateData, state: DebateState) -> str:
+    """Return what told answer brought an agent to which position: `told yes: now no`."""
+    before = state.final[agent].positions if agent in state.final else ()
+    several = len(state.propositions) > 1
+    moves = []
+    for test in report.tests:
+        if test.thread != crux.thread or agent not in test.ballots:
+            continue
+        after = enumerate(zip(before, test.ballots[agent].positions, strict=False), 1)
+        now = [f"{f'proposition {n} ' if several else ''}{side_word(new)}" for n, (old, new) in after if old != new]
+        moves += [f"told {SIDES[test.stipulated]}: now {' and '.join(now)}"] if now else []
+    return "; ".join(moves)
+
+
+def _test_cell(record: FlipRecord | None, moves: str) -> str:
+    """Return what the agent did when told the answer against its own, and whether that is what it had declared."""
     if record is None or record.observed is None:
         return "not tested"
-    outcome = "flipped" if record.observed else "did not flip"
-    if record.declared is None:
-        outcomes = outcome
-    elif record.declared is record.observed:
-        outcomes = f"{outcome} ✔" if record.observed else "stayed ✔"
-    else:
-        outcomes = f"{outcome} ✘"
-    return f"{outcomes}; moved for the placebo, too" if record.placebo else outcomes
+    mark = {True: " ✔", False: " ✘", None: ""}[record.as_declared]
+    kept = "stayed" if record.declared is False else "did not flip"
+    outcome = f"{'flipped' if record.observed else kept}{mark}" + (f" ({moves})" if moves else "")
+    return f"{outcome}; moved for the placebo, too" if record.placebo else outcome
 
 
 def _tested(crux: Crux, report: DebateData, records: Mapping[str, FlipRecord]) -> str:
     declared = sum(record.declared is True for record in records.values())
-    observed = sum(record.observed is True for record in records.values())
+    moved = sum(record.observed is True for record in records.values())
     tested = sum(record.observed is not None for record in records.values())
-    moved = (
-        f"changed position when told its answer: {observed} of {tested}" if tested else "no agent was told its answer"
-    )
-    line = f"Declared to depend on it: {declared} of {len(records)}; {moved}"
+    told = f"when told so, {moved} of {tested} changed position" if tested else "no agent was told its answer"
+    line = f"Declared to depend on it: {declared} of {len(records)}; {told}"
     idle = [record.placebo for record in records.values() if record.placebo is not None]
     if idle and report.placebo:
         line += f"; for the placebo ({report.placebo.fact.rstrip('.')}): {sum(idle)} of {len(idle)}"
     if crux.observed_score is not None:
-        line += f". Crux score {crux.score.score:.2f} declared, {crux.observed_score.score:.2f} observed"
+        line += f". Crux score {crux.score.score:.2f} as declared, {crux.observed_score.score:.2f} when told so"
     return f"{line}."
 
 
@@ -147,7 +156,9 @@ def _hangs(agent: str, crux: Crux) -> str:
     flip = crux.flips.get(agent)
     if flip is None:
         return "–"
-    return f"{'yes' if flip.would_flip else 'no'}, {certainty(flip.confidence)}"
+    declared = {"YES": "if it is yes", "NO": "if it is no", "either": "either way", "neither": "no"}
+    depends = declared[flip.gives_up_if] if flip.gives_up_if else "yes" if flip.would_flip else "no"
+    return f"{depends}, {certainty(flip.confidence)}"
 
 
 def _best_statements(crux: Crux, thread: ThreadRecord, state: DebateState) -> Iterator[Block]:
@@ -226,7 +237,7 @@ def _score(crux: Crux, state: DebateState) -> str:
     certainty = f"they are {format_share(score.impact)} sure of that" if flipping else "so nobody's certainty counts"
     return (
         f"{score.score:.2f} = {score.coverage:.2f} × {score.polarity:.2f} × {score.impact:.2f}: the top claim of {flipping} of "
-        f"{plural(agents, 'agent')} depends on it by their own word (coverage); firm positions were {yes} yes to {no} no at the "
+        f"{plural(agents, 'agent')} depends on it by their own word (coverage); positions were {yes} yes to {no} no at the "
         f"end of the thread (polarity); {certainty} (impact)."
     )
 

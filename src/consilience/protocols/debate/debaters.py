@@ -23,6 +23,7 @@ from consilience.protocols.debate.moves import (
     MAX_REPLIES_PER_MESSAGE,
     MOVES,
     PASS_MS,
+    SHIFTING,
     THINK_MS,
     Move,
 )
@@ -279,8 +280,12 @@ class Debater:
         mentions: tuple[str, ...] = (intent.of,) if intent.of else ()
         if turn:
             mentions = tuple(floor.agent_of[letter] for letter in turn.mentions if letter in floor.agent_of)
-        new_side = getattr(value, "new_side", "unchanged")
-        side = value.side if isinstance(value, CommitReply) else None if new_side == "unchanged" else new_side
+        shift = (
+            {name: getattr(value, name, "unchanged") for name in ("new_side", "top_claim")} if move in SHIFTING else {}
+        )
+        shift = {name: side for name, side in shift.items() if side != "unchanged"}
+        side = value.side if isinstance(value, CommitReply) else shift.get("new_side")
+        supported = getattr(value, "supports", None)
         bears_on = floor.agent_of.get(getattr(value, "bears_on", "nobody"))
         return floor.message(
             intent.thread,
@@ -294,8 +299,10 @@ class Debater:
             targets=(intent.thread.id,) if intent.thread.question else (),
             horizon=value.horizon if isinstance(value, CommitReply) else commitment.horizon if commitment else None,
             confidence=LEVELS[value.confidence] if isinstance(value, CommitReply) else None,
-            prior_side=commitment.side if commitment and side and move == "UPDATE_POSITION" else None,
+            refs=tuple(floor.session.named(reply, [supported])) if supported else (),
+            prior_side=commitment.side if commitment and side and move in SHIFTING else None,
             new_side=side,
+            top_claim=shift.get("top_claim"),
             attention=intent.attention,
             quotations=quotations,
             from_memory=move == "PROVIDE_EVIDENCE" and not any(q.verified for q in quotations),

@@ -171,16 +171,12 @@ class Floor:
         self.candidates: list[CommonGround] = []
         """Statements on which the final ballots vote."""
         self.next_questions: list[str] = []
-        self.control = ""
-        """The question of a placebo that was written at the end."""
         self.unopened: tuple[UnopenedQuestion, ...] = ()
         """Questions that two agents wanted and no thread asked."""
         self.rechecks: list[Recheck] = []
         """Answers of final ballots that were asked again."""
         self.question_of: dict[str, str] = {}
         """The question in a message that proposes one."""
-        self.supports: dict[str, str] = {}
-        """The message that a message supports, where it supports one."""
         self.rules = tuple(filter(None, (session.render_template("debate"), session.render_template("moves"))))
         """How the debate works, for those who speak in it."""
         self._words: dict[str, frozenset[str]] = {}

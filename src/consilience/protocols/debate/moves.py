@@ -25,6 +25,8 @@ Move = Literal[
     "UPDATE_POSITION",
     "CONCEDE",
 ]
+SHIFTING: frozenset[Move] = frozenset({"UPDATE_POSITION", "CONCEDE"})
+"""Moves by which an agent may change its answer to the question, or its top claim."""
 Stage = Literal["DISCOVERY", "CRUX_LOCK", "EVIDENCE"]
 ThreadStatus = Literal["DISCOVERY", "LOCKING", "LOCKED", "CONVERGED", "FAILED_LOCK", "STALE", "MERGED"]
 Side = Literal["YES", "NO", "UNCERTAIN"]

@@ -16,11 +16,11 @@ from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols._common.conclusion import conclusion_fields
-from consilience.protocols.debate.ballots import ballot_of, sides_of
+from consilience.protocols.debate.ballots import ballot_of, sides_of, votes_on_candidates
 from consilience.protocols.debate.floor import Floor
-from consilience.protocols.debate.moves import ClosingSide, Side
+from consilience.protocols.debate.moves import SHIFTING, ClosingSide, Side
 from consilience.protocols.debate.notes import CommonGroundNote, RegimeNote
-from consilience.protocols.debate.records import CommonGround, Crux, DebateBallot, DebateMessage, Framing, Recheck
+from consilience.protocols.debate.records import Crux, DebateBallot, DebateMessage, Framing, Recheck
 from consilience.protocols.debate.replies import ClosingReply, SingleReply
 from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.scoring import (
@@ -195,7 +195,7 @@ def _objections(messages: Sequence[DebateMessage], shown: Collection[str]) -> It
         if not objects or target is None or target.agent == message.agent:
             continue
         replies = [m for m in messages if m.reply_to == message.id and m.agent == target.agent]
-        yielded = next((m for m in replies if m.move in ("CONCEDE", "UPDATE_POSITION")), None)
+        yielded = next((m for m in replies if m.move in SHIFTING), None)
         answer = yielded or next(iter(replies), None)
         fate: ObjectionFate = "yielded" if yielded else "refuted" if answer else "unanswered"
         yield Objection(
@@ -282,7 +282,7 @@ def _graph(
     Answers are those of final ballots, else the last in a thread."""
     if floor is None:
         return {}
-    agreed = common_ground(floor, run.final)
+    agreed = tuple(votes_on_candidates(floor, run.final)[0])
     if floor.candidates:
         floor.note(CommonGroundNote(at=floor.now, confirmed=agreed))
     later = {second for _, second in floor.duplicates}
@@ -304,18 +304,6 @@ def _graph(
         "roots": roots_of(threads, floor.dependencies) if related else {},
         "next_questions": tuple(floor.next_questions),
     }
-
-
-def common_ground(floor: Floor, final: Sequence[Reply[Any] | Failure]) -> tuple[CommonGround, ...]:
-    """The candidates that every debater confirmed by a typed YES; none if a final ballot is missing."""
-    final_replies = {reply.agent: reply.value for reply in final if isinstance(reply, Reply)}
-    if set(final_replies) != set(floor.debaters):
-        return ()
-    return tuple(
-        candidate
-        for n, candidate in enumerate(floor.candidates, 1)
-        if all(getattr(value, f"c{n}") == "YES" for value in final_replies.values())
-    )
 
 
 def _coalitions(floor: Floor | None, final: Sequence[DebateBallot]) -> Coalitions:
@@ -356,7 +344,7 @@ def _regime_words(
 def _primary_words(primary: Crux | None, cruxes: Sequence[Crux]) -> str:
     if primary is None:
         return "no crux was validated" if cruxes else ""
-    score, kind = primary.deciding_score, "observed" if primary.observed_score else "declared"
+    score, kind = primary.deciding_score, "when told so" if primary.observed_score else "as declared"
     figures = f"{kind}: coverage {score.coverage:.2f} × polarity {score.polarity:.2f} × impact {score.impact:.2f}"
     return f"highest crux score of {len([c for c in cruxes if c.validated])}: {score.score:.2f} ({figures})"
 
@@ -412,8 +400,6 @@ def _warn(session: Session, run: DebateRun, framing: Framing | None) -> None:
     floor = run.floor
     if framing is not None and not framing.propositions:
         session.warn(f"nothing to dispute was found in the task: {framing.reason or 'no reason given'}")
-    if session.dropped:
-        session.warn(f"references to messages that were not shown were dropped: {session.dropped}")
     if floor is None:
         return
     if floor.failed_turns:

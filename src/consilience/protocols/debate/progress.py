@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pydantic import BaseModel, ValidationError
 
 from consilience.domain.agents import voices
-from consilience.domain.events import MessagePublished, Noted, load_note
+from consilience.domain.events import MessagePublished, Noted
+from consilience.domain.notes import load_note
 from consilience.domain.report import UnfinishedSession
 from consilience.domain.sections import Presentation, ProgressColumn, Section, View, extend_presentation
 from consilience.protocols.debate import notes
@@ -243,7 +244,9 @@ def note_line(event: Noted) -> str:
         case notes.ThreadClosed():
             return f"{where} {STATUSES[note.status]}: {note.reason}"
         case notes.CruxTested():
-            return f"{where}: tested crux, flips: {note.declared} declared, {note.observed} of {note.tested} observed"
+            return (
+                f"{where}: tested crux, flips: {note.declared} declared, {note.observed} of {note.tested} when told so"
+            )
         case notes.FactTold():
             return f"new fact: {note.fact} ({len(note.moved)} moved)"
         case notes.MessageBlocked():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 from consilience.domain.messages import Quotation, is_empty_remark
-from consilience.domain.positions import PositionChange
 from consilience.domain.report import Frozen
 from consilience.protocols.debate.moves import (
     ClosingSide,
@@ -33,6 +32,8 @@ class Falsifier(Frozen):
     metric: str
     threshold: str
     deadline: str = ""
+    reasoning: str = ""
+    """Why it would, where the moderator derived it."""
     derived: bool = False
     """Whether the moderator derived it from what its agent had said, since the agent declared none."""
 
@@ -132,9 +133,13 @@ class DebateMessage(TurnData):
     text: str
     targets: tuple[str, ...] = ()
     """Threads whose crux the message is about."""
+    refs: tuple[str, ...] = ()
+    """Messages whose proposal it supports."""
     prior_side: Side | None = None
-    """The position before, in UPDATE_POSITION."""
+    """The position before, in UPDATE_POSITION and CONCEDE, where it changed."""
     new_side: Side | None = None
+    top_claim: TopSide | None = None
+    """The side of its author's top claim after it, where it changed."""
     quotations: tuple[Quotation, ...] = ()
     from_memory: bool = False
     """Whether it gives evidence without a verified quotation."""
@@ -315,7 +320,7 @@ class Crux(Frozen):
 
     @property
     def deciding_score(self) -> CruxScore:
-        """The observed one where there is a test."""
+        """The one when told so, where there is a test."""
         return self.observed_score or self.score
 
 
@@ -408,6 +413,8 @@ class CommonGround(Frozen):
     """A statement that every agent confirmed by a typed YES in its final ballot."""
 
     statement: str
+    question: str = ""
+    """The same as a yes/no question."""
     kind: CommonKind
     sources: tuple[str, ...] = ()
     """Messages from which it was taken."""
@@ -436,56 +443,6 @@ class Contradiction(Frozen):
     target: str
     agents: tuple[str, ...]
     """Agents whose last typed answers contradict each other."""
-
-
-class StipulatedBallot(Frozen):
-    """A sealed position cast after the final ballot, under something that the agent was to take as established."""
-
-    positions: tuple[Side, ...]
-    """On each proposition, in order."""
-    confidence: float
-    reason: str = ""
-
-
-class CruxTest(Frozen):
-    """The ballots cast with the question of a thread stipulated as answered."""
-
-    thread: str
-    stipulated: Literal["YES", "NO"]
-    ballots: dict[str, StipulatedBallot] = {}
-    """By agent; an agent without a reply is missing."""
-
-
-class PlaceboTest(Frozen):
-    """The ballots cast with a stipulated fact that has nothing to do with any task: how many move for nothing."""
-
-    fact: str
-    ballots: dict[str, StipulatedBallot] = {}
-    """By agent; an agent without a reply is missing."""
-
-
-class FlipRecord(Frozen):
-    """Whether one agent gives up its final position once a question is answered against it: by its word, and when tested."""
-
-    agent: str
-    declared: bool | None = None
-    """By its own word; None if it declared nothing on the question."""
-    observed: bool | None = None
-    """In the ballot with the answer stipulated that it does not hold; None without that ballot."""
-    placebo: bool | None = None
-    """In the ballot with the irrelevant fact; None without that ballot."""
-
-
-class ToldFact(Frozen):
-    """A fact that the debate was told after its end (`consilience tell`)."""
-
-    fact: str
-    before: tuple[DebateBallot, ...] = ()
-    """The final ballots before it."""
-    ballots: tuple[DebateBallot, ...] = ()
-    """Those cast on it; an agent without a reply is missing."""
-    moved: tuple[PositionChange, ...] = ()
-    """Agents whose typed answers it changed, to the propositions or to the questions of threads."""
 
 
 class UnopenedQuestion(Frozen):

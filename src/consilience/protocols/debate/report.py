@@ -61,8 +61,8 @@ class DebateReport(DebateData):
         "steelman": "the other side's case, put so that its holder accepts it",
         "falsifier": "a measurable result that would show an agent that it is wrong",
         "test": "agents are told an answer to a crux as if it were known, and vote again",
-        "placebo": "the same with an answer that is beside the point: who changes its vote over it follows any news",
-        "flipped": "✔ an agent changed its vote in a test, ✘ it did not",
+        "placebo": "the same with something that all agents take for granted: who changes its vote over it follows any news",
+        "flipped": "an agent changed its vote in a test; ✔: it did what it had declared, ✘: it did not",
         "virtual time": "the time within the debate, by which agents take turns; it does not depend on how long a call takes",
     }
     exports: ClassVar[Mapping[str, str]] = {"debate.json": "debate_json"}
@@ -131,7 +131,7 @@ _FAILURES = {
 }
 _OURS = {"attempts", "failed_turns", "attended", "attended_highly"}
 """System metrics that the seed does not have."""
-_KEPT = frozenset({"positions", "counterfactual", "horizon_by_agent"})
+_KEPT = frozenset({"positions", "counterfactual", "horizon_by_agent", "top_claims"})
 """Objects whose keys are ids of agents, which stay as they are."""
 
 
@@ -145,6 +145,7 @@ def final_json(report: DebateData) -> JsonObject:
         "stop_reason": report.stop_reason.value,
         "ended_by": report.ended_by,
         "confidence": None if report.stop_reason is StopReason.SETTLED else "LOW",
+        "top_claims": _top_claims(report),
         "threads": [_thread(thread) for thread in report.threads],
         "common_ground": [
             {"statement": ground.statement, "agreement": "all", "type": ground.kind} for ground in report.common_ground
@@ -168,6 +169,20 @@ def final_json(report: DebateData) -> JsonObject:
     }
 
 
+def _top_claims(report: DebateData) -> JsonObject:
+    """The last claim of each agent on the first proposition, with the virtual time at which its side last changed."""
+    claims: dict[str, JsonObject] = {}
+    for ballot in (ballot for ballot in report.ballots if ballot.positions):
+        claim = claims.setdefault(ballot.agent, {"statement": "", "side": None})
+        said = [(m.top_claim, m.at) for m in report.messages if ballot.step and m.agent == ballot.agent and m.top_claim]
+        cast = "NUANCED" if ballot.positions[0] == "UNCERTAIN" else ballot.positions[0]
+        for side, at in (*said, (cast, report.duration if ballot.step else 0)):
+            if side != claim["side"]:
+                claim |= {"side": side, "last_updated": at}
+        claim |= {"statement": ballot.claim or claim["statement"], "confidence": ballot.confidence}
+    return dict(claims)
+
+
 def _thread(thread: ThreadRecord) -> JsonObject:
     stages: JsonObject = {}
     for record in thread.stages:
@@ -178,6 +193,8 @@ def _thread(thread: ThreadRecord) -> JsonObject:
     return {
         "id": thread.id,
         "topic": thread.topic,
+        "parent_thread_id": thread.parent,
+        "focus_dispute_id": thread.id if thread.question else None,
         "status": thread.status,
         "stages": stages,
         "participants": list(thread.participants),
@@ -210,7 +227,8 @@ def _crux(crux: Crux, thread: ThreadRecord) -> JsonObject:
 def _position(position: CruxPosition) -> JsonObject:
     entry: JsonObject = {"side": position.side, "confidence": position.confidence, "statement": position.statement}
     if position.falsifier:
-        entry["falsifier"] = position.falsifier.model_dump(include={"metric", "threshold", "deadline"})
+        falsifier = position.falsifier.model_dump(include={"metric", "threshold", "deadline", "reasoning"})
+        entry["falsifier"] = {name: value for name, value in falsifier.items() if name != "reasoning" or value}
     if position.concessions:
         entry["concessions"] = list(position.concessions)
     return entry

@@ -29,8 +29,8 @@ from consilience.protocols.debate.records import (
     Dependency,
     Extraction,
     Flip,
-    FlipRecord,
 )
+from consilience.protocols.debate.stipulated import FlipRecord
 from consilience.protocols.debate.threads import Thread
 
 Regime = Literal["inconclusive", "polarized", "partial", "consensus"]

@@ -23,6 +23,7 @@ from consilience.domain.sections import (
     ReportPart,
     SeatNote,
     Section,
+    SettingLimit,
     Table,
     extend_presentation,
 )
@@ -36,8 +37,8 @@ from consilience.protocols.debate.crux_sections import (
     dependencies,
     next_questions,
 )
-from consilience.protocols.debate.moves import ENDINGS, STAGES
-from consilience.protocols.debate.records import DebateBallot, Recheck, ToldFact
+from consilience.protocols.debate.moves import ENDINGS, SHIFTING, STAGES
+from consilience.protocols.debate.records import DebateBallot, Recheck
 from consilience.protocols.debate.single import single_blocks
 from consilience.protocols.debate.state import (
     WHEN_CAST,
@@ -52,6 +53,7 @@ from consilience.protocols.debate.state import (
     tally,
     thread_name,
 )
+from consilience.protocols.debate.stipulated import ToldFact
 from consilience.protocols.debate.views import transcript_blocks, views
 
 
@@ -76,6 +78,7 @@ def presentation(report: DebateData) -> Presentation:
     return extend_presentation(
         Report.presentation(report),
         ending=ENDINGS.get(report.ended_by, "") if report.stop_reason in ordinary else "",
+        ended_by=_limit(report),
         above_answer=(*_told_headline(report, state), *headline(report, state)),
         below_answer=tuple(qualifications(report, state)),
         sections=sections,
@@ -87,6 +90,13 @@ def presentation(report: DebateData) -> Presentation:
         calls=_calls(report),
         can_tell=bool(state.final),
     )
+
+
+def _limit(report: DebateData) -> SettingLimit | None:
+    """Return the limit of the settings that ended the debate, if that was another one than that on messages."""
+    if report.ended_by != "max_duration" or report.stop_reason is not StopReason.EXHAUSTED_STEPS:
+        return None
+    return SettingLimit(setting="max_duration", words=f"{report.duration // 1000} s of virtual time")
 
 
 def _section(
@@ -156,7 +166,7 @@ def _crux_changes(report: DebateData, state: DebateState) -> Iterator[Item]:
             now = state.final_side(agent, crux)
             if before is None or committed is None or now is None or before == now:
                 continue
-            updates = [m for m in state.said_in(crux.thread) if m.agent == agent and m.move == "UPDATE_POSITION"]
+            updates = [m for m in state.said_in(crux.thread) if m.agent == agent and m.move in SHIFTING and m.new_side]
             if not updates and (agent, crux.thread) in rechecked:
                 continue
             text = "only in its sealed ballot; in public it kept its position"

@@ -113,6 +113,9 @@ class DebateSettings(PanelSeats):
     evidence_messages: Annotated[
         int, Field(ge=2, le=60, description="max messages of evidence on a thread's question")
     ] = 14
+    question_similarity: Annotated[
+        float, Field(ge=-1, le=1, description="min cosine of two questions that a call compares, if an encoder is set")
+    ] = 0.5
     coalitions: Annotated[
         Literal["live", "final"], Field(description="when to look for coalitions: at each crux too, or only at the end")
     ] = "live"

@@ -19,22 +19,19 @@ from consilience.protocols.debate.records import (
     CommonGround,
     Contradiction,
     Crux,
-    CruxTest,
     DebateBallot,
     DebateMessage,
     Dependency,
-    FlipRecord,
     Framing,
-    PlaceboTest,
     Recheck,
     SingleCall,
     SteelmanAttempt,
     ThreadRecord,
-    ToldFact,
     UnopenedQuestion,
 )
 from consilience.protocols.debate.scoring import Regime
 from consilience.protocols.debate.settings import POINTS_OF_VIEW
+from consilience.protocols.debate.stipulated import CruxTest, FlipRecord, PlaceboTest, ToldFact
 
 LETTERS = "ABCDEFGHIJKLNOPQRSTUVWXYZ"
 """Names of agents in prompts; M is the moderator."""
@@ -97,7 +94,7 @@ class DebateData(Report):
     irreducible_cruxes: tuple[str, ...] = ()
     """Threads of validated cruxes on which final ballots are split, the highest score first."""
     primary_crux: str | None = None
-    """The thread of the validated crux with the highest score, observed where it was tested."""
+    """The thread of the validated crux with the highest score: when told so where it was tested, else as declared."""
     primary_crux_reason: str = ""
     coalitions: tuple[Coalition, ...] = ()
     """By final ballots; preliminary where the exchange ended before they were stable."""
@@ -121,7 +118,7 @@ class DebateData(Report):
     placebo: PlaceboTest | None = None
     """None if no crux was tested."""
     flip_records: dict[str, tuple[FlipRecord, ...]] = {}
-    """Declared, observed and placebo flips of every voter, by the thread of each tested crux."""
+    """What every voter declared, and did when told so and for the placebo, by the thread of each tested crux."""
     told: tuple[ToldFact, ...] = ()
     """Facts told after the end, in order; the final ballots are those cast on the last one."""
     system_metrics: SystemMetrics = SystemMetrics()
@@ -235,8 +232,7 @@ class DebateState:
 
     def public_positions(self, thread: str) -> dict[str, DebateMessage]:
         """The message in which each agent last declared its position on the question of a thread."""
-        moves = ("COMMIT_POSITION", "UPDATE_POSITION")
-        return {m.agent: m for m in self.said_in(thread) if m.move in moves and m.new_side is not None}
+        return {m.agent: m for m in self.said_in(thread) if m.new_side is not None}
 
     def committed_side(self, agent: str, thread: str) -> tuple[Side | None, DebateMessage | None]:
         """The side of an agent's last commitment in a thread, before later updates, with its message."""

@@ -1,9 +1,9 @@
 """Sealed ballots cast again under something stipulated: tested cruxes, the placebo, and facts told after the end.
 
 What agents say would change their minds is checked by asking them. Each of the top cruxes is taken as answered, both ways, and
-every voter votes again; a fact of the same form on which nothing hangs shows how many move for nothing. A fact that `tell` brings
-is asked in the same way, but counts: its ballots replace the final ones. Nothing here is published, and no test is shown to the
-closing call.
+every voter votes again; a fact of the same form, with which all of them reckon already, shows how many move for nothing. A fact
+that `tell` brings is asked in the same way, but counts: its ballots replace the final ones. Nothing here is published, and no test
+is shown to the closing call.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from consilience.domain.positions import LEVELS, PositionChange
 from consilience.engine.prompt import Quote
 from consilience.engine.work import Ask, Failure, Reply, exhaustion
 from consilience.protocols.debate import notes
-from consilience.protocols.debate.ballots import OWN_BALLOT, again_words, ballot_of, ballot_words, sides_of
+from consilience.protocols.debate.ballots import (
+    OWN_BALLOT,
+    again_words,
+    ballot_of,
+    ballot_words,
+    sides_of,
+    votes_on_candidates,
+)
 from consilience.protocols.debate.floor import Floor, aside
 from consilience.protocols.debate.moves import FIRM, Side
-from consilience.protocols.debate.records import (
-    Crux,
-    CruxTest,
-    DebateBallot,
-    Flip,
-    FlipRecord,
-    PlaceboTest,
-    StipulatedBallot,
-    ToldFact,
-)
+from consilience.protocols.debate.records import Crux, DebateBallot, Flip
 from consilience.protocols.debate.replies import StipulatedReply, ToldReply, ballot_type, is_question
 from consilience.protocols.debate.scoring import crux_score, hanging_on, revalidated
+from consilience.protocols.debate.stipulated import CruxTest, FlipRecord, PlaceboTest, StipulatedBallot, ToldFact
 from consilience.protocols.debate.threads import Thread
 
 PLACEBO = "Was the first proposal on this matter made in writing?"
@@ -73,7 +72,7 @@ async def run_tests(floor: Floor, final: Voters, asked: Sequence[Thread]) -> Sti
         floor.session.warn("no crux was tested: a limit had run out")
         return results
     facts = [(f"{c.thread}/{side}", stipulation(c.question, side)) for c in cruxes for side in FIRM]
-    placebo = stipulation(control_question(floor, cruxes), floor.session.rng("placebo").choice(FIRM))
+    placebo = stipulation(control_question(floor, cruxes, final), "YES")
     facts.insert(len(FIRM), ("placebo", placebo))
     base = ballot_type(StipulatedReply, len(floor.framing.propositions))
     async with floor.session.phase("tests", 1):
@@ -114,13 +113,15 @@ async def run_told(
     return told
 
 
-def control_question(floor: Floor, cruxes: Sequence[Crux]) -> str:
-    """Return a question that no voter can tell from a crux by its form: the one that the crystallizer wrote beside the first
-    tested crux, else beside another one, else at the end. It is no question that the debate has asked."""
+def control_question(floor: Floor, cruxes: Sequence[Crux], final: Voters) -> str:
+    """Return a question of the form of a crux to which all said yes: the first statement that their final ballots confirmed, else
+    what the crystallizer wrote beside the first tested crux or another one. It is no question that the debate has asked."""
+    confirmed, _ = votes_on_candidates(floor, final.values())
     threads = list(floor.threads.values())
     asked = {text.casefold() for t in threads for text in (t.question, t.locked_question, t.topic) if text}
+    agreed = (candidate.question for candidate in confirmed)
     written = (floor.threads[crux.thread].control for crux in cruxes)
-    usable = (text for text in (*written, *(t.control for t in threads), floor.control) if is_question(text))
+    usable = (text for text in (*agreed, *written, *(t.control for t in threads)) if is_question(text))
     return next((text for text in usable if text.casefold() not in asked), PLACEBO)
 
 
@@ -134,27 +135,31 @@ def flips_of(
     tests: Mapping[str, Mapping[str, StipulatedBallot]],
     placebo: Mapping[str, StipulatedBallot],
 ) -> tuple[tuple[FlipRecord, ...], dict[str, Flip]]:
-    """Return what each voter declared and what its ballots showed, and the observed flips in the form of declared ones.
+    """Return what each voter declared and did when told so, and the flips that it made in the form of declared ones.
 
     `final` holds each agent's answers to the propositions and to the crux, `tests` the ballots by the stipulated answer. Only an
     answer that the agent does not hold counts, for an uncertain agent either one. The confidence of a flip is that of its ballot.
     """
     records, flips = [], {}
     for agent, (positions, held) in final.items():
-        cast = [tests[side].get(agent) for side in FIRM if side != held]
-        moved = [ballot for ballot in cast if ballot is not None and ballot.positions != positions]
-        observed = True if moved else None if None in cast else False
+        flip = crux.flips.get(agent)
+        cast = {side: ballot for side in FIRM if side != held and (ballot := tests[side].get(agent)) is not None}
+        moved = [side for side, ballot in cast.items() if ballot.positions != positions]
+        observed = True if moved else False if len(cast) == len({*FIRM} - {held}) else None
         idle = placebo.get(agent)
         records.append(
             FlipRecord(
                 agent=agent,
-                declared=crux.flips[agent].would_flip if agent in crux.flips else None,
+                declared=any(map(flip.flips_on, {*FIRM} - {held})) if flip else None,
                 observed=observed,
+                as_declared=None
+                if flip is None or observed is None or not set(positions) & set(FIRM)
+                else moved == [side for side in cast if flip.flips_on(side)],
                 placebo=None if idle is None else idle.positions != positions,
             )
         )
         if observed is not None:
-            sure = max((ballot.confidence for ballot in moved), default=0.0)
+            sure = max((cast[side].confidence for side in moved), default=0.0)
             flips[agent] = Flip(agent=agent, side=held, would_flip=observed, confidence=sure)
     return tuple(records), flips
 

@@ -13,6 +13,7 @@ from consilience.protocols.debate.moves import (
     MIN_DISCOVERY_MESSAGES,
     ORBIT_MESSAGES,
     ORBIT_REPETITION,
+    SHIFTING,
     STABLE_MESSAGES,
     THREAD_CAP,
     Horizon,
@@ -298,7 +299,7 @@ class Thread:
     def is_stable(self) -> bool:
         """Whether the last messages of the evidence stage brought no update, no concession and no new evidence, or its budget
         or that of the thread is spent."""
-        moving = {"UPDATE_POSITION", "CONCEDE", "PROVIDE_EVIDENCE"}
+        moving = {*SHIFTING, "PROVIDE_EVIDENCE"}
         quiet = self.in_stage >= STABLE_MESSAGES and not moving & set(self.moves(STABLE_MESSAGES))
         return self.stage == "EVIDENCE" and (quiet or self.in_stage >= self.budget or len(self.spoken) >= self.cap)
 
@@ -322,7 +323,7 @@ def convergence_signal(thread: Thread) -> float:
     earlier = {message.agent for message in spoken[:-8]}
     if any(message.agent not in earlier for message in recent) and len(spoken) > 8:
         return 0.0
-    if any(message.move in ("COMMIT_POSITION", "UPDATE_POSITION") for message in spoken[-5:]):
+    if any(message.new_side for message in spoken[-5:]):
         return 0.0
     proposals = {message.id for message in recent if message.move == "PROPOSE_CRUX"}
     changed = {concession.message for concession in thread.concessions if not concession.cheap}

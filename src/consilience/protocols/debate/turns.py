@@ -7,7 +7,7 @@ from typing import Any
 from consilience.domain.positions import LEVELS
 from consilience.engine.work import Reply
 from consilience.protocols.debate.floor import Floor
-from consilience.protocols.debate.moves import TopSide, would_flip
+from consilience.protocols.debate.moves import SHIFTING, TopSide, would_flip
 from consilience.protocols.debate.notes import SteelmanGraded, SteelmanNote
 from consilience.protocols.debate.records import (
     Commitment,
@@ -65,16 +65,13 @@ def _turn_parts(value: TurnReply) -> list[str]:
     question = getattr(value, "question", "").strip()
     parts = [f"Question: {question}"] if question and value.move in ("PROPOSE_CRUX", "REFRAME") else []
     if value.move == "CONCEDE":
-        changed = getattr(value, "top_claim", "unchanged")
-        parts.append(f"Concedes: {getattr(value, 'conceded', '').strip()} (top claim: {changed})")
-    if value.move == "UPDATE_POSITION":
-        parts.append(
-            f"New position: {getattr(value, 'new_side', '')} (top claim: {getattr(value, 'top_claim', 'unchanged')})"
-        )
-    if value.move in ("CONCEDE", "UPDATE_POSITION"):
-        falsifier, claim = falsifier_of(value), getattr(value, "claim", "").strip()
-        parts += [f"Now argues for: {claim}"] if claim else []
-        parts += [f"Would change its mind if: {falsifier.words()}."] if falsifier else []
+        parts.append(f"Concedes: {getattr(value, 'conceded', '').strip()}")
+    if value.move in SHIFTING:
+        words = {"new_side": "New position", "confidence": "Now", "top_claim": "Top claim", "claim": "Now argues for"}
+        said = {words: getattr(value, name, "").strip() for name, words in words.items()}
+        parts += [f"{words}: {what}" for words, what in said.items() if what not in ("", "unchanged")]
+        named = [" ".join(getattr(value, name, "").split()) for name in ("metric", "threshold", "deadline")]
+        parts += [f"Would change its mind if: {', '.join(filter(None, named))}"] if any(named) else []
     if value.move == "STEELMAN":
         parts.append(f"Strongest reason: {getattr(value, 'strongest_reason', '')}")
     return parts
@@ -101,19 +98,18 @@ def record_turn(
             assert earlier is not None
             _grade(floor, thread, message, reply.value, earlier)
         case TurnReply():
-            _turn(floor, thread, message, reply)
+            _turn(floor, thread, message, reply.value)
 
 
 def _commit(thread: Thread, message: DebateMessage, value: CommitReply) -> None:
     agent = message.agent
-    falsifier = falsifier_of(value) if value.side != "UNCERTAIN" else None
     thread.commitments[agent] = Commitment(
         agent=agent,
         side=value.side,
         statement=message.text,
         confidence=LEVELS[value.confidence],
         horizon=value.horizon,
-        falsifier=falsifier,
+        falsifier=falsifier_of(value),
         would_flip=value.would_flip,
         gives_up_if=value.gives_up_if,
         flip_confidence=LEVELS[value.flip_confidence],
@@ -133,18 +129,19 @@ def _declare(thread: Thread, agent: str, value: FalsifierTurn) -> None:
 
 
 def _update(thread: Thread, message: DebateMessage, value: TurnReply) -> None:
-    """Replace a commitment by what an update says. A falsifier of another position holds no more; a confidence stays unless it is
-    named."""
+    """Replace in a commitment what an update or a concession changes. A falsifier of another position holds no more."""
     before = thread.commitments.get(message.agent)
-    if before is None or message.new_side is None:
+    if before is None:
         return
+    moved = message.new_side not in (None, before.side)
+    update: dict[str, object] = {"falsifier": falsifier_of(value, kept=None if moved else before.falsifier)}
     level: Any = getattr(value, "confidence", "unchanged")
-    update: dict[str, object] = {"side": message.new_side, "statement": message.text, "message": message.id}
-    update["falsifier"] = falsifier_of(value)
-    if before.gives_up_if is not None:
-        update["would_flip"] = would_flip(message.new_side, before.gives_up_if)
     if level != "unchanged":
         update["confidence"] = LEVELS[level]
+    if message.new_side is not None:
+        update |= {"side": message.new_side, "statement": message.text, "message": message.id}
+        if before.gives_up_if is not None:
+            update["would_flip"] = would_flip(message.new_side, before.gives_up_if)
     thread.commitments[message.agent] = before.model_copy(update=update)
 
 
@@ -178,8 +175,7 @@ def _grade(floor: Floor, thread: Thread, message: DebateMessage, value: GradeTur
     floor.note(note)
 
 
-def _turn(floor: Floor, thread: Thread, message: DebateMessage, reply: Reply[Any]) -> None:
-    value = reply.value
+def _turn(floor: Floor, thread: Thread, message: DebateMessage, value: Any) -> None:
     question = " ".join(getattr(value, "question", "").split())
     if value.move in ("PROPOSE_CRUX", "REFRAME") and is_question(question):
         floor.question_of[message.id] = question
@@ -199,38 +195,31 @@ def _turn(floor: Floor, thread: Thread, message: DebateMessage, reply: Reply[Any
                     verified=verified,
                 )
             )
-        case "UPDATE_POSITION" if message.new_side is not None:
+        case "UPDATE_POSITION":
             _update(thread, message, value)
         case "CONCEDE":
             thread.concessions.append(_concession(floor, message, value))
-            falsifier = falsifier_of(value)
-            if falsifier is not None and message.agent in thread.commitments:
-                held = thread.commitments[message.agent]
-                thread.commitments[message.agent] = held.model_copy(update={"falsifier": falsifier})
+            _update(thread, message, value)
         case "STEELMAN":
             _steelman(floor, thread, message, floor.agent_of[value.steelman_of], value)
         case _:
             pass
     claim = " ".join(getattr(value, "claim", "").split())
-    if claim and getattr(value, "top_claim", "unchanged") != "unchanged":
+    if claim and message.top_claim is not None:
         floor.claims[message.agent] = claim
-    supported = getattr(value, "supports", None)
-    if supported:
-        for id in floor.session.named(reply, [supported]):
-            floor.supports[message.id] = id
-            thread.support(id, message.agent)
+    for id in message.refs:
+        thread.support(id, message.agent)
 
 
 def _concession(floor: Floor, message: DebateMessage, value: Any) -> Concession:
-    changed: TopSide | None = None if value.top_claim == "unchanged" else value.top_claim
     opening = floor.openings.get(message.agent)
     before: TopSide | None = None
-    if changed is not None and opening is not None and opening.positions:
+    if message.top_claim is not None and opening is not None and opening.positions:
         before = "NUANCED" if opening.positions[0] == "UNCERTAIN" else opening.positions[0]
     return Concession(
         agent=message.agent,
         proposition=value.conceded.strip(),
         message=message.id,
-        top_claim=changed,
-        before=before if changed is not None else None,
+        top_claim=message.top_claim,
+        before=before,
     )

@@ -8,11 +8,9 @@ from itertools import pairwise
 from typing import ClassVar, Literal
 
 from consilience.domain.agents import Agent, seat_names
-from consilience.domain.events import (
-    Noted,
-    load_note,
-)
+from consilience.domain.events import Noted
 from consilience.domain.messages import is_no_finding
+from consilience.domain.notes import load_note
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, exact
 from consilience.domain.report import Claim, Frozen, Objection, UnfinishedSession
@@ -306,9 +304,8 @@ def _objections_view(objections: Sequence[Objection], names: Mapping[str, str]) 
 
 def _row(objection: Objection, names: Mapping[str, str]) -> tuple[str, str, str]:
     outcome = f"{objection.outcome}: {objection.how}" if objection.how else objection.outcome
-    ruling = ": ".join(filter(None, [objection.ruled, objection.ruling])) if objection.fate != "yielded" else ""
     direction = f"{names.get(objection.agent, objection.agent)} → {names.get(objection.to, objection.to)}"
-    return objection.text, direction, f"{outcome} · Ruling: {ruling}" if ruling else outcome
+    return objection.text, direction, " · ".join(filter(None, (outcome, objection.ruling_words)))
 
 
 def agent_state(agent: str, rounds: Sequence[Round]) -> dict[str, object]:
