@@ -224,7 +224,8 @@ def _translate_reported(error: ModelAPIError, detail: _Detail) -> ProviderError:
         return Refused(detail("the content filter stopped the answer", message))
     code = getattr(error.__cause__, "status_code", None)
     if isinstance(code, int) and 300 <= code < 400:
-        where = str(getattr(error.__cause__, "response", error).headers.get("location", "")).partition("?")[0]
+        response = getattr(error.__cause__, "response", None)
+        where = str(getattr(response, "headers", {}).get("location", "")).partition("?")[0]
         return Rejected(detail(f"the server sends elsewhere (HTTP {code})", where, "Name the address it answers at."))
     return ServerError(detail("the answer could not be read", message), retry_after=wait)
 
