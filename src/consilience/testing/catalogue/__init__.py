@@ -1,6 +1,6 @@
 """A catalogue of what OpenAI-compatible servers answer, modelled on documentation and public reports.
 
-None of the answers was recorded from a live server.
+None was recorded from a live server but that of `litellm-invalid-model-name`.
 """
 
 from consilience.testing.catalogue.entry import KnownAnswer

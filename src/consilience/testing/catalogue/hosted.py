@@ -185,7 +185,7 @@ _FAILURES = (
     failure(
         "litellm-invalid-model-name",
         "LiteLLM",
-        "https://docs.litellm.ai/docs/proxy/configs",  # seen with its version 1.93
+        "https://docs.litellm.ai/docs/proxy/configs",  # seen with its version 1.108.7
         fails(
             400,
             openai_error(
