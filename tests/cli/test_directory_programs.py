@@ -248,7 +248,7 @@ AGAIN: list[tuple[str, ...]] = [
     ("replay", "finished"),
     ("show", "finished", "--prompt", "review-1/part-1/red"),
     ("fork", "finished", "--at", "0", "--dry-run"),
-    ("fork", "finished", "--at", "0", "--set", 'gates=["files_covered"]', "--yes", "--model", "local"),
+    ("fork", "finished", "--at", "0", "--set", 'gates=["files_covered"]', "--dry-run"),
     ("resume", "begun", "--yes"),
 ]
 
