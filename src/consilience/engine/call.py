@@ -220,8 +220,8 @@ class Call(Generic[T]):
         need = self._need(rendered)
         answered = ask.key in state.recorder.answers
         arrived = state.recorder.take_arrival(ask.key, attempt, digest)
-        was_asked = answered or arrived is not None or state.recorder.was_asked(ask.key, attempt)  # by another process
-        limit = await self.budget.reserve(need, attempt, forced=was_asked)
+        was_asked = answered or state.recorder.was_asked(ask.key, attempt)  # by an earlier process, in time
+        limit = await self.budget.reserve(need, attempt, forced=was_asked, arrived=arrived is not None)
         if held:  # only now: calls that are recorded may have waited for budget together with this one
             state.activity.hold(ask.key, self.phase)
             await _wait_forever()

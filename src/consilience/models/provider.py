@@ -145,7 +145,8 @@ class ProviderModel:
             "seed": request.seed is not None,
             "temperature": request.temperature is not None and _takes_temperature(self._model, request.thinking),
             "max_tokens": self._other_limit is not None,
-            "thinking": request.thinking is not None and self._model.profile.get("supports_thinking", False),
+            "thinking": "thinking" in self._settings
+            or (request.thinking is not None and self._model.profile.get("supports_thinking", False)),
         }
         return frozenset(name for name, is_sent in sent.items() if is_sent)
 
