@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import tempfile
+from collections import ChainMap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -199,5 +200,6 @@ def home(tmp_path: Path, shared_weights: Path, monkeypatch: pytest.MonkeyPatch) 
     (directory / "weights").symlink_to(shared_weights, target_is_directory=True)
     monkeypatch.setenv("CONSILIENCE_HOME", str(directory))
     monkeypatch.setattr(endpoints, "_named", endpoints._NamedEndpoints())  # which a command in this process sets
+    monkeypatch.setattr(endpoints, "_configured", ChainMap({}, {}))
     monkeypatch.delenv("CONSILIENCE_JOURNAL", raising=False)
     return directory

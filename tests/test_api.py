@@ -23,7 +23,6 @@ from consilience.integrations.inspect_ai import deliberation as inspect_delibera
 from consilience.integrations.langgraph.emergence import emergence_graph
 from consilience.integrations.langgraph.node import protocol_node
 from consilience.integrations.textarena import DeliberatingAgent
-from consilience.models.endpoints import configure_endpoints
 from consilience.models.port import Completion, Model, ModelRequest
 from consilience.testing import Scripted, ScriptedModel
 
@@ -323,10 +322,7 @@ def test_limit_on_money_bounds_a_declared_endpoint() -> None:
     with pytest.raises(SettingsError, match="configure_endpoint"):
         consilience.run_sync("Why?", SOLO, model=name, limits=limits)
     consilience.configure_endpoint(name, input_price=2, output_price=8)
-    try:
-        report = consilience.run_sync("Why?", SOLO, model=name, limits=limits)
-    finally:
-        configure_endpoints({})
+    report = consilience.run_sync("Why?", SOLO, model=name, limits=limits)
     assert (report.stop_reason, report.ledger.actual.cost) == ("exhausted_budget", 0.0)
 
 

@@ -27,6 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("api", "testing"),
     ("deliberation", "targets"),
+    ("configuration",),
     ("protocols", "protocols.*"),
     ("protocols._common",),
     ("protocol",),

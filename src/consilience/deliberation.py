@@ -15,6 +15,7 @@ from typing import Any, Generic, cast
 from typing_extensions import TypeVar
 
 from consilience.blocking import as_blocking, run_blocking
+from consilience.configuration import own_config
 from consilience.domain.agents import Agent, in_dealing_order
 from consilience.domain.detail import DetailChoice
 from consilience.domain.errors import SettingsError, UserError
@@ -72,7 +73,8 @@ class Deliberation(Generic[R]):
     """One model for all agents, several to assign in turn in the order of `report.agents`, or one per agent id; names or models.
     In a mapping the id `"*"` stands for all agents not named.
 
-    None: for a new session the model that the command line would use, for an existing session the recorded models.
+    None: for a new session the model that `CONSILIENCE_MODEL` or the user's own `consilience.toml` names, else a server on this
+    machine or the embedded model; for an existing session the recorded models.
     """
     panel: Panel | str | Path | None = None
     """Personas that replace the protocol's perspectives: a panel, the name or file of one, or "auto" to have one proposed."""
@@ -147,6 +149,7 @@ class Deliberation(Generic[R]):
         """
         with opened(self._store) as store:
             self._check_protocol(store, session)
+            own_config()
             report = await runner.resume(
                 session, store=store, models=self.model, encoder=self.encoder, options=self.options
             )
@@ -227,6 +230,7 @@ class Deliberation(Generic[R]):
 
     def _changes(self, sources: Sequence[Source | Path]) -> forks.ForkChanges:
         """What a fork by this object changes, besides the arguments of the method."""
+        own_config()
         return forks.ForkChanges(
             models=self.model,
             prompts=self.prompts,
@@ -324,7 +328,9 @@ class Deliberation(Generic[R]):
         agents = protocol.agents(panel)
         sources = validation.load_sources(self.sources)
         validation.check_seats(sources, agents)
-        models = with_own_models(agents, choose(os.environ, {}).name if self.model is None else self.model)
+        config = own_config()
+        default = {} if config.model is None else {"model": config.model}
+        models = with_own_models(agents, choose(os.environ, default).name if self.model is None else self.model)
         detail = choose_detail(options.detail, agents, models)
         protocol = protocol.with_detail(detail)
         return runner.Setup(

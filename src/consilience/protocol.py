@@ -6,8 +6,9 @@ so every run can be resumed, replayed and forked. `consilience.testing.shake` ch
 
 from consilience.domain.agents import Agent, seat_names
 from consilience.domain.detail import Caps, capped
-from consilience.domain.events import LongText, Noted
+from consilience.domain.events import Noted
 from consilience.domain.messages import FILE, FreeText, Label, Message
+from consilience.domain.notes import LongText
 from consilience.domain.outcome import Check, Estimate, StopReason
 from consilience.domain.panels import Panel, Persona
 from consilience.domain.report import (

@@ -21,6 +21,12 @@ from consilience.domain.usage import LedgerReport, UsageTotals
 from consilience.reporting.formatting import demote_markdown, escape_markdown
 from consilience.reporting.markdown import markdown, print_markdown
 from consilience.reporting.record import AnyReport
+from consilience.reporting.report_sections import task_below_title
+
+
+def harmless(text: str) -> str:
+    """The report of an ordinary text in place of this one, with a task that is too long for a title if this one is."""
+    return markdown(report("harmless").model_copy(update={"task": "harmless " * (40 if task_below_title(text) else 1)}))
 
 
 def report(text: str) -> AnyReport:
@@ -69,7 +75,7 @@ def report(text: str) -> AnyReport:
 @pytest.mark.parametrize("hostile", TEXTS.values(), ids=TEXTS)
 def test_plain_text_does_not_break_the_structure_of_a_report(hostile: str) -> None:
     text = markdown(report(hostile[:100_000]))
-    assert skeleton(text) == skeleton(markdown(report("harmless")))
+    assert skeleton(text) == skeleton(harmless(hostile))
     assert not STEERING.search(text)
     assert text.startswith("# ")
 
@@ -88,7 +94,7 @@ def test_plain_text_does_not_break_the_structure_of_a_report(hostile: str) -> No
 @example("~~~ `\n<h1>\n~~~\n<h1>")
 @example("``` a`b\n<h1>")
 def test_markdown_does_not_break_the_structure_of_a_report(text: str) -> None:
-    assert skeleton(markdown(report(text))) == skeleton(markdown(report("harmless")))
+    assert skeleton(markdown(report(text))) == skeleton(harmless(text))
 
 
 @given(MARKDOWN)

@@ -78,6 +78,17 @@ async def test_program_that_ignores_stdin_can_reply() -> None:
     assert await reply(python("print('no need')"), text="x" * 300_000) == "no need"
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-8-sig", "cp1252"])
+async def test_reply_of_a_program_is_read_in_any_encoding(encoding: str) -> None:
+    written = f"import sys; sys.stdout.buffer.write('Keep the café.'.encode('{encoding}'))"
+    assert await reply(python(written)) == "Keep the café."
+
+
+async def test_failed_program_without_words_on_stderr_is_quoted_from_stdout() -> None:
+    with pytest.raises(ServerError, match="failed with exit code 1: Error: not logged in"):
+        await ProgramModel(python("print('Error: not logged in'); raise SystemExit(1)")).complete(request())
+
+
 async def test_program_is_started_without_a_shell() -> None:
     assert await reply("exec:echo $HOME `id` ; 'a  b' > out") == "$HOME `id` ; a  b > out"
 

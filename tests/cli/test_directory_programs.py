@@ -5,19 +5,29 @@ A program leaves a file if it runs.
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import json
 import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli.loopback import command
 from cli.test_privacy import PYTHONPATH
 from cli.town import Cli, recorded
+from consilience.deliberation import Deliberation
+from consilience.domain.errors import SettingsError
+from consilience.domain.report import Report
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.scripted import ScriptedModel
+from consilience.protocols.review import Review
+from kit.reviewing import SOURCES, script
 
 QUESTION = "Should the market be daily?"
 SOLO = ("solo", QUESTION)
@@ -209,7 +219,91 @@ def test_program_that_another_journal_has_recorded_is_not_started_by_yes(
     result = cli("fork", "last", "--at", "1", "--task", "And weekly?", "--yes")
     assert (result.exit_code, marker.exists()) == ((0, True) if own else (2, False))
     if not own:
-        assert "another journal than your own has recorded: exec:sh -c " in result.stderr
+        assert "a journal outside of your own directory has recorded: exec:sh -c " in result.stderr
         assert "theirs.db" in result.stderr
         named = cli("fork", "last", "--at", "1", "--task", "And?", "--yes", "--replace-agent", f"S1={program}")
         assert (named.exit_code, marker.exists()) == (0, True), named.stderr
+
+
+class Foreign:
+    """A finished and an unfinished review with a gate of its own, in a journal whose module this process has not imported."""
+
+    def __init__(self, path: Path, gate: str) -> None:
+        self.path = path
+        path.parent.mkdir(exist_ok=True)
+        asyncio.run(self._record(gate))
+        sys.modules.pop("gates_of_a_stranger")
+
+    async def _record(self, gate: str) -> None:
+        deliberation = Deliberation(
+            Review(gates=(gate,)), model=ScriptedModel(script({})), sources=SOURCES, store=SqliteStore(self.path)
+        )
+        await deliberation.run("Review it.", session="finished")
+        await deliberation.prepare("Review it.", session="begun")
+        assert deliberation.store is not None
+        deliberation.store.close()
+
+
+AGAIN: list[tuple[str, ...]] = [
+    ("replay", "finished"),
+    ("show", "finished", "--prompt", "review-1/part-1/red"),
+    ("fork", "finished", "--at", "0", "--dry-run"),
+    ("fork", "finished", "--at", "0", "--set", 'gates=["files_covered"]', "--dry-run"),
+    ("resume", "begun", "--yes"),
+]
+
+
+@pytest.mark.parametrize("run", AGAIN, ids=" ".join)
+def test_gate_that_another_journal_has_recorded_is_imported_only_after_a_question(
+    cli: Cli,
+    here: Path,
+    marker: Path,
+    gate_module: str,
+    monkeypatch: pytest.MonkeyPatch,
+    run: tuple[str, ...],
+) -> None:
+    foreign = Foreign(here / "theirs.db", gate_module)
+    marker.unlink()
+    monkeypatch.setenv("CONSILIENCE_JOURNAL", str(foreign.path))
+    refused = cli(*run)
+    said = " ".join(refused.stderr.split())
+    assert f"would import what a journal outside of your own directory has recorded: {gate_module}" in said
+    assert (refused.exit_code, marker.exists()) == (2, False)
+    monkeypatch.setattr("consilience.cli.settings.can_confirm", lambda: True)
+    monkeypatch.setattr("consilience.cli.settings.confirm", lambda question, **_: asked.append(question))
+    asked: list[str] = []
+    cli(*run)
+    assert marker.exists()
+    assert [question.partition(",")[0] for question in asked] == [f"Import {gate_module}"]
+
+
+def test_gate_of_the_users_own_journal_is_imported(
+    cli: Cli, home: Path, here: Path, marker: Path, gate_module: str
+) -> None:
+    Foreign(home / "journal.db", gate_module)
+    marker.unlink()
+    assert cli("replay", "finished").exit_code == 0
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("how", ["resume", "replay", "fork", "sent_prompts"])
+def test_python_imports_no_gate_of_another_journal_unless_the_program_has_imported_it(
+    home: Path, here: Path, marker: Path, gate_module: str, how: str
+) -> None:
+    path = here / "theirs.db"
+    Foreign(path, gate_module)
+    marker.unlink()
+    store = SqliteStore(path)
+    object_ = Deliberation[Report](model=ScriptedModel(script({})), store=store)
+    calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+        "resume": lambda: object_.resume("begun"),
+        "replay": lambda: object_.replay("finished"),
+        "fork": lambda: object_.fork("finished", at=0),
+        "sent_prompts": lambda: object_.sent_prompts("finished", "review-1/part-1/red"),
+    }
+    with pytest.raises(SettingsError, match=f"another journal than your own has recorded: {gate_module}"):
+        asyncio.run(calls[how]())
+    assert not marker.exists()
+    importlib.import_module("gates_of_a_stranger")
+    assert asyncio.run(calls[how]())
+    store.close()

@@ -17,7 +17,6 @@ from cli.loopback import Provider, command, prose, provider
 from cli.test_privacy import PYTHONPATH
 from consilience.domain.errors import Rejected
 from consilience.models.embeddings import ProviderEncoder
-from consilience.models.endpoints import configure_endpoints
 
 KEY = "zq7-wintermute-plum-4410"
 QUESTION = "Should the market be daily?"
@@ -276,10 +275,8 @@ def test_an_address_is_quoted_for_the_shell(env: dict[str, str], here: Path) -> 
 
 class TestPython:
     @pytest.fixture(autouse=True)
-    def key(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def key(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CONSILIENCE_ENDPOINT_KEY", KEY)
-        yield
-        configure_endpoints({})
 
     async def test_a_program_names_the_models_that_it_passes(self) -> None:
         for given in ("name", "list", "mapping", "panel"):

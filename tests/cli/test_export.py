@@ -199,15 +199,15 @@ def test_json_option_is_accepted_by_commands_that_print_json(cli: Cli, session: 
 def test_unwritable_export_error_suggests_another_path(cli: Cli, session: str, here: Path) -> None:
     (here / "file").write_text("x")
     (here / "taken.html").mkdir()
-    for place, text in {
-        "taken.html": "the file cannot be written",
-        "file/report.html": "there is no directory file",
-        "nowhere/report.html": "there is no directory nowhere",
-    }.items():
+    for place, text, advice in (
+        ("taken.html", "a directory is named where a file is written", "Name a file: taken.html/report.html"),
+        ("file/report.html", "there is no directory file", "Name another file with --out"),
+        ("nowhere/report.html", "there is no directory nowhere", "Name another file with --out"),
+    ):
         result = cli("export", session, "--out", place)
         assert result.exit_code == 2
         assert text in result.stderr
-        assert "Name another file with --out" in result.stderr
+        assert advice in result.stderr
 
 
 def test_schemas_are_written_into_a_directory(cli: Cli, here: Path) -> None:

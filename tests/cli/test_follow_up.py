@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cli.town import MODEL, TASK, Cli, Town, recorded
-from consilience.domain.events import canonical_digest
+from consilience.domain.events import SessionFinished, canonical_digest
 from consilience.domain.paths import journal_path
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
@@ -63,6 +63,18 @@ def test_due_prints_a_page_of_each_kind_and_its_json_all(cli: Cli, session: str)
     assert text.count(session) == 2
     assert "more: --limit" not in cli("due", "--on", "2027-10-01", "--limit", "2").stdout
     assert len(due(cli, "--on", "2027-10-01", "--limit", "1")["past"]) == 2
+
+
+def test_due_reads_no_report(cli: Cli, session: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SqliteStore(journal_path())
+    finished = store.ending(session)
+    store.close()
+    assert isinstance(finished, SessionFinished)
+    readings: list[str] = []
+    text = SqliteStore.text
+    monkeypatch.setattr(SqliteStore, "text", lambda self, id: (readings.append(id), text(self, id))[1])
+    assert due(cli, "--on", "2027-10-01")["past"]
+    assert readings == [finished.forecasts]
 
 
 def test_due_reads_the_parents_of_all_sessions_once(cli: Cli, session: str, monkeypatch: pytest.MonkeyPatch) -> None:

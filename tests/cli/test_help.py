@@ -258,9 +258,15 @@ def test_help_shows_common_options_and_help_all_shows_all(cli: Cli, protocol: st
         (["r1a2b3c"], "consilience show r1a2b3c"),
         (["ls"], "Did you mean 'sessions list'?"),
         (["emergance"], "Did you mean 'emergence'?"),
+        (["--model", "local", "Move?"], 'follow the command: consilience emergence "Should we …?" --model …'),
+        (["solo"], 'Give the question or task: consilience solo "Should we …?"'),
+        (["solo", "Should", "we", "move"], 'quotation marks: consilience solo "Should we …?"'),
+        (["show"], "consilience sessions lists them"),
+        (["sessions", "rm"], "consilience sessions lists them"),
+        (["solo", "Move?", "--modle", "local"], "--model"),
     ],
 )
-def test_unknown_command_names_the_command_to_try(cli: Cli, arguments: list[str], advice: str) -> None:
+def test_unusable_command_line_names_the_command_to_try(cli: Cli, arguments: list[str], advice: str) -> None:
     result = cli(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert advice in " ".join(result.stderr.split())

@@ -136,6 +136,19 @@ def test_source_link_on_the_command_line_is_followed(cli: Cli, town: Town, here:
         assert "High tide is at noon." in town.requests[-1].user
 
 
+@pytest.mark.parametrize("named", ["tides.md", "private", "private/key.txt"])
+def test_source_link_out_of_a_repository_is_refused(
+    cli: Cli, town: Town, here: Path, tmp_path: Path, named: str
+) -> None:
+    (tmp_path / "key.txt").write_text("private words")
+    (here / ".git").mkdir()
+    (here / "tides.md").symlink_to(tmp_path / "key.txt")
+    (here / "private").symlink_to(tmp_path)
+    done = cli(*RUN, "--source", named)
+    assert (done.exit_code, town.requests) == (2, [])
+    assert "the link leads out of its repository" in done.stderr
+
+
 def test_source_directory_with_outside_links_only_is_empty(cli: Cli, town: Town, here: Path) -> None:
     (here / "docs").mkdir()
     (here / "docs" / "a.md").symlink_to("/etc/hostname")

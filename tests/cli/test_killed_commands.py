@@ -8,15 +8,17 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli.loopback import MODEL, command, environment, prose, provider
 from cli.loopback import begin as begin_command
 from cli.town import recorded
-from consilience.domain.events import SessionFinished, canonical_digest
+from consilience.domain.events import CallCompleted, SessionFinished, canonical_digest
 from consilience.domain.paths import journal_path
 from consilience.engine.faults import POINTS
 from consilience.journal.sqlite import SqliteStore
@@ -73,13 +75,14 @@ def test_killed_command_can_be_resumed(
         (session,) = recorded()
         store = SqliteStore(journal_path())
         done = sum(event.type in ("call_completed", "reply_rejected") for event in store.read(session))
-        flights = len(store.flights(session))
+        kept = len(store.arrivals(session))
+        flights = len(store.flights(session)) - kept
         store.close()
         asked = len(server.asked)
         again = command("resume", session, env=env, cwd=here)
     assert again.returncode == 0, again.stderr
     assert "yes" in again.stdout
-    assert len(server.asked) - asked == CALLS - done, "what is recorded is not asked again"
+    assert len(server.asked) - asked == CALLS - done - kept, "what has arrived is not asked again"
     assert len(server.asked) <= CALLS + flights
     assert ending() == uninterrupted
     if done < CALLS:
@@ -89,6 +92,46 @@ def test_killed_command_can_be_resumed(
         assert line in again.stderr
         if flights:
             assert f"{flights} more interrupted, possibly charged" in again.stdout
+
+
+def store_with_replies(calls: int) -> SqliteStore:
+    """The journal, once its only session has that many recorded replies and has not ended."""
+    patience = time.monotonic() + 60
+    while time.monotonic() < patience:
+        if journal_path().exists():
+            store = SqliteStore(journal_path())
+            events = [event for session in store.sessions() for event in store.read(session)]
+            if sum(isinstance(event, CallCompleted) for event in events) == calls:
+                return store
+            store.close()
+    raise AssertionError("the replies were never recorded")
+
+
+def test_interrupt_acts_while_a_hostile_pattern_runs_and_no_reply_is_paid_again(
+    env: dict[str, str], here: Path
+) -> None:
+    numbers = itertools.count()
+    votes = 12
+
+    def answer(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, Any]:
+        status, said = prose(body, headers)
+        said["choices"][0]["message"]["content"] = f"{next(numbers)}: {'a' * 60}!"  # type: ignore[index]
+        return status, said
+
+    run = ("vote", "Which?", "--model", MODEL, "--votes", str(votes), "--answer-pattern", "(?:a|a|aa)+$")
+    with provider(answer) as server:
+        env |= environment(server.url)
+        process = begin_command(*run, env=env, cwd=here)
+        store = store_with_replies(votes)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        (session,) = store.sessions()
+        assert process.returncode == 130, err
+        assert not any(isinstance(event, SessionFinished) for event in store.read(session))
+        store.close()
+        again = command("resume", session, env=env, cwd=here)
+    assert "12 of 12 answers did not match the answer pattern" in again.stdout, again.stderr
+    assert len(server.asked) == votes
 
 
 def test_second_command_on_a_session_names_its_holder(
@@ -173,7 +216,7 @@ def test_full_disk_is_reported_and_the_session_resumes(
         (session,) = recorded()
         assert f"consilience resume {session}" in first.stderr
         store = SqliteStore(journal_path())
-        done = sum(event.type == "call_completed" for event in store.read(session))
+        done = sum(event.type == "call_completed" for event in store.read(session)) + len(store.arrivals(session))
         store.close()
         asked = len(server.asked)
         again = command("resume", session, env=env, cwd=here)

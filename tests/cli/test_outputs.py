@@ -114,6 +114,21 @@ def test_unwritable_out_is_reported_and_unchanged(cli: Cli, here: Path, place: s
         assert stat.S_ISSOCK((here / "socket").stat().st_mode)
 
 
+@pytest.mark.parametrize("command", ["emergence", "compare"])
+def test_out_that_looks_like_a_file_is_refused_before_a_call(command: str, cli: Cli, town: Town, here: Path) -> None:
+    result = cli(command, TASK, "--model", MODEL, "--out", "report.html")
+    assert (result.exit_code, town.requests) == (2, [])
+    assert "Name a directory, such as report. One file, afterwards: consilience export last" in result.stderr
+    assert not list(here.iterdir())
+
+
+def test_export_to_a_directory_names_a_file_in_it(cli: Cli, here: Path) -> None:
+    (here / "out dir ü").mkdir()
+    result = cli("export", "plain", "--out", "out dir ü")
+    assert result.exit_code == 2
+    assert "Name a file: out dir ü/report.html." in result.stderr
+
+
 def test_out_directory_follows_links(cli: Cli, town: Town, here: Path) -> None:
     (here / "out").mkdir()
     for name, target in (("report.json", "kept.json"), ("report.schema.json", "kept.schema.json")):

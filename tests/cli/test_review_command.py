@@ -243,7 +243,7 @@ def test_resume_of_another_protocol_refuses_review_options(cli: Cli, town: Town,
 
 def test_format_option_prints_markdown_or_json(cli: Cli, town: Town, repository: Repository) -> None:
     reviewing(town)
-    assert cli("review", *RUN, "--format", "markdown").stdout.startswith("**Stopped")
+    assert cli("review", *RUN, "--format", "markdown").stdout.startswith("**Finished: ")
     assert json.loads(cli("review", *RUN, "--format", "json").stdout)["protocol"] == "review"
 
 

@@ -10,7 +10,8 @@ import pytest
 
 import consilience
 from consilience import Debate, DebateReport
-from consilience.domain.events import Noted, load_note
+from consilience.domain.events import Noted
+from consilience.domain.notes import load_note
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.debate.floor import Floor

@@ -9,7 +9,8 @@ import pytest
 
 import consilience
 from consilience import Debate, DebateReport
-from consilience.domain.events import Noted, load_note
+from consilience.domain.events import Noted
+from consilience.domain.notes import load_note
 from consilience.journal.sqlite import SqliteStore
 from consilience.protocols.debate.moves import Side
 from consilience.protocols.debate.notes import CoalitionDetected

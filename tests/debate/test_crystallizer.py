@@ -383,7 +383,8 @@ def test_statement_is_common_ground_if_every_final_ballot_says_yes() -> None:
 def test_one_ballot_without_a_yes_leaves_no_common_ground(side: str) -> None:
     report, model = debate({"final": lambda request: {"c1": side} if request.agent == "D2" else {}})
     assert report.common_ground == ()
-    assert "The peak is short." not in asked(model, "closing")[0].text
+    told = "- The peak is short. (not B)" in asked(model, "closing")[0].text
+    assert told == (side != "nonsense"), "without its ballot nobody knows"
 
 
 def test_synthesis_prompt_names_concessions_and_settled_questions() -> None:

@@ -13,6 +13,7 @@ import consilience
 from consilience import Debate, DebateReport, Limits, Panel, Persona, Source
 from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import StopReason
+from consilience.domain.positions import LEVELS
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.debate.scoring import STABLE_AFTER
@@ -785,6 +786,22 @@ def test_moderator_asks_once_if_a_thread_with_a_weak_signal_is_settled() -> None
     (mentions,) = asked(1.0)
     assert len(mentions) == 2
     assert asked(0.75) == []
+
+
+def test_update_that_names_only_a_threshold_keeps_the_rest_of_the_falsifier() -> None:
+    def turn(request: ModelRequest) -> Answer:
+        if request.agent != "D3" or "UPDATE_POSITION" not in moves_of(request):
+            return {}
+        return {"move": "UPDATE_POSITION", "new_side": "YES", "threshold": "more than 20", "confidence": "unsure"}
+
+    report = debate(Debate(debaters=3, as_is=True), Debaters({"turn": turn}))
+    update = next(message for message in report.messages if message.move == "UPDATE_POSITION")
+    assert update.words.endswith("New position: YES\nNow: unsure\nWould change its mind if: more than 20")
+    (thread,) = report.threads
+    held = next(commitment for commitment in thread.commitments if commitment.agent == "D3")
+    assert held.falsifier is not None
+    assert held.falsifier.words() == "orders lost in a year: more than 20, by 2027-12-31"
+    assert held.confidence == LEVELS["unsure"]
 
 
 def test_concession_that_names_a_new_position_changes_the_commitment_and_the_top_claim() -> None:

@@ -85,15 +85,13 @@ async def test_answer_without_a_side_is_reported_and_the_minority_is_dissent() -
 
 async def test_answer_against_most_ballots_is_reported_above_it() -> None:
     report = await debate({"closing": lambda request: {"p1": "NO"}})
-    assert "**If you must decide today:** no, against most firm ballots (1 for it, 2 against)." in above_answer(
-        report.markdown()
-    )
+    assert "**If you must decide today:** no, against most ballots (2 yes, 1 no)." in above_answer(report.markdown())
 
 
 async def test_answer_with_most_ballots_is_reported_above_it() -> None:
     report = await debate({"closing": lambda request: {"p1": "YES"}})
     head = above_answer(report.markdown())
-    assert "**If you must decide today:** yes, as most firm ballots say (2 for it, 1 against)." in head
+    assert "**If you must decide today:** yes, as most ballots say (2 yes, 1 no)." in head
 
 
 async def test_only_firm_ballot_is_not_called_all_firm_ballots() -> None:
@@ -101,7 +99,7 @@ async def test_only_firm_ballot_is_not_called_all_firm_ballots() -> None:
         return dict.fromkeys(("p1", "q1"), "YES" if request.agent == "D1" else "UNCERTAIN")
 
     head = above_answer((await debate({"final": final, "closing": lambda request: {"p1": "YES"}})).markdown())
-    assert "**If you must decide today:** yes, as the only firm ballot says." in head
+    assert "**If you must decide today:** yes, as the only ballot that takes a side says." in head
 
 
 async def test_one_sided_ballots_with_undecided_ones_are_not_unanimous() -> None:
@@ -120,7 +118,7 @@ async def test_unanimous_final_ballots_are_reported_without_dissent() -> None:
     text = report.markdown()
     assert "Agreement: on every question, all agents with a firm position are on one side." in above_answer(text)
     assert "UNANIMOUS: 3 yes" in above_answer(text)
-    assert "as all 3 firm ballots say" in above_answer(text)
+    assert "as all 3 ballots that take a side say" in above_answer(text)
     assert "No sealed final ballot is against the answer." in text
 
 

@@ -145,7 +145,7 @@ async def test_debate_that_added_nothing_to_the_single_call_reports_it() -> None
 
     report, _ = await run({"opening": no, "final": no, "closing": no})
     assert report.added == (
-        "One call on the same documents came to the same answer (no); by these figures the debate added nothing to it."
+        "One call on the same task came to the same answer (no); by these figures the debate added nothing to it."
     )
 
 

@@ -177,6 +177,37 @@ def test_placebo_prompt_equals_a_crux_prompt_except_for_the_question() -> None:
     assert len(shown) == 1
 
 
+def test_placebo_is_a_statement_that_all_final_ballots_confirmed() -> None:
+    def common(request: ModelRequest) -> Answer:
+        written = (("The peak is short.", "Is the peak short?"), ("It costs less.", "Does it cost less?"))
+        return {"common": [{"statement": s, "question": q, "kind": "factual", "sources": []} for s, q in written]}
+
+    def final(request: ModelRequest) -> Answer:
+        return {"c1": "UNCERTAIN" if request.agent == "D2" else "YES"}
+
+    report = debate({"synthesize": common, "final": final})
+    assert [ground.statement for ground in report.common_ground] == ["It costs less."]
+    assert report.placebo is not None
+    assert report.placebo.fact == 'The answer to "Does it cost less?" is YES.'
+
+
+def test_agent_without_a_claim_is_not_measured_by_what_it_had_declared() -> None:
+    def undecided(request: ModelRequest) -> Answer:
+        return {"p1": "UNCERTAIN", "q1": "UNCERTAIN"} if request.agent == "D3" else {}
+
+    def told(request: ModelRequest) -> Answer:
+        sides = {"thread-1/YES": "NO", "thread-1/NO": "YES", "placebo": "UNCERTAIN"}
+        return {"p1": sides[request.key.split("/", 1)[1].removesuffix("/D3")]} if request.agent == "D3" else {}
+
+    ballots = {"opening": undecided, "final": undecided, "test": told}
+    report = debate({**ballots, "commit": lambda request: {"gives_up_if": "NO"}})
+    (records,) = report.flip_records.values()
+    assert next((r.observed, r.as_declared) for r in records if r.agent == "D3") == (True, None)
+    text = report.markdown()
+    assert "as declared, changes nothing" not in text
+    assert "| flipped (told yes: now no; told no: now yes) |" in text
+
+
 @pytest.mark.parametrize("control", ["", "Would queues lose orders at the peak?", TASK])
 def test_placebo_missing_or_equal_to_a_debated_question_is_the_default(control: str) -> None:
     report = debate({"crystallize": lambda request: {"control": control}})
@@ -231,6 +262,7 @@ def test_report_shows_declared_observed_and_placebo_flips_of_each_agent() -> Non
     text = debate(stubborn("D3")).markdown().split("### Crux 1.")[1].split("### ")[0]
     assert "Declared to depend on it: 3 of 3; when told so, 2 of 3 changed position; for the placebo" in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert [row.endswith("flipped ✔ |") for row in rows if "(A" in row or "(B" in row] == [True, True]
+    assert next(row for row in rows if "(A" in row).endswith("flipped ✔ (told no: now no) |")
+    assert next(row for row in rows if "(B" in row).endswith("flipped ✔ (told yes: now yes) |")
     assert [row.endswith("did not flip ✘ |") for row in rows if "(C" in row] == [True]
     assert CONTROL in text

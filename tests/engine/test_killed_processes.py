@@ -91,9 +91,9 @@ def test_process_killed_after_every_commit_ends_with_the_same_report(
     history = History(case, tmp_path / "j.db")
     history.add(processes.one(case.name, history.journal, Run("start", "after_commit")))
     while history.ended[-1].killed:
-        before = len(history.done)
+        before = len(history.recorded)
         history.add(processes.one(case.name, history.journal, Run("resume", "after_commit")))
-        assert len(history.done) > before or not history.ended[-1].killed, "no progress from one death to the next"
+        assert len(history.recorded) > before or not history.ended[-1].killed, "no progress from one death to the next"
     events = history.check_the_end()
     # the last reply may share its commit with the report: whoever is killed after that leaves nothing to resume
     assert sum(event.type == "session_resumed" for event in events) >= len(history.ended) - 2

@@ -13,17 +13,15 @@ from pydantic import BaseModel
 from consilience.domain.agents import Agent
 from consilience.domain.errors import NewerSchema, ProtocolViolation, RequestMismatch
 from consilience.domain.events import (
-    MAX_NOTE_CHARS,
     SCHEMA_VERSION,
     AnyEvent,
-    LongText,
     Noted,
     SessionFinished,
     SessionStarted,
     canonical_digest,
-    load_note,
     text_id,
 )
+from consilience.domain.notes import MAX_NOTE_CHARS, LongText, load_note
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
@@ -235,13 +233,13 @@ async def test_note_that_is_too_long_is_a_violation(store: SqliteStore) -> None:
         await run(store, Noting(too_long=True))
 
 
-async def test_new_sessions_and_forks_record_schema_version_2(store: SqliteStore) -> None:
+async def test_new_sessions_and_forks_record_the_schema_version(store: SqliteStore) -> None:
     await run(store)
     await runner.fork("s", store=store, models=ScriptedModel(lambda request: "x", price=0.0), session="f")
     for session in ("s", "f"):
         started = store.beginning(session)
         assert isinstance(started, SessionStarted)
-        assert started.schema_version == SCHEMA_VERSION == 2
+        assert started.schema_version == SCHEMA_VERSION == 3
 
 
 async def test_session_of_a_newer_schema_is_refused_with_its_version(store: SqliteStore, tmp_path: Path) -> None:

@@ -8,8 +8,11 @@ import pytest
 
 from consilience.domain.errors import PromptFailed, SettingsError
 from consilience.journal.sqlite import SqliteStore
+from consilience.protocol import Protocol
 from consilience.protocols.baselines import Solo
+from consilience.protocols.broadcast import Broadcast
 from consilience.protocols.emergence import Emergence
+from consilience.protocols.refinement import Refinement
 from consilience.reporting.markdown import markdown
 from consilience.testing import AnyModel
 from kit import runner
@@ -76,3 +79,68 @@ async def test_report_names_the_replaced_templates_also_after_a_replay_and_in_a_
     assert not plain.replaced_prompts
     assert "Prompt templates" not in markdown(plain)
     store.close()
+
+
+MANY = "999999999"
+DOUBLED = "{% set ns = namespace(x=['ab']) %}{% for _ in range(60) %}{% set ns.x = DOUBLE %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{{{{ 'a' * {MANY} }}}}",
+        f"{{{{ ({MANY},) * {MANY} }}}}",
+        f"{{{{ 2 ** {MANY} }}}}",
+        f"{{{{ '%{MANY}d' % 1 }}}}",
+        f"{{{{ '%*d' % ({MANY}, 1) }}}}",
+        f"{{{{ '{{:{MANY}d}}'.format(1) }}}}",
+        f"{{{{ '{{:{{w}}d}}'.format(1, w={MANY}) }}}}",
+        f"{{{{ 'a'.center({MANY}) }}}}",
+        f"{{{{ 'a' | center({MANY}) }}}}",
+        f"{{{{ 'a' | indent({MANY}, true) }}}}",
+        f"{{{{ 'a' | batch({MANY}, 'x') | list }}}}",
+        f"{{{{ '%{MANY}d' | format(1) }}}}",
+        f"{{{{ 1.5 | round({MANY}, 'ceil') }}}}",
+        "{{ (('x' * 100000) | replace('x', 'y' * 100000)) }}",
+        "{{ range(100000) | map('string') | join('y' * 1000000) }}",
+        "{{ ('-' * 4000000) | wordwrap(3) }}",
+        f"{{% for i in range({MANY}) %}}x{{% endfor %}}",
+        "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}",
+        "{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(1) }}",
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+        "{% include 'answer' %}",
+        DOUBLED.replace("DOUBLE", "ns.x + ns.x"),
+        DOUBLED.replace("DOUBLE", "(ns.x ~ ns.x,)"),
+        DOUBLED.replace("DOUBLE", "[ns.x, ns.x]") + "{{ ns.x }}",
+        DOUBLED.replace("DOUBLE", "[ns.x, ns.x]") + "{{ ns.x == [ns.x] }}",
+        DOUBLED.replace(" = DOUBLE %}", " %}{{ ns.x }}{{ ns.x }}{% endset %}"),
+    ],
+)
+async def test_override_that_would_take_too_much_is_refused_by_name_and_bound(text: str, tmp_path: Path) -> None:
+    (tmp_path / "answer.j2").write_text(text)
+    model, store = AnyModel(), SqliteStore(":memory:")
+    with pytest.raises(PromptFailed, match=r"'answer' failed to render: .+answer\.j2"):
+        await runner.start("Why?", Solo(), models=model, store=store, prompts=tmp_path)
+    assert not model.requests
+    store.close()
+
+
+@pytest.mark.parametrize("text", ["{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "{{ " + "9" * 6000 + " }}"])
+async def test_override_that_cannot_be_compiled_is_refused_before_the_session(text: str, tmp_path: Path) -> None:
+    (tmp_path / "answer.j2").write_text(text)
+    with pytest.raises(SettingsError, match="nested too deeply or has too long a number"):
+        await runner.start("Why?", Solo(), models=AnyModel(), store=SqliteStore(":memory:"), prompts=tmp_path)
+
+
+@pytest.mark.parametrize("protocol", [Emergence(max_rounds=2), Broadcast(), Refinement()], ids=lambda made: made.name)
+async def test_copies_of_the_originals_make_the_same_prompts(protocol: Protocol, tmp_path: Path) -> None:
+    prompts: list[list[str]] = []
+    for directory in (None, tmp_path):
+        if directory is not None:
+            for name, source in type(protocol).load_templates().sources.items():
+                (directory / f"{name}.j2").write_text(source + "{# a copy #}")
+        model, store = AnyModel(), SqliteStore(":memory:")
+        await runner.start("Why?", protocol, models=model, store=store, prompts=directory)
+        prompts.append(sorted(request.text for request in model.requests))
+        store.close()
+    assert prompts[0] == prompts[1]

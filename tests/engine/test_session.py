@@ -24,6 +24,7 @@ from consilience.domain.outcome import Check, FailureKind, Limits, StopReason
 from consilience.domain.report import Report
 from consilience.engine import recorder
 from consilience.engine.conditions import ConditionInput, StopCondition
+from consilience.engine.faults import Crash
 from consilience.engine.ledger import BranchBudget
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.runner import Options
@@ -80,6 +81,35 @@ async def test_malformed_reply_is_repaired_once_with_the_reason_and_its_cost_cou
     spent = report.ledger.actual
     assert (spent.calls, spent.requests, spent.repairs, spent.retries) == (1, 2, 1, 0)
     assert "1 reply could not be used; 1 had to be asked for again" in report.warnings
+
+
+@pytest.mark.parametrize("end", [KeyError("x"), Crash()], ids=["defect", "killed"])
+async def test_reply_is_kept_before_it_is_checked_and_never_paid_again(tmp_path: Path, end: BaseException) -> None:
+    from consilience.domain.positions import BallotReply
+
+    path = tmp_path / "journal.db"
+    kept: list[str] = []
+
+    def check(_: BallotReply) -> None:
+        if not kept:
+            kept.extend(arrival.key for arrival in SqliteStore(path).arrivals("s"))
+            raise end
+
+    async def body(session: Session) -> object:
+        got = await session.ask("A1", Prompt("vote"), key="v", returns=BallotReply, accept=check)
+        assert isinstance(got, Reply)
+        assert got.value.position == "yes"
+
+    store = SqliteStore(path)
+    with pytest.raises(type(end)):
+        await play(body, ScriptedModel(['{"position": "yes"}']), store=store, session="s")
+    assert kept == ["v"]
+    store = SqliteStore(path)
+    report = await runner.resume("s", store=store, models=ScriptedModel([]))
+    spent = report.ledger.actual
+    assert (spent.calls, spent.requests, spent.lost) == (1, 1, 0)
+    assert store.arrivals("s") == []
+    assert (await runner.replay("s", store=store)).digest() == report.digest()
 
 
 async def test_failed_call_is_returned_as_a_failure_and_siblings_continue() -> None:

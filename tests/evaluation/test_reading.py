@@ -13,7 +13,7 @@ from consilience.evaluation import Task
 from consilience.evaluation.matching import normalize
 from consilience.evaluation.numbers import last_number
 from consilience.evaluation.scoring import score
-from consilience.protocols._common.answers import extract, extract_declared
+from consilience.protocols._common.answers import extract, find_declared
 
 NUMBER_PATTERN = r"Answer:(?:.*=)?[^\d−-]*([−-]?[$€£]?[\d,./]*\d)|^[−-]?\D?[\d,./]*\d\w*$"
 CHOICE_PATTERN = r"Answer:\W*(?!(?-i:a) \w)([A-D])\b(?![\s*)\]]*(?:or|and|[/,&])\W*(?-i:[A-D])\b)|^[A-D]$"
@@ -278,8 +278,8 @@ def test_choice_that_a_text_rejects_is_not_its_answer(answer: str, expected: str
 
 
 def test_ballot_that_names_choices_only_to_reject_them_has_no_position() -> None:
-    assert extract_declared("KEEP|REPLACE", "neither KEEP nor REPLACE") is None
-    assert extract_declared("KEEP|REPLACE", "not the KEEP option, REPLACE") == "REPLACE"
+    assert find_declared("KEEP|REPLACE", "neither KEEP nor REPLACE") is None
+    assert find_declared("KEEP|REPLACE", "not the KEEP option, REPLACE").words == "REPLACE"
 
 
 @pytest.mark.parametrize(
@@ -469,8 +469,8 @@ def test_number_at_the_end_of_the_reasoning_is_judged() -> None:
     assert judged("number", "40", text, r"\d+") is False
 
 
-def test_extract_declared_reads_the_answer_at_the_start_of_a_field() -> None:
-    assert extract_declared("yes|no", "Yes, there is no other way") == "Yes"
-    assert extract_declared("A|B", "B rather than A") == "B"
-    assert extract_declared("A|B", "(B)") == "B"
-    assert extract_declared(CHOICE_PATTERN, "perhaps") is None
+def test_find_declared_reads_the_answer_at_the_start_of_a_field() -> None:
+    assert find_declared("yes|no", "Yes, there is no other way").words == "Yes"
+    assert find_declared("A|B", "B rather than A").words == "B"
+    assert find_declared("A|B", "(B)").words == "B"
+    assert find_declared(CHOICE_PATTERN, "perhaps") is None

@@ -23,7 +23,7 @@ from consilience.domain.events import (
     text_id,
 )
 from consilience.domain.outcome import Check, StopReason
-from consilience.journal.store import PromptParts, Records, Store
+from consilience.journal.store import Arrival, PromptParts, Records, Store
 
 Open = Callable[[], Store]
 
@@ -133,6 +133,21 @@ class StoreConformance:
         assert [(f.key, f.agent) for f in store.flights("s")] == [("b", "A")]
         assert [event.type for event in store.read("s")] == ["call_completed"]
         await journal.close()
+        store.close()
+
+    async def test_reply_that_has_arrived_is_stored_until_its_call_ends(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("s")
+        for key in ("a", "b"):
+            await journal.commit(CallStarted(place="0", key=key, agent="A"))
+            await journal.keep(Arrival(key, 1, "d", '{"text": "one"}'))
+        await journal.keep(Arrival("b", 2, "e", '{"text": "two"}'))
+        await journal.commit(completed("a", "t"), texts=["t"])
+        assert store.arrivals("s") == [Arrival("b", 2, "e", '{"text": "two"}')]
+        await journal.close()
+        store.admin.remove(["s"])
+        with pytest.raises(UnknownName):
+            store.arrivals("s")
         store.close()
 
     async def test_outside_answer_is_stored_under_its_key(self, opened: Open) -> None:

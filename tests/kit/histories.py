@@ -36,7 +36,10 @@ class History:
     case: Case
     journal: Path
     ended: list[Ended] = field(default_factory=list)
+    recorded: set[str] = field(default_factory=set)
+    """Attempts of calls whose reply is recorded."""
     done: set[str] = field(default_factory=set)
+    """These, and those whose reply is kept until it is recorded."""
     flights: list[tuple[str, str]] = field(default_factory=list)
     lost: Counter[str] = field(default_factory=Counter)
     """Keys of calls that were in flight whenever a process ended, whose agents are models."""
@@ -52,8 +55,10 @@ class History:
         self.ended.append(ended)
         store = SqliteStore(self.journal)
         events = store.read("s")
-        self.done = {f"{e.key} {e.attempt}" for e in events if e.type in ("call_completed", "reply_rejected")}
-        left = [flight for flight in store.flights("s") if flight.agent != self.case.outside]
+        self.recorded = {f"{e.key} {e.attempt}" for e in events if e.type in ("call_completed", "reply_rejected")}
+        kept = {arrival.key: arrival.attempt for arrival in store.arrivals("s")}
+        self.done = self.recorded | {f"{key} {attempt}" for key, attempt in kept.items()}
+        left = [f for f in store.flights("s") if f.agent != self.case.outside and f.key not in kept]
         reported = Counter(event.key for event in events if event.type == "call_lost")
         # one that is counted and not reported yet was left by an earlier process, and this one died before it could say so
         self.lost.update(flight.key for flight in left if self.lost[flight.key] == reported[flight.key])

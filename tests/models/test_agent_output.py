@@ -54,6 +54,18 @@ def test_reply_is_found_in_what_agents_print(output: str) -> None:
     assert reply_of(output) == "KEEP"
 
 
+@pytest.mark.parametrize(
+    ("output", "reply"),
+    [
+        ("KEEP\r\nit.\r\n", "KEEP\nit."),
+        ("Thinking…\rDone.\rKEEP\n", "KEEP"),
+        ("\x1bP1$r0m\x1b\\KEEP\x1b_x\x1b\\", "KEEP"),
+    ],
+)
+def test_lines_are_read_as_a_terminal_shows_them(output: str, reply: str) -> None:
+    assert reply_of(output) == reply
+
+
 def test_structured_output_is_the_reply() -> None:
     assert json.loads(reply_of(json.dumps({**RESULT, "structured_output": {"text": "KEEP"}}))) == {"text": "KEEP"}
 

@@ -387,12 +387,16 @@ class TestFailures:
             Answer(body=b'{"id": "c-1", "choices": [{"ind'),
             Answer(body=b"<html>sign in</html>", headers={"Content-Type": "text/html"}),
             Answer(body={"id": "c-1", "choices": []}),
-            Answer(body={}),
             Answer(body=[1, 2]),
         ],
     )
     async def test_body_without_a_completion_is_a_server_error(self, answer: Answer) -> None:
         assert type(await failure_of(answer)) is ServerError
+
+    async def test_answer_of_another_interface_is_rejected_with_advice_on_the_address(self) -> None:
+        refused = await failure_of(Answer(body={}))
+        assert type(refused) is Rejected
+        assert refused.detail.endswith("it holds no message: {}. Check the address of the server.")
 
     @pytest.mark.parametrize(
         ("answer", "sendings"),
@@ -414,10 +418,10 @@ class TestFailures:
     async def test_lone_surrogate_in_errors_and_names_is_replaced(self) -> None:
         """JSON can bring one anywhere in a body; no UTF-8 can hold it."""
         for answer in (error(400, "no \ud83d"), completion(None, refusal="no \ud83d")):
-            assert "no ?" in (await failure_of(answer)).detail
+            assert "no \ufffd" in (await failure_of(answer)).detail
         named = Answer(body={**completion().body, "model": "m\ud83d"})  # type: ignore[dict-item]
         async with model_on(named) as (model, _):
-            assert (await model.complete(request())).model == "openai-chat:m?"
+            assert (await model.complete(request())).model == "openai-chat:m\ufffd"
 
     async def test_refused_connection_is_unreachable(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:

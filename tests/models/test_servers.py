@@ -13,9 +13,10 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 import consilience
 from consilience.domain.errors import ProviderError, RateLimited, Rejected, ServerError, Unreachable
-from consilience.models.endpoints import configure_endpoint, configure_endpoints
+from consilience.models.endpoints import configure_endpoint
 from consilience.models.facts import ModelFacts
 from consilience.models.limiter import Limited, Limiter, Pace, may_retry, requests_of
+from consilience.models.parsing import parse_reply
 from consilience.models.port import ModelRequest
 from consilience.models.provider import ProviderModel
 from consilience.models.providers import proxy_of
@@ -319,6 +320,67 @@ class TestAnswers:
             assert len(server.seen) == 1
 
 
+class TestHostileAnswers:
+    async def test_lone_surrogate_is_no_crash(self) -> None:
+        body = b'{"model": "m", "choices": [{"message": {"content": "Yes \\ud800."}}]}'
+        async with model_on(Answer(body=body)) as (model, _):
+            assert (await model.complete(request())).text == "Yes \ufffd."
+
+    async def test_halves_of_a_character_in_two_events_are_joined(self) -> None:
+        half = '{{"choices": [{{"delta": {{"content": "{}"}}}}]}}'
+        events = [half.format("Yes \\ud83d"), half.format("\\ude00"), "[DONE]"]
+        async with model_on(Answer(events=[event.encode() for event in events])) as (model, _):
+            assert (await model.complete(request())).text == "Yes \U0001f600"
+
+    async def test_words_that_are_recorded_have_no_control_characters(self) -> None:
+        answer = Answer(body={**GOOD.body, "model": "m\x1b[2J\x00\u202eb" + "x" * 500})  # type: ignore[dict-item]
+        async with model_on(answer) as (model, _):
+            answered = await model.complete(request())
+        assert answered.model.startswith("openai-chat:m[2Jbxxx")
+        assert len(answered.model) < 250
+
+    async def test_many_small_events_are_read_fast(self) -> None:
+        """The time must grow with the length of the reply, not with its square."""
+        event = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+        async with model_on(Answer(body=event * 100_000, headers=EVENTS)) as (model, _):
+            answered = await model.complete(request())
+        assert (answered.text, answered.finish_reason) == ("a" * 100_000, "length")
+
+    @pytest.mark.parametrize("body", [b"[]" * 1_000_000, b"1 " * 1_000_000], ids=["arrays", "numbers"])
+    async def test_many_values_are_refused_fast(self, body: bytes) -> None:
+        async with model_on(Answer(body=body)) as (model, _):
+            with pytest.raises(ServerError, match="it is no JSON"):
+                await model.complete(request())
+
+    async def test_reply_whole_before_the_connection_broke_is_paid_once(self) -> None:
+        answer = Answer(body=GOOD.body, headers={"Content-Length": "5000"}, cut=5_000)
+        async with model_on(answer) as (model, server):
+            patient = Limited(model, Limiter("openai", Pace(backoff_seconds=0.001)), deadline=20, retries=4)
+            assert (await patient.complete(typed())).text == '{"text": "Keep it."}'
+        assert len(server.seen) == 1
+
+    async def test_stream_that_broke_is_asked_again(self) -> None:
+        body = b'data: {"choices":[{"delta":{"content":"Keep"}}]}\n\n'
+        answer = Answer(body=body, headers={**EVENTS, "Content-Length": "5000"}, cut=5_000)
+        async with model_on(answer) as (model, _):
+            with pytest.raises(Unreachable, match="peer closed connection"):
+                await model.complete(request())
+
+    async def test_only_settings_that_were_sent_are_left_out(self) -> None:
+        refusal = {"error": {"message": "seed, temperature and thinking are not supported"}}
+        async with model_on(Answer(400, refusal)) as (model, server):
+            with pytest.raises(Rejected):
+                await model.complete(request())
+        assert len(server.seen) == 1
+
+    async def test_broken_form_in_a_call_is_mended(self) -> None:
+        """What the server made of the reply is not another object."""
+        call = {"id": "c", "type": "function", "function": {"name": "reply", "arguments": "{'text': 'Keep it.',}"}}
+        async with model_on(completion(None, finish="tool_calls", tool_calls=[call])) as (model, _):
+            answered = await model.complete(typed())
+        assert parse_reply(answered.text, Verdict) == Verdict(text="Keep it.")
+
+
 class TestErrors:
     @pytest.mark.parametrize("interface", ["chat", "responses"])
     @pytest.mark.parametrize(("_maker", "body", "kind", "words"), ERRORS_IN_A_200, ids=ids(ERRORS_IN_A_200))
@@ -443,7 +505,6 @@ class TestOwnServers:
         with MisbehavingServer(self.listing("vllm")) as server:
             configure_endpoint(f"{server.url}/v1", input_price=1.0, output_price=1.0)
             assert ModelFacts(f"{server.url}/v1#m0").paid
-            configure_endpoints({})
         assert server.seen == []
 
     def test_server_behind_another_path_is_not_asked(self) -> None:

@@ -87,7 +87,7 @@ async def test_structured_solo_reports_the_fields_of_a_deliberation() -> None:
     assert [against.text for against in report.against] == ["It wakes the harbour."]
     assert (report.would_change, report.unknown) == (("Fewer than ten riders",), ("How many nurses cross",))
     assert (report.confidence.level, report.confidence.kind) == (0.7, "declared")
-    assert "One model's own account" in markdown(report)
+    assert markdown(report).count("no other agent") == 1
 
 
 def reviewer(*rounds: tuple[list[str], object], answer: object = "Run it.") -> Callable[[ModelRequest], object]:
@@ -178,9 +178,28 @@ async def test_solo_rewrite_that_loses_the_text_keeps_the_draft_and_prints_both(
     assert report.answer == DRAFT
     (review,) = report.reviews
     assert (review.outcome, review.after, review.discarded) == ("rewrite_lost_text", None, RESTATED)
+    assert [issue.fate for issue in review.issues] == ["unanswered"], "the answer that stands changed nothing"
     assert any("kept less than a third of the answer" in warning for warning in report.warnings)
     assert RESTATED in markdown(report)
     assert len(model.requests) == 3
+
+
+async def test_solo_reviews_that_lose_the_draft_step_by_step_keep_a_third_of_it() -> None:
+    half, quarter = (DRAFT[: len(DRAFT) // n] for n in (2, 4))
+    report, _ = await solo(
+        Solo(reviews=2), reviewer((["Long."], version(half)), (["Long."], version(quarter)), answer=DRAFT)
+    )
+    assert [review.outcome for review in report.reviews] == ["rewritten", "rewrite_lost_text"]
+    assert report.answer == half
+
+
+async def test_solo_rewrite_of_an_answer_that_was_cut_may_shorten_it() -> None:
+    long, short = DRAFT[: len(DRAFT) // 2], DRAFT[: len(DRAFT) // 4]
+    answers = reviewer(
+        (["Endless."], version(long)), (["Long."], version(short)), answer=Scripted(DRAFT * 5, finish_reason="length")
+    )
+    report, _ = await solo(Solo(reviews=2), answers)
+    assert report.answer == short, "a third of a complete version is kept; the cut one does not count"
 
 
 @pytest.mark.parametrize(
@@ -212,7 +231,7 @@ async def test_solo_rewrite_with_unchanged_text_leaves_issues_unanswered() -> No
     same = version("Run  it.", (1, "yielded", "a cost is named now"), (2, "refuted", "it is nightly"))
     report, _ = await solo(Solo(reviews=1), reviewer((["No cost is named.", "Why nightly?"], same)))
     assert [issue.fate for issue in report.reviews[0].issues] == ["unanswered", "refuted"]
-    assert "1 kept, 1 not answered); the text stayed the same" in markdown(report)
+    assert "1 refuted, 1 not answered); the text stayed the same" in markdown(report)
 
 
 async def test_solo_rewrite_replaces_a_cut_answer() -> None:

@@ -327,6 +327,40 @@ async def test_critical_flag_causes_broadcasts_that_quote_it_up_to_max_iteration
     assert [(o.agent, o.to, o.read) for o in report.objections] == [("L2N2", "L1N1", True)]
 
 
+@pytest.mark.parametrize(("text", "count"), [("None found.", 0), ("No issues.", 0), ("", 1), ("The goal is wrong.", 1)])
+async def test_flag_whose_text_says_that_there_is_none_is_no_flag(text: str, count: int) -> None:
+    """It takes no place of a flag that is one, and causes no broadcast."""
+    void = [{"tag": "goal_mismatch", "text": text}]
+
+    def extra(request: ModelRequest) -> dict[str, object]:
+        return {"flags": void * 3} if request.key == "iteration-1/self_reflect/L2N1" else {}
+
+    report, _ = await go(Broadcast(children=2), agents(extra, 9))
+    assert (len(report.flags), report.total_iterations) == (count, 1 + count)
+
+
+@pytest.mark.parametrize(("task", "kept"), [("Is it so?", True), ("Is it so? Answer in one sentence.", False)])
+@pytest.mark.parametrize("agent", ["L2N1", "L1N1"])
+async def test_reflection_that_loses_the_text_leaves_it(agent: str, task: str, kept: bool) -> None:
+    long = "The market feeds four villages, and none of them has a shop. " * 10
+
+    def reply(request: ModelRequest) -> str:
+        text = "The text is about a market." if f"self_reflect/{agent}" in request.key else long
+        return json.dumps({"rating": 9, "satisfied": True, "text": text})
+
+    store = SqliteStore(":memory:")
+    protocol = Broadcast(children=2, max_iterations=1, coordination_rounds=0)
+    report = await runner.start(task, protocol, models=ScriptedModel(reply), store=store)
+    read = read_record(store, report.session).readings["synthesize/L1N1"].quoted
+    store.close()
+    if agent == "L1N1":
+        assert (report.answer == long) == kept
+    else:
+        assert ("iteration-1/execute/L2N1" in {quoted.message for quoted in read}) == kept
+    warned = "left out: 1 revision that kept less than a third of the text; the text stands" in report.warnings
+    assert warned == kept
+
+
 async def test_flag_not_raised_again_is_settled_and_stays_in_the_signal_chain() -> None:
     report, _ = await go(Broadcast(children=2), agents(flagging("needs_reframing", "iteration-1/self_reflect/L2N1"), 8))
     assert (report.stop_reason, report.total_iterations) == (StopReason.CONVERGED, 2)

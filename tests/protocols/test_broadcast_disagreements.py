@@ -84,6 +84,13 @@ async def test_disagreement_named_in_against_is_refuted_and_not_dissent() -> Non
     ]
 
 
+async def test_against_that_says_that_there_is_nothing_rejects_no_disagreement() -> None:
+    closing = {"against": [{"text": "None.", "ids": ["B.1"]}], "followed": ["B.1"]}
+    report, _ = await go(PAIR, agents(disagreeing(**closing), 8))
+    assert [objection.ruled for objection in report.objections] == [None, "upheld"]
+    assert fates(report.objections)[SECOND] != ("refuted", "None.")
+
+
 async def test_self_reflection_decides_a_disagreement_left_open_by_the_synthesis() -> None:
     def extra(request: ModelRequest) -> dict[str, object]:
         decides = {"against": [{"text": "It costs too much.", "ids": ["A.1"]}]}

@@ -587,6 +587,18 @@ async def test_specialists_who_write_alike_and_never_revise_are_reported_as_one_
     assert any(warning.startswith(words) for warning in report.warnings) == alike
 
 
+async def test_self_reviews_that_lose_the_answer_step_by_step_keep_a_third_of_it() -> None:
+    sentence = "The ferry carries nurses home, and bakers to work. "
+
+    def reply(request: ModelRequest) -> str:
+        count = {"finalize/1": 6, "finalize/2": 3}.get(request.key.removesuffix("/L1N1"), 12)
+        return json.dumps({"text": sentence * count})
+
+    report, _ = await go(Emergence(children=2, max_rounds=1, strange_loops=2), ScriptedModel(reply))
+    assert report.answer == sentence * 6
+    assert [loop.discarded for loop in report.strange_loops] == [None, sentence * 3]
+
+
 async def test_self_review_that_loses_the_answer_leaves_it() -> None:
     long = "The ferry carries nurses home, and bakers to work. " * 12
 

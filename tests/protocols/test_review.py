@@ -21,7 +21,7 @@ from consilience.protocols.review import Review, ReviewReport
 from consilience.protocols.review.strategies import TEXT_LENSES
 from consilience.reporting.markdown import markdown
 from kit import runner
-from kit.reviewing import CODE, DIFF, SOURCES, UNCLOSED, Script, finding, judgement, review, script
+from kit.reviewing import CODE, DIFF, SOURCES, UNCLOSED, Script, closing, finding, judgement, review, script
 
 
 async def go(
@@ -80,10 +80,17 @@ async def test_review_iterates_until_both_sides_meet_every_gate() -> None:
 # --- what is asked
 
 
-async def test_clean_target_converges_at_once_without_judging_or_closing() -> None:
-    report, model = await go(Review(), script({}))
+@pytest.mark.parametrize(
+    ("settings", "stop", "iterations"),
+    [({}, "settled", 1), ({"max_iterations": 3}, "converged", 3), ({"quality_threshold": 0.5}, "converged", 3)],
+)
+async def test_clean_target_ends_at_once_without_judging_or_closing(
+    settings: dict[str, Any], stop: str, iterations: int
+) -> None:
+    report, model = await go(Review(**settings).with_detail("full"), script({}))
     assert keys(model) == ["review-1/part-1/blue", "review-1/part-1/red"]
-    assert report.stop_reason is StopReason.CONVERGED
+    assert report.stop_reason.value == stop
+    assert report.settings["max_iterations"] == iterations
     assert report.answer == "No findings in 1 file."
     assert report.findings == ()
 
@@ -204,9 +211,18 @@ async def test_false_quotation_is_asked_about_again_and_then_dropped() -> None:
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
 
 
+async def test_code_is_reviewed_once_without_gates_by_default() -> None:
+    by = {"red": review([finding("return values[7]")]), "blue": review([finding()], read=[])}
+    report, model = await go(Review(), script(by))
+    assert keys(model) == ["closing", "judge/part-1/red", "review-1/part-1/blue", "review-1/part-1/red"]
+    assert (report.stop_reason, report.evaluations, report.check) == (StopReason.SETTLED, (), None)
+    assert (Review().estimate().min, Review().estimate().max) == (2, 5)
+    assert Review(review_type="skill").estimate().max == Review(gates=("files_covered",)).estimate().max == 9
+
+
 async def test_document_without_a_remark_is_asked_about_again() -> None:
     by = {"blue@1": review(read=[]), "blue@2": review()}
-    report, model = await go(Review(), script(by))
+    report, model = await go(Review(max_iterations=3), script(by))
     assert "S1 (first.py) is not in `read`" in request_of(model, "review-2/part-1/blue").text
     assert [evaluation.quality for evaluation in report.evaluations] == [pytest.approx(2 / 3), 1.0]
     assert report.files[0].remarks == (("red", "read line by line"), ("blue", "read line by line"))
@@ -216,6 +232,120 @@ async def test_threshold_schedule_is_laxer_first() -> None:
     by = {"blue": review([finding(recommendation="")])}
     report, _ = await go(Review(quality_threshold=(0.9, 0.6)), script(by))
     assert [evaluation.outcome for evaluation in report.evaluations] == ["continue", "converged"]
+
+
+# --- final ballots
+
+
+def judging(vote: str | None, cause: str | None = None) -> Script:
+    """Judges that confirm every finding and vote again."""
+
+    def reply(request: ModelRequest) -> str:
+        body = json.loads(judgement()(request))
+        ballot = {"vote": vote, "cause": cause, "confidence": 0.9, "reason": "The bound is wrong."}
+        return json.dumps({**body, **(ballot if vote else {})})
+
+    return reply
+
+
+async def test_judge_casts_its_final_ballot_beside_its_own_vote_only() -> None:
+    by = {
+        "red": review([finding()], vote="reject", reason="Red's reason."),
+        "blue": review(vote="approve", reason="Sound."),
+    }
+    report, model = await go(Review(), script(by, judging("reject", "F1")))
+    asked = request_of(model, "judge/part-1/blue")
+    assert "from you>\napprove. Sound." in asked.text
+    assert "Red's reason" not in asked.text, "a judge was shown another ballot"
+    assert {(ballot.agent, ballot.vote) for ballot in report.ballots} == {("red", "reject"), ("blue", "reject")}
+    assert [(ballot.agent, ballot.vote) for ballot in report.first_ballots] == [("blue", "approve")]
+    assert report.verdict is not None
+    assert (report.verdict.by, report.verdict.split) == (("red", "blue"), ())
+    (change,) = report.position_changes
+    assert (change.agent, change.before, change.after, change.cause) == (
+        "blue", "approve", "reject", "review-1/part-1/red/finding-1",
+    )  # fmt: skip
+    assert "The bound is wrong." in request_of(model, "closing").text
+    text = markdown(report)
+    assert "Changed after judging the findings of others: blue from approve to reject." in text
+    assert "| blue | 1 | approve | 0.75 | Sound. | with its review |" in text
+
+
+async def test_changed_vote_that_names_no_finding_counts_as_conformity() -> None:
+    by = {"red": review([finding()], vote="reject"), "blue": review(vote="approve")}
+    report, _ = await go(Review(), script(by, judging("changes")))
+    assert [(change.conformity, change.cause) for change in report.position_changes] == [(True, None)]
+    assert report.verdict is not None
+    assert (report.verdict.vote, report.verdict.split) == ("reject", (1,))
+
+
+async def test_judge_without_a_final_ballot_keeps_its_first_one() -> None:
+    by = {"red": review([finding()], vote="reject"), "blue": review(vote="approve")}
+    report, model = await go(Review(), script(by, judging(None)))
+    assert [(ballot.agent, ballot.vote) for ballot in report.ballots] == [("red", "reject"), ("blue", "approve")]
+    assert report.first_ballots == report.position_changes == ()
+    assert {request.attempt for request in model.requests} == {1}
+
+
+async def test_sub_lead_that_reviewed_nothing_casts_no_ballot() -> None:
+    protocol = Review(review_type="architecture", reviewers=2)
+    report, model = await go(protocol, script({"R1": review([finding()], vote="reject")}, judging("approve")))
+    assert {ballot.agent for ballot in report.ballots} == {"R1", "R2"}
+    schema = request_of(model, "judge/part-1/S1").schema
+    assert schema is not None
+    assert "vote" not in schema["properties"]
+
+
+async def test_authors_of_a_merged_finding_do_not_count_as_confirming_it() -> None:
+    by = {"red": review([finding()]), "blue": review([finding("def first(values):", 1, category="logic")])}
+    report, _ = await go(Review(), script(by, close=closing(duplicates=[["F1", "F2"]])))
+    text = markdown(report)
+    assert "found independently by blue and red" in text
+    assert "confirmed by red" not in text
+    assert "confirmed by blue" not in text
+
+
+async def test_labels_in_the_words_of_judges_and_lead_become_places() -> None:
+    """The report numbers findings by severity, agents read them by place: a label would name another finding."""
+    minor, major = finding(severity="minor"), {**UNCLOSED, "severity": "critical"}
+
+    def reply(request: ModelRequest) -> str:
+        verdicts = [{"finding": label, "reason": f"As in {label}.", "verdict": "confirm"} for label in ("F1", "F2")]
+        return json.dumps(
+            {"verdicts": verdicts, "vote": "reject", "cause": "F2", "confidence": 0.9, "reason": "F2 decides."}
+        )
+
+    close = closing("Fix `F2` before F1.", [])
+    report, _ = await go(Review(), script({"red": review([minor, major])}, reply, close))
+    assert [(f.id, f.first_line, f.judgements[0].reason) for f in report.findings] == [
+        ("F1", 6, "As in first.py:6."),
+        ("F2", 2, "As in first.py:2."),
+    ]
+    assert report.answer == "Fix `first.py:6` before first.py:2."
+    assert {ballot.reason for ballot in report.ballots if ballot.is_final} == {"first.py:6 decides."}
+
+
+async def test_word_of_the_documents_that_looks_like_a_label_stays() -> None:
+    sources = [Source(CODE + "# the F1 score\n", "first.py")]
+    close = closing("The F1 score is wrong.", [])
+    report, _ = await go(Review(), script({"red": review([finding()])}, close=close), sources=sources)
+    assert report.answer == "The F1 score is wrong."
+
+
+async def test_consequence_that_says_nothing_is_left_out() -> None:
+    report, _ = await go(Review(), script({"red": review([finding(consequence="None.", recommendation="n/a")])}))
+    (only,) = report.findings
+    assert (only.consequence, only.recommendation) == ("", "")
+    assert "Why it matters" not in markdown(report)
+
+
+async def test_votes_that_changed_on_several_parts_are_named_together() -> None:
+    sources = [Source(CODE, f"file_{n}.py") for n in range(2)]
+    found = {f"review-1/part-{n}/red": review([finding(document=f"S{n}")]) for n in (1, 2)}
+    by = {"red": lambda request: found[request.key](request)}
+    report, _ = await go(Review(part_tokens=100), script(by, judging("changes")), sources=sources)
+    assert "judging the findings of others: blue from approve to changes on parts 1 and 2." in markdown(report)
+    assert [change.after for change in report.position_changes] == ["changes on part 1", "changes on part 2"]
 
 
 # --- who is missing
@@ -258,6 +388,13 @@ async def test_reviewer_without_a_second_review_is_not_said_to_have_given_none()
     assert "There is no review by" not in request_of(model, "closing").text
 
 
+async def test_side_without_a_review_ends_the_run_short_of_reviews_and_not_of_gates() -> None:
+    report, _ = await go(Review(), script(silent("blue")))
+    assert report.stop_reason is StopReason.EXHAUSTED_STEPS
+    assert "not every review is there" in markdown(report)
+    assert "gates" not in markdown(report).partition("## ")[0]
+
+
 async def test_reader_that_missed_one_of_its_parts_is_named_with_that_part() -> None:
     sources = [Source(CODE, f"file_{n}.py") for n in range(4)]
     protocol = Review(review_type="documentation", reviewers=2, part_tokens=100)
@@ -279,7 +416,7 @@ async def test_review_without_a_text_by_the_lead_counts_its_findings_once_and_wa
 
 async def test_side_that_replies_in_the_second_iteration_converges() -> None:
     by = {"blue@1": lambda request: Rejected("busy"), "blue@2": review()}
-    report, model = await go(Review(), script(by))
+    report, model = await go(Review(max_iterations=2), script(by))
     assert report.stop_reason is StopReason.CONVERGED
     assert "review-2/part-1/red" not in keys(model)
     assert report.unmet == ()

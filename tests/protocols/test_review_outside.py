@@ -83,13 +83,13 @@ async def test_killed_reviewer_is_replaced_within_the_review(store: SqliteStore,
     expire(workspace)
     work_off(workspace, "red", reporting(**finding()))
     report = await run.go_on()
-    assert report.stop_reason is StopReason.CONVERGED
+    assert report.stop_reason is StopReason.SETTLED
     assert [entry.by for entry in report.findings] == [("red",)]
     assert any("offered again" in warning for warning in report.warnings)
 
 
 async def test_reviewer_that_never_comes_back_is_named(store: SqliteStore, workspace: Workspace) -> None:
-    run = Reviewing(store, workspace, Review(max_iterations=1), outside=("red",))
+    run = Reviewing(store, workspace, Review(), outside=("red",))
     await run.start()
     for _ in range(2):
         work_off(workspace, "red", leave)
@@ -135,7 +135,7 @@ async def test_readers_share_a_timeout_of_300_seconds(store: SqliteStore, worksp
 
 
 async def test_failed_iteration_is_requeued_with_longer_claims(store: SqliteStore, workspace: Workspace) -> None:
-    run = Reviewing(store, workspace, Review(partial="fail", max_iterations=1, max_requeues=2), outside=("red",))
+    run = Reviewing(store, workspace, Review(partial="fail", max_requeues=2), outside=("red",))
     await run.start()
     for _ in range(2):
         work_off(workspace, "red", leave)
@@ -148,11 +148,11 @@ async def test_failed_iteration_is_requeued_with_longer_claims(store: SqliteStor
         "review-1/again-2/part-1/red": 270,
     }
     work_off(workspace, "red", reporting(**finding()))
-    assert (await run.go_on()).stop_reason is StopReason.CONVERGED
+    assert (await run.go_on()).stop_reason is StopReason.SETTLED
 
 
 async def test_late_side_with_partial_use_is_not_asked_again(store: SqliteStore, workspace: Workspace) -> None:
-    run = Reviewing(store, workspace, Review(partial="use"), outside=("red",))
+    run = Reviewing(store, workspace, Review(partial="use", max_iterations=3), outside=("red",))
     await run.start()
     work_off(workspace, "red", leave)
     expire(workspace)

@@ -65,10 +65,16 @@ def test_a_limit_on_money_is_formatted_exactly(dollars: float, expected: str) ->
         ("finalize/2", "finalize 2"),
         ("closing", "closing"),
         ("round-2/lateral/L2N1/step-3", "round 2 · lateral · L2N1"),
+        ("crystallize/thread-1/1", "crystallize · thread 1"),
     ],
 )
 def test_place_is_formatted(key: str, expected: str) -> None:
     assert describe_place(key) == expected
+
+
+def test_places_of_one_agent_have_names_of_their_own() -> None:
+    keys = ("turn/D1/1", "turn/D1/2", "turn/D1/3/said")
+    assert [describe_place(key, "D1", {"turn": "message"}) for key in keys] == ["message 1", "message 2", "message 3"]
 
 
 def test_counts_ranges_sizes_and_percents_are_formatted() -> None:

@@ -228,7 +228,7 @@ def test_head_has_the_whole_question_date_protocol_and_contents() -> None:
 def test_answer_that_stands_precedes_how_the_run_ended(recorded: SessionRecord) -> None:
     written = words(by_id(parsed(page(recorded)), "report"))
     assert recorded.report is not None
-    assert written.index(str(recorded.report.answer)) < written.index("Stopped:") < written.index("Basis")
+    assert written.index(str(recorded.report.answer)) < written.index("Finished:") < written.index("Basis")
 
 
 async def test_answer_whose_basis_failed_follows_how_the_run_ended(store: SqliteStore) -> None:

@@ -74,7 +74,7 @@ def figures(report: Report) -> str:
 def test_headline_has_words_for_every_stop_reason_and_the_figures_its_name(reason: StopReason) -> None:
     line = headline(report(stop_reason=reason), Presentation())
     assert "_" not in line
-    assert ("Stopped: " in line) == (reason is not StopReason.SETTLED)
+    assert line.startswith("Finished") == (reason in (StopReason.SETTLED, StopReason.CONVERGED))
     assert ("answer stopped changing" in line) == (reason is StopReason.CONVERGED)
     assert reason.value in figures(report(stop_reason=reason)).replace("\\", "")
     assert ("consilience replay" in markdown(report(stop_reason=reason))) == (reason is not StopReason.FAILED)
@@ -90,6 +90,15 @@ def test_last_line_names_folded_sections_and_views() -> None:
     )
     assert "other views" not in markdown(report(), Presentation(views=views), stored=False)
     assert "other views: glossary\n" in markdown(report(), Presentation())
+
+
+def test_task_that_is_too_long_for_the_title_stands_below_it() -> None:
+    task = f"{'The job takes 5 hours. ' * 12}What should we do?"
+    lines = markdown(report(task=task)).splitlines()
+    assert not lines[0].endswith("do?")
+    assert lines[2] == f"> {task}"
+    assert task not in markdown(report(task=task), heading=False)
+    assert markdown(report(task="Why?")).splitlines()[2].startswith("**Finished")
 
 
 def test_missing_agents_are_in_the_headline() -> None:
@@ -163,7 +172,7 @@ def test_full_report_has_all_sections_in_order() -> None:
     text = markdown(shown)
     order = [
         "# Move the market?",
-        "**Stopped: the answer stopped changing",
+        "**Finished: the answer stopped changing",
         "## Answer",
         "**Position: no** (by the pooled ballots",
         "**Final ballots, cast in private:** 1 no · 1 yes. All ballots of all rounds pooled: no 60 %, yes 40 %",

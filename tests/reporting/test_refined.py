@@ -227,7 +227,8 @@ async def test_stop_reasons_of_refinement_speak_of_passes_and_critic(
 ) -> None:
     protocol = blog(critic="heuristic", confidence="self", threshold=0.7 if reason is StopReason.CONVERGED else 0.9)
     text = markdown(report_of(await refined(store, protocol)))
-    assert f"**Stopped: {expected}**" in text
+    opening = "Finished" if reason is StopReason.CONVERGED else "Stopped"
+    assert f"**{opening}: {expected}**" in text
     assert f"**Dissent:** {left}\n" in text
     assert "Critique after" not in text
 

@@ -23,14 +23,17 @@ from consilience.domain.topology import Topology, complete, hierarchy, independe
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.emergence import Emergence
-from consilience.reporting.record import SessionRecord
+from consilience.reporting.record import SessionRecord, read_record
 from consilience.reporting.terminal import cells, fitted, wrapped
 from consilience.reporting.views import COMMON, convergence, evolution, reads, view_svg, view_text
 from consilience.reporting.views import tree as trees
 from consilience.reporting.views.drawing import pixels
-from consilience.testing import ServerError
+from consilience.testing import ScriptedModel, ServerError
+from kit import runner
+from kit.cases import CASES
 from reporting.sessions import HOSTILE, by_hand, call, ran, saying
 
+DEBATE = next(case for case in CASES if case.name == "debate")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -337,11 +340,11 @@ def test_reads_view_counts_documents_objections_and_unknown_authors() -> None:
     }  # fmt: skip
     assert view.authors == ("A1", "S1", reads.UNKNOWN)
     text = view_text("reads", record)
-    assert "A2 read A1 ×2, S1, unknown author" in text
-    assert "A1 read its own" in text
+    assert "seat (A2) read seat (A1) ×2, S1, unknown author" in text
+    assert "seat (A1) read its own" in text
     tips = [tip.text for tip in ElementTree.fromstring(view_svg("reads", record)).iterfind(f"{SVG}rect/{SVG}title")]
-    assert "A2 was shown 2 messages of A1: talk 1 ×2" in tips
-    assert "A1 was shown 1 message of its own: talk 2 ×1" in tips
+    assert "seat (A2) was shown 2 messages of seat (A1): talk 1 ×2" in tips
+    assert "seat (A1) was shown 1 message of its own: talk 2 ×1" in tips
 
 
 def test_reads_view_separates_documents_from_agents() -> None:
@@ -351,6 +354,17 @@ def test_reads_view_separates_documents_from_agents() -> None:
         assert "document S1" in text
         assert "own:" not in text
         assert "read its own" not in text
+
+
+async def test_tree_view_leaves_out_service_seats_without_a_call_and_names_who_reads_whom(store: SqliteStore) -> None:
+    await runner.start("Why?", DEBATE.protocol, models=ScriptedModel(DEBATE.script), store=store, session="s")
+    record = read_record(store, "s")
+    assert not record.agents["moderator"].voice
+    for shown in (view_text("tree", record), view_svg("tree", record)):
+        assert "crystallizer" in shown
+        assert "moderator" not in shown
+    voices = ", ".join(record.names[id] for id, agent in record.agents.items() if agent.voice)
+    assert f"read each other: {voices}" in view_svg("tree", record)
 
 
 def test_reads_view_ignores_refused_calls() -> None:
@@ -445,7 +459,8 @@ def test_reads_view_column_headings_do_not_overlap() -> None:
     shape = star("Lead", names[1:])
     calls = [call(f"talk-1/{name}", name, str(n)) for n, name in enumerate(names)]
     shown = call("talk-2/Lead", "all", "9", *(f"q:A:talk-1/{name}" for name in names))
-    reached = columns(ElementTree.fromstring(view_svg("reads", by_hand(shape, [*calls, shown]))), names)
+    headings = [f"{name} (seat)" for name in names]
+    reached = columns(ElementTree.fromstring(view_svg("reads", by_hand(shape, [*calls, shown]))), headings)
     assert len(reached) == len(names)
     assert all(end < start for (_, end), (start, _) in pairwise(reached))
 

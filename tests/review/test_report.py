@@ -214,7 +214,7 @@ def test_vote_for_changes_without_a_finding_is_named() -> None:
     ],
 )
 def test_review_without_findings_is_complete_only_if_all_parts_were_read(inputs: dict[str, Any], gap: str) -> None:
-    clean = "**No findings:** 1 file in 1 part, read by red and blue."
+    clean = "**Read in full:** 1 file in 1 part, by red and blue."
     assert clean in markdown(report_of())
     text = markdown(report_of(**inputs))
     assert clean not in text

@@ -105,6 +105,69 @@ def test_links_pipes_and_other_repositories_are_not_read(tmp_path: Path) -> None
     )
 
 
+@pytest.fixture
+def linked(tmp_path: Path) -> Path:
+    """A repository with links out of it, to a hidden file of it, and within it."""
+    write(tmp_path, {"private/key.py": "secret\n", "private/sub/x.py": "secret\n"})
+    top = Repository(tmp_path / "top").path
+    write(top, {"a.py": "a\n", "sub/b.py": "b\n", ".env": "KEY=secret\n"})
+    for name, target in {
+        "out.py": "../private/key.py",
+        "absolute.py": str(tmp_path / "private" / "key.py"),
+        "folder": "../private",
+        "again": "folder",
+        "chain.py": "out.py",
+        "sub/up": "../..",
+        "hidden.py": ".env",
+        "config": ".git/config",
+        "in.py": "sub/b.py",
+        "into": "sub",
+    }.items():
+        (top / name).symlink_to(target)
+    return top
+
+
+@pytest.mark.parametrize(
+    ("named", "link"),
+    [
+        ("out.py", "out.py"),
+        ("absolute.py", "absolute.py"),
+        ("chain.py", "chain.py"),
+        ("folder", "folder"),
+        ("folder/key.py", "folder"),
+        ("folder/sub", "folder"),
+        ("folder/sub/../key.py", "folder"),
+        ("again/key.py", "again"),
+        ("sub/up/private/key.py", "sub/up"),
+        ("sub/up/../top/a.py", "sub/up"),
+        ("into/../out.py", "out.py"),
+        ("hidden.py", "hidden.py"),
+        ("config", "config"),
+    ],
+)
+@pytest.mark.parametrize("form", ["relative", "absolute", "from outside"])
+def test_named_link_out_of_the_repository_is_refused_by_name(
+    linked: Path, monkeypatch: pytest.MonkeyPatch, named: str, link: str, form: str
+) -> None:
+    monkeypatch.chdir(linked if form == "relative" else linked.parent)
+    name = {"relative": named, "absolute": f"{linked}/{named}", "from outside": f"top/{named}"}[form]
+    with pytest.raises(SourceError, match="the link leads ") as refused:
+        read_target([name])
+    assert os.path.realpath(Path(refused.value.where).parent) == os.path.realpath((linked / link).parent)
+    assert Path(refused.value.where).name == Path(link).name
+    assert "name it itself" in refused.value.do
+    assert str((linked / link).resolve()) in refused.value.what
+
+
+def test_named_link_within_the_repository_and_named_file_outside_of_it_are_read(
+    linked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(linked)
+    (linked.parent / "work").symlink_to(linked)
+    for name in ("in.py", "into", "sub/../in.py", "../private/key.py", "../work/a.py", ".env"):
+        assert read_target([name]).sources, name
+
+
 def test_ignore_files_of_all_directories_down_to_the_file_apply(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "top")
     repository.write(

@@ -30,8 +30,9 @@ from consilience.cli.plan import (
     max_price,
     unspent_words,
 )
-from consilience.cli.settings import Config, load_config, read_settings, setting_value
+from consilience.cli.settings import load_config, read_settings, setting_value
 from consilience.cli.setup import ensure_weights
+from consilience.configuration import Config
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import CallCompleted, Event
@@ -375,6 +376,10 @@ def _first_line(planned: ComparisonPlan, plan: RunPlan) -> str:
     return " · ".join(filter(None, parts))
 
 
+def _seeds_words(seeds: Sequence[int]) -> str:
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+
+
 def _dry_run(planned: ComparisonPlan, estimates: Sequence[RowEstimate], plan: RunPlan) -> str:
     lines = [
         "**Dry run of compare: no model is called, nothing is spent or recorded.**",
@@ -386,10 +391,10 @@ def _dry_run(planned: ComparisonPlan, estimates: Sequence[RowEstimate], plan: Ru
             for r in estimates
         ),
         "",
-        f"- Tasks: {count(len(planned.tasks), 'task')}, seeds {planned.seeds[0]} to {planned.seeds[-1]}",
+        f"- Tasks: {len(planned.tasks):,}, with {_seeds_words(planned.seeds)}",
         f"- Budget: {_budget_words(planned)}",
         f"- Model: {', '.join(plan.models)} ({plan.why})",
-        f"- Calls estimated: {format_range(plan.estimate.min, plan.estimate.max)}, including recorded ones",
+        f"- Calls estimated: {format_range(plan.estimate.min, plan.estimate.max)}, including those recorded earlier",
         f"- Tokens: usually about {_rounded(sum(r.usual for r in estimates))}, if runs end early and replies are of usual length; "
         f"at most {plan.max_tokens:,}, if every prompt has its max length",
         f"- Cost: {cost_words(plan, free='nothing').removeprefix('cost ')}",
@@ -415,7 +420,9 @@ def _budget_words(planned: ComparisonPlan) -> str:
         matched_by = (
             f"; vote and solo+reviews matched by {planned.budget.match}" if planned.budget.match != "tokens" else ""
         )
-        return f"the max of the most expensive row, {format_range(min(bounds), max(bounds))} tokens per run{matched_by}"
+        return (
+            f"what the most expensive row may need, {format_range(min(bounds), max(bounds))} tokens per run{matched_by}"
+        )
     return f"{bounds[0]:,} {'tokens' if planned.budget.calls is None else 'calls'} per run"
 
 

@@ -16,17 +16,9 @@ import typer
 from consilience.cli.errors import EXIT_USAGE, print_result
 from consilience.cli.options import EnvFile, JsonOption, new_app
 from consilience.cli.plan import check_models, links, programs_words, setting_words
-from consilience.cli.settings import (
-    Config,
-    config_files,
-    default_model,
-    ignored_words,
-    load_config,
-    load_env_file,
-    read_config,
-    read_settings,
-)
+from consilience.cli.settings import default_model, load_config, load_env_file, read_settings
 from consilience.cli.setup import local_weights
+from consilience.configuration import Config, config_files, ignored_words, read_config
 from consilience.domain.errors import SettingsError, UnknownName, UserError
 from consilience.domain.paths import check_home, data_dir, is_open_to_others, journal_path, weights_dir
 from consilience.engine.protocol import find_protocol, installed_protocols
@@ -228,7 +220,10 @@ def _model(config: Config, problem: str) -> list[Row]:
         ),
         Row("4. local server", "Ollama, LM Studio, llama.cpp or vLLM on this machine, if it answers"),
         Row("5. else", "local, which needs no key"),
-        Row("asks above", f"${config.confirm_above:.2f} on a terminal; elsewhere --yes or --max-cost is needed"),
+        Row(
+            "asks above",
+            f"${config.confirm_above:.2f} per run, on a terminal; without one a paid run needs --yes or --max-cost",
+        ),
     ]
 
 

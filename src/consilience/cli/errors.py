@@ -144,6 +144,28 @@ def is_handled_by_typer(error: BaseException) -> bool:
     return hasattr(error, "exit_code") and hasattr(error, "format_message")
 
 
+def add_usage_advice(error: Any) -> None:
+    """Add to an error of the command-line library what to type instead, if its own words do not say it."""
+    if is_handled_by_typer(error) and getattr(error, "ctx", None) and (advice := _usage_advice(error)):
+        error.message = f"{error.message}. {advice}" if error.message else advice
+        error.possibilities = None  # of an unknown option
+
+
+def _usage_advice(error: Any) -> str:
+    path = error.ctx.command_path
+    takes_task = any(parameter.name == "task" for parameter in error.ctx.command.params)
+    missing = error.param.get_error_hint().strip("'") if getattr(error, "param", None) and not error.message else ""
+    if missing == "TASK":
+        return f'Give the question or task: {path} "Should we …?"'
+    if missing == "ID":
+        return "Give the id of a session, or last for the newest: consilience sessions lists them."
+    if "unexpected extra argument" in error.format_message() and takes_task:
+        return f'Put the question in quotation marks: {path} "Should we …?"'
+    if " " not in path and hasattr(error, "option_name") and not {*(error.possibilities or ())} - {"--help"}:
+        return f'Options follow the command: {path} emergence "Should we …?" {error.option_name} …'
+    return ""
+
+
 def exit_code_of(
     error: BaseException, *, session: str | None = None, options: Sequence[str] = (), as_json: bool = False
 ) -> int:

@@ -19,7 +19,7 @@ from consilience.cli.inputs import (
 from consilience.cli.model_words import recorded_level
 from consilience.cli.options import FindingsRequest, ForkRequest, InheritingRequest, TellRequest, request_app
 from consilience.cli.plan import approve, check_models, make_plan, with_documents
-from consilience.cli.sessions import find_session, read_back, user_store
+from consilience.cli.sessions import confirm_code, find_session, read_back, user_store
 from consilience.cli.settings import confirm_recorded_programs, load_config, setting_value
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Estimate, Limits
@@ -43,6 +43,7 @@ def fork_session(request: ForkRequest) -> int:
     with user_store() as store:
         parent = find_session(store, request.id)
         old = start_event(parent, store.read(parent))
+        confirm_code(store, parent)
         changes = replace(
             _changes(request),
             settings={
@@ -63,9 +64,9 @@ def tell_session(request: TellRequest) -> int:
     stays as it is.
     """
     with user_store() as store:
-        planned = forks.plan_telling(
-            find_session(store, request.id), request.fact, store=store, changes=_changes(request)
-        )
+        parent = find_session(store, request.id)
+        confirm_code(store, parent)
+        planned = forks.plan_telling(parent, request.fact, store=store, changes=_changes(request))
         return _run_fork(request, store, planned, "with a new fact")
 
 

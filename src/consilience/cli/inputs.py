@@ -27,6 +27,7 @@ from consilience.engine.sources import MAX_SOURCE_BYTES, decode_text, read_text_
 from consilience.models.registry import canonical_name
 from consilience.reporting.formatting import count
 from consilience.targets import Target, read_target
+from consilience.targets.files import check_links
 
 _MAX_NAME_WORDS = 5
 _MAX_NAME_CHARS = 40
@@ -120,6 +121,8 @@ def read_sources(arguments: Sequence[str], agents: Sequence[Agent], *, noun: str
         reader, path = _reader_and_path(argument, agents, noun)
         only = (reader,) if reader else None
         place = expanded(path)
+        if path != "-":
+            check_links(place)
         if path != "-" and place.is_dir():
             sources += _directory(place, only)
         elif path != "-" and not place.exists() and _all_exist(path.split(",")):

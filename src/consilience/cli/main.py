@@ -141,13 +141,26 @@ class Commands(TyperGroup):
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         options = args[: args.index("--")] if "--" in args else args
         ctx.meta[AS_JSON] = "--json" in options  # needed before the command parses its options
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if hasattr(error, "option_name"):
+                from consilience.cli.errors import add_usage_advice
+
+                add_usage_advice(error)
+            raise
 
     def invoke(self, ctx: Context) -> Any:
         """Run the command. An exception is reported in one paragraph, with --json also as JSON, and becomes an exit code."""
         from pydantic import ValidationError
 
-        from consilience.cli.errors import EXIT_USAGE, exit_code_of, is_handled_by_typer, print_error_json
+        from consilience.cli.errors import (
+            EXIT_USAGE,
+            add_usage_advice,
+            exit_code_of,
+            is_handled_by_typer,
+            print_error_json,
+        )
         from consilience.domain.validation import describe_invalid
 
         with _exit_on_broken_pipe():
@@ -158,6 +171,7 @@ class Commands(TyperGroup):
                     raise typer.Exit(exit_code_of(error, as_json=ctx.meta[AS_JSON])) from error
                 if isinstance(error.__cause__, ValidationError) and hasattr(error, "message"):  # of an option
                     error.message = describe_invalid(error.__cause__)
+                add_usage_advice(error)
                 if ctx.meta[AS_JSON] and hasattr(error, "show"):  # an invalid option
                     error.show()
                     print_error_json(error, EXIT_USAGE)

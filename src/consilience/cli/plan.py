@@ -15,7 +15,8 @@ from consilience.cli.errors import can_confirm, confirm, notify, print_json
 from consilience.cli.inputs import unused_options
 from consilience.cli.model_words import key_notes, price_hint, thinking_words, window_warnings
 from consilience.cli.options import PlannedRequest, SessionRequest, SpendingRequest
-from consilience.cli.settings import Config, default_model
+from consilience.cli.settings import default_model
+from consilience.configuration import Config
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError, UserError

@@ -49,7 +49,7 @@ from consilience.cli.options import (
 from consilience.cli.plan import PERSONA, RunPlan, approve, check_models, choose_model, make_plan, with_documents
 from consilience.cli.sessions import find_session, read_back, user_store
 from consilience.cli.settings import (
-    Config,
+    confirm_recorded_code,
     confirm_recorded_programs,
     load_config,
     option_spelling,
@@ -58,6 +58,7 @@ from consilience.cli.settings import (
     setting_parameter,
     with_options,
 )
+from consilience.configuration import Config
 from consilience.deliberation import AUTO_PANEL, Deliberation
 from consilience.domain.agents import Agent, in_dealing_order
 from consilience.domain.errors import SessionBusy, SettingsError, UnavailableModel, UnknownName, UserError
@@ -337,6 +338,7 @@ def resume_session(request: ResumeRequest) -> int:
                 do="Wait for it to end, or stop that process; then try again.",
             )
         elif started is not None:
+            confirm_recorded_code(started, store)
             plan = _remaining_plan(started, course.made, store)
             _check_recorded(session, plan)
             approve(plan, request, config, summary=_resume_line(session, course, store))
@@ -362,7 +364,7 @@ def _remaining_plan(started: SessionStarted, calls_made: int, store: Store) -> R
         limits=started.limits,
         task=store.text(started.task),
         sources=[Source(text=store.text(s.text), name=s.name, agents=s.agents) for s in started.sources],
-        templates=recorded_templates(started, store.text),
+        templates=recorded_templates(recorded_protocol(started.protocol), started, store.text),
         encoder=started.encoder,
         thinking=recorded_level(started.thinking),
         detail=started.detail,
@@ -391,7 +393,9 @@ def _resume_line(session: str, course: SessionState, store: Store) -> str:
             f"{count(failed, 'failed call')} not made again (a fork does: consilience fork {session} --at end)"
         )
     from_outside = (*course.awaited, *course.answered, *course.tickets, *course.asked)
-    if in_flight := [flight.key for flight in store.flights(session) if flight.key not in from_outside]:
+    if kept := [arrival.key for arrival in store.arrivals(session)]:
+        parts.append(f"{count(len(kept), 'reply')} arrived before it stopped, not paid for again")
+    if in_flight := [flight.key for flight in store.flights(session) if flight.key not in (*from_outside, *kept)]:
         parts.append(f"{len(in_flight)} in flight when it stopped, repeated")
     return f"Resuming {session}: {'; '.join(parts)}."
 

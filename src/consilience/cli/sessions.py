@@ -57,6 +57,14 @@ def user_store() -> Iterator[Store]:
         yield store
 
 
+def confirm_code(store: Store, session: str) -> None:
+    """Ask before code is imported that another person's journal names."""
+    from consilience.cli.settings import confirm_recorded_code
+
+    if started := store.beginning(session):
+        confirm_recorded_code(started, store)
+
+
 def find_session(store: Store, name: str) -> str:
     """Return the session with this id, unique prefix of an id, or `last`. Raises `UnknownName`."""
     return find_sessions(store, [name])[0]
@@ -119,6 +127,7 @@ def _show(
         if prompt is not None:
             from consilience.deliberation import Deliberation
 
+            confirm_code(store, session)
             sent = run_until_done(Deliberation[Report](store=store).sent_prompts(session, prompt))
             text = "\n\n".join(map(_prompt_text, sent))
             print_result([asdict(attempt) for attempt in sent], text, as_json=as_json)
@@ -234,6 +243,7 @@ def _replay(
                 f"session {session} is not finished and cannot be replayed",
                 do=f"Resume it first: consilience resume {session}.",
             )
+        confirm_code(store, session)
         began = time.monotonic()
         report = run_until_done(Deliberation[Report](store=store).replay(session))
         seconds = time.monotonic() - began

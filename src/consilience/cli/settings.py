@@ -1,19 +1,6 @@
-"""Settings of `consilience.toml` and environment files, and those of protocols as options of their commands.
+"""Configuration and environment files as commands read them, and settings of protocols as options of their commands.
 
 Precedence: option, environment, ./consilience.toml, the user's file, default.
-
-model = "anthropic:claude-sonnet-4-5"
-confirm_above = 2.0        # dollars
-
-[emergence]
-children = 4
-
-[endpoints."http://127.0.0.1:8000/v1"]      # an OpenAI-compatible endpoint, or one model there: …/v1#NAME
-free = true                                 # or its prices; also context_window, thinks, key_variable
-
-A directory may come from another person, so its file cannot approve spending: what it declares of endpoints is ignored, and it can
-lower `confirm_above` but not raise it. An endpoint that only its `model` names gets no key, and its `model` must not be a program
-or a workspace.
 """
 
 from __future__ import annotations
@@ -26,7 +13,6 @@ import sys
 import types
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
@@ -35,51 +21,26 @@ import typer
 
 from consilience.cli.errors import can_confirm, confirm
 from consilience.cli.options import REPEATED, names_option
+from consilience.configuration import Config, config_files, ignored_words, is_own, merge_configs, read_config
 from consilience.domain.errors import SettingsError
-from consilience.domain.messages import CODE, FILE, NAMES, OptionName
-from consilience.domain.paths import check_home, data_dir, journal_path, read_bounded_text, user_config_dir
+from consilience.domain.messages import FILE, NAMES, OptionName
+from consilience.domain.paths import check_home, data_dir, is_own_journal, journal_path, read_bounded_text
 from consilience.domain.validation import similar_names
-from consilience.engine.protocol import Protocol, installed_protocols
-from consilience.models.endpoints import (
-    MAX_DOLLARS,
-    configure_endpoints,
-    is_amount,
-    name_endpoints,
-    read_declaration,
-)
+from consilience.engine.protocol import Protocol
+from consilience.engine.recorded_code import code_named, foreign_code
+from consilience.models.endpoints import configure_endpoints, name_endpoints
 from consilience.models.program import without_secret
-from consilience.models.providers import Declaration
 from consilience.models.registry import Choice, alternatives, choose, is_program, is_workspace
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-FILE_NAME = "consilience.toml"
-ENDPOINTS = "endpoints"
-"""The table of OpenAI-compatible endpoints."""
-CONFIRM_ABOVE = 0.5
-"""Cost in US dollars above which a run on a terminal asks for confirmation."""
-
-
-@dataclass(frozen=True)
-class Config:
-    """The merged content of the configuration files."""
-
-    model: str | None = None
-    model_file: Path | None = None
-    """The file that names the model."""
-    confirm_above: float = CONFIRM_ABOVE
-    tables: Mapping[str, Mapping[str, tuple[object, Path]]] = field(default_factory=dict)
-    """Settings by protocol and name, with their file."""
-
-
-def config_files() -> tuple[Path, Path]:
-    """Return the paths of the directory's file and the user's, by precedence; they may not exist."""
-    return Path(FILE_NAME), user_config_dir() / FILE_NAME
+    from consilience.domain.events import SessionStarted
+    from consilience.journal.store import Store
 
 
 def load_config(*, tell: bool = True, env_file: Path | None = None, named: Sequence[str] = ()) -> Config:
-    """Read `env_file`, then both configuration files, and apply what it declares of endpoints. With `tell`, report ignored keys.
+    """Read `env_file`, then both configuration files, and apply what they declare of endpoints. With `tell`, report ignored keys.
 
     `named` are the names of models on the command line. Only they, the environment and the user's own file name endpoints that may
     have a key.
@@ -89,48 +50,13 @@ def load_config(*, tell: bool = True, env_file: Path | None = None, named: Seque
     if env_file is not None:
         load_env_file(env_file)
     check_home()
-    model: str | None = None
-    model_file: Path | None = None
-    confirm_above = CONFIRM_ABOVE
-    tables: dict[str, dict[str, tuple[object, Path]]] = {}
-    endpoints: dict[str, Declaration] = {}
-    for path in reversed(config_files()):
-        content = read_config(path)
-        for key, value in content.items():
-            if key == ENDPOINTS and isinstance(value, dict):
-                if is_own(path):
-                    endpoints = {
-                        name: read_declaration(name, entry, _table(path, name)) for name, entry in value.items()
-                    }
-                continue
-            if isinstance(value, dict):
-                tables.setdefault(key, {}).update({name: (setting, path) for name, setting in value.items()})
-                continue
-            if key == "model":
-                model, model_file = str(value), path
-                named = [*named, model] if is_own(path) else named
-            else:
-                confirm_above = float(value) if is_own(path) else min(float(value), confirm_above)
-        if tell and (ignored := ignored_words(path, content, confirm_above)):
-            print(f"{path}: {ignored}", file=sys.stderr)
-    configure_endpoints(endpoints)
-    name_endpoints(named, complete=True)
-    return Config(model, model_file, confirm_above, tables)
-
-
-def is_own(path: Path) -> bool:
-    """Return whether this is the user's own file, not one that may have come with a directory."""
-    return os.path.realpath(path) == os.path.realpath(config_files()[1])
-
-
-def ignored_words(path: Path, content: Mapping[str, object], confirm_above: float = CONFIRM_ABOVE) -> str:
-    """Return which keys of a directory's file are ignored; empty if none. `confirm_above` is the amount in effect."""
-    if is_own(path):
-        return ""
-    limit = content.get("confirm_above")
-    raised = isinstance(limit, float) and limit > confirm_above
-    keys = [*(["[endpoints]"] if ENDPOINTS in content else []), *(["a higher confirm_above"] if raised else [])]
-    return f"{' and '.join(keys)} ignored; only {config_files()[1]} may set that" if keys else ""
+    here, own = config_files()
+    config = merge_configs((own, here))
+    if tell and (ignored := ignored_words(here, read_config(here), config.confirm_above)):
+        print(f"{here}: {ignored}", file=sys.stderr)
+    configure_endpoints(config.endpoints)
+    name_endpoints([*named, *([config.own_model] if config.own_model else [])], complete=True)
+    return config
 
 
 def default_model(config: Config) -> Choice:
@@ -152,72 +78,6 @@ def default_model(config: Config) -> Choice:
             do=f"If you trust it, give {option}, set CONSILIENCE_MODEL, or move the line to {config_files()[1]}.",
         )
     return Choice(choice.name, f"{config.model_file} names it", choice.unspent_keys)
-
-
-def read_config(path: Path) -> dict[str, str | float | dict[str, object]]:
-    """Return the content of a file, empty if it does not exist. Raises `SettingsError` naming file and key."""
-    try:
-        text = read_bounded_text(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise SettingsError(
-            f"the configuration cannot be read: {reason}", where=str(path), do="Fix or remove it."
-        ) from None
-    from consilience.domain.toml_catalog import parse_toml
-
-    try:
-        table = parse_toml(text)
-    except (ValueError, RecursionError) as error:
-        problem = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise SettingsError(
-            f"the configuration is not valid TOML: {problem}",
-            where=str(path),
-            do="Correct that line, or remove the file.",
-        ) from None
-    return {key: _checked(key, value, path) for key, value in table.items()}
-
-
-def _table(path: Path, name: str) -> str:
-    return f'{path}, table [{ENDPOINTS}."{name}"]'
-
-
-def _checked(key: str, value: object, path: Path) -> str | float | dict[str, object]:
-    place = f"{path}, key {key!r}"
-    if key == "model":
-        if isinstance(value, str) and value.strip():
-            return value.strip()
-        raise SettingsError("the model must be a name in quotation marks", where=place, do='Write model = "local".')
-    if key == "confirm_above":
-        if is_amount(value):
-            return float(value)
-        raise SettingsError(
-            f"the amount must be a number of dollars, at most {MAX_DOLLARS:,}",
-            where=place,
-            do="Write confirm_above = 0.5.",
-        )
-    if key == ENDPOINTS and isinstance(value, dict):
-        for name, entry in value.items() if is_own(path) else ():
-            read_declaration(name, entry, _table(path, name))
-        return value
-    protocols = (ENDPOINTS, *installed_protocols())
-    if isinstance(value, dict) and key in protocols:
-        return value
-    if key in protocols:
-        raise SettingsError(
-            f"the settings of {key} must be a table",
-            where=place,
-            do=f"Write [{key}] on a line of its own, and its settings below it.",
-        )
-    close = similar_names(key, ["model", "confirm_above", *protocols])
-    meant = f"Did you mean {close}? " if close else ""
-    tables = ", ".join(f"[{name}]" for name in sorted(protocols))
-    raise SettingsError(
-        f"the configuration has an unknown key {key!r}",
-        where=place,
-        do=f"{meant}Known: model, confirm_above, {tables}.",
-    )
 
 
 def load_env_file(path: Path) -> list[str]:
@@ -281,30 +141,47 @@ def read_settings(cls: type[Protocol], settings: Mapping[str, object], config: C
 def _check_imports(cls: type[Protocol], key: str, value: object, path: Path) -> None:
     """Raise `SettingsError` for code to import that a directory's file names: it may come from another person, and runs when it is
     imported, before anything is asked."""
-    named = [text for text in (value if isinstance(value, list) else [value]) if ":" in str(text)]
-    if named and CODE in cls.model_fields[key].metadata and not is_own(path):
+    named = code_named(cls, {key: value})
+    if named and not is_own(path):
         option = option_spelling(key)
         raise SettingsError(
-            f"the configuration of the current directory must not name code to import: {', '.join(map(str, named))}",
+            f"the configuration of the current directory must not name code to import: {', '.join(named)}",
             where=f"{path.absolute()}, table [{cls.name}], key {key!r}",
-            do=f"If you trust it, give {option} {','.join(map(str, named))}, or move the line to {config_files()[1]}.",
+            do=f"If you trust it, give {option} {','.join(named)}, or move the line to {config_files()[1]}.",
         )
 
 
 def confirm_recorded_programs(programs: Iterable[str]) -> None:
     """Ask before programs start that a journal outside of the user's own directory has recorded: it may come from another person,
     and `--yes` agrees only to the cost. Raises `SettingsError` without a terminal, `Declined` after a no."""
-    path, names = journal_path(), ", ".join(programs)
-    if not names or path.resolve().parent == data_dir().resolve():
+    if not is_own_journal(str(journal_path())):
+        _confirm_recorded("start", list(programs), "; a fork takes another model with --replace-agent")
+
+
+def confirm_recorded_code(started: SessionStarted, store: Store) -> None:
+    """Ask likewise before code is imported that such a journal has recorded; then import it."""
+    names = foreign_code(started, store)
+    _confirm_recorded("import", names)
+    if names:
+        from consilience.coordination.gates import load_gate
+
+        for name in names:
+            load_gate(name)
+
+
+def _confirm_recorded(verb: str, recorded: Sequence[str], otherwise: str = "") -> None:
+    path, names = journal_path(), ", ".join(recorded)
+    if not names:
         return
     if not can_confirm():
         raise SettingsError(
-            f"the session would start what another journal than your own has recorded: {names}",
+            f"the session would {verb} what a journal outside of your own directory has recorded: {names}",
             where=str(path),
-            do=f"If you trust it, run the command at a terminal, or move the journal into {data_dir()}; a fork takes "
-            "another model with --replace-agent.",
+            do=f"If you trust it, run the command at a terminal, or move the journal into {data_dir()}{otherwise}.",
         )
-    confirm(f"Start {names}, as recorded in {path}, with your rights?", otherwise="Nothing was started.")
+    confirm(
+        f"{verb.capitalize()} {names}, as recorded in {path}, with your rights?", otherwise=f"Nothing was {verb}ed."
+    )
 
 
 def setting_value(accept: Callable[[Mapping[str, object]], object], name: str, text: str) -> object:

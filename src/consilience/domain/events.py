@@ -10,19 +10,15 @@ from __future__ import annotations
 import binascii
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache, lru_cache
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
-    PlainSerializer,
-    SerializationInfo,
     TypeAdapter,
-    ValidationInfo,
 )
 
 from consilience.domain.agents import Agent
@@ -30,8 +26,8 @@ from consilience.domain.detail import Detail
 from consilience.domain.outcome import Check, Estimate, FailureKind, Limits, LimitUnit, StopReason, ThinkingLevel
 from consilience.domain.topology import Topology
 
-SCHEMA_VERSION = 2
-"""Schema of new sessions. 2 added `noted` and the stored presentation; schema 1 stays readable."""
+SCHEMA_VERSION = 3
+"""Schema of new sessions. 2 added `noted` and the stored presentation, 3 `search_expired`; older ones stay readable."""
 
 CUT = "length"
 """`finish` of a reply that ended at its token limit."""
@@ -328,6 +324,15 @@ class AnswerReceived(Event):
     generations: int = 0
 
 
+class SearchExpired(Event):
+    """A search for a pattern in a text that was not done in time, which counts as one without a match."""
+
+    type: Literal["search_expired"] = "search_expired"
+    canonical: ClassVar[bool] = False
+    search: str
+    """Text id of the pattern and the text."""
+
+
 class MessagePublished(Event):
     """A message; see `domain.messages.Message`."""
 
@@ -390,15 +395,17 @@ class SessionParked(Event):
 
 
 class SessionFinished(Event):
-    """The last event, with the ids of report and presentation."""
+    """The last event, with the ids of what is shown of the session."""
 
     type: Literal["session_finished"] = "session_finished"
-    incidental: ClassVar[frozenset[str]] = frozenset({"volatile", "report", "presentation"})
+    incidental: ClassVar[frozenset[str]] = frozenset({"volatile", "report", "presentation", "forecasts"})
     stop_reason: StopReason
     report: str
     report_digest: str
     presentation: str = ""
     """Id of `domain.sections.Presentation` as JSON; "" in sessions of schema 1."""
+    forecasts: str | None = None
+    """Id of the report's forecasts as JSON, which are read without the report; "" if it has none, None in earlier sessions."""
 
 
 AnyEvent = Annotated[
@@ -411,6 +418,7 @@ AnyEvent = Annotated[
     | CallLost
     | CallAwaited
     | AnswerReceived
+    | SearchExpired
     | MessagePublished
     | Noted
     | CheckRecorded
@@ -457,44 +465,3 @@ def canonical_digest(events: Iterable[Event]) -> str:
     """Return the SHA-256 (hex) of the canonical journal."""
     lines = (json.dumps(row, sort_keys=True, ensure_ascii=False) for row in canonical(events))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-MAX_NOTE_CHARS = 16_000
-"""Max JSON characters of a note, without its long texts."""
-
-N = TypeVar("N", bound=BaseModel)
-
-
-class _TextIds(dict[str, str]):
-    """Texts by id, filled while a note is dumped."""
-
-
-class _Lookup:
-    def __init__(self, text: Callable[[str], str]) -> None:
-        self.text = text
-
-
-def _to_id(text: str, info: SerializationInfo) -> str:
-    if not isinstance(info.context, _TextIds):
-        return text
-    info.context[id := text_id(text)] = text
-    return id
-
-
-def _from_id(value: object, info: ValidationInfo) -> object:
-    return info.context.text(str(value)) if isinstance(info.context, _Lookup) else value
-
-
-LongText = Annotated[str, BeforeValidator(_from_id), PlainSerializer(_to_id)]
-"""A field of a note that may be long: the event holds the text's id."""
-
-
-def dump_note(data: BaseModel) -> tuple[dict[str, object], dict[str, str]]:
-    """Return the note as the event holds it, and its long texts by id."""
-    texts = _TextIds()
-    return data.model_dump(mode="json", context=texts), texts
-
-
-def load_note(model: type[N], event: Noted, text: Callable[[str], str]) -> N:
-    """Return a recorded note with its long texts; `text` looks one up by id. Raises `ValidationError`."""
-    return model.model_validate(event.data, context=_Lookup(text))

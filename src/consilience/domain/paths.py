@@ -85,6 +85,11 @@ def journal_path() -> Path:
     return Path(os.path.expanduser(named))
 
 
+def is_own_journal(place: str) -> bool:
+    """Return whether a journal is in the user's own directory, or in memory. Any other may come from another person."""
+    return place == ":memory:" or os.path.dirname(os.path.realpath(place)) == os.path.realpath(data_dir())
+
+
 def check_store_place(place: str, where: str = "") -> None:
     """Raise `SettingsError` for a kind of store that is not installed, such as postgresql://…"""
     kind, separator, _ = place.partition("://")

@@ -8,7 +8,7 @@ from traceback import walk_tb
 
 from pydantic import ValidationError
 
-from consilience.domain.report import NOT_PRESENTED, Report, UnfinishedSession, find_report
+from consilience.domain.report import NOT_PRESENTED, Forecast, Report, UnfinishedSession, find_report
 from consilience.domain.sections import Presentation, checked_presentation
 from consilience.domain.validation import describe_invalid
 
@@ -30,6 +30,14 @@ def try_progress(session: UnfinishedSession) -> tuple[Presentation, str]:
     """Return what `progress` of the protocol's report returns and "", or an empty one and a warning, as `try_present` does."""
     cls = find_report(session.started.protocol)
     return _try(lambda: cls.progress(session), cls, "progress")
+
+
+def try_forecasts(report: Report) -> tuple[tuple[Forecast, ...], str]:
+    """Return `report.forecasts()` and "", or none and a warning, as `try_present` does."""
+    try:
+        return tuple(Forecast.model_validate(forecast) for forecast in report.forecasts()), ""
+    except Exception as error:
+        return (), f"{NOT_PRESENTED}{_describe_failure(error, type(report), 'forecasts')}"
 
 
 def _try(make: Callable[[], Presentation], cls: type[Report], method: str = "presentation") -> tuple[Presentation, str]:

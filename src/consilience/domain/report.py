@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from pydantic import TypeAdapter
+
 from consilience.domain.agents import Agent
 from consilience.domain.events import AnyEvent, Noted, SessionStarted
 from consilience.domain.messages import Quotation
@@ -186,6 +188,10 @@ class Forecast(Frozen):
     """The final side of each firm agent, True for yes, with its confidence from 0 to 1. Uncertain agents are missing."""
     falsifiers: tuple[tuple[str, str, str], ...] = ()
     """What would change an agent's mind: the agent, the finding, and the deadline in its own words, which may be empty."""
+
+
+FORECASTS: TypeAdapter[tuple[Forecast, ...]] = TypeAdapter(tuple[Forecast, ...])
+"""How a finished session stores its forecasts."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Making one call: render, match, fund, send, read, record.
 
-The protocol continues once a reply is queued for its commit. Whatever leaves the process afterwards, such as the next request,
-waits for a commit of its own, which includes the reply. So a reply is durable before anything outside can follow from it.
+A reply is durable before anything is computed from it: the journal keeps it beside the log until it is read and recorded as an
+event. The protocol continues once that event is queued for its commit. Whatever leaves the process afterwards, such as the next
+request, waits for a commit of its own, which includes the event.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from consilience.domain.events import (
     CallStarted,
     Ended,
     ReplyRejected,
-    Volatile,
     age_of,
     text_id,
 )
@@ -57,7 +57,7 @@ from consilience.engine.state import State
 from consilience.engine.steps import StepLog, run_worker
 from consilience.engine.telemetry import set_outcome, span
 from consilience.engine.timing import TimeLimitReached, await_within, take_back
-from consilience.engine.usage import thinking_of, with_estimated_tokens
+from consilience.engine.usage import completion_figures, with_estimated_tokens
 from consilience.engine.work import Ask, Branch, Failure, Reply, current_phase
 from consilience.models.limiter import may_retry
 from consilience.models.parsing import Malformed, is_prose, parse_reply, prose_field
@@ -108,7 +108,7 @@ class Call(Generic[T]):
         fix: str | None = None
         error, kind = "", FailureKind.MALFORMED
         for attempt in range(1, 2 + state.repairs):
-            result = self._inherited(attempt) or await self._recorded_or_live(attempt, fix, error)
+            result = await self._inherited(attempt) or await self._recorded_or_live(attempt, fix, error)
             event = result.event
             if self.cut_outcome is not None:
                 return self._reply(result if isinstance(event, CallCompleted) else self.cut_outcome)
@@ -150,7 +150,7 @@ class Call(Generic[T]):
         )
         return Reply(ask.key, ask.agent, value, prose, outcome.shown, outcome.labels, event.reserve, event.cut)
 
-    def _inherited(self, attempt: int) -> _Attempt[T] | None:
+    async def _inherited(self, attempt: int) -> _Attempt[T] | None:
         """Return the attempt that a fork inherits; None if there is none that these settings can use.
 
         A call that is shown something younger than the inherited reply does not take it: the reply would be about other texts. The
@@ -176,7 +176,7 @@ class Call(Generic[T]):
         value: T | None = None
         if isinstance(event, CallCompleted):
             try:
-                value = self._value(text)
+                value = await self._value(text)
             except Malformed:
                 return None
         recorder.inherit(event, self.place)
@@ -219,8 +219,9 @@ class Call(Generic[T]):
             return cached
         need = self._need(rendered)
         answered = ask.key in state.recorder.answers
+        arrived = state.recorder.take_arrival(ask.key, attempt, digest)
         was_asked = answered or state.recorder.was_asked(ask.key, attempt)  # by an earlier process, in time
-        limit = await self.budget.reserve(need, attempt, forced=was_asked)
+        limit = await self.budget.reserve(need, attempt, forced=was_asked, arrived=arrived is not None)
         if held:  # only now: calls that are recorded may have waited for budget together with this one
             state.activity.hold(ask.key, self.phase)
             await _wait_forever()
@@ -236,27 +237,18 @@ class Call(Generic[T]):
         steps = self._steps(attempt, need)
         with span(f"call {ask.agent}", session=state.id, agent=ask.agent, key=ask.key, attempt=attempt) as current:
             try:
-                completion = await self._send(attempt, rendered, schema, digest, steps)
+                completion = arrived or await self._send(attempt, rendered, schema, digest, steps)
             except ProviderError as failure:
-                state.ledger.late = state.ledger.late or (isinstance(failure, TimeLimitReached) and not failure.whose)
-                if steps is not None:
-                    steps.ended = True
-                charged = failure.completion if isinstance(failure.completion, Completion) else None
-                event: Ended = failure_event(
-                    common,
-                    failure,
-                    steps=steps,
-                    charged=with_estimated_tokens(charged, rendered, self.port) if charged is not None else None,
-                    budget=self.budget,
-                    port=self.port,
-                )
+                event: Ended = self._failed(common, failure, rendered, steps)
                 text, value = "", None
             else:
+                if not (arrived or answered or steps):  # each step of an agent with tools is recorded already
+                    await state.recorder.keep(ask.key, attempt, digest, completion)
                 completion, estimated = (
                     (completion, False) if answered else with_estimated_tokens(completion, rendered, self.port)
                 )
                 common |= {"steps": steps.steps_taken if steps else 1, "estimated": estimated}
-                event, text, value = self._read(common, completion)
+                event, text, value = await self._read(common, completion)
             set_outcome(current, event)
         seconds = time.monotonic() - began - self.seconds_outside
         if self.budget.is_limited:
@@ -266,6 +258,24 @@ class Call(Generic[T]):
         texts = rendered.texts if isinstance(event, CallFailed) else (text, *rendered.texts)
         state.recorder.append(event, texts, rendered.parts)
         return event, text, value
+
+    def _failed(
+        self, common: Mapping[str, object], failure: ProviderError, rendered: Rendered, steps: StepLog | None
+    ) -> CallFailed:
+        """Return the event of a request that failed."""
+        ledger = self.state.ledger
+        ledger.late = ledger.late or (isinstance(failure, TimeLimitReached) and not failure.whose)
+        if steps is not None:
+            steps.ended = True
+        charged = failure.completion if isinstance(failure.completion, Completion) else None
+        return failure_event(
+            common,
+            failure,
+            steps=steps,
+            charged=with_estimated_tokens(charged, rendered, self.port) if charged is not None else None,
+            budget=self.budget,
+            port=self.port,
+        )
 
     def _refuse(self, event: CallFailed, rendered: Rendered) -> CallFailed:
         """Record the refusal. An agent with tools may have taken steps before the session was interrupted."""
@@ -290,7 +300,7 @@ class Call(Generic[T]):
             cost=0.0,
             requests=0,
         )
-        event, text, value = self._read(common, completion)
+        event, text, value = await self._read(common, completion)
         if not isinstance(event, CallCompleted):
             return None
         event.cached = True
@@ -394,37 +404,16 @@ class Call(Generic[T]):
         state.activity.end_wait(ask.key)
         return completion
 
-    def _read(self, common: dict[str, object], completion: Completion) -> tuple[Ended, str, T | None]:
+    async def _read(self, common: dict[str, object], completion: Completion) -> tuple[Ended, str, T | None]:
         """Return the event of a completion, its text and value. The text has no reasoning and at most 8 characters a token."""
         ask = self.ask
         full_text = visible_text(completion.text)
-        tokens_thought = thinking_of(completion, full_text)
         text = replace_surrogates(full_text[: max(8 * self.size.answer, 2000)])
-        volatile: Volatile = {}
-        if completion.requests != 1:
-            volatile["requests"] = completion.requests
-        waited, requeued = round(completion.waited, 3), completion.requeued
-        for name, figure in (("cached", completion.tokens_cached), ("waited", waited), ("requeued", requeued)):
-            if figure:
-                volatile[name] = figure
-        if completion.fallback:
-            volatile["fallback"] = 1
-        if completion.notes:
-            volatile["adapted"] = "; ".join(completion.notes)
-        if completion.model != self.port.name:
-            volatile["model"] = replace_surrogates(completion.model)
-        figures = {
-            "text": text_id(text),
-            "tokens_in": completion.tokens_in,
-            "tokens_out": completion.tokens_out,
-            "tokens_thought": tokens_thought,
-            "cost": completion.cost,
-            "reserve": self.budget.from_reserve,
-            "finish": CUT if len(text) < len(full_text) else replace_surrogates(completion.finish_reason),
-            "volatile": volatile,
-        }
+        figures: dict[str, Any] = completion_figures(completion, text, full_text, self.port.name)
+        figures["reserve"] = self.budget.from_reserve
+        tokens_thought = figures["tokens_thought"]
         try:
-            value = self._value(text)
+            value = await self._value(text)
         except Malformed as malformed:
             error = str(malformed)
             if tokens_thought and not text.strip():
@@ -438,12 +427,13 @@ class Call(Generic[T]):
             return ReplyRejected(**common, **figures, error=error), text, None
         return CallCompleted(**common, **figures, audience=ask.audience), text, value
 
-    def _value(self, text: str) -> T:
+    async def _value(self, text: str) -> T:
         """Parse the reply as the type that was asked for. Raises `Malformed`."""
         value = parse_reply(text, self.ask.returns)
         if self.ask.accept is not None:
             try:
-                self.ask.accept(value)
+                if (accepting := self.ask.accept(value)) is not None:
+                    await accepting
             except ValueError as error:
                 raise Malformed(str(error)) from None
         return value

@@ -25,8 +25,8 @@ from consilience.domain.events import (
     text_id,
 )
 from consilience.domain.outcome import THINKING_TOKENS, Limits, ThinkingLevel
-from consilience.domain.presenting import try_present
-from consilience.domain.report import NOT_DECLARED, Report
+from consilience.domain.presenting import try_forecasts, try_present
+from consilience.domain.report import FORECASTS, NOT_DECLARED, Report
 from consilience.engine.activity import Activity, Phase
 from consilience.engine.faults import Crash, parse_fault
 from consilience.engine.ledger import Ledger
@@ -241,21 +241,24 @@ async def _run(protocol: Protocol, session: Session, state: State) -> Report:
     return report
 
 
-def _finish(protocol: Protocol, report: Report) -> tuple[Report, SessionFinished, tuple[str, str]]:
+def _finish(protocol: Protocol, report: Report) -> tuple[Report, SessionFinished, tuple[str, ...]]:
     """Return the report, with warnings if it has another type than declared or its presentation failed, and the last event with
     its texts."""
     presentation, problem = try_present(report)
-    problems = tuple(filter(None, (_other_type(protocol, report), problem)))
+    forecasts, unforeseen = try_forecasts(report)
+    problems = tuple(filter(None, (_other_type(protocol, report), problem, unforeseen)))
     if problems:
         report = report.model_copy(update={"warnings": (*report.warnings, *problems)})
     body, shown = report.model_dump_json(), presentation.model_dump_json()
+    foreseen = FORECASTS.dump_json(forecasts).decode() if forecasts else ""
     event = SessionFinished(
         stop_reason=report.stop_reason,
         report=text_id(body),
         report_digest=report.digest(),
         presentation=text_id(shown),
+        forecasts=text_id(foreseen) if foreseen else "",
     )
-    return report, event, (body, shown)
+    return report, event, tuple(filter(None, (body, shown, foreseen)))
 
 
 def _other_type(protocol: Protocol, report: Report) -> str:

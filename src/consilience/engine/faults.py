@@ -1,7 +1,7 @@
 """Named fault points: places shortly before or after a commit.
 
     before_call      a call is about to be sent
-    after_reply      its reply has arrived and is not committed
+    after_reply      its reply has arrived and is kept; the event that records it is not committed
     after_commit     the reply is committed; nothing that follows from it has left the process
     after_publish    a message was published
     after_note       a protocol's event was recorded

@@ -35,6 +35,7 @@ from consilience.domain.report import Report
 from consilience.engine.activity import Phase, phase_name
 from consilience.engine.execution import Options, Setup
 from consilience.engine.protocol import Protocol, check_phases, recorded_protocol
+from consilience.engine.recorded_code import check_code
 from consilience.engine.runner import Inheritance, begin, encoder_for, start_event
 from consilience.engine.seats import Models, SeatModel, choose_detail, make_seats, models_by_agent, request_deadline
 from consilience.engine.similarity import Encoder
@@ -175,6 +176,7 @@ def _plan_fork(parent: str, *, store: Store, at: int | str, changes: ForkChanges
     events = store.read(parent)
     old = start_event(parent, events)
     last = fork_position(parent, events, at)
+    check_code(old, store)
     protocol = changed_protocol(old, changes.settings)
     agents = _agents(old, protocol, changes.perspectives)
     if changes.limits is not None:  # those of the parent may name a phase that an earlier version did not refuse
@@ -493,4 +495,4 @@ def _templates(
     """Return the parent's templates, unless others, another detail or another version of the protocol apply."""
     if prompts is not None or detail != old.detail or protocol.version != old.protocol_version:
         return protocol.load_templates(prompts, detail)
-    return recorded_templates(old, store.text)
+    return recorded_templates(type(protocol), old, store.text)

@@ -263,14 +263,17 @@ class CallBudget:
         """The limit that refused a further request of this attempt."""
 
     async def reserve(
-        self, amount: Usage, attempt: int, *, forced: bool = False, refused: bool = False
+        self, amount: Usage, attempt: int, *, forced: bool = False, arrived: bool = False, refused: bool = False
     ) -> LimitHit | None:
         """Reserve one attempt, or return the limit that refuses it. May wait until no other branch can go on.
 
-        A `forced` attempt is recorded or answered already: it waits for funds in the same way, but is never refused. `refused`: the
-        record says that it was.
+        A `forced` attempt is recorded or answered already: it waits for funds in the same way, but is never refused. If its reply
+        `arrived` before the session was interrupted, it is funded as then and not refused either. `refused`: the record says that
+        it was.
         """
         hit = None if self._is_free else await self._reserve(amount, attempt, forced=forced)
+        if hit is not None and arrived:
+            hit = await self._reserve(amount, attempt, forced=True)
         self.branch.decide(refused=refused or (hit is not None and not hit.whose))
         return hit
 

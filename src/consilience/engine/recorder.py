@@ -19,6 +19,7 @@ from consilience.domain.events import (
     Ended,
     Event,
     ReplyRejected,
+    SearchExpired,
     SessionResumed,
     SessionStarted,
     StepCompleted,
@@ -29,10 +30,14 @@ from consilience.domain.events import (
 from consilience.domain.outcome import Check
 from consilience.engine.prompt import Rendered
 from consilience.engine.telemetry import log_event, may_be_logged
-from consilience.journal.store import Journal, PromptParts
+from consilience.engine.usage import completion_from, completion_json
+from consilience.journal.store import Arrival, Journal, PromptParts
+from consilience.models.port import Completion
 
 Observer = Callable[[Event], None]
 E = TypeVar("E", bound=Event)
+
+FORK_HINT = "Settings, models or prompts changed; what was recorded before can be kept in a fork:"
 
 
 class Recorder:
@@ -56,6 +61,10 @@ class Recorder:
         self._matched: set[tuple[str, str]] = set()
         self._asked: dict[tuple[str, int], float] = {}
         self._steps: dict[tuple[str, int], StepCompleted] = {}
+        self.arrivals: dict[str, Arrival] = {}
+        """Replies that had arrived when an earlier process ended, and that no event records, by call."""
+        self.expired: set[str] = set()
+        """Searches that were not done in time."""
         self._ahead = 0
         self._resent = True
         self.idle_seconds: Callable[[], float] = lambda: 0.0
@@ -132,6 +141,25 @@ class Recorder:
         self.ends_so_far[key, attempt] = end
         self._ahead -= 1
         return end
+
+    async def keep(self, key: str, attempt: int, digest: str, completion: Completion) -> None:
+        """Store a reply that has arrived; durable on return."""
+        await self.journal.keep(Arrival(key, attempt, digest, completion_json(completion)))
+        self._check_observer()
+
+    def take_arrival(self, key: str, attempt: int, digest: str) -> Completion | None:
+        """Return the reply to this attempt that an earlier process received and did not come to record. Raises `RequestMismatch` if
+        its request differs."""
+        arrival = self.arrivals.get(key)
+        if arrival is None or arrival.attempt != attempt:
+            return None
+        if arrival.digest != digest:
+            raise RequestMismatch(
+                f"a reply to the call {key!r} arrived before the session was interrupted, to another request. "
+                f"{FORK_HINT} consilience fork {self.journal.session} --at end"
+            )
+        del self.arrivals[key]
+        return completion_from(arrival.completion)
 
     def has_reply(self, key: str) -> bool:
         """Return whether the first attempt of this call is recorded as its last."""
@@ -284,6 +312,8 @@ class Recorder:
             self._steps[event.key, event.attempt] = event
         elif isinstance(event, CallAwaited):
             self._asked[event.key, event.attempt] = event.asked_at
+        elif isinstance(event, SearchExpired):
+            self.expired.add(event.search)
         elif isinstance(event, AnswerReceived):
             self.answers[event.key] = self._texts[event.text]
             self._ages[event.key] = age_of(event)
@@ -308,10 +338,7 @@ class Recorder:
         return _prompt_difference(self.journal.store.prompt(event.prompt), request, self.journal.store.text)
 
     def _fork_hint(self, event: Event) -> str:
-        return (
-            "Settings, models or prompts changed; what was recorded before can be kept in a fork: "
-            f"consilience fork {self.journal.session} --at {event.seq - 1}"
-        )
+        return f"{FORK_HINT} consilience fork {self.journal.session} --at {event.seq - 1}"
 
 
 def _is_same(event: Event, other: Event) -> bool:

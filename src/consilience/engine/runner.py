@@ -42,6 +42,7 @@ from consilience.engine.protocol import (
     recorded_protocol,
     report_type,
 )
+from consilience.engine.recorded_code import check_code
 from consilience.engine.recorder import Recorder
 from consilience.engine.seats import (
     Models,
@@ -324,12 +325,14 @@ def check_version(session: str, started: SessionStarted, cls: type[Protocol], do
 
 
 def recorded_setup(started: SessionStarted, journal: Journal, seats: Seats, options: Options) -> Setup:
-    """Return the setup that the session was begun with."""
+    """Return the setup that the session was begun with. Raises `SettingsError` for `foreign_code`."""
+    check_code(started, journal.store)
+    cls = recorded_protocol(started.protocol)
     return Setup(
-        protocol=recorded_protocol(started.protocol).model_validate(started.settings),
+        protocol=cls.model_validate(started.settings),
         task=journal.store.text(started.task),
         documents=tuple(document_from_ref(ref, journal.store.text(ref.text)) for ref in started.sources),
-        templates=recorded_templates(started, journal.store.text),
+        templates=recorded_templates(cls, started, journal.store.text),
         seats=seats,
         detail=started.detail,
         options=options,
@@ -350,9 +353,12 @@ def resumed_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> 
 
 async def _note_lost(journal: Journal, recorder: Recorder, state: State) -> None:
     flights = journal.store.flights(journal.session)
-    waiting = set(recorder.answers) | {
-        key for e in recorder.events if isinstance(e, SessionParked) for key in e.awaited
-    }
+    recorder.arrivals = {arrival.key: arrival for arrival in journal.store.arrivals(journal.session)}
+    waiting = (
+        recorder.answers.keys()
+        | recorder.arrivals.keys()
+        | {key for e in recorder.events if isinstance(e, SessionParked) for key in e.awaited}
+    )
     # ports of other kinds still have the request
     lost = [f for f in flights if f.key not in waiting and isinstance(state.ports[f.agent], ModelPort | WorkerPort)]
     for flight in lost:

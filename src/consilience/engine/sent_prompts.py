@@ -35,7 +35,7 @@ from consilience.engine.seats import replay_seats
 from consilience.engine.state import State
 from consilience.engine.template_use import TemplateUse, describe_inherited, pronoun
 from consilience.engine.templates import INSTRUCTIONS
-from consilience.journal.store import OnCommit, PromptParts, Store
+from consilience.journal.store import Arrival, OnCommit, PromptParts, Store
 
 
 @dataclass(frozen=True)
@@ -181,6 +181,9 @@ class _Unwritten:
 
     async def commit_all(self, events: Sequence[Event], *, texts: Iterable[str] = ()) -> None:
         pass
+
+    async def keep(self, arrival: Arrival) -> None:
+        raise AssertionError
 
     def note_seconds(self, seconds: float) -> None:
         pass

@@ -35,6 +35,7 @@ from consilience.engine.ledger import BranchBudget
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.quorum import Claims, Quorum, count_reply, in_phase
 from consilience.engine.schedule import Clock
+from consilience.engine.searches import Searches
 from consilience.engine.set_aside import SetAside
 from consilience.engine.similarity import cosine, cosines, jaccard
 from consilience.engine.sizes import UNLIMITED
@@ -42,6 +43,7 @@ from consilience.engine.sources import Document
 from consilience.engine.state import State
 from consilience.engine.telemetry import span
 from consilience.engine.work import (
+    Accept,
     Ask,
     Branch,
     Failure,
@@ -69,6 +71,7 @@ class Session:
         self._started: list[Pending[Any]] = []
         self._agents = {agent.id: agent for agent in state.agents}
         self._embeddings = Embeddings(state)
+        self.searches = Searches(state)
         self.clock = Clock(state)
 
     # configuration
@@ -153,7 +156,7 @@ class Session:
             max_tokens: int | None = ..., quoted: Callable[[str], str] | None = ...) -> Ask[str]: ...  # fmt: skip
     @overload
     def ask(self, agent: str, prompt: Prompt, *, key: str, returns: type[T], kind: str = ..., audience: Sequence[str] = ...,
-            accept: Callable[[T], None] | None = ..., closing: bool = ..., max_tokens: int | None = ...,
+            accept: Accept[T] | None = ..., closing: bool = ..., max_tokens: int | None = ...,
             quoted: Callable[[T], str] | None = ...) -> Ask[T]: ...  # fmt: skip
     def ask(
         self,
@@ -164,7 +167,7 @@ class Session:
         returns: type[Any] = str,
         kind: str = "reply",
         audience: Sequence[str] = (),
-        accept: Callable[[Any], None] | None = None,
+        accept: Accept[Any] | None = None,
         closing: bool = False,
         max_tokens: int | None = None,
         quoted: Callable[[Any], str] | None = None,
@@ -172,7 +175,8 @@ class Session:
         """Describe one call; `await` it for a `Reply` or a `Failure`.
 
         `key` is unique in the session and becomes the id of the reply's message, which only `audience` and the agent itself may be
-        shown. `returns` is `str` or a pydantic model. `accept` may reject a value with a `ValueError`, which is shown to the model.
+        shown. `returns` is `str` or a pydantic model. `accept`, which may be a coroutine
+        function, may reject a value with a `ValueError`, which is shown to the model.
         `closing` marks the call that may draw on the reserve. `max_tokens` defaults to the session's `reply_tokens`. `quoted`
         returns the text that prompts quote; default: the reply's prose.
         """

@@ -14,8 +14,9 @@ from pydantic import BaseModel
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
 from consilience.domain.errors import ProtocolViolation
-from consilience.domain.events import MAX_NOTE_CHARS, dump_note, text_id
+from consilience.domain.events import text_id
 from consilience.domain.messages import Message
+from consilience.domain.notes import MAX_NOTE_CHARS, dump_note
 from consilience.domain.outcome import Estimate, Limits, ThinkingLevel
 from consilience.domain.report import Report
 from consilience.domain.topology import Topology

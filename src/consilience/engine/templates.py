@@ -13,13 +13,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import get_args
 
-from jinja2 import StrictUndefined, Template, TemplateError, meta
+from jinja2 import Environment, StrictUndefined, Template, TemplateError, TemplateSyntaxError, meta
 from jinja2.sandbox import SandboxedEnvironment
 
 from consilience.domain.detail import Detail
 from consilience.domain.errors import PromptFailed, ProtocolViolation, SettingsError
 from consilience.domain.events import SessionStarted
 from consilience.domain.paths import read_bounded_text
+from consilience.engine.bounded_templates import BoundedEnvironment, render_bounded
 
 INSTRUCTIONS = "instructions"
 """The template that every protocol has: the system prompt of all its agents."""
@@ -134,9 +135,17 @@ def load(cls: type, override: Path | None = None, detail: Detail = "full") -> Te
     )
 
 
-def recorded_templates(started: SessionStarted, text: Callable[[str], str]) -> Templates:
-    """Return the templates of a session. `text` returns a stored text by its id."""
+def recorded_templates(cls: type, started: SessionStarted, text: Callable[[str], str]) -> Templates:
+    """Return the templates of a session of the protocol `cls`. `text` returns a stored text by its id."""
+    _load_own(cls)
     return Templates({name: text(id) for name, id in started.templates.items()}, started.replaced_templates)
+
+
+@lru_cache(maxsize=64)
+def _load_own(cls: type) -> None:
+    """Note the templates of a class as its own."""
+    for detail in get_args(Detail):
+        list(_originals(cls, detail))
 
 
 def _check_readable(cls: type, name: str, source: str) -> None:
@@ -157,6 +166,7 @@ def _originals(cls: type, detail: Detail) -> Iterator[tuple[str, str]]:
             folders.add(str(folder))
             beside = _files_in(folder) | _files_in(folder / detail)
             names |= beside.keys()
+            _own_sources.update(beside.values())
             yield from beside.items()
         own = {name: cleandoc(text) for name, text in vars(base).get("templates", {}).items()}
         unused = own.keys() - names
@@ -167,6 +177,7 @@ def _originals(cls: type, detail: Detail) -> Iterator[tuple[str, str]]:
                 do=f"Use one of: {', '.join(sorted(names))}. Only a class with methods of its own can add a prompt.",
             )
         names |= own.keys()
+        _own_sources.update(own.values())
         yield from own.items()
 
 
@@ -250,7 +261,7 @@ def _file_names(names: Iterable[str]) -> str:
 
 def _variables(source: str) -> set[str]:
     """Return the names that a template takes from outside. Raises `TemplateError`."""
-    environment = _environment()
+    environment = _environment_of(source)
     return meta.find_undeclared_variables(environment.parse(source)) - environment.globals.keys()
 
 
@@ -267,7 +278,9 @@ def _rendered(source: str, values: _Values) -> str:
     global _chars_kept
     text = _rendered_before.get((source, values))
     if text is None:
-        text = _compiled(source).render(**dict(values)).strip()
+        template = _compiled(source)
+        bounded = isinstance(template.environment, BoundedEnvironment)
+        text = (render_bounded(template, dict(values)) if bounded else template.render(**dict(values))).strip()
         chars = len(text) + sum(len(value) for _, value in values if isinstance(value, str))
         if chars > MAX_RENDERED_CHARS // 100:
             return text
@@ -281,11 +294,31 @@ def _rendered(source: str, values: _Values) -> str:
 
 @lru_cache(maxsize=256)
 def _compiled(source: str) -> Template:
-    return _environment().from_string(source)
+    """Compile a template. Raises `TemplateError`."""
+    try:
+        return _environment_of(source).from_string(source)
+    except (
+        RecursionError,
+        MemoryError,
+        SyntaxError,
+        ValueError,
+    ) as error:  # of Python's compiler, and a number too long
+        raise TemplateSyntaxError(f"it is nested too deeply or has too long a number ({error})", 1) from error
+
+
+_own_sources: set[str] = set()
+"""Templates of the protocols' classes, which are code. All others come from users or journals, and are rendered within bounds."""
+
+
+def _environment_of(source: str) -> Environment:
+    return _environment() if source in _own_sources else _bounded_environment()
 
 
 @lru_cache(maxsize=1)
-def _environment() -> SandboxedEnvironment:
-    return SandboxedEnvironment(
-        undefined=StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=False
-    )
+def _environment() -> Environment:
+    return SandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
+@lru_cache(maxsize=1)
+def _bounded_environment() -> Environment:
+    return BoundedEnvironment()

@@ -1,9 +1,12 @@
-"""The tokens of a completion."""
+"""What is recorded of a completion."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
+from consilience.domain.errors import replace_surrogates
+from consilience.domain.events import CUT, Volatile, text_id
 from consilience.engine.ports import AgentPort, ModelPort
 from consilience.engine.prompt import Rendered, estimate_tokens
 from consilience.models.port import Completion
@@ -29,3 +32,40 @@ def thinking_of(completion: Completion, reply: str) -> int:
     if completion.tokens_thought or len(reply) >= len(completion.text):
         return completion.tokens_thought
     return completion.tokens_out * (len(completion.text) - len(reply)) // len(completion.text)
+
+
+def completion_figures(completion: Completion, text: str, full_text: str, name: str) -> dict[str, object]:
+    """Return the fields of the event of a reply. `text` is what is stored of its `full_text`; `name` is the model asked."""
+    volatile: Volatile = {}
+    if completion.requests != 1:
+        volatile["requests"] = completion.requests
+    waited, requeued = round(completion.waited, 3), completion.requeued
+    for field, figure in (("cached", completion.tokens_cached), ("waited", waited), ("requeued", requeued)):
+        if figure:
+            volatile[field] = figure
+    if completion.fallback:
+        volatile["fallback"] = 1
+    if completion.notes:
+        volatile["adapted"] = "; ".join(completion.notes)
+    if completion.model != name:
+        volatile["model"] = replace_surrogates(completion.model)
+    return {
+        "text": text_id(text),
+        "tokens_in": completion.tokens_in,
+        "tokens_out": completion.tokens_out,
+        "tokens_thought": thinking_of(completion, full_text),
+        "cost": completion.cost,
+        "finish": CUT if len(text) < len(full_text) else replace_surrogates(completion.finish_reason),
+        "volatile": volatile,
+    }
+
+
+def completion_json(completion: Completion) -> str:
+    """Return a completion as JSON, for `completion_from`."""
+    return json.dumps(asdict(completion))
+
+
+def completion_from(body: str) -> Completion:
+    """Return a completion from its JSON."""
+    fields = json.loads(body)
+    return Completion(**{**fields, "notes": tuple(fields["notes"])})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
@@ -20,6 +20,9 @@ from consilience.engine.prompt import Prompt
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+Accept = Callable[[T], Awaitable[None] | None]
+"""Rejects the value of a reply with a `ValueError`."""
 
 
 @dataclass(slots=True)
@@ -129,7 +132,7 @@ class Ask(Work["Reply[T] | Failure"], Generic[T]):
     returns: type[T]
     kind: str
     audience: tuple[str, ...]
-    accept: Callable[[T], None] | None
+    accept: Accept[T] | None
     closing: bool
     max_tokens: int
     quoted: Callable[[T], str] | None = None

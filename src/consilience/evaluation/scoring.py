@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from typing import NamedTuple
 
 from consilience.domain.positions import position_key
@@ -70,7 +71,10 @@ def score(task: Task, report: Report) -> Score:
 
 def _read_number(task: Task, report: Report, answer: str) -> float | None:
     """Read the number at the match of the pattern, if the position comes from that answer; else in the position."""
-    match = find(task.answer_pattern, report.answer or "") if task.answer_pattern else None
+    match = None
+    if task.answer_pattern:
+        with suppress(TimeoutError):
+            match = find(task.answer_pattern, report.answer or "")
     if match is None or position_key(match.words) != position_key(answer):
         return last_number(answer)
     text, start, end, stop = match

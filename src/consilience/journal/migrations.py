@@ -44,6 +44,15 @@ def create_time_held(db: sqlite3.Connection) -> None:
     db.execute("CREATE TABLE IF NOT EXISTS held(session INTEGER PRIMARY KEY, seconds REAL NOT NULL)")
 
 
+@migration(3)
+def create_arrivals(db: sqlite3.Connection) -> None:
+    """Replies that have arrived, until the end of their attempt is recorded."""
+    db.execute(
+        "CREATE TABLE IF NOT EXISTS arrivals(session INTEGER NOT NULL, key TEXT NOT NULL, attempt INTEGER NOT NULL, "
+        "digest TEXT NOT NULL, completion TEXT NOT NULL, PRIMARY KEY(session, key)) WITHOUT ROWID"
+    )
+
+
 def migrate(db: sqlite3.Connection) -> None:
     """Bring the journal to `SCHEMA_VERSION`, or leave it as it was. Raises `sqlite3.Error`."""
     if len(MIGRATIONS) != SCHEMA_VERSION:

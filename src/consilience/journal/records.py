@@ -28,7 +28,7 @@ from consilience.journal.sqlite_open import (
     schema_of,
     store_error,
 )
-from consilience.journal.store import InFlightCall, PromptParts
+from consilience.journal.store import Arrival, InFlightCall, PromptParts
 
 MIN_COMPRESSED_CHARS = 1000
 """Min length of a text that is stored compressed, as bytes. SQLite gives the end of a longer row pages of its own."""
@@ -105,6 +105,13 @@ class SqliteRecords:
     def flights(self, session: str) -> list[InFlightCall]:
         rows = self._rows("SELECT key, agent, place FROM in_flight WHERE session=?", self._number(session))
         return [InFlightCall(*map(str, row)) for row in rows]
+
+    def arrivals(self, session: str) -> list[Arrival]:
+        sql = "SELECT key, attempt, digest, completion FROM arrivals WHERE session=?"
+        number = self._number(session)
+        migrated = self._rows("SELECT 1 FROM sqlite_master WHERE name='arrivals'")  # else the journal is only read
+        rows = self._rows(sql, number) if migrated else []
+        return [Arrival(str(key), int(str(attempt)), str(digest), str(body)) for key, attempt, digest, body in rows]
 
     def parents(self) -> dict[str, str]:
         sql = (

@@ -38,7 +38,7 @@ from consilience.journal.sqlite_open import (
     raw_id,
     store_error,
 )
-from consilience.journal.store import OnCommit, PromptParts, ThreadReader, check_name
+from consilience.journal.store import Arrival, OnCommit, PromptParts, ThreadReader, check_name
 from consilience.journal.writer import Notice, SqlStatement, Writer
 
 LEASE_PROBE_SECONDS = 0.2
@@ -47,11 +47,14 @@ LEASE_PROBE_SECONDS = 0.2
 ADD_EVENT = "INSERT INTO events VALUES(?,?,?)"
 ADD_IN_FLIGHT = "INSERT OR REPLACE INTO in_flight VALUES(?,?,?,?)"
 END_IN_FLIGHT = "DELETE FROM in_flight WHERE session=? AND key=?"
+ADD_ARRIVAL = "INSERT OR REPLACE INTO arrivals VALUES(?,?,?,?,?)"
+END_ARRIVAL = "DELETE FROM arrivals WHERE session=? AND key=?"
 NOTE_SECONDS = "INSERT OR REPLACE INTO held VALUES(?,?)"
 ADD_TEXT = "INSERT OR IGNORE INTO texts VALUES(?,?)"
 ADD_PROMPT = "INSERT OR IGNORE INTO prompts VALUES(?,?,?)"
 _ENDS_FLIGHT = (CallEvent, CallLost)
 _RANKS = {ADD_TEXT: 0, ADD_PROMPT: 1, ADD_EVENT: 2, ADD_IN_FLIGHT: 3, END_IN_FLIGHT: 3, NOTE_SECONDS: 4}
+_RANKS |= {ADD_ARRIVAL: 5, END_ARRIVAL: 5}
 """The order of statements in a transaction, so that those of one table are run together, in half the time."""
 
 
@@ -250,6 +253,10 @@ class SqliteJournal:
             statements += self._statements(event, (), None)
         await self.store._writer.put_and_wait(statements, self._notices(events))
 
+    async def keep(self, arrival: Arrival) -> None:
+        row = (self.number, arrival.key, arrival.attempt, arrival.digest, arrival.completion)
+        await self.store._writer.put_and_wait([(ADD_ARRIVAL, row)])
+
     def note_seconds(self, seconds: float) -> None:
         self.store._writer.put([(NOTE_SECONDS, (self.number, seconds))])
 
@@ -292,6 +299,7 @@ class SqliteJournal:
         statements_found.append((ADD_EVENT, (self.number, self._seq, body)))
         if isinstance(event, _ENDS_FLIGHT):
             statements_found.append((END_IN_FLIGHT, (self.number, event.key)))
+            statements_found.append((END_ARRIVAL, (self.number, event.key)))
         return statements_found
 
     def _statements_for_texts(self, texts: Iterable[str]) -> list[SqlStatement]:
@@ -350,6 +358,7 @@ _REMOVE = (
     "DELETE FROM sessions WHERE n IN (SELECT value FROM json_each(?1))",
     "DELETE FROM events WHERE session IN (SELECT value FROM json_each(?1))",
     "DELETE FROM in_flight WHERE session IN (SELECT value FROM json_each(?1))",
+    "DELETE FROM arrivals WHERE session IN (SELECT value FROM json_each(?1))",
     "DELETE FROM held WHERE session IN (SELECT value FROM json_each(?1))",
     f"CREATE TEMP TABLE still AS {_KEPT} SELECT id FROM kept",
     "DELETE FROM texts WHERE id NOT IN (SELECT id FROM still)",

@@ -254,7 +254,7 @@ def store_error(path: str, error: Exception) -> StoreUnusable:
             do="Name another file, or another directory with CONSILIENCE_HOME.",
         )
     return StoreUnusable(
-        f"the journal cannot be used: {error}",
+        f"the journal cannot be used: {getattr(error, 'strerror', None) or error}",
         where=path,
         do="Free space or rights there, or name another directory with CONSILIENCE_HOME that has a copy of this one's files, "
         "then try again; what was committed is kept.",
@@ -294,7 +294,7 @@ def damaged(path: str, damage: str) -> StoreUnusable:
 def check_new(db: sqlite3.Connection, path: str) -> None:
     """Raise `StoreUnusable` for a database without a version that is not a journal, or is one that has lost its version."""
     tables = _tables(db)
-    if foreign_table := next((name for name in tables if name not in (*COLUMNS, "held")), None):
+    if foreign_table := next((name for name in tables if name not in (*COLUMNS, "held", "arrivals")), None):
         raise _foreign(path, foreign_table)
     recorded = any(db.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone() for name in tables)
     if recorded and not db.execute("PRAGMA user_version").fetchone()[0]:  # unless another process has just made it

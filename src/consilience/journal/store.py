@@ -33,6 +33,18 @@ class InFlightCall:
     place: str
 
 
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A reply that has arrived and is not recorded as an event yet, since that needs it to be read."""
+
+    key: str
+    attempt: int
+    digest: str
+    """Digest of the request."""
+    completion: str
+    """The completion as JSON."""
+
+
 @dataclass(slots=True)
 class PromptParts:
     """A prompt as references. The first `shared` parts open other prompts too and are stored as a list of their own."""
@@ -110,6 +122,10 @@ class Journal(Protocol):
         """Commit several events in one transaction: after a power cut all of them are stored, or none."""
         ...
 
+    async def keep(self, arrival: Arrival) -> None:
+        """Store a reply beside the log until its call ends; durable on return. It replaces an earlier one of its call."""
+        ...
+
     def note_seconds(self, seconds: float) -> None:
         """Store how long processes have held the session in total, without waiting for the commit."""
         ...
@@ -140,6 +156,10 @@ class Records(Protocol):
 
     def flights(self, session: str) -> list[InFlightCall]:
         """Calls in flight: started and not ended. Raises `UnknownName`."""
+        ...
+
+    def arrivals(self, session: str) -> list[Arrival]:
+        """Replies of calls in flight that have arrived. Raises `UnknownName`."""
         ...
 
     def beginning(self, session: str) -> SessionStarted | None:
@@ -225,6 +245,9 @@ class Admin(Protocol):
 
 class Store(Records, Protocol):
     """Creates and opens journals."""
+
+    path: str
+    """Where it is: of a file the absolute path without links, or `:memory:`."""
 
     @property
     def reader(self) -> Reader: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,10 @@ _NOISE = (
 """Lines that agents print before their answer."""
 
 
+_OVERWRITTEN = re.compile(r"[^\n]*\r(?=[^\n])")
+"""What a line showed before it was written anew."""
+
+
 class AgentFailed(Exception):
     """The agent reported a failure, with its words."""
 
@@ -26,7 +31,7 @@ def reply_of(output: str) -> str:
     Of events and results that known agents print as JSON (Claude Code, Codex, Gemini CLI, Cursor, OpenCode) the last one with a
     reply counts, and everything around it is left out. Any other output is the reply, without known lines before it.
     """
-    output = without_sequences(output)
+    output = _OVERWRITTEN.sub("", without_sequences(output).replace("\r\n", "\n"))
     for event in reversed(list(_events(output))):
         reply = _reply_in(event)
         if reply is not None:

@@ -7,145 +7,85 @@ the library parses it. So a reply that was paid for is read, and an error keeps 
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
-JsonBody = dict[str, Any]
+from consilience.models.bodies import (
+    JsonBody,
+    ReplyUnreadable,
+    decoded,
+    object_in,
+    objects_in,
+    text_of_content,
+    words_of_text,
+)
+
+_Build = Callable[[JsonBody], JsonBody | None]
+_NO_CHOICE = ({"finish_reason": None},)
+_SHOWN_CHARS = 200
+"""Part of an answer that cannot be read that is shown."""
 
 
-def normalize(path: str, status: int, content_type: str, raw: bytes) -> tuple[int, bytes] | None:
-    """Return the status and the body that the client library should read; None if there is nothing to change or to read.
+def normalize(
+    path: str, status: int, content_type: str, raw: bytes, *, is_broken: bool = False
+) -> tuple[int, bytes] | None:
+    """Return the status and the body that the client library should read; None if there is nothing to change.
 
-    `path` is that of the request: only chat completions and responses are read.
+    `path` is that of the request: only chat completions and responses are read. Of a body whose connection broke (`is_broken`) only
+    a reply that was whole by then counts. Raises `ReplyUnreadable` for an answer that holds neither a reply nor an error.
     """
     build = next((build for suffix, build in _INTERFACES.items() if path.rstrip("/").endswith(suffix)), None)
-    if build is None or 300 <= status < 400 or not raw.strip():
+    if build is None or 300 <= status < 400:
         return None
-    values = list(_json_values(_decoded(raw, content_type)))
-    body = _body(values)
-    if body is None:
+    try:
+        text = decoded(raw, content_type).strip()
+        return _whole_reply(build, status, text) if is_broken else _normalized(build, status, text)
+    except RecursionError:
+        raise ReplyUnreadable("its JSON is nested too deeply") from None
+
+
+def _whole_reply(build: _Build, status: int, text: str) -> tuple[int, bytes] | None:
+    body = object_in(text) if status < 400 else None
+    reply = build(body) if body is not None else None
+    if (
+        reply is None
+        or reply.get("status") == "incomplete"
+        or reply.get("choices", _NO_CHOICE)[0]["finish_reason"] == "length"
+    ):
         return None
-    reply = None if status >= 400 else build(body)
+    return status, _encoded(reply)
+
+
+def _normalized(build: _Build, status: int, text: str) -> tuple[int, bytes] | None:
+    body = object_in(text)
+    reply = None if status >= 400 or body is None else build(body)
     if reply is not None:
-        return status, json.dumps(reply).encode()
-    error = _error_of(body)
-    if error is None:
-        return None
-    status = status if status >= 400 else _status_of(error)
-    stated = error.get("message")
-    words = {"message": words_of(error), "details": error.get("details", None if isinstance(stated, str) else stated)}
-    return status, json.dumps({"error": {**error, **words}}).encode()
-
-
-# text and JSON
-
-
-def _decoded(raw: bytes, content_type: str) -> str:
-    """Return the text: UTF-8 as a rule, else in the declared encoding, else in that of Windows."""
-    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return raw.decode("utf-16", "replace")
-    declared = re.search(r"charset=\"?([\w.-]+)", content_type)
-    for encoding in ("utf-8-sig", declared[1] if declared else "cp1252", "cp1252"):
-        try:
-            return raw.decode(encoding)
-        except (UnicodeDecodeError, LookupError):
-            continue
-    return raw.decode("latin-1")
-
-
-_EVENT_LINE = re.compile(r"^data:[ \t]?(.*)$", re.MULTILINE)
-_COMMENTS = re.compile(r"\A(?:\s*:[^\n]*(?:\n|\Z))+")
-"""What keeps a connection alive before the body."""
-DONE = "[DONE]"
-
-
-def _json_values(text: str) -> Iterator[Any]:
-    """Yield the JSON values of a body: one as a rule, several of a stream of events or of lines. `DONE` ends a stream."""
-    text = _COMMENTS.sub("", text.replace("\r\n", "\n")).strip()
-    if not text.startswith(("{", "[")) and _EVENT_LINE.search(text):
-        for event in re.split(r"\n\n+", text):
-            if data := "\n".join(_EVENT_LINE.findall(event)).strip():
-                yield from [DONE] if data == DONE else _json_values(data)
-        return
-    decoder, position = json.JSONDecoder(), 0
-    while position < len(text):
-        try:
-            value, position = decoder.raw_decode(text, position)
-        except ValueError:
-            if position and DONE in text[position:]:
-                yield DONE
-            return
-        yield value
-        position += len(text[position:]) - len(text[position:].lstrip())
-
-
-def _body(values: list[Any]) -> JsonBody | None:
-    """Return the one object of a body: the first of a list, or what the chunks of a stream say together."""
-    if len(values) == 1 and isinstance(values[0], list):
-        values = values[0]
-    objects = [value for value in values if isinstance(value, dict)]
-    if not objects:
-        return None
-    streamed = any("delta" in choice for value in objects for choice in _objects(value.get("choices")))
-    if any(str(value.get("type", "")).startswith("response.") for value in objects):
-        return _joined_events(objects)
-    return _joined_chunks(objects, ended=DONE in values) if streamed else objects[0]
-
-
-def _objects(value: object) -> list[JsonBody]:
-    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
-
-
-def _joined_chunks(chunks: list[JsonBody], ended: bool) -> JsonBody:
-    """Return the completion that streamed chunks make. Without a reason to end and without an end mark it was cut."""
-    message: JsonBody = {}
-    calls: dict[int, JsonBody] = {}
-    choice_made: JsonBody = {"message": message, "finish_reason": "stop" if ended else "length"}
-    joined: JsonBody = {"choices": [choice_made]}
-    for chunk in chunks:
-        joined.update({name: value for name, value in chunk.items() if name != "choices" and value})
-        for choice in _objects(chunk.get("choices"))[:1]:
-            delta = choice.get("delta") or choice.get("message") or {}
-            for name, value in delta.items() if isinstance(delta, dict) else ():
-                if name == "tool_calls":
-                    _join_calls(calls, _objects(value))
-                elif isinstance(value, str) and name != "role":
-                    message[name] = message.get(name, "") + value
-            choice_made.update({name: choice[name] for name in ("finish_reason", "error") if choice.get(name)})
-    if calls:
-        message["tool_calls"] = list(calls.values())
-    if joined.get("error"):
-        choice_made["finish_reason"] = "error"
-    return joined
-
-
-def _join_calls(calls: dict[int, JsonBody], deltas: list[JsonBody]) -> None:
-    for delta in deltas:
-        call = calls.setdefault(delta.get("index", len(calls)), {"function": {"name": "", "arguments": ""}})
-        function = delta.get("function") or {}
-        for name in ("name", "arguments"):
-            call["function"][name] += function.get(name) or ""
-        call["id"] = delta.get("id") or call.get("id")
-
-
-def _joined_events(events: list[JsonBody]) -> JsonBody:
-    """Return the response that events of the Responses API make: that of the last one, with the streamed text if it has none."""
-    last: JsonBody = next(
-        (event["response"] for event in reversed(events) if isinstance(event.get("response"), dict)), {}
+        return status, _encoded(reply)
+    error = (
+        _error_of(body) if body is not None else {"message": words_of_text(text)} if status >= 400 and text else None
     )
-    text = "".join(str(event.get("delta", "")) for event in events if event.get("type") == "response.output_text.delta")
-    failed = next((event for event in events if event.get("type") == "error"), None)
-    if failed is not None and not last.get("error"):
-        last = {**last, "error": failed.get("error") or failed}
-    kinds = {event.get("type") for event in events}
-    if kinds & {"response.failed", "error"}:
-        last = {**last, "status": "failed"}
-    elif not kinds & {"response.completed", "response.incomplete"}:  # the stream was cut
-        last = {**last, "status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
-    return last if last.get("output") or not text else {**last, "output_text": text}
+    if error is not None:
+        status = status if status >= 400 else _status_of(error)
+        stated = error.get("message")
+        words = {
+            "message": words_of(error),
+            "details": error.get("details", None if isinstance(stated, str) else stated),
+        }
+        return status, _encoded({"error": {**error, **words}})
+    if status >= 400:
+        return None
+    if body is not None:  # without a choice another server may have one; another form stays another form
+        shown = json.dumps(body, ensure_ascii=False)[:_SHOWN_CHARS]
+        raise ReplyUnreadable(f"it holds no message: {shown}", retries=1 if body.keys() & {"choices", "output"} else 0)
+    words_shown = words_of_text(text)[:_SHOWN_CHARS]
+    raise ReplyUnreadable(f"it is no JSON: {words_shown}" if words_shown else "it is empty", retries=1)
+
+
+def _encoded(body: JsonBody) -> bytes:
+    """Return JSON without lone surrogates, which UTF-8 cannot encode. Halves from two parts of a stream are joined."""
+    text = json.dumps(body, ensure_ascii=False)
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
 
 
 # replies
@@ -153,14 +93,14 @@ def _joined_events(events: list[JsonBody]) -> JsonBody:
 
 def _chat_completion(body: JsonBody) -> JsonBody | None:
     """Return a complete chat completion with the message of `body`; None if there is none, or an error instead."""
-    choices = _objects(body.get("choices"))
+    choices = objects_in(body.get("choices"))
     if not choices and isinstance(body.get("message"), dict):  # as Ollama's own interface answers
         choices = [{"message": body["message"], "finish_reason": body.get("done_reason")}]
     choice = next((choice for choice in choices if _message_of(choice)), {})
     message = _message_of(choice)
     if message is None or _failed(body, choice, message):
         return None
-    reason = choice.get("finish_reason")
+    cleaned = _clean_message(message)
     return {
         **{name: value for name, value in body.items() if name not in ("error", "moderation", "message")},
         "id": _text(body.get("id")),
@@ -171,9 +111,9 @@ def _chat_completion(body: JsonBody) -> JsonBody | None:
             {
                 **{name: value for name, value in choice.items() if name not in ("error", "delta")},
                 "index": 0,
-                "finish_reason": reason if isinstance(reason, str) and reason else "stop",
+                "finish_reason": _reason(choice.get("finish_reason"), cleaned),
                 "logprobs": choice.get("logprobs") if isinstance(choice.get("logprobs"), dict) else None,
-                "message": _clean_message(message),
+                "message": cleaned,
             }
         ],
         "usage": _usage(body.get("usage"), _CHAT_COUNTS),
@@ -181,6 +121,35 @@ def _chat_completion(body: JsonBody) -> JsonBody | None:
         "system_fingerprint": _text(body.get("system_fingerprint")) or None,
         "metadata": body["metadata"] if isinstance(body.get("metadata"), dict) else None,
     }
+
+
+_REASONS: Mapping[str, str] = {
+    **dict.fromkeys(("max_tokens", "max_output_tokens", "max_length", "model_length", "token_limit"), "length"),
+    **dict.fromkeys(
+        (
+            "safety",
+            "sensitive",
+            "recitation",
+            "blocklist",
+            "spii",
+            "prohibited_content",
+            "guardrail_intervened",
+            "refusal",
+        ),
+        "content_filter",
+    ),
+    **dict.fromkeys(("abort", "aborted", "cancelled", "canceled", "network_error", "incomplete"), "error"),
+    **dict.fromkeys(("insufficient_system_resource", "repetition_truncation", "timeout"), "error"),
+}
+"""The reasons to end a reply for the words of other interfaces."""
+
+
+def _reason(reason: object, message: JsonBody) -> str:
+    """Return why a reply ended. One that was broken off was cut."""
+    if not isinstance(reason, str) or not reason:
+        return "stop"
+    known = _REASONS.get(reason.lower(), reason.lower())
+    return "length" if known == "error" and message["content"] else known
 
 
 def _message_of(choice: JsonBody) -> JsonBody | None:
@@ -205,8 +174,8 @@ def _failed(body: JsonBody, choice: JsonBody, message: JsonBody) -> bool:
 
 
 def _clean_message(message: JsonBody) -> JsonBody:
-    content = message.get("content")
-    calls = _objects(message.get("tool_calls"))
+    content, thinking = _content(message.get("content"))
+    calls = objects_in(message.get("tool_calls"))
     if not calls and isinstance(message.get("function_call"), dict):
         calls = [{"function": message["function_call"]}]
     kept = {
@@ -215,14 +184,31 @@ def _clean_message(message: JsonBody) -> JsonBody:
         if name not in _TEXT_FIELDS | {"tool_calls", "function_call", "audio", "annotations"}
     }
     texts = {name: message[name] for name in _TEXT_FIELDS if isinstance(message.get(name), str)}
+    if thinking:
+        texts.setdefault("reasoning_content", thinking)
     return {
         **kept,
         **texts,
         "role": "assistant",
-        "content": content if content is None or isinstance(content, str | list) else json.dumps(content),
+        "content": content,
         "tool_calls": [_tool_call(call, n) for n, call in enumerate(calls)] or None,
-        "annotations": _objects(message.get("annotations")) or None,
+        "annotations": objects_in(message.get("annotations")) or None,
     }
+
+
+def _content(content: object) -> tuple[str | None, str]:
+    """Return the text of a content and its thinking. Parts are joined; an object that is no part is the reply itself."""
+    if content is None or isinstance(content, str):
+        return content, ""
+    parts = content if isinstance(content, list) else [content]
+    if not all(
+        isinstance(part, str) or (isinstance(part, dict) and isinstance(part.get("type"), str)) for part in parts
+    ):
+        return json.dumps(content, ensure_ascii=False), ""
+    is_thought = [isinstance(part, dict) and part["type"] in ("thinking", "reasoning") for part in parts]
+    thoughts = [part for part, thought in zip(parts, is_thought, strict=True) if thought]
+    text = text_of_content([part for part, thought in zip(parts, is_thought, strict=True) if not thought])
+    return text, "".join(text_of_content(part.get("thinking", part)) for part in thoughts)
 
 
 _TEXT_FIELDS = {"refusal", "reasoning", "reasoning_content"}
@@ -244,7 +230,7 @@ def _tool_call(call: JsonBody, number: int) -> JsonBody:
 
 def _response(body: JsonBody) -> JsonBody | None:
     """Return a complete response of the Responses API with the output of `body`; None if there is none, or an error instead."""
-    output = _objects(body.get("output"))
+    output = objects_in(body.get("output"))
     text = body.get("output_text")
     if not output and isinstance(text, str):
         output = [{"content": [{"text": text}]}]
@@ -275,7 +261,7 @@ def _output_item(item: JsonBody, number: int) -> JsonBody:
     content = item.get("content")
     if item.get("type", "message") != "message":
         return named
-    parts = [{"text": content}] if isinstance(content, str) else _objects(content)
+    parts = [{"text": content}] if isinstance(content, str) else objects_in(content)
     return {
         **named,
         "type": "message",
@@ -286,7 +272,7 @@ def _output_item(item: JsonBody, number: int) -> JsonBody:
 
 
 def _output_text(part: JsonBody) -> JsonBody:
-    annotations = _objects(part.get("annotations"))
+    annotations = objects_in(part.get("annotations"))
     return {**part, "type": "output_text", "text": _text(part.get("text")), "annotations": annotations}
 
 
@@ -346,11 +332,13 @@ _MESSAGES = ("message", "detail", "msg", "error_msg", "error_message", "status_m
 
 def _error_of(body: JsonBody) -> JsonBody | None:
     """Return the error that a body holds, with its fields; None if it holds none."""
-    choice = next(iter(_objects(body.get("choices"))), {})
+    choice = next(iter(objects_in(body.get("choices"))), {})
     status = body.get("base_resp")
-    inner = body.get("error") or choice.get("error") or next(iter(_objects(body.get("errors"))), None) or status or body
+    inner = (
+        body.get("error") or choice.get("error") or next(iter(objects_in(body.get("errors"))), None) or status or body
+    )
     if isinstance(inner, list):
-        inner = next(iter(_objects(inner)), None) or {"message": ", ".join(map(str, inner))}
+        inner = next(iter(objects_in(inner)), None) or {"message": ", ".join(map(str, inner))}
     beside = {name: value for name, value in body.items() if isinstance(value, str | int | float) and name != "error"}
     error = beside | (inner if isinstance(inner, dict) else {"message": _text(inner)})
     return error if words_of(error) else None
@@ -378,16 +366,16 @@ def _parsed(raw: object) -> object:
         except ValueError:
             return raw
     if isinstance(raw, list):
-        raw = next(iter(_objects(raw)), "")
+        raw = next(iter(objects_in(raw)), "")
     return _error_of(raw) if isinstance(raw, dict) else raw
 
 
 _STATUSES: tuple[tuple[int, str], ...] = (
-    (429, r"rate[- _]?limit|too many requests|resource_exhausted|throttl"),
-    (402, r"insufficient|payment|credits|balance|billing|quota"),
-    (401, r"unauthori[sz]ed|authenticat|api[ _-]?key"),
+    (429, r"rate[- _]?limit|too many requests|resource_exhausted|throttl|速率|频率|访问量过大|限流"),
+    (402, r"insufficient|payment|credits|balance|billing|quota|余额|欠费|充值"),
+    (401, r"unauthori[sz]ed|authenticat|api[ _-]?key|令牌|身份验证"),
     (403, r"forbidden|permission|not allowed to"),
-    (404, r"not[ _]found|does not exist|no such|unexpected endpoint|unknown (model|endpoint|url)|not exist"),
+    (404, r"not[ _]found|does not exist|no such|unexpected endpoint|unknown (model|endpoint|url)|not exist|模型不存在"),
     (503, r"overloaded|unavailable|capacity|loading|warming|try again later"),
     (504, r"timed? ?out"),
     (400, r"invalid|unsupported|not support|must be|too (long|large|many)|maximum|bad request|required"),

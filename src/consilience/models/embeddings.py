@@ -21,10 +21,11 @@ from consilience.models.endpoints import parse_endpoint, provider_for
 from consilience.models.facts import ModelFacts
 from consilience.models.failures import translate
 from consilience.models.limiter import limiter_for
-from consilience.models.provider import bound_requests, disable_retries
+from consilience.models.provider import disable_retries
 from consilience.models.providers import check_environment, is_endpoint
 from consilience.models.redaction import scrub
 from consilience.models.registry import RETRIES, connection_policy, endpoint_key
+from consilience.models.transfer import bound_requests
 from consilience.models.weights import ENCODERS, MINILM, locate, verify
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ import os
 import re
 import shlex
 import time
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -62,7 +63,8 @@ FREE = (0.0, 0.0)
 MAX_DOLLARS = 1_000_000
 """Max amount, and max price per million tokens."""
 
-_configured: dict[str, Declaration] = {}
+_configured: ChainMap[str, Declaration] = ChainMap({}, {})
+"""Declarations by address or full name: of the program, then of the user's configuration file."""
 
 
 @dataclass
@@ -96,9 +98,9 @@ def may_have_key(address: str) -> bool:
 
 
 def configure_endpoints(declarations: Mapping[str, Declaration]) -> None:
-    """Set what is declared of endpoints in this process, by address or full name (`ADDRESS#MODEL`); replaces all declarations."""
-    _configured.clear()
-    _configured.update({normalize_address(name): declaration for name, declaration in declarations.items()})
+    """Set what the user's configuration file declares of endpoints, by address or full name (`ADDRESS#MODEL`); replaces what an
+    earlier call set. A program's own declarations take precedence."""
+    _configured.maps[1] = {normalize_address(name): declaration for name, declaration in declarations.items()}
 
 
 def configure_endpoint(

@@ -20,25 +20,33 @@ from consilience.domain.errors import (
     Unreachable,
 )
 from consilience.models.answers import words_of
+from consilience.models.bodies import ReplyUnreadable
 from consilience.models.providers import key_variables, proxy_of, valid_key_advice
 
 if TYPE_CHECKING:
     from pydantic_ai.exceptions import ModelAPIError
 
-_POLICY = re.compile(r"content[_ ](filter|policy|management)|moderation|safety (system|filter)|prohibited[_ ]content")
+_POLICY = re.compile(
+    r"content[_ ](filter|policy|management)|moderation|safety (system|filter)|prohibited[_ ]content|敏感"
+    r"|data_?inspection|responsibleai|guardrail"
+)
+_NO_MONEY = re.compile(
+    r"余额|欠费|充值|insufficient (?:balance|credit|fund)|(?:run|ran) out of credit|(?:all|no) available credits|spending limit"
+    r"|credit balance|daily free allocation|recharge your account|payment required|included credits"
+)
+_KEY = re.compile(r"\bkeys?\b|token|credential|auth(?!or)|令牌", re.I)
 _OVERFLOW = re.compile(r"context (size|length|window)|exceed_context|prompt is too long|too many (input )?tokens")
 _GENERATION = re.compile(r"json_validate_failed|tool_use_failed|failed to (?:generate json|call a function)")
 """The model wrote something that its provider did not accept; another time it may write something else."""
+_NO_MODEL = re.compile(
+    r"(?:invalid|unknown|no such) model\b|not a valid model|model_not_found|\bmodel\b.{0,80}not (?:found|exist)|模型不存在"
+)
 _MAX_CAUSES = 10
 """Exceptions of a chain that are examined."""
 _MAX_CLEANED_CHARS = 4_000
 """Part of a provider's message that is cleaned, before it is shortened to `_MAX_SHOWN_CHARS`."""
 _MAX_SHOWN_CHARS = 300
 """Part of a provider's message that an error shows."""
-
-
-class ReplyUnreadable(Exception):
-    """A reply that was not read to its end, with the reason. Another request would not help."""
 
 
 def retry_after(headers: Mapping[str, str] | None, now: datetime | None = None) -> float | None:
@@ -85,7 +93,8 @@ def translate(error: Exception, account: str, clean: Callable[[str], str], key_a
         return error
     detail = _Detail(account, clean, key_advice or valid_key_advice(key_variables(account)))
     if (unreadable := _unreadable(error)) is not None:
-        return Rejected(detail("the reply was not read", str(unreadable), "Check the address of the server."))
+        reason = detail("the reply was not read", str(unreadable), "Check the address of the server.")
+        return _unusable_reply(reason, unreadable.retries) if unreadable.retries else Rejected(reason)
     if isinstance(error, library.ContentFilterError):
         return Refused(detail("the content filter stopped the answer", str(error)))
     if isinstance(error, library.ModelAPIError):
@@ -130,6 +139,8 @@ def _connection_failed(error: BaseException, message: str, detail: _Detail) -> U
             message = "the name of the host is not known"
         elif isinstance(cause, OSError) and cause.errno:
             message = os.strerror(cause.errno)
+        elif type(cause).__name__ == "RemoteProtocolError":
+            message = str(cause)
         else:
             continue
         break
@@ -180,6 +191,8 @@ def _translate_reported(error: ModelAPIError, detail: _Detail) -> ProviderError:
     match error:
         case library.ModelQuotaExceededError():
             return Rejected(detail(f"the account's quota is used up{status}", message, "Check its billing and limits."))
+        case library.ModelRateLimitError() if _NO_MONEY.search(message.lower()):
+            return Rejected(detail(f"the account has no money left{status}", message, "Check its billing and limits."))
         case library.ModelRateLimitError():
             return RateLimited(detail(f"rate limit{status}", message), retry_after=wait)
         case library.ModelUnavailableError():
@@ -194,6 +207,11 @@ def _translate_reported(error: ModelAPIError, detail: _Detail) -> ProviderError:
             return _connection_failed(error, message, detail)
         case library.ModelContextWindowExceededError():
             return _too_long(detail, message, status)
+        case library.ModelAuthenticationError() if getattr(error, "status_code", 401) == 403 and not _KEY.search(
+            message
+        ):
+            do = "Check its billing and limits." if _NO_MONEY.search(message.lower()) or "quota" in message else ""
+            return Rejected(detail(f"access was refused{status}", message, do))
         case library.ModelAuthenticationError():
             return Rejected(detail(f"the key was not accepted{status}", message, detail.key_advice))
         case library.ModelNotFoundError():
@@ -206,7 +224,9 @@ def _translate_reported(error: ModelAPIError, detail: _Detail) -> ProviderError:
         return Refused(detail("the content filter stopped the answer", message))
     code = getattr(error.__cause__, "status_code", None)
     if isinstance(code, int) and 300 <= code < 400:
-        return Rejected(detail(f"the server sends elsewhere (HTTP {code})", "", "Name the address it answers at."))
+        response = getattr(error.__cause__, "response", None)
+        where = str(getattr(response, "headers", {}).get("location", "")).partition("?")[0]
+        return Rejected(detail(f"the server sends elsewhere (HTTP {code})", where, "Name the address it answers at."))
     return ServerError(detail("the answer could not be read", message), retry_after=wait)
 
 
@@ -222,7 +242,10 @@ def _translate_status(
         return _too_long(detail, message, status)
     if code == 429:
         return RateLimited(detail(f"rate limit{status}", message), retry_after=wait)
-    if code in (408, 409, 424, 425, 498) or code >= 500 or _GENERATION.search(text):
+    if code == 405 or _NO_MODEL.search(text):
+        do = "Check the server's address." if code == 405 else "Check the model's name."
+        return Rejected(detail(f"no such model or address{status}", message, do))
+    if code in (408, 409, 424, 425, 498, 499) or code >= 500 or _GENERATION.search(text):
         return ServerError(detail(f"the server failed{status}", message), retry_after=wait)
     return Rejected(
         detail(
@@ -244,7 +267,7 @@ def _too_long(detail: _Detail, message: str, status: str) -> Rejected:
 def _wait_seconds(error: ModelAPIError) -> float | None:
     headers: Mapping[str, str] | None = getattr(error, "headers", None)
     stated = (retry_after(headers), error.retry_after, named_wait(str(error.body or "")))
-    return next((seconds for seconds in stated if seconds is not None), None)
+    return next((seconds for seconds in stated if seconds), None)  # to wait for 0 s is to wait as long as usual
 
 
 _UNITS = {"milliseconds": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -313,10 +336,10 @@ def _translate_transport(error: Exception, detail: _Detail) -> ProviderError:
     return _unusable_reply(detail("the answer could not be read", message))
 
 
-def _unusable_reply(detail: str) -> ServerError:
-    """Return a `ServerError` with one retry, for a complete HTTP reply whose body is unusable."""
+def _unusable_reply(detail: str, retries: int = 1) -> ServerError:
+    """Return a `ServerError` with few retries, for a complete HTTP reply whose body is unusable."""
     failure = ServerError(detail)
-    failure.retries = 1
+    failure.retries = retries
     return failure
 
 

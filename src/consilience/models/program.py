@@ -21,6 +21,7 @@ from typing import Any
 
 from consilience.domain.errors import ProviderError, Rejected, ServerError, SettingsError, UnavailableModel, UnknownName
 from consilience.models.agent_output import AgentFailed, reply_of
+from consilience.models.bodies import decoded
 from consilience.models.child_process import ChildProcess
 from consilience.models.port import Completion, JsonSchema, Model, ModelRequest
 from consilience.models.redaction import holds_secret, scrub
@@ -72,18 +73,18 @@ class ProgramModel(Model):
         if result.code is None:
             raise Rejected(f"{self.account}: the program wrote more than {self._max_bytes:,} bytes")
         if result.code:
-            raise self._ended(result.code, result.stderr)
+            raise self._ended(result.code, result.stderr if result.stderr.strip() else result.stdout)
         try:
-            reply = reply_of(result.stdout.decode("utf-8", "replace"))
+            reply = reply_of(decoded(result.stdout, ""))
         except AgentFailed as failed:
             raise self._failure("reported a failure", str(failed)) from None
         return Completion(text=_redact(reply), model=self._name)
 
-    def _ended(self, code: int, stderr: bytes) -> ProviderError:
+    def _ended(self, code: int, words: bytes) -> ProviderError:
         outcome = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
         if paths := [word for word in self._argv[1:] if not os.path.isabs(word) and os.path.exists(word)]:
             outcome += f" (it runs in an empty temporary directory; if {' or '.join(paths)} names a file, give its absolute path)"
-        return self._failure(outcome, without_sequences(stderr.decode("utf-8", "replace")))
+        return self._failure(outcome, without_sequences(decoded(words, "")))
 
     def _failure(self, outcome: str, words: str) -> ProviderError:
         message = " ".join(scrub(words, _passed_values(os.environ)).split())

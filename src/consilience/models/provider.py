@@ -11,26 +11,23 @@ import asyncio
 import contextlib
 import json
 import re
-import sys
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from consilience.domain.errors import ProviderError, Refused, ServerError
+from consilience.domain.errors import ProviderError, Refused, ServerError, replace_surrogates
 from consilience.domain.outcome import ThinkingLevel, Thinks
-from consilience.models.answers import normalize
 from consilience.models.endpoints import answering_name
 from consilience.models.facts import ModelFacts, in_dollars, listed_cost, thinks_of
-from consilience.models.failures import ReplyUnreadable, refusal_of, translate
+from consilience.models.failures import refusal_of, translate
 from consilience.models.limiter import retry_allowed, running_count
 from consilience.models.parsing import reply_in_reasoning
 from consilience.models.port import Completion, ModelRequest
-from consilience.models.providers import is_loopback
 from consilience.models.redaction import scrub, without_keys
-from consilience.models.refusals import OPTIONAL, Change, OutputMode, RequestForm, Sent, combined, next_form
+from consilience.models.refusals import Change, OutputMode, RequestForm, Sent, combined, next_form
+from consilience.models.transfer import bound_requests
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse, UserContent
@@ -44,8 +41,9 @@ _MAX_CREDIBLE_TOKENS = 100_000_000
 """Bound on the reported tokens of one request, ten times the longest known context."""
 _NO_TAGS = ("\0<think>", "\0</think>")
 """Tags that no text contains: with the default tags the library returns an unclosed trace as the answer."""
-MAX_REPLY_BYTES = 8_000_000
-"""Bytes of one reply. Parsed JSON can take 20 times as much memory."""
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
+_MAX_WORD_CHARS = 200
+"""Length of a word from the provider that is recorded."""
 _MIN_CACHED_CHARS = 4_096
 """Min length of a cached prefix: providers require at least 1,024 tokens."""
 
@@ -136,10 +134,21 @@ class ProviderModel:
             typed=request.schema is not None,
             system=bool(request.system),
             max_tokens=_max_tokens(request, form, room),
-            optional=OPTIONAL - (set() if self._other_limit else {"max_tokens"}),
+            optional=self._optional(request),
             tools=bool(self._model.profile.get("supports_tools", True)),
         )
         return next_form(sent, int(status), str(words), str(message))
+
+    def _optional(self, request: ModelRequest) -> frozenset[str]:
+        """Return the settings of a request that can be left out."""
+        sent = {
+            "seed": request.seed is not None,
+            "temperature": request.temperature is not None and _takes_temperature(self._model, request.thinking),
+            "max_tokens": self._other_limit is not None,
+            "thinking": "thinking" in self._settings
+            or (request.thinking is not None and self._model.profile.get("supports_thinking", False)),
+        }
+        return frozenset(name for name, is_sent in sent.items() if is_sent)
 
     def _learn(self, sent: RequestForm, change: Change) -> None:
         self._form = combined(self._form, sent, change.form)
@@ -213,9 +222,9 @@ class ProviderModel:
         usage = credible_usage(response)
         details = response.provider_details or {}
         keys = keys_of(self._model)
-        written = _text(response)
+        written = _text(response, typed=returns is not None)
         misplaced = "" if written.strip() or returns is None else reply_in_reasoning(_reasoning(response), returns)
-        text = without_keys(misplaced or written, keys)
+        text = replace_surrogates(without_keys(misplaced or written, keys))
         reason = response.finish_reason or _clean_word(details.get("finish_reason") or "stop", keys)
         model_name = _clean_word(response.model_name or self._model.model_name, keys)
         completion = Completion(
@@ -302,8 +311,8 @@ def thought_tokens(response: ModelResponse) -> int:
     usage = response.usage
     counted_tokens = _counted_thinking(usage)
     if not counted_tokens:
-        thinking_bytes = len(_reasoning(response).encode())
-        text_bytes = len(_text(response).encode())
+        thinking_bytes = len(_reasoning(response).encode("utf-8", "replace"))
+        text_bytes = len(_text(response).encode("utf-8", "replace"))
         counted_tokens = usage.output_tokens * thinking_bytes // (thinking_bytes + text_bytes) if thinking_bytes else 0
     return min(counted_tokens, usage.output_tokens)
 
@@ -328,7 +337,7 @@ def keys_of(model: LibraryModel) -> list[str]:
 
 def _clean_word(word: object, keys: list[str]) -> str:
     """Return a word from the provider that is recorded, without anything that looks like a secret."""
-    return scrub(without_keys(str(word), keys), [])
+    return _UNPRINTABLE.sub("", scrub(without_keys(str(word), keys), []))[:_MAX_WORD_CHARS]
 
 
 def disable_retries(client: object) -> bool:
@@ -415,67 +424,14 @@ def _parameters(request: ModelRequest, mode: OutputMode) -> ModelRequestParamete
     return ModelRequestParameters(output_mode=mode, output_object=output)
 
 
-def _text(response: ModelResponse) -> str:
-    """Return the text, or the arguments of the output tool if the answer is a call of it."""
-    for call in response.tool_calls:
-        if call.tool_name == _OUTPUT_TOOL:
-            return call.args_as_json_str()
-    return response.text or ""
+def _text(response: ModelResponse, *, typed: bool = True) -> str:
+    """Return the text; of a typed reply the arguments of a call, if it is one of the output tool or there is nothing else."""
+    text = response.text or ""
+    for call in response.tool_calls if typed else ():
+        if call.tool_name == _OUTPUT_TOOL or not text.strip():
+            return call.args if isinstance(call.args, str) else call.args_as_json_str()
+    return text
 
 
 def _reasoning(response: ModelResponse) -> str:
     return "".join(part.content for part in response.parts if part.part_kind == "thinking")
-
-
-def bound_requests(model: object, max_bytes: int = MAX_REPLY_BYTES) -> None:
-    """Make the HTTP client of a pydantic-ai model or provider refuse replies of more than `max_bytes`, and remove its timeout and,
-    for this machine, its proxies: they cannot reach our loopback.
-
-    The limiter ends a request at its deadline; the libraries' own timeout of 600 seconds would end a longer one earlier. A
-    reply that is too large raises `ReplyUnreadable` inside the library. Providers create new clients when the event loop
-    changes, so call this before each request; it changes a client once. Clients that the caller created are not changed,
-    because they may serve other downloads, nor are those of providers without httpx (xAI, Bedrock, Hugging Face).
-    """
-    provider = getattr(model, "provider", model)
-    client: Any = getattr(provider, "_own_http_client", None)
-    if client is not None and _prepare not in client.event_hooks["request"]:
-        client.event_hooks["request"].append(_prepare)
-        client.event_hooks["response"].append(partial(_read_bounded, max_bytes=max_bytes))
-        if is_loopback(_address_of(provider)):
-            client._mounts = dict.fromkeys(client._mounts)
-
-
-def _address_of(provider: Any) -> str:
-    try:
-        return str(provider.base_url)
-    except Exception:  # some providers have no address
-        return ""
-
-
-async def _prepare(request: Any) -> None:
-    """Ask for a reply without compression, since a few kilobytes may unpack to gigabytes, and wait for it without a timeout."""
-    request.headers["Accept-Encoding"] = "identity"
-    request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "read": None}
-
-
-async def _read_bounded(response: Any, max_bytes: int) -> None:
-    """Read the body of a response of httpx or httpx2 before the library does, which is given what `normalize` makes of it.
-
-    Raises `ReplyUnreadable`.
-    """
-    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
-    if encoding not in ("identity", ""):
-        raise ReplyUnreadable(f"it is compressed as {encoding[:40]!r}, which was not asked for")
-    body = bytearray()
-    async for piece in response.stream:
-        body += piece
-        if len(body) > max_bytes:
-            raise ReplyUnreadable(f"it has more than {max_bytes / 1e6:g} MB")
-    await response.stream.aclose()
-    content = bytes(body)
-    content_type = response.headers.get("Content-Type", "")
-    if (read := normalize(response.request.url.path, response.status_code, content_type, content)) is not None:
-        response.status_code, content = read
-        response.headers["Content-Type"] = "application/json"
-    library = sys.modules[type(response).__module__.partition(".")[0]]
-    response.stream = library.ByteStream(content)

@@ -27,7 +27,7 @@ class RequestForm:
     output: OutputMode
     """How the form of a typed reply is asked for."""
     left_out: frozenset[str] = frozenset()
-    """Settings that are not sent, of `OPTIONAL`."""
+    """Settings that are not sent: seed, temperature, max_tokens, thinking."""
     max_tokens: int | None = None
     """The most that the model writes, as its server has named it."""
     folds_system: bool = False
@@ -47,7 +47,7 @@ class Sent:
     """Whether a message with instructions was sent."""
     max_tokens: int
     optional: frozenset[str]
-    """Settings that may be left out."""
+    """Settings that were sent and may be left out."""
     tools: bool = True
     """Whether the model can be asked for a call of a tool."""
 
@@ -91,7 +91,8 @@ REFUSALS: tuple[Refusal, ...] = (
         r"|\bonly (?:support|allow|accept|work|serve)\w*(?: in| with| the)? ?\W?stream|enable the stream\b"
         r"|non[- ]?stream\w*(?: \w+){0,3} (?:is |are )?(?:not|un|disabled)"
         r"|(?:must|set|please|only)\b.{0,30}\bstream\W{0,3}(?:to|=|:)?\W{0,3}true"
-        r"|\bstream(?:ing)?(?: mode)? is (?:required|mandatory)|requires? (?:a )?stream|for non-streaming calls"
+        r"|\bstream(?:ing)?(?: mode)? is (?:required|mandatory)|requires? (?:a )?stream|for non-streaming calls|非流式"
+        r"|not\b.{0,20}\bstream\W{1,4}false"
         r"|without stream\w* (?:is|are) not",
         "replies are read as a stream",
         failed=True,
@@ -131,6 +132,12 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal("seed", r"\bseed\b", "no seed is sent, since the server takes none", unknown=True),
     Refusal("temperature", r"\btemperature\b", "no temperature is sent, since the server takes none", unknown=True),
     Refusal(
+        "temperature",
+        r"\btemperature\b.{0,80}?(?:range|between|must be|has to be|should be|only \d|at most|[<>])"
+        r"|(?:invalid|illegal|out of range).{0,40}\btemperature\b",
+        "no temperature is sent, since the server does not take this one",
+    ),
+    Refusal(
         "max_tokens",
         r"\bmax_(?:completion_)?tokens\b",
         "the limit of a reply is sent under another name, or not at all",
@@ -145,8 +152,6 @@ REFUSALS: tuple[Refusal, ...] = (
 )
 """Of several parts that an error names, the one named first is changed; of one place, the first row here."""
 
-OPTIONAL = frozenset({"seed", "temperature", "max_tokens", "thinking"})
-"""Settings that can be left out of a request."""
 _OUTPUTS: Mapping[str, tuple[OutputMode, ...]] = {
     "schema": ("native", "tool"),
     "format": ("native", "tool"),

@@ -31,13 +31,13 @@ from consilience.models.parsing import Malformed, parse_reply
 from consilience.models.port import Completion, Model, ModelRequest, StepResult, Steps
 from consilience.models.provider import (
     ProviderModel,
-    bound_requests,
     credible_usage,
     keys_of,
     thought_tokens,
 )
 from consilience.models.redaction import scrub, without_keys
 from consilience.models.registry import DEADLINE_SECONDS, RETRIES
+from consilience.models.transfer import bound_requests
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage

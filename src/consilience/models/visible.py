@@ -82,6 +82,7 @@ _ANY_MARK = re.compile(r"[<◁]|\[/?THINK\]|\A\s*(?:assistant)?analysis(?=[A-Z\"
 _SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
     r"|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # OSC: titles, links
+    r"|\x1b[PX^_][^\x1b]*\x1b\\"  # DCS, SOS, PM, APC
     r"|\x1b[()][0-9A-B]|\x1b[@-Z\\^_=>78c]"
 )
 

@@ -52,6 +52,12 @@ SUFFIXES: Mapping[str, str] = {
 
 def format_of(path: Path) -> str:
     """Return the format named by a file's suffix. Raises `SettingsError` for an unknown one."""
+    if path.is_dir():
+        raise SettingsError(
+            "a directory is named where a file is written",
+            where=f"--out {path}",
+            do=f"Name a file: {path / 'report.html'}.",
+        )
     format = SUFFIXES.get(path.suffix.lower())
     if format is None:
         raise SettingsError(
@@ -125,8 +131,7 @@ def _texts(event: AnyEvent) -> Iterator[str]:
                 yield event.vectors
         case SessionFinished():
             yield event.report
-            if event.presentation:
-                yield event.presentation
+            yield from filter(None, (event.presentation, event.forecasts))
         case Noted():
             yield from event.texts
 

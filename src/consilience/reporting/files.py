@@ -13,11 +13,19 @@ from consilience.domain.paths import is_of_journal, make_private
 
 _MAX_LINKS = 40
 """Max links followed from one path, as in Linux."""
+_FILE_SUFFIXES = frozenset({".json", ".md", ".markdown", ".html", ".htm", ".txt", ".pdf"})
+"""A directory to be made that ends in one of these is meant as a file."""
 
 
 def claim_directory(directory: Path) -> None:
-    """Make a directory and test that it is writable, before any money is spent. Raises `SettingsError`."""
+    """Make a directory and test that it is writable, before any money is spent. Raises `SettingsError`, also for a file's name."""
     _spare_journal(directory)
+    if directory.suffix.lower() in _FILE_SUFFIXES and not directory.is_dir():
+        raise SettingsError(
+            f"{directory.name} is the name of a file, and the reports are written into a directory",
+            where=str(directory),
+            do=f"Name a directory, such as {directory.with_suffix('')}. One file, afterwards: consilience export last --out FILE.",
+        )
     try:
         make_private(directory)
         with tempfile.TemporaryFile(dir=directory):

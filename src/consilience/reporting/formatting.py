@@ -161,20 +161,21 @@ def describe_awaited(keys: Iterable[str], people: Mapping[str, str]) -> str:
 
 
 def describe_place(key: str, agent: str = "", labels: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the step and phase in a key: `round 2 · synthesis` for `round-2/observe/L1N1`, `self-review 1` for `finalize/1`.
+    """Return the step and phase in a key: `round 2 · synthesis` for `round-2/observe/L1N1`, `message 3` for `turn/D1/3`.
 
     `agent` is the id of the caller, which is named beside the place and is left out of it. `labels` are those of the protocol.
     """
-    parts = key.split("/")
-    if len(parts) == 2 and parts[1].isdigit():
-        return f"{describe_phase(parts[0], labels)} {parts[1]}"
-    places = [part for part in parts[:-1] if part != agent] or parts[:1]
-    return " · ".join(
-        re.sub(r"^(.+)-(\d+)$", lambda m: f"{describe_phase(m[1], labels)} {m[2]}", part)
-        if _NUMBERED_PART.fullmatch(part)
-        else describe_phase(part, labels)
-        for part in places
-    )
+    *path, last = key.split("/")
+    places: list[str] = []
+    for part in [*path, *([last] if last.isdigit() or not path else [])]:
+        if part == agent:
+            continue
+        if not part.isdigit():
+            name, _, number = part.rpartition("-") if _NUMBERED_PART.fullmatch(part) else (part, "", "")
+            places.append(f"{describe_phase(name, labels)} {number}".rstrip())
+        elif places and not places[-1][-1].isdigit():
+            places[-1] += f" {part}"
+    return " · ".join(places) or describe_phase(key.partition("/")[0], labels)
 
 
 def describe_phase_of(key: str, phase: tuple[str, int], labels: Mapping[str, str]) -> str:
@@ -193,7 +194,7 @@ _NUMBERED_PART = re.compile(r"[a-z_]+-\d+")
 def describe_phase(name: str, labels: Mapping[str, str]) -> str:
     """Return the words of a protocol for a phase or a part of a key; that of a level of the tree (`lateral_L2`) names the level."""
     kind, _, level = name.rpartition("_L")
-    if name not in labels and level.isdigit():
+    if name not in labels and kind and level.isdigit():
         return f"{describe_phase(kind, labels)}, level {level}"
     return labels.get(name, name.replace("_", " "))
 

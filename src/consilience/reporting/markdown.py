@@ -58,7 +58,9 @@ def headline(report: Report, presentation: Presentation | None = None) -> str:
 
 def document_markdown(document: ReportDocument, *, heading: bool = True, additions: Sequence[str] = ()) -> str:
     """Return a document without its folded sections. `additions` is Markdown below its footer."""
-    parts = [f"# {document.title}" if heading and document.title is not None else "", f"**{document.status}**"]
+    titled = heading and document.title is not None
+    parts = [f"# {document.title}" if titled else "", f"> {document.task}" if titled and document.task else ""]
+    parts.append(f"**{document.status}**")
     for chapter in document.chapters:
         parts += [chapter_heading(chapter), blocks_markdown(chapter.blocks)]
     parts += [footer_markdown(document), *additions]

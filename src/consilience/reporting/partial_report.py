@@ -23,7 +23,13 @@ from consilience.reporting.formatting import (
 from consilience.reporting.limits import describe_limits
 from consilience.reporting.markdown import document_markdown
 from consilience.reporting.record import SessionRecord
-from consilience.reporting.report_sections import MAX_TITLE_CHARS, Chapter, MarkdownBlock, ReportDocument
+from consilience.reporting.report_sections import (
+    MAX_TITLE_CHARS,
+    Chapter,
+    MarkdownBlock,
+    ReportDocument,
+    task_below_title,
+)
 from consilience.reporting.session_state import call_seconds
 
 MAX_EXCERPT_CHARS = 400
@@ -50,6 +56,7 @@ def partial_document(record: SessionRecord) -> ReportDocument:
         status=_status_line(record),
         chapters=tuple(chapters),
         commands="" if record.holder else _next_step(record),
+        task=task_below_title(record.text(started.task)),
     )
 
 

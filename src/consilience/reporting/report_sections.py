@@ -59,6 +59,7 @@ from consilience.reporting.trust import (
 )
 
 MAX_TITLE_CHARS = 160
+MAX_TASK_CHARS = 2_000
 MAX_DEGRADED_CHARS = 400
 
 HEADINGS: Mapping[ReportPart, str] = {
@@ -105,6 +106,8 @@ class ReportDocument:
     """Markdown for whoever ran the session: commands that lead on. Not on an HTML page, which is sent to others."""
     answer_stands: bool = False
     """Whether nothing takes the answer's basis away, so that a page may print it before the status."""
+    task: str = ""
+    """Markdown on one line below the title: the task, if the title does not hold all of it."""
     folded: tuple[Section, ...] = ()
     """Sections that open on demand in HTML and are views elsewhere."""
 
@@ -123,7 +126,13 @@ def report_document(report: Report, presentation: Presentation, *, stored: bool 
         commands=_commands(report, presentation, folded) if stored and report.session else "",
         folded=folded,
         answer_stands=_answer_stands(report),
+        task=task_below_title(report.task),
     )
+
+
+def task_below_title(task: str) -> str:
+    """Return a task as Markdown on one line if a title cannot hold it."""
+    return escape_markdown(one_line(task, MAX_TASK_CHARS)) if len(task) > MAX_TITLE_CHARS else ""
 
 
 def _commands(report: Report, presentation: Presentation, folded: Sequence[Section]) -> str:
@@ -196,7 +205,8 @@ def headline(report: Report, presentation: Presentation) -> str:
     elif report.limit_reached:
         words += use_words(report, report.limit_reached)
     unmet = (one_line(reason, MAX_REASON_CHARS) for reason in report.unmet)
-    opening = f"F{words[1:]}" if words.startswith("finished") else f"Stopped: {words}"
+    done = report.stop_reason in (StopReason.CONVERGED, StopReason.SETTLED) and not report.limit_reached
+    opening = f"F{words[1:]}" if words.startswith("finished") else f"{'Finished' if done else 'Stopped'}: {words}"
     line = " · ".join((opening, *unmet))
     if report.degraded:
         line += f" · {_degraded(report, report.degraded)}"

@@ -81,10 +81,9 @@ def trust_items(report: Report, names: Names) -> Iterator[Item]:
         yield Item(text=f"Claims from the model's memory, marked †: {memory} of {len(report.claims)}.")
     if report.facts is not None and report.facts.total:
         kept, total = report.facts.kept, report.facts.total
-        verb = "is" if kept == 1 else "are"
-        yield Item(
-            text=f"{kept} of the {total} figures, names and quotations in the first drafts {verb} still in the answer."
-        )
+        verb, drafts = "is" if kept == 1 else "are", "draft" if len(voices(report.agents)) == 1 else "drafts"
+        text = f"{kept} of the {total} figures, names and quotations in the first {drafts} {verb} still in the answer."
+        yield Item(text=text)
     if report.replaced_prompts:
         yield Item(text=f"Prompt templates replaced: {', '.join(report.replaced_prompts)}.")
     yield from (Item(text=f"{capitalised(warning)}.") for warning in report.warnings)

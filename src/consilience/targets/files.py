@@ -155,6 +155,29 @@ def repository_of(directory: str) -> str | None:
     return next((parent for parent in parents if os.path.lexists(os.path.join(parent, ".git"))), None)
 
 
+def check_links(path: Path) -> None:
+    """Raise `SourceError` for a link in a repository that leads out of it, or to a hidden file, anywhere on the way of a path.
+
+    A repository may come from another person, whose link could have any file of the user's sent to a model.
+    """
+    current = os.sep
+    for part in os.path.join(os.getcwd(), path).split(os.sep):
+        entry = os.path.join(current, part)
+        if part == os.pardir:  # of what a link leads to
+            entry = os.path.dirname(os.path.realpath(current))
+        elif os.path.islink(entry) and (top := repository_of(os.path.realpath(current))) is not None:
+            target = os.path.realpath(entry)
+            inside = os.path.relpath(target, top).split(os.sep)
+            reason = "out of its repository" if inside[0] == os.pardir else "to a hidden file"
+            if any(name.startswith(".") and name != os.curdir for name in inside):
+                raise SourceError(
+                    f"the link leads {reason}: {target}",
+                    where=entry,
+                    do="If you mean that file, name it itself, not the link.",
+                )
+        current = entry
+
+
 def _git_directory(root: str) -> Path:
     """Return the directory that all work trees of a repository share. In a linked work tree `.git` is a file that leads to it."""
     path = Path(root, ".git")

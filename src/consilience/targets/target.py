@@ -21,7 +21,7 @@ from consilience.targets.collection import (
     without_escapes,
     without_pictures,
 )
-from consilience.targets.files import add_directory, repository_of
+from consilience.targets.files import add_directory, check_links, repository_of
 from consilience.targets.git import Git
 from consilience.targets.ignore import parse_patterns
 
@@ -92,6 +92,8 @@ def _add_named(names: Sequence[str], directory: Path, found: Collection, standar
     top = repository_of(os.path.abspath(directory))
     for name in names:
         path = directory / expanded(name)
+        if name != STANDARD_INPUT:
+            check_links(path)
         real = name if name == STANDARD_INPUT else os.path.realpath(path)
         if real in named:
             continue

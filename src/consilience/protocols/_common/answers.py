@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 from unicodedata import normalize
 
 import regex
 from pydantic import AfterValidator, Field
 
+if TYPE_CHECKING:
+    from consilience.engine.session import Session
+
 MAX_REPETITIONS = 100_000
 """Max product of the least counts of a pattern, such as `{3}`: a compiled pattern holds each repetition."""
 
 MAX_MATCHING_SECONDS = 0.5
-"""Max duration of a search. Without a bound a pattern such as `(a+)+$` takes time exponential in the length of a reply."""
+"""Max duration of a search outside a session."""
 
 
 NONE_OF_THESE = "none of these"
@@ -123,22 +127,19 @@ _FLAGS = re.compile(r"\(\?([aiLmsux]+)\)")
 
 @lru_cache(maxsize=64)
 def _compiled(pattern: str) -> regex.Pattern[str]:
-    flags, pattern = "", expression_of(pattern)
+    choice, flags, pattern = is_choice(pattern), "", expression_of(pattern)
     while match := _FLAGS.match(pattern):
         flags, pattern = flags + match[1], pattern[match.end() :]
     end = "\n" if "x" in flags else ""  # ends a comment
     boundary = r"(?:(?!\w)|(?<=\d)(?!\d))"  # in 42km the number counts as a word
-    if is_choice(pattern):
+    if choice:
         pattern, boundary = "|".join(map(regex.escape, (NONE_OF_THESE, *pattern.split("|")))), r"(?!\w)"
     return regex.compile(rf"{f'(?{flags})' if flags else ''}(?<!\w)(?:{pattern}{end}){boundary}", regex.IGNORECASE)
 
 
-def matches_of(pattern: regex.Pattern[str], text: str) -> list[regex.Match[str]]:
-    """Return all matches in a text; none if the search takes longer than `MAX_MATCHING_SECONDS`, so that no reply stops a run."""
-    try:
-        return list(pattern.finditer(text, timeout=MAX_MATCHING_SECONDS))
-    except TimeoutError:
-        return []
+def matches_of(pattern: regex.Pattern[str], text: str, seconds: float = MAX_MATCHING_SECONDS) -> list[regex.Match[str]]:
+    """Return all matches in a text. Raises `TimeoutError` after `seconds`. The interpreter lock is released meanwhile."""
+    return list(pattern.finditer(text, timeout=seconds))
 
 
 MAX_NESTED_COMMANDS = 4
@@ -191,12 +192,8 @@ class AnswerMatch(NamedTuple):
         return " ".join(self.text[self.start : self.end].split())
 
 
-_ANSWER_LINE = re.compile(
-    r"(?:^|[.!?:][^\w\n]*\s)[^\w\n]*(?:(?:the|my|final|correct)\s+){0,3}answer[^\w\n]*:([^\w\n]*(?:\n[^\w\n]*){0,3}[^\n]*)",
-    re.IGNORECASE | re.MULTILINE,
-)
-"""`Answer: …` at the beginning of a line or after a sentence. Its group is what follows the colon, to the end of the line or,
-if no words follow there, of the next line with words."""
+_ANSWER_LABEL = re.compile(r"(?<!\w)(?:(?:the|my|final|correct)\s+){0,3}answer[^\w\n]*:", re.IGNORECASE)
+_SENTENCE_END, _WORD = re.compile(r"[.!?:]"), re.compile(r"[^\W_]")
 _DENIAL = re.compile(r"(?:\b(?:neither|nor|not|never|cannot)|n['’]t)\s+(?:(?:the|option)\s+)*\W?$", re.IGNORECASE)
 """Stands before a choice that a text denies, as in `neither A nor B`."""
 _OFFER = re.compile(r"\W*?(?:,?\s*(?:and/)?or|(?<![,\s])\s*and|[/&])\W*", re.IGNORECASE)
@@ -205,47 +202,80 @@ _BOXED = re.compile(rf"\\boxed\s*{_BRACED}")
 MAX_DENIAL_CHARS = 40
 
 
-def find(pattern: str, text: str) -> AnswerMatch | None:
+class _AnswerLine(NamedTuple):
+    """`Answer: …` at the beginning of a line or after a sentence, in `text[start:end]`: to the end of the line or, without words
+    there, of the next line that has some. What is stated begins at `stated`."""
+
+    start: int
+    stated: int
+    end: int
+
+
+def _answer_lines(text: str) -> list[_AnswerLine]:
+    """Return the lines that state an answer. Marks before a label are read backwards: one expression takes cubic time."""
+    lines: list[_AnswerLine] = []
+    for label in _ANSWER_LABEL.finditer(text):
+        start = label.start()
+        if lines and start < lines[-1].end:
+            continue
+        while start and text[start - 1] != "\n" and not (text[start - 1].isalnum() or text[start - 1] == "_"):
+            start -= 1
+        marks = text[start : label.start()]
+        sentence_end = _SENTENCE_END.search(marks)
+        if (
+            not start
+            or text[start - 1] == "\n"
+            or (sentence_end and any(map(str.isspace, marks[sentence_end.end() :])))
+        ):
+            first_word = _WORD.search(text, label.end())
+            end = text.find("\n", first_word.start() if first_word else label.end())
+            lines.append(_AnswerLine(start, label.end(), len(text) if end < 0 else end))
+    return lines
+
+
+def find(pattern: str, text: str, seconds: float = MAX_MATCHING_SECONDS) -> AnswerMatch | None:
     """Return where a text states its answer: in this text or, without a match, in the text without markup.
 
     A choice counts only where the text says that it is the answer: after `Answer:`, in a box, below a heading, or alone. Of another
     pattern the last match counts, because a writer who reasons first names other answers on the way; in the last line of the form
     `Answer: …` that has a match the first one counts, because what follows explains it.
+
+    Raises `TimeoutError` if a search takes longer than `seconds`.
     """
     if is_choice(pattern):
-        return _stated_choice(pattern, _bare(_BOXED.sub(r"\n\nAnswer: \1\n\n", text)))
-    matches = _matches(pattern, text)
+        return _stated_choice(pattern, _bare(_BOXED.sub(r"\n\nAnswer: \1\n\n", text)), seconds)
+    matches = _matches(pattern, text, seconds)
     if not matches:
         return None
-    for line in reversed(list(_ANSWER_LINE.finditer(matches[0].text))):
-        if first := next((match for match in matches if line.start() <= match.start < line.end()), None):
+    for line in reversed(_answer_lines(matches[0].text)):
+        if first := next((match for match in matches if line.start <= match.start < line.end), None):
             return first
     return matches[-1]
 
 
-def _stated_choice(pattern: str, text: str) -> AnswerMatch | None:
+def _stated_choice(pattern: str, text: str, seconds: float) -> AnswerMatch | None:
     """Return the choice that a text without markup says is its answer; None for one that it denies or offers beside another."""
-    statements = [statement.span(1) for statement in _ANSWER_LINE.finditer(text)]
-    start, end = statements[-1] if statements else (0, len(text))
-    named = [match for match in _matches_in(pattern, text) if start <= match.start < end]
-    if not named or (not statements and named[0].words != text):
+    lines = _answer_lines(text)
+    start, end = (lines[-1].stated, lines[-1].end) if lines else (0, len(text))
+    named = [match for match in _matches_in(pattern, text, seconds) if start <= match.start < end]
+    if not named or (not lines and named[0].words != text):
         return None
     first, *others = named
     is_offer = others and others[0].words != first.words and _OFFER.fullmatch(text, first.end, others[0].start)
     return None if is_offer else first
 
 
-def _matches(pattern: str, text: str) -> list[AnswerMatch]:
+def _matches(pattern: str, text: str, seconds: float) -> list[AnswerMatch]:
     """Return all matches in `text`; without any, those in `text` without markup."""
-    return _matches_in(pattern, text) or _matches_in(pattern, _bare(text))
+    return _matches_in(pattern, text, seconds) or _matches_in(pattern, _bare(text), seconds)
 
 
-def _matches_in(pattern: str, text: str) -> list[AnswerMatch]:
+def _matches_in(pattern: str, text: str, seconds: float) -> list[AnswerMatch]:
     """Return all matches in `text`. A choice that the text denies is no match."""
     choice = is_choice(pattern)
     matches = [
         AnswerMatch(text, *match.span(1 if match.re.groups and match.group(1) is not None else 0), match.end())
-        for match in matches_of(_compiled(pattern), text)
+        for match in matches_of(_compiled(pattern), text, seconds)
     ]
     matches = [match for match in matches if text[match.start : match.end].strip()]
     return [match for match in matches if not (choice and _is_denied(text, match.start))]
@@ -255,13 +285,43 @@ def _is_denied(text: str, start: int) -> bool:
     return _DENIAL.search(text[max(0, start - MAX_DENIAL_CHARS) : start]) is not None
 
 
+def find_declared(pattern: str, field: str, seconds: float = MAX_MATCHING_SECONDS) -> AnswerMatch | None:
+    """Return the first match in a field that asks for the answer alone: what follows explains it. An expression with a label before
+    the answer matches without it too. Raises as `find`."""
+    return next((match for text in (field, f"Answer: {field}") for match in _matches(pattern, text, seconds)), None)
+
+
 def extract(pattern: str, text: str) -> str | None:
-    """Return the answer that a text states, as it is written there, with single spaces."""
-    match = find(pattern, text)
+    """Return the answer that a text states, as it is written there, with single spaces; None too if the search takes too long.
+
+    In a session use `stated_answer`.
+    """
+    try:
+        match = find(pattern, text)
+    except TimeoutError:
+        return None
     return None if match is None else match.words
 
 
-def extract_declared(pattern: str, field: str) -> str | None:
-    """Return the first match in a field that asks for the answer alone: what follows explains it. An expression with a label before
-    the answer matches without it too."""
-    return next((match.words for text in (field, f"Answer: {field}") for match in _matches(pattern, text)), None)
+async def stated_answer(session: Session, pattern: str, text: str, author: str = "") -> str | None:
+    """Return the answer that a text states, as it is written there, with single spaces; None if the search takes too long, with a
+    warning if its `author` is named."""
+    return await _searched(
+        session, pattern, f"text/{pattern}/{text}", author, lambda seconds: find(pattern, text, seconds)
+    )
+
+
+async def declared_answer(session: Session, pattern: str, field: str, author: str) -> str | None:
+    """As `stated_answer`, for a field that asks for the answer alone."""
+    name = f"field/{pattern}/{field}"
+    return await _searched(session, pattern, name, author, lambda seconds: find_declared(pattern, field, seconds))
+
+
+async def _searched(
+    session: Session, pattern: str, name: str, author: str, work: Callable[[float], AnswerMatch | None]
+) -> str | None:
+    result = await session.searches.run(name, lambda seconds: (work(seconds),))
+    if result is None and author:
+        session.warn(f"the answer pattern {pattern!r} took too long on what {author} wrote, which counts as no match")
+    match = result[0] if result else None
+    return None if match is None else match.words

@@ -18,7 +18,7 @@ from consilience.engine.prompt import Quote
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply, drawn_on
-from consilience.protocols._common.answers import choices_of, extract, extract_declared
+from consilience.protocols._common.answers import choices_of, declared_answer, stated_answer
 from consilience.protocols._common.revisions import loses_draft
 
 MAX_AGAINST, MAX_CONDITIONS = 3, 5
@@ -73,12 +73,13 @@ def with_position(returns: type[R], pattern: str) -> type[R]:
     return made
 
 
-def declared_position(pattern: str, answer: TextReply | None) -> str | None:
+async def declared_position(session: Session, pattern: str, answer: TextReply | None) -> str | None:
     """Return the position of an answer: what it declares or, where that is none, what its text explicitly says."""
     if not pattern or answer is None:
         return None
     declared = getattr(answer.value, "position", "")
-    return extract_declared(pattern, declared) or extract(pattern, answer.text)
+    position = await declared_answer(session, pattern, declared, answer.agent) if declared else None
+    return position or await stated_answer(session, pattern, answer.text, answer.agent)
 
 
 class ConclusionFields(TypedDict):
@@ -197,7 +198,9 @@ class TreeRun:
         loses the text, the answer stands. Instructions of the `domain` may ask for a short text."""
         assert self.closing is not None
         before, text = self.closing.text, None if isinstance(reply, Failure) else reply.text
-        lost = text is not None and not domain and loses_draft(task, before, text)
+        since = max((n for n, loop in enumerate(self.loops, 1) if loop.domain), default=0)
+        versions_before = [*(loop.before for loop in self.loops[since:]), before]
+        lost = text is not None and not domain and loses_draft(task, versions_before, text)
         versions = {"before": before, "after": None if lost else text, "discarded": text if lost else None}
         self.loops.append(StrangeLoop(index=len(self.loops) + 1, domain=domain, **versions))
         if isinstance(reply, Failure):
@@ -240,8 +243,8 @@ class BallotResult:
         return sum(change.conformity for change in changes(self.ballots))
 
 
-def count_ballots(
-    ballots: Sequence[Ballot], pattern: str, closing: TextReply | None, *, pool_decides: bool = False
+async def count_ballots(
+    session: Session, ballots: Sequence[Ballot], pattern: str, closing: TextReply | None, *, pool_decides: bool = False
 ) -> BallotResult:
     """Return the position that stands: the answer's own or, if `pool_decides` and there is one, the first of the pool."""
     pooled = pool(ballots)
@@ -249,27 +252,29 @@ def count_ballots(
         return BallotResult()
     if pool_decides and pooled:
         return BallotResult(tuple(ballots), pooled, next(iter(pooled)), "pool")
-    stated = declared_position(pattern, closing)
+    stated = await declared_position(session, pattern, closing)
     position = Spellings(ballot.position for ballot in ballots).of(stated) if stated else None
     reason = shortfall(position, last_of(ballots)) if closing else None
     decided_by: Literal["answer"] | None = "answer" if position else None
     return BallotResult(tuple(ballots), pooled, position, decided_by, (reason,) if reason else ())
 
 
-def stated_position(session: Session, pattern: str, answer: TextReply | None) -> str | None:
+async def stated_position(session: Session, pattern: str, answer: TextReply | None) -> str | None:
     """Return the position that an answer states, with a warning if it states none."""
     if not pattern or answer is None:
         return None
-    position = declared_position(pattern, answer)
+    position = await declared_position(session, pattern, answer)
     if position is None:
         session.warn("the answer takes no position")
     return position
 
 
-def read_ballot(session: Session, pattern: str, spellings: Spellings, step: int, reply: Reply[Any]) -> Ballot | None:
+async def read_ballot(
+    session: Session, pattern: str, spellings: Spellings, step: int, reply: Reply[Any]
+) -> Ballot | None:
     """Return the ballot that a reply casts; None if its position does not match the pattern."""
     vote: BallotReply | Any = reply.value
-    position = extract_declared(pattern, vote.position)
+    position = await declared_answer(session, pattern, vote.position, reply.agent)
     if position is None:
         return None
     cause = getattr(vote, "cause", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 MIN_KEPT_SHARE = 1 / 3
 """A revision shorter than this share of its draft does not replace it."""
@@ -26,7 +27,14 @@ def sets_length(task: str) -> bool:
     return _SETS_LENGTH.search(task) is not None
 
 
-def loses_draft(task: str, draft: str, revision: str) -> bool:
-    """Return whether a revision keeps less than a third of a draft although the task sets no length."""
-    before, after = (len("".join(text.split())) for text in (draft, revision))
+def loses_draft(task: str, versions: Iterable[str], revision: str) -> bool:
+    """Return whether a revision keeps less than a third of the longest version before it although the task sets no length.
+
+    Of all versions, because several revisions may each lose a little.
+    """
+    before, after = max(map(_size, versions), default=0), _size(revision)
     return before >= MIN_DRAFT_CHARS and after < before * MIN_KEPT_SHARE and not sets_length(task)
+
+
+def _size(text: str) -> int:
+    return len("".join(text.split()))

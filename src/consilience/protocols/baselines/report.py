@@ -42,7 +42,7 @@ class ReviewedIssue(Frozen):
 
     text: str
     fate: IssueFate = "unanswered"
-    """Declared by the next version: changed because of it, or kept for a reason. `unanswered`: nothing declared."""
+    """Declared by the next version: changed because of it, or refuted. `unanswered`: nothing declared."""
     how: str = ""
     """What was changed, or why not, in the model's words."""
 
@@ -95,7 +95,7 @@ class SoloReport(Report):
 MAX_SHRUNK_SHARE = 0.5
 """The version before a review is printed if less than this share of its length is left."""
 
-_FATES: Mapping[IssueFate, str] = {"yielded": "Changed", "refuted": "Kept", "unanswered": "Not answered"}
+_FATES: Mapping[IssueFate, str] = {"yielded": "Changed", "refuted": "Refuted", "unanswered": "Not answered"}
 _WITHOUT_REWRITE = {
     "nothing_found": "it found nothing to correct",
     "critique_failed": "there is no critique; the answer stayed as it was",
@@ -106,11 +106,9 @@ _WITHOUT_REWRITE = {
 
 
 def _self_review(reviews: Sequence[SelfReview]) -> Section:
-    reviewed = any(review.outcome != "critique_failed" for review in reviews)
-    remark = (
-        "The model reviewed its own answer; no other agent read it." if reviewed else "The answer was not reviewed."
-    )
-    blocks: list[Block] = [Paragraph(text=remark, tone="remark")]
+    blocks: list[Block] = []
+    if all(review.outcome == "critique_failed" for review in reviews):
+        blocks.append(Paragraph(text="The answer was not reviewed.", tone="remark"))
     for review in reviews:
         blocks.append(Paragraph(lead=f"Review {review.index}:", text=f"{_summary(review)}."))
         blocks += bullets(
@@ -148,10 +146,7 @@ def _analysis(weighed: SelfReportedAnalysis) -> Section:
     for title, texts in asked:
         if texts:
             blocks += (Paragraph(lead=title, text=""), *bullets(Item(text=text) for text in texts))
-    account = Paragraph(text="One model's own account; no other agent reviewed it.", tone="remark")
-    return Section(
-        name="analysis", part="basis", heading="The model's own analysis", blocks=(account, *blocks) if blocks else ()
-    )
+    return Section(name="analysis", part="basis", heading="The model's own analysis", blocks=tuple(blocks))
 
 
 MAX_EXCERPT_CHARS = 300

@@ -119,6 +119,8 @@ class SoloRun:
     answer: Reply[Any] | None = None
     failures: list[Failure] = field(default_factory=list)
     reviews: list[SelfReview] = field(default_factory=list)
+    cut_reviews: int = 0
+    """The first reviews, whose answers were cut."""
     out_of_steps: bool = False
 
 
@@ -205,18 +207,18 @@ class Solo(BaselineProtocol):
             outcome = "nothing_found"
         else:
             rewrite = await self._rewrite(session, answer, critique, n, len(stated_issues))
-            same = isinstance(rewrite, Reply) and rewrite.text.split() == answer.text.split()
-            issues = _answered(stated_issues, rewrite, same=same)
             outcome = "rewritten"
             if isinstance(rewrite, Failure):
                 run.failures.append(rewrite)
                 outcome = "rewrite_failed"
             elif rewrite.cut and not answer.cut:
                 outcome = "rewrite_cut"
-            elif self._loses_draft(session, answer, rewrite):
+            elif self._loses_draft(session, run, rewrite):
                 outcome, discarded = "rewrite_lost_text", rewrite.text
             else:
                 run.answer = rewrite
+            kept = rewrite if isinstance(rewrite, Reply) and rewrite is run.answer else None
+            issues = _answered(stated_issues, kept, same=kept is not None and kept.text.split() == answer.text.split())
         after = run.answer.text if run.answer is not None and outcome == "rewritten" else None
         versions = {"before": answer.text, "after": after, "discarded": discarded}
         run.reviews.append(SelfReview(index=n, outcome=outcome, issues=issues, **versions))
@@ -224,9 +226,13 @@ class Solo(BaselineProtocol):
             session.warn(f"review {n}: {problem}; the answer is the version before it, and no further review was made")
         return outcome == "rewritten"
 
-    def _loses_draft(self, session: Session, answer: Reply[Any], rewrite: Reply[Any]) -> bool:
+    def _loses_draft(self, session: Session, run: SoloRun, rewrite: Reply[Any]) -> bool:
         """Return whether a new version loses the text. An extracted answer may be short, and a cut answer be cut down."""
-        return not (self.answer_pattern or answer.cut) and loses_draft(session.task, answer.text, rewrite.text)
+        assert run.answer is not None
+        if run.answer.cut:
+            run.cut_reviews = len(run.reviews) + 1
+        versions = [*(review.before for review in run.reviews[run.cut_reviews :]), run.answer.text]
+        return not (self.answer_pattern or run.answer.cut) and loses_draft(session.task, versions, rewrite.text)
 
     async def _critique(self, session: Session, answer: Reply[Any], n: int) -> Reply[CritiqueReply] | Failure:
         async with session.phase("critique", n):
@@ -263,7 +269,7 @@ class Solo(BaselineProtocol):
         value = reply.value if reply is not None and isinstance(reply.value, StructuredReply) else None
         if value and value.model_fields_set <= {"text", "responses"}:
             session.warn("the answer is prose only: it states no alternatives and no confidence")
-        position = stated_position(session, self.answer_pattern, reply)
+        position = await stated_position(session, self.answer_pattern, reply)
         stop = stop_reason_of(session, [first] if isinstance(first, Failure) else [], 1)
         out_of_steps = StopReason.EXHAUSTED_STEPS if run.out_of_steps else None
         return await session.report(
@@ -297,9 +303,10 @@ def _has_text(reply: RewriteReply | StructuredRewrite) -> None:
         raise ValueError("text: the complete answer is needed, also if nothing in it changes")
 
 
-def _answered(stated: list[str], rewrite: Reply[Any] | Failure, *, same: bool) -> tuple[ReviewedIssue, ...]:
-    """Return the issues, each with the first response. A version with the `same` text yields to none, whatever it declares."""
-    responses: list[IssueResponse] = rewrite.value.responses if isinstance(rewrite, Reply) else []
+def _answered(stated: list[str], rewrite: Reply[Any] | None, *, same: bool) -> tuple[ReviewedIssue, ...]:
+    """Return the issues, each with the first response; a dropped version answers none. A version with the `same` text yields to
+    none, whatever it declares."""
+    responses: list[IssueResponse] = rewrite.value.responses if rewrite is not None else []
     by_number = {response.issue: response for response in reversed(responses) if response.fate != "yielded" or not same}
     return tuple(
         ReviewedIssue(text=issue, fate=by_number[n].fate, how=by_number[n].how.strip())

@@ -20,7 +20,7 @@ from consilience.engine.analysis import sentences
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_score, pairwise
 from consilience.engine.work import Failure, Reply
-from consilience.protocols._common.answers import extract
+from consilience.protocols._common.answers import stated_answer
 from consilience.protocols._common.presenting import plural
 from consilience.protocols.baselines.report import VoteCast, VoteReport
 from consilience.protocols.baselines.seats import BaselineProtocol, stop_reason_of
@@ -62,7 +62,7 @@ class Vote(BaselineProtocol):
         stop = stop_reason_of(session, [reply for reply in replies if isinstance(reply, Failure)], self.votes)
         answers = [reply for reply in replies if isinstance(reply, Reply)]
         similarities = pairwise([reply.text for reply in answers])
-        votes = self._cast(answers, similarities)
+        votes = await self._cast(session, answers, similarities)
         if stop is StopReason.FAILED:
             return await session.report(VoteReport, first=replies, stop_reason=stop, steps=1, votes=votes)
         return await self._conclude(session, stop, replies, votes, mean_score(similarities))
@@ -72,23 +72,23 @@ class Vote(BaselineProtocol):
         async with session.phase("answer", 1):
             return await session.gather(asks)
 
-    def _cast(self, replies: Sequence[Reply[str]], similarities: Sequence[Sequence[float]]) -> tuple[VoteCast, ...]:
-        spellings = Spellings()
-
-        def position(text: str) -> str | None:
-            stated = extract(self.answer_pattern, text) if self.answer_pattern else None
-            return spellings.of(stated) if stated else None
-
-        return tuple(
-            VoteCast(
-                agent=reply.agent,
-                text=reply.text,
-                position=position(reply.text),
-                similarity=math.fsum(others) / len(others) if others else None,
-                cut=reply.cut,
+    async def _cast(
+        self, session: Session, replies: Sequence[Reply[str]], similarities: Sequence[Sequence[float]]
+    ) -> tuple[VoteCast, ...]:
+        spellings, cast = Spellings(), []
+        for reply, others in zip(replies, similarities, strict=True):
+            pattern = self.answer_pattern
+            stated = await stated_answer(session, pattern, reply.text, reply.agent) if pattern else None
+            cast.append(
+                VoteCast(
+                    agent=reply.agent,
+                    text=reply.text,
+                    position=spellings.of(stated) if stated else None,
+                    similarity=math.fsum(others) / len(others) if others else None,
+                    cut=reply.cut,
+                )
             )
-            for reply, others in zip(replies, similarities, strict=True)
-        )
+        return tuple(cast)
 
     async def _conclude(
         self,

@@ -9,13 +9,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from consilience.domain.events import LongText
 from consilience.domain.messages import Message
+from consilience.domain.notes import LongText
 from consilience.domain.outcome import Check
 from consilience.domain.positions import exact
 from consilience.domain.report import Frozen
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import Conclusion, TextReply, TreeRun
+from consilience.protocols._common.revisions import loses_draft
 from consilience.protocols.broadcast.settings import (
     Evaluation,
     Goal,
@@ -162,6 +163,8 @@ class AgentExecution:
     iterations: tuple[IterationResult, ...] = ()
     """Of a parent."""
     failures: tuple[Failure, ...] = ()
+    lost: int = 0
+    """Revisions that kept less than a third of its text and did not replace it."""
     surplus: int = 0
 
     @property
@@ -202,12 +205,14 @@ class AgentExecution:
             return replace(self, failures=(*self.failures, reply))
         return replace(self, response=reply, text=reply, brought=reply)
 
-    def reflected(self, reply: Reply[Any] | Failure, remarks: Remarks) -> AgentExecution:
-        """After it judged its own text. A revised text replaces it."""
+    def reflected(self, reply: Reply[Any] | Failure, remarks: Remarks, task: str) -> AgentExecution:
+        """After it judged its own text. A revised text replaces it, unless that loses it although the `task` sets no length."""
         run = self._rated(reply, remarks)
         if isinstance(reply, Failure):
             return run
         text = reply if is_revision(reply.text) else self.text
+        if text is not self.text and self.text is not None and loses_draft(task, [self.text.text], reply.text):
+            text, run = self.text, replace(run, lost=self.lost + 1)
         return replace(run, reflection=reply, missing=remarks.missing, text=text, brought=text)
 
     def coordinated(self, reply: Reply[Any] | Failure, remarks: Remarks) -> AgentExecution:

@@ -312,7 +312,7 @@ class Publisher:
             flags=self._flags(run, reply, value),
             disagreements=self._disagreements(run, reply, value),
             missing=self._missing(run, reply, value),
-            surplus=len(value.flags[MAX_FLAGS:]),
+            surplus=len(value.stated_flags[MAX_FLAGS:]),
         )
 
     def _flags(self, run: AgentExecution, reply: Reply[Any], value: RatedReply) -> tuple[FlagRaised, ...]:
@@ -320,7 +320,7 @@ class Publisher:
         raised: list[FlagRaised] = []
         texts = [(flag.tag, self.session.message(flag.id).text) for flag in run.flags]
         new: list[str] = []
-        for entry in value.flags[:MAX_FLAGS]:
+        for entry in value.stated_flags[:MAX_FLAGS]:
             text = f"{entry.tag}: {entry.text.strip()}".rstrip(": ")
             is_old = any(tag == entry.tag and jaccard(earlier, text) >= MIN_RESTATED_OVERLAP for tag, earlier in texts)
             if is_old or text in new:
@@ -457,7 +457,8 @@ class Family:
             return run
         async with self.session.phase("self_reflect", path[0]):
             reply = await self.asks.self_reflect(run, goal)
-        return run.reflected(reply, self.publisher.publish(run, reply))
+        task = self.session.task if goal is None else f"{self.session.task}\n{goal.text}"
+        return run.reflected(reply, self.publisher.publish(run, reply), task)
 
     async def _run_family(
         self, agent: str, path: Path, goal: Reply[Goal] | None, before: AgentExecution | None
@@ -494,7 +495,6 @@ class Family:
                 )
             by_agent = dict(zip((run.agent for run in speaking), replies, strict=True))
             for n, run in enumerate(runs):
-                if run.agent in by_agent:
-                    reply = by_agent[run.agent]
+                if (reply := by_agent.get(run.agent)) is not None:
                     runs[n] = run.coordinated(reply, self.publisher.publish(run, reply))
         return self.settings.coordination_rounds, runs

@@ -9,13 +9,13 @@ verdict, flags, disagreements with their fates, and figures.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel
 
-from consilience.domain.messages import Message
+from consilience.domain.messages import Message, is_no_finding
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, Spellings, exact
 from consilience.domain.report import ConfidenceScore, Objection, ObjectionFate
@@ -154,7 +154,7 @@ class Broadcast(BroadcastSettings):
             run.declared = _publish_conclusion(family.session, reply) or run.declared
 
     async def _self_reflect(self, family: Family, run: BroadcastRun) -> None:
-        """The root judges its answer. If it gives a revised text, that is the answer."""
+        """The root judges its answer. A revised text that does not lose it takes its place."""
         if run.closing is None:
             return
         async with family.session.phase("self_reflect", len(run.iterations)):
@@ -168,7 +168,7 @@ class Broadcast(BroadcastSettings):
         if isinstance(reply, Failure):
             run.failures.append(reply)
         execution = AgentExecution(ROOT, (), run.synthesis, text=run.closing)
-        run.root = execution.reflected(reply, family.publisher.publish(execution, reply))
+        run.root = execution.reflected(reply, family.publisher.publish(execution, reply), family.session.task)
         run.closing = run.root.text
 
 
@@ -193,8 +193,8 @@ async def conclude(
 ) -> BroadcastReport:
     """Return the report. Dissent and objections follow from what agents declared, never from a model's judgement."""
     executions = run.executions
-    ballots = tuple(_ballots(session, settings, executions))
-    positions = count_ballots(ballots, settings.answer_pattern, run.closing)
+    ballots = tuple([ballot async for ballot in _ballots(session, settings, executions)])
+    positions = await count_ballots(session, ballots, settings.answer_pattern, run.closing)
     objections = tuple(_objections(session, settings, run))
     flags = _flags(session, run)
     metrics = _metrics(session, run)
@@ -268,14 +268,16 @@ def _rated_ballots(execution: AgentExecution) -> list[Reply[RatedBallotReply]]:
     return [reply for reply in replies if reply is not None and isinstance(reply.value, RatedBallotReply)]
 
 
-def _ballots(session: Session, settings: BroadcastSettings, executions: Sequence[AgentExecution]) -> Iterator[Ballot]:
+async def _ballots(
+    session: Session, settings: BroadcastSettings, executions: Sequence[AgentExecution]
+) -> AsyncIterator[Ballot]:
     """Yield the readable ballots, each agent's numbered from 0. The first is cast before it has read any peer."""
     ballot_counts: Counter[str] = Counter()
     spellings = Spellings()
     for execution in executions:
         for reply in _rated_ballots(execution):
             step = ballot_counts[execution.agent]
-            if ballot := read_ballot(session, settings.answer_pattern, spellings, step, reply):
+            if ballot := await read_ballot(session, settings.answer_pattern, spellings, step, reply):
                 ballot_counts[execution.agent] += 1
                 yield ballot
 
@@ -322,7 +324,7 @@ def _ruling(id: str, rulings: Sequence[TextReply]) -> tuple[Literal["upheld", "r
         value = reply.value
         if isinstance(value, Conclusion | CoordinatorSynthesis):
             for entry in value.against:
-                if entry.text.strip() and _is_named(reply, entry.ids, id):
+                if not is_no_finding(entry.text) and _is_named(reply, entry.ids, id):
                     return "rejected", entry.text.strip()
         if isinstance(value, DecidesDisagreements) and _is_named(reply, value.followed, id):
             return "upheld", ""
@@ -458,6 +460,8 @@ def _warn(
         session.warn(
             f"in {contrary} of {len(iterations)} iterations the evaluator contradicted the agents' own ratings and flags"
         )
+    if lost := sum(execution.lost for execution in executions):
+        session.warn(f"left out: {plural(lost, 'revision')} that kept less than a third of the text; the text stands")
     if surplus := sum(execution.surplus for execution in executions):
         session.warn(f"left out: {plural(surplus, 'flag')} beyond the {MAX_FLAGS} that a reply may raise")
     flags = {flag.id for execution in executions if execution.agent != ROOT for flag in execution.flags}

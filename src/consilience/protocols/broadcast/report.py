@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from consilience.domain.agents import seat_names
-from consilience.domain.events import Noted, load_note
+from consilience.domain.events import Noted
+from consilience.domain.notes import load_note
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot
 from consilience.domain.report import Frozen, UnfinishedSession

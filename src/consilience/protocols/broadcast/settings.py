@@ -110,6 +110,11 @@ class RatedReply(BaseModel):
     rating: Rating
     flags: Flags = Field(default_factory=list)
 
+    @property
+    def stated_flags(self) -> list[FlagReply]:
+        """The flags without those whose text says that there is nothing."""
+        return [flag for flag in self.flags if not flag.text.strip() or not is_no_finding(flag.text)]
+
 
 class RatedBallotReply(RatedReply):
     """A rated reply with a sealed ballot."""

@@ -18,7 +18,7 @@ from consilience.engine.work import Ask, Failure, Reply, exhaustion
 from consilience.protocols.debate.floor import Floor, quotes_of
 from consilience.protocols.debate.moves import FIRM, MAX_RECHECKS, Side
 from consilience.protocols.debate.notes import BallotsRechecked
-from consilience.protocols.debate.records import DebateBallot, Recheck
+from consilience.protocols.debate.records import CommonGround, DebateBallot, Recheck
 from consilience.protocols.debate.replies import (
     FinalReply,
     OpeningReply,
@@ -271,3 +271,18 @@ def _corrected(reply: Reply[Any], rechecks: Iterable[Recheck]) -> Reply[Any]:
 def _subject(name: str, asked: Sequence[Thread]) -> str:
     """A question as the report names it: `p1` …, or its thread."""
     return asked[int(name[1:]) - 1].id if name[0] == "q" else name
+
+
+def votes_on_candidates(
+    floor: Floor, final: Iterable[Reply[Any] | Failure]
+) -> tuple[list[CommonGround], list[tuple[CommonGround, tuple[str, ...]]]]:
+    """Return the candidates for common ground that every debater confirmed by a typed YES, and the others with the debaters who did
+    not. If a final ballot is missing, nothing is known of either."""
+    cast = {reply.agent: reply.value for reply in final if isinstance(reply, Reply)}
+    if set(cast) != set(floor.debaters):
+        return [], []
+    against = [
+        (candidate, tuple(agent for agent in floor.debaters if getattr(cast[agent], f"c{n}") != "YES"))
+        for n, candidate in enumerate(floor.candidates, 1)
+    ]
+    return [candidate for candidate, agents in against if not agents], [entry for entry in against if entry[1]]

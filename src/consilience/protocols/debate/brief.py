@@ -202,13 +202,19 @@ def _decided(decided: str, sides: list[Side]) -> str:
     supporting, opposing = (yes, no) if decided == "YES" else (no, yes)
     word = SIDES[decided]
     if supporting == opposing:
-        return f"{word}; {'no ballot is firm' if not supporting else 'the firm ballots are tied'}"
+        return f"{word}; {'no ballot takes a side' if not supporting else 'the ballots are tied'}"
     if supporting > opposing > 0:
-        return f"{word}, as most firm ballots say ({supporting} for it, {opposing} against)"
+        return f"{word}, as most ballots say ({_count_of(decided, supporting, opposing)})"
     if supporting > opposing:
-        firm = {1: "the only firm ballot says", 2: "both firm ballots say"}
-        return f"{word}, as {firm.get(supporting, f'all {supporting} firm ballots say')}"
-    return f"{word}, against most firm ballots ({supporting} for it, {opposing} against)"
+        voices = {1: "the only ballot that takes a side", 2: "both ballots that take a side"}
+        return f"{word}, as {voices.get(supporting, f'all {supporting} ballots that take a side')} say{'s' * (supporting == 1)}"
+    return f"{word}, against most ballots ({_count_of(decided, supporting, opposing)})"
+
+
+def _count_of(decided: str, supporting: int, opposing: int) -> str:
+    """`2 yes, 1 no`."""
+    yes, no = (supporting, opposing) if decided == "YES" else (opposing, supporting)
+    return f"{yes} yes, {no} no"
 
 
 def _turning_points(report: DebateData, state: DebateState) -> Iterator[Block]:
@@ -294,7 +300,7 @@ def _reservations(report: DebateData, state: DebateState) -> Iterator[Item]:
         yield Item(text=text, refs=("closing",))
     single = report.single_call
     if single and report.decided and report.decided != single.positions:
-        yield Item(text="One call on the same documents came to another answer.", refs=(single.key, "closing"))
+        yield Item(text="One call on the same task came to another answer.", refs=(single.key, "closing"))
 
 
 def _misreported(report: DebateData, state: DebateState) -> Iterator[Item]:

@@ -40,7 +40,7 @@ def crux_blocks(report: DebateData, state: DebateState) -> Iterator[Block]:
         refs = state.crux_refs(crux)
         yield Subheading(text=f"Crux {n}. {crux.question}")
         yield Paragraph(text=_crux_verdict(crux, state), tone="strong", refs=refs)
-        yield _crux_table(crux, state, records)
+        yield _crux_table(crux, report, state, records)
         if records:
             yield Paragraph(text=_tested(crux, report, records), refs=tested_refs(crux.thread, records))
         yield from _best_statements(crux, thread, state)
@@ -76,12 +76,12 @@ def _counts(crux: Crux, state: DebateState) -> str:
     return "; ".join(counts)
 
 
-def _crux_table(crux: Crux, state: DebateState, records: Mapping[str, FlipRecord]) -> Table:
+def _crux_table(crux: Crux, report: DebateData, state: DebateState, records: Mapping[str, FlipRecord]) -> Table:
     dependence_heading = "when told the answer (✔ as declared)" if records else "it gives up its claim"
     heads = ("agent", "answer now", "on this crux", "would change its mind if", dependence_heading)
     rows, refs = [], []
     for agent in dict.fromkeys((*crux.positions, *state.final)):
-        last = _test_cell(records.get(agent)) if records else _hangs(agent, crux)
+        last = _test_cell(records.get(agent), _moves(agent, crux, report, state)) if records else _hangs(agent, crux)
         on_crux = _crux_position(agent, crux, state)
         rows.append(
             (
@@ -96,13 +96,27 @@ def _crux_table(crux: Crux, state: DebateState, records: Mapping[str, FlipRecord
     return Table(heads=heads, rows=tuple(rows), left=len(heads), refs=tuple(refs))
 
 
-def _test_cell(record: FlipRecord | None) -> str:
+def _moves(agent: str, crux: Crux, report: DebateData, state: DebateState) -> str:
+    """Return what told answer brought an agent to which position: `told yes: now no`."""
+    before = state.final[agent].positions if agent in state.final else ()
+    several = len(state.propositions) > 1
+    moves = []
+    for test in report.tests:
+        if test.thread != crux.thread or agent not in test.ballots:
+            continue
+        after = enumerate(zip(before, test.ballots[agent].positions, strict=False), 1)
+        now = [f"{f'proposition {n} ' if several else ''}{side_word(new)}" for n, (old, new) in after if old != new]
+        moves += [f"told {SIDES[test.stipulated]}: now {' and '.join(now)}"] if now else []
+    return "; ".join(moves)
+
+
+def _test_cell(record: FlipRecord | None, moves: str) -> str:
     """Return what the agent did when told the answer against its own, and whether that is what it had declared."""
     if record is None or record.observed is None:
         return "not tested"
     mark = {True: " ✔", False: " ✘", None: ""}[record.as_declared]
     kept = "stayed" if record.declared is False else "did not flip"
-    outcome = f"{'flipped' if record.observed else kept}{mark}"
+    outcome = f"{'flipped' if record.observed else kept}{mark}" + (f" ({moves})" if moves else "")
     return f"{outcome}; moved for the placebo, too" if record.placebo else outcome
 
 
@@ -223,7 +237,7 @@ def _score(crux: Crux, state: DebateState) -> str:
     certainty = f"they are {format_share(score.impact)} sure of that" if flipping else "so nobody's certainty counts"
     return (
         f"{score.score:.2f} = {score.coverage:.2f} × {score.polarity:.2f} × {score.impact:.2f}: the top claim of {flipping} of "
-        f"{plural(agents, 'agent')} depends on it by their own word (coverage); firm positions were {yes} yes to {no} no at the "
+        f"{plural(agents, 'agent')} depends on it by their own word (coverage); positions were {yes} yes to {no} no at the "
         f"end of the thread (polarity); {certainty} (impact)."
     )
 

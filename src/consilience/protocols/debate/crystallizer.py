@@ -387,13 +387,13 @@ class Crystallizer:
         floor.candidates = [
             CommonGround(
                 statement=" ".join(statement.statement.split()),
+                question=" ".join(statement.question.split()),
                 kind=statement.kind,
                 sources=tuple(floor.session.named(reply, statement.sources)),
             )
             for statement in value.common
             if statement.statement.strip()
         ]
-        floor.control = " ".join(value.control.split())
         floor.next_questions = [
             " ".join(question.split()) for question in value.next_questions if is_question(question)
         ]

@@ -171,8 +171,6 @@ class Floor:
         self.candidates: list[CommonGround] = []
         """Statements on which the final ballots vote."""
         self.next_questions: list[str] = []
-        self.control = ""
-        """The question of a placebo that was written at the end."""
         self.unopened: tuple[UnopenedQuestion, ...] = ()
         """Questions that two agents wanted and no thread asked."""
         self.rechecks: list[Recheck] = []

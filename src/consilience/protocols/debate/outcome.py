@@ -16,11 +16,11 @@ from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply, drawn_on
 from consilience.protocols._common.conclusion import conclusion_fields
-from consilience.protocols.debate.ballots import ballot_of, sides_of
+from consilience.protocols.debate.ballots import ballot_of, sides_of, votes_on_candidates
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.moves import SHIFTING, ClosingSide, Side
 from consilience.protocols.debate.notes import CommonGroundNote, RegimeNote
-from consilience.protocols.debate.records import CommonGround, Crux, DebateBallot, DebateMessage, Framing, Recheck
+from consilience.protocols.debate.records import Crux, DebateBallot, DebateMessage, Framing, Recheck
 from consilience.protocols.debate.replies import ClosingReply, SingleReply
 from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.scoring import (
@@ -282,7 +282,7 @@ def _graph(
     Answers are those of final ballots, else the last in a thread."""
     if floor is None:
         return {}
-    agreed = common_ground(floor, run.final)
+    agreed = tuple(votes_on_candidates(floor, run.final)[0])
     if floor.candidates:
         floor.note(CommonGroundNote(at=floor.now, confirmed=agreed))
     later = {second for _, second in floor.duplicates}
@@ -304,18 +304,6 @@ def _graph(
         "roots": roots_of(threads, floor.dependencies) if related else {},
         "next_questions": tuple(floor.next_questions),
     }
-
-
-def common_ground(floor: Floor, final: Sequence[Reply[Any] | Failure]) -> tuple[CommonGround, ...]:
-    """The candidates that every debater confirmed by a typed YES; none if a final ballot is missing."""
-    final_replies = {reply.agent: reply.value for reply in final if isinstance(reply, Reply)}
-    if set(final_replies) != set(floor.debaters):
-        return ()
-    return tuple(
-        candidate
-        for n, candidate in enumerate(floor.candidates, 1)
-        if all(getattr(value, f"c{n}") == "YES" for value in final_replies.values())
-    )
 
 
 def _coalitions(floor: Floor | None, final: Sequence[DebateBallot]) -> Coalitions:

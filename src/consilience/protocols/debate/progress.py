@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pydantic import BaseModel, ValidationError
 
 from consilience.domain.agents import voices
-from consilience.domain.events import MessagePublished, Noted, load_note
+from consilience.domain.events import MessagePublished, Noted
+from consilience.domain.notes import load_note
 from consilience.domain.report import UnfinishedSession
 from consilience.domain.sections import Presentation, ProgressColumn, Section, View, extend_presentation
 from consilience.protocols.debate import notes

@@ -14,13 +14,20 @@ from consilience.engine.protocol import Telling
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply, exhaustion
 from consilience.protocols.debate.attention import Interests, Mode, keywords
-from consilience.protocols.debate.ballots import again_words, ballot_of, ballot_words, opening_words, recheck
+from consilience.protocols.debate.ballots import (
+    again_words,
+    ballot_of,
+    ballot_words,
+    opening_words,
+    recheck,
+    votes_on_candidates,
+)
 from consilience.protocols.debate.debaters import Debater
 from consilience.protocols.debate.floor import Floor, Member, aside
 from consilience.protocols.debate.moderator import Moderator, watch
 from consilience.protocols.debate.moves import FAILURES, Side
 from consilience.protocols.debate.notes import NOTES, FramedNote, GlobalConvergence
-from consilience.protocols.debate.outcome import DebateRun, common_ground, conclude, final_cruxes
+from consilience.protocols.debate.outcome import DebateRun, conclude, final_cruxes
 from consilience.protocols.debate.records import Framing
 from consilience.protocols.debate.replies import (
     ClosingReply,
@@ -241,11 +248,15 @@ class Debate(DebateSettings):
         session = floor.session
         quotes = (*ballot_quotes(floor, run), *floor.key_quotes())
         cruxes = tuple(f"q{n}: {thread.question}" for n, thread in enumerate(floor.asked, 1))
+        confirmed, denied = votes_on_candidates(floor, run.final)
         words = session.render_template(
             "closing",
             propositions=floor.framing.propositions,
             cruxes=cruxes,
-            common=tuple(agreed.statement for agreed in common_ground(floor, run.final)),
+            common=tuple(candidate.statement for candidate in confirmed),
+            denied=tuple(
+                (candidate.statement, tuple(floor.letters[a] for a in agents)) for candidate, agents in denied
+            ),
             ballots=tuple(floor.letters[r.agent] for r in run.last_ballots if isinstance(r, Reply)),
             missing=tuple(sorted((floor.letters[f.agent], FAILURES[f.kind]) for f in run.missing_ballots)),
             again=self._corrections(floor, run),

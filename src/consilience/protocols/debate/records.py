@@ -413,6 +413,8 @@ class CommonGround(Frozen):
     """A statement that every agent confirmed by a typed YES in its final ballot."""
 
     statement: str
+    question: str = ""
+    """The same as a yes/no question."""
     kind: CommonKind
     sources: tuple[str, ...] = ()
     """Messages from which it was taken."""

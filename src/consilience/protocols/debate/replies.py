@@ -228,6 +228,8 @@ class CommonStatement(BaseModel):
     """A candidate for common ground."""
 
     statement: str
+    question: str = ""
+    """The same as a yes/no question."""
     kind: CommonKind
     sources: list[Label] = at_most(MAX_SUPPORTING)
 
@@ -237,8 +239,6 @@ class SynthesisReply(BaseModel):
 
     common: list[CommonStatement] = at_most(MAX_COMMON)
     next_questions: list[str] = at_most(MAX_NEXT_QUESTIONS)
-    control: str = ""
-    """A question on the same subject on which nobody's answer hangs."""
 
 
 class TurnReply(BaseModel):
@@ -425,11 +425,12 @@ def refuse_no_question(reply: QuestionReply) -> None:
         raise ValueError("`question` must be one yes/no question")
 
 
-def falsifier_of(reply: Any) -> Falsifier | None:
-    """Return the falsifier in the fields `metric`, `threshold` and `deadline` of a reply; None where the first or second says
-    nothing."""
+def falsifier_of(reply: Any, *, kept: Falsifier | None = None) -> Falsifier | None:
+    """Return the falsifier in the fields `metric`, `threshold` and `deadline` of a reply, which change those of the one that is
+    `kept`; None where there is no metric or threshold."""
     names = ("metric", "threshold", "deadline", "reasoning")
-    parts = {name: " ".join(getattr(reply, name, "").split()) for name in names}
+    named = {name: " ".join(getattr(reply, name, "").split()) for name in names}
+    parts = {name: getattr(kept, name, "") if is_empty_remark(part) else part for name, part in named.items()}
     return None if is_empty_remark(parts["metric"]) or is_empty_remark(parts["threshold"]) else Falsifier(**parts)
 
 

@@ -128,7 +128,7 @@ def added_sentence(report: DebateData, cruxes: Sequence[Crux]) -> str:
         return ""
     added = [*_additions(report, single, cruxes)]
     more = f"the debate added {joined(added)}" if added else NOTHING_ADDED
-    return f"One call on the same documents {_compared(report, single)}; {more}."
+    return f"One call on the same task {_compared(report, single)}; {more}."
 
 
 def _compared(report: DebateData, single: SingleCall) -> str:

@@ -45,7 +45,8 @@ class FlipRecord(Frozen):
     observed: bool | None = None
     """When told the answer that it does not hold, an undecided agent either one; None without that ballot."""
     as_declared: bool | None = None
-    """Whether it changed exactly for the answers for which it had said so; None if one of the two is not known."""
+    """Whether it changed exactly for the answers for which it had said so; None if one of the two is not known, or
+    if it was undecided on every proposition: it had no claim to give up."""
     placebo: bool | None = None
     """In the ballot on the placebo; None without that ballot."""
 

@@ -16,7 +16,14 @@ from consilience.domain.positions import LEVELS, PositionChange
 from consilience.engine.prompt import Quote
 from consilience.engine.work import Ask, Failure, Reply, exhaustion
 from consilience.protocols.debate import notes
-from consilience.protocols.debate.ballots import OWN_BALLOT, again_words, ballot_of, ballot_words, sides_of
+from consilience.protocols.debate.ballots import (
+    OWN_BALLOT,
+    again_words,
+    ballot_of,
+    ballot_words,
+    sides_of,
+    votes_on_candidates,
+)
 from consilience.protocols.debate.floor import Floor, aside
 from consilience.protocols.debate.moves import FIRM, Side
 from consilience.protocols.debate.records import Crux, DebateBallot, Flip
@@ -65,7 +72,7 @@ async def run_tests(floor: Floor, final: Voters, asked: Sequence[Thread]) -> Sti
         floor.session.warn("no crux was tested: a limit had run out")
         return results
     facts = [(f"{c.thread}/{side}", stipulation(c.question, side)) for c in cruxes for side in FIRM]
-    placebo = stipulation(control_question(floor, cruxes), "YES")
+    placebo = stipulation(control_question(floor, cruxes, final), "YES")
     facts.insert(len(FIRM), ("placebo", placebo))
     base = ballot_type(StipulatedReply, len(floor.framing.propositions))
     async with floor.session.phase("tests", 1):
@@ -106,13 +113,15 @@ async def run_told(
     return told
 
 
-def control_question(floor: Floor, cruxes: Sequence[Crux]) -> str:
-    """Return a question that no voter can tell from a crux by its form: the one that the crystallizer wrote beside the first
-    tested crux, else beside another one, else at the end. It is no question that the debate has asked."""
+def control_question(floor: Floor, cruxes: Sequence[Crux], final: Voters) -> str:
+    """Return a question of the form of a crux to which all said yes: the first statement that their final ballots confirmed, else
+    what the crystallizer wrote beside the first tested crux or another one. It is no question that the debate has asked."""
+    confirmed, _ = votes_on_candidates(floor, final.values())
     threads = list(floor.threads.values())
     asked = {text.casefold() for t in threads for text in (t.question, t.locked_question, t.topic) if text}
+    agreed = (candidate.question for candidate in confirmed)
     written = (floor.threads[crux.thread].control for crux in cruxes)
-    usable = (text for text in (*written, *(t.control for t in threads), floor.control) if is_question(text))
+    usable = (text for text in (*agreed, *written, *(t.control for t in threads)) if is_question(text))
     return next((text for text in usable if text.casefold() not in asked), PLACEBO)
 
 
@@ -144,8 +153,8 @@ def flips_of(
                 declared=any(map(flip.flips_on, {*FIRM} - {held})) if flip else None,
                 observed=observed,
                 as_declared=None
-                if flip is None or observed is None
-                else moved == [s for s in cast if flip.flips_on(s)],
+                if flip is None or observed is None or not set(positions) & set(FIRM)
+                else moved == [side for side in cast if flip.flips_on(side)],
                 placebo=None if idle is None else idle.positions != positions,
             )
         )

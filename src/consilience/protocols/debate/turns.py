@@ -64,16 +64,14 @@ def declared_parts(value: Any) -> tuple[str, ...]:
 def _turn_parts(value: TurnReply) -> list[str]:
     question = getattr(value, "question", "").strip()
     parts = [f"Question: {question}"] if question and value.move in ("PROPOSE_CRUX", "REFRAME") else []
-    side, claim_side = (getattr(value, name, "unchanged") for name in ("new_side", "top_claim"))
     if value.move == "CONCEDE":
-        parts.append(f"Concedes: {getattr(value, 'conceded', '').strip()} (top claim: {claim_side})")
-        parts += [f"New position: {side}"] if side != "unchanged" else []
-    if value.move == "UPDATE_POSITION":
-        parts.append(f"New position: {side} (top claim: {claim_side})")
+        parts.append(f"Concedes: {getattr(value, 'conceded', '').strip()}")
     if value.move in SHIFTING:
-        falsifier, claim = falsifier_of(value), getattr(value, "claim", "").strip()
-        parts += [f"Now argues for: {claim}"] if claim else []
-        parts += [f"Would change its mind if: {falsifier.words()}."] if falsifier else []
+        words = {"new_side": "New position", "confidence": "Now", "top_claim": "Top claim", "claim": "Now argues for"}
+        said = {words: getattr(value, name, "").strip() for name, words in words.items()}
+        parts += [f"{words}: {what}" for words, what in said.items() if what not in ("", "unchanged")]
+        named = [" ".join(getattr(value, name, "").split()) for name in ("metric", "threshold", "deadline")]
+        parts += [f"Would change its mind if: {', '.join(filter(None, named))}"] if any(named) else []
     if value.move == "STEELMAN":
         parts.append(f"Strongest reason: {getattr(value, 'strongest_reason', '')}")
     return parts
@@ -105,14 +103,13 @@ def record_turn(
 
 def _commit(thread: Thread, message: DebateMessage, value: CommitReply) -> None:
     agent = message.agent
-    falsifier = falsifier_of(value) if value.side != "UNCERTAIN" else None
     thread.commitments[agent] = Commitment(
         agent=agent,
         side=value.side,
         statement=message.text,
         confidence=LEVELS[value.confidence],
         horizon=value.horizon,
-        falsifier=falsifier,
+        falsifier=falsifier_of(value),
         would_flip=value.would_flip,
         gives_up_if=value.gives_up_if,
         flip_confidence=LEVELS[value.flip_confidence],
@@ -132,22 +129,19 @@ def _declare(thread: Thread, agent: str, value: FalsifierTurn) -> None:
 
 
 def _update(thread: Thread, message: DebateMessage, value: TurnReply) -> None:
-    """Replace a commitment by what an update or a concession says. A falsifier of another position holds no more; a confidence
-    stays unless it is named."""
+    """Replace in a commitment what an update or a concession changes. A falsifier of another position holds no more."""
     before = thread.commitments.get(message.agent)
     if before is None:
         return
+    moved = message.new_side not in (None, before.side)
+    update: dict[str, object] = {"falsifier": falsifier_of(value, kept=None if moved else before.falsifier)}
     level: Any = getattr(value, "confidence", "unchanged")
-    if message.new_side is None:
-        kept = {"falsifier": falsifier_of(value) or before.falsifier}
-        thread.commitments[message.agent] = before.model_copy(update=kept)
-        return
-    update: dict[str, object] = {"side": message.new_side, "statement": message.text, "message": message.id}
-    update["falsifier"] = falsifier_of(value)
-    if before.gives_up_if is not None:
-        update["would_flip"] = would_flip(message.new_side, before.gives_up_if)
     if level != "unchanged":
         update["confidence"] = LEVELS[level]
+    if message.new_side is not None:
+        update |= {"side": message.new_side, "statement": message.text, "message": message.id}
+        if before.gives_up_if is not None:
+            update["would_flip"] = would_flip(message.new_side, before.gives_up_if)
     thread.commitments[message.agent] = before.model_copy(update=update)
 
 

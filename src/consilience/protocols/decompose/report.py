@@ -150,7 +150,7 @@ async def conclude(
     failures = [*(failure for work in works for failure in work.failures), *run.failures]
     answer = answer_fields(session, run, failures, run.closing)
     _warn(session, run, works)
-    position = stated_position(session, pattern, run.closing)
+    position = await stated_position(session, pattern, run.closing)
     warn_failed_review(session, run)
     return await session.report(
         DecomposeReport,

@@ -145,7 +145,7 @@ class Emergence(TreeProtocol):
                 reply = await pending
                 if isinstance(reply, Failure):
                     run.failures.append(reply)
-                elif ballot := read_ballot(session, self.answer_pattern, run.spellings, step, reply):
+                elif ballot := await read_ballot(session, self.answer_pattern, run.spellings, step, reply):
                     ballots[leaf] = ballot
             run.ballots.append(ballots)
         run.silences = tuple(self._silences(session, run, failed))
@@ -226,7 +226,7 @@ class Emergence(TreeProtocol):
     async def _conclude(self, session: Session, run: EmergenceRun, stop: StopReason) -> EmergenceReport:
         """The pool of ballots decides if it may and positions stayed split."""
         split = self.fallback == "vote" and not one_sided(run.held)
-        positions = count_ballots(run.all_ballots, self.answer_pattern, run.closing, pool_decides=split)
+        positions = await count_ballots(session, run.all_ballots, self.answer_pattern, run.closing, pool_decides=split)
         return await conclude(session, run, stop, positions, bool(self.answer_pattern), self.threshold)
 
     # what follows from the settings

@@ -8,11 +8,9 @@ from itertools import pairwise
 from typing import ClassVar, Literal
 
 from consilience.domain.agents import Agent, seat_names
-from consilience.domain.events import (
-    Noted,
-    load_note,
-)
+from consilience.domain.events import Noted
 from consilience.domain.messages import is_no_finding
+from consilience.domain.notes import load_note
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, exact
 from consilience.domain.report import Claim, Frozen, Objection, UnfinishedSession

@@ -15,7 +15,7 @@ from consilience.domain.positions import BallotReply
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Pending, Reply
-from consilience.protocols._common.answers import describe_pattern, extract_declared
+from consilience.protocols._common.answers import declared_answer, describe_pattern
 from consilience.protocols._common.conclusion import TextReply, publish_from, with_position
 from consilience.protocols._common.trees import ROOT, siblings_and_parents
 from consilience.protocols.emergence.turns import (
@@ -345,8 +345,8 @@ class RoundRun:
             max_tokens=min(self.session.reply_tokens, 300),
         )
 
-    def _accept_ballot(self, ballot: BallotReply) -> None:
-        if extract_declared(self.pattern, ballot.position) is None:
+    async def _accept_ballot(self, ballot: BallotReply) -> None:
+        if await declared_answer(self.session, self.pattern, ballot.position, "") is None:
             raise ValueError(f"position: {ballot.position!r:.80} does not match {self.pattern!r}")
 
     # objections

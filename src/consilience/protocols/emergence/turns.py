@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from consilience.domain.detail import capped
-from consilience.domain.events import CallCompleted, CallFailed, CheckRecorded, Ended, Event, LongText, SessionStarted
+from consilience.domain.events import CallCompleted, CallFailed, CheckRecorded, Ended, Event, SessionStarted
 from consilience.domain.messages import ClaimReply, FreeText, Label, LeafReply, ObjectionLabel
+from consilience.domain.notes import LongText
 from consilience.domain.outcome import Check, StopReason
 from consilience.domain.positions import Ballot, Spellings, last_of
 from consilience.domain.report import Objection, ObjectionFate

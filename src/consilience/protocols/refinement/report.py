@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from consilience.domain.events import Noted, load_note
+from consilience.domain.events import Noted
 from consilience.domain.hierarchies import Hierarchy
+from consilience.domain.notes import load_note
 from consilience.domain.report import UnfinishedSession
 from consilience.domain.sections import (
     Block,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from consilience.domain.agents import seat_names, voices
-from consilience.domain.events import LongText
+from consilience.domain.notes import LongText
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Frozen, Report
 from consilience.domain.sections import (

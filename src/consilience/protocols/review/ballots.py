@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from consilience.domain.positions import PositionChange
 from consilience.domain.report import Dissent
 from consilience.protocols.review.findings import BallotCast, ReviewVerdict, ReviewVote
 
@@ -59,6 +60,25 @@ def milder_votes(ballots: Sequence[BallotCast]) -> tuple[Dissent, ...]:
             if ballot.vote != worst
         ]
     return tuple(dissent)
+
+
+def vote_changes(first: Sequence[BallotCast], last: Sequence[BallotCast]) -> tuple[PositionChange, ...]:
+    """Return the votes that changed between the first and the final ballot of an agent on a part."""
+    final = {(ballot.agent, ballot.part): ballot for ballot in last}
+    parts = {ballot.part for ballot in last}
+    pairs = ((before, final[before.agent, before.part]) for before in first)
+    return tuple(
+        PositionChange(
+            agent=after.agent,
+            before=before.vote,
+            after=after.vote + (f" on part {after.part}" if len(parts) > 1 else ""),
+            step=after.iteration,
+            cause=after.cause,
+            conformity=after.cause is None,
+        )
+        for before, after in pairs
+        if before.vote != after.vote
+    )
 
 
 def by_strictness(ballots: Sequence[BallotCast]) -> list[BallotCast]:

@@ -12,7 +12,7 @@ from consilience.engine.prompt import estimate_tokens
 from consilience.engine.sources import Document, parse_reference
 from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
 from consilience.protocols._common.presenting import plural
-from consilience.protocols.review.ballots import milder_votes, reasons, verdict_of
+from consilience.protocols.review.ballots import milder_votes, reasons, verdict_of, vote_changes
 from consilience.protocols.review.findings import (
     DroppedFinding,
     FileRead,
@@ -50,7 +50,8 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         session.warn(f"{name} is in no part and was not reviewed")
     claims = _claims(run)
     evaluation = run.evaluations[-1] if run.evaluations else None
-    text = run.closing.text if run.closing is not None else None
+    text = run.with_places(run.closing.text) if run.closing is not None else None
+    first = tuple(ballot for assignment, ballot in run.first_ballots.items() if assignment in run.final_ballots)
     return await session.report(
         ReviewReport,
         first=_first_results(run),
@@ -74,6 +75,8 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         findings=findings,
         dropped=dropped,
         ballots=run.ballots,
+        first_ballots=first,
+        position_changes=vote_changes(first, run.ballots),
         verdict=verdict_of(run.ballots),
         evaluations=tuple(run.evaluations),
         parts=parts,
@@ -173,7 +176,8 @@ def _claims(run: ReviewRun) -> tuple[Claim, ...]:
     published = {message.id for message in run.messages.values()}
     named = [[id for id in run.session.named(run.closing, claim.ids) if id in published] for claim in claims]
     return tuple(
-        Claim(text=claim.text, ids=tuple(ids), from_memory=not ids) for claim, ids in zip(claims, named, strict=True)
+        Claim(text=run.with_places(claim.text), ids=tuple(ids), from_memory=not ids)
+        for claim, ids in zip(claims, named, strict=True)
     )
 
 

@@ -43,6 +43,7 @@ OTHER = "other"
 """The category of a finding whose author named none of them."""
 
 Probability = Annotated[float, Field(ge=0, le=1)]
+VoteField = Annotated[ReviewVote | None, WithJsonSchema({"type": "string", "enum": list(get_args(ReviewVote))})]
 
 
 # --- as reviewers type them
@@ -104,7 +105,7 @@ class ReviewReply(BaseModel):
 
     read: list[ReadReply] = Field(default_factory=list)
     findings: list[FindingReply] = Field(default_factory=list)
-    vote: Annotated[ReviewVote | None, WithJsonSchema({"type": "string", "enum": list(get_args(ReviewVote))})] = None
+    vote: VoteField = None
     """The sealed ballot. Other reviewers never see it. None in a reply that was cut before it."""
     confidence: Probability = 0.5
     reason: str = ""
@@ -155,6 +156,17 @@ class CrossReply(BaseModel):
     """An agent's judgements on the findings of others."""
 
     verdicts: list[VerdictReply] = Field(default_factory=list)
+
+
+class FinalBallotReply(CrossReply):
+    """The same, with the final ballot of a judge that reviewed the documents itself."""
+
+    vote: VoteField = None
+    """Sealed as the first one, which stands if there is none."""
+    cause: FindingLabel | None = None
+    """The finding that changed the vote."""
+    confidence: Probability = 0.5
+    reason: str = ""
 
 
 Duplicates = list[list[FindingLabel]]
@@ -288,7 +300,7 @@ class DroppedFinding(Frozen):
 
 
 class BallotCast(Frozen):
-    """The sealed ballot of a reviewer on its last reading of a part."""
+    """A sealed ballot of a reviewer on a part: with its last reading or, as the final one, after it judged findings of others."""
 
     agent: str
     part: int
@@ -296,6 +308,10 @@ class BallotCast(Frozen):
     vote: ReviewVote
     confidence: float
     reason: str = ""
+    cause: str | None = None
+    """Of a final ballot: id of the message with the finding that changed the vote."""
+    is_final: bool = False
+    """Whether it was cast after judging."""
 
 
 class ReviewVerdict(Frozen):
@@ -368,6 +384,8 @@ class ReviewData(Report):
     """Of each iteration of red and blue: which gates were met, by whom, and what followed."""
     ballots: tuple[BallotCast, ...] = ()
     """The last ballot of each agent on each part."""
+    first_ballots: tuple[BallotCast, ...] = ()
+    """Those that a final ballot replaced: cast before their agents read findings of others."""
     verdict: ReviewVerdict | None = None
     """None if nobody cast a ballot."""
     parts: tuple[PartRead, ...] = ()

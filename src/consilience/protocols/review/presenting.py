@@ -98,7 +98,12 @@ def decided_by(finding: Finding) -> str:
             else f"the same words quoted by {by}, not as the same defect"
         )
     verdicts = {
-        verdict: [j.agent for j in finding.judgements if j.verdict == verdict] for verdict in get_args(VerdictKind)
+        verdict: [
+            j.agent
+            for j in finding.judgements
+            if j.verdict == verdict and (verdict != "amend" or j.agent not in finding.by)
+        ]
+        for verdict in get_args(VerdictKind)
     }
     clauses = [origin]
     clauses += [f"confirmed by {join_names(verdicts['confirm'])}"] if verdicts["confirm"] else []
@@ -189,13 +194,16 @@ def _findings_view(findings: Sequence[Finding]) -> View:
 
 
 def _ballots(report: ReviewData) -> Section:
-    rows = tuple(
-        (ballot.agent, str(ballot.part), ballot.vote, f"{ballot.confidence:.2f}", ballot.reason)
-        for ballot in sorted(report.ballots, key=lambda ballot: ballot.part)
-    )
-    heads = ("reviewer", "part", "vote", "confidence", "reason")
+    cast = sorted((*report.first_ballots, *report.ballots), key=lambda ballot: ballot.part)
+    rows: list[tuple[str, ...]] = [(b.agent, str(b.part), b.vote, f"{b.confidence:.2f}", b.reason) for b in cast]
+    heads: tuple[str, ...] = ("reviewer", "part", "vote", "confidence", "reason")
     note = Paragraph(text="Cast in private with each review; no other reviewer saw them.")
-    blocks = (note, Table(heads=heads, rows=rows, left=len(heads))) if rows else ()
+    if report.first_ballots:
+        when = ["after judging" if ballot.is_final else "with its review" for ballot in cast]
+        rows = [(*row, moment) for row, moment in zip(rows, when, strict=True)]
+        heads = (*heads, "cast")
+        note = Paragraph(text="Cast in private; no other reviewer saw them. The last one of each reviewer counts.")
+    blocks = (note, Table(heads=heads, rows=tuple(rows), left=len(heads))) if rows else ()
     part = "differences" if split_parts(report.ballots) else "trust"
     return Section(name="ballots", part=part, heading="Sealed ballots", blocks=blocks)
 
@@ -270,7 +278,7 @@ def _gates_view(evaluations: Sequence[ConvergenceCheck]) -> View:
 
 
 def _reading(report: ReviewData) -> Iterator[Block]:
-    """Yield what each reviewer read, the parts that a reviewer should have read and did not, and what was left out."""
+    """Yield what each reviewer read, what was not read or left out, and, without findings, what was checked."""
     if report.parts:
         files = f"{plural(len(report.files), 'file')}, " if report.files else ""
         read = ", ".join(f"{agent} {_share(report.parts, agent)}" for agent in reviewers(report))
@@ -286,6 +294,9 @@ def _reading(report: ReviewData) -> Iterator[Block]:
         more = f" and {len(silent) - MAX_NAMED} more" if len(silent) > MAX_NAMED else ""
         items.append(Item(lead="No reviewer says what it checked in:", text=", ".join(silent[:MAX_NAMED]) + more))
     items += [Item(lead="Left out:", text=text) for text in report.left_out]
+    if not report.findings:
+        named = [(file.file, agent, remark) for file in report.files for agent, remark in file.remarks]
+        items += [Item(lead=f"Checked in {file} by {agent}:", text=remark) for file, agent, remark in named[:MAX_NAMED]]
     yield from bullets(items)
 
 
@@ -325,8 +336,8 @@ def _files(report: ReviewData) -> tuple[Block, ...]:
 
 
 STATUSES: Mapping[FindingStatus, str] = {
-    "confirmed": "confirmed",
-    "unjudged": "not decided by another agent",
+    "confirmed": "confirmed or found independently",
+    "unjudged": "not confirmed",
     "disputed": "disputed",
 }
 DROPPED: Mapping[DroppedReason, tuple[str, str]] = {
@@ -369,12 +380,26 @@ def overall_vote(report: ReviewData) -> str:
         text = f"{head}: {join_names(votes)}{' alone' if len(votes) == 1 and absent else ''}."
     if absent:
         text += f" No ballot from {join_names(absent)}."
+    if changed := list(_changed_votes(report)):
+        text += f" Changed after judging the findings of others: {', '.join(changed)}."
     unsupported = [agent for agent, vote in votes.items() if vote != "approve"] if not report.findings else []
     if unsupported:
         names = join_names(unsupported)
         whose = "their" if len(unsupported) > 1 else "its"
         text += f" {names[:1].upper()}{names[1:]} voted for changes, but none of {whose} findings is listed."
     return text
+
+
+def _changed_votes(report: ReviewData) -> Iterator[str]:
+    """Yield `blue from approve to reject on parts 2 and 3`."""
+    last = {(ballot.agent, ballot.part): ballot.vote for ballot in report.ballots}
+    parts: dict[tuple[str, str, str], list[int]] = {}
+    for first in report.first_ballots:
+        if (vote := last[first.agent, first.part]) != first.vote:
+            parts.setdefault((first.agent, first.vote, vote), []).append(first.part)
+    for (agent, before, after), changed in parts.items():
+        where = f" on {name_parts(sorted(changed))}" if len(report.parts) > 1 else ""
+        yield f"{agent} from {before} to {after}{where}"
 
 
 def reviewers(report: ReviewData) -> list[str]:
@@ -428,7 +453,7 @@ def join_names(names: Sequence[str] | Mapping[str, object]) -> str:
 def _counts(report: ReviewData) -> Paragraph:
     if not report.findings:
         if report.complete and report.parts:
-            return Paragraph(lead="No findings:", text=f"{_who_read(report)}.")
+            return Paragraph(lead="Read in full:", text=f"{_who_read(report)}.")
         return Paragraph(
             lead="No finding is listed,", text="but the review is incomplete, so this is no sign of quality."
         )
@@ -446,8 +471,8 @@ def _who_read(report: ReviewData) -> str:
     )
     readers = {part.readers for part in report.parts}
     if len(readers) == 1:
-        return f"{files}, read by {join_names(next(iter(readers)))}"
-    return f"{files}, each part read by {join_names(reviewers(report))} as assigned"
+        return f"{files}, by {join_names(next(iter(readers)))}"
+    return f"{files}, each part by {join_names(reviewers(report))} as assigned"
 
 
 def _vote_parts(report: ReviewData, agent: str, vote: ReviewVote) -> str:

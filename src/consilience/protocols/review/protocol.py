@@ -1,7 +1,4 @@
-"""`review`: review apart → gates → refine, up to `max_iterations`; then judge each other's findings → close (seed 003).
-
-Readers of `parallel_decomposition` and workers of `hierarchical` review once.
-"""
+"""`review`: review apart; with gates, refine up to `max_iterations`; then judge each other's findings → close (seed 003)."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ class Review(ReviewSettings):
         run = ReviewRun(session, self)
         if session.limits.steps == 0:
             return await conclude(run, StopReason.EXHAUSTED_STEPS)
-        stop = await (self._iterate(run) if self.plan.is_iterative else self._read(run))
+        stop = await (self._iterate(run) if self.is_gated else self._read(run))
         await run.review_from_reserve()
         try:
             run.require_results()
@@ -45,7 +42,7 @@ class Review(ReviewSettings):
     async def _iterate(self, run: ReviewRun) -> StopReason:
         """Red and blue review every part; who misses a gate is asked again, with its own review and what it missed."""
         steps = run.session.limits.steps
-        last = self.max_iterations if steps is None else min(self.max_iterations, steps)
+        last = self.iterations if steps is None else min(self.iterations, steps)
         due = run.assignments
         for iteration in range(1, last + 1):
             await run.review(iteration, due)
@@ -58,10 +55,14 @@ class Review(ReviewSettings):
         return StopReason.EXHAUSTED_STEPS
 
     async def _read(self, run: ReviewRun) -> StopReason:
-        """Every reader reviews its parts, one at a time; a quorum of readers is enough. With partial="fail" none may be missing."""
-        for assignments in run.shifts:
-            await run.review(1, assignments, self._quorum(assignments))
-        is_failed = self.partial == "fail" and run.missing.keys() > run.withdrawn
+        """Every reviewer reviews its parts once: red and blue all at once, and none may be missing; readers one part after
+        another, of whom a quorum is enough, except with partial="fail"."""
+        if self.plan.is_iterative:
+            await run.review(1, run.assignments)
+        else:
+            for assignments in run.shifts:
+                await run.review(1, assignments, self._quorum(assignments))
+        is_failed = (self.plan.is_iterative or self.partial == "fail") and run.missing.keys() > run.withdrawn
         return StopReason.EXHAUSTED_STEPS if is_failed else StopReason.SETTLED
 
     def _quorum(self, assignments: list[Assignment]) -> Quorum:

@@ -15,7 +15,7 @@ from consilience.protocols.review.presenting import above_answer, sections, view
 from consilience.protocols.review.sarif import sarif
 
 ENDINGS: Mapping[StopReason, str] = {
-    StopReason.CONVERGED: "the reviews met enough gates",
+    StopReason.CONVERGED: "the reviews are complete",
     StopReason.SETTLED: "the reviews are in",
     StopReason.EXHAUSTED_STEPS: "reached the iteration limit before the reviews met enough gates",
     StopReason.INCONCLUSIVE: "the review does not count as converged",
@@ -51,13 +51,19 @@ class ReviewReport(ReviewData):
         names = {"false_quotations": "False quotations rejected", "quality": "Share of gates met at the end"}
         return extend_presentation(
             super().presentation(),
-            ending=ENDINGS.get(self.stop_reason, ""),
+            ending=self._ending,
             above_answer=above_answer(self),
             sections=sections(self),
             figures=tuple(key_figures(self.metrics, step=self.step, names=names)),
             views=views(self),
             stance="vote",
         )
+
+    @property
+    def _ending(self) -> str:
+        if self.stop_reason is StopReason.EXHAUSTED_STEPS and not self.evaluations:
+            return "not every review is there"
+        return ENDINGS.get(self.stop_reason, "")
 
     def sarif(self) -> dict[str, object]:
         """Return the findings as a SARIF 2.1.0 log."""

@@ -20,6 +20,7 @@ from consilience.protocols.review.findings import (
     BriefClosingReply,
     ClosingReply,
     CrossReply,
+    FinalBallotReply,
     Finding,
     ReviewReply,
     review_reply,
@@ -37,7 +38,7 @@ MAX_RANGES = 12
 QUOTE_TOKENS = 32
 """Tokens around a quotation in a prompt."""
 VERDICT_TOKENS = 80
-"""Tokens of a judge's reply for each finding that it may judge."""
+"""Tokens of a judge's reply for each finding that it may judge, and for its ballot."""
 QUOTED_SHARE = 0.75
 """Max share of a context window that a prompt with quoted findings takes; the rest is for the reply."""
 
@@ -133,15 +134,23 @@ class Requests:
         file = next((file for file in self.changes.files if file.document == document.id), None)
         return f"{document.reference}{name}{lines}{_changed_words(file, document)}"
 
-    def judging(self, judge: str, part: int, findings: Mapping[str, Message]) -> tuple[Ask[CrossReply], int]:
-        """A call that judges findings of others, by label, on the documents of one part; and how many of them fit into it."""
+    def judging(
+        self, judge: str, part: int, findings: Mapping[str, Message], *, votes: bool, vote: Message | None
+    ) -> tuple[Ask[CrossReply], int]:
+        """A call that judges findings of others, by label, on the documents of one part; and how many of them fit into it.
+
+        A judge that reviewed the part itself `votes` again, beside its `vote` so far.
+        """
         groups = [(Quote(message.id, label),) for label, message in findings.items()]
-        verdicts = max(self.session.reply_tokens // VERDICT_TOKENS, 1)
-        n = self._fitting(judge, "judge", groups[:verdicts], self.references(judge, part))
-        prompt = self._with_findings(judge, "judge", groups[:n], self.references(judge, part))
+        documents, before = self.references(judge, part), (Quote(vote.id, "you"),) if vote else ()
+        values = {"votes": votes, "voted": vote is not None}
+        entries = max(self.session.reply_tokens // VERDICT_TOKENS - votes, 1)
+        n = self._fitting(judge, "judge", groups[:entries], documents, before, **values)
+        prompt = self._with_findings(judge, "judge", groups[:n], documents, before, **values)
         key = f"judge/part-{part}/{judge}"
         accept = partial(_require_verdict, frozenset(group[0].label for group in groups[:n]))
-        return self.session.ask(judge, prompt, key=key, returns=CrossReply, kind="verdicts", accept=accept), n
+        returns = FinalBallotReply if votes else CrossReply
+        return self.session.ask(judge, prompt, key=key, returns=returns, kind="verdicts", accept=accept), n
 
     def closing(
         self,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from consilience.coordination.convergence import (
     RETRY_TTL_FACTOR,
@@ -28,17 +30,20 @@ from consilience.protocols.review.changes import parse_changes
 from consilience.protocols.review.findings import (
     BallotCast,
     ClosingReply,
+    CrossReply,
     DroppedFinding,
+    FinalBallotReply,
     Finding,
     JudgedBy,
     ReviewReply,
 )
-from consilience.protocols.review.presenting import name_parts
+from consilience.protocols.review.presenting import name_parts, place_of
 from consilience.protocols.review.requests import Requests
 from consilience.protocols.review.settings import ReviewSettings
 from consilience.protocols.review.strategies import LEAD, ROLES
 from consilience.protocols.review.vetting import Submitted, judged, merged, ranked, vet
 
+_LABEL = re.compile(r"\bF\d+\b")
 Assignment = tuple[str, int]
 """A reviewer, and a part from 1."""
 
@@ -61,8 +66,14 @@ class ReviewRun:
     dropped: tuple[DroppedFinding, ...] = ()
     messages: dict[str, Message] = field(default_factory=dict)
     """Findings as published, by id."""
+    final_ballots: dict[Assignment, BallotCast] = field(default_factory=dict)
+    """Cast by judges that reviewed the part themselves."""
+    votes: dict[BallotCast, Message] = field(default_factory=dict)
+    """Ballots as published to the lead."""
     said_of: dict[str, list[Message]] = field(default_factory=lambda: defaultdict(list))
     """Judgements as published, by the id of the finding."""
+    places: dict[str, str] = field(default_factory=dict)
+    """Of findings, by the label under which agents read them: those of the report are numbered otherwise."""
     unjudged: int = 0
     """Findings that did not fit into the prompt of a judge."""
     untold: int = 0
@@ -173,10 +184,10 @@ class ReviewRun:
         return {assignment for assignment, failure in self.missing.items() if failure.kind is FailureKind.QUORUM}
 
     @property
-    def ballots(self) -> tuple[BallotCast, ...]:
-        """The last ballot of each agent on each part."""
-        return tuple(
-            BallotCast(
+    def first_ballots(self) -> dict[Assignment, BallotCast]:
+        """The ballots of the last reviews, cast before their agents read findings of others."""
+        return {
+            assignment: BallotCast(
                 agent=submitted.agent,
                 part=submitted.part,
                 iteration=submitted.iteration,
@@ -184,9 +195,15 @@ class ReviewRun:
                 confidence=submitted.reply.confidence,
                 reason=submitted.reply.reason,
             )
-            for submitted in self.submitted.values()
+            for assignment, submitted in self.submitted.items()
             if submitted.reply.vote is not None
-        )
+        }
+
+    @property
+    def ballots(self) -> tuple[BallotCast, ...]:
+        """The last ballot of each agent on each part."""
+        last = {**self.first_ballots, **self.final_ballots}
+        return tuple(last[assignment] for assignment in self.submitted if assignment in last)
 
     # --- convergence
 
@@ -195,7 +212,7 @@ class ReviewRun:
         settings, missing = self.settings, self.missing_by_agent
         gates = settings.review_gates
         verdicts = gates.judge(list(self.submitted.values()), self.session.sources, absent=tuple(missing))
-        quality, threshold = quality_of(verdicts), threshold_at(settings.quality_threshold, iteration)
+        quality, threshold = quality_of(verdicts), threshold_at(settings.thresholds, iteration)
         outcome: IterationOutcome = "exhausted" if iteration == last or exhaustion(self.failures) else "continue"
         if missing and settings.partial == "use":
             outcome = "partial"
@@ -287,6 +304,8 @@ class ReviewRun:
             changed_lines_only=self.settings.changed_lines_only,
         )
         self.findings, self.dropped = vetted.findings, vetted.dropped
+        own = {word for document in self.session.sources for word in _LABEL.findall(document.text)}
+        self.places = {finding.id: place_of(finding) for finding in self.findings if finding.id not in own}
         for warning in vetted.warnings:
             self.session.warn(warning)
         assignments = {submitted.key: assignment for assignment, submitted in self.submitted.items()}
@@ -303,26 +322,57 @@ class ReviewRun:
         await self._judge(due)
 
     async def _judge(self, due: dict[Assignment, dict[str, Message]]) -> None:
-        calls = [self.requests.judging(judge, part, findings) for (judge, part), findings in sorted(due.items())]
+        first = self.first_ballots
+        calls = [
+            self.requests.judging(
+                *judging,
+                findings,
+                votes=judging in self.submitted,
+                vote=self._publish_vote(first[judging], self.replies[judging]) if judging in first else None,
+            )
+            for judging, findings in sorted(due.items())
+        ]
         self.unjudged = sum(map(len, due.values())) - sum(fitting for _, fitting in calls)
         async with self.session.phase("judge", 1, claims=self._claims()):
             results = await self.session.gather([ask for ask, _ in calls])
         judgements: dict[str, dict[str, JudgedBy]] = defaultdict(dict)
         by_message = {message.id: id for id, message in self.messages.items()}
-        for result in results:
+        for assignment, result in zip(sorted(due), results, strict=True):
             if isinstance(result, Failure):
                 self.failures.append(result)
                 continue
+            self._receive_ballot(assignment, result)
             for n, verdict in enumerate(result.value.verdicts, 1):
                 for id in map(by_message.__getitem__, self.session.named(result, [verdict.finding])):
                     if result.agent in judgements[id]:
                         continue
                     judgements[id][result.agent] = JudgedBy(
-                        agent=result.agent, verdict=verdict.verdict, reason=verdict.reason
+                        agent=result.agent, verdict=verdict.verdict, reason=self.with_places(verdict.reason)
                     )
                     text = f"{verdict.verdict}. {verdict.reason}".rstrip()
                     self.said_of[id].append(publish_from(self.session, result, "judgement", n, text, (LEAD,)))
         self.findings = judged(self.findings, {id: tuple(by_agent.values()) for id, by_agent in judgements.items()})
+
+    def _receive_ballot(self, judging: Assignment, result: Reply[CrossReply]) -> None:
+        ballot = result.value
+        if not isinstance(ballot, FinalBallotReply) or ballot.vote is None:
+            return
+        cast = BallotCast(
+            agent=result.agent,
+            part=judging[1],
+            iteration=self.submitted[judging].iteration,
+            vote=ballot.vote,
+            confidence=ballot.confidence,
+            reason=self.with_places(ballot.reason),
+            cause=next(iter(self.session.named(result, [ballot.cause])), None) if ballot.cause else None,
+            is_final=True,
+        )
+        self.final_ballots[judging] = cast
+        self._publish_vote(cast, result)
+
+    def with_places(self, text: str) -> str:
+        """Return an agent's words with places for labels of findings. A word that the documents have too is no label."""
+        return _LABEL.sub(lambda match: self.places.get(match[0], match[0]), text)
 
     # --- closing
 
@@ -331,7 +381,8 @@ class ReviewRun:
         if not self.findings:
             return
         shown = {f.id: [self.messages[f.id], *self.said_of[f.id]] for f in ranked(self.findings)}
-        votes = {ballot: self._publish_vote(ballot) for ballot in by_strictness(self.ballots)[:MAX_BALLOTS]}
+        strictest = by_strictness(self.ballots)[:MAX_BALLOTS]
+        votes = {ballot: self._publish_vote(ballot, self.replies[ballot.agent, ballot.part]) for ballot in strictest}
         ask, fitting = self.requests.closing(shown, list(self.absent.values()), self.ballots, votes)
         self.untold = len(shown) - fitting
         async with self.session.phase("closing", 1):
@@ -347,7 +398,9 @@ class ReviewRun:
         ]
         self.findings = merged(self.findings, [group for group in groups if len(group) > 1])
 
-    def _publish_vote(self, ballot: BallotCast) -> Message:
-        """Publish a sealed ballot to the lead, which reviews nothing."""
-        reply, text = self.replies[ballot.agent, ballot.part], f"{ballot.vote}. {ballot.reason}".rstrip()
-        return publish_from(self.session, reply, "vote", 1, text, (LEAD,))
+    def _publish_vote(self, ballot: BallotCast, reply: Reply[Any]) -> Message:
+        """Publish a sealed ballot, once, to the lead, which reviews nothing. Its own agent may be shown it too."""
+        if ballot not in self.votes:
+            text = f"{ballot.vote}. {ballot.reason}".rstrip()
+            self.votes[ballot] = publish_from(self.session, reply, "vote", 1, text, (LEAD,))
+        return self.votes[ballot]

@@ -42,6 +42,8 @@ PROMPT_TOKENS = 2_000
 """Room in a window for instructions, task and request."""
 READERS_TIMEOUT_SECONDS = 300.0
 """For all readers of `parallel_decomposition` together."""
+DEFAULT_ITERATIONS, DEFAULT_THRESHOLDS = 3, (0.8,)
+"""Of a review with gates."""
 CLOSING_TOKENS = 2_048
 REQUEST_TOKENS = 2_000
 """What a template says, at most, with the names of documents."""
@@ -59,6 +61,9 @@ class InvalidReview(SettingsError, ValueError):
 
 def _as_schedule(value: object) -> object:
     return (value,) if isinstance(value, int | float) else value
+
+
+Thresholds = Annotated[tuple[Share, ...], BeforeValidator(_as_schedule), Field(min_length=1)]
 
 
 class ReviewSettings(Protocol):
@@ -88,18 +93,25 @@ class ReviewSettings(Protocol):
             description="who reviews what; auto: adversarial_review for code and skills, hierarchical for architecture"
         ),
     ] = "auto"
-    max_iterations: Annotated[int, Field(ge=1, le=20, description="max iterations of red and blue")] = 3
-    quality_threshold: Annotated[
-        tuple[Share, ...],
-        BeforeValidator(_as_schedule),
+    max_iterations: Annotated[
+        int | None,
         Field(
-            min_length=1, description="share of gates to meet; several: one per iteration, the last for all later ones"
+            ge=1,
+            le=20,
+            description="max iterations of red and blue; more than one are judged by gates; default: 3 with gates, else 1",
         ),
-    ] = (0.8,)
+    ] = None
+    quality_threshold: Annotated[
+        Thresholds | None,
+        Field(
+            description="share of gates to meet; several: one per iteration, the last for all later ones; default: 0.8"
+        ),
+    ] = None
     gates: Annotated[
         tuple[str, ...],
         Field(
-            description="conditions that red and blue must meet, by name or module:function; default: by review type"
+            description="conditions that red and blue must meet, by name or module:function; default: those of the type "
+            "of review for a skill, and for several iterations or a quality threshold"
         ),
         NAMES,
         CODE,
@@ -184,7 +196,7 @@ class ReviewSettings(Protocol):
         part = self.part_tokens or PART_TOKENS[detail]
         least, largest = REPLY_TOKENS[detail]
         reply = self.reply_tokens or min(max(least, int(part * REPLY_SHARE)), largest)
-        return self.model_copy(update={"part_tokens": part, "reply_tokens": reply})
+        return self.model_copy(update={"part_tokens": part, "reply_tokens": reply, "max_iterations": self.iterations})
 
     @property
     def max_reply_tokens(self) -> int:
@@ -218,6 +230,23 @@ class ReviewSettings(Protocol):
         is_shared = self.plan.name == "parallel_decomposition"
         seconds = READERS_TIMEOUT_SECONDS if is_shared else AGENT_TIMEOUT_SECONDS
         return self.timeout or seconds, self.timeout_strategy or ("total" if is_shared else "per_agent")
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether gates are judged after each iteration of red and blue."""
+        asked = self.gates or self.quality_threshold or (self.max_iterations or 1) > 1
+        return self.plan.is_iterative and (self.review_type == "skill" or bool(asked))
+
+    @property
+    def iterations(self) -> int:
+        """Max iterations; readers and workers review once."""
+        default = DEFAULT_ITERATIONS if self.is_gated else 1
+        return self.max_iterations or default if self.plan.is_iterative else 1
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """The share of gates to meet, by iteration."""
+        return self.quality_threshold or DEFAULT_THRESHOLDS
 
     @cached_property
     def review_gates(self) -> ReviewGates:
@@ -260,8 +289,7 @@ class ReviewSettings(Protocol):
     @property
     def readings_of_a_part(self) -> int:
         """Max times that one agent is asked for a review of one part."""
-        iterations = self.max_iterations if self.plan.is_iterative else 1
-        return iterations * (1 + self.max_requeues if self.partial == "fail" else 1)
+        return self.iterations * (1 + self.max_requeues if self.partial == "fail" else 1)
 
     @property
     def call_kinds(self) -> tuple[CallKind, ...]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from consilience.domain.messages import is_no_finding
+from consilience.domain.messages import is_empty_remark, is_no_finding
 from consilience.engine.sources import Document, same_form
 from consilience.protocols.review.baseline import Baseline, fingerprint
 from consilience.protocols.review.findings import (
@@ -215,9 +215,9 @@ class _Vetting:
             source_line=location.line,
             quotation=location.words,
             claim=reply.claim,
-            consequence=reply.consequence,
+            consequence="" if is_empty_remark(reply.consequence) else reply.consequence,
             check=Verification(**reply.check.model_dump()),
-            recommendation=reply.recommendation,
+            recommendation="" if is_empty_remark(reply.recommendation) else reply.recommendation,
             fix=fix,
             changed=location.changed,
             cause=_as_cause(cause) if cause is not None and _is_elsewhere(cause, location) else None,
@@ -355,6 +355,8 @@ def _combined(findings: Sequence[Finding], *, same_defect: bool = False) -> Find
     by_agent: dict[str, JudgedBy] = {}
     for finding in (first, *rest):
         for judgement in finding.judgements:
+            if judgement.agent in authors and judgement.verdict in ("confirm", "unsure"):
+                continue  # it found the other half itself
             if judgement.agent not in by_agent or judgement.verdict == "refute":
                 by_agent[judgement.agent] = judgement
     is_found_apart = any(finding.found_apart for finding in findings) or any(

@@ -36,6 +36,11 @@ class Reads:
     phases: Mapping[str, ReadCounts]
     labels: Mapping[str, str] = field(default_factory=dict)
     """The protocol's words for phases."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The agents' names for readers, by id."""
+
+    def name(self, id: str) -> str:
+        return one_line(self.names.get(id, id))
 
 
 def fold(record: SessionRecord) -> Reads:
@@ -56,6 +61,7 @@ def fold(record: SessionRecord) -> Reads:
         edges=_ordered(total, order),
         phases={phase: _ordered(edges, order) for phase, edges in phases.items()},
         labels=record.labels,
+        names=record.names,
     )
 
 
@@ -83,27 +89,30 @@ def text(reads: Reads, width: int) -> str:
         return f"{NONE_READ}\n"
     head = "How often a call of the reader (row) was shown a message of the author (column); (n): its own."
     lines = [*paragraph(head, width), ""]
-    if len(reads.authors) <= min(MAX_COLUMNS, (width - 14) // 7):
+    columns = ["reader", *map(reads.name, reads.authors)]
+    widths = [max(len(reads.name(reader)) for reader in reads.readers), *map(len, columns[1:])]
+    if len(reads.authors) <= MAX_COLUMNS and sum(max(n, 5) + 2 for n in widths) <= width:
         rows = [
-            [reader, *(_number(reads, reader, author) or "·" for author in reads.authors)] for reader in reads.readers
+            [reads.name(reader), *(_number(reads, reader, author) or "·" for author in reads.authors)]
+            for reader in reads.readers
         ]
-        lines += table(["reader", *reads.authors], rows, width)
+        lines += table(columns, rows, width)
     else:
-        lines += _wrapped(_by_reader(reads.edges), width)
+        lines += _wrapped(_by_reader(reads, reads.edges), width)
     for phase, edges in reads.phases.items():
         name, _, number = phase.rpartition(" ")
         words = f"{describe_phase(name, reads.labels)} {number}".strip()
         head = f"{one_line(words)}: {count(sum(edges.values()), 'message')} shown"
-        lines += ["", *_wrapped([head, *_by_reader(edges)], width)]
+        lines += ["", *_wrapped([head, *_by_reader(reads, edges)], width)]
     return "\n".join(lines) + "\n"
 
 
-def _by_reader(edges: ReadCounts) -> list[str]:
+def _by_reader(reads: Reads, edges: ReadCounts) -> list[str]:
     authors: dict[str, list[str]] = {}
     for (reader, author), n in edges.items():
-        name = "its own" if author == reader else one_line(author)
+        name = "its own" if author == reader else reads.name(author)
         authors.setdefault(reader, []).append(name if n == 1 else f"{name} ×{n}")
-    return [f"  {one_line(reader)} read {', '.join(names)}" for reader, names in authors.items()]
+    return [f"  {reads.name(reader)} read {', '.join(names)}" for reader, names in authors.items()]
 
 
 def _wrapped(lines: Iterable[str], width: int) -> list[str]:
@@ -120,7 +129,7 @@ def draw(reads: Reads) -> Drawing:
     """Draw a matrix of the cells that are not zero, so that its size grows with what was read."""
     if not reads.edges:
         return Drawing("reads", HEADING, NONE_READ, empty=True)
-    lines = "; ".join(line.strip() for line in _by_reader(reads.edges))
+    lines = "; ".join(line.strip() for line in _by_reader(reads, reads.edges))
     drawing = Drawing("reads", HEADING, f"How often a call was shown a message. {lines}.")
     phases: dict[tuple[str, str], list[str]] = {}
     for phase, edges in reads.phases.items():
@@ -128,19 +137,19 @@ def draw(reads: Reads) -> Drawing:
             phases.setdefault(pair, []).append(f"{phase} ×{n}")
     cells = [
         MatrixCell(
-            row=reader,
-            column=author,
+            row=reads.name(reader),
+            column=reads.name(author),
             value=n,
             text=_number(reads, reader, author),
-            tip=f"{reader} was shown {count(n, 'message')} of {'its own' if reader == author else author}: "
-            + ", ".join(phases[reader, author]),
+            tip=f"{reads.name(reader)} was shown {count(n, 'message')} of "
+            f"{'its own' if reader == author else reads.name(author)}: " + ", ".join(phases[reader, author]),
         )
         for (reader, author), n in reads.edges.items()
     ]
     matrix = Matrix(
         title="Messages that each reader (row) was shown of each author (column)",
-        rows=reads.readers,
-        columns=reads.authors,
+        rows=tuple(map(reads.name, reads.readers)),
+        columns=tuple(map(reads.name, reads.authors)),
         cells=tuple(cells),
         legend=("(n): its own messages",),
     )

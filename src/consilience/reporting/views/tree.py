@@ -67,6 +67,8 @@ def fold(record: SessionRecord) -> SeatTree:
     seats = []
     for id, agent in record.agents.items():
         calls = ends_by_agent.get(id, [])
+        if not (agent.voice or calls or id in outside or id in flying):
+            continue  # a service seat that made no call took no part
         state, well = _state(calls, outside.get(id, ""), id in flying, record)
         seats.append(
             DrawnSeat(
@@ -208,9 +210,14 @@ def draw(tree: SeatTree) -> Drawing:
         _chords(drawing, tree.circles[0], places)
         drawing.words(16, max(y for _, y in places.values()) + size.height, _circles_text(tree.circles), "cv-small")
     elif flat and tree.circles:
-        right, bottom = max(x for x, _ in places.values()), max(y for _, y in places.values())
-        drawing.box(20, 36, right + size.width / 2, bottom + size.height / 2 - 20, "cv-side", round=12)
-        drawing.words(24, 26, _circles_text(tree.circles), "cv-small")
+        names = {seat.id: seat.name for seat in tree.seats}
+        if names.keys() <= set().union(*tree.circles):
+            right, bottom = max(x for x, _ in places.values()), max(y for _, y in places.values())
+            drawing.box(20, 36, right + size.width / 2, bottom + size.height / 2 - 20, "cv-side", round=12)
+            words = _circles_text(tree.circles)
+        else:
+            words = "read each other: " + "; ".join(", ".join(map(names.__getitem__, one)) for one in tree.circles)
+        drawing.words(24, 26, words, "cv-small")
     else:
         _chains(drawing, tree, places, size)
     for seat in tree.seats:
