@@ -1,7 +1,7 @@
 """Sealed ballots cast again under something stipulated: tested cruxes, the placebo, and facts told after the end.
 
 What agents say would change their minds is checked by asking them. Each of the top cruxes is taken as answered, both ways, and
-every voter votes again; a fact of the same form, with which all of them reckon already, shows how many move for nothing. A fact
+every voter votes again; a fact of the same form, which all of them assume already, shows how many move for nothing. A fact
 that `tell` brings is asked in the same way, but counts: its ballots replace the final ones. Nothing here is published, and no test
 is shown to the closing call.
 """
