@@ -143,14 +143,15 @@ def flips_of(
     records, flips = [], {}
     for agent, (positions, held) in final.items():
         flip = crux.flips.get(agent)
-        cast = {side: ballot for side in FIRM if side != held and (ballot := tests[side].get(agent)) is not None}
+        against = [side for side in FIRM if side != held]
+        cast = {side: ballot for side in against if (ballot := tests[side].get(agent)) is not None}
         moved = [side for side, ballot in cast.items() if ballot.positions != positions]
-        observed = True if moved else False if len(cast) == len({*FIRM} - {held}) else None
+        observed = True if moved else False if len(cast) == len(against) else None
         idle = placebo.get(agent)
         records.append(
             FlipRecord(
                 agent=agent,
-                declared=any(map(flip.flips_on, {*FIRM} - {held})) if flip else None,
+                declared=any(map(flip.flips_on, against)) if flip else None,
                 observed=observed,
                 as_declared=None
                 if flip is None or observed is None or not set(positions) & set(FIRM)
