@@ -796,7 +796,7 @@ def test_update_that_names_only_a_threshold_keeps_the_rest_of_the_falsifier() ->
 
     report = debate(Debate(debaters=3, as_is=True), Debaters({"turn": turn}))
     update = next(message for message in report.messages if message.move == "UPDATE_POSITION")
-    assert update.words.endswith("New position: YES\nNow: unsure\nWould change its mind if: more than 20")
+    assert update.words.endswith("New position: YES\nConfidence: unsure\nWould change its mind if: more than 20")
     (thread,) = report.threads
     held = next(commitment for commitment in thread.commitments if commitment.agent == "D3")
     assert held.falsifier is not None

@@ -13,14 +13,16 @@ from consilience.cli.display import RunProgress
 from consilience.domain.events import AnyEvent, CallCompleted, Noted, SessionStarted
 from consilience.domain.report import UnfinishedSession
 from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
 from consilience.protocols.debate import Debate, DebateReport
+from consilience.protocols.debate.progress import state_so_far
 from consilience.reporting.event_lines import event_line
 from consilience.reporting.partial_report import partial_markdown
 from consilience.reporting.record import SessionRecord
 from consilience.reporting.session_state import fold_events
 from consilience.reporting.terminal import view_text
 from consilience.testing import ScriptedModel
-from kit.debating import Debaters
+from kit.debating import Debaters, moves_of
 
 
 @pytest.fixture
@@ -67,6 +69,20 @@ async def test_progress_of_an_unfinished_debate_has_threads_with_stages_and_mess
     assert column.badge == "crux lock"
     assert ("crux_lock", 1) in column.phases
     assert column.lines[-1].startswith("C20 grades a steelman: That is my case.")
+
+
+async def test_unfinished_debate_has_the_messages_of_its_report_with_what_they_declare(store: SqliteStore) -> None:
+    def turn(request: ModelRequest) -> dict[str, object]:
+        shift = {"new_side": "NO", "confidence": "unsure", "top_claim": "NO", "claim": "not yet", "metric": "losses"}
+        move = {"D3": "CONCEDE", "D2": "UPDATE_POSITION"}.get(request.agent, "")
+        return {"move": move, "conceded": "the peak is long", **shift} if move in moves_of(request) else {}
+
+    model = ScriptedModel(Debaters({"turn": turn}))
+    report = await consilience.deliberate("Move?", Debate(debaters=3, as_is=True), model=model, store=store)
+    assert isinstance(report, DebateReport)
+    assert {"CONCEDE", "UPDATE_POSITION"} <= {message.move for message in report.messages}
+    shown = state_so_far(unfinished(store.read(report.session), store)).messages
+    assert [(m.id, m.text, m.parts) for m in shown] == [(m.id, m.text, m.parts) for m in report.messages]
 
 
 async def test_unfinished_debate_names_agents_as_its_report_does(store: SqliteStore) -> None:

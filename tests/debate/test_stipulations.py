@@ -161,7 +161,7 @@ def test_move_toward_the_own_answer_is_not_a_flip() -> None:
 def test_move_for_the_placebo_is_recorded_as_a_placebo_flip() -> None:
     report = debate({"test": lambda request: {"p1": "UNCERTAIN"} if "placebo" in request.key else {}})
     assert report.placebo is not None
-    assert report.placebo.fact == f'The answer to "{CONTROL}" is YES.', "what all reckon with already"
+    assert report.placebo.fact == f'The answer to "{CONTROL}" is YES.', "what all assume already"
     (records,) = report.flip_records.values()
     assert {record.placebo for record in records} == {True}
 

@@ -14,6 +14,7 @@ from consilience.domain.events import CallCompleted, SearchExpired
 from consilience.domain.outcome import Limits
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
+from consilience.protocols._common.answers import find
 from consilience.protocols.baselines import Vote, VoteReport
 from consilience.protocols.emergence import Emergence
 from consilience.testing import ScriptedModel
@@ -56,6 +57,31 @@ async def test_loop_and_journal_go_on_while_a_hostile_pattern_runs(tmp_path: Pat
     assert [vote.position for vote in report.votes] == [None, None]
     assert sum("took too long on what V" in warning for warning in report.warnings) == 2
     assert (await runner.replay("s", store=store)).digest() == report.digest()
+
+
+def letters_of_a_long_search() -> int:
+    """How many letters make a search take between a seventh and a half of what it may, on this machine."""
+    for letters in range(16, 60):
+        began = time.thread_time()
+        find(HOSTILE_PATTERN, "a" * letters + "!", seconds=10)
+        if time.thread_time() - began > SECONDS_OF_A_SEARCH / 7:
+            return letters
+    raise AssertionError("no search takes long")
+
+
+async def test_searches_in_parallel_do_not_expire_by_the_cpu_time_of_one_another() -> None:
+    field = "a" * letters_of_a_long_search() + "!a"
+
+    def reply(request: ModelRequest) -> str:
+        if "/ballot/" in request.key:
+            return json.dumps({"position": field, "confidence": "certain", "reason": request.key})
+        return json.dumps({"text": "yes"})
+
+    model = ScriptedModel(reply)
+    protocol = Emergence(children=4, depth=3, max_rounds=1, answer_pattern=HOSTILE_PATTERN)
+    report = await runner.start("Which?", protocol, models=model, store=SqliteStore(":memory:"))
+    assert report.ledger.actual.repairs == 0
+    assert len(report.ballots) == 32  # type: ignore[attr-defined]
 
 
 async def test_recorded_expiry_is_not_searched_again(tmp_path: Path) -> None:

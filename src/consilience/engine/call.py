@@ -242,7 +242,8 @@ class Call(Generic[T]):
                 event: Ended = self._failed(common, failure, rendered, steps)
                 text, value = "", None
             else:
-                if not (arrived or answered or steps):  # each step of an agent with tools is recorded already
+                # Without a check of the protocol's nothing but the parser comes before the event; steps are recorded already.
+                if ask.accept is not None and not (arrived or answered or steps):
                     await state.recorder.keep(ask.key, attempt, digest, completion)
                 completion, estimated = (
                     (completion, False) if answered else with_estimated_tokens(completion, rendered, self.port)

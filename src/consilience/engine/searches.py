@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import TypeVar
+
+import regex
 
 from consilience.domain.events import SearchExpired, text_id
 from consilience.engine.state import State
@@ -49,3 +52,20 @@ class Searches:
             if not recorder.replay:
                 await recorder.commit(SearchExpired(search=search))
             return None
+
+
+def matches_of(pattern: regex.Pattern[str], text: str, seconds: float = MAX_SEARCH_SECONDS) -> list[regex.Match[str]]:
+    """Return all matches in a text. The interpreter lock is released meanwhile.
+
+    Raises `TimeoutError` if a search takes `seconds` of CPU time of this thread. `regex` counts the CPU time of all threads: a
+    search that ends because of others' is begun anew with a longer bound.
+    """
+    bound = seconds
+    while True:
+        started = time.thread_time()
+        try:
+            return list(pattern.finditer(text, timeout=bound))
+        except TimeoutError:
+            if time.thread_time() - started >= seconds:
+                raise
+            bound *= 2

@@ -10,8 +10,9 @@ import unicodedata
 
 import regex
 
+from consilience.engine.searches import matches_of
 from consilience.evaluation.numbers import last_number, parse_number
-from consilience.protocols._common.answers import expression_of, extract, is_choice, matches_of, without_markup
+from consilience.protocols._common.answers import expression_of, extract, is_choice, without_markup
 
 _EDGES = " \t\n.,;:!?\"'“”‘’*_`()[]"
 _FRONT = re.compile(rf"^(?:\.(?!\d)|[{re.escape(_EDGES.replace('.', ''))}])+")

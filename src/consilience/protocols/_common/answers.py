@@ -12,14 +12,13 @@ from unicodedata import normalize
 import regex
 from pydantic import AfterValidator, Field
 
+from consilience.engine.searches import MAX_SEARCH_SECONDS, matches_of
+
 if TYPE_CHECKING:
     from consilience.engine.session import Session
 
 MAX_REPETITIONS = 100_000
 """Max product of the least counts of a pattern, such as `{3}`: a compiled pattern holds each repetition."""
-
-MAX_MATCHING_SECONDS = 0.5
-"""Max duration of a search outside a session."""
 
 
 NONE_OF_THESE = "none of these"
@@ -137,11 +136,6 @@ def _compiled(pattern: str) -> regex.Pattern[str]:
     return regex.compile(rf"{f'(?{flags})' if flags else ''}(?<!\w)(?:{pattern}{end}){boundary}", regex.IGNORECASE)
 
 
-def matches_of(pattern: regex.Pattern[str], text: str, seconds: float = MAX_MATCHING_SECONDS) -> list[regex.Match[str]]:
-    """Return all matches in a text. Raises `TimeoutError` after `seconds`. The interpreter lock is released meanwhile."""
-    return list(pattern.finditer(text, timeout=seconds))
-
-
 MAX_NESTED_COMMANDS = 4
 """TeX commands within each other, as in `\\boxed{\\text{B}}`."""
 
@@ -233,7 +227,7 @@ def _answer_lines(text: str) -> list[_AnswerLine]:
     return lines
 
 
-def find(pattern: str, text: str, seconds: float = MAX_MATCHING_SECONDS) -> AnswerMatch | None:
+def find(pattern: str, text: str, seconds: float = MAX_SEARCH_SECONDS) -> AnswerMatch | None:
     """Return where a text states its answer: in this text or, without a match, in the text without markup.
 
     A choice counts only where the text says that it is the answer: after `Answer:`, in a box, below a heading, or alone. Of another
@@ -285,7 +279,7 @@ def _is_denied(text: str, start: int) -> bool:
     return _DENIAL.search(text[max(0, start - MAX_DENIAL_CHARS) : start]) is not None
 
 
-def find_declared(pattern: str, field: str, seconds: float = MAX_MATCHING_SECONDS) -> AnswerMatch | None:
+def find_declared(pattern: str, field: str, seconds: float = MAX_SEARCH_SECONDS) -> AnswerMatch | None:
     """Return the first match in a field that asks for the answer alone: what follows explains it. An expression with a label before
     the answer matches without it too. Raises as `find`."""
     return next((match for text in (field, f"Answer: {field}") for match in _matches(pattern, text, seconds)), None)

@@ -27,6 +27,22 @@ Move = Literal[
 ]
 SHIFTING: frozenset[Move] = frozenset({"UPDATE_POSITION", "CONCEDE"})
 """Moves by which an agent may change its answer to the question, or its top claim."""
+SHIFT_WORDS = {
+    "new_side": "New position",
+    "confidence": "Confidence",
+    "top_claim": "Top claim",
+    "claim": "Now argues for",
+}
+"""What such a move may change, and how it is quoted."""
+PART_LEADS = (
+    "Question",
+    "Concedes",
+    *SHIFT_WORDS.values(),
+    "Would change its mind if",
+    "Strongest reason",
+    "Corrections",
+)
+"""With what the parts of a quoted message begin that it declares beside its text."""
 Stage = Literal["DISCOVERY", "CRUX_LOCK", "EVIDENCE"]
 ThreadStatus = Literal["DISCOVERY", "LOCKING", "LOCKED", "CONVERGED", "FAILED_LOCK", "STALE", "MERGED"]
 Side = Literal["YES", "NO", "UNCERTAIN"]

@@ -14,7 +14,7 @@ from consilience.domain.notes import load_note
 from consilience.domain.report import UnfinishedSession
 from consilience.domain.sections import Presentation, ProgressColumn, Section, View, extend_presentation
 from consilience.protocols.debate import notes
-from consilience.protocols.debate.moves import ACTIVE, ENDINGS, MOVE_WORDS, STAGES, STATUSES
+from consilience.protocols.debate.moves import ACTIVE, ENDINGS, MOVE_WORDS, PART_LEADS, STAGES, STATUSES
 from consilience.protocols.debate.records import (
     Crux,
     CruxPosition,
@@ -35,9 +35,7 @@ LAST_LINES = 8
 PHASES = ("discovery", "crux_lock", "evidence", "falsifiers", "flips", "crystallization")
 """Phases of calls about a thread; the index is its number."""
 
-_PARTS = re.compile(
-    r"\n(?=(?:Question|Concedes|New position|Now argues for|Would change its mind if|Strongest reason|Corrections): )"
-)
+_PARTS = re.compile(rf"\n(?=(?:{'|'.join(PART_LEADS)}): )")
 """Where the parts of a quoted message begin."""
 
 

@@ -29,7 +29,7 @@ class CruxTest(Frozen):
 
 
 class PlaceboTest(Frozen):
-    """The ballots cast with a stipulated fact with which all agents reckon already: how many move for nothing."""
+    """The ballots cast with a stipulated fact that all agents assume already: how many move for nothing."""
 
     fact: str
     ballots: dict[str, StipulatedBallot] = {}

@@ -1,7 +1,7 @@
 """Sealed ballots cast again under something stipulated: tested cruxes, the placebo, and facts told after the end.
 
 What agents say would change their minds is checked by asking them. Each of the top cruxes is taken as answered, both ways, and
-every voter votes again; a fact of the same form, with which all of them reckon already, shows how many move for nothing. A fact
+every voter votes again; a fact of the same form, which all of them assume already, shows how many move for nothing. A fact
 that `tell` brings is asked in the same way, but counts: its ballots replace the final ones. Nothing here is published, and no test
 is shown to the closing call.
 """
@@ -143,14 +143,15 @@ def flips_of(
     records, flips = [], {}
     for agent, (positions, held) in final.items():
         flip = crux.flips.get(agent)
-        cast = {side: ballot for side in FIRM if side != held and (ballot := tests[side].get(agent)) is not None}
+        against = [side for side in FIRM if side != held]
+        cast = {side: ballot for side in against if (ballot := tests[side].get(agent)) is not None}
         moved = [side for side, ballot in cast.items() if ballot.positions != positions]
-        observed = True if moved else False if len(cast) == len({*FIRM} - {held}) else None
+        observed = True if moved else False if len(cast) == len(against) else None
         idle = placebo.get(agent)
         records.append(
             FlipRecord(
                 agent=agent,
-                declared=any(map(flip.flips_on, {*FIRM} - {held})) if flip else None,
+                declared=any(map(flip.flips_on, against)) if flip else None,
                 observed=observed,
                 as_declared=None
                 if flip is None or observed is None or not set(positions) & set(FIRM)

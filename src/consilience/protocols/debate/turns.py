@@ -7,7 +7,7 @@ from typing import Any
 from consilience.domain.positions import LEVELS
 from consilience.engine.work import Reply
 from consilience.protocols.debate.floor import Floor
-from consilience.protocols.debate.moves import SHIFTING, TopSide, would_flip
+from consilience.protocols.debate.moves import SHIFT_WORDS, SHIFTING, TopSide, would_flip
 from consilience.protocols.debate.notes import SteelmanGraded, SteelmanNote
 from consilience.protocols.debate.records import (
     Commitment,
@@ -67,9 +67,9 @@ def _turn_parts(value: TurnReply) -> list[str]:
     if value.move == "CONCEDE":
         parts.append(f"Concedes: {getattr(value, 'conceded', '').strip()}")
     if value.move in SHIFTING:
-        words = {"new_side": "New position", "confidence": "Now", "top_claim": "Top claim", "claim": "Now argues for"}
-        said = {words: getattr(value, name, "").strip() for name, words in words.items()}
-        parts += [f"{words}: {what}" for words, what in said.items() if what not in ("", "unchanged")]
+        for name, lead in SHIFT_WORDS.items():
+            said = getattr(value, name, "").strip()
+            parts += [f"{lead}: {said}"] if said not in ("", "unchanged") else []
         named = [" ".join(getattr(value, name, "").split()) for name in ("metric", "threshold", "deadline")]
         parts += [f"Would change its mind if: {', '.join(filter(None, named))}"] if any(named) else []
     if value.move == "STEELMAN":
