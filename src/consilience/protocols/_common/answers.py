@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 from unicodedata import normalize
@@ -36,7 +37,7 @@ class NamedPattern(NamedTuple):
 
 _NUMBER = NamedPattern(
     r"Answer:(?:.*=)?[^\d−-]*([−-]?[$€£]?[\d,./]*\d)|^[−-]?\D?[\d,./]*\d\w*$",
-    "Answer: NUMBER",
+    "NUMBER",
 )
 _CHOICE_NAME = re.compile(r"choice:(\d+)")
 MAX_OPTIONS = 26
@@ -60,7 +61,7 @@ def named_pattern(name: str) -> NamedPattern | None:
     option = f"[A-{letters[-1]}]"
     return NamedPattern(
         rf"Answer:\W*(?!(?-i:a) \w)({NONE_OF_THESE}|{option})\b(?![\s*)\]]*(?:or|and|[/,&])\W*(?-i:{option})\b)|^{option}$",
-        f"Answer: {' or '.join(letters)}",
+        " or ".join(letters),
     )
 
 
@@ -112,12 +113,14 @@ def choices_of(pattern: str) -> tuple[str, ...]:
 
 
 def describe_pattern(pattern: str) -> str:
-    """Return a pattern as a model is shown it: its form if it has a name, its alternatives if it is a list of words, else the
-    expression."""
+    """Return a pattern as a model is shown it: its form if it has a name, its alternatives if it is a list of words, else what it
+    is. Empty for no pattern."""
     named = named_pattern(pattern)
     if named and named.form:
         return named.form
-    return " or ".join(expression_of(pattern).split("|")) if is_choice(pattern) else pattern
+    if is_choice(pattern):
+        return " or ".join(expression_of(pattern).split("|"))
+    return f"{pattern} (a regular expression)" if pattern else ""
 
 
 _FLAGS = re.compile(r"\(\?([aiLmsux]+)\)")
@@ -179,6 +182,8 @@ class AnswerMatch(NamedTuple):
     start: int
     end: int
     stop: int
+    is_labelled: bool = False
+    """Whether the whole match has words before or after the answer."""
 
     @property
     def words(self) -> str:
@@ -228,61 +233,58 @@ def _answer_lines(text: str) -> list[_AnswerLine]:
 
 
 def find(pattern: str, text: str, seconds: float = MAX_SEARCH_SECONDS) -> AnswerMatch | None:
-    """Return where a text states its answer: in this text or, without a match, in the text without markup.
+    """Return where a text says what its answer is: after `Answer:`, in a box, below a heading, alone in its last line, or where an
+    expression matches words around its group. Prose that only names an answer states none.
 
-    A choice counts only where the text says that it is the answer: after `Answer:`, in a box, below a heading, or alone. Of another
-    pattern the last match counts, because a writer who reasons first names other answers on the way; in the last line of the form
-    `Answer: …` that has a match the first one counts, because what follows explains it.
+    The last such place counts, and after `Answer:` the first match, because what follows explains it. A choice that is denied or
+    offered beside another is no answer.
 
     Raises `TimeoutError` if a search takes longer than `seconds`.
     """
-    if is_choice(pattern):
-        return _stated_choice(pattern, _bare(_BOXED.sub(r"\n\nAnswer: \1\n\n", text)), seconds)
-    matches = _matches(pattern, text, seconds)
-    if not matches:
-        return None
-    for line in reversed(_answer_lines(matches[0].text)):
-        if first := next((match for match in matches if line.start <= match.start < line.end), None):
-            return first
-    return matches[-1]
+    plain = _bare(_BOXED.sub(r"\n\nAnswer: \1\n\n", text))
+    versions = (plain,) if is_choice(pattern) else (text, plain)
+    return next((match for version in versions if (match := _stated(pattern, version, seconds))), None)
 
 
-def _stated_choice(pattern: str, text: str, seconds: float) -> AnswerMatch | None:
-    """Return the choice that a text without markup says is its answer; None for one that it denies or offers beside another."""
-    lines = _answer_lines(text)
-    start, end = (lines[-1].stated, lines[-1].end) if lines else (0, len(text))
-    named = [match for match in _matches_in(pattern, text, seconds) if start <= match.start < end]
-    if not named or (not lines and named[0].words != text):
-        return None
-    first, *others = named
-    is_offer = others and others[0].words != first.words and _OFFER.fullmatch(text, first.end, others[0].start)
-    return None if is_offer else first
+def _stated(pattern: str, text: str, seconds: float) -> AnswerMatch | None:
+    choice, matches = is_choice(pattern), _matches(pattern, text, seconds)
+    for line in reversed(_answer_lines(text)):
+        named = [match for match in matches if line.start <= match.start < line.end and match.end > line.stated]
+        if named or choice:
+            return None if choice and _is_offered(named) else next(iter(named), None)
+    last_line = " ".join(text.rstrip()[text.rstrip().rfind("\n") + 1 :].split())
+    return next((match for match in matches[-1:] if match.is_labelled or match.words == last_line), None)
 
 
-def _matches(pattern: str, text: str, seconds: float) -> list[AnswerMatch]:
-    """Return all matches in `text`; without any, those in `text` without markup."""
-    return _matches_in(pattern, text, seconds) or _matches_in(pattern, _bare(text), seconds)
-
-
-def _matches_in(pattern: str, text: str, seconds: float) -> list[AnswerMatch]:
-    """Return all matches in `text`. A choice that the text denies is no match."""
-    choice = is_choice(pattern)
-    matches = [
-        AnswerMatch(text, *match.span(1 if match.re.groups and match.group(1) is not None else 0), match.end())
-        for match in matches_of(_compiled(pattern), text, seconds)
-    ]
-    matches = [match for match in matches if text[match.start : match.end].strip()]
-    return [match for match in matches if not (choice and _is_denied(text, match.start))]
-
-
-def _is_denied(text: str, start: int) -> bool:
-    return _DENIAL.search(text[max(0, start - MAX_DENIAL_CHARS) : start]) is not None
+def _is_offered(named: Sequence[AnswerMatch]) -> bool:
+    """Return whether the first of these choices is left open, as in `A or B` and `A, B or C`."""
+    for match, following in pairwise(named):
+        between = match.text[match.end : following.start]
+        if match.words != following.words and _OFFER.fullmatch(between):
+            return True
+        if between.strip() != ",":
+            break
+    return False
 
 
 def find_declared(pattern: str, field: str, seconds: float = MAX_SEARCH_SECONDS) -> AnswerMatch | None:
-    """Return the first match in a field that asks for the answer alone: what follows explains it. An expression with a label before
-    the answer matches without it too. Raises as `find`."""
-    return next((match for text in (field, f"Answer: {field}") for match in _matches(pattern, text, seconds)), None)
+    """Return the answer of a field that asks for it alone: the first match, because what follows explains it. An expression with a
+    label matches without it too. Raises as `find`."""
+    if is_choice(pattern):
+        return find(pattern, f"Answer: {field}", seconds)
+    texts = (field, _bare(field), f"Answer: {field}" if "answer" in expression_of(pattern).lower() else "")
+    return next((match for text in texts if text for match in _matches(pattern, text, seconds)), None)
+
+
+def _matches(pattern: str, text: str, seconds: float) -> list[AnswerMatch]:
+    """Return all matches in `text`. A choice that the text denies is no match."""
+    choice, matches = is_choice(pattern), []
+    for match in matches_of(_compiled(pattern), text, seconds):
+        start, end = match.span(1 if match.re.groups and match.group(1) is not None else 0)
+        denied = choice and _DENIAL.search(text[max(0, start - MAX_DENIAL_CHARS) : start])
+        if text[start:end].strip() and not denied:
+            matches.append(AnswerMatch(text, start, end, match.end(), (start, end) != match.span()))
+    return matches
 
 
 def extract(pattern: str, text: str) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
-from pydantic import BaseModel, Field, create_model
+from pydantic import BaseModel, BeforeValidator, Field, create_model
 
 from consilience.domain.messages import ClaimReplies, ClaimReply, FreeText, Label, Message, is_no_finding
 from consilience.domain.positions import Ballot, BallotReply, Spellings, changes, last_of, pool, shortfall
@@ -53,6 +53,9 @@ class Conclusion(BaseModel):
 
 R = TypeVar("R", bound=BaseModel)
 
+DeclaredPosition = Annotated[str, BeforeValidator(lambda value: "" if value is None else str(value))]
+"""A declared position. A number is one in digits, and null is none."""
+
 
 @lru_cache(maxsize=256)
 def with_position(returns: type[R], pattern: str) -> type[R]:
@@ -65,7 +68,7 @@ def with_position(returns: type[R], pattern: str) -> type[R]:
         return returns
     choices = choices_of(pattern)
     field = Field(default="", json_schema_extra={"enum": list(choices)} if choices else None)
-    made: type[R] = create_model(returns.__name__, __base__=returns, position=(str, field))
+    made: type[R] = create_model(returns.__name__, __base__=returns, position=(DeclaredPosition, field))
     if "position" not in returns.model_fields:
         fields = made.__pydantic_fields__
         made.__pydantic_fields__ = {name: fields[name] for name in ("position", *returns.model_fields)}
@@ -142,7 +145,7 @@ T = TypeVar("T")
 TextReply = Reply[Any]
 """A reply whose value has a `text`, which others may read."""
 
-NO_POSITION = "the answer does not match the answer_pattern; dissent is measured against the leading position of the pooled ballots"
+NO_POSITION = "the answer takes no position; dissent is measured against the leading position of the pooled ballots"
 
 
 def quoted(session: Session, text: Reply[Any] | Message | None, label: str) -> tuple[Quote, ...]:

@@ -48,8 +48,9 @@ class Decompose(TreeProtocol):
         "a lead splits the task into parts, workers do them alone, and the lead combines the results"
     )
     # 1 measured what is new in the answer by the parts alone, and dropped references without a count; 2 did not name failed calls;
-    # 3 asked workers for points that no agent read, and numbered the parts of every family from 1
-    version: ClassVar[int] = 4
+    # 3 asked workers for points that no agent read, and numbered the parts of every family from 1;
+    # 4 searched the answer for its position
+    version: ClassVar[int] = 5
     report: ClassVar[type[DecomposeReport]] = DecomposeReport
     phase_names: ClassVar[tuple[str, ...]] = ("split", "execute", "synthesize", "strange_loop")
     closing: ClassVar[bool] = True

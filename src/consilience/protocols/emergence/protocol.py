@@ -54,8 +54,9 @@ class Emergence(TreeProtocol):
         "specialists answer alone, then object to each other and revise, in rounds; an integrator decides"
     )
     # 1 measured what is new in the answer by the first texts alone; 2 converged over silent seats, failed calls and a cut answer;
-    # 3 showed no objection to its target, quoted no points, and stopped by the similarity of the root's texts
-    version: ClassVar[int] = 4
+    # 3 showed no objection to its target, quoted no points, and stopped by the similarity of the root's texts;
+    # 4 searched the answer for its position
+    version: ClassVar[int] = 5
     notes: ClassVar[Mapping[str, type[BaseModel]]] = NOTES
     report: ClassVar[type[EmergenceReport]] = EmergenceReport
     phase_names: ClassVar[tuple[str, ...]] = (
