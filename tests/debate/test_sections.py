@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from html import unescape
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import consilience
 from consilience import Limits
+from consilience.domain.errors import SettingsError
+from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.debate import Debate, DebateReport
+from consilience.reporting.html import page
+from consilience.reporting.record import read_record
 from consilience.reporting.terminal import view_text
+from consilience.reporting.views import view_text as session_view
 from consilience.testing import ScriptedModel
-from kit.debating import Answer, Debaters, moves_of, number_of
+from kit.debating import SIDES, Answer, Debaters, moves_of, number_of
 
 TASK = "Should we move the orders to queues?"
 SEED_KEYS = {
@@ -37,6 +44,13 @@ SEED_KEYS = {
     "cost",
     "systemMetrics",
 }
+
+
+@pytest.fixture
+def store() -> Iterator[SqliteStore]:
+    store = SqliteStore(":memory:")
+    yield store
+    store.close()
 
 
 async def debate(
@@ -298,10 +312,7 @@ async def test_steelman_with_a_retry_is_shown_with_its_correction() -> None:
     text = report.markdown()
     assert "advocate of change (A) put the case of critic of change (B): accepted on the second try" in text
     assert "“You leave out the nightly batch.”" in text
-    table = next(view for view in report.presentation().views if view.name == "steelmen")
-    words = view_text(table, 200)
-    assert "incomplete" in words
-    assert "accurate" in words
+    assert "the first try incomplete" in text
 
 
 # --- movements
@@ -381,12 +392,38 @@ async def test_trust_section_names_steelmen_attention_and_evidence() -> None:
 async def test_views_and_transcript_name_messages_by_label() -> None:
     report = await debate()
     views = {view.name: view_text(view, 100) for view in report.presentation().views}
-    assert list(views) == ["cruxes", "threads", "steelmen", "timeline", "agents"]
+    assert list(views) == ["cruxes", "threads"], "of one thread, a timeline would show nothing more"
     for message in report.messages:
         assert f"{message.label} " in views["threads"]
         assert message.text in unescape(report.html())
+
+
+async def test_timeline_is_a_view_of_several_threads() -> None:
+    def opening(request: ModelRequest) -> Answer:
+        return {f"p{n}": SIDES[(number_of(request.agent) + n) % 2] for n in (1, 2)}
+
+    framing = {"propositions": ["Is part 1 of the plan right?", "Is part 2 of the plan right?"]}
+    report = await debate({"opening": opening, "framing": lambda request: framing}, as_is=False)
+    assert len(report.threads) > 1
+    views = {view.name: view_text(view, 100) for view in report.presentation().views}
+    assert list(views) == ["cruxes", "threads", "timeline"]
     assert "crux lock" in views["timeline"]
-    assert all(str(number_of(agent)) in views["agents"] for agent in report.letters)
+
+
+async def test_empty_views_are_named_nowhere_and_not_on_the_page(store: SqliteStore) -> None:
+    def framing(request: ModelRequest) -> Answer:
+        return {"form": "not disputable", "propositions": [], "reason": "It asks for a sum."}
+
+    model = ScriptedModel(Debaters({"framing": framing}))
+    report = await consilience.deliberate(TASK, Debate(debaters=3), model=model, store=store, session="s")
+    record = read_record(store, "s")
+    assert "No crux has been found." in session_view("cruxes", record)
+    with pytest.raises(SettingsError) as error:
+        session_view("nothing", record)
+    listed = report.markdown().split("other views:")[1]
+    for names in (listed, str(error.value)):
+        assert not {"cruxes", "threads", "timeline"} & set(re.findall(r"\w+", names))
+    assert 'id="threads"' not in page(record)
 
 
 async def test_what_messages_declare_is_shown_wherever_they_are() -> None:

@@ -376,6 +376,9 @@ class View(_Data):
     heading: str
     blocks: tuple[Block, ...] = ()
     picture: Picture | None = None
+    is_empty: bool = False
+    """Whether it only says why there is nothing to show. `show --view NAME` prints it; no list of views names it, and no page has
+    it."""
 
 
 # --- all of them

@@ -26,7 +26,7 @@ from consilience.domain.sections import (
     code_span,
     fenced,
 )
-from consilience.protocols._common.presenting import bullets, format_score, plural
+from consilience.protocols._common.presenting import bullets, empty_view, format_score, plural
 from consilience.protocols.review.ballots import VOTES, split_parts, votes_by_agent
 from consilience.protocols.review.findings import (
     SEVERITIES,
@@ -173,7 +173,7 @@ def _quoted(file: str, quotation: str) -> Block:
 
 def _findings_view(findings: Sequence[Finding]) -> View:
     if not findings:
-        return View(name="findings", heading="Findings by file", blocks=(Paragraph(text="No finding is listed."),))
+        return empty_view("findings", "Findings by file", "No finding is listed.")
     heads = ("finding", "severity", "category", "place", "status")
     rows = tuple((f.id, f.severity, topic_of(f), place_of(f), decided_by(f)) for f in findings)
     counts = Counter((finding.file, finding.severity) for finding in findings)
@@ -238,7 +238,7 @@ def _gates_view(evaluations: Sequence[ConvergenceCheck]) -> View:
     blocks = tuple(_gates(evaluations))
     if not blocks:
         text = "This review has no gates: its reviewers read once." if not evaluations else "No gate was judged."
-        return View(name="gates", heading=GATES, blocks=(Paragraph(text=text),))
+        return empty_view("gates", GATES, text)
     columns = tuple(
         GridColumn(
             name=str(evaluation.iteration),
