@@ -145,7 +145,7 @@ async def test_lines_of_calls_name_their_agent_once(store: SqliteStore) -> None:
     events = await recorded(store)
     state = fold_events(events)
     lines = [event_line(event, state) for event in events if isinstance(event, CallCompleted)]
-    turns = [line for line in lines if line.startswith("message ")]
+    turns = [line for line in lines if line.startswith("message, turn ")]
     assert turns
     assert all(line.count("D1") + line.count("D2") + line.count("D3") == 1 for line in turns), turns[0]
 
