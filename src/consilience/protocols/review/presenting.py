@@ -335,11 +335,13 @@ def _files(report: ReviewData) -> tuple[Block, ...]:
     return (Table(heads=("file", "reviewer", "remark"), rows=rows, left=3),) if rows else ()
 
 
-STATUSES: Mapping[FindingStatus, str] = {
+STATUSES: Mapping[FindingStatus | None, str] = {
     "confirmed": "confirmed or found independently",
     "unjudged": "not confirmed",
+    None: "not judged",
     "disputed": "disputed",
 }
+"""None: no agent was asked to judge it, or none that was replied."""
 DROPPED: Mapping[DroppedReason, tuple[str, str]] = {
     "false quotation": ("false quotation rejected", "false quotations rejected"),
     "ignored": ("ignored by a comment in the text", "ignored by comments in the text"),
@@ -458,7 +460,7 @@ def _counts(report: ReviewData) -> Paragraph:
             lead="No finding is listed,", text="but the review is incomplete, so this is no sign of quality."
         )
     severities = Counter(finding.severity for finding in report.findings)
-    statuses = Counter(finding.status for finding in report.findings)
+    statuses = Counter(None if f.status == "unjudged" and not f.judgements else f.status for f in report.findings)
     by_severity = ", ".join(f"{severities[name]} {name}" for name in SEVERITIES if severities[name])
     by_status = ", ".join(f"{statuses[status]} {words}" for status, words in STATUSES.items() if statuses[status])
     return Paragraph(lead=f"{plural(len(report.findings), 'finding')}:", text=f"{by_severity} · {by_status}.")
