@@ -257,8 +257,6 @@ class Deliberation(Generic[R]):
                 here.resume(session) if here._is_begun(store, session, task) else here.run(task, session=session)
             )
 
-    take_up = run_or_resume  # its former name
-
     def proposing(self) -> Deliberation[ProposeReport]:
         """Return the deliberation, of one call, that proposes a panel for the seats of this one; see `with_proposed`.
 
@@ -402,9 +400,8 @@ def deliberation_from(
 
 
 def _seats(agents: Sequence[Agent]) -> list[tuple[str, str]]:
-    """The seats without their models, which the resume compares, and without the form of their introduction, which may be older."""
-    named = (agent.model_copy(update={"named_as": "Your role"}) for agent in in_dealing_order(agents))
-    return [(agent.id, agent.introduction()) for agent in named]
+    """The seats without their models, which the resume compares."""
+    return [(agent.id, agent.introduction()) for agent in in_dealing_order(agents)]
 
 
 def _remaining_limits(limits: Limits, used: UsageTotals) -> Limits:

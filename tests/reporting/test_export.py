@@ -217,7 +217,7 @@ EVERY: list[Event] = [
     TextsEmbedded(encoder="e", texts=("said",), error="down"),
     SessionResumed(lost=1),
     SessionParked(awaited=("talk-1/A1",)),
-    CallAwaited(key="talk-1/A1", agent="A1", prompt="k:task t:own", form="{}"),
+    CallAwaited(key="talk-1/A1", agent="A1", prompt="k:task t:own", form="{}", asked_at=0.0),
     StepCompleted(key="talk-1/A1/step-1", call="talk-1/A1", agent="A1", kind="tool", digest="d", text="found"),
     SearchExpired(search="00ff"),
 ]

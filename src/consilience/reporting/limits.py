@@ -40,15 +40,14 @@ def _amounts(limits: SpendingLimits) -> Iterator[str]:
 
 
 def limit_words(limit: ReportLimit) -> str:
-    """Return `reached the limit of 7 calls`; `on calls` if an earlier version did not record the value."""
-    amount = f"on {limit.unit}" if limit.value is None else f"of {_AMOUNTS[limit.unit](limit.value)}"
-    return f"reached the limit {amount}{f' for {limit.whose}' if limit.whose else ''}"
+    """Return `reached the limit of 7 calls`."""
+    return f"reached the limit of {_AMOUNTS[limit.unit](limit.value)}{f' for {limit.whose}' if limit.whose else ''}"
 
 
 def use_words(report: Report, limit: ReportLimit) -> str:
     """Return what a run used of the session's limit that ended it, with a comma before; empty if that was all of it."""
     spent, held = report.ledger.actual, report.ledger.held_back
-    if limit.whose or limit.value is None:
+    if limit.whose:
         return ""
     if limit.unit == "calls":
         kept = f" and {held} reserved in case there was no answer" if held else ""
@@ -87,7 +86,7 @@ def _to_raise_limit(report: Report, fork: str) -> str:
 
 def _enough(report: Report, limit: ReportLimit) -> tuple[str, str]:
     """Return a limit under which a fork makes a call, N if it is not known, and a sentence on what a call needs."""
-    ledger, before = report.ledger, limit.value or 0
+    ledger, before = report.ledger, limit.value
     if limit.unit == "tokens" and ledger.next_tokens:
         value, words = f"{max(ledger.next_tokens, int(before))}", count(ledger.next_tokens, "token")
     elif limit.unit == "cost" and ledger.next_cost:
