@@ -411,7 +411,7 @@ def _remaining_limits(limits: Limits, used: UsageTotals) -> Limits:
         update={
             "calls": None if limits.calls is None else max(limits.calls - used.requests, 0),
             "tokens": None if limits.tokens is None else max(limits.tokens - tokens, 0),
-            "money": None if limits.money is None else max(limits.money - (used.cost or 0.0), 0.0),
+            "cost": None if limits.cost is None else max(limits.cost - (used.cost or 0.0), 0.0),
             "seconds": None if limits.seconds is None else max(limits.seconds - used.seconds, 0.0),
         }
     )
