@@ -65,7 +65,7 @@ def schema(name: str) -> jsonschema.Draft202012Validator:
 
 def test_markdown_export_is_the_report(recorded: SessionRecord) -> None:
     assert recorded.report is not None
-    assert as_markdown(recorded) == markdown(recorded.report)
+    assert as_markdown(recorded) == markdown(recorded.report, recorded.presentation)
 
 
 # --- JSON and events
