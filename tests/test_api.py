@@ -316,13 +316,21 @@ def test_limit_on_money_needs_known_prices(limits: dict[str, Any]) -> None:
     assert consilience.run_sync("Why?", SOLO, model=priced, limits=consilience.Limits(**limits)).answer
 
 
+@pytest.mark.parametrize(("task", "words"), [(" ", "the task is empty"), ("x" * 1_000_001, "at most 1,000,000")])
+def test_task_of_an_impossible_size_is_refused_before_a_call(task: str, words: str) -> None:
+    scripted = model()
+    with pytest.raises(SettingsError, match=words):
+        consilience.run_sync(task, SOLO, model=scripted)
+    assert not scripted.requests
+
+
 def test_limit_on_money_bounds_a_declared_endpoint() -> None:
     name = "http://127.0.0.1:9/v1#m"
     limits = consilience.Limits(money=0.000001)
-    with pytest.raises(SettingsError, match="configure_endpoint"):
+    with pytest.raises(SettingsError, match="declare"):
         consilience.run_sync("Why?", SOLO, model=name, limits=limits)
-    consilience.configure_endpoint(name, input_price=2, output_price=8)
-    report = consilience.run_sync("Why?", SOLO, model=name, limits=limits)
+    options = consilience.Options(endpoints=consilience.Endpoints().declare(name, input_price=2, output_price=8))
+    report = consilience.run_sync("Why?", SOLO, model=name, limits=limits, options=options)
     assert (report.stop_reason, report.ledger.actual.cost) == ("exhausted_budget", 0.0)
 
 
