@@ -316,14 +316,6 @@ def test_limit_on_money_needs_known_prices(limits: dict[str, Any]) -> None:
     assert consilience.run_sync("Why?", SOLO, model=priced, limits=consilience.Limits(**limits)).answer
 
 
-@pytest.mark.parametrize(("task", "words"), [(" ", "the task is empty"), ("x" * 1_000_001, "at most 1,000,000")])
-def test_task_of_an_impossible_size_is_refused_before_a_call(task: str, words: str) -> None:
-    scripted = model()
-    with pytest.raises(SettingsError, match=words):
-        consilience.run_sync(task, SOLO, model=scripted)
-    assert not scripted.requests
-
-
 def test_limit_on_money_bounds_a_declared_endpoint() -> None:
     name = "http://127.0.0.1:9/v1#m"
     limits = consilience.Limits(money=0.000001)

@@ -14,6 +14,7 @@ from consilience.domain.outcome import Limits, LimitsError
 from consilience.domain.panels import Panel
 from consilience.engine.execution import Options
 from consilience.engine.protocol import Protocol, find_protocol, protocol_names
+from consilience.engine.runner import check_task
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import read_text_file
 from consilience.journal.store import Store
@@ -52,7 +53,7 @@ def check_arguments(protocol: object, encoder: str | Encoder | None, plain: Mapp
 
 
 def check_types(arguments: Mapping[str, object]) -> None:
-    """Raise `SettingsError` for an argument of a wrong type, by its name in `_ARGUMENTS`."""
+    """Raise `SettingsError` for an argument of a wrong type, by its name in `_ARGUMENTS`, and for an invalid task."""
     for name, value in arguments.items():
         types, words, do = _ARGUMENTS[name]
         if not isinstance(value, types):
@@ -63,6 +64,8 @@ def check_types(arguments: Mapping[str, object]) -> None:
             texts = [*value, *(value.values() if name == "perspectives" else ())]
             for not_text in (text for text in texts if not isinstance(text, str)):
                 raise SettingsError(f"{_describe(not_text)} is not a text", where=name, do=do)
+        if name == "task":
+            check_task(str(value), name)
 
 
 def check_store(store: Store | None) -> Store | None:
