@@ -14,7 +14,7 @@ from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.domain.topology import Topology, complete
-from consilience.engine.ports import PendingAnswer
+from consilience.engine.ports import FreePort, PendingAnswer
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.protocol import Protocol, register
 from consilience.engine.session import Session
@@ -197,7 +197,7 @@ class OutsideAgent(Throwaway):
         return await close(session, opinions, (), answer)
 
 
-class Outside:
+class Outside(FreePort):
     """An agent whose answer comes when `answer` is called, or while the session is parked, through the store."""
 
     name = "outside"
