@@ -65,7 +65,7 @@ def schema(name: str) -> jsonschema.Draft202012Validator:
 
 def test_markdown_export_is_the_report(recorded: SessionRecord) -> None:
     assert recorded.report is not None
-    assert as_markdown(recorded) == markdown(recorded.report)
+    assert as_markdown(recorded) == markdown(recorded.report, recorded.presentation)
 
 
 # --- JSON and events
@@ -116,7 +116,7 @@ EVERY: list[Event] = [
     TextsEmbedded(encoder="e", texts=("said",), error="down"),
     SessionResumed(lost=1),
     SessionParked(awaited=("talk-1/A1",)),
-    CallAwaited(key="talk-1/A1", agent="A1", prompt="k:task t:own", form="{}"),
+    CallAwaited(key="talk-1/A1", agent="A1", prompt="k:task t:own", form="{}", asked_at=0.0),
     StepCompleted(key="talk-1/A1/step-1", call="talk-1/A1", agent="A1", kind="tool", digest="d", text="found"),
     SearchExpired(search="00ff"),
 ]

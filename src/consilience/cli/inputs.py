@@ -193,26 +193,12 @@ def check_limit(option: str, value: float | None) -> float | None:
 
 def read_limits(request: SessionRequest, agents: Sequence[Agent]) -> Limits:
     """Return the limits. Raises `SettingsError` for an invalid limit, `UnknownName` for the limit of an unknown agent."""
-    for option, value in {
-        "--max-calls": request.max_calls,
-        "--max-tokens": request.max_tokens,
-        "--max-cost": request.max_cost,
-        "--max-time": request.max_time,
-        "--max-steps": request.max_steps,
-    }.items():
-        check_limit(option, value)
+    units = (*SpendingLimits.model_fields, "steps")
     return Limits(
-        calls=request.max_calls,
-        tokens=request.max_tokens,
-        money=request.max_cost,
-        seconds=request.max_time,
-        steps=request.max_steps,
+        **{unit: check_limit(f"--max-{unit}", getattr(request, f"max_{unit}")) for unit in units},
         agents=_spending_limits("--agent-limit", request.agent_limit or (), agents),
         phases=_spending_limits("--phase-limit", request.phase_limit or ()),
     )
-
-
-_KINDS = {"calls": "calls", "tokens": "tokens", "cost": "money", "time": "seconds"}
 
 
 def read_pairs(option: str, form: str, arguments: Sequence[str] | None) -> dict[str, str]:
@@ -239,11 +225,11 @@ def _spending_limits(option: str, arguments: Sequence[str], agents: Sequence[Age
     """Return limits by name from `NAME:calls=3,tokens=500`. Names must be ids of `agents`, unless that is empty."""
     limits: dict[str, SpendingLimits] = {}
     ids = [agent.id for agent in agents]
-    example = f"Write {option} {ids[-1] if ids else 'lateral_leaves'}:calls=3 (or tokens, cost, time)."
+    example = f"Write {option} {ids[-1] if ids else 'lateral_leaves'}:calls=3 (or tokens, cost, seconds)."
     for argument in arguments:
         name, _, spec = argument.rpartition(":")
         pairs = [pair.partition("=") for pair in spec.split(",")]
-        if not name or any(kind not in _KINDS or not value for kind, _, value in pairs):
+        if not name or any(kind not in SpendingLimits.model_fields or not value for kind, _, value in pairs):
             raise SettingsError(f"{argument!r} is not a limit", where=option, do=example)
         if ":" in name and "," in name:
             raise _one_at_a_time(option, "NAME:calls=N", argument)
@@ -254,7 +240,7 @@ def _spending_limits(option: str, arguments: Sequence[str], agents: Sequence[Age
         if len({kind for kind, _, _ in pairs}) < len(pairs):
             raise SettingsError(f"{argument!r} names one kind twice", where=option, do="Name each kind once.")
         try:
-            limit = SpendingLimits(**{_KINDS[kind]: value for kind, _, value in pairs})
+            limit = SpendingLimits(**{kind: value for kind, _, value in pairs})
             if option == "--phase-limit":
                 Limits(phases={name: limit})
         except LimitsError as error:

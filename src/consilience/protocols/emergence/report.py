@@ -149,7 +149,6 @@ class EmergenceReport(TreeReport):
             "text: your answer as it stands now."
         ),
     }
-    spelled: ClassVar[frozenset[str]] = TreeReport.spelled | {"ballots", "pool"}
 
     protocol: str = "emergence"
     rounds: tuple[Round, ...] = ()
