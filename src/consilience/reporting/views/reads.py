@@ -22,12 +22,7 @@ def view(record: SessionRecord) -> View:
     A document with the id of an agent is called `document S1`. The picture has the cells that are not zero, so its size grows
     with what was read.
     """
-    phases: dict[str, Counter[tuple[str, str]]] = {}
-    for reading in record.readings.values():
-        authors = [record.authors.get(quoted.message, UNKNOWN) for quoted in reading.quoted]
-        documents = [f"document {id}" if id in record.agents else id for id in reading.documents]
-        if pairs := [(reading.reader, author) for author in (*authors, *documents)]:
-            phases.setdefault(reading.phase, Counter()).update(pairs)
+    phases = _phases(record)
     total = sum(phases.values(), Counter[tuple[str, str]]())
     heading = "Who read whom"
     if not total:
@@ -68,23 +63,32 @@ def view(record: SessionRecord) -> View:
     tips = {
         pair: ", ".join(f"{phase} ×{edges[pair]}" for phase, edges in phases.items() if pair in edges) for pair in total
     }
-    matrix = Matrix(
+    picture = Matrix(
         title="Messages that each reader (row) was shown of each author (column)",
         rows=tuple(map(name, readers)),
         columns=tuple(map(name, authors)),
         cells=tuple(
-            MatrixCell(
-                row=name(reader),
-                column=name(author),
-                value=total[reader, author],
-                text=number(reader, author),
-                tip=f"{name(reader)} was shown {count(total[reader, author], 'message')} of "
-                f"{'its own' if reader == author else name(author)}: {tips[reader, author]}",
-            )
+            _cell(name(reader), name(author), number(reader, author), total[reader, author], tips[reader, author])
             for reader in readers
             for author in authors
             if (reader, author) in total
         ),
         legend=("(n): its own messages",),
     )
-    return View(name="reads", heading=heading, blocks=tuple(blocks), picture=matrix)
+    return View(name="reads", heading=heading, blocks=tuple(blocks), picture=picture)
+
+
+def _cell(reader: str, author: str, text: str, n: int, phases: str) -> MatrixCell:
+    whose = "its own" if text.startswith("(") else author
+    tip = f"{reader} was shown {count(n, 'message')} of {whose}: {phases}"
+    return MatrixCell(row=reader, column=author, value=n, text=text, tip=tip)
+
+
+def _phases(record: SessionRecord) -> dict[str, Counter[tuple[str, str]]]:
+    phases: dict[str, Counter[tuple[str, str]]] = {}
+    for reading in record.readings.values():
+        authors = [record.authors.get(quoted.message, UNKNOWN) for quoted in reading.quoted]
+        documents = [f"document {id}" if id in record.agents else id for id in reading.documents]
+        if pairs := [(reading.reader, author) for author in (*authors, *documents)]:
+            phases.setdefault(reading.phase, Counter()).update(pairs)
+    return phases
