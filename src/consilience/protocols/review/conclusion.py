@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from consilience.domain.findings import DroppedFinding, FileRead, Finding, PartRead
 from consilience.domain.messages import Quotation
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Claim, Dissent
@@ -13,12 +14,6 @@ from consilience.engine.sources import Document, parse_reference
 from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
 from consilience.protocols._common.presenting import plural
 from consilience.protocols.review.ballots import milder_votes, reasons, verdict_of, vote_changes
-from consilience.protocols.review.findings import (
-    DroppedFinding,
-    FileRead,
-    Finding,
-    PartRead,
-)
 from consilience.protocols.review.parts import unshown_documents
 from consilience.protocols.review.presenting import count_dropped, describe_dropped
 from consilience.protocols.review.report import ReviewReport

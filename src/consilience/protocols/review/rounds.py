@@ -18,6 +18,7 @@ from consilience.coordination.convergence import (
     threshold_at,
 )
 from consilience.coordination.waiting import ADAPTIVE_FACTOR
+from consilience.domain.findings import BallotCast, DroppedFinding, Finding, JudgedBy, place_of
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Check, FailureKind
 from consilience.engine.quorum import Claims, Quorum
@@ -26,22 +27,13 @@ from consilience.engine.work import Failure, Reply, exhaustion
 from consilience.protocols._common.conclusion import publish_from
 from consilience.protocols.review.ballots import MAX_BALLOTS, by_strictness
 from consilience.protocols.review.baseline import parse_baseline
-from consilience.protocols.review.changes import parse_changes
-from consilience.protocols.review.findings import (
-    BallotCast,
-    ClosingReply,
-    CrossReply,
-    DroppedFinding,
-    FinalBallotReply,
-    Finding,
-    JudgedBy,
-    ReviewReply,
-)
-from consilience.protocols.review.presenting import name_parts, place_of
+from consilience.protocols.review.findings import ClosingReply, CrossReply, FinalBallotReply, ReviewReply
+from consilience.protocols.review.presenting import name_parts
 from consilience.protocols.review.requests import Requests
 from consilience.protocols.review.settings import ReviewSettings
 from consilience.protocols.review.strategies import LEAD, ROLES
 from consilience.protocols.review.vetting import Submitted, judged, merged, ranked, vet
+from consilience.targets.diffs import parse_changes
 
 _LABEL = re.compile(r"\bF\d+\b")
 Assignment = tuple[str, int]
