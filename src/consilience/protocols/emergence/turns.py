@@ -11,13 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from consilience.domain.detail import capped
 from consilience.domain.messages import ClaimReply, FreeText, Label, LeafReply, ObjectionLabel
 from consilience.domain.notes import LongText
-from consilience.domain.outcome import Check, StopReason
+from consilience.domain.outcome import Check
 from consilience.domain.positions import Ballot, Spellings, last_of
 from consilience.domain.report import Objection, ObjectionFate
 from consilience.engine.analysis import MIN_RESTATED_OVERLAP
 from consilience.engine.similarity import jaccard
 from consilience.engine.sources import same_form
-from consilience.engine.work import Failure, Reply, exhaustion
+from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import Conclusion, TextReply, TreeRun
 
 # Replies: typed decisions and lists first, one free text last, which alone is required.
@@ -292,11 +292,6 @@ class EmergenceRun(TreeRun):
     def held(self) -> dict[str, Ballot]:
         """The last ballot of each leaf."""
         return last_of(self.all_ballots)
-
-    @property
-    def exhausted(self) -> StopReason | None:
-        """What ran out, if a limit refused a call."""
-        return exhaustion(self.failures)
 
 
 _RULED: Mapping[str, Literal["upheld", "rejected"]] = {"yielded": "upheld", "refuted": "rejected"}
