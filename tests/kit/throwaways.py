@@ -18,7 +18,7 @@ from consilience.engine.ports import FreePort, PendingAnswer
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.protocol import Protocol, register
 from consilience.engine.session import Session
-from consilience.engine.work import Ask, Failure, Reply, exhaustion
+from consilience.engine.work import Ask, Failure, Reply
 from consilience.models.port import Completion, ModelRequest
 
 
@@ -45,7 +45,7 @@ Body = Callable[[Session], Awaitable[object]]
 
 async def close(session: Session, first: Sequence[Result], others: Sequence[Result], answer: Result) -> Report:
     failed = [result for result in (*first, *others, answer) if isinstance(result, Failure)]
-    stop = exhaustion(failed) or (StopReason.EXHAUSTED_BUDGET if failed else StopReason.SETTLED)
+    stop = session.limit_hit or (StopReason.EXHAUSTED_BUDGET if failed else StopReason.SETTLED)
     return await session.report(
         Report, first=first, stop_reason=stop, answer=answer.text if isinstance(answer, Reply) else None
     )

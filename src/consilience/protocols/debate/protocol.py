@@ -91,7 +91,7 @@ class Debate(DebateSettings):
         floor = run.floor = Floor(session, self, self._mode(session), framing)
         floor.failures += failed
         run.opening = await self._open(floor)
-        if not session.has_quorum([(r, ()) if isinstance(r, Reply) else (None, (r,)) for r in run.opening]):
+        if not session.has_quorum(run.opening):
             return await conclude(session, self, run, exhaustion(run.failures) or StopReason.FAILED)
         with session.set_aside() as kept:  # final ballots decide everything
             floor.keep_ballots = lambda: kept.keep(lambda: self._final_asks(floor), floor.ballot_growth)
