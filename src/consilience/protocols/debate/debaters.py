@@ -148,8 +148,9 @@ class Debater:
         mentions = self.agent if self.by_request_only else None
         new = [m for m in floor.published(since=me.seen, mentions=mentions) if m.agent != self.agent]
         unanswered = [m for messages in me.unanswered.values() for m in messages if m.number <= me.seen]
-        scored = [(floor.score(message, self.agent), message) for message in (*unanswered, *new)]
-        open_now = [pair for pair in scored if pair[0] >= floor.settings.attention_threshold and self._open(pair[1])]
+        messages = (message for message in (*unanswered, *new) if self._open(message))
+        scored = [(floor.score(message, self.agent), message) for message in messages]
+        open_now = [pair for pair in scored if pair[0] >= floor.settings.attention_threshold]
         named = [message for _, message in open_now if self.agent in message.mentions]
         if not open_now:
             return "wait"
@@ -175,7 +176,7 @@ class Debater:
             return False
         if message.by_moderator and self.agent not in message.mentions:
             return False
-        if message.by_moderator and any(m.by_moderator for m in thread.messages[thread.messages.index(message) + 1 :]):
+        if message.by_moderator and message.id != thread.last_request:
             return False  # the moderator has asked for something else since
         if thread.stage == "CRUX_LOCK" and (self.agent not in message.mentions or lock.awaits_delivery(thread)):
             return False
@@ -197,8 +198,7 @@ class Debater:
 
     def _membership_bonus(self, message: DebateMessage) -> float:
         """Threads that the agent is in come first."""
-        thread = self.floor.threads[message.thread]
-        return 0.1 * (self.agent in {message_spoken.agent for message_spoken in thread.spoken})
+        return 0.1 * (self.agent in self.floor.threads[message.thread].participants)
 
     def _draw(self) -> int:
         """0, 1 or 2 in 70, 20 and 10 of 100 looks. Where nothing could change its position, an agent passes twice as often."""

@@ -139,6 +139,8 @@ class Floor:
         """What each agent argues for now."""
         self.threads: dict[str, Thread] = {}
         self.messages: list[DebateMessage] = []
+        self.said: list[DebateMessage] = []
+        """Those of debaters."""
         self.by_id: dict[str, DebateMessage] = {}
         self.members: dict[str, Member] = {}
         self.failures: list[Failure] = []
@@ -190,7 +192,7 @@ class Floor:
     @property
     def spoken(self) -> int:
         """Published messages of debaters."""
-        return sum(member.spoken for member in self.members.values())
+        return len(self.said)
 
     @property
     def active(self) -> list[Thread]:
@@ -296,12 +298,11 @@ class Floor:
         """What carries the exchange: commitments, accurate steelmen, evidence, concessions, updates, challenges to evidence; where
         these are few, the last messages as well."""
         accurate = {s.message for thread in self.threads.values() for s in thread.steelmen if s.grade == "ACCURATE"}
-        spoken = [message for message in self.messages if not message.by_moderator]
-        kept = [m for m in spoken if m.move in _KEY_MOVES or m.id in accurate][-MAX_KEY_QUOTES:]
-        room = MAX_KEY_QUOTES - len(kept)
-        rest = [m for m in spoken if m not in kept][-room:] if room else []
-        chosen = {message.id for message in (*kept, *rest)}
-        return quotes_of(message for message in spoken if message.id in chosen)
+        kept = [m.id for m in self.said if m.move in _KEY_MOVES or m.id in accurate][-MAX_KEY_QUOTES:]
+        chosen, last = set(kept), reversed(self.said)
+        while len(chosen) < MAX_KEY_QUOTES and (message := next(last, None)) is not None:
+            chosen.add(message.id)
+        return self._quotes_in_order(chosen)
 
     def quotes(self, thread: Thread) -> tuple[Quote, ...]:
         """The window of a thread, the same for all its readers."""
@@ -314,7 +315,10 @@ class Floor:
         chosen |= {source for candidate in self.candidates for source in candidate.sources}
         for thread in self.threads.values():
             chosen |= {message.id for message in thread.spoken[-LAST_OF_THREAD:]}
-        return quotes_of(message for message in self.messages if message.id in chosen)
+        return self._quotes_in_order(chosen)
+
+    def _quotes_in_order(self, ids: Iterable[str]) -> tuple[Quote, ...]:
+        return quotes_of(sorted((self.by_id[id] for id in ids), key=lambda message: message.number))
 
     def own_quotes(self, thread: Thread, agent: str) -> tuple[Quote, ...]:
         """The last messages of an agent that the window of the thread shows no more."""
@@ -340,6 +344,7 @@ class Floor:
         self.by_id[message.id] = message
         self.threads[message.thread].add(message)
         if not message.by_moderator:
+            self.said.append(message)
             self.members[message.agent].spoken += 1
         self._keep_mentions(message)
         self.keep_ballots()

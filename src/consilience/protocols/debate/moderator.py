@@ -96,7 +96,7 @@ class Moderator:
         floor = self.floor
         if floor.advocate is not None or floor.spoken < ADVOCATE_AFTER or thread.stage != "DISCOVERY":
             return
-        if any(message.move in ("CHALLENGE", "CHALLENGE_EVIDENCE") for message in floor.messages):
+        if any(message.move in ("CHALLENGE", "CHALLENGE_EVIDENCE") for message in floor.said):
             floor.advocate = ""
             return
         openings = floor.openings

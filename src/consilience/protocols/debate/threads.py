@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -9,6 +10,7 @@ from typing import Literal
 from consilience.protocols.debate.attention import keywords
 from consilience.protocols.debate.moves import (
     ACTIVE,
+    DELIVERED,
     EXTRA_DISCOVERY_MESSAGES,
     MIN_DISCOVERY_MESSAGES,
     ORBIT_MESSAGES,
@@ -64,6 +66,12 @@ class Thread:
     status: ThreadStatus = "DISCOVERY"
     stage: Stage = "DISCOVERY"
     messages: list[DebateMessage] = field(default_factory=list)
+    spoken: list[DebateMessage] = field(default_factory=list)
+    """Messages of debaters."""
+    last_request: str = ""
+    """The last message of the moderator."""
+    replies: Counter[str] = field(default_factory=Counter)
+    """Replies that count against the limit of a message, by message."""
     in_stage: int = 0
     """Messages of debaters in the current stage."""
     in_flight: int = 0
@@ -125,6 +133,7 @@ class Thread:
     merged_into: str | None = None
     signal: float = 0.0
     alignments: int = 0
+    _participants: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.budget, self.stage_since, self.last_at = self.budgets.discovery, self.created_at, self.created_at
@@ -136,14 +145,9 @@ class Thread:
         return self.status in ACTIVE
 
     @property
-    def spoken(self) -> list[DebateMessage]:
-        """Messages of debaters."""
-        return [message for message in self.messages if not message.by_moderator]
-
-    @property
     def participants(self) -> tuple[str, ...]:
         """Agents who spoke in it, in order of their first message."""
-        return tuple(dict.fromkeys(message.agent for message in self.spoken))
+        return tuple(self._participants)
 
     @property
     def cap(self) -> int:
@@ -170,7 +174,13 @@ class Thread:
         """Take in a published message."""
         self.messages.append(message)
         self.last_at = message.at
-        if not message.by_moderator:
+        if message.reply_to is not None and message.move not in DELIVERED:
+            self.replies[message.reply_to] += 1
+        if message.by_moderator:
+            self.last_request = message.id
+        else:
+            self.spoken.append(message)
+            self._participants.setdefault(message.agent)
             self.called = False
             self.in_stage += 1
             if message.agent not in self.members:
