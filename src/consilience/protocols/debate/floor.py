@@ -26,6 +26,7 @@ from consilience.protocols.debate.attention import (
 from consilience.protocols.debate.moves import (
     MAX_CHARS,
     MAX_REPLIES_PER_MESSAGE,
+    MOVES,
     THINK_MS,
     BlockReason,
     Intervention,
@@ -58,9 +59,6 @@ WINDOW_MIN, WINDOW_MAX = 8, 24
 MAX_KEY_QUOTES = 40
 LAST_OF_THREAD = 3
 """Last messages of each thread that every ballot shows."""
-_KEY_MOVES: frozenset[Move] = frozenset(
-    {"COMMIT_POSITION", "PROVIDE_EVIDENCE", "CONCEDE", "UPDATE_POSITION", "CHALLENGE_EVIDENCE", "PROPOSE_CRUX"}
-)
 HISTORY = 500
 """Messages that can be asked for."""
 OWN_MESSAGES = 3
@@ -298,7 +296,7 @@ class Floor:
         """What carries the exchange: commitments, accurate steelmen, evidence, concessions, updates, challenges to evidence; where
         these are few, the last messages as well."""
         accurate = {s.message for thread in self.threads.values() for s in thread.steelmen if s.grade == "ACCURATE"}
-        kept = [m.id for m in self.said if m.move in _KEY_MOVES or m.id in accurate][-MAX_KEY_QUOTES:]
+        kept = [m.id for m in self.said if MOVES[m.move].key or m.id in accurate][-MAX_KEY_QUOTES:]
         chosen, last = set(kept), reversed(self.said)
         while len(chosen) < MAX_KEY_QUOTES and (message := next(last, None)) is not None:
             chosen.add(message.id)

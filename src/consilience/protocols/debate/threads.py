@@ -10,9 +10,9 @@ from typing import Literal
 from consilience.protocols.debate.attention import keywords
 from consilience.protocols.debate.moves import (
     ACTIVE,
-    DELIVERED,
     EXTRA_DISCOVERY_MESSAGES,
     MIN_DISCOVERY_MESSAGES,
+    MOVES,
     ORBIT_MESSAGES,
     ORBIT_REPETITION,
     SHIFTING,
@@ -174,7 +174,7 @@ class Thread:
         """Take in a published message."""
         self.messages.append(message)
         self.last_at = message.at
-        if message.reply_to is not None and message.move not in DELIVERED:
+        if message.reply_to is not None and not MOVES[message.move].delivered:
             self.replies[message.reply_to] += 1
         if message.by_moderator:
             self.last_request = message.id

@@ -21,7 +21,7 @@ from consilience.domain.sections import (
     View,
 )
 from consilience.protocols._common.presenting import format_score, plural
-from consilience.protocols.debate.moves import ACTIVE, MOVE_WORDS, SIDES, STAGES, STATUSES, ThreadStatus
+from consilience.protocols.debate.moves import ACTIVE, MOVES, SIDES, STAGES, STATUSES, ThreadStatus
 from consilience.protocols.debate.records import Crux, DebateMessage, ThreadRecord
 from consilience.protocols.debate.state import (
     DebateState,
@@ -86,18 +86,9 @@ def _cruxes(state: DebateState) -> View:
 def _map(crux: Crux, state: DebateState) -> Iterator[Item]:
     """The messages of a crux, by what they did for it."""
     messages = state.said_in(crux.thread)
-    for lead, moves in (
-        ("Proposed:", ("PROPOSE_CRUX",)),
-        ("Commitments:", ("COMMIT_POSITION",)),
-        ("Steelmen and grades:", ("STEELMAN", "GRADE_STEELMAN")),
-        ("Falsifiers:", ("DECLARE_FALSIFIER",)),
-        ("Evidence:", ("PROVIDE_EVIDENCE",)),
-        ("Challenges to evidence:", ("CHALLENGE_EVIDENCE",)),
-        ("Changes of position:", ("UPDATE_POSITION",)),
-        ("Concessions:", ("CONCEDE",)),
-    ):
-        if matching := [message for message in messages if message.move in moves and not message.by_moderator]:
-            yield Item(lead=lead, text=state.marks(matching))
+    for heading in dict.fromkeys(row.heading for row in MOVES.values() if row.heading):
+        if matching := [m for m in messages if MOVES[m.move].heading == heading and not m.by_moderator]:
+            yield Item(lead=heading, text=state.marks(matching))
 
 
 def _crux_picture(state: DebateState) -> Matrix | None:
@@ -176,7 +167,7 @@ def _move(message: DebateMessage, state: DebateState) -> str:
         graded = (s.grade for thread in state.threads for s in thread.steelmen if s.message == message.reply_to)
         to = "".join(f" ({grade.lower()})" for grade in graded)
     answered = state.by_id.get(message.reply_to or "")
-    return f"{MOVE_WORDS[message.move]}{to}{f', to {answered.label}' if answered else ''}"
+    return f"{MOVES[message.move].words}{to}{f', to {answered.label}' if answered else ''}"
 
 
 def _thread_picture(state: DebateState) -> Grid:
@@ -200,7 +191,7 @@ def _thread_picture(state: DebateState) -> Grid:
                     GridCell(
                         row=state.names[agent],
                         column=thread.id,
-                        lines=tuple(_cut([f"{message.label} {MOVE_WORDS[message.move]}" for message in own])),
+                        lines=tuple(_cut([f"{message.label} {MOVES[message.move].words}" for message in own])),
                         tone=_TONES.get(thread.status, "plain"),
                         tip=f"{state.names[agent]}: {state.marks(own)}",
                     )
@@ -302,7 +293,7 @@ def _timeline_picture(state: DebateState) -> Grid:
                         row=f"{thread_name(thread.id)}: {_title(thread)}",
                         column=str(start),
                         lines=tuple(
-                            _cut([f"{m.label} {'asks' if m.by_moderator else MOVE_WORDS[m.move]}" for m in messages])
+                            _cut([f"{m.label} {'asks' if m.by_moderator else MOVES[m.move].words}" for m in messages])
                         ),
                     )
                 )
@@ -328,7 +319,7 @@ def _agents(state: DebateState) -> View:
                 agent,
                 by_id[agent].model,
                 side_word(now.positions[0]) if now and now.positions else "–",
-                ", ".join(f"{MOVE_WORDS[move]} ×{number}" for move, number in moves.most_common()) or "never spoke",
+                ", ".join(f"{MOVES[move].words} ×{number}" for move, number in moves.most_common()) or "never spoke",
                 *(str(spoken[agent, thread]) for thread in threads),
             )
         )
