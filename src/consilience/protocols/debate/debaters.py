@@ -41,7 +41,7 @@ from consilience.protocols.debate.replies import (
     turn_type,
 )
 from consilience.protocols.debate.threads import Thread
-from consilience.protocols.debate.turns import declared_parts, record_turn, spoken_words
+from consilience.protocols.debate.turns import declared_in, declared_parts, record_turn, spoken_words
 
 TurnKind = Literal["turn", "commit", "falsify", "steelman", "grade"]
 STATE_LINES = 4
@@ -253,12 +253,17 @@ class Debater:
                 self.moderator.end_evidence(thread, "its rate limit was reached")
             return
         message = self._message(intent, reply, move, target)
-        await floor.publish(message, spoken_words(floor, message, reply.value, intent.of), phase)
+        words, declared = spoken_words(floor, message, reply.value, intent.of), declared_in(floor, message, reply.value)
+        await floor.publish(message, words, phase, **declared)
+        if question := declared.get("question"):
+            floor.question_of[message.id] = question
+        if message.move == "PROPOSE_CRUX" and thread.stage == "DISCOVERY":
+            floor.progress()
         floor.attend(message.attention)
         self.me.interests.follow(message.topics)
         self.me.opposing = False
         self.me.unpublished = None
-        record_turn(floor, thread, message, reply, intent.of, intent.steelman)
+        record_turn(floor, thread, message, reply.value, intent.of, intent.steelman)
         await self.moderator.after(thread, message)
 
     def _target(self, intent: Intent, reply: Reply[Any]) -> DebateMessage | None:
@@ -295,7 +300,6 @@ class Debater:
             reply_to=target.id if target else None,
             mentions=mentions,
             topics=tuple(topic.strip() for topic in turn.topics if topic.strip())[:3] if turn else (),
-            targets=(intent.thread.id,) if intent.thread.question else (),
             horizon=value.horizon if isinstance(value, CommitReply) else commitment.horizon if commitment else None,
             confidence=LEVELS[value.confidence] if isinstance(value, CommitReply) else None,
             refs=tuple(floor.session.named(reply, [supported])) if supported else (),

@@ -11,6 +11,7 @@ from consilience.protocols.debate.attention import keywords
 from consilience.protocols.debate.moves import (
     ACTIVE,
     EXTRA_DISCOVERY_MESSAGES,
+    FIRM,
     MIN_DISCOVERY_MESSAGES,
     MOVES,
     ORBIT_MESSAGES,
@@ -28,9 +29,11 @@ from consilience.protocols.debate.records import (
     Commitment,
     Concession,
     Crux,
+    CruxChallenge,
     Crystallized,
     DebateMessage,
     Evidence,
+    Extraction,
     Flip,
     LockAttempt,
     StageRecord,
@@ -101,6 +104,10 @@ class Thread:
     concessions: list[Concession] = field(default_factory=list)
     evidence: list[Evidence] = field(default_factory=list)
     flips: dict[str, Flip] = field(default_factory=dict)
+    extraction: Extraction | None = None
+    """The last that the crystallizer wrote down."""
+    challenges: list[CruxChallenge] = field(default_factory=list)
+    """Objections to what it wrote down."""
     locked_question: str | None = None
     """The question on which its participants committed themselves."""
     crystallized: Crystallized = ""
@@ -260,6 +267,11 @@ class Thread:
         """The side that each agent declared last: in private after the evidence, else in public."""
         sides: dict[str, Side] = {agent: commitment.side for agent, commitment in self.commitments.items()}
         return sides | {agent: flip.side for agent, flip in self.flips.items()}
+
+    @property
+    def is_disputed(self) -> bool:
+        """Whether agents declared both sides."""
+        return set(FIRM) <= set(self.declared_sides.values())
 
     def await_commitments(self) -> None:
         """Ask every participant for its commitment, in a thread split by horizon every member. Those who had left for another
