@@ -85,9 +85,21 @@ def task_of(target: Target, focus: str | None) -> str:
 
 def target_lines(target: Target) -> list[str]:
     """Return what is read and what is left out, in a line each, as the plan has them."""
+    return [f"Target: {target.title}: {_amount(target)}", *(f"Left out: {reason}" for reason in target.left_out)]
+
+
+def _amount(target: Target) -> str:
+    """Return how much there is to read: of changes, what the user changed, and not that diff and new text both are documents."""
+    diff = target.sources[0].text if target.sources else ""
+    if diff.startswith("diff --git "):
+        files, added, removed = (len(re.findall(begin, diff, re.MULTILINE)) for begin in _CHANGED)
+        return f"{count(files, 'changed file')}, {count(added, 'line')} added, {removed:,} removed"
     lines = sum(_line_count(source) for source in target.sources)
-    summary_line = f"Target: {target.title}: {count(len(target.sources), 'document')}, {count(lines, 'line')}"
-    return [summary_line, *(f"Left out: {reason}" for reason in target.left_out)]
+    return f"{count(len(target.sources), 'document')}, {count(lines, 'line')}"
+
+
+_CHANGED = (r"^diff --git ", r"^\+(?!\+\+ )", "^-(?!-- )")
+"""How lines of a diff begin that are of a file each, added, and removed."""
 
 
 def target_json(target: Target) -> Mapping[str, object]:

@@ -49,7 +49,8 @@ def extend_progress(common: Presentation, progress: UnfinishedSession) -> Presen
     """Add to a presentation what shows an unfinished debate: its threads, who said what last, all views."""
     state = state_so_far(progress)
     shown = views(state)
-    transcript = View(name="transcript", heading="Messages in order", blocks=tuple(transcript_blocks(state)))
+    words = tuple(transcript_blocks(state))
+    transcript = View(name="transcript", heading="Messages in order", blocks=words, is_empty=not state.messages)
     threads = next(view for view in shown if view.name == "threads")
     section = Section(name="threads", part="differences", heading="Threads so far", blocks=threads.blocks)
     columns = tuple(_column(thread, state) for thread in state.threads if thread.status in ACTIVE)
