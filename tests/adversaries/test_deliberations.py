@@ -78,7 +78,7 @@ def saying(text: str, who: Callable[[str], bool] = lambda agent: True) -> Script
         words = f"{request.key} {text if who(request.agent) else 'harmless'}"
         if request.returns is None:
             return words
-        if request.returns is BallotReply:
+        if request.returns is not None and issubclass(request.returns, BallotReply):
             side = "yes" if request.agent[-1] in "13" else "no"
             return json.dumps({"position": side, "confidence": "certain", "reason": words[:200]})
         if "/critique/" in request.key:
@@ -289,7 +289,7 @@ def voting(side: Callable[[int, str], str], words: Callable[[ModelRequest], str]
     """`side(step, agent)` is the ballot, `words(request)` every text; `cause` is named from the second ballot on."""
 
     def reply(request: ModelRequest) -> str:
-        if request.returns is BallotReply:
+        if request.returns is not None and issubclass(request.returns, BallotReply):
             step = int(request.key.removeprefix("round-").partition("/")[0])
             named = cause if step else None
             body = {"position": side(step, request.agent), "confidence": "certain", "reason": "so", "cause": named}

@@ -36,7 +36,7 @@ def sensible(request: ModelRequest) -> Scripted:
         values["claims"] = [{"text": "One day is enough.", "ids": ["A", "B"]}]
     if "objections" in kind.model_fields and "/lateral/L2N3" in request.key:
         values["objections"] = [{"to": "A", "text": "Nobody counted who comes on a Tuesday."}]
-    if "position" in kind.model_fields:
+    if "confidence" in kind.model_fields:
         values = {"position": "yes", "confidence": "certain", "reason": "Rents would double."}
     return Scripted(kind(**values), tokens_in=100, tokens_out=20)
 

@@ -84,7 +84,7 @@ async def test_compare_emergence_on_split_facts_is_right_and_counts_position_cha
 
     def reply(request: ModelRequest) -> Scripted | BaseModel:
         answer = adding_up(request)
-        if request.returns is not None and "position" in request.returns.model_fields:
+        if request.returns is not None and "confidence" in request.returns.model_fields:
             return request.returns(position=str(answer.value), confidence="certain", reason="It adds up.")
         return answer
 
@@ -378,7 +378,7 @@ async def test_draft_similarity_compares_texts_of_typed_replies(store: SqliteSto
     """Only the text of a typed reply is compared, without its other fields and without ballots."""
 
     def reply(request: ModelRequest) -> Scripted:
-        if request.returns is not None and "position" in request.returns.model_fields:
+        if request.returns is not None and "confidence" in request.returns.model_fields:
             return Scripted(json.dumps({"position": "3", "confidence": "sure", "reason": request.key}))
         body = json.dumps({"points": [f"as {request.key} says"], "text": "The answer is 3."}, indent=2)
         return Scripted(around.replace("{}", body))

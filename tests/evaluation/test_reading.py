@@ -270,7 +270,16 @@ def test_choice_pattern_extracts_one_choice_but_not_two(answer: str, expected: s
         ("Answer: KEEP, not REPLACE", "KEEP"),
         ("REPLACE is worse.\nAnswer: _KEEP_", "KEEP"),
         ("REPLACE is worse.\nAnswer:\n\n**KEEP**", "KEEP"),
-        ("I would REPLACE nothing and KEEP it.", "KEEP"),
+        ("I would REPLACE nothing and KEEP it.", None),
+        ("**Answer:**\n\nKEEP — REPLACE is too dear.", "KEEP"),
+        ("## Final Answer\n\nKEEP", "KEEP"),
+        ("REPLACE is worse.\n\n## Answer\n\nKEEP, since REPLACE is dear.", "KEEP"),
+        ("The choice is \\boxed{KEEP}. REPLACE is worse.", "KEEP"),
+        ("Answer: don't KEEP", None),
+        ("Answer: KEEP or REPLACE", None),
+        ("Answer: KEEP/REPLACE", None),
+        ("Answer: KEEP, REPLACE or none of these", None),
+        ("Answer: KEEP, REPLACE is too dear", "KEEP"),
     ],
 )
 def test_choice_that_a_text_rejects_is_not_its_answer(answer: str, expected: str | None) -> None:
@@ -279,6 +288,7 @@ def test_choice_that_a_text_rejects_is_not_its_answer(answer: str, expected: str
 
 def test_ballot_that_names_choices_only_to_reject_them_has_no_position() -> None:
     assert find_declared("KEEP|REPLACE", "neither KEEP nor REPLACE") is None
+    assert find_declared("KEEP|REPLACE", "KEEP or REPLACE") is None
     assert find_declared("KEEP|REPLACE", "not the KEEP option, REPLACE").words == "REPLACE"
 
 
@@ -446,25 +456,30 @@ def test_normalize_removes_markup(inputs: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "pattern", "expected"),
     [
-        ("First I took 40, but two were forgotten. So there are 42.", r"(\d+)", "42"),
+        ("First I took 40, but two were forgotten. So there are 42.", r"(\d+)", None),
+        ("First I took 40, but two were forgotten. So there are 42.", r"there are (\d+)", "42"),
+        ("First I took 40, but two were forgotten.\n\n**42**", r"(\d+)", "42"),
+        ("The answer is 42, not 40.", r"\d+", "42"),
+        (r"It is 40 and 2. \boxed{42} of these are new.", r"\d+", "42"),
         ("Answer: 40. No, that forgets two.\nAnswer: 42", NUMBER_PATTERN, "42"),
         ("Six and eight, 6 + 8.\nAnswer: 14 trains (6 + 8)", r"(\d+)", "14"),
         ("**Answer:** 42\n\nOf these 17 are new.", r"(\d+)", "42"),
-        ("A possible answer: 12 of them. With the rest it is 14.", r"(\d+)", "14"),
-        ("A has merits. B is cheaper. I choose C", "A|B|C|D", "C"),
+        ("A possible answer: 12 of them. With the rest it is 14.", r"(\d+)", None),
+        ("A has merits. B is cheaper. I choose C", "A|B|C|D", None),
+        ("A has merits. B is cheaper.\n\nC", "A|B|C|D", "C"),
         ("The final answer: B, since A is dear", "A|B|C|D", "B"),
         ("Answer: A\nOn second thoughts:\nAnswer: B", CHOICE_PATTERN, "B"),
         ("Answer: B\nAnswer: A or B", CHOICE_PATTERN, "B"),
-        ("There is no doubt about it: yes", "yes|no", "yes"),
+        ("There is no doubt about it: yes", "yes|no", None),
         ("Answer: yes\nThere is no other way.", "yes|no", "yes"),
     ],
 )
-def test_extract_prefers_the_match_that_ends_the_text(text: str, pattern: str, expected: str) -> None:
+def test_extract_finds_only_what_a_text_says_is_its_answer(text: str, pattern: str, expected: str | None) -> None:
     assert extract(pattern, text) == expected
 
 
-def test_number_at_the_end_of_the_reasoning_is_judged() -> None:
-    text = "40 + 3 = 43 at first sight, but one is counted twice, so the number is 42"
+def test_number_in_the_last_line_is_judged() -> None:
+    text = "40 + 3 = 43 at first sight, but one is counted twice.\n42"
     assert judged("number", "42", text, r"\d+") is True
     assert judged("number", "40", text, r"\d+") is False
 
@@ -474,3 +489,5 @@ def test_find_declared_reads_the_answer_at_the_start_of_a_field() -> None:
     assert find_declared("A|B", "B rather than A").words == "B"
     assert find_declared("A|B", "(B)").words == "B"
     assert find_declared(CHOICE_PATTERN, "perhaps") is None
+    assert find_declared(r"Answer: (\d+)", "42").words == "42"
+    assert find_declared("number", "about 42").words == "42"

@@ -131,7 +131,7 @@ def weighing(request: ModelRequest) -> str:
 
 def voting(request: ModelRequest) -> str:
     """Three say yes, one no."""
-    return f"{'No' if request.agent == 'V2' else 'Yes'}: {plain(request)}"
+    return f"{plain(request)}\n\nAnswer: {'No' if request.agent == 'V2' else 'Yes'}"
 
 
 HOUSE = {

@@ -43,7 +43,7 @@ def agreeable(request: ModelRequest) -> str:
         assert request.schema is not None
         return json.dumps(dict.fromkeys(request.schema["required"], dict.fromkeys(MARKS, "excellent")))  # type: ignore[call-overload]
     if request.returns is None:
-        return "Yes, it is so."
+        return "It is so.\n\nAnswer: Yes"
     text = "" if "self_reflect/" in request.key else "Yes, it is so."  # empty: the text stands
     body: dict[str, object] = {"text": text, "rating": "excellent", "satisfied": True, "missing": "", "stance": "kept"}
     body |= {"position": "yes", "confidence": "certain", "reason": "It is so.", "parts": [{"title": "All of it"}]}
@@ -196,7 +196,7 @@ CASES = [
         Emergence(children=3, max_rounds=2, answer_pattern="yes|no"),
         says("/ballot/", position="no"),
         INCONCLUSIVE,
-        "the answer says Yes; 3 of 3 final ballots say no",
+        "the answer says yes; 3 of 3 final ballots say no",
     ),
     case(
         "emergence, the answer is against most ballots",
@@ -208,7 +208,7 @@ CASES = [
     case(
         "emergence, the answer takes no position",
         Emergence(children=3, max_rounds=2, answer_pattern="yes|no"),
-        says("/observe/L1N1", text="It depends."),
+        says("/observe/L1N1", text="It depends.", position=""),
         INCONCLUSIVE,
         "the answer takes no position",
     ),
@@ -340,7 +340,7 @@ CASES = [
         VOTING,
         lambda r: with_fields(r, position="no") if r.agent.startswith("L2") and r.returns else None,
         INCONCLUSIVE,
-        "the answer says Yes; 2 of 2 final ballots say no",
+        "the answer says yes; 2 of 2 final ballots say no",
     ),
     case(
         "broadcast, the ballots are for others",
@@ -351,12 +351,12 @@ CASES = [
             else None
         ),
         INCONCLUSIVE,
-        "the answer says Yes; 2 of 2 final ballots say otherwise",
+        "the answer says yes; 2 of 2 final ballots say otherwise",
     ),
     case(
         "broadcast, the answer takes no position",
         VOTING,
-        says("synthesize/L1N1", text="It depends."),
+        says("synthesize/L1N1", text="It depends.", position="perhaps"),
         INCONCLUSIVE,
         "the answer takes no position",
     ),
@@ -458,7 +458,7 @@ CASES = [
     case(
         "vote, split",
         Vote(votes=4, answer_pattern="yes|no"),
-        lambda r: "No." if r.agent in ("V1", "V3") else None,
+        lambda r: "Answer: No" if r.agent in ("V1", "V3") else None,
         SETTLED,
         "a tie: 2 votes each for No, Yes",
     ),
@@ -467,14 +467,14 @@ CASES = [
         Vote(votes=3, answer_pattern="yes|no"),
         lambda r: "Florp.",
         INCONCLUSIVE,
-        "no position was found · no answer matched the answer pattern",
+        "no position was found · no answer took a position",
     ),
     case(
-        "vote, one answer without a match",
+        "vote, one answer without a position",
         Vote(votes=4, answer_pattern="yes|no"),
         lambda r: "Florp." if r.agent == "V1" else None,
         SETTLED,
-        "Finished, but 1 of 4 answers did not match the answer pattern",
+        "Finished, but 1 of 4 answers took no position",
         level=0.75,
     ),
     case(
@@ -490,7 +490,7 @@ CASES = [
         Vote(votes=5, answer_pattern="[ABC]"),
         lambda r: {"V1": "B", "V2": "C", "V3": "None of them."}.get(r.agent, "A"),
         SETTLED,
-        "Finished, but without a majority: 2 of 5 votes for A; 1 of 5 answers did not match the answer pattern",
+        "Finished, but without a majority: 2 of 5 votes for A; 1 of 5 answers took no position",
         level=0.4,
     ),
     case(

@@ -47,11 +47,11 @@ async def vote(protocol: Vote, text: dict[str, object], **more: object) -> tuple
 
 
 async def test_solo_makes_one_call_and_answers_with_its_text() -> None:
-    report, model = await solo(Solo(answer_pattern="yes|no"), "Yes. People work late.")
+    report, model = await solo(Solo(answer_pattern="yes|no"), "People work late.\n\nAnswer: Yes")
     assert [r.key for r in model.requests] == ["answer/S1"]
     assert model.requests[0].schema is None
     assert "Answer: yes or no" in model.requests[0].text
-    assert (report.answer, report.position) == ("Yes. People work late.", "Yes")
+    assert (report.answer, report.position) == ("People work late.\n\nAnswer: Yes", "Yes")
     assert report.stop_reason is StopReason.SETTLED
     assert report.ledger.actual.calls == 1
     assert report.weighed is None
@@ -61,11 +61,11 @@ async def test_solo_makes_one_call_and_answers_with_its_text() -> None:
 
 async def test_solo_with_an_answer_pattern_asks_for_the_answer_at_the_end() -> None:
     report, model = await solo(Solo(answer_pattern=r"answer: (\d+)"), "Three times four is 12. Answer: 12")
-    assert "end with it, in a form that this regular expression matches: answer: (" in model.requests[0].text
+    assert "end with a line that holds it alone, in the form: answer: (" in model.requests[0].text
     assert report.position == "12"
     report, _ = await solo(Solo(answer_pattern=r"answer: (\d+)"), "Twelve.")
     assert report.position is None
-    assert "the answer does not match the answer_pattern" in report.warnings
+    assert "the answer takes no position" in report.warnings
 
 
 async def test_structured_solo_reports_the_fields_of_a_deliberation() -> None:
@@ -304,10 +304,10 @@ async def test_vote_answers_with_the_medoid_text_of_the_majority() -> None:
     report, model = await vote(
         Vote(votes=4, answer_pattern="yes|no"),
         {
-            "V1": "Yes, the hospital needs it at night.",
-            "V2": "No, the crew is too small. It would break.",
-            "V3": "Yes, the hospital needs it badly at night.",
-            "V4": "Yes, tourists.",
+            "V1": "The hospital needs it at night.\n\nAnswer: Yes",
+            "V2": "The crew is too small. It would break.\n\nAnswer: No",
+            "V3": "The hospital needs it badly at night.\n\nAnswer: Yes",
+            "V4": "Tourists.\n\nAnswer: Yes",
         },
     )
     assert [r.key for r in model.requests] == [f"answer/V{n}" for n in range(1, 5)]
@@ -316,16 +316,21 @@ async def test_vote_answers_with_the_medoid_text_of_the_majority() -> None:
     assert len({r.seed for r in model.requests}) == 4, "drawn apart"
     assert (report.position, report.decided_by, report.tie) == ("Yes", "majority", False)
     assert report.tally == {"Yes": 3, "No": 1}
-    assert report.answer in ("Yes, the hospital needs it at night.", "Yes, the hospital needs it badly at night.")
+    assert (report.answer or "").startswith("The hospital needs it")
     assert (report.confidence.level, report.confidence.kind) == (0.75, "agreement")
-    assert [(d.agent, d.position, d.text) for d in report.dissent] == [("V2", "No", "No, the crew is too small.")]
+    assert [(d.agent, d.position, d.text) for d in report.dissent] == [("V2", "No", "The crew is too small.")]
     assert "**Votes:** 3 for Yes · 1 for No" in markdown(report)
 
 
 async def test_vote_with_a_tie_is_decided_by_the_medoid_with_a_warning() -> None:
     report, _ = await vote(
         Vote(votes=4, answer_pattern="yes|no"),
-        {"V1": "yes a b c d", "V2": "yes x y z w", "V3": "no a b c d", "V4": "no a b q r"},
+        {
+            "V1": "a b c d\nAnswer: yes",
+            "V2": "x y z w\nAnswer: yes",
+            "V3": "a b c d\nAnswer: no",
+            "V4": "a b q r\nAnswer: no",
+        },
     )
     assert report.tie
     assert report.position == "no"
@@ -333,7 +338,7 @@ async def test_vote_with_a_tie_is_decided_by_the_medoid_with_a_warning() -> None
 
 
 async def test_vote_with_a_tie_of_equally_similar_answers_names_the_first_as_what_decided() -> None:
-    report, _ = await vote(Vote(votes=2, answer_pattern="yes|no"), {"V1": "no, a b", "V2": "yes, c d"})
+    report, _ = await vote(Vote(votes=2, answer_pattern="yes|no"), {"V1": "a b\nAnswer: no", "V2": "c d\nAnswer: yes"})
     assert (report.tie, report.position) == (True, "no")
     assert "A tie: 1 vote each for no, yes; the first of the texts most similar to all others decided." in markdown(
         report
@@ -357,10 +362,31 @@ async def test_vote_with_another_answer_than_the_choices_has_no_position() -> No
     }
     report, _ = await vote(Vote(votes=2, answer_pattern="VAN|WALK"), replies)
     assert (report.tally, report.position, report.stop_reason) == ({}, None, StopReason.INCONCLUSIVE)
-    assert "no answer matched the answer pattern" in markdown(report)
+    assert "no answer took a position" in markdown(report)
 
 
-async def test_vote_shows_answers_without_a_match() -> None:
+async def test_vote_takes_a_choice_with_a_point_literally() -> None:
+    replies: dict[str, object] = {"V1": "Answer: 125", "V2": "Answer: 125", "V3": "Answer: 1.5"}
+    report, _ = await vote(Vote(votes=3, answer_pattern="1.5|2.5"), replies)
+    assert (report.tally, report.position) == ({"1.5": 1}, "1.5")
+
+
+async def test_vote_counts_no_choice_that_an_answer_names_in_prose() -> None:
+    replies: dict[str, object] = {
+        "V1": "Yes. Launch in June. There is no reason to wait.",
+        "V2": "Answer: yes or no",
+        "V3": "**Answer:**\n\nYes, there is no reason to wait.",
+    }
+    report, _ = await vote(Vote(votes=3, answer_pattern="yes|no"), replies)
+    assert report.tally == {"Yes": 1}
+    assert "2 of 3 answers took no position" in report.warnings
+    counted, _ = await vote(
+        Vote(votes=2, answer_pattern=r"\d+"), {"V1": "All 42 come, 3 of them late.", "V2": "So:\n42"}
+    )
+    assert counted.tally == {"42": 1}
+
+
+async def test_vote_shows_answers_without_a_position() -> None:
     replies: dict[str, object] = {
         "V1": "It depends on the wind.\n\nAnswer: A",
         "V2": "It depends on the wind.\n\nAnswer: A",
@@ -369,14 +395,14 @@ async def test_vote_shows_answers_without_a_match() -> None:
     }
     report, _ = await vote(Vote(votes=4, answer_pattern="Answer: ([AB])"), replies)
     text = markdown(report)
-    section = text.split("### Answers without a match")[1].split("\n## ")[0]
+    section = text.split("### Answers without a position")[1].split("\n## ")[0]
     assert (
         "“Neither can be had without the other.” — *respondent (V3)* Its last line: “Answer: both of them”" in section
     )
     assert "“I abstain.” — *respondent (V4)*" in section
     assert "wind" not in section
     report, _ = await vote(Vote(votes=4, answer_pattern="Answer: (C)"), replies)
-    section = markdown(report).split("### Answers without a match")[1].split("\n## ")[0]
+    section = markdown(report).split("### Answers without a position")[1].split("\n## ")[0]
     assert (section.count("respondent"), report.answer is not None) == (2, True), "the printed answer is not repeated"
 
 
@@ -394,7 +420,7 @@ async def test_vote_without_matching_answers_elects_the_medoid() -> None:
     assert report.answer in ("the sea is cold tonight", "the sea is cold")
     report, _ = await vote(Vote(votes=3, answer_pattern=r"\d+"), fields)
     assert report.decided_by == "medoid"
-    assert any("3 of 3 answers did not match the answer pattern" in w for w in report.warnings)
+    assert any("3 of 3 answers took no position" in w for w in report.warnings)
 
 
 async def test_vote_compares_each_pair_and_splits_each_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -507,8 +533,8 @@ def test_pattern_whose_counts_multiply_is_refused() -> None:
 @pytest.mark.parametrize(
     ("pattern", "form"),
     [
-        ("number", "in the form: Answer: NUMBER"),
-        ("choice:3", "in the form: Answer: A or B or C"),
+        ("number", "of the form: Answer: NUMBER"),
+        ("choice:3", "of the form: Answer: A or B or C"),
         ("yes/no", "of the form: Answer: yes or no."),
     ],
 )

@@ -588,7 +588,8 @@ async def test_final_ballots_against_the_answer_are_the_dissent() -> None:
 async def test_unreadable_later_ballot_keeps_the_earlier_with_a_warning() -> None:
     def reply(request: ModelRequest) -> dict[str, object]:
         lost = request.agent == "L2N1" and "coordinate" in request.key
-        return {"position": "undecided" if lost else "yes", "text": "It should reopen."}
+        voter = request.agent != "L1N1"
+        return {"position": "undecided" if lost or not voter else "yes", "text": "It should reopen."}
 
     report, _ = await go(Broadcast(children=2, answer_pattern="yes|no", max_iterations=1), agents(reply))
     assert [(b.step, b.position) for b in report.ballots if b.agent == "L2N1"] == [(0, "yes")]

@@ -139,13 +139,20 @@ async def test_strange_loops_start_from_the_last_result_with_domain_instructions
     assert report.answer == report.strange_loops[-1].after == "strange_loop-2/L1N1 says L1N1"
 
 
-async def test_claims_name_results_and_an_answer_is_extracted() -> None:
-    model = ScriptedModel(splitting(2, claims=[{"text": "It is so: yes.", "ids": ["part B", "part Z"]}]))
-    report, _, _ = await go(Decompose(children=2, answer_pattern="yes|says"), model)
+async def test_claims_name_results_and_an_answer_declares_its_position() -> None:
+    model = ScriptedModel(splitting(2, position="yes", claims=[{"text": "It is so.", "ids": ["part B", "part Z"]}]))
+    report, _, _ = await go(Decompose(children=2, answer_pattern="yes|no"), model)
     assert [claim.ids for claim in report.claims] == [("execute/L2N2",)]
     assert report.metrics["dropped_labels"] == 1
     assert "left out: 1 reference to texts that the agent was not shown: “part Z”" in report.warnings
-    assert report.position == "says"
+    assert report.position == "yes"
+
+
+async def test_declared_position_of_a_named_pattern_is_a_number_without_a_label() -> None:
+    model = ScriptedModel(splitting(2, position=42))
+    report, _, _ = await go(Decompose(children=2, answer_pattern="number"), model)
+    assert report.position == "42"
+    assert 'position: the answer that "text" gives, in the form: NUMBER\n' in model.requests[-1].text
 
 
 async def test_report_has_against_would_change_and_unknown() -> None:

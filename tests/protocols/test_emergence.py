@@ -348,7 +348,7 @@ async def test_pool_decides_split_ballots_of_a_run_stalled_by_stable_texts() -> 
         if "/ballot/" in request.key:
             side = "yes" if request.agent == "L2N1" else "no"
             return {"position": side, "confidence": "certain", "reason": "so"}
-        return {"text": "Yes, they say."}
+        return {"position": "yes", "text": "They say so."}
 
     split = Emergence(max_rounds=2, similarity="jaccard", answer_pattern="yes|no", fallback="vote")
     report, _ = await go(split, ScriptedModel(speaking(reply)))
@@ -357,6 +357,49 @@ async def test_pool_decides_split_ballots_of_a_run_stalled_by_stable_texts() -> 
     assert (report.position, report.decided_by) == ("no", "pool")
     alone, _ = await go(split.model_copy(update={"fallback": "none"}), ScriptedModel(speaking(reply)))
     assert (alone.position, alone.decided_by) == ("yes", "answer")
+
+
+LAUNCH = "Yes. Launch in June. There is no reason to wait."
+
+
+async def test_answer_has_the_position_that_it_declares_whatever_its_text_names() -> None:
+    def reply(request: ModelRequest) -> dict[str, object]:
+        if "/ballot/" in request.key:
+            return {"position": "yes", "confidence": "certain", "reason": "so"}
+        return {"text": LAUNCH, "position": "yes"} if request.agent == "L1N1" else {}
+
+    report, model = await go(Emergence(max_rounds=2, answer_pattern="yes|no"), ScriptedModel(speaking(reply)))
+    assert (report.position, report.decided_by, report.dissent) == ("yes", "answer", ())
+    assert report.stop_reason is StopReason.CONVERGED
+    asked = next(request for request in model.requests if request.key == "round-1/observe/L1N1")
+    assert asked.schema is not None
+    name, field = next(iter(asked.schema["properties"].items()))  # type: ignore[attr-defined]
+    assert (name, field["enum"]) == ("position", ["yes", "no", "none of these"])
+    assert 'position: the answer that "text" gives, in the form: yes or no' in asked.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "position"),
+    [
+        ({"text": LAUNCH}, None),
+        ({"text": LAUNCH, "position": "perhaps"}, None),
+        ({"text": LAUNCH, "position": None}, None),
+        ({"text": LAUNCH + "\n\nAnswer: Yes"}, "yes"),
+        ({"text": LAUNCH, "position": "none of these"}, "none of these"),
+        ({"text": LAUNCH, "position": "Yes, since there is no reason to wait"}, "yes"),
+    ],
+)
+async def test_answer_without_a_declared_position_has_that_of_an_explicit_line_and_is_not_asked_again(
+    fields: dict[str, object], position: str | None
+) -> None:
+    def reply(request: ModelRequest) -> dict[str, object]:
+        ballot = {"position": "yes", "confidence": "certain", "reason": "so"}
+        return ballot if "/ballot/" in request.key else fields if request.agent == "L1N1" else {}
+
+    report, _ = await go(Emergence(max_rounds=1, answer_pattern="yes|no"), ScriptedModel(speaking(reply)))
+    assert (report.answer, report.position) == (fields["text"], position)
+    assert (NO_POSITION in report.warnings) == (position is None)
+    assert report.ledger.actual.repairs == 0
 
 
 async def test_ballots_below_quorum_do_not_stop_the_run() -> None:
@@ -503,15 +546,16 @@ async def test_run_with_any_replies_ends_within_max_calls_with_a_stop_reason(dat
 @pytest.mark.parametrize(
     ("text", "position"),
     [
-        ("Yes. Nothing would change that.", "Yes"),
+        ("Yes. Nothing would change that.", None),
         ("I cannot decide.", None),
         ("It is unknown.", None),
-        ("There is no doubt that it pays, so yes.", "yes"),
+        ("There is no doubt that it pays, so yes.", None),
+        ("There is no doubt that it pays.\n\n**Yes.**", "Yes"),
         ("Answer: no, unless they say yes", "no"),
         ("The answer: YES!", "YES"),
     ],
 )
-def test_extract_finds_the_last_match_that_is_a_whole_word(text: str, position: str | None) -> None:
+def test_extract_finds_the_choice_that_a_text_says_is_its_answer(text: str, position: str | None) -> None:
     assert extract("yes|no", text) == position
 
 
@@ -557,7 +601,7 @@ async def test_reused_texts_count_as_unrevised() -> None:
 @pytest.mark.parametrize(
     ("pattern", "text", "expected"),
     [
-        ("(?i)yes|no", "I say YES.", "YES"),
+        ("(?i)yes|no", "I say: no way out.\nAnswer: YES", "YES"),
         ("(?is)answer:.(\\w+)", "Answer:\nmaybe", "maybe"),
         ("(?x) yes # agreed\n | no # not", "No.", "No"),
         ("(?i)(?x)a b", "ab", "ab"),

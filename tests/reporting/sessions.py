@@ -37,7 +37,7 @@ def saying(request: ModelRequest, words: str = "") -> Scripted:
     kind = request.returns
     if kind is None or not issubclass(kind, BaseModel):
         return Scripted(text, tokens_in=100, tokens_out=20)
-    if "position" in kind.model_fields:
+    if "confidence" in kind.model_fields:
         held = "yes" if "round-2" in request.key or request.agent.endswith("1") else "no"
         return Scripted(kind(position=held, confidence="certain", reason=text), tokens_in=100, tokens_out=20)
     values: dict[str, Any] = {"text": text}

@@ -77,7 +77,7 @@ def _read_number(task: Task, report: Report, answer: str) -> float | None:
             match = find(task.answer_pattern, report.answer or "")
     if match is None or position_key(match.words) != position_key(answer):
         return last_number(answer)
-    text, start, end, stop = match
+    text, start, end, stop, _ = match
     question_match = _ASKED.search(text, 0, start)
     if question_match is None or end != stop:  # the pattern itself matches what follows
         return number_around(text, start, end)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 from unicodedata import normalize
@@ -36,7 +37,7 @@ class NamedPattern(NamedTuple):
 
 _NUMBER = NamedPattern(
     r"Answer:(?:.*=)?[^\d−-]*([−-]?[$€£]?[\d,./]*\d)|^[−-]?\D?[\d,./]*\d\w*$",
-    "Answer: NUMBER",
+    "NUMBER",
 )
 _CHOICE_NAME = re.compile(r"choice:(\d+)")
 MAX_OPTIONS = 26
@@ -60,7 +61,7 @@ def named_pattern(name: str) -> NamedPattern | None:
     option = f"[A-{letters[-1]}]"
     return NamedPattern(
         rf"Answer:\W*(?!(?-i:a) \w)({NONE_OF_THESE}|{option})\b(?![\s*)\]]*(?:or|and|[/,&])\W*(?-i:{option})\b)|^{option}$",
-        f"Answer: {' or '.join(letters)}",
+        " or ".join(letters),
     )
 
 
@@ -104,13 +105,22 @@ def is_choice(pattern: str) -> bool:
     return bool(re.fullmatch(r"[\w .-]+(\|[\w .-]+)*", expression_of(pattern)))
 
 
+def choices_of(pattern: str) -> tuple[str, ...]:
+    """Return what a pattern lets an answer be, if that is a choice: its words or letters, and `NONE_OF_THESE`. Else ()."""
+    if match := _CHOICE_NAME.fullmatch(pattern):
+        return (*"ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: int(match[1])], NONE_OF_THESE)
+    return (*expression_of(pattern).split("|"), NONE_OF_THESE) if is_choice(pattern) else ()
+
+
 def describe_pattern(pattern: str) -> str:
-    """Return a pattern as a model is shown it: its form if it has a name, its alternatives if it is a list of words, else the
-    expression."""
+    """Return a pattern as a model is shown it: its form if it has a name, its alternatives if it is a list of words, else what it
+    is. Empty for no pattern."""
     named = named_pattern(pattern)
     if named and named.form:
         return named.form
-    return " or ".join(expression_of(pattern).split("|")) if is_choice(pattern) else pattern
+    if is_choice(pattern):
+        return " or ".join(expression_of(pattern).split("|"))
+    return f"{pattern} (a regular expression)" if pattern else ""
 
 
 _FLAGS = re.compile(r"\(\?([aiLmsux]+)\)")
@@ -119,13 +129,13 @@ _FLAGS = re.compile(r"\(\?([aiLmsux]+)\)")
 
 @lru_cache(maxsize=64)
 def _compiled(pattern: str) -> regex.Pattern[str]:
-    flags, pattern = "", expression_of(pattern)
+    choice, flags, pattern = is_choice(pattern), "", expression_of(pattern)
     while match := _FLAGS.match(pattern):
         flags, pattern = flags + match[1], pattern[match.end() :]
     end = "\n" if "x" in flags else ""  # ends a comment
     boundary = r"(?:(?!\w)|(?<=\d)(?!\d))"  # in 42km the number counts as a word
-    if is_choice(pattern):
-        pattern, boundary = f"{NONE_OF_THESE}|{pattern}", r"(?!\w)"
+    if choice:
+        pattern, boundary = "|".join(map(regex.escape, (NONE_OF_THESE, *pattern.split("|")))), r"(?!\w)"
     return regex.compile(rf"{f'(?{flags})' if flags else ''}(?<!\w)(?:{pattern}{end}){boundary}", regex.IGNORECASE)
 
 
@@ -139,7 +149,7 @@ _EMPHASIS = re.compile(r"(?<!\w)[*_`]+(?=\S)|(?<=\S)[*_`]+(?!\w)")
 
 _BRACKETED = re.compile(r"(?<!\w)[(\[\"'“‘]\s*(\w{1,2})\s*[)\]\"'”’](?!\w)")
 _OPTION = re.compile(r"\b(?:option|choice)[ :#]+(?=\w)", re.IGNORECASE)
-_ANSWER_IS = re.compile(r"\banswer\s+is\b[\s:]*|<answer>\s*|^#+ *(?:\w+ )?answer *\n\s*", re.IGNORECASE | re.MULTILINE)
+_ANSWER_IS = re.compile(r"\banswer\s+is\b[\s:]*|<answer>\s*|^#* *(?:\w+ )?answer *\n\s*", re.IGNORECASE | re.MULTILINE)
 _ANSWER_ENDS = re.compile(r"</answer>", re.IGNORECASE)
 _SIGN_APART = re.compile(r"((?:[:=]|^) ?[−–-]) (?=[\d.])")
 _VULGAR = re.compile(r"(\d?) ?([½⅓⅔¼¾])")
@@ -172,6 +182,8 @@ class AnswerMatch(NamedTuple):
     start: int
     end: int
     stop: int
+    is_labelled: bool = False
+    """Whether the whole match has words before or after the answer."""
 
     @property
     def words(self) -> str:
@@ -180,18 +192,22 @@ class AnswerMatch(NamedTuple):
 
 
 _ANSWER_LABEL = re.compile(r"(?<!\w)(?:(?:the|my|final|correct)\s+){0,3}answer[^\w\n]*:", re.IGNORECASE)
-_SENTENCE_END = re.compile(r"[.!?:]")
-_DENIAL = re.compile(r"\b(?:neither|nor|not)\s+(?:(?:the|option)\s+)*\W?$", re.IGNORECASE)
+_SENTENCE_END, _WORD = re.compile(r"[.!?:]"), re.compile(r"[^\W_]")
+_DENIAL = re.compile(r"(?:\b(?:neither|nor|not|never|cannot)|n['’]t)\s+(?:(?:the|option)\s+)*\W?$", re.IGNORECASE)
 """Stands before a choice that a text denies, as in `neither A nor B`."""
+_OFFER = re.compile(r"\W*?(?:,?\s*(?:and/)?or|(?<![,\s])\s*and|[/&])\W*", re.IGNORECASE)
+"""Stands between choices that a text leaves open, as in `A or B`."""
+_BOXED = re.compile(rf"\\boxed\s*{_BRACED}")
 MAX_DENIAL_CHARS = 40
 
 
 class _AnswerLine(NamedTuple):
-    """`Answer: …` at the beginning of a line or after a sentence, in `text[start:end]`; `rest` is what follows the colon."""
+    """`Answer: …` at the beginning of a line or after a sentence, in `text[start:end]`: to the end of the line or, without words
+    there, of the next line that has some. What is stated begins at `stated`."""
 
     start: int
+    stated: int
     end: int
-    rest: str
 
 
 def _answer_lines(text: str) -> list[_AnswerLine]:
@@ -210,55 +226,65 @@ def _answer_lines(text: str) -> list[_AnswerLine]:
             or text[start - 1] == "\n"
             or (sentence_end and any(map(str.isspace, marks[sentence_end.end() :])))
         ):
-            end = text.find("\n", label.end())
-            end = len(text) if end < 0 else end
-            lines.append(_AnswerLine(start, end, text[label.end() : end]))
+            first_word = _WORD.search(text, label.end())
+            end = text.find("\n", first_word.start() if first_word else label.end())
+            lines.append(_AnswerLine(start, label.end(), len(text) if end < 0 else end))
     return lines
 
 
 def find(pattern: str, text: str, seconds: float = MAX_SEARCH_SECONDS) -> AnswerMatch | None:
-    """Return where a text states its answer: in this text or, without a match, in the text without markup.
+    """Return where a text says what its answer is: after `Answer:`, in a box, below a heading, alone in its last line, or where an
+    expression matches words around its group. Prose that only names an answer states none.
 
-    A writer who reasons first names other answers on the way, so the last match counts. In the last line of the form
-    `Answer: …` that has a match the first one counts, because what follows explains it. If the last such line names no word of a
-    choice, it states an answer that the pattern does not have, and nothing else in the text counts.
+    The last such place counts, and after `Answer:` the first match, because what follows explains it. A choice that is denied or
+    offered beside another is no answer.
 
     Raises `TimeoutError` if a search takes longer than `seconds`.
     """
-    matches = _matches(pattern, text, seconds)
-    if not matches:
-        return None
-    choice = is_choice(pattern)
-    for line in reversed(_answer_lines(matches[0].text)):
-        if first := next((match for match in matches if line.start <= match.start < line.end), None):
-            return first
-        if choice and any(map(str.isalnum, line.rest)):
-            return next(iter(_matches(pattern, matches[0].text[line.start : line.end], seconds)), None)
-    return matches[-1]
+    plain = _bare(_BOXED.sub(r"\n\nAnswer: \1\n\n", text))
+    versions = (plain,) if is_choice(pattern) else (text, plain)
+    return next((match for version in versions if (match := _stated(pattern, version, seconds))), None)
 
 
-def _matches(pattern: str, text: str, seconds: float) -> list[AnswerMatch]:
-    """Return all matches in `text`; without any, those in `text` without markup. A choice that the text denies is no match."""
-    choice = is_choice(pattern)
-    for stripped in (False, True):
-        version = _bare(text) if stripped else text
-        matches = [
-            AnswerMatch(version, *match.span(1 if match.re.groups and match.group(1) is not None else 0), match.end())
-            for match in matches_of(_compiled(pattern), version, seconds)
-        ]
-        matches = [match for match in matches if version[match.start : match.end].strip()]
-        if matches := [match for match in matches if not (choice and _is_denied(version, match.start))]:
-            return matches
-    return []
+def _stated(pattern: str, text: str, seconds: float) -> AnswerMatch | None:
+    choice, matches = is_choice(pattern), _matches(pattern, text, seconds)
+    for line in reversed(_answer_lines(text)):
+        named = [match for match in matches if line.start <= match.start < line.end and match.end > line.stated]
+        if named or choice:
+            return None if choice and _is_offered(named) else next(iter(named), None)
+    last_line = " ".join(text.rstrip()[text.rstrip().rfind("\n") + 1 :].split())
+    return next((match for match in matches[-1:] if match.is_labelled or match.words == last_line), None)
 
 
-def _is_denied(text: str, start: int) -> bool:
-    return _DENIAL.search(text[max(0, start - MAX_DENIAL_CHARS) : start]) is not None
+def _is_offered(named: Sequence[AnswerMatch]) -> bool:
+    """Return whether the first of these choices is left open, as in `A or B` and `A, B or C`."""
+    for match, following in pairwise(named):
+        between = match.text[match.end : following.start]
+        if match.words != following.words and _OFFER.fullmatch(between):
+            return True
+        if between.strip() != ",":
+            break
+    return False
 
 
 def find_declared(pattern: str, field: str, seconds: float = MAX_SEARCH_SECONDS) -> AnswerMatch | None:
-    """Return the first match in a field that asks for the answer alone: what follows explains it. Raises as `find`."""
-    return next(iter(_matches(pattern, field, seconds)), None)
+    """Return the answer of a field that asks for it alone: the first match, because what follows explains it. An expression with a
+    label matches without it too. Raises as `find`."""
+    if is_choice(pattern):
+        return find(pattern, f"Answer: {field}", seconds)
+    texts = (field, _bare(field), f"Answer: {field}" if "answer" in expression_of(pattern).lower() else "")
+    return next((match for text in texts if text for match in _matches(pattern, text, seconds)), None)
+
+
+def _matches(pattern: str, text: str, seconds: float) -> list[AnswerMatch]:
+    """Return all matches in `text`. A choice that the text denies is no match."""
+    choice, matches = is_choice(pattern), []
+    for match in matches_of(_compiled(pattern), text, seconds):
+        start, end = match.span(1 if match.re.groups and match.group(1) is not None else 0)
+        denied = choice and _DENIAL.search(text[max(0, start - MAX_DENIAL_CHARS) : start])
+        if text[start:end].strip() and not denied:
+            matches.append(AnswerMatch(text, start, end, match.end(), (start, end) != match.span()))
+    return matches
 
 
 def extract(pattern: str, text: str) -> str | None:

@@ -6,9 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field, create_model
 
 from consilience.domain.messages import ClaimReplies, ClaimReply, FreeText, Label, Message, is_no_finding
 from consilience.domain.positions import Ballot, BallotReply, Spellings, changes, last_of, pool, shortfall
@@ -17,7 +18,7 @@ from consilience.engine.prompt import Quote
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
 from consilience.engine.work import Failure, Reply
-from consilience.protocols._common.answers import declared_answer, stated_answer
+from consilience.protocols._common.answers import choices_of, declared_answer, stated_answer
 from consilience.protocols._common.revisions import loses_draft
 
 MAX_AGAINST, MAX_CONDITIONS = 3, 5
@@ -48,6 +49,40 @@ class Conclusion(BaseModel):
     would_change: Conditions = Field(default_factory=list)
     unknown: Conditions = Field(default_factory=list)
     text: FreeText
+
+
+R = TypeVar("R", bound=BaseModel)
+
+DeclaredPosition = Annotated[str, BeforeValidator(lambda value: "" if value is None else str(value))]
+"""A declared position. A number is one in digits, and null is none."""
+
+
+@lru_cache(maxsize=256)
+def with_position(returns: type[R], pattern: str) -> type[R]:
+    """Return a reply with a field `position`, the first unless it has one: the answer that its text takes. For a pattern that is a
+    choice it is one of the choices. Without a pattern the reply is as it is.
+
+    A position that does not match makes no reply malformed, because its text is paid for.
+    """
+    if not pattern:
+        return returns
+    choices = choices_of(pattern)
+    field = Field(default="", json_schema_extra={"enum": list(choices)} if choices else None)
+    made: type[R] = create_model(returns.__name__, __base__=returns, position=(DeclaredPosition, field))
+    if "position" not in returns.model_fields:
+        fields = made.__pydantic_fields__
+        made.__pydantic_fields__ = {name: fields[name] for name in ("position", *returns.model_fields)}
+        made.model_rebuild(force=True)
+    return made
+
+
+async def declared_position(session: Session, pattern: str, answer: TextReply | None) -> str | None:
+    """Return the position of an answer: what it declares or, where that is none, what its text explicitly says."""
+    if not pattern or answer is None:
+        return None
+    declared = getattr(answer.value, "position", "")
+    position = await declared_answer(session, pattern, declared, answer.agent) if declared else None
+    return position or await stated_answer(session, pattern, answer.text, answer.agent)
 
 
 class ConclusionFields(TypedDict):
@@ -110,7 +145,7 @@ T = TypeVar("T")
 TextReply = Reply[Any]
 """A reply whose value has a `text`, which others may read."""
 
-NO_POSITION = "the answer does not match the answer_pattern; dissent is measured against the leading position of the pooled ballots"
+NO_POSITION = "the answer takes no position; dissent is measured against the leading position of the pooled ballots"
 
 
 def quoted(session: Session, text: Reply[Any] | Message | None, label: str) -> tuple[Quote, ...]:
@@ -212,7 +247,7 @@ async def count_ballots(
         return BallotResult()
     if pool_decides and pooled:
         return BallotResult(tuple(ballots), pooled, next(iter(pooled)), "pool")
-    stated = await stated_answer(session, pattern, closing.text, closing.agent) if closing else None
+    stated = await declared_position(session, pattern, closing)
     position = Spellings(ballot.position for ballot in ballots).of(stated) if stated else None
     reason = shortfall(position, last_of(ballots)) if closing else None
     decided_by: Literal["answer"] | None = "answer" if position else None
@@ -223,9 +258,9 @@ async def stated_position(session: Session, pattern: str, answer: TextReply | No
     """Return the position that an answer states, with a warning if it states none."""
     if not pattern or answer is None:
         return None
-    position = await stated_answer(session, pattern, answer.text, answer.agent)
+    position = await declared_position(session, pattern, answer)
     if position is None:
-        session.warn("the answer does not match the answer_pattern")
+        session.warn("the answer takes no position")
     return position
 
 

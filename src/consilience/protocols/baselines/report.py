@@ -185,13 +185,13 @@ class VoteReport(Report):
         blocks: list[Block] = []
         without = sum(vote.position is None for vote in self.votes) if self.settings.get("answer_pattern") else 0
         if votes := [f"{n} for {position}" for position, n in self.tally.items()]:
-            votes += [f"{without} without a match"] if without else []
+            votes += [f"{without} without a position"] if without else []
             blocks.append(Paragraph(lead="Votes:", text=" · ".join(votes)))
         if self.decided_by == "medoid" and len(self.votes) > 1:
             basis = f"of {len(self.votes)} independent answers, the one whose wording is most like that of the others."
             blocks.append(Paragraph(lead="Chosen:", text=basis))
         tally = Section(name="tally", part="answer", blocks=tuple(blocks))
-        sections = (tally, self._answers_without_a_match()) if without else (tally,)
+        sections = (tally, self._answers_without_a_position()) if without else (tally,)
         return _presented(self, sections, self._ending(without))
 
     def _ending(self, without: int) -> str:
@@ -206,10 +206,10 @@ class VoteReport(Report):
             reservations.append(f"without a majority: {votes} of {plural(asked, 'vote')} for {self.position}")
         if without:
             answers = plural(len(self.votes), "answer")
-            reservations.append(f"{without} of {answers} did not match the answer pattern")
+            reservations.append(f"{without} of {answers} took no position")
         return f"finished, but {'; '.join(reservations)}" if reservations else ""
 
-    def _answers_without_a_match(self) -> Section:
+    def _answers_without_a_position(self) -> Section:
         """Show the first and the last line of each answer that was not counted, except the one printed as the answer."""
         names = seat_names(self.agents)
         items = []
@@ -218,7 +218,9 @@ class VoteReport(Report):
             if vote.position is None and vote.text != self.answer and lines:
                 ends = f"Its last line: “{_excerpt(lines[-1])}”" if len(lines) > 1 else ""
                 items.append(Item(text=f"“{_excerpt(lines[0])}”", by=names.get(vote.agent, vote.agent), note=ends))
-        return Section(name="unmatched", part="differences", heading="Answers without a match", blocks=bullets(items))
+        return Section(
+            name="unmatched", part="differences", heading="Answers without a position", blocks=bullets(items)
+        )
 
 
 def _excerpt(line: str) -> str:

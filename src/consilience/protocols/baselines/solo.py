@@ -130,8 +130,9 @@ class Solo(BaselineProtocol):
     summary: ClassVar[str] = "one model alone: one call, or one call and reviews of its own answer"
     # 1 took a default for a declared confidence; 2 did not name failed calls, and stated a confidence of a cut answer;
     # 3 took the first match of the answer pattern; 4 counted sentences in every prompt;
-    # 5 let a rewrite of a few words replace a draft, and took "none found" for an issue
-    version: ClassVar[int] = 6
+    # 5 let a rewrite of a few words replace a draft, and took "none found" for an issue;
+    # 6 took the last choice that an answer named for its position
+    version: ClassVar[int] = 7
     report: ClassVar[type[SoloReport]] = SoloReport
     phase_names: ClassVar[tuple[str, ...]] = ("answer", "critique", "rewrite")
     closing: ClassVar[bool] = True

@@ -36,8 +36,9 @@ class Vote(BaselineProtocol):
         "independent answers to one question; the most frequent position, or the most typical text, is the answer"
     )
     # 1 left missing votes out of the agreement, and did not name failed calls; 2 took the first match of the answer
-    # pattern; 3 counted sentences in every prompt; 4 left answers without a match out of the headline
-    version: ClassVar[int] = 5
+    # pattern; 3 counted sentences in every prompt; 4 left answers without a match out of the headline;
+    # 5 took the last choice that an answer named for its position
+    version: ClassVar[int] = 6
     report: ClassVar[type[VoteReport]] = VoteReport
     phase_names: ClassVar[tuple[str, ...]] = ("answer",)
     closing: ClassVar[bool] = False
@@ -106,9 +107,9 @@ class Vote(BaselineProtocol):
         without = sum(vote.position is None for vote in cast) if self.answer_pattern else 0
         if without:
             instead = "" if tally else "; the text most similar to all others is the answer"
-            session.warn(f"{without} of {plural(len(cast), 'answer')} did not match the answer pattern{instead}")
+            session.warn(f"{without} of {plural(len(cast), 'answer')} took no position{instead}")
         if self.answer_pattern and not tally:
-            unmet.append("no answer matched the answer pattern")
+            unmet.append("no answer took a position")
         position = elected.position if elected else None
         agreement = ConfidenceScore(level=tally[position] / self.votes, kind="agreement") if position else None
         answers = {reply.agent: reply for reply in replies if isinstance(reply, Reply)}

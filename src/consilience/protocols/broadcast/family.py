@@ -15,7 +15,7 @@ from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols._common.answers import describe_pattern
-from consilience.protocols._common.conclusion import TextReply, publish_from, quoted
+from consilience.protocols._common.conclusion import TextReply, publish_from, quoted, with_position
 from consilience.protocols._common.trees import ROOT, peer_labels, siblings_and_parents
 from consilience.protocols.broadcast.executions import (
     AgentExecution,
@@ -111,7 +111,7 @@ class Asks:
             run.agent,
             Prompt(words, (self.session.quote(run.text, "you"),), self.goal_quotes(goal)),
             key=key_at(run.path, "self_reflect", run.agent),
-            returns=SealedReflection if sealed else Reflection,
+            returns=with_position(SealedReflection, self.settings.answer_pattern) if sealed else Reflection,
             audience=siblings_and_parents(self.session.topology, run.agent),
         )
 
@@ -149,7 +149,7 @@ class Asks:
             run.agent,
             Prompt(words, tuple(raised), (*self.goal_quotes(goal), *shared, *disputed)),
             key=key_at(path, f"coordinate-{n}", run.agent),
-            returns=SealedCoordination if sealed else Coordination,
+            returns=with_position(SealedCoordination, self.settings.answer_pattern) if sealed else Coordination,
             audience=siblings_and_parents(self.session.topology, run.agent),
         )
 

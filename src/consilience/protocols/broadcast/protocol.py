@@ -37,6 +37,7 @@ from consilience.protocols._common.conclusion import (
     step_limit,
     warn_alike,
     warn_failed_review,
+    with_position,
 )
 from consilience.protocols._common.presenting import describe_calls, plural
 from consilience.protocols._common.trees import ROOT
@@ -75,8 +76,8 @@ class Broadcast(BroadcastSettings):
     # 2 converged over an evaluator's no, failed calls, unsatisfied parents beneath the root, and the root's own rating and flags;
     # 3 kept the evaluation from a synthesis that satisfied, showed re-executed seats nothing of theirs, and coordinated by remarks
     # 4 reported a disagreement that the result follows as yielded by its target;
-    # 5 took "none found" for a disagreement
-    version: ClassVar[int] = 6
+    # 5 took "none found" for a disagreement; 6 searched the answer for its position
+    version: ClassVar[int] = 7
     notes: ClassVar[Mapping[str, type[BaseModel]]] = NOTES
     report: ClassVar[type[BroadcastReport]] = BroadcastReport
     phase_names: ClassVar[tuple[str, ...]] = (
@@ -126,7 +127,7 @@ class Broadcast(BroadcastSettings):
                 ROOT,
                 family.asks.synthesis_prompt(ROOT, run.iterations, root=True, goal=goal),
                 key=f"synthesize/{ROOT}",
-                returns=RootSynthesis,
+                returns=with_position(RootSynthesis, self.answer_pattern),
                 closing=True,
             )
         if isinstance(reply, Failure):
@@ -143,7 +144,7 @@ class Broadcast(BroadcastSettings):
                 ROOT,
                 family.asks.review_prompt(run, "strange_loop", domain=domain),
                 key=f"strange_loop-{n}/{ROOT}",
-                returns=RootSynthesis,
+                returns=with_position(RootSynthesis, self.answer_pattern),
             )
         if isinstance(reply, Failure):
             run.failures.append(reply)
@@ -159,7 +160,7 @@ class Broadcast(BroadcastSettings):
                 ROOT,
                 family.asks.review_prompt(run, "self_reflect", root=True, ballot=False),
                 key=f"self_reflect/{ROOT}",
-                returns=RootReflection,
+                returns=with_position(RootReflection, self.answer_pattern),
                 closing=True,
             )
         if isinstance(reply, Failure):

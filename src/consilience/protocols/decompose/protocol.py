@@ -18,7 +18,7 @@ from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols._common.answers import AnswerPattern, describe_pattern
-from consilience.protocols._common.conclusion import Conclusion, TreeRun, publish_from
+from consilience.protocols._common.conclusion import Conclusion, TreeRun, publish_from, with_position
 from consilience.protocols._common.trees import (
     ROOT,
     LoopInstructions,
@@ -48,8 +48,9 @@ class Decompose(TreeProtocol):
         "a lead splits the task into parts, workers do them alone, and the lead combines the results"
     )
     # 1 measured what is new in the answer by the parts alone, and dropped references without a count; 2 did not name failed calls;
-    # 3 asked workers for points that no agent read, and numbered the parts of every family from 1
-    version: ClassVar[int] = 4
+    # 3 asked workers for points that no agent read, and numbered the parts of every family from 1;
+    # 4 searched the answer for its position
+    version: ClassVar[int] = 5
     report: ClassVar[type[DecomposeReport]] = DecomposeReport
     phase_names: ClassVar[tuple[str, ...]] = ("split", "execute", "synthesize", "strange_loop")
     closing: ClassVar[bool] = True
@@ -76,7 +77,7 @@ class Decompose(TreeProtocol):
     async def _close(self, calls: DecomposeRun, root: AgentWork, run: TreeRun) -> None:
         """The answer and its self-reviews. The first and the last of these calls may draw on the reserve."""
         async with calls.session.phase("synthesize", 1):
-            reply = await calls.synthesize(root, None, Conclusion)
+            reply = await calls.synthesize(root, None, with_position(Conclusion, self.answer_pattern))
         if isinstance(reply, Failure):
             return
         run.closing = reply
@@ -89,7 +90,7 @@ class Decompose(TreeProtocol):
                     ROOT,
                     Prompt(words, (calls.session.quote(run.closing, "you"),), tuple(calls.quote_texts(root.below))),
                     key=f"strange_loop-{n}/{ROOT}",
-                    returns=Conclusion,
+                    returns=with_position(Conclusion, self.answer_pattern),
                     closing=last,
                 )
             run.add_review(review, task=calls.session.task, domain=bool(domain))

@@ -25,7 +25,7 @@ from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.answers import BallotPattern
-from consilience.protocols._common.conclusion import count_ballots, read_ballot, step_limit
+from consilience.protocols._common.conclusion import count_ballots, read_ballot, step_limit, with_position
 from consilience.protocols._common.trees import (
     ROOT,
     AnonymousPeers,
@@ -54,8 +54,9 @@ class Emergence(TreeProtocol):
         "specialists answer alone, then object to each other and revise, in rounds; an integrator decides"
     )
     # 1 measured what is new in the answer by the first texts alone; 2 converged over silent seats, failed calls and a cut answer;
-    # 3 showed no objection to its target, quoted no points, and stopped by the similarity of the root's texts
-    version: ClassVar[int] = 4
+    # 3 showed no objection to its target, quoted no points, and stopped by the similarity of the root's texts;
+    # 4 searched the answer for its position
+    version: ClassVar[int] = 5
     notes: ClassVar[Mapping[str, type[BaseModel]]] = NOTES
     report: ClassVar[type[EmergenceReport]] = EmergenceReport
     phase_names: ClassVar[tuple[str, ...]] = (
@@ -207,7 +208,13 @@ class Emergence(TreeProtocol):
             domain = self.domain_instructions if n == reviews else ""
             async with session.phase("finalize", n):
                 prompt = last_round.review_prompt(run.closing, domain)
-                reply = await session.ask(ROOT, prompt, key=f"finalize/{n}", returns=RootRevision, closing=n == reviews)
+                reply = await session.ask(
+                    ROOT,
+                    prompt,
+                    key=f"finalize/{n}",
+                    returns=with_position(RootRevision, self.answer_pattern),
+                    closing=n == reviews,
+                )
                 if isinstance(reply, Reply):
                     run.book.met += last_round.rulings(reply)
             run.add_review(reply, task=session.task, domain=bool(domain))

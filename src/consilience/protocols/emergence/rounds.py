@@ -15,8 +15,8 @@ from consilience.domain.positions import BallotReply
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Pending, Reply
-from consilience.protocols._common.answers import describe_pattern, stated_answer
-from consilience.protocols._common.conclusion import TextReply, publish_from
+from consilience.protocols._common.answers import declared_answer, describe_pattern
+from consilience.protocols._common.conclusion import TextReply, publish_from, with_position
 from consilience.protocols._common.trees import ROOT, siblings_and_parents
 from consilience.protocols.emergence.turns import (
     AnswerReply,
@@ -274,7 +274,7 @@ class RoundRun:
             node,
             Prompt(words, tuple(quotes), tuple(self._quote_texts(children))),
             key=f"round-{self.index}/observe/{node}",
-            returns=first if before is None else later,
+            returns=with_position(first if before is None else later, self.pattern if root else ""),
             audience=() if root else siblings_and_parents(self.session.topology, node),
             closing=root,
             quoted=lambda reply: with_answers(str(reply.text), reply.answers, pending),
@@ -341,14 +341,14 @@ class RoundRun:
             turn.agent,
             Prompt(words, tuple(quotes)),
             key=f"round-{step}/ballot/{turn.agent}",
-            returns=BallotReply,
+            returns=with_position(BallotReply, self.pattern),
             kind="ballot",
             accept=self._accept_ballot,
             max_tokens=min(self.session.reply_tokens, 300),
         )
 
     async def _accept_ballot(self, ballot: BallotReply) -> None:
-        if await stated_answer(self.session, self.pattern, ballot.position) is None:
+        if await declared_answer(self.session, self.pattern, ballot.position, "") is None:
             raise ValueError(f"position: {ballot.position!r:.80} does not match {self.pattern!r}")
 
     # objections
