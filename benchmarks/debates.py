@@ -1,10 +1,12 @@
-"""A debate: its waiting, the growth and reuse of its prompts, and its size beside the seed's own table."""
+"""A debate: its CPU, its waiting, the growth and reuse of its prompts, and its size beside the seed's own table."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import statistics
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,13 +17,14 @@ from consilience.models.port import ModelRequest
 from consilience.protocols.debate import Debate, DebateReport
 from consilience.testing import AnyModel
 from rows import OURS, Results, Row, Series
-from workload import TASK, Latency, fresh, log_normal
+from workload import TASK, Latency, emergence, fresh, log_normal, model_cpu
+from workload import run as run_plain
 
 GROUP = "debate"
 AGENTS, MESSAGES, SECONDS = 12, 400, 0.2
 FULL_WINDOWS = 72
 """Messages after which the windows of three threads are full."""
-FLAT, REUSE, WALL = 1.15, 0.75, 1.1
+FLAT, REUSE, WALL, CPU = 1.15, 0.75, 1.1, 2.5
 SEED_TABLE = {2: (24, 60), 3: (40, 90), 5: (80, 180), 8: (140, 300), 12: (220, 450)}
 """Messages and seconds by number of agents, as seed 002 expects them."""
 ATTENTION = 0.6
@@ -64,10 +67,36 @@ def measure(results: Results, directory: Path, repeats: int, quick: bool) -> Non
             )
         ]
     )
+    results.add([asyncio.run(_cpu(directory, 2 if quick else repeats))])
     _prompts(results, directory, quick)
     sizes = (2, 3, 5) if quick else tuple(SEED_TABLE)
     for agents in sizes:
         results.add(_size(agents, directory))
+
+
+async def _cpu(directory: Path, repeats: int) -> Row:
+    """CPU of a call in a debate of 12 with 100 messages beside that of a call in emergence, in turn; the first pair warms up."""
+    options = ("the first way", "the second way", "the third way")
+    protocol = Debate(debaters=AGENTS, option=options, max_messages=100, max_duration=7_200, stagnation=1_000)
+    tree = emergence(10, 3, 2)
+    ratios, notes = [], []
+    for _ in range(repeats + 1):
+        gc.collect()
+        plain = await run_plain(tree, fresh(directory))
+        beside = (plain.cpu - await model_cpu(plain.requests)) / plain.calls
+        gc.collect()
+        debate = await _run(protocol, directory)
+        began = time.process_time()
+        alone = Talkers(lambda request: 0.0, False)
+        for request in debate.requests:
+            await alone.complete(request)
+        own = (debate.cpu - (time.process_time() - began)) / debate.calls
+        ratios.append(own / beside)
+        notes = [
+            f"{debate.calls} calls, {debate.report.steps} messages; last {own * 1000:.2f} ms and {beside * 1000:.2f} ms"
+        ]
+    name = f"CPU per call: a debate of {AGENTS}, up to 100 messages ÷ emergence, 100 leaves"
+    return Row(GROUP, name, "×", Series(OURS, tuple(ratios[1:])), CPU, notes=tuple(notes))
 
 
 def _prompts(results: Results, directory: Path, quick: bool) -> None:
@@ -146,9 +175,9 @@ class _Run:
     """A debate that was run, with the longest chain of its calls in seconds."""
 
     def __init__(
-        self, report: DebateReport, model: Talkers, events: Sequence[Event], wall: float, latency: Latency
+        self, report: DebateReport, model: Talkers, events: Sequence[Event], wall: float, cpu: float, latency: Latency
     ) -> None:
-        self.report, self.wall, self.requests = report, wall, model.requests
+        self.report, self.wall, self.cpu, self.requests = report, wall, cpu, model.requests
         self.calls = report.ledger.actual.calls
         took = {request.key: latency(request) for request in model.requests}
         self.chain = _longest(events, took)
@@ -161,13 +190,13 @@ async def _run(
 
     model, store = Talkers(latency, at_length), SqliteStore(fresh(directory))
     loop = asyncio.get_running_loop()
-    began = loop.time()
+    began, cpu = loop.time(), time.process_time()
     report = await consilience.deliberate(TASK, protocol, model=model, store=store, seed=seed)
-    wall = loop.time() - began
+    wall, cpu = loop.time() - began, time.process_time() - cpu
     assert isinstance(report, DebateReport)
     events = list(store.read(report.session))
     store.close()
-    return _Run(report, model, events, wall, latency)
+    return _Run(report, model, events, wall, cpu, latency)
 
 
 AWAITED: dict[str, tuple[str, ...]] = {

@@ -24,9 +24,9 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.protocols.debate import Debate, DebateReport
 from consilience.protocols.debate.moves import FIRM
 from consilience.protocols.debate.scoring import MIN_FLIPS
-from consilience.protocols.debate.simulate import simulate
 from consilience.simulation import Interval, SimulatedModel, World, adjusted_rand, bootstrap, f1, plant
 from consilience.simulation.worlds import PROPOSITION
+from debaters import simulate
 
 REPORTED, DEVELOPED = 20_261_123, 1
 """First seeds."""

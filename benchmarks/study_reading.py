@@ -10,7 +10,7 @@ from typing import ClassVar
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.engine.session import Session
 from consilience.protocols.review import Review, ReviewReport
-from consilience.protocols.review.conclusion import conclude, stop_reason
+from consilience.protocols.review.conclusion import conclude
 from consilience.protocols.review.rounds import ReviewRun
 
 
@@ -27,7 +27,8 @@ class SingleReading(Review):
         run = ReviewRun(session, self)
         await run.review(1, run.assignments)
         await run.judge()
-        return await conclude(run, stop_reason(run, StopReason.SETTLED if run.replies else StopReason.FAILED))
+        stop = StopReason.SETTLED if run.replies else session.limit_hit or StopReason.FAILED
+        return await conclude(run, stop)
 
 
 def rival_of(review: Review, report: ReviewReport) -> SingleReading:

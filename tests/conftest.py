@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections import ChainMap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -19,7 +18,6 @@ import pytest
 from xdist.remote import Producer
 
 from consilience.domain.paths import weights_dir
-from consilience.models import endpoints
 from kit.lanes import Lanes, order
 
 T = TypeVar("T")
@@ -199,7 +197,5 @@ def home(tmp_path: Path, shared_weights: Path, monkeypatch: pytest.MonkeyPatch) 
     directory.mkdir()
     (directory / "weights").symlink_to(shared_weights, target_is_directory=True)
     monkeypatch.setenv("CONSILIENCE_HOME", str(directory))
-    monkeypatch.setattr(endpoints, "_named", endpoints._NamedEndpoints())  # which a command in this process sets
-    monkeypatch.setattr(endpoints, "_configured", ChainMap({}, {}))
     monkeypatch.delenv("CONSILIENCE_JOURNAL", raising=False)
     return directory

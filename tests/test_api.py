@@ -311,10 +311,10 @@ def test_limit_on_money_needs_known_prices(limits: dict[str, Any]) -> None:
 def test_limit_on_money_bounds_a_declared_endpoint() -> None:
     name = "http://127.0.0.1:9/v1#m"
     limits = consilience.Limits(cost=0.000001)
-    with pytest.raises(SettingsError, match="configure_endpoint"):
+    with pytest.raises(SettingsError, match="declare"):
         consilience.run_sync("Why?", SOLO, model=name, limits=limits)
-    consilience.configure_endpoint(name, input_price=2, output_price=8)
-    report = consilience.run_sync("Why?", SOLO, model=name, limits=limits)
+    options = consilience.Options(endpoints=consilience.Endpoints().declare(name, input_price=2, output_price=8))
+    report = consilience.run_sync("Why?", SOLO, model=name, limits=limits, options=options)
     assert (report.stop_reason, report.ledger.actual.cost) == ("exhausted_budget", 0.0)
 
 

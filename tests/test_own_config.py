@@ -82,8 +82,8 @@ def test_declaration_of_the_program_precedes_that_of_the_own_file(
 ) -> None:
     address, _ = server
     write(home, f'[endpoints."{address}"]\ninput_price = 1000.0\noutput_price = 1000.0\n')
-    consilience.configure_endpoint(address, free=True)
-    assert consilience.run_sync("Why?", SOLO, model=f"{address}#m").ledger.actual.cost == 0
+    options = consilience.Options(endpoints=consilience.Endpoints().declare(address, free=True))
+    assert consilience.run_sync("Why?", SOLO, model=f"{address}#m", options=options).ledger.actual.cost == 0
 
 
 @pytest.mark.parametrize(("text", "words"), [("modle = 1\n", "'modle'"), ("model = \n", "not valid TOML")])

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from consilience.engine.execution import Options as Options
     from consilience.journal.open_store import open_store as open_store
     from consilience.journal.sqlite import SqliteStore as SqliteStore
-    from consilience.models.endpoints import configure_endpoint as configure_endpoint
+    from consilience.models.endpoints import Endpoints as Endpoints
     from consilience.models.tool_agent import ToolAgent as ToolAgent
     from consilience.protocols.baselines import Solo as Solo
     from consilience.protocols.baselines import SoloReport as SoloReport
@@ -79,7 +79,7 @@ _NAMES = {
     "consilience.engine.execution": ("Options",),
     "consilience.journal.open_store": ("open_store",),
     "consilience.journal.sqlite": ("SqliteStore",),
-    "consilience.models.endpoints": ("configure_endpoint",),
+    "consilience.models.endpoints": ("Endpoints",),
     "consilience.models.tool_agent": ("ToolAgent",),
     "consilience.protocols.baselines": ("Solo", "SoloReport", "Vote", "VoteReport"),
     "consilience.protocols.broadcast": ("Broadcast", "BroadcastReport"),

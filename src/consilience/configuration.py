@@ -28,14 +28,7 @@ from consilience.domain.errors import SettingsError
 from consilience.domain.paths import check_home, read_bounded_text, user_config_dir
 from consilience.domain.validation import similar_names
 from consilience.engine.protocol import installed_protocols
-from consilience.models.endpoints import (
-    MAX_DOLLARS,
-    configure_endpoints,
-    is_amount,
-    name_endpoints,
-    read_declaration,
-)
-from consilience.models.providers import Declaration
+from consilience.models.endpoints import MAX_DOLLARS, Endpoints, is_amount, read_declaration
 
 FILE_NAME = "consilience.toml"
 ENDPOINTS = "endpoints"
@@ -54,10 +47,8 @@ class Config:
     confirm_above: float = CONFIRM_ABOVE
     tables: Mapping[str, Mapping[str, tuple[object, Path]]] = field(default_factory=dict)
     """Settings by protocol and name, with their file."""
-    endpoints: Mapping[str, Declaration] = field(default_factory=dict)
-    """What the user's own file declares of endpoints."""
-    own_model: str | None = None
-    """The model that the user's own file names; an endpoint among its links may have a key."""
+    endpoints: Endpoints = field(default_factory=Endpoints)
+    """What the user's own file declares of endpoints, and those that its model names; both may have a key."""
 
 
 def config_files() -> tuple[Path, Path]:
@@ -66,7 +57,7 @@ def config_files() -> tuple[Path, Path]:
 
 
 def own_config() -> Config:
-    """Read the user's own file for a program, and apply what it declares of endpoints. Empty if there is no such file, or no home.
+    """Read the user's own file for a program. Empty if there is no such file, or no home.
 
     Raises `SettingsError` naming file and key, and for a home of another user.
     """
@@ -77,10 +68,7 @@ def own_config() -> Config:
     if not os.path.exists(path):
         return Config()
     check_home()
-    config = merge_configs((path,))
-    configure_endpoints(config.endpoints)
-    name_endpoints([config.own_model] if config.own_model else [])
-    return config
+    return merge_configs((path,))
 
 
 def merge_configs(paths: Sequence[Path]) -> Config:
@@ -90,18 +78,15 @@ def merge_configs(paths: Sequence[Path]) -> Config:
     for path in paths:
         for key, value in read_config(path).items():
             if key == ENDPOINTS and isinstance(value, dict):
-                if is_own(path):
-                    declared = {
-                        name: read_declaration(name, entry, _table(path, name)) for name, entry in value.items()
-                    }
+                for name, entry in value.items() if is_own(path) else ():
+                    declared = config.endpoints.declare_table(name, entry, _table(path, name))
                     config = replace(config, endpoints=declared)
             elif isinstance(value, dict):
                 tables.setdefault(key, {}).update({name: (setting, path) for name, setting in value.items()})
             elif key == "model":
                 model = str(value)
-                config = replace(
-                    config, model=model, model_file=path, own_model=model if is_own(path) else config.own_model
-                )
+                named = config.endpoints.name([model] if is_own(path) else [])
+                config = replace(config, model=model, model_file=path, endpoints=named)
             else:
                 limit = float(value)
                 config = replace(config, confirm_above=limit if is_own(path) else min(limit, config.confirm_above))

@@ -44,7 +44,6 @@ from consilience.engine.similarity import Encoder
 from consilience.engine.sources import document_refs, number_documents
 from consilience.journal.open_store import opened
 from consilience.journal.store import Store, check_name
-from consilience.models.endpoints import name_endpoints
 from consilience.models.registry import choose
 from consilience.protocols.propose import Propose, ProposeReport
 from consilience.reporting.event_lines import notebook_progress
@@ -99,9 +98,6 @@ class Deliberation(Generic[R]):
     """How to run: observer (in a notebook one that shows progress), patience, repairs, thinking, temperature, deadline and more."""
 
     def __post_init__(self) -> None:
-        personas = self.panel.personas if isinstance(self.panel, Panel) else ()
-        own = [persona.model for persona in personas if persona.model]
-        name_endpoints([*model_names(self.model), *model_names(self.encoder), *own])
         options = self.options or Options()
         if isinstance(options, Options) and options.observer is None and (progress := notebook_progress()):
             object.__setattr__(self, "options", options.observed_by(progress))
@@ -149,10 +145,8 @@ class Deliberation(Generic[R]):
         """
         with opened(self._store) as store:
             self._check_protocol(store, session)
-            own_config()
-            report = await runner.resume(
-                session, store=store, models=self.model, encoder=self.encoder, options=self.options
-            )
+            options = self._with_endpoints()
+            report = await runner.resume(session, store=store, models=self.model, encoder=self.encoder, options=options)
         return cast(R, report)
 
     async def replay(self, session: str) -> R:
@@ -199,7 +193,7 @@ class Deliberation(Generic[R]):
         """
         changed = {"at": at, "settings": settings, "replace": replace, "perspectives": perspectives, "name": name}
         validation.check_types(changed if task is None else {**changed, "task": task})
-        name_endpoints(model_names(replace))
+        options = self._with_endpoints(*model_names(replace))
         changes = copy_with(
             self._changes(sources),
             settings=settings or {},
@@ -210,7 +204,7 @@ class Deliberation(Generic[R]):
         with opened(self._store) as store:
             self._check_protocol(store, session)
             planned = forks.plan_fork(session, store=store, at=at, changes=changes)
-            return cast(R, await forks.fork(planned, store=store, session=name, options=self.options))
+            return cast(R, await forks.fork(planned, store=store, session=name, options=options))
 
     async def tell(
         self, session: str, fact: str, *, sources: Sequence[Source | Path] = (), name: str | None = None
@@ -222,15 +216,14 @@ class Deliberation(Generic[R]):
         final positions, the session is not finished, or no agent gave a final position.
         """
         validation.check_types({"fact": fact, "name": name})
-        changes = self._changes(sources)
+        changes, options = self._changes(sources), self._with_endpoints()
         with opened(self._store) as store:
             self._check_protocol(store, session)
             planned = forks.plan_telling(session, fact, store=store, changes=changes)
-            return cast(R, await forks.fork(planned, store=store, session=name, options=self.options))
+            return cast(R, await forks.fork(planned, store=store, session=name, options=options))
 
     def _changes(self, sources: Sequence[Source | Path]) -> forks.ForkChanges:
         """What a fork by this object changes, besides the arguments of the method."""
-        own_config()
         return forks.ForkChanges(
             models=self.model,
             prompts=self.prompts,
@@ -321,12 +314,12 @@ class Deliberation(Generic[R]):
 
     def _setup(self, task: str, session: str | None) -> runner.Setup:
         """Return the configuration of a new session with all names resolved. Models are opened last."""
-        panel, options = self._panel, self._options
+        panel = self._panel
         protocol = self._checked(task=task, session=session).with_panel(panel)
+        options, config = self._with_endpoints(), own_config()
         agents = protocol.agents(panel)
         sources = validation.load_sources(self.sources)
         validation.check_seats(sources, agents)
-        config = own_config()
         default = {} if config.model is None else {"model": config.model}
         models = with_own_models(agents, choose(os.environ, default).name if self.model is None else self.model)
         detail = choose_detail(options.detail, agents, models)
@@ -339,11 +332,11 @@ class Deliberation(Generic[R]):
             limits=self._limits,
             quorum=self.quorum,
             warnings=seat_warnings(protocol, panel),
-            encoder=runner.encoder_for(protocol, self.encoder),
+            encoder=runner.encoder_for(protocol, self.encoder, options),
             templates=protocol.load_templates(self.prompts, detail),
             detail=detail,
             options=options,
-            seats=make_seats(agents, models, request_deadline(options.deadline, options.thinking)),
+            seats=make_seats(agents, models, request_deadline(options.deadline, options.thinking), options.endpoints),
         )
 
     def _checked(self, **arguments: object) -> Protocol:
@@ -372,6 +365,13 @@ class Deliberation(Generic[R]):
     def _options(self) -> Options:
         options = self.options or Options()
         return options if self.detail is None else replace(options, detail=self.detail)
+
+    def _with_endpoints(self, *names: str) -> Options:
+        """Return the options with all endpoints that may have a key: also those that this object, `names` or the own file names."""
+        panel = self.panel.personas if isinstance(self.panel, Panel) else ()
+        own = [persona.model for persona in panel if persona.model]
+        named = self._options.endpoints.name([*model_names(self.model), *model_names(self.encoder), *own, *names])
+        return replace(self._options, endpoints=named.over(own_config().endpoints))
 
     @property
     def _limits(self) -> Limits:

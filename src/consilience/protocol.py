@@ -46,7 +46,7 @@ from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.protocol import PanelSeats, Protocol, register
 from consilience.engine.quorum import Claims, Quorum
 from consilience.engine.session import Session
-from consilience.engine.work import Ask, Failure, Pending, Reply, Subtask, Work, drawn_on, exhaustion
+from consilience.engine.work import Ask, Failure, Pending, Reply, Subtask, Work
 
 __all__ = [
     "FILE",
@@ -103,8 +103,6 @@ __all__ = [
     "Work",
     "capped",
     "complete",
-    "drawn_on",
-    "exhaustion",
     "extend_presentation",
     "hierarchy",
     "independent",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -307,9 +308,38 @@ class TestPython:
             path = panel(here, f"{server.url}/v1#m")
             deliberation = consilience.Deliberation(consilience.Solo(), model="local", panel=path)
             prepared = await deliberation.prepare(QUESTION)
-            consilience.configure_endpoint(f"{server.url}/v1", key_variable="CONSILIENCE_ENDPOINT_KEY")
-            await consilience.resume(prepared)
+            known = consilience.Endpoints().declare(f"{server.url}/v1", key_variable="CONSILIENCE_ENDPOINT_KEY")
+            await consilience.resume(prepared, options=consilience.Options(endpoints=known))
         assert heard == [f"Bearer {KEY}"]
+
+    async def test_deliberation_that_is_not_run_names_nothing(self, here: Path) -> None:
+        with listening() as (server, heard):
+            name = f"{server.url}/v1#m"
+            consilience.Deliberation(consilience.Solo(), model=name, encoder=name)
+            await consilience.deliberate(QUESTION, consilience.Solo(), model="local", panel=panel(here, name))
+        assert heard == [NOTHING]
+
+    async def test_deliberations_side_by_side_do_not_see_each_other_s_endpoints(
+        self, here: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("ANN_KEY", "of-ann-0123456789")
+        with listening() as (server, heard):
+            name = f"{server.url}/v1#m"
+            untrusted = consilience.Deliberation(consilience.Solo(), model="local", panel=panel(here, name))
+            free = consilience.Endpoints().declare(name, free=True)
+            priced = consilience.Endpoints().declare(name, input_price=1000, output_price=1000, key_variable="ANN_KEY")
+            reports = await asyncio.gather(
+                consilience.deliberate(
+                    QUESTION, consilience.Solo(), model=name, options=consilience.Options(endpoints=free)
+                ),
+                consilience.deliberate(
+                    QUESTION, consilience.Solo(), model=name, options=consilience.Options(endpoints=priced)
+                ),
+                untrusted.run(QUESTION),
+            )
+        assert sorted(heard) == sorted([f"Bearer {KEY}", "Bearer of-ann-0123456789", NOTHING])
+        costs = [report.ledger.actual.cost for report in reports]
+        assert (costs[0], bool(costs[1]), costs[2]) == (0.0, True, None)
 
     async def test_a_recorded_encoder_gets_no_key(self) -> None:
         with listening(status=401) as (server, heard), pytest.raises(Rejected, match="No key is sent to"):

@@ -29,10 +29,10 @@ from consilience.protocols.debate.scoring import (
     detect_coalitions,
     similarity,
 )
-from consilience.protocols.debate.simulate import simulate
 from consilience.simulation import SimulatedModel, plant
 from consilience.simulation.worlds import PROPOSITION
 from consilience.testing import ScriptedModel
+from debaters import simulate
 from kit.debating import Debaters
 
 pytestmark = pytest.mark.usefixtures("home")

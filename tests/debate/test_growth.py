@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
+from collections import Counter
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -41,6 +44,38 @@ def test_prompt_size_stays_constant_once_the_message_window_is_full(home: object
     assert len(lengths) > 40
     quoted = (WINDOW_MAX + OWN_MESSAGES) * (len(TEXT) + 40)
     assert max(lengths) <= lengths[0] + quoted
+
+
+def work(messages: int) -> Counter[str]:
+    """Function calls of the protocol, and comparisons of whole records, in a debate of so many messages."""
+    counts: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and "protocols/debate/" in frame.f_code.co_filename:
+            counts["calls"] += 1
+        elif event == "call" and frame.f_code.co_name == "__eq__" and "pydantic" in frame.f_code.co_filename:
+            counts["comparisons"] += 1
+
+    parts: dict[str, object] = {"propositions": [f"Is part {n} of the plan right?" for n in (1, 2, 3)]}
+    script = Debaters(
+        {"turn": talkative, "reframe": lambda request: {"question": "?"}, "framing": lambda request: parts}
+    )
+    protocol = Debate(debaters=6, max_messages=messages, discovery_messages=40, max_duration=7_200, stagnation=1_000)
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        report = consilience.run_sync("Should we move?", protocol, model=ScriptedModel(script))
+    finally:
+        sys.setprofile(before)
+    assert report.steps == messages
+    return counts
+
+
+def test_work_of_a_debate_grows_with_its_messages_and_no_faster(home: object) -> None:
+    """A look costs what is new, not what was said: the step from 50 messages to 100 is about twice that from 25 to 50."""
+    few, more, many = (work(messages) for messages in (25, 50, 100))
+    assert many["calls"] - more["calls"] <= 2.5 * (more["calls"] - few["calls"])
+    assert many["comparisons"] <= 5, "messages are told apart by their id"
 
 
 class Timed(ScriptedModel):

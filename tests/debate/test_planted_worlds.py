@@ -9,9 +9,9 @@ import pytest
 import consilience
 from consilience import Debate, DebateReport
 from consilience.journal.sqlite import SqliteStore
-from consilience.protocols.debate.simulate import simulate
 from consilience.simulation import SimulatedModel, World, plant
 from consilience.simulation.worlds import PROPOSITION
+from debaters import simulate
 
 pytestmark = pytest.mark.usefixtures("home")
 

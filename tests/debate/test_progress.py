@@ -21,7 +21,7 @@ from consilience.reporting.partial_report import partial_markdown
 from consilience.reporting.record import SessionRecord
 from consilience.reporting.session_state import fold_events
 from consilience.reporting.terminal import view_text
-from consilience.testing import ScriptedModel
+from consilience.testing import AnyModel, ScriptedModel
 from kit.debating import Debaters, moves_of
 
 
@@ -83,6 +83,57 @@ async def test_unfinished_debate_has_the_messages_of_its_report_with_what_they_d
     assert {"CONCEDE", "UPDATE_POSITION"} <= {message.move for message in report.messages}
     shown = state_so_far(unfinished(store.read(report.session), store)).messages
     assert [(m.id, m.text, m.parts) for m in shown] == [(m.id, m.text, m.parts) for m in report.messages]
+
+
+def shifting(request: ModelRequest) -> dict[str, object]:
+    """Every move in turn, with all that it may declare."""
+    moves = moves_of(request)
+    number = int(request.key.rpartition("/")[2])
+    body: dict[str, object] = {"move": moves[number % len(moves)], "question": f"Would it hold in case {number % 3}?"}
+    shift = {"new_side": "NO", "confidence": "unsure", "top_claim": "NO", "claim": "not yet", "metric": "losses"}
+    return {**body, "conceded": "the peak is long", "strongest_reason": "it is slow", **shift}
+
+
+def graded(request: ModelRequest) -> dict[str, object]:
+    fails = int(request.key.rpartition("/")[2]) % 2
+    return {"grade": "PARTIAL", "corrections": "the peak is missing"} if fails else {}
+
+
+def objecting(request: ModelRequest) -> dict[str, object]:
+    return {"objects": True, "objection": "it is about the peak"} if request.agent == "D2" else {}
+
+
+FOLDED = [
+    *(ScriptedModel(Debaters(changes)) for changes in ({}, {"turn": shifting}, {"grade": graded}, {"flip": objecting})),
+    ScriptedModel(Debaters({"commit": lambda request: {"side": "YES"}})),
+    ScriptedModel(Debaters({"commit": lambda request: {"metric": "", "threshold": ""}, "turn": shifting})),
+    *(AnyModel(malformed=0.1) for _ in range(4)),
+]
+
+
+@pytest.mark.parametrize("case", range(len(FOLDED)))
+async def test_fold_of_a_journal_equals_the_debate_of_its_report(case: int, store: SqliteStore) -> None:
+    protocol = Debate(debaters=2 + case % 4, spawning="moderator" if case % 3 == 2 else "agents")
+    report = await consilience.deliberate(
+        "Should we move the orders to queues?", protocol, model=FOLDED[case], store=store, seed=case
+    )
+    assert isinstance(report, DebateReport)
+    folded = state_so_far(unfinished(store.read(report.session), store))
+    assert tuple(folded.messages) == report.messages
+    assert tuple(folded.threads) == report.threads
+    if report.messages:
+        assert (folded.letters, folded.framing) == (report.letters, report.framing)
+
+
+async def test_unfinished_debate_shows_positions_and_what_would_change_a_mind(store: SqliteStore) -> None:
+    """Commitments and lock criteria are those of the running debate, before there is a report."""
+    events = until(await recorded(store), "crux_locked")
+    (thread,) = state_so_far(unfinished(events, store)).threads
+    assert {c.agent: c.side for c in thread.commitments} == {"D1": "YES", "D2": "NO", "D3": "YES"}
+    assert all(
+        c.statement and c.falsifier and c.falsifier.metric == "orders lost in a year" for c in thread.commitments
+    )
+    assert {steelman.reason for steelman in thread.steelmen} == {"their reason"}
 
 
 async def test_unfinished_debate_names_agents_as_its_report_does(store: SqliteStore) -> None:

@@ -15,7 +15,7 @@ import pytest
 import consilience
 from consilience.domain.agents import Agent
 from consilience.domain.errors import ConsilienceError, ProtocolViolation, SettingsError, UnknownName
-from consilience.domain.outcome import Estimate, StopReason
+from consilience.domain.outcome import Estimate, Limits, StopReason
 from consilience.domain.panels import Panel, Persona
 from consilience.domain.report import Report
 from consilience.domain.sections import Bar, Bars, Presentation, View
@@ -334,3 +334,29 @@ def test_class_defined_in_a_script_package_or_prompt_runs_resumes_and_replays(
         ran.append(done.stdout)
     assert len({line.split()[0] for line in ran}) == 1
     assert ("From beside the class." in ran[0]) == (where != "interactive")
+
+
+class Forgetful(RoundOf2Talks):
+    """Keeps no failed call, and closes."""
+
+    async def run(self, session: Session) -> Report:
+        async with session.phase("say", 1):
+            replies = await session.gather(
+                [session.ask(a.id, Prompt("Speak."), key=f"say/{a.id}") for a in session.agents]
+            )
+        last = await session.ask("A1", Prompt("Close."), key="close", closing=True)
+        return await session.close(Report, last, first=[reply for reply in replies if isinstance(reply, Reply)])
+
+
+@pytest.mark.parametrize(
+    ("limits", "stop", "paid"),
+    [
+        (None, StopReason.SETTLED, "ordinary"),
+        (Limits(calls=2), StopReason.EXHAUSTED_BUDGET, "reserve"),
+    ],
+)
+def test_close_without_the_failed_calls_names_the_limit_that_refused_them(
+    limits: Limits | None, stop: StopReason, paid: str
+) -> None:
+    report = consilience.run_sync("Why?", Forgetful(), model=model(), limits=limits)
+    assert (report.stop_reason, report.closing, report.answer) == (stop, paid, "A1 at close")

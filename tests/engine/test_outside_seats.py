@@ -22,7 +22,7 @@ from consilience.domain.outcome import FailureKind, Limits, StopReason
 from consilience.engine import external
 from consilience.engine.activity import Activity
 from consilience.engine.external import WaitingTicket
-from consilience.engine.ports import PendingAnswer, Person
+from consilience.engine.ports import FreePort, PendingAnswer, Person
 from consilience.engine.prompt import Prompt
 from consilience.engine.quorum import PhaseReplies, Quorum
 from consilience.engine.runner import Options
@@ -168,7 +168,7 @@ async def test_outside_answer_submitted_while_waiting_is_collected_without_parki
     assert (await run).replied == 3
 
 
-class Delayed:
+class Delayed(FreePort):
     """A seat whose answer comes from outside, some turns of the loop after nothing else in the session moves."""
 
     name = "delayed"
@@ -188,12 +188,6 @@ class Delayed:
 
     async def collect(self, key: str, digest: str) -> Completion:
         return Completion(text="It is.", model=self.name)
-
-    def price(self, tokens_in: int, tokens_out: int) -> float | None:
-        return 0.0
-
-    async def close(self) -> None:
-        return None
 
 
 @pytest.mark.parametrize("turns", range(12))

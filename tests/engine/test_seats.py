@@ -249,7 +249,7 @@ async def test_resume_of_a_session_with_a_persona_model_needs_only_the_other_mod
 ) -> None:
     """Also where that is given again as one for all, which does not name the persona's seat."""
     brought = model("brought:x", failing=("moderator",))
-    monkeypatch.setattr(seats, "resolve", lambda name, deadline=None: brought)
+    monkeypatch.setattr(seats, "resolve", lambda name, **_: brought)
     personas = (Persona(name="One", description="You ask.", model="brought:x"), *PANEL_WITH_A_MODEL.personas[1:])
     panel = PANEL_WITH_A_MODEL.model_copy(update={"personas": personas})
     for arguments in (model("a"), model("a")):
@@ -273,7 +273,7 @@ async def test_session_recorded_with_another_spelling_of_its_model_resumes_witho
 ) -> None:
     """Earlier versions recorded a chain as it was written."""
     earlier, now = model("local|ollama:x"), model("local:qwen2.5-coder-1.5b|ollama:x")
-    monkeypatch.setattr(seats, "resolve", lambda name, deadline=None: {now.name: now}[name])
+    monkeypatch.setattr(seats, "resolve", lambda name, **_: {now.name: now}[name])
     crashing = SqliteStore(tmp_path / "k.db")
     with pytest.raises(Crash):
         await play(crashing, earlier, options=Options(faults=Fault("after_commit", nth=2).hit))

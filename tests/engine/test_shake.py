@@ -28,7 +28,6 @@ from consilience.protocol import (
     Table,
     Topology,
     complete,
-    exhaustion,
 )
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.refinement import Refinement
@@ -71,13 +70,7 @@ class Panel(Protocol):
         opinions = await self.opinions(session)
         quotes = tuple(Quote(reply.key, reply.agent) for reply in opinions if isinstance(reply, Reply))
         answer = await session.ask("A1", Prompt(session.render_template("close"), quotes), key="close", closing=True)
-        failures = [result for result in (*opinions, answer) if isinstance(result, Failure)]
-        return await session.report(
-            Report,
-            first=opinions,
-            stop_reason=exhaustion(failures) or StopReason.SETTLED,
-            answer=answer.text if isinstance(answer, Reply) else None,
-        )
+        return await session.close(Report, answer, first=opinions)
 
 
 COUNTER = itertools.count()
@@ -139,12 +132,7 @@ class Unclosed(Panel):
 
     async def run(self, session: Session) -> Report:
         opinions = await self.opinions(session)
-        failures = [result for result in opinions if isinstance(result, Failure)]
-        stop = exhaustion(failures) or StopReason.SETTLED
-        last = opinions[-1]
-        return await session.report(
-            Report, first=opinions, stop_reason=stop, answer=last.text if isinstance(last, Reply) else None
-        )
+        return await session.close(Report, opinions[-1], first=opinions)
 
 
 class Anonymous(Panel):
@@ -208,7 +196,7 @@ def test_valid_protocol_passes_shake_with_all_kinds_of_runs() -> None:
         (Modest(), r"made 4 calls, and estimates at most 3"),
         (
             Pretending(),
-            r"with a budget of 0 of 4 calls: stopped as settled, .* Pass the failures of all calls to exhaustion\(\)",
+            r"with a budget of 0 of 4 calls: stopped as settled, .* Make the report with session.close\(\)",
         ),
         (Anonymous(), r"with a panel: points of view in no prompt, .*: A1, A2, A3\. .*introduction\(\)"),
         (

@@ -12,7 +12,7 @@ from consilience.domain.topology import Topology, complete, independent
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.protocol import PanelSeats, register
 from consilience.engine.session import Session
-from consilience.engine.work import Failure, Reply, exhaustion
+from consilience.engine.work import Failure, Reply
 
 
 @register
@@ -65,12 +65,11 @@ class Council(PanelSeats):
             quotes = tuple(Quote(reply.key, reply.agent) for reply in replies if isinstance(reply, Reply))
             closing = await session.ask("crystallizer", Prompt("close", quotes), key="close", closing=True)
         spoke = [reply for reply in (opening, *replies) if isinstance(reply, Reply)]
-        failed = [reply for reply in (opening, *replies, closing) if isinstance(reply, Failure)]
         alive = session.is_quorum(len(replies) - sum(isinstance(reply, Failure) for reply in replies), len(replies))
         return await session.report(
             Report,
             first=[opening, *replies],
-            stop_reason=exhaustion(failed) or (StopReason.SETTLED if alive else StopReason.FAILED),
+            stop_reason=session.limit_hit or (StopReason.SETTLED if alive else StopReason.FAILED),
             answer=closing.text if isinstance(closing, Reply) else None,
             dissent=tuple(Dissent(agent=reply.agent, text=reply.text) for reply in spoke),
         )

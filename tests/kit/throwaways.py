@@ -14,11 +14,11 @@ from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.domain.topology import Topology, complete
-from consilience.engine.ports import PendingAnswer
+from consilience.engine.ports import FreePort, PendingAnswer
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.protocol import Protocol, register
 from consilience.engine.session import Session
-from consilience.engine.work import Ask, Failure, Reply, exhaustion
+from consilience.engine.work import Ask, Failure, Reply
 from consilience.models.port import Completion, ModelRequest
 
 
@@ -45,7 +45,7 @@ Body = Callable[[Session], Awaitable[object]]
 
 async def close(session: Session, first: Sequence[Result], others: Sequence[Result], answer: Result) -> Report:
     failed = [result for result in (*first, *others, answer) if isinstance(result, Failure)]
-    stop = exhaustion(failed) or (StopReason.EXHAUSTED_BUDGET if failed else StopReason.SETTLED)
+    stop = session.limit_hit or (StopReason.EXHAUSTED_BUDGET if failed else StopReason.SETTLED)
     return await session.report(
         Report, first=first, stop_reason=stop, answer=answer.text if isinstance(answer, Reply) else None
     )
@@ -197,7 +197,7 @@ class OutsideAgent(Throwaway):
         return await close(session, opinions, (), answer)
 
 
-class Outside:
+class Outside(FreePort):
     """An agent whose answer comes when `answer` is called, or while the session is parked, through the store."""
 
     name = "outside"

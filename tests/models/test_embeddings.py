@@ -116,7 +116,7 @@ async def test_encoder_shares_the_limiter_of_its_provider(encoder_on: On, monkey
 
 @pytest.mark.parametrize(("name", "costs"), [(ENCODER, True), ("sentence-transformers:all-MiniLM-L6-v2", False)])
 def test_paid_encoders_are_recognised(name: str, costs: bool) -> None:
-    assert paid(name, {}) is costs
+    assert paid(name) is costs
 
 
 @pytest.mark.parametrize("name", ["nobody:nothing", ENCODER])

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from consilience.domain.errors import Rejected, UnavailableModel, UnknownName, UserError
 from consilience.models.embeddings import ProviderEncoder
-from consilience.models.endpoints import configure_endpoint, name_endpoints, parse_endpoint
+from consilience.models.endpoints import Endpoints, parse_endpoint
 from consilience.models.facts import ModelFacts
 from consilience.models.limiter import Limited, may_retry, requests_of
 from consilience.models.port import ModelRequest, context_window
@@ -38,8 +38,8 @@ STRUCTURED = request(returns=Verdict, schema=Verdict.model_json_schema())
 @asynccontextmanager
 async def endpoint(answer: Any, name: str = "m") -> AsyncIterator[tuple[Limited, Server]]:
     async with misbehaving(answer) as server:
-        name_endpoints([f"{server.url}/v1#{name}"])
-        model = resolve(f"{server.url}/v1#{name}")
+        full_name = f"{server.url}/v1#{name}"
+        model = resolve(full_name, known=Endpoints().name([full_name]))
         assert isinstance(model, Limited)
         try:
             yield model, server
@@ -109,8 +109,8 @@ class TestNames:
         environ = {"OPENROUTER_API_KEY": KEY, "OPENAI_API_KEY": KEY}
         choice = choose({**environ, "CONSILIENCE_MODEL": "https://openrouter.ai/api/v1#a/b"}, {})
         assert list(choice.unspent_keys) == ["OPENAI_API_KEY"]
-        configure_endpoint("https://api.corp.example/v1", key_variable="OPENAI_API_KEY")
-        corp = choose({**environ, "CONSILIENCE_MODEL": "https://api.corp.example/v1#a"}, {})
+        known = Endpoints().declare("https://api.corp.example/v1", key_variable="OPENAI_API_KEY")
+        corp = choose({**environ, "CONSILIENCE_MODEL": "https://api.corp.example/v1#a"}, {}, known)
         assert list(corp.unspent_keys) == ["OPENROUTER_API_KEY"], "the key is sent to the endpoint that declares it"
 
 
@@ -179,9 +179,9 @@ class TestPrices:
         async with endpoint(completion("Yes."), "gpt-4o") as (model, server):
             assert (await model.complete(request())).cost is None
             assert model.price(1000, 1000) is None
-            configure_endpoint(f"{server.url}/v1/", free=True)
-            configure_endpoint(f"{server.url}/v1#gpt-4o", input_price=2, output_price=10, context_window=32_000)
-            priced, free = resolve(model.name), resolve(f"{server.url}/v1#other")
+            known = Endpoints().declare(f"{server.url}/v1/", free=True)
+            known = known.declare(f"{server.url}/v1#gpt-4o", input_price=2, output_price=10, context_window=32_000)
+            priced, free = resolve(model.name, known=known), resolve(f"{server.url}/v1#other", known=known)
             assert (await priced.complete(request())).cost == pytest.approx((12 * 2.0 + 3 * 10.0) / 1e6)
             assert (context_window(priced), context_window(free)) == (32_000, None)
             assert (free.price(1000, 1000), (await free.complete(request())).cost) == (0.0, 0.0)
@@ -189,10 +189,10 @@ class TestPrices:
             await free.close()
 
     def test_a_provider_has_its_listed_prices(self) -> None:
-        assert ModelFacts("https://openrouter.ai/api/v1#deepseek/deepseek-r1", {}).prices == "listed"
-        assert ModelFacts("https://gateway.example/v1#deepseek-r1", {}).prices == "unknown"
-        assert ModelFacts("openai:gpt-4o", {}).prices == "listed"
-        assert ModelFacts("openai:gpt-4o", {"OPENAI_BASE_URL": "http://127.0.0.1:4000/v1"}).prices == "unknown"
+        assert ModelFacts("https://openrouter.ai/api/v1#deepseek/deepseek-r1", environ={}).prices == "listed"
+        assert ModelFacts("https://gateway.example/v1#deepseek-r1", environ={}).prices == "unknown"
+        assert ModelFacts("openai:gpt-4o", environ={}).prices == "listed"
+        assert ModelFacts("openai:gpt-4o", environ={"OPENAI_BASE_URL": "http://127.0.0.1:4000/v1"}).prices == "unknown"
 
     @pytest.mark.parametrize(
         ("name", "variable", "own"),
@@ -211,14 +211,14 @@ class TestPrices:
         ],
     )
     def test_price_at_another_host_is_unknown(self, name: str, variable: str, own: str) -> None:
-        assert ModelFacts(name, {variable: own}).prices == "listed"
+        assert ModelFacts(name, environ={variable: own}).prices == "listed"
         for other in (
             own.replace("https", "http"),
             own.replace("://", "://x@relay.example/"),
             "https://relay.example/v1",
         ):
-            assert ModelFacts(name, {variable: other}).prices == "unknown"
-            assert ModelFacts(name, {variable: other, "CONSILIENCE_FREE_ENDPOINTS": other}).prices == (0.0, 0.0)
+            assert ModelFacts(name, environ={variable: other}).prices == "unknown"
+            assert ModelFacts(name, environ={variable: other, "CONSILIENCE_FREE_ENDPOINTS": other}).prices == (0.0, 0.0)
 
 
 class TestDeclarations:
@@ -226,12 +226,12 @@ class TestDeclarations:
         monkeypatch.setenv("CONSILIENCE_ENDPOINT_KEY", "of-other-endpoints-0123")
         async with misbehaving(Answer(401, {"error": {"message": "no"}})) as server:
             name = f"{server.url}/v1#m"
-            configure_endpoint(f"{server.url}/v1", key_variable="CORP_API_KEY")
-            configure_endpoint(name, thinks="optionally")
+            known = Endpoints().declare(f"{server.url}/v1", key_variable="CORP_API_KEY")
+            known = known.declare(name, thinks="optionally")
             with pytest.raises(UnavailableModel, match="Set CORP_API_KEY"):
-                resolve(name)
+                resolve(name, known=known)
             monkeypatch.setenv("CORP_API_KEY", KEY)
-            model = resolve(name)
+            model = resolve(name, known=known)
             with pytest.raises(Rejected, match="Set CORP_API_KEY to a valid key"):
                 await model.complete(request(thinking="high"))
             await model.close()
@@ -252,7 +252,7 @@ class TestDeclarations:
     )
     def test_invalid_declaration_is_refused_without_its_value(self, given: dict[str, Any], says: str) -> None:
         with pytest.raises((UserError, TypeError), match=says) as caught:
-            configure_endpoint("http://127.0.0.1:9/v1#m", **given)
+            Endpoints().declare("http://127.0.0.1:9/v1#m", **given)
         assert "sk-" not in str(caught.value)
 
 

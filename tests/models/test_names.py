@@ -249,7 +249,7 @@ class TestTables:
         ],
     )
     def test_paid_models_are_recognised(self, name: str, environ: Mapping[str, str], costs: bool) -> None:
-        assert paid(name, environ) is costs
+        assert paid(name, environ=environ) is costs
 
     @pytest.mark.parametrize(
         ("name", "environ", "missing"),
@@ -263,7 +263,7 @@ class TestTables:
     def test_missing_key_is_asked_only_for_hosts_that_take_it(
         self, name: str, environ: Mapping[str, str], missing: str
     ) -> None:
-        assert registry.facts_of(name, environ)[0].missing_key == missing
+        assert registry.facts_of(name, environ=environ)[0].missing_key == missing
 
     @pytest.mark.parametrize(
         ("host", "url"),

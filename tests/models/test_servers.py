@@ -13,7 +13,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 import consilience
 from consilience.domain.errors import ProviderError, RateLimited, Rejected, ServerError, Unreachable
-from consilience.models.endpoints import configure_endpoint
+from consilience.models.endpoints import Endpoints
 from consilience.models.facts import ModelFacts
 from consilience.models.limiter import Limited, Limiter, Pace, may_retry, requests_of
 from consilience.models.parsing import parse_reply
@@ -503,8 +503,8 @@ class TestOwnServers:
 
     def test_declared_price_of_an_own_server_holds(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with MisbehavingServer(self.listing("vllm")) as server:
-            configure_endpoint(f"{server.url}/v1", input_price=1.0, output_price=1.0)
-            assert ModelFacts(f"{server.url}/v1#m0").paid
+            known = Endpoints().declare(f"{server.url}/v1", input_price=1.0, output_price=1.0)
+            assert ModelFacts(f"{server.url}/v1#m0", known).paid
         assert server.seen == []
 
     def test_server_behind_another_path_is_not_asked(self) -> None:

@@ -105,7 +105,9 @@ def test_page_of_the_recorded_run_is_complete_and_without_scripts(recorded: Sess
     assert [words(h) for h in root.iter("h1")] == [recorded.report.task]
     for view in ("tree", "evolution", "convergence", "reads"):
         assert "{http://www.w3.org/2000/svg}svg" in {e.tag for e in by_id(root, view).iter()}
-        assert words(next(by_id(root, view).iter("pre"))).strip()
+        assert words(by_id(root, view)).strip()
+    assert "integrator (L1N1)" in words(next(by_id(root, "reads").iter("tbody"))), "a table, and no text in columns"
+    assert "after round 2" in words(next(by_id(root, "convergence").iter("ul")))
 
 
 def test_transcript_shows_text_usage_and_read_messages_of_every_call(recorded: SessionRecord) -> None:

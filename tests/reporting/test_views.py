@@ -19,13 +19,14 @@ from consilience.domain.events import (
     SessionParked,
 )
 from consilience.domain.outcome import Check, FailureKind
+from consilience.domain.sections import Matrix
 from consilience.domain.topology import Topology, complete, hierarchy, independent, star, tree
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.emergence import Emergence
 from consilience.reporting.record import SessionRecord, read_record
 from consilience.reporting.terminal import cells, fitted, wrapped
-from consilience.reporting.views import COMMON, convergence, evolution, reads, view_svg, view_text
+from consilience.reporting.views import COMMON, evolution, reads, view_markdown, view_svg, view_text
 from consilience.reporting.views import tree as trees
 from consilience.reporting.views.drawing import pixels
 from consilience.testing import ScriptedModel, ServerError
@@ -260,13 +261,12 @@ def test_scores_of_different_kinds_have_separate_scales() -> None:
         return Check(met=met, kind="all", parts=parts)
 
     record = checks(together(1, False), together(4, True))
-    jaccard, judge = convergence.fold(record).curves
-    assert [c.name for c in (jaccard, judge)] == ["jaccard", "judge"]
+    assert "jaccard (scale 0 to 1)" in view_text("convergence", record)
     assert "judge (scale 0 to 8)" in view_text("convergence", record)
     drawn = ElementTree.fromstring(view_svg("convergence", record))
     assert len(drawn.findall(f"{SVG}polyline[@class='cv-curve']")) == 2
     assert len(drawn.findall(f"{SVG}polyline[@class='cv-needed']")) == 2
-    assert "after round 2   ████████" in view_text("convergence", record)
+    assert "after round 2 ██████·" in view_text("convergence", record)
     assert "0.20, needed 0.85: not met" in view_text("convergence", record)
     assert "together after round 3: met" in view_text("convergence", record)
 
@@ -274,7 +274,7 @@ def test_scores_of_different_kinds_have_separate_scales() -> None:
 def test_check_without_a_score_has_no_axes() -> None:
     record = checks(Check(met=False, kind="judge", threshold=0.8, detail="no judgement: server"))
     assert view_text("convergence", record) == (
-        "judge (scale 0 to 1)\n  after round 2   no score, needed 0.8: not met  no judgement: server\n"
+        "judge (scale 0 to 1)\n\n  after round 2 no score, needed 0.8: not met\n    no judgement: server\n"
     )
     assert "polyline" not in view_svg("convergence", record)
 
@@ -288,6 +288,12 @@ def test_convergence_points_rise_with_the_score() -> None:
 
 
 # --- who read whom
+
+
+def read_counts(record: SessionRecord) -> dict[tuple[str, str], float | None]:
+    picture = reads.view(record).picture
+    assert isinstance(picture, Matrix)
+    return {(cell.row, cell.column): cell.value for cell in picture.cells}
 
 
 async def test_reads_view_counts_quoted_messages(store: SqliteStore) -> None:
@@ -304,14 +310,11 @@ async def test_reads_view_counts_quoted_messages(store: SqliteStore) -> None:
         for label in re.findall(r"<quote [0-9a-f]+ from (.+)>", request.text):
             author = {"you": request.agent, "parent": "L1N1"}.get(label, label.partition(".")[0])
             expected[request.agent, author] += 1
-    view = reads.fold(record)
     assert expected
-    assert view.edges == expected
-    added: Counter[tuple[str, str]] = Counter()
-    for edges in view.phases.values():
-        added.update(edges)
-    assert added == expected
-    assert "leaf_respond 1" not in view.phases, "nobody had read anybody"
+    assert read_counts(record) == {(record.names[a], record.names[b]): n for (a, b), n in expected.items()}
+    shown = [int(n.replace(",", "")) for n in re.findall(r": ([\d,]+) messages? shown", view_text("reads", record))]
+    assert sum(shown) == expected.total()
+    assert "leaf_respond 1" not in view_svg("reads", record), "nobody had read anybody"
 
 
 def test_reads_view_counts_documents_objections_and_unknown_authors() -> None:
@@ -334,11 +337,10 @@ def test_reads_view_counts_documents_objections_and_unknown_authors() -> None:
             call("talk-2/A1", "three", "3", "q:you:talk-1/A1"),
         ],
     )
-    view = reads.fold(record)
-    assert view.edges == {
-        ("A1", "A1"): 1, ("A1", "S1"): 1, ("A2", "A1"): 2, ("A2", "S1"): 1, ("A2", reads.UNKNOWN): 1,
+    one, two = "seat (A1)", "seat (A2)"
+    assert read_counts(record) == {
+        (one, one): 1, (one, "S1"): 1, (two, one): 2, (two, "S1"): 1, (two, reads.UNKNOWN): 1,
     }  # fmt: skip
-    assert view.authors == ("A1", "S1", reads.UNKNOWN)
     text = view_text("reads", record)
     assert "seat (A2) read seat (A1) ×2, S1, unknown author" in text
     assert "seat (A1) read its own" in text
@@ -349,7 +351,7 @@ def test_reads_view_counts_documents_objections_and_unknown_authors() -> None:
 
 def test_reads_view_separates_documents_from_agents() -> None:
     record = by_hand(independent(["S1"]), [call("answer-1/S1", "one", "0", "k:t", "s:S1")])
-    assert reads.fold(record).edges == {("S1", "document S1"): 1}
+    assert read_counts(record) == {("seat (S1)", "document S1"): 1}
     for text in (view_text("reads", record), view_svg("reads", record)):
         assert "document S1" in text
         assert "own:" not in text
@@ -367,10 +369,21 @@ async def test_tree_view_leaves_out_service_seats_without_a_call_and_names_who_r
     assert f"read each other: {voices}" in view_svg("tree", record)
 
 
+def test_reads_view_is_exported_as_a_table() -> None:
+    record = by_hand(complete(2), [call("talk-1/A1", "one", "0"), call("talk-2/A2", "two", "1", "q:A:talk-1/A1")])
+    assert "| seat (A2) | 1 |" in view_markdown("reads", record)
+
+
+def test_convergence_view_is_exported_as_a_list() -> None:
+    record = checks(Check(met=False, kind="jaccard", score=0.5, threshold=0.8, detail="far apart"))
+    written = view_markdown("convergence", record)
+    assert "### jaccard (scale 0 to 1)\n\n- **after round 2** " in written
+    assert "0.50, needed 0.8: not met\n  - far apart" in written
+
+
 def test_reads_view_ignores_refused_calls() -> None:
     refused = CallFailed(key="talk-2/A2", agent="A2", failure=FailureKind.BUDGET, prompt="q:A:talk-1/A1", place="1")
     record = by_hand(complete(2), [call("talk-1/A1", "one", "0"), refused])
-    assert reads.fold(record).edges == {}
     assert view_text("reads", record) == "No agent has read a message of another.\n"
 
 

@@ -5,20 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from consilience.domain.agents import Agent
+from consilience.domain.findings import BallotCast, DiffHunk, DroppedFinding, Finding, JudgedBy, PartRead, Verification
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.report import MissingAgent
 from consilience.domain.topology import Topology
 from consilience.domain.usage import LedgerReport, UsageTotals
-from consilience.protocols.review.findings import (
-    BallotCast,
-    DiffHunk,
-    DroppedFinding,
-    Finding,
-    JudgedBy,
-    PartRead,
-    ReviewData,
-    Verification,
-)
+from consilience.protocols.review.findings import ReviewData
 
 FIX = """\
 --- a/src/pager.py

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consilience.engine.sources import Document
-from consilience.protocols.review.changes import Changes, FileChange, parse_changes
+from consilience.targets.diffs import Changes, FileChange, parse_changes
 
 # Lines that look like parts of a diff, in addition to ordinary ones.
 LINE = st.sampled_from(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from consilience.protocols.review.fixes import MAX_FIX_LINES, KnownLines, make_fix
+from consilience.targets.fixes import MAX_FIX_LINES, KnownLines, make_fix
 
 LINE = st.sampled_from(["a = 1", "    b = 2", "", "c", "d d", "-- x", "++ y"])
 CODE = ["def f(n):", "    for i in range(n + 1):", "        yield i", "    return None"]

@@ -17,20 +17,22 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from consilience.domain.findings import DiffHunk, Verification
 from consilience.domain.outcome import StopReason
-from consilience.protocols.review.findings import DiffHunk, ReviewData, Verification
-from consilience.protocols.review.github import MAX_BODY_CHARS, code_block, code_span, github_comments, prose, visible
+from consilience.protocols.review.findings import ReviewData
+from consilience.protocols.review.presenting import above_answer
+from consilience.reporting.formats.github import MAX_BODY_CHARS, code_block, code_span, github_comments, prose, visible
 from review.reports import finding, review, rich_review
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
 def comments_of(report: ReviewData) -> list[dict[str, Any]]:
-    return json.loads(json.dumps(github_comments(report)))["comments"]  # type: ignore[no-any-return]
+    return json.loads(json.dumps(github_comments(report, above_answer(report))))["comments"]  # type: ignore[no-any-return]
 
 
 def body_of(report: ReviewData) -> str:
-    return str(github_comments(report)["body"])
+    return str(github_comments(report, above_answer(report))["body"])
 
 
 # --- places
@@ -162,7 +164,10 @@ def test_failed_review_does_not_read_as_a_clean_one() -> None:
 
 
 def test_review_never_approves_or_blocks() -> None:
-    assert {github_comments(report)["event"] for report in (review(), review(finding()), rich_review())} == {"COMMENT"}
+    assert {
+        github_comments(report, above_answer(report))["event"]
+        for report in (review(), review(finding()), rich_review())
+    } == {"COMMENT"}
 
 
 def test_long_review_stays_within_the_size_limits_of_github() -> None:
@@ -230,7 +235,7 @@ def test_every_field_of_a_finding_is_escaped() -> None:
         **fields, by=(hostile,), check=Verification(kind="read", text=hostile), file=f"{hostile}.py"
     )
     review_ = review(finding_given, finding(**fields), answer=hostile, left_out=(hostile,), warnings=(hostile,))
-    result = github_comments(review_)
+    result = github_comments(review_, above_answer(review_))
     bodies = [str(result["body"]), *(comment["body"] for comment in comments_of(review_))]
     assert len(bodies) == 2
     for body in bodies:
@@ -268,7 +273,7 @@ def request_schema(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.mark.packaging
 @pytest.mark.parametrize("report", [review(), review(finding()), rich_review(), review(finding(), hunks=())])
 def test_review_matches_the_request_schema_of_github(report: ReviewData, request_schema: dict[str, Any]) -> None:
-    sent = json.loads(json.dumps(github_comments(report)))
+    sent = json.loads(json.dumps(github_comments(report, above_answer(report))))
     jsonschema.validate(sent, request_schema)
     jsonschema.validate(sent | {"commit_id": "0" * 40}, request_schema)  # as the action sends it
     with pytest.raises(jsonschema.ValidationError):

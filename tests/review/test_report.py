@@ -12,10 +12,7 @@ from markdown_it import MarkdownIt
 from adversaries.nasty import TEXTS
 from adversaries.reading import READER, STEERING, skeleton
 from consilience.coordination.convergence import ConvergenceCheck, GateVerdict
-from consilience.domain.outcome import StopReason
-from consilience.protocols.review import ReviewReport
-from consilience.protocols.review.baseline import Baseline
-from consilience.protocols.review.findings import (
+from consilience.domain.findings import (
     BallotCast,
     Cause,
     DroppedFinding,
@@ -24,8 +21,13 @@ from consilience.protocols.review.findings import (
     JudgedBy,
     PartRead,
     Verification,
+    decided_by,
+    place_of,
 )
-from consilience.protocols.review.presenting import decided_by, dropped_line, overall_vote, place_of
+from consilience.domain.outcome import StopReason
+from consilience.protocols.review import ReviewReport
+from consilience.protocols.review.baseline import Baseline
+from consilience.protocols.review.presenting import dropped_line, overall_vote
 from consilience.protocols.review.vetting import judged, listed, vet
 from consilience.reporting.export import report_files
 from consilience.reporting.html import report_page

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from consilience.domain.findings import CATEGORIES, Cause
 from consilience.domain.outcome import StopReason
-from consilience.protocols.review.findings import CATEGORIES, Cause, ReviewData
-from consilience.protocols.review.sarif import sarif
+from consilience.protocols.review.findings import ReviewData
+from consilience.reporting.formats.sarif import sarif
 from review.reports import dropped, finding, review, rich_review
 
 

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consilience.domain.findings import Finding, JudgedBy
 from consilience.engine.sources import Document
 from consilience.protocols.review.baseline import Baseline, baseline_of, parse_baseline
-from consilience.protocols.review.findings import CheckReply, Finding, FindingReply, JudgedBy, ReviewReply
+from consilience.protocols.review.findings import CheckReply, FindingReply, ReviewReply
 from consilience.protocols.review.vetting import Submitted, Vetted, judged, listed, merged, misses, ranked, vet
 
 CODE = """\

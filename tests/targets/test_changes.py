@@ -11,8 +11,8 @@ import pytest
 
 from consilience.domain.errors import SourceError
 from consilience.engine.sources import number_documents
-from consilience.protocols.review.changes import parse_changes
 from consilience.targets import Target, read_target
+from consilience.targets.diffs import parse_changes
 from consilience.targets.git import Git
 from targets.repository import IDENTITY, Repository
 

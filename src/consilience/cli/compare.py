@@ -59,6 +59,7 @@ from consilience.evaluation import (
 from consilience.evaluation import plan as plan_comparison
 from consilience.evaluation.rows import DEFAULT_ROWS, REVIEWED, SOLO, reviewed_row
 from consilience.journal.open_store import open_store
+from consilience.models.endpoints import Endpoints
 from consilience.models.registry import Choice, paid
 from consilience.reporting.formatting import count, describe_calls, duration, format_range, one_line, printable
 
@@ -149,12 +150,12 @@ def _compare(request: CompareRequest) -> int:
         name=request.name,
         cost=check_limit("--max-cost", request.max_cost),
         seconds=check_limit("--max-seconds", request.max_seconds),
-        options=request.options,
+        options=request.options(config.endpoints),
     )
     if request.jobs < 1:
         raise SettingsError(f"invalid number of jobs: {request.jobs}", where="--jobs", do="Give 1 or more.")
     estimates = estimate_rows(planned)
-    plan = _plan(planned, estimates, models, choice)
+    plan = _plan(planned, estimates, models, choice, config.endpoints)
     if request.match == "cost" and planned.budget.matched and not plan.max_cost:
         reason = "no price is known for one of the models" if plan.max_cost is None else "these models cost nothing"
         raise SettingsError(f"nothing can be matched by cost: {reason}", where="--match", do="Match tokens or calls.")
@@ -294,7 +295,7 @@ def _models(request: CompareRequest, config: Config) -> tuple[list[str], Choice]
     choice = choose_model(request, config)
     seats = [Agent(id=f"A{n}", role="") for n in range(len(request.models or ("",)))]
     models = list(assign_models(request, seats, {}, choice.name).values())
-    check_models(models, keys=not request.dry_run, origin=choice.why if choice.name else "")
+    check_models(models, config.endpoints, keys=not request.dry_run, origin=choice.why if choice.name else "")
     return models, choice
 
 
@@ -341,12 +342,14 @@ def _settings_of(cls: type[Protocol], settings: Mapping[str, object]) -> Protoco
     return cls(**settings)
 
 
-def _plan(planned: ComparisonPlan, estimates: Sequence[RowEstimate], models: Sequence[str], choice: Choice) -> RunPlan:
+def _plan(
+    planned: ComparisonPlan, estimates: Sequence[RowEstimate], models: Sequence[str], choice: Choice, known: Endpoints
+) -> RunPlan:
     """Return the whole comparison as one plan, for consent to its cost."""
-    paid_models = tuple(name for name in links(models) if paid(name))
+    paid_models = tuple(name for name in links(models) if paid(name, known))
     max_cost: float | None = 0.0
     for row in estimates:
-        call_cost = max_price(dict.fromkeys(paid_models, row.written), row.read)
+        call_cost = max_price(dict.fromkeys(paid_models, row.written), row.read, known)
         row_cost = None if call_cost is None else row.calls.max * call_cost
         if planned.cost is not None and row_cost is not None:
             row_cost = min(row_cost, row.runs * planned.cost)
@@ -356,12 +359,13 @@ def _plan(planned: ComparisonPlan, estimates: Sequence[RowEstimate], models: Seq
         agents=tuple(Agent(id=str(n), role="", model=name) for n, name in enumerate(dict.fromkeys(models))),
         why=choice.why,
         estimate=Estimate(min=sum(r.calls.min for r in estimates), max=sum(r.calls.max for r in estimates)),
+        known=known,
         limits=Limits(cost=planned.cost),
         max_tokens=sum(row.tokens for row in estimates),
         max_cost=max_cost,
         paid=paid_models,
         unspent_keys=choice.unspent_keys,
-        details=key_notes(links(models)),
+        details=key_notes(links(models), known),
     )
 
 

@@ -24,7 +24,7 @@ from consilience.domain.paths import check_home, data_dir, is_open_to_others, jo
 from consilience.engine.protocol import find_protocol, installed_protocols
 from consilience.journal.open_store import open_store
 from consilience.models import endpoints
-from consilience.models.endpoints import FREE
+from consilience.models.endpoints import FREE, Endpoints
 from consilience.models.facts import ModelFacts
 from consilience.models.local import need_libraries
 from consilience.models.program import without_secret
@@ -207,7 +207,7 @@ def _model(config: Config, problem: str) -> list[Row]:
         return [Row("would be used", f"NOT USABLE: {error}", fine=False)]
     weights = [name for name in local_weights([choice.name]) if locate(name) is None]
     note = f"; its weights are downloaded at the first run: {', '.join(weights)}" if weights else ""
-    spending, fine = _spending(choice.name)
+    spending, fine = _spending(choice.name, config.endpoints)
     return [
         Row("would be used", f"{without_secret(choice.name)}: {choice.why}{note}; {spending}", fine),
         Row("1. option", "--model, --models, --agent: PROVIDER:MODEL, http://HOST:PORT/v1#MODEL and others"),
@@ -227,24 +227,24 @@ def _model(config: Config, problem: str) -> list[Row]:
     ]
 
 
-def _spending(name: str) -> tuple[str, bool]:
+def _spending(name: str, known: Endpoints) -> tuple[str, bool]:
     """Return what a run with that model would spend, or why it could not start, and whether it could."""
     spending = "it costs nothing"
     try:
         programs = [link for link in links([name]) if is_program(link)]
-        has_unknown_price = any(ModelFacts(link).unpriced for link in links([name]))
-        words = ["its price is not known" if has_unknown_price else "it is paid for"] if paid(name) else []
+        has_unknown_price = any(ModelFacts(link, known).unpriced for link in links([name]))
+        words = ["its price is not known" if has_unknown_price else "it is paid for"] if paid(name, known) else []
         if programs:
             words.append(
                 f"{programs_words([without_secret(program) for program in programs])}, so a run asks, or needs --yes"
             )
         spending = "; ".join(words) or spending
-        check_models([name], keys=True)
+        check_models([name], known, keys=True)
         if local_weights([name]):
             need_libraries()
         for link in links([name]):
             if not (is_person(link) or is_workspace(link) or local_weights([link])):
-                resolve(link)  # fails, as a run would, if the client library is missing
+                resolve(link, known=known)  # fails, as a run would, if the client library is missing
     except UnknownName as error:  # its cost is unknown
         return f"NOT USABLE: {error}", False
     except UserError as error:
@@ -271,30 +271,30 @@ def _endpoints(config: Config) -> list[Row]:
         )
     )
     configured = endpoints.addresses_in(config.model or "") if not os.environ.get("CONSILIENCE_MODEL") else []
-    known = dict.fromkeys([*endpoints.addresses(), *configured])
-    return rows + [Row(address, _reached(address, _key_for(address))) for address in known]
+    addresses = dict.fromkeys([*config.endpoints.addresses(), *configured])
+    return rows + [Row(address, _reached(address, config.endpoints)) for address in addresses]
 
 
-def _key_for(address: str) -> str | None:
+def _key_for(address: str, known: Endpoints) -> str | None:
     """Return the key that a run would send to an address."""
     if ModelFacts("openai-chat:").address == address:
         return os.environ.get("OPENAI_API_KEY")
-    return endpoints.endpoint_key(address)
+    return known.key(address)
 
 
-def _reached(address: str, key: str | None) -> str:
+def _reached(address: str, known: Endpoints) -> str:
     """Return whether an endpoint answers, the models it lists, and their prices."""
-    listing = list_models(address, ENDPOINT_SECONDS, key)
+    listing = list_models(address, ENDPOINT_SECONDS, _key_for(address, known))
     names = ", ".join(listing.models[:MAX_LISTED]) + (", …" if len(listing.models) > MAX_LISTED else "")
-    declared = [f"{model}: {_price_words(f'{address}#{model}')}" for model in endpoints.declared_models(address)]
-    general = f"{'other models: ' if declared else ''}{_price_words(f'{address}#')}"
-    withheld = ModelFacts(f"{address}#").withheld_key
+    declared = [f"{model}: {_price_words(f'{address}#{model}', known)}" for model in known.models_at(address)]
+    general = f"{'other models: ' if declared else ''}{_price_words(f'{address}#', known)}"
+    withheld = ModelFacts(f"{address}#", known).withheld_key
     parts = [f"answers, lists {names}" if names else listing.problem, *declared, general, withheld]
     return "; ".join(filter(None, parts))
 
 
-def _price_words(name: str) -> str:
-    prices = ModelFacts(name).prices
+def _price_words(name: str, known: Endpoints) -> str:
+    prices = ModelFacts(name, known).prices
     if prices == FREE:
         return "free, as configured"
     if isinstance(prices, tuple):

@@ -45,6 +45,7 @@ from consilience.domain.sections import Presentation
 from consilience.engine.ports import AgentPort, AnswerDeferred, Person
 from consilience.engine.runner import Options
 from consilience.journal.store import Store
+from consilience.models.endpoints import Endpoints
 from consilience.models.limiter import on_retry
 from consilience.models.parsing import Malformed, parse_reply, prose_field
 from consilience.models.port import ModelRequest
@@ -117,6 +118,8 @@ class RunExecution:
 
     request: DeliveryRequest
     store: Store
+    known: Endpoints
+    """What is declared of endpoints, and which of them may have a key."""
     load: Sequence[str]
     """Models; the local ones are in memory while a session runs."""
     prompter: TerminalPrompter | None
@@ -124,13 +127,15 @@ class RunExecution:
     """Whether the journal outlives the command."""
 
     @classmethod
-    def open(cls, request: DeliveryRequest, store: Store, plan: RunPlan | None, *, stored: bool = True) -> RunExecution:
+    def open(
+        cls, request: DeliveryRequest, store: Store, plan: RunPlan | None, known: Endpoints, *, stored: bool = True
+    ) -> RunExecution:
         """Fetch missing weights. A finished session has no plan. Raises `UnavailableModel`, `UnknownName`."""
         load = plan.models if plan and plan.makes_calls else []
         ensure_weights(load, quiet=request.quiet)
         has_people = plan is not None and any(map(is_person, plan.models))
         prompter = TerminalPrompter(sys.stdin.fileno()) if has_people and can_confirm() else None
-        return cls(request, store, load, prompter, stored)
+        return cls(request, store, known, load, prompter, stored)
 
     def seat(self, models: Mapping[str, str]) -> Mapping[str, str | AgentPort]:
         """Return the models by agent; people are asked on the terminal, if there is one."""
@@ -159,7 +164,7 @@ class RunExecution:
             self.prompter.screen = screen
             self.prompter.place = progress.state.place
         patience = None if self.prompter else PATIENCE_SECONDS
-        options = replace(self.request.options, observer=screen.observe, patience=patience)
+        options = replace(self.request.options(self.known), observer=screen.observe, patience=patience)
         leave = self.prompter.leave if self.prompter else lambda: False
         try:
             return run_on(screen, lambda: work(options), models=self.load, leave=leave)
@@ -174,7 +179,9 @@ class RunExecution:
             else:
                 resumable = session if progress.state.started and self.stored else None
                 as_json = self.request.json and not waiting
-                code = exit_code_of(error, session=resumable, options=self.request.repeated, as_json=as_json)
+                code = exit_code_of(
+                    error, session=resumable, options=self.request.repeated(self.known), as_json=as_json
+                )
             if waiting and self.request.json:
                 self._print_progress(session)
             raise typer.Exit(code) from error

@@ -86,9 +86,9 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
     planned, models = _with_models(request, planned)
     idle = planned.makes_no_call and not _is_shown_differently(store, planned.parent)
     sources = [Source(text=d.text, name=d.name, agents=d.agents) for d in planned.documents]
-    planned = replace(planned, protocol=with_documents(planned.protocol, sources, models.values()))
-    check_models(models.values(), keys=not request.dry_run, origin="as recorded")
-    check_models(unassigned_models(request, planned.agents), keys=False)
+    planned = replace(planned, protocol=with_documents(planned.protocol, sources, models.values(), config.endpoints))
+    check_models(models.values(), config.endpoints, keys=not request.dry_run, origin="as recorded")
+    check_models(unassigned_models(request, planned.agents), config.endpoints, keys=False)
     if request.encoder is not None:
         check_encoder(request.encoder)
     notes = run_until_done(replaced_without_effect(planned, store=store))
@@ -100,6 +100,7 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
         planned.agents,
         models,
         Choice("", "" if request.model or request.models or request.replace_agent else "as in the parent"),
+        known=config.endpoints,
         limits=planned.limits,
         task=planned.task,
         sources=sources,
@@ -122,7 +123,7 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
     if not approve(plan, request, config):
         return EXIT_OK
     confirm_recorded_programs(name for name in plan.programs if name not in request.endpoints_named)
-    execution = RunExecution.open(request, store, plan)
+    execution = RunExecution.open(request, store, plan, config.endpoints)
     planned = replace(planned, models=execution.seat(models))
     report = execution.start(
         plan.protocol.name,

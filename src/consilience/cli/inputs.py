@@ -22,7 +22,7 @@ from consilience.domain.outcome import EACH, MAX_LIMIT, Limits, LimitsError, Spe
 from consilience.domain.panels import Panel, Persona, load_panel
 from consilience.domain.paths import expanded, too_long
 from consilience.domain.validation import describe_invalid
-from consilience.engine.runner import MAX_TASK_CHARS
+from consilience.engine.runner import check_task
 from consilience.engine.sources import MAX_SOURCE_BYTES, decode_text, read_text_file
 from consilience.models.registry import canonical_name
 from consilience.reporting.formatting import count
@@ -56,14 +56,7 @@ def read_task(argument: str) -> str:
     """Return the task, as `read_text` does. Raises `SettingsError`, `SourceError`."""
     task = read_text(argument, "the task")
     source = "standard input" if argument == "-" else argument[1:] if argument.startswith("@") else ""
-    if not task.strip():
-        raise SettingsError("the task is empty", where=source, do="Give a question or task.")
-    if len(task) > MAX_TASK_CHARS:
-        raise SettingsError(
-            f"the task has {len(task):,} characters; at most {MAX_TASK_CHARS:,} are allowed",
-            where=source,
-            do="Give long material as documents (--source FILE) and ask about them.",
-        )
+    check_task(task, source)
     return task.strip()
 
 

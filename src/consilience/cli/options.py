@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
 
     from consilience.engine.execution import Options
+    from consilience.models.endpoints import Endpoints
 
 T = TypeVar("T")
 
@@ -244,14 +245,16 @@ class SpendingRequest:
         names += [argument.partition("=")[2] for arguments in by_agent for argument in arguments]
         return [*addresses, *(name for name in names if name)]
 
-    @property
-    def options(self) -> Options:
-        """How sessions are executed: those of `Options` that the command has. Raises `SettingsError` for a value out of range."""
+    def options(self, known: Endpoints) -> Options:
+        """Return how sessions are executed: those of `Options` that the command has, and the `known` endpoints.
+
+        Raises `SettingsError` for a value out of range.
+        """
         from consilience.engine.execution import Options
 
         names = [name for name in Options.__dataclass_fields__ if getattr(self, name, False) is not False]
         # the command asks for consent to an unknown cost
-        return Options(allow_unpriced=True, **{name: getattr(self, name) for name in names})
+        return Options(allow_unpriced=True, endpoints=known, **{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,17 +271,15 @@ class DeliveryRequest(SpendingRequest):
         """The format in which the report is printed; `text` is Markdown, rendered on a terminal."""
         return "json" if self.json else "text"
 
-    @property
-    def repeated(self) -> list[str]:
-        """The options that `resume` needs again to deliver the report as asked, because no session records them."""
+    def repeated(self, known: Endpoints) -> list[str]:
+        """Return the options that `resume` needs again to deliver the report as asked, because no session records them."""
         words: list[str] = []
         for name in ("out", "require", "fail_on", "format", "write_baseline"):
             value = getattr(self, name, None)
             for format_name in value if isinstance(value, list) else [value] if value not in (None, "text") else []:
                 words += [f"--{name.replace('_', '-')}", str(format_name)]
-        from consilience.models.endpoints import named_only_here
-
-        return [*words, *(word for address in named_only_here(self.endpoints_named) for word in ("--key-to", address))]
+        only_here = known.only_named(self.endpoints_named)
+        return [*words, *(word for address in only_here for word in ("--key-to", address))]
 
 
 @dataclass(frozen=True, kw_only=True)

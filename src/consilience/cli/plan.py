@@ -27,7 +27,7 @@ from consilience.engine.protocol import Protocol
 from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import number_documents
 from consilience.engine.templates import INSTRUCTIONS, Templates
-from consilience.models.endpoints import parse_endpoint
+from consilience.models.endpoints import Endpoints, parse_endpoint
 from consilience.models.facts import ModelFacts
 from consilience.models.providers import is_endpoint, known_providers
 from consilience.models.registry import (
@@ -69,6 +69,8 @@ class RunPlan:
     """If every prompt has its max length."""
     max_cost: float | None
     """US dollars; 0 if nothing is paid for, None if a price is unknown."""
+    known: Endpoints
+    """What is declared of endpoints, and which of them may have a key."""
     paid: tuple[str, ...] = ()
     """Models and encoders that cost money."""
     encoder: str | None = None
@@ -93,7 +95,6 @@ class RunPlan:
     """Further fields of a dry run as JSON."""
     limits_adjustable: bool = True
     """Whether the command takes --max-cost and --dry-run."""
-
     calls_note: str = ""
     """Which calls the estimate is of, if not those of a new run."""
 
@@ -114,7 +115,8 @@ class RunPlan:
     @property
     def missing_keys(self) -> dict[str, str]:
         """Variables of API keys that are not set, by the model that needs them."""
-        return {name: variables for name in links(self.models) if (variables := ModelFacts(name).missing_key)}
+        facts = [ModelFacts(name, self.known) for name in links(self.models)]
+        return {model.name: model.missing_key for model in facts if model.missing_key}
 
     @property
     def programs(self) -> list[str]:
@@ -138,7 +140,7 @@ def links(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(link for name in names for link in alternatives(name)))
 
 
-def check_models(names: Iterable[str], *, keys: bool, origin: str = "") -> None:
+def check_models(names: Iterable[str], known: Endpoints, *, keys: bool, origin: str = "") -> None:
     """Raise `UserError` for an invalid model name and, with `keys`, for a model without its key. Does not use the network.
 
     `origin` is where the name was found, if not on the command line.
@@ -147,14 +149,14 @@ def check_models(names: Iterable[str], *, keys: bool, origin: str = "") -> None:
         try:
             check_chain(alternatives(chain))
             for name in alternatives(canonical_name(chain)):
-                _check_model(name, keys=keys)
+                _check_model(name, known, keys=keys)
         except UserError as error:
             if error.where or not origin:
                 raise
             raise type(error)(error.what, where=origin, do=error.do) from None
 
 
-def _check_model(name: str, *, keys: bool) -> None:
+def _check_model(name: str, known: Endpoints, *, keys: bool) -> None:
     provider, _, model = name.partition(":")
     if is_person(name):
         return
@@ -167,24 +169,24 @@ def _check_model(name: str, *, keys: bool) -> None:
         resolve(name)  # raises the error that names the problem
         return
     if is_endpoint(name):
-        endpoint = parse_endpoint(name)
+        endpoint = parse_endpoint(name, known)
         if keys:
-            endpoint_key(endpoint)
+            endpoint_key(endpoint, known)
         return
     if provider == "local":
         if not model.endswith(".gguf") and model not in CATALOGUE:
             verify(model)
         return
     is_known_provider = provider in known_providers() or provider.startswith("gateway/")
-    if not is_known_provider or not model or "," in model or (keys and ModelFacts(name).missing_key):
+    if not is_known_provider or not model or "," in model or (keys and ModelFacts(name, known).missing_key):
         resolve(name)  # raises the error that names the problem
 
 
-def with_documents(protocol: Protocol, sources: Sequence[Source], models: Iterable[str]) -> Protocol:
+def with_documents(protocol: Protocol, sources: Sequence[Source], models: Iterable[str], known: Endpoints) -> Protocol:
     """Return the protocol with the settings that follow from the documents, as a run will have them."""
     if not sources:
         return protocol
-    windows = (window_by_name(name) for name in dict.fromkeys(models))
+    windows = (window_by_name(name, known) for name in dict.fromkeys(models))
     window = min((window for window in windows if window is not None), default=None)
     return protocol.with_documents(number_documents(sources), window)
 
@@ -195,6 +197,7 @@ def make_plan(
     models: Mapping[str, str],
     choice: Choice,
     *,
+    known: Endpoints,
     limits: Limits,
     task: str,
     sources: Sequence[Source],
@@ -205,38 +208,38 @@ def make_plan(
     calls_made: int = 0,
 ) -> RunPlan:
     """Return the plan of a run after `calls_made` calls. Needs no key and no network."""
-    paid_models = tuple(name for name in links(models.values()) if paid(name))
-    paid_encoder = encoder if encoder is not None and paid(encoder) else None
+    paid_models = tuple(name for name in links(models.values()) if paid(name, known))
+    paid_encoder = encoder if encoder is not None and paid(encoder, known) else None
     level = thinking or DEFAULT_THINKING
-    thinking_of = {name: thinking_tokens(level, ModelFacts(name).thinks) for name in links(models.values())}
-    max_thinking = max(thinking_of.values())
+    thinking_of = {name: thinking_tokens(level, ModelFacts(name, known).thinks) for name in links(models.values())}
     opening = Opening(templates.render(INSTRUCTIONS), task, number_documents(sources))
     chains = {agent.id: links([models[agent.id]]) for agent in agents}
     thinking_by_agent = {id: max(map(thinking_of.__getitem__, chain)) for id, chain in chains.items()}
-    prices = {} if limits.cost is None else {id: _token_prices(chain) for id, chain in chains.items()}
+    prices = {} if limits.cost is None else {id: _token_prices(chain, known) for id, chain in chains.items()}
     sizes = CallSizes(opening, protocol, agents, prices, thinking_by_agent)
     estimate = protocol.estimate()
-    calls = estimate.max if limits.calls is None else min(estimate.max, limits.calls)
-    calls = max(calls - calls_made, 0)
+    calls = max(min(estimate.max, estimate.max if limits.calls is None else limits.calls) - calls_made, 0)
     largest_calls = sizes.largest_calls(calls)
-    max_tokens = sum(n * (read + written + max_thinking) for n, read, written in largest_calls)
+    max_tokens = sum(n * (read + written + max(thinking_of.values())) for n, read, written in largest_calls)
     if limits.tokens is not None:
         max_tokens = min(max_tokens, limits.tokens)
     max_cost: float | None = 0.0
     for n, read, written in largest_calls:
-        cost = max_price({name: written + thinking_of[name] for name in paid_models}, read)
+        cost = max_price({name: written + thinking_of[name] for name in paid_models}, read, known)
         max_cost = None if max_cost is None or cost is None else max_cost + n * cost
     if limits.cost is not None and max_cost is not None:
         max_cost = min(max_cost, limits.cost)
     if paid_encoder is not None:
-        encoder_cost = ModelFacts(paid_encoder).price(calls * protocol.max_reply_tokens, 0)
+        encoder_cost = ModelFacts(paid_encoder, known).price(calls * protocol.max_reply_tokens, 0)
         max_cost = None if max_cost is None or encoder_cost is None else max_cost + encoder_cost
-    notes = [*key_notes([*thinking_of, encoder or ""]), *window_warnings(thinking_of, sizes.longest_beginning)]
+    notes = key_notes([*thinking_of, encoder or ""], known)
+    notes += window_warnings(thinking_of, sizes.longest_beginning, known)
     return RunPlan(
         protocol=protocol,
         agents=tuple(agent.model_copy(update={"model": models[agent.id]}) for agent in agents),
         why=choice.why,
         estimate=estimate,
+        known=known,
         limits=limits,
         templates=templates,
         max_tokens=max_tokens,
@@ -246,26 +249,26 @@ def make_plan(
         unspent_keys=choice.unspent_keys,
         detail=detail,
         details=notes,
-        replies=sizes.describe_reply(limits) + thinking_words(thinking, thinking_of),
+        replies=sizes.describe_reply(limits) + thinking_words(thinking, thinking_of, known),
     )
 
 
-def _token_prices(chain: Sequence[str]) -> tuple[float, float]:
+def _token_prices(chain: Sequence[str], known: Endpoints) -> tuple[float, float]:
     """US dollars per token read and written, of the most expensive model of a chain; 0 if it is free or unknown."""
     million = 1_000_000
-    facts = [ModelFacts(name) for name in chain]
-    read = max(known.price(million, 0) or 0.0 for known in facts)
-    written = max(known.price(0, million) or 0.0 for known in facts)
+    facts = [ModelFacts(name, known) for name in chain]
+    read = max(model.price(million, 0) or 0.0 for model in facts)
+    written = max(model.price(0, million) or 0.0 for model in facts)
     return read / million, written / million
 
 
-def max_price(written: Mapping[str, int], read: int) -> float | None:
+def max_price(written: Mapping[str, int], read: int, known: Endpoints) -> float | None:
     """Return the price of a request to the most expensive model, or None if a price is unknown.
 
     `written` holds the output tokens of each model; `read` is the number of input tokens.
     """
-    prices = [ModelFacts(name).price(read, tokens) for name, tokens in written.items()]
-    return None if None in prices else max((known for known in prices if known is not None), default=0.0)
+    prices = [ModelFacts(name, known).price(read, tokens) for name, tokens in written.items()]
+    return None if None in prices else max((price for price in prices if price is not None), default=0.0)
 
 
 def first_line(plan: RunPlan) -> str:
@@ -337,7 +340,8 @@ def unbounded_words(plan: RunPlan) -> str:
 
 def _unpriced(plan: RunPlan) -> list[str]:
     """Return the models that cost money at an unknown price."""
-    return [name for name in plan.paid if ModelFacts(name).price(1, 1) is None] if plan.max_cost is None else []
+    facts = [ModelFacts(name, plan.known) for name in plan.paid if plan.max_cost is None]
+    return [model.name for model in facts if model.price(1, 1) is None]
 
 
 def dry_run(plan: RunPlan) -> str:
@@ -424,7 +428,7 @@ def cost_json(plan: RunPlan) -> dict[str, object]:
         "most_money": None if plan.programs else plan.max_cost,
         "paid": list(plan.paid),
         "programs": plan.programs,
-        "withheld_keys": key_notes(plan.models),
+        "withheld_keys": key_notes(plan.models, plan.known),
     }
 
 
@@ -487,7 +491,7 @@ def confirm_spending(plan: RunPlan, *, yes: bool, confirm_above: float) -> None:
 
 
 def _consent_advice(plan: RunPlan) -> str:
-    hint = next((f" {hint}" for name in plan.paid if (hint := price_hint(name))), "")
+    hint = next((f" {hint}" for name in plan.paid if (hint := price_hint(name, plan.known))), "")
     if not plan.limits_adjustable:
         return f"Give --yes to agree.{hint}"
     bound = "" if plan.programs or plan.encoder or plan.max_cost is None else ", or --max-cost DOLLARS to set a bound"

@@ -74,6 +74,7 @@ from consilience.engine.templates import recorded_templates
 from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
 from consilience.models.embeddings import MiniLM, ProviderEncoder, check_encoder, open_encoder
+from consilience.models.endpoints import Endpoints
 from consilience.models.providers import is_endpoint
 from consilience.models.registry import Choice
 from consilience.reporting.export import save_report
@@ -159,7 +160,7 @@ def run(cls: type[Protocol], request: NewSessionRequest, settings: Mapping[str, 
     if not approve(plan, request, config):
         return EXIT_OK
     with closing(open_store(":memory:" if request.no_store else None, writing=True)) as store:
-        execution = RunExecution.open(request, store, plan, stored=not request.no_store)
+        execution = RunExecution.open(request, store, plan, config.endpoints, stored=not request.no_store)
         deliberation = replace(deliberation, store=store, model=execution.seat(plan.models_by_agent))
         if request.panel == AUTO_PANEL:
             proposing = deliberation.proposing()
@@ -232,7 +233,7 @@ def _prepare(
     task, sources = read_material(request, target, agents)
     models, choice, origins = _choose_models(request, config, agents)
     detail = choose_detail(request.detail, agents, models)
-    protocol = with_documents(protocol.with_detail(detail), sources, models.values())
+    protocol = with_documents(protocol.with_detail(detail), sources, models.values(), config.endpoints)
     deliberation: Deliberation[Report] = Deliberation(
         protocol,
         model=models,
@@ -241,15 +242,16 @@ def _prepare(
         seed=request.seed,
         limits=limits,
         quorum=request.quorum,
-        encoder=_encoder(protocol, request),
+        encoder=_encoder(protocol, request, config.endpoints),
         prompts=request.prompts_directory,
-        options=request.options,
+        options=request.options(config.endpoints),
     )
     plan = make_plan(
         protocol,
         agents,
         models,
         choice,
+        known=config.endpoints,
         limits=limits,
         task=task,
         sources=sources,
@@ -281,11 +283,11 @@ def _choose_models(
     for agent in agents:
         if origins.get(agent.id) == PERSONA:
             try:
-                check_models([agent.model], keys=keys)
+                check_models([agent.model], config.endpoints, keys=keys)
             except UserError as error:
                 raise of_persona(error, agent, f"--agent {agent.id}=MODEL") from None
-    check_models(models.values(), keys=keys, origin=choice.why if choice.name else "")
-    check_models(unassigned_models(request, agents), keys=False)
+    check_models(models.values(), config.endpoints, keys=keys, origin=choice.why if choice.name else "")
+    check_models(unassigned_models(request, agents), config.endpoints, keys=False)
     return models, choice, origins
 
 
@@ -299,7 +301,7 @@ def _reassigned_models(plan: RunPlan, panel: Panel | None, request: NewSessionRe
     return assign_models(request, agents, models_of_agents, plan.models[0])
 
 
-def _encoder(protocol: Protocol, request: NewSessionRequest) -> MiniLM | ProviderEncoder | None:
+def _encoder(protocol: Protocol, request: NewSessionRequest, known: Endpoints) -> MiniLM | ProviderEncoder | None:
     """Return the encoder, ready to use; None in a dry run. Raises `UserError` if it is missing or unusable."""
     if protocol.needs_encoder and request.encoder is None:
         raise SettingsError(
@@ -311,9 +313,9 @@ def _encoder(protocol: Protocol, request: NewSessionRequest) -> MiniLM | Provide
         return None
     check_encoder(request.encoder)
     if request.dry_run:
-        check_models([request.encoder] if is_endpoint(request.encoder) else [], keys=False)
+        check_models([request.encoder] if is_endpoint(request.encoder) else [], known, keys=False)
         return None
-    return open_encoder(request.encoder)
+    return open_encoder(request.encoder, known)
 
 
 def resume_session(request: ResumeRequest) -> int:
@@ -339,11 +341,11 @@ def resume_session(request: ResumeRequest) -> int:
             )
         elif started is not None:
             confirm_recorded_code(started, store)
-            plan = _remaining_plan(started, course.made, store)
+            plan = _remaining_plan(started, course.made, store, config.endpoints)
             _check_recorded(session, plan)
             approve(plan, request, config, summary=_resume_line(session, course, store))
             confirm_recorded_programs(plan.programs)
-        execution = RunExecution.open(request, store, plan)
+        execution = RunExecution.open(request, store, plan, config.endpoints)
         seated = execution.seat(plan.models_by_agent) if plan and execution.prompter else None
         report = execution.watch(
             lambda options: Deliberation[Report](model=seated, store=store, options=options).resume(session),
@@ -354,13 +356,14 @@ def resume_session(request: ResumeRequest) -> int:
         return execution.deliver(report, read_back(store, session).presentation if course.finished else None)
 
 
-def _remaining_plan(started: SessionStarted, calls_made: int, store: Store) -> RunPlan:
+def _remaining_plan(started: SessionStarted, calls_made: int, store: Store, known: Endpoints) -> RunPlan:
     """Return the plan of the rest of a session."""
     plan = make_plan(
         recorded_protocol(started.protocol).model_validate(started.settings),
         started.agents,
         {agent.id: agent.model for agent in started.agents},
         Choice("", "as recorded"),
+        known=known,
         limits=started.limits,
         task=store.text(started.task),
         sources=[Source(text=store.text(s.text), name=s.name, agents=s.agents) for s in started.sources],
@@ -376,7 +379,7 @@ def _remaining_plan(started: SessionStarted, calls_made: int, store: Store) -> R
 def _check_recorded(session: str, plan: RunPlan) -> None:
     """Raise for a model that is not available now. A model object passed by a program has no name here."""
     try:
-        check_models(plan.models, keys=True)
+        check_models(plan.models, plan.known, keys=True)
     except UnknownName as error:
         raise UnavailableModel(
             f"session {session} was started by a program with a model of its own, which has no name here: {error.what}",

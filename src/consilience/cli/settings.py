@@ -13,6 +13,7 @@ import sys
 import types
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
@@ -28,7 +29,6 @@ from consilience.domain.paths import check_home, data_dir, is_own_journal, journ
 from consilience.domain.validation import similar_names
 from consilience.engine.protocol import Protocol
 from consilience.engine.recorded_code import code_named, foreign_code
-from consilience.models.endpoints import configure_endpoints, name_endpoints
 from consilience.models.program import without_secret
 from consilience.models.registry import Choice, alternatives, choose, is_program, is_workspace
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def load_config(*, tell: bool = True, env_file: Path | None = None, named: Sequence[str] = ()) -> Config:
-    """Read `env_file`, then both configuration files, and apply what they declare of endpoints. With `tell`, report ignored keys.
+    """Read `env_file`, then both configuration files. With `tell`, report ignored keys.
 
     `named` are the names of models on the command line. Only they, the environment and the user's own file name endpoints that may
     have a key.
@@ -54,9 +54,7 @@ def load_config(*, tell: bool = True, env_file: Path | None = None, named: Seque
     config = merge_configs((own, here))
     if tell and (ignored := ignored_words(here, read_config(here), config.confirm_above)):
         print(f"{here}: {ignored}", file=sys.stderr)
-    configure_endpoints(config.endpoints)
-    name_endpoints([*named, *([config.own_model] if config.own_model else [])], complete=True)
-    return config
+    return replace(config, endpoints=replace(config.endpoints.name(named), complete=True))
 
 
 def default_model(config: Config) -> Choice:
@@ -65,7 +63,7 @@ def default_model(config: Config) -> Choice:
     Raises `SettingsError` for a program or a workspace in a directory's file, which may come from another person: a program runs
     with the user's rights, and `--yes` agrees only to the cost.
     """
-    choice = choose(os.environ, {"model": config.model} if config.model else {})
+    choice = choose(os.environ, {"model": config.model} if config.model else {}, config.endpoints)
     if config.model_file is None or os.environ.get("CONSILIENCE_MODEL", "").strip():
         return choice
     links = alternatives(choice.name)

@@ -235,12 +235,12 @@ def _show_panel(
     """Check a panel and show its personas, in order of importance."""
     from consilience.cli.plan import check_models
     from consilience.domain.panels import CATALOG, load_panel
+    from consilience.models.endpoints import NO_ENDPOINTS
 
     panel = load_panel(name)
     for persona in panel.personas:
-        check_models(
-            [persona.model] if persona.model else [], keys=False, origin=f"the model of the persona {persona.name}"
-        )
+        names = [persona.model] if persona.model else []
+        check_models(names, NO_ENDPOINTS, keys=False, origin=f"the model of the persona {persona.name}")
     lines = [f"{panel.name}: {panel.description}"]
     for persona in panel.personas:
         lines += ["", f"  {persona.name}", f"    {persona.description}"]

@@ -40,9 +40,9 @@ LongText = Annotated[str, BeforeValidator(_from_id), PlainSerializer(_to_id)]
 
 
 def dump_note(data: BaseModel) -> tuple[dict[str, object], dict[str, str]]:
-    """Return the note as the event holds it, and its long texts by id."""
+    """Return the note as the event holds it, and its long texts by id. A model whose `sparse` is true keeps no default values."""
     texts = _TextIds()
-    return data.model_dump(mode="json", context=texts), texts
+    return data.model_dump(mode="json", context=texts, exclude_defaults=getattr(data, "sparse", False)), texts
 
 
 def load_note(model: type[N], event: Noted, text: Callable[[str], str]) -> N:

@@ -37,9 +37,7 @@ from consilience.engine.call_failures import failure_event, refusal_event, unrea
 from consilience.engine.ledger import CallBudget, TimeLeft
 from consilience.engine.ports import (
     AnswerDeadline,
-    ModelPort,
     PendingAnswer,
-    WorkerPort,
     seconds_since_epoch,
     withdraw_sent,
 )
@@ -290,7 +288,7 @@ class Call(Generic[T]):
     async def _cached(self, common: dict[str, object], rendered: Rendered) -> tuple[Ended, str, T | None] | None:
         """Return the reply of a model to an identical request in any session of the store."""
         recorder = self.state.recorder
-        recorded = recorder.journal.store.reply(str(common["digest"])) if isinstance(self.port, ModelPort) else None
+        recorded = recorder.journal.store.reply(str(common["digest"])) if self.port.cacheable else None
         if recorded is None:
             return None
         completion = Completion(
@@ -310,7 +308,7 @@ class Call(Generic[T]):
 
     def _steps(self, attempt: int, need: Usage) -> StepLog | None:
         """Return the log of an agent with tools; None for other agents."""
-        if not isinstance(self.port, WorkerPort):
+        if not self.port.max_steps:
             return None
         ask = self.ask
         return StepLog(self.state, ask.agent, ask.key, self.place, attempt, self.phase, need, ask.closing, self.budget)
@@ -319,7 +317,7 @@ class Call(Generic[T]):
         self, attempt: int, rendered: Rendered, schema: dict[str, object] | None, digest: str, steps: StepLog | None
     ) -> Completion:
         state, ask = self.state, self.ask
-        request_id = digest if isinstance(self.port, ModelPort) else state.digest_in_session(digest)
+        request_id = digest if self.port.cacheable else state.digest_in_session(digest)
         if ask.key in state.recorder.answers:
             await withdraw_sent(self.port, ask.key, request_id)
             return Completion(
@@ -349,8 +347,8 @@ class Call(Generic[T]):
             for_person=self._for_person(rendered, attempt),
         )
         time_left = TimeLeft() if state.recorder.was_asked(ask.key, attempt) else self.budget.time_left()
-        if steps is not None and isinstance(self.port, WorkerPort):
-            return await await_within(time_left, run_worker(self.port.worker, request, steps), state.cancelled)
+        if steps is not None:
+            return await await_within(time_left, run_worker(self.port, request, steps), state.cancelled)
         answer = await await_within(time_left, self._answer(request), state.cancelled)
         return await self._arrival(answer, attempt, rendered, schema) if isinstance(answer, PendingAnswer) else answer
 

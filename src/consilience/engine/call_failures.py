@@ -18,7 +18,7 @@ from consilience.domain.events import CallFailed, Ended, StepCompleted
 from consilience.domain.outcome import FailureKind
 from consilience.engine.activity import Phase
 from consilience.engine.ledger import CallBudget, LimitHit
-from consilience.engine.ports import AgentPort, ModelPort, WorkerPort
+from consilience.engine.ports import AgentPort
 from consilience.engine.quorum import QuorumReached
 from consilience.engine.steps import StepLog, StepRefused
 from consilience.engine.timing import TimeLimitReached
@@ -100,7 +100,7 @@ def failure_event(
     flight is unknown, and so is what a program spends."""
     figures: dict[str, object] = {}
     requests, refusal = failure.requests, budget.hit
-    is_model = isinstance(port, ModelPort | WorkerPort)
+    is_model = not port.keeps_requests
     overdue = is_model and isinstance(failure, Timeout)
     in_flight = failure.possibly_charged if isinstance(failure, TimeLimitReached) else overdue
     figures["possibly_charged"] = in_flight

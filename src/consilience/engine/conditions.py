@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from consilience.domain.outcome import Check
 from consilience.domain.positions import Ballot
 from consilience.engine.session import Session
-from consilience.engine.work import Failure, Reply
+from consilience.engine.work import Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,6 @@ class ConditionInput:
     """The ballots after each step, by agent."""
     voters: int = 0
     """Number of agents that may cast a ballot."""
-    failures: list[Failure] = field(default_factory=list)
-    """Failed calls of conditions are added here."""
 
 
 class StopCondition(ABC):

@@ -45,6 +45,7 @@ from consilience.engine.templates import INSTRUCTIONS, Templates
 from consilience.engine.timing import NOTE_INTERVAL_SECONDS
 from consilience.engine.work import Branch, current_branch
 from consilience.journal.store import Journal
+from consilience.models.endpoints import NO_ENDPOINTS, Endpoints
 
 MAX_REPAIRS = 10
 MAX_DEADLINE_SECONDS = 86_400
@@ -95,6 +96,10 @@ class Options:
     allow_unpriced: bool = False
     """Whether a new session with a limit on money may have models without a known price, whose cost that limit does not bound."""
 
+    endpoints: Endpoints = NO_ENDPOINTS
+    """What is declared of OpenAI-compatible endpoints, and which of them may have a key. A deliberation adds the endpoints among
+    the models that it is given, and those of the user's own `consilience.toml`."""
+
     def observed_by(self, observer: Observer) -> Options:
         """Return these options with one more observer, which is called before the other."""
         first = self.observer
@@ -108,6 +113,12 @@ class Options:
         return replace(self, observer=notify_both)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.endpoints, Endpoints):
+            raise SettingsError(
+                f"{self.endpoints!r:.60} does not declare endpoints",
+                where="endpoints",
+                do="Give consilience.Endpoints().declare(ADDRESS, …).",
+            )
         for name in ("observer", "hold", "faults"):
             if not (getattr(self, name) is None or callable(getattr(self, name))):
                 raise SettingsError(

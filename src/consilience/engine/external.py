@@ -21,7 +21,7 @@ from consilience.coordination.records import HUMAN, MAX_TTL_SECONDS, assigned_ag
 from consilience.coordination.waiting import MAX_POLL_SECONDS, MIN_POLL_SECONDS
 from consilience.domain.errors import ProviderError, Refused, Rejected, SettingsError, Timeout, Unreachable
 from consilience.domain.paths import expanded
-from consilience.engine.ports import PendingAnswer
+from consilience.engine.ports import FreePort, PendingAnswer
 from consilience.engine.quorum import Claims, QuorumReached, current_claims, current_replies
 from consilience.engine.timing import TIME_LIMIT_DETAIL
 from consilience.models.port import Completion, ModelRequest
@@ -74,13 +74,13 @@ def open_seat(name: str) -> WorkspacePort:
     return WorkspacePort(workspace, agent, extensions.timeout_multiplier)
 
 
-class WorkspacePort:
+class WorkspacePort(FreePort):
     """An agent of another process, the one of that name if there is one, which answers tickets of a workspace."""
 
     def __init__(self, workspace: Workspace, agent: str = "", timeout_multiplier: float = 1.0) -> None:
         self.workspace = workspace
         self.agent = agent
-        self.name = f"{WORKSPACE_PREFIX}{workspace.path}{f'#{agent}' if agent else ''}"
+        super().__init__(f"{WORKSPACE_PREFIX}{workspace.path}{f'#{agent}' if agent else ''}")
         self._timeout_multiplier = timeout_multiplier
 
     async def send(self, request: ModelRequest) -> PendingAnswer:
@@ -119,12 +119,6 @@ class WorkspacePort:
         except WorkspaceError:  # the process ended before it was posted
             return None
         return await self.completion(ticket) if ticket.is_final else self._pending(ticket)
-
-    def price(self, tokens_in: int, tokens_out: int) -> float | None:
-        return 0.0
-
-    async def close(self) -> None:
-        return None
 
     def look(self, ticket_id: str) -> Ticket:
         """Return the ticket as it is now; its claim is ended if it has expired. Blocks on the disk."""

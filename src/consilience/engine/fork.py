@@ -284,8 +284,10 @@ async def fork(planned: Fork, *, store: Store, session: str | None = None, optio
         task=planned.task,
         documents=planned.documents,
         templates=planned.templates,
-        encoder=encoder_for(planned.protocol, planned.encoder),
-        seats=make_seats(planned.agents, planned.models, request_deadline(options.deadline, options.thinking)),
+        encoder=encoder_for(planned.protocol, planned.encoder, options),
+        seats=make_seats(
+            planned.agents, planned.models, request_deadline(options.deadline, options.thinking), options.endpoints
+        ),
         detail=planned.detail,
         seed=old.seed,
         quorum=old.quorum,

@@ -6,17 +6,19 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from textwrap import shorten
+from typing import Any
 
 from consilience.domain.agents import voices
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected, place_key
 from consilience.domain.messages import Quotation
-from consilience.domain.outcome import FailureKind
+from consilience.domain.outcome import FailureKind, StopReason
 from consilience.domain.positions import exact
 from consilience.domain.report import (
     ADAPTED,
     ANSWERED_BY_FALLBACK,
     NOT_INTRODUCED,
     REPLACED_WITHOUT_EFFECT,
+    ConfidenceScore,
     FailedCall,
     MissingAgent,
 )
@@ -418,3 +420,21 @@ def _is_refusal(event: Ended) -> bool:
 
 def format_count(n: int, singular: str, plural: str) -> str:
     return f"{n} {singular if n == 1 else plural}"
+
+
+def answer_fields(answer: Reply[Any] | Failure | None, limit: StopReason | None) -> dict[str, Any]:
+    """Return what a report says of its answer. It was paid from the reserve only if a limit had refused calls."""
+    if not isinstance(answer, Reply):
+        return {"answer": None, "answer_cut": False, "closing": None}
+    paid = "reserve" if answer.reserve and limit else "ordinary"
+    return {"answer": answer.text, "answer_cut": answer.cut, "closing": paid}
+
+
+def verdict_fields(
+    stop: StopReason, confidence: ConfidenceScore | None, unmet: Sequence[str], answer_cut: bool
+) -> dict[str, Any]:
+    """Return how a run ended: with anything unmet, or a cut answer, it is not converged and states no confidence."""
+    failed = stop is StopReason.FAILED
+    unmet = () if failed else (*unmet, *(["the answer was cut at the token limit"] if answer_cut else []))
+    stated = ConfidenceScore() if unmet or failed or confidence is None else confidence
+    return {"stop_reason": stop.unless(unmet), "confidence": stated, "unmet": unmet, "answer_cut": answer_cut}

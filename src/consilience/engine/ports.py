@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Protocol, runtime_checkable
 
 from consilience.domain.errors import ProviderError, SettingsError, Timeout
-from consilience.models.port import Completion, Model, ModelRequest, Worker
+from consilience.domain.outcome import Thinks
+from consilience.models.port import Completion, Model, ModelRequest, Steps, Worker, context_window, links, thinks
 
 
 class OpenTicket(Protocol):
@@ -47,12 +48,23 @@ class AnswerDeferred(Exception):
 
 @runtime_checkable
 class AgentPort(Protocol):
-    """`name` is recorded as the agent's model. `send` and `collect` raise `ProviderError`s only."""
+    """`name` is recorded as the agent's model. `send` and `collect` raise `ProviderError`s only. `FreePort` has defaults."""
+
+    counts_tokens: bool
+    """Whether its replies cost tokens; those that it does not count are estimated."""
+    cacheable: bool
+    """Whether the recorded reply to an identical request, also of another session, serves as its own."""
+    keeps_requests: bool
+    """Whether a request can be collected later, also by another process. Else it is lost with the process, and may be charged."""
+    max_steps: int
+    """Max steps of an agent with tools, which `work`s through them; 0 for another one, which `send`s."""
 
     @property
     def name(self) -> str: ...
 
     async def send(self, request: ModelRequest) -> Completion | PendingAnswer: ...
+
+    async def work(self, request: ModelRequest, steps: Steps) -> str: ...
 
     async def collect(self, key: str, digest: str) -> Completion | PendingAnswer | None:
         """What has come of a request sent before, perhaps by another process; None when none was sent.
@@ -74,13 +86,24 @@ async def withdraw_sent(port: AgentPort, key: str, digest: str) -> None:
             await sent.ticket.withdraw("answered in the session's journal")
 
 
-class _FreePort:
+class FreePort:
     """Nothing to pay, to collect or to close."""
+
+    counts_tokens = False
+    cacheable = False
+    keeps_requests = True
+    max_steps = 0
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    async def collect(self, key: str, digest: str) -> None:
+    async def send(self, request: ModelRequest) -> Completion | PendingAnswer:
+        raise AssertionError(f"{self.name} is sent nothing")
+
+    async def work(self, request: ModelRequest, steps: Steps) -> str:
+        raise AssertionError(f"{self.name} has no steps")
+
+    async def collect(self, key: str, digest: str) -> Completion | PendingAnswer | None:
         return None
 
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
@@ -90,10 +113,24 @@ class _FreePort:
         return None
 
 
-class _PricedPort(_FreePort):
+class _PricedPort(FreePort):
+    keeps_requests = False
+
     def __init__(self, agent: Model | Worker) -> None:
         super().__init__(agent.name)
         self._agent = agent
+
+    @property
+    def thinks(self) -> Thinks:
+        return thinks(self._agent)
+
+    @property
+    def context_window(self) -> int | None:
+        return context_window(self._agent)
+
+    @property
+    def links(self) -> Sequence[Model | Worker]:
+        return links(self._agent)
 
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
         return self._agent.price(tokens_in, tokens_out)
@@ -104,6 +141,9 @@ class _PricedPort(_FreePort):
 
 class ModelPort(_PricedPort):
     """A language model as an agent. It remembers nothing, so there is nothing to collect."""
+
+    counts_tokens = True
+    cacheable = True
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
@@ -125,17 +165,15 @@ class WorkerPort(_PricedPort):
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker)
-        self.worker = worker
+        self.max_steps = worker.max_steps
+        self._worker = worker
 
-    async def send(self, request: ModelRequest) -> Completion:
-        raise AssertionError("an agent with tools works through its steps")
+    async def work(self, request: ModelRequest, steps: Steps) -> str:
+        return await self._worker.work(request, steps)
 
 
-class ReplayPort(_FreePort):
+class ReplayPort(FreePort):
     """An agent in a replay, which sends nothing."""
-
-    async def send(self, request: ModelRequest) -> Completion:
-        raise AssertionError("a replay sends nothing")
 
 
 AskPerson = Callable[[ModelRequest], Awaitable[str]]
@@ -182,7 +220,7 @@ async def _arrival_of(arrival: Awaitable[Completion], departed: Callable[[], Non
         return await never
 
 
-class Person(_FreePort):
+class Person(FreePort):
     """A person in a seat: `human`, or `human:NAME`.
 
     Without `ask`, which puts the question in this process, the answer comes through the store. The session can wait for days.

@@ -31,7 +31,7 @@ from consilience.domain.events import (
 from consilience.domain.outcome import DEFAULT_THINKING, FailureKind
 from consilience.domain.report import Report
 from consilience.engine.execution import Options, Setup, build_state, execute, fault_hook, leased
-from consilience.engine.ports import AgentPort, ModelPort, WorkerPort
+from consilience.engine.ports import AgentPort
 from consilience.engine.prompt import PROMPT_FORMAT
 from consilience.engine.protocol import (
     Protocol,
@@ -262,14 +262,15 @@ async def _rerun(
             names = {agent.id: agent.model for agent in started.agents}
             deadline = request_deadline(options.deadline or started.deadline, started.thinking)
             models = names if models is None else with_own_models(started.agents, models)
-            seats = make_seats(started.agents, models, deadline)
+            seats = make_seats(started.agents, models, deadline, options.endpoints)
         async with aclosing(seats):
             _check_models(session, started, seats.ports)
             recorder = Recorder(journal, events, replay=replay, observer=options.observer)
             recorder.on_live = pause.release
             setup = recorded_setup(started, journal, seats, options)
             if not replay:
-                setup = replace(setup, encoder=open_encoder(started.encoder if encoder is None else encoder))
+                encoder = started.encoder if encoder is None else encoder
+                setup = replace(setup, encoder=open_encoder(encoder, options.endpoints))
             state = resumed_state(setup, started, recorder)
             if not replay:
                 await _note_lost(journal, recorder, state)
@@ -357,8 +358,7 @@ async def _note_lost(journal: Journal, recorder: Recorder, state: State) -> None
         | recorder.arrivals.keys()
         | {key for e in recorder.events if isinstance(e, SessionParked) for key in e.awaited}
     )
-    # ports of other kinds still have the request
-    lost = [f for f in flights if f.key not in waiting and isinstance(state.ports[f.agent], ModelPort | WorkerPort)]
+    lost = [f for f in flights if f.key not in waiting and not state.ports[f.agent].keeps_requests]
     for flight in lost:
         await recorder.commit(CallLost(key=flight.key, agent=flight.agent))
         state.faults("after_lost", None)
@@ -369,13 +369,7 @@ async def _note_lost(journal: Journal, recorder: Recorder, state: State) -> None
 def _check(setup: Setup) -> None:
     """Raise `SettingsError` if the session cannot begin with this setup."""
     task, quorum = setup.task, setup.quorum
-    if not task.strip():
-        raise SettingsError("the task is empty", do="Give a question or task.")
-    if len(task) > MAX_TASK_CHARS:
-        raise SettingsError(
-            f"the task has {len(task):,} characters; at most {MAX_TASK_CHARS:,} are allowed",
-            do="Give long material as documents (--source FILE) and ask about them.",
-        )
+    check_task(task)
     if not 0 <= quorum <= 1:
         raise SettingsError(f"invalid quorum: {quorum}", do="Give a number from 0 to 1.")
     _check_unicode(task, "the task")
@@ -389,6 +383,18 @@ def _check(setup: Setup) -> None:
     _check_name(setup.protocol)
     check_agents(setup.protocol, setup.seats.agents)
     fault_hook(setup.options)  # raises for an invalid fault point
+
+
+def check_task(task: str, where: str = "") -> None:
+    """Raise `SettingsError` for a task that is empty or too long, found at `where`."""
+    if not task.strip():
+        raise SettingsError("the task is empty", where=where, do="Give a question or task.")
+    if len(task) > MAX_TASK_CHARS:
+        raise SettingsError(
+            f"the task has {len(task):,} characters; at most {MAX_TASK_CHARS:,} are allowed",
+            where=where,
+            do="Give long material as documents (--source FILE, in Python sources=[…]) and ask about them.",
+        )
 
 
 def _check_unicode(text: str, label: str) -> None:
@@ -444,9 +450,9 @@ def _as_recorded(session: str, report: Report, recorded_report: Report) -> Repor
     return report
 
 
-def encoder_for(protocol: Protocol, encoder: str | Encoder | None) -> Encoder | None:
+def encoder_for(protocol: Protocol, encoder: str | Encoder | None, options: Options) -> Encoder | None:
     """Open the encoder. Raises `SettingsError` if the protocol needs one and there is none."""
-    encoder_opened = open_encoder(encoder)
+    encoder_opened = open_encoder(encoder, options.endpoints)
     if protocol.needs_encoder and encoder_opened is None:
         raise SettingsError(
             "comparing texts by embedding needs an encoder",
@@ -455,4 +461,4 @@ def encoder_for(protocol: Protocol, encoder: str | Encoder | None) -> Encoder | 
     return encoder_opened
 
 
-__all__ = ["Models", "Options", "Setup", "begin", "encoder_for", "prepare", "replay", "resume"]
+__all__ = ["Models", "Options", "Setup", "begin", "check_task", "encoder_for", "prepare", "replay", "resume"]

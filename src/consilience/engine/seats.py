@@ -13,10 +13,10 @@ from consilience.domain.agents import Agent, in_dealing_order, list_ids
 from consilience.domain.detail import Detail, DetailChoice
 from consilience.domain.errors import SettingsError, UserError
 from consilience.domain.outcome import EACH, Estimate, Limits, ThinkingLevel, thinking_tokens
-from consilience.engine.ports import AgentPort, ModelPort, Person, ReplayPort, WorkerPort, to_port
+from consilience.engine.ports import AgentPort, Person, ReplayPort, to_port
 from consilience.engine.similarity import Encoder
-from consilience.models.fallback import Fallback
-from consilience.models.port import Model, Worker, context_window, thinks
+from consilience.models.endpoints import NO_ENDPOINTS, Endpoints
+from consilience.models.port import Model, Worker, context_window, links, thinks
 from consilience.models.registry import (
     SERVER_DEADLINE_SECONDS,
     canonical_name,
@@ -55,10 +55,12 @@ class Seats:
             await model.close()
 
 
-def make_seats(agents: Sequence[Agent], models: Models, deadline: float | None = None) -> Seats:
+def make_seats(
+    agents: Sequence[Agent], models: Models, deadline: float | None = None, known: Endpoints = NO_ENDPOINTS
+) -> Seats:
     """Assign models to agents and open their ports. Service seats come last. Each name is resolved once.
 
-    `deadline`: max seconds of one request to a model.
+    `deadline`: max seconds of one request to a model. Only endpoints that `known` or the environment names get a key.
     """
     opened: dict[str, Model] = {}
     ports_by_model: dict[int, AgentPort] = {}
@@ -74,7 +76,7 @@ def make_seats(agents: Sequence[Agent], models: Models, deadline: float | None =
                 return open_seat(model)
             name = canonical_name(model)
             if name not in opened:
-                opened[name] = resolve(name, deadline=deadline)
+                opened[name] = resolve(name, deadline=deadline, known=known)
             model = opened[name]
         if id(model) not in ports_by_model:
             ports_by_model[id(model)] = to_port(model)
@@ -191,8 +193,8 @@ def prices_by_agent(ports: Mapping[str, AgentPort]) -> dict[str, tuple[float, fl
     million = 1_000_000
     prices: dict[str, tuple[float, float]] = {}
     for agent, port in ports.items():
-        input_price = max(link.price(million, 0) or 0.0 for link in _chain(port))
-        output_price = max(link.price(0, million) or 0.0 for link in _chain(port))
+        input_price = max(link.price(million, 0) or 0.0 for link in links(port))
+        output_price = max(link.price(0, million) or 0.0 for link in links(port))
         if input_price or output_price:
             prices[agent] = (input_price / million, output_price / million)
     return prices
@@ -203,18 +205,15 @@ def check_prices(ports: Mapping[str, AgentPort], limits: Limits) -> None:
     caps = {name: cap for name, cap in limits.agents.items() if cap.cost is not None}
     bounds_all = limits.cost is not None or EACH in caps or any(cap.cost is not None for cap in limits.phases.values())
     bounded = ports.values() if bounds_all else [port for agent, port in ports.items() if agent in caps]
-    unpriced = dict.fromkeys(link.name for port in bounded for link in _chain(port) if link.price(1, 1) is None)
+    unpriced = dict.fromkeys(link.name for port in bounded for link in links(port) if link.price(1, 1) is None)
     if unpriced:
         raise SettingsError(
             f"a limit on money does not bound the cost of {', '.join(unpriced)}, whose price is not known",
             where="limits",
-            do="Declare the price of an address with consilience.configure_endpoint, give a model of your own the method "
-            "`price`, limit calls or tokens instead of money, or allow it with consilience.Options(allow_unpriced=True).",
+            do="Declare the price of an address with Options(endpoints=consilience.Endpoints().declare(…)), give a model of "
+            "your own the method `price`, limit calls or tokens instead of money, or allow it with "
+            "consilience.Options(allow_unpriced=True).",
         )
-
-
-def _chain(port: AgentPort) -> Sequence[AgentPort | Model]:
-    return port.model.models if isinstance(port, ModelPort) and isinstance(port.model, Fallback) else (port,)
 
 
 def request_deadline(chosen: float | None, level: ThinkingLevel | None) -> float | None:
@@ -224,28 +223,18 @@ def request_deadline(chosen: float | None, level: ThinkingLevel | None) -> float
 
 def thinking_by_agent(ports: Mapping[str, AgentPort], level: ThinkingLevel) -> dict[str, int]:
     """Tokens for the thinking before one reply, by agent, without agents whose model never thinks."""
-    kinds = {id: thinks(_model_or_port(port)) for id, port in ports.items()}
+    kinds = {id: thinks(port) for id, port in ports.items()}
     return {id: thinking_tokens(level, kind) for id, kind in kinds.items() if kind != "never"}
 
 
 def windows_by_agent(ports: Mapping[str, AgentPort]) -> dict[str, int]:
     """Context window in tokens, by agent, without agents whose window is unknown."""
-    return {id: window for id, port in ports.items() if (window := context_window(_model_or_port(port)))}
-
-
-def _model_or_port(port: AgentPort) -> object:
-    match port:
-        case ModelPort():
-            return port.model
-        case WorkerPort():
-            return port.worker
-        case _:
-            return port
+    return {id: window for id, port in ports.items() if (window := context_window(port))}
 
 
 def max_steps_by_agent(ports: Mapping[str, AgentPort]) -> dict[str, int]:
     """Max steps of agents with tools, by agent. Recorded, since a replay must fund their calls as the run did."""
-    return {agent: port.worker.max_steps for agent, port in ports.items() if isinstance(port, WorkerPort)}
+    return {agent: port.max_steps for agent, port in ports.items() if port.max_steps}
 
 
 def estimate_with_steps(estimate: Estimate, steps: Mapping[str, int]) -> Estimate:
@@ -253,12 +242,12 @@ def estimate_with_steps(estimate: Estimate, steps: Mapping[str, int]) -> Estimat
     return Estimate(min=estimate.min, max=estimate.max * max(steps.values(), default=1))
 
 
-def open_encoder(encoder: str | Encoder | None) -> Encoder | None:
+def open_encoder(encoder: str | Encoder | None, known: Endpoints) -> Encoder | None:
     if not isinstance(encoder, str):
         return encoder
     from consilience.models import embeddings
 
-    return embeddings.open_encoder(encoder)
+    return embeddings.open_encoder(encoder, known)
 
 
 def replay_seats(agents: Sequence[Agent]) -> Seats:

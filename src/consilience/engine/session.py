@@ -22,7 +22,7 @@ from consilience.domain.agents import Agent
 from consilience.domain.detail import CAPS, Caps, Detail
 from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import CheckRecorded, MessagePublished, Noted, place_key, text_id
-from consilience.domain.messages import Message, Quotation
+from consilience.domain.messages import Message
 from consilience.domain.outcome import Check, Limits, StopReason
 from consilience.domain.report import ConfidenceScore, Report
 from consilience.domain.topology import Topology
@@ -30,9 +30,10 @@ from consilience.engine.activity import Activity
 from consilience.engine.analysis import facts_kept
 from consilience.engine.call import Call
 from consilience.engine.embedding import EmbeddingFailed, Embeddings
-from consilience.engine.header import call_usage, quorum_of, quotations_in, report_header
+from consilience.engine.header import answer_fields, quorum_of, report_header, verdict_fields
 from consilience.engine.ledger import BranchBudget
-from consilience.engine.prompt import Prompt, Quote
+from consilience.engine.messages import Messages
+from consilience.engine.prompt import Prompt
 from consilience.engine.quorum import Claims, Quorum, count_reply, in_phase
 from consilience.engine.schedule import Clock
 from consilience.engine.searches import Searches
@@ -53,7 +54,6 @@ from consilience.engine.work import (
     Work,
     current_branch,
     current_phase,
-    exhaustion,
     has_failed,
 )
 
@@ -63,12 +63,13 @@ V = TypeVar("V")
 R = TypeVar("R", bound=Report)
 
 
-class Session:
+class Session(Messages):
     """One run of one protocol. Operations take places in program order; properties take none."""
 
     def __init__(self, state: State) -> None:
-        self._state = state
+        super().__init__(state)
         self._started: list[Pending[Any]] = []
+        self._refused: dict[str, StopReason] = {}  # by place
         self._agents = {agent.id: agent for agent in state.agents}
         self._embeddings = Embeddings(state)
         self.searches = Searches(state)
@@ -125,11 +126,14 @@ class Session:
         """Return whether `alive` agents, at least one, are a quorum of `total`."""
         return alive > 0 and alive >= quorum_of(self._state.quorum, total)
 
-    def has_quorum(self, seats: Sequence[tuple[object | None, Sequence[Failure]]]) -> bool:
-        """Return whether enough seats are still alive. Each seat is (result or None, failures); a seat stopped only by a limit
-        counts as alive."""
-        dead = sum(result is None and not exhaustion(failures) for result, failures in seats)
-        return self.is_quorum(len(seats) - dead, len(seats))
+    def has_quorum(self, first: Sequence[Reply[Any] | Failure]) -> bool:
+        """Return whether enough seats are alive, by the first result of each. One that a limit refused counts as alive."""
+        return self.is_quorum(sum(isinstance(r, Reply) or r.kind.is_limit for r in first), len(first))
+
+    @property
+    def limit_hit(self) -> StopReason | None:
+        """What ran out when a limit first refused a call, in program order; None so far. Read it when all branches have joined."""
+        return self._refused[min(self._refused, key=place_key)] if self._refused else None
 
     @property
     def budget(self) -> BranchBudget:
@@ -202,7 +206,11 @@ class Session:
         """Make a call in the current branch. Awaiting an `Ask` does this."""
         branch = current_branch.get()
         branch.pending_calls -= 1
-        return count_reply(await Call(self._state, ask, branch, branch.next_place()).run())
+        place = branch.next_place()
+        result = count_reply(await Call(self._state, ask, branch, place).run())
+        if isinstance(result, Failure) and result.kind.is_limit:
+            self._refused[place] = result.kind.exhaustion
+        return result
 
     @overload
     async def gather(self, works: Sequence[Work[T]], /) -> list[T]: ...
@@ -355,40 +363,34 @@ class Session:
         """Record the judgement of a stop condition."""
         self._state.recorder.derive(CheckRecorded(place=current_branch.get().next_place(), index=index, check=check))
 
-    def message(self, id: str) -> Message:
-        return self._state.message(id)
-
-    def quote(self, reply: Reply[Any] | Message, label: str) -> Quote:
-        return Quote(reply.key if isinstance(reply, Reply) else reply.id, label)
-
-    def named(self, reply: Reply[Any], labels: Iterable[str]) -> tuple[str, ...]:
-        """Return the ids of the messages whose labels a reply names, in order, once each. The report counts and names others."""
-        ids: dict[str, None] = {}
-        for label in labels:
-            id = reply.labels.get(label.strip().strip("[]"))
-            if id is None:
-                self._state.dropped[" ".join(label.split())] += 1
-            else:
-                ids[id] = None
-        return tuple(ids)
-
-    def quotations(self, text: str, quoting: Reply[Any] | Message) -> list[Quotation]:
-        """Quotations of documents in a part of a reply or message, verified against the lines that its call was shown."""
-        key, agent = (quoting.key, quoting.agent) if isinstance(quoting, Reply) else (quoting.id, quoting.sender)
-        return quotations_in(self._state, text, key, agent)
-
-    @property
-    def dropped(self) -> int:
-        """Number of labels that replies named without having been shown them."""
-        return self._state.dropped.total()
-
-    def shown(self) -> frozenset[str]:
-        """Ids of all messages that any call was shown so far. Read it only when all branches have joined."""
-        return frozenset().union(*self._state.shown.values())
-
     async def compute(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread, to not hold up other sessions of the loop, and return its result. It must not use the session."""
         return await asyncio.to_thread(work)
+
+    async def close(
+        self,
+        cls: type[R],
+        answer: Reply[Any] | Failure | None,
+        /,
+        *,
+        first: Sequence[Reply[Any] | Failure],
+        stop: StopReason = StopReason.SETTLED,
+        enough: bool | None = None,
+        **fields: Any,
+    ) -> R:
+        """Make the report from the call that gave the answer. `fields` are those of `report`, and come before what is set here.
+
+        The run stopped because of a limit that refused a call, else because there is no answer or no quorum of `first`, which
+        `enough` may say instead, else because of `stop`. `stop=StopReason.FAILED` stands in any case, as does any other if nobody
+        was asked.
+        """
+        await self._drain()
+        if enough is None:
+            enough = not first or (isinstance(answer, Reply) and self.has_quorum(first))
+        if stop is not StopReason.FAILED:
+            stop = self.limit_hit or (stop if enough else StopReason.FAILED)
+        fields = {**answer_fields(answer, self.limit_hit), **fields}
+        return await self.report(cls, first=first, stop_reason=stop, **fields)
 
     async def report(
         self,
@@ -407,14 +409,7 @@ class Session:
         `unmet`, or a cut answer, it is not converged and states no confidence. Calls in flight are awaited first.
         """
         await self._drain()
-        failed = stop_reason is StopReason.FAILED
-        unmet = () if failed else (*unmet, *(["the answer was cut at the token limit"] if answer_cut else []))
-        verdict = {
-            "stop_reason": stop_reason.unless(unmet),
-            "confidence": ConfidenceScore() if unmet or failed or confidence is None else confidence,
-            "unmet": unmet,
-            "answer_cut": answer_cut,
-        }
+        verdict = verdict_fields(stop_reason, confidence, unmet, answer_cut)
         claims = [claim.text for claim in fields.get("claims", ())]
         verdict["facts"] = facts_kept(first, fields.get("answer"), claims)
         if self.dropped:
@@ -424,14 +419,6 @@ class Session:
         made = self._state.report_type if issubclass(self._state.report_type, cls) else cls
         # in a thread: after thousands of calls it would hold up the other sessions of the loop
         return await asyncio.to_thread(lambda: made(**{**report_header(self._state, first), **verdict, **fields}))
-
-    def spent_on(self, key: str) -> tuple[int, int, float | None]:
-        """Return tokens read, tokens written and the cost of a call that has ended, all its attempts together."""
-        return call_usage(self._state, key)
-
-    def warn(self, text: str) -> None:
-        """Add a sentence to the report's warnings."""
-        self._state.warnings.append((current_branch.get().prefix, text))
 
     @property
     def has_encoder(self) -> bool:

@@ -12,10 +12,11 @@ from consilience.domain.errors import ProviderError, Rejected
 from consilience.domain.events import StepCompleted, text_id
 from consilience.engine.activity import Phase
 from consilience.engine.ledger import CallBudget, LimitHit
+from consilience.engine.ports import AgentPort
 from consilience.engine.sizes import Usage
 from consilience.engine.state import State
 from consilience.models.limiter import running_count
-from consilience.models.port import Completion, ModelRequest, StepResult, Worker
+from consilience.models.port import Completion, ModelRequest, StepResult
 
 
 class StepRefused(ProviderError):
@@ -135,13 +136,13 @@ class StepLog:
             raise asyncio.CancelledError
 
 
-async def run_worker(worker: Worker, request: ModelRequest, steps: StepLog) -> Completion:
+async def run_worker(port: AgentPort, request: ModelRequest, steps: StepLog) -> Completion:
     """Return the answer of an agent with tools, with the sum of its steps. Before its first step it has sent nothing."""
     running_count().expect()
-    text = await worker.work(request, steps)
+    text = await port.work(request, steps)
     return Completion(
         text=text,
-        model=worker.name,
+        model=port.name,
         tokens_in=steps.tokens_in,
         tokens_out=steps.tokens_out,
         tokens_thought=steps.tokens_thought,

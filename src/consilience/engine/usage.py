@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 from consilience.domain.errors import replace_surrogates
 from consilience.domain.events import CUT, Volatile, text_id
-from consilience.engine.ports import AgentPort, ModelPort
+from consilience.engine.ports import AgentPort
 from consilience.engine.prompt import Rendered, estimate_tokens
 from consilience.models.port import Completion
 
@@ -20,7 +20,7 @@ def with_estimated_tokens(completion: Completion, rendered: Rendered, port: Agen
     tokens_in = completion.tokens_in or rendered.tokens
     tokens_out = completion.tokens_out or (estimate_tokens(completion.text) if completion.text.strip() else 0)
     is_counted = (tokens_in, tokens_out) == (completion.tokens_in, completion.tokens_out)
-    if is_counted or not completion.requests or not isinstance(port, ModelPort):
+    if is_counted or not completion.requests or not port.counts_tokens:
         return completion, False
     price = port.price(tokens_in, tokens_out)
     cost = completion.cost if price is None else completion.cost or price

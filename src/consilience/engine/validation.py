@@ -14,7 +14,7 @@ from consilience.domain.outcome import Limits, LimitsError
 from consilience.domain.panels import Panel
 from consilience.engine.execution import Options
 from consilience.engine.protocol import Protocol, find_protocol, protocol_names
-from consilience.engine.runner import MAX_TASK_CHARS
+from consilience.engine.runner import check_task
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import read_text_file
 from consilience.journal.store import Store
@@ -53,7 +53,7 @@ def check_arguments(protocol: object, encoder: str | Encoder | None, plain: Mapp
 
 
 def check_types(arguments: Mapping[str, object]) -> None:
-    """Raise `SettingsError` for an argument of a wrong type, by its name in `_ARGUMENTS`, and for a task that is too long."""
+    """Raise `SettingsError` for an argument of a wrong type, by its name in `_ARGUMENTS`, and for an invalid task."""
     for name, value in arguments.items():
         types, words, do = _ARGUMENTS[name]
         if not isinstance(value, types):
@@ -64,12 +64,8 @@ def check_types(arguments: Mapping[str, object]) -> None:
             texts = [*value, *(value.values() if name == "perspectives" else ())]
             for not_text in (text for text in texts if not isinstance(text, str)):
                 raise SettingsError(f"{_describe(not_text)} is not a text", where=name, do=do)
-        if name == "task" and len(str(value)) > MAX_TASK_CHARS:
-            raise SettingsError(
-                f"the task has {len(str(value)):,} characters; at most {MAX_TASK_CHARS:,} are allowed",
-                where=name,
-                do="Give long material as documents, sources=[…], and ask about them.",
-            )
+        if name == "task":
+            check_task(str(value), name)
 
 
 def check_store(store: Store | None) -> Store | None:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from pydantic import BaseModel
 
+from consilience.configuration import own_config
 from consilience.deliberation import Deliberation
 from consilience.domain.detail import Detail, DetailChoice
 from consilience.domain.errors import SettingsError
@@ -41,6 +42,7 @@ from consilience.evaluation.statistics import deviation_notes, require_libraries
 from consilience.evaluation.task_file import Task
 from consilience.journal.open_store import opened
 from consilience.journal.store import Store
+from consilience.models.endpoints import Endpoints
 from consilience.models.parsing import Malformed, parse_reply
 from consilience.models.port import thinks
 from consilience.models.registry import canonical_name, is_embedded, thinks_by_name
@@ -113,7 +115,8 @@ def plan(
     options = options or Options()
     detail = _detail(models, options.detail)
     options = replace(options, detail=detail)
-    thinking = _thinking(models, options.thinking or DEFAULT_THINKING)
+    known = options.endpoints.over(own_config().endpoints)
+    thinking = _thinking(models, options.thinking or DEFAULT_THINKING, known)
     rows = [replace(row.at(detail), thinking=thinking) for row in rows_of(protocols)]
     if not 1 <= repeat <= MAX_REPEATS:
         raise SettingsError(f"invalid number of repeats: {repeat}", do=f"Give 1 to {MAX_REPEATS}.")
@@ -146,11 +149,12 @@ def _detail(models: Lineup, choice: DetailChoice | None) -> Detail:
     return "brief" if any(map(is_embedded, model_names(models))) else "full"
 
 
-def _thinking(models: Lineup, level: ThinkingLevel) -> int:
+def _thinking(models: Lineup, level: ThinkingLevel, known: Endpoints) -> int:
     """Return the max thinking tokens before one reply, over all models."""
     lineup = [models] if isinstance(models, str) or not isinstance(models, Sequence) else models
     return max(
-        (thinking_tokens(level, thinks_by_name(m) if isinstance(m, str) else thinks(m)) for m in lineup), default=0
+        (thinking_tokens(level, thinks_by_name(m, known) if isinstance(m, str) else thinks(m)) for m in lineup),
+        default=0,
     )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consilience.domain.errors import UnavailableModel, UnknownName
-from consilience.models.endpoints import parse_endpoint, provider_for
+from consilience.models.endpoints import NO_ENDPOINTS, Endpoints, parse_endpoint, provider_for
 from consilience.models.facts import ModelFacts
 from consilience.models.failures import translate
 from consilience.models.limiter import limiter_for
@@ -121,31 +121,34 @@ def check_encoder(name: str) -> None:
         )
 
 
-def open_encoder(name: str) -> MiniLM | ProviderEncoder:
+def open_encoder(name: str, known: Endpoints = NO_ENDPOINTS) -> MiniLM | ProviderEncoder:
     """Return the encoder of that name. Raises `UnknownName`, or `UnavailableModel` if it cannot be used."""
-    return MiniLM() if name == MINILM else ProviderEncoder(name)
+    return MiniLM() if name == MINILM else ProviderEncoder(name, known)
 
 
 class ProviderEncoder:
     """An encoder of a provider. `encode` makes one request for all texts, with limiter, deadline and retries of that provider.
 
+    Only an endpoint that `known` or the environment names gets a key.
+
     Raises `UnknownName` for a name that is not PROVIDER:MODEL, `UnavailableModel` for an unusable name or key.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, known: Endpoints = NO_ENDPOINTS) -> None:
         from pydantic_ai.embeddings import Embedder, infer_embedding_model
         from pydantic_ai.exceptions import UserError
         from pydantic_ai.providers import infer_provider
 
         check_encoder(name)
         self.name = name
+        self._facts = ModelFacts(name, known)
         provider, kind = name.partition(":")[0], name
-        endpoint = parse_endpoint(name) if is_endpoint(name) else None
+        endpoint = parse_endpoint(name, known) if is_endpoint(name) else None
         check_environment(provider, os.environ)
         try:
             if endpoint is not None:
                 provider, kind = endpoint.account, f"openai:{endpoint.model}"
-                self._provider = provider_for(endpoint, endpoint_key(endpoint))
+                self._provider = provider_for(endpoint, endpoint_key(endpoint, known))
             else:
                 self._provider = infer_provider(provider)
             model = infer_embedding_model(kind, provider_factory=lambda _: self._provider)
@@ -173,7 +176,7 @@ class ProviderEncoder:
             result = await self._embedder.embed_documents(list(texts))
         except Exception as error:
             account = self._policy.account
-            facts = ModelFacts(self.name)
+            facts = self._facts
             keys = [key for variable in facts.key_variables if (key := os.environ.get(variable))]
             raise translate(error, account, lambda text: scrub(text, keys), facts.key_advice) from None
         return [list(vector) for vector in result.embeddings]

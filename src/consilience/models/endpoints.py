@@ -17,9 +17,8 @@ import os
 import re
 import shlex
 import time
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar, get_args
 from urllib.parse import SplitResult, urlsplit
@@ -63,64 +62,122 @@ FREE = (0.0, 0.0)
 MAX_DOLLARS = 1_000_000
 """Max amount, and max price per million tokens."""
 
-_configured: ChainMap[str, Declaration] = ChainMap({}, {})
-"""Declarations by address or full name: of the program, then of the user's configuration file."""
 
+@dataclass(frozen=True)
+class Endpoints:
+    """What a user or a program declares of OpenAI-compatible endpoints, and which endpoints they name, to which a key may be sent.
 
-@dataclass
-class _NamedEndpoints:
-    addresses: set[str] = field(default_factory=set)
+    A value: methods return another one. A deliberation takes it in its options (`Options(endpoints=…)`), and completes it by the
+    models that it is given and by the user's own `consilience.toml`. Deliberations of one process do not share it.
+    """
+
+    declared: Mapping[str, Declaration] = field(default_factory=dict)
+    """Declarations by normalised address or full name (`ADDRESS#MODEL`)."""
+    named: frozenset[str] = frozenset()
+    """Addresses of the models that the user or the program names."""
     complete: bool = False
+    """Whether nothing is added to it. The command line says so, because the engine gets names from files and the journal too."""
+
+    def declare(
+        self,
+        address: str,
+        *,
+        free: bool | None = None,
+        input_price: float | None = None,
+        output_price: float | None = None,
+        context_window: int | None = None,
+        thinks: Thinks | None = None,
+        key_variable: str | None = None,
+    ) -> Endpoints:
+        """Return these endpoints with a declaration of what is not known of one; it replaces an earlier one of that name.
+
+        `address` is `http://HOST:PORT/v1`, or `http://HOST:PORT/v1#MODEL` for one model there. Prices are US dollars per million
+        tokens, `context_window` is in tokens. `thinks` ("never", "optionally", "always") says whether the model is sent a level of
+        thinking. `key_variable` names the environment variable of the key. Raises `SettingsError` for an invalid value.
+        """
+        given = {
+            name: value for name, value in locals().items() if name not in ("self", "address") and value is not None
+        }
+        return self.declare_table(address, given, where="Endpoints.declare")
+
+    def declare_table(self, name: str, table: object, where: str) -> Endpoints:
+        """Return these endpoints with what `table`, found at `where`, declares of the endpoint or model `name`."""
+        declaration = read_declaration(name, table, where)
+        return replace(self, declared={**self.declared, normalize_address(name): declaration})
+
+    def name(self, names: Iterable[str]) -> Endpoints:
+        """Return these endpoints with the user or program naming those among these models. No effect if they are complete."""
+        addresses = frozenset(address for name in names for address in addresses_in(name))
+        return self if self.complete else replace(self, named=self.named | addresses)
+
+    def over(self, other: Endpoints) -> Endpoints:
+        """Return both, with these declarations taking precedence; these alone if they are complete."""
+        if self.complete:
+            return self
+        return replace(self, declared={**other.declared, **self.declared}, named=self.named | other.named)
+
+    def declaration_of(self, address: str, model: str, environ: Mapping[str, str]) -> Declaration:
+        """Return what is declared of a model at an address: of the model, completed by the address."""
+        free = _free(environ)
+        result = Declaration()
+        for key in (f"{address}#{model}", address):
+            own = self.declared.get(key, Declaration())
+            result = result.over(own).over(Declaration(FREE if key in free else None))
+        return result
+
+    def models_at(self, address: str) -> dict[str, Declaration]:
+        """Return what is declared of single models at an address, by model."""
+        prefix = f"{address}#"
+        return {name.removeprefix(prefix): entry for name, entry in self.declared.items() if name.startswith(prefix)}
+
+    def addresses(self) -> list[str]:
+        """Return the addresses that are declared or in the environment, each once."""
+        environ = os.environ
+        known = [environ.get("OPENAI_BASE_URL", ""), *self.declared, *environ.get(FREE_VARIABLE, "").split(",")]
+        declared = [normalize_address(name.partition("#")[0]) for name in known if name.strip()]
+        return list(dict.fromkeys([*declared, *addresses_in(environ.get("CONSILIENCE_MODEL", ""))]))
+
+    def may_have_key(self, address: str) -> bool:
+        """Return whether a key may be sent to an address: to a known provider's own host, which gets that provider's key, and to
+        an endpoint that the environment, a declaration or a model given by the user or the program names.
+        """
+        return provider_at(address) is not None or address in self.named or address in self.addresses()
+
+    def key_variables(self, address: str, model: str = "") -> tuple[str, ...]:
+        """Return the environment variables, one of which holds the key for an address: that declared for the model, for the
+        address or, without `model`, for a model there; else those of the host's provider."""
+        own = self.declaration_of(address, model, {}).key_variable
+        if own is None and not model:
+            own = next((entry.key_variable for entry in self.models_at(address).values() if entry.key_variable), None)
+        return (own,) if own else key_variables(provider_at(address) or address)
+
+    def key(self, address: str, model: str = "") -> str | None:
+        """Return the key to send to an address, if it is set and the address may have it."""
+        if not self.may_have_key(address):
+            return None
+        variables = self.key_variables(address, model)
+        return next((key for variable in variables if (key := os.environ.get(variable))), None)
+
+    def key_advice(self, address: str, model: str) -> str:
+        """Return what to do if an endpoint does not accept the key, or got none because the user has not named it."""
+        if self.may_have_key(address):
+            return valid_key_advice(self.key_variables(address, model))
+        return (
+            f"No key is sent to {address}, which you have not named. If it may have your key, give --key-to "
+            f'{shlex.quote(address)}, or write key_variable = "{ENDPOINT_KEY_VARIABLE}" below [endpoints."{address}"] into your '
+            "own consilience.toml (consilience doctor shows its path); in Python give "
+            f"Options(endpoints=consilience.Endpoints().declare({address!r}, key_variable={ENDPOINT_KEY_VARIABLE!r}))."
+        )
+
+    def only_named(self, names: Iterable[str]) -> list[str]:
+        """Return the addresses among `names` that get a key only because they are named, each once."""
+        unnamed = replace(self, named=frozenset())
+        found = dict.fromkeys(address for name in names for address in addresses_in(name))
+        return [a for a in found if not unnamed.may_have_key(a) and self.key(a) is not None]
 
 
-_named = _NamedEndpoints()
-
-
-def name_endpoints(names: Iterable[str], *, complete: bool = False) -> None:
-    """Record that the user or the program has named the endpoints among these models, which may therefore have the key.
-
-    With `complete`, no other endpoint is named in this process: the names replace earlier ones, and later calls without `complete`
-    have no effect. The command line says so, because the engine then gets names from files and from the journal too.
-    """
-    if complete:
-        _named.addresses.clear()
-        _named.complete = True
-    elif _named.complete:
-        return
-    _named.addresses.update(address for name in names for address in addresses_in(name))
-
-
-def may_have_key(address: str) -> bool:
-    """Return whether a key may be sent to an address: to a known provider's own host, which gets that provider's key, and to an
-    endpoint that the command line, the environment, the user's own configuration or the program names.
-    """
-    return provider_at(address) is not None or address in _named.addresses or address in addresses()
-
-
-def configure_endpoints(declarations: Mapping[str, Declaration]) -> None:
-    """Set what the user's configuration file declares of endpoints, by address or full name (`ADDRESS#MODEL`); replaces what an
-    earlier call set. A program's own declarations take precedence."""
-    _configured.maps[1] = {normalize_address(name): declaration for name, declaration in declarations.items()}
-
-
-def configure_endpoint(
-    address: str,
-    *,
-    free: bool | None = None,
-    input_price: float | None = None,
-    output_price: float | None = None,
-    context_window: int | None = None,
-    thinks: Thinks | None = None,
-    key_variable: str | None = None,
-) -> None:
-    """Declare what is not known of an OpenAI-compatible endpoint, for this process. A later call for the address replaces it.
-
-    `address` is `http://HOST:PORT/v1`, or `http://HOST:PORT/v1#MODEL` for one model there. Prices are US dollars per million
-    tokens, `context_window` is in tokens. `thinks` ("never", "optionally", "always") says whether the model is sent a level of
-    thinking. `key_variable` names the environment variable of the key. Raises `SettingsError` for an invalid value.
-    """
-    given = {name: value for name, value in locals().items() if name != "address" and value is not None}
-    _configured[normalize_address(address)] = read_declaration(address, given, where="configure_endpoint")
+NO_ENDPOINTS = Endpoints()
+"""Nothing is declared, and only the environment names endpoints."""
 
 
 def read_declaration(name: str, table: object, where: str) -> Declaration:
@@ -184,15 +241,6 @@ _KEYS: Mapping[str, tuple[Callable[[object], bool], str]] = {
 """The keys of a declaration, each with a test of its value and what to write."""
 
 
-def declared(address: str, model: str, environ: Mapping[str, str]) -> Declaration:
-    """Return what is declared of a model at an address: of the model, completed by the address."""
-    free = _free(environ)
-    result = Declaration()
-    for key in (f"{address}#{model}", address):
-        result = result.over(_configured.get(key, Declaration())).over(Declaration(FREE if key in free else None))
-    return result
-
-
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """A model at an address."""
@@ -207,10 +255,10 @@ class Endpoint:
         return provider_at(self.address) or "{0.scheme}://{0.netloc}".format(urlsplit(self.address))
 
 
-def parse_endpoint(name: str) -> Endpoint:
+def parse_endpoint(name: str, known: Endpoints = NO_ENDPOINTS) -> Endpoint:
     """Return address and model of `http://HOST:PORT/v1#MODEL`. Raises `UnknownName`, without secrets.
 
-    If the model is missing, a loopback server is asked for its models, for at most 0.3 s.
+    If the model is missing, a loopback server is asked for its models, for at most 0.3 s, with the key that `known` allows.
     """
     url, _, model = name.strip().partition("#")
     try:
@@ -232,7 +280,7 @@ def parse_endpoint(name: str) -> Endpoint:
         address = address.removesuffix("/chat/completions")
         _refuse(f"{url} is the path of a request, not the address of an endpoint", f"Write {address}#MODEL.")
     if not model.strip():
-        raise _without_model(address)
+        raise _without_model(address, known.key(address))
     return Endpoint(address, model.strip())
 
 
@@ -240,9 +288,9 @@ def _refuse(problem: str, do: str = "Write http://HOST:PORT/v1#MODEL.") -> NoRet
     raise UnknownName(problem, do=do)
 
 
-def _without_model(address: str) -> UnknownName:
+def _without_model(address: str, key: str | None) -> UnknownName:
     problem = f"{address} names an endpoint without a model"
-    listing = list_models(address, PROBE_SECONDS, endpoint_key(address)) if is_loopback(address) else None
+    listing = list_models(address, PROBE_SECONDS, key) if is_loopback(address) else None
     if listing is not None and listing.models:
         names = ", ".join(listing.models[:10]) + (", …" if len(listing.models) > 10 else "")
         return UnknownName(problem, do=f"Write {address}#{listing.models[0]}. Models it lists: {names}.")
@@ -290,46 +338,6 @@ def _free(environ: Mapping[str, str]) -> set[str]:
     return set(map(normalize_address, entries))
 
 
-def declared_models(address: str) -> dict[str, Declaration]:
-    """Return what is declared of single models at an address, by model."""
-    prefix = f"{address}#"
-    return {name.removeprefix(prefix): entry for name, entry in _configured.items() if name.startswith(prefix)}
-
-
-def endpoint_keys(address: str, model: str = "") -> tuple[str, ...]:
-    """Return the environment variables, one of which holds the key for an address: that declared for the model, for the address or,
-    without `model`, for a model there; else those of the host's provider."""
-    own = declared(address, model, {}).key_variable
-    if own is None and not model:
-        own = next((entry.key_variable for entry in declared_models(address).values() if entry.key_variable), None)
-    return (own,) if own else key_variables(provider_at(address) or address)
-
-
-def endpoint_key(address: str, model: str = "") -> str | None:
-    """Return the key to send to an address, if it is set and the address may have it."""
-    if not may_have_key(address):
-        return None
-    return next((key for variable in endpoint_keys(address, model) if (key := os.environ.get(variable))), None)
-
-
-def key_advice(address: str, model: str) -> str:
-    """Return what to do if an endpoint does not accept the key, or got none because the user has not named it."""
-    if may_have_key(address):
-        return valid_key_advice(endpoint_keys(address, model))
-    return (
-        f"No key is sent to {address}, which you have not named. If it may have your key, give --key-to "
-        f'{shlex.quote(address)}, or write key_variable = "{ENDPOINT_KEY_VARIABLE}" below [endpoints."{address}"] into your own '
-        "consilience.toml (consilience doctor shows its path); in Python call consilience.configure_endpoint."
-    )
-
-
-def named_only_here(names: Iterable[str]) -> list[str]:
-    """Return the addresses among `names` that get a key only because they are among them, each once."""
-    found = dict.fromkeys(address for name in names for address in addresses_in(name))
-    known = addresses()
-    return [a for a in found if a not in known and provider_at(a) is None and endpoint_key(a) is not None]
-
-
 def answering_name(name: str, model: str) -> str:
     """Return the full name of the model that answered, as the provider or endpoint of `name` reports it."""
     if is_endpoint(name):
@@ -357,14 +365,6 @@ def provider_for(endpoint: Endpoint, key: str | None, name: str = "") -> Provide
     if server != "openai":
         vars(provider.client).update(organization=None, project=None, _custom_headers={})
     return provider
-
-
-def addresses(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Return the addresses that are configured or in the environment, each once."""
-    environ = os.environ if environ is None else environ
-    named = [environ.get("OPENAI_BASE_URL", ""), *_configured, *environ.get(FREE_VARIABLE, "").split(",")]
-    known = [normalize_address(name.partition("#")[0]) for name in named if name.strip()]
-    return list(dict.fromkeys([*known, *addresses_in(environ.get("CONSILIENCE_MODEL", ""))]))
 
 
 def addresses_in(name: str) -> list[str]:
@@ -411,22 +411,23 @@ def _origin(host: str, port: int) -> str:
 
 _RECOGNIZED_SECONDS = 30.0
 """How long an address is known by what answered there."""
-_recognized: dict[str, tuple[float, Mapping[str, str]]] = {}
-"""When each loopback address was asked, and the owners of the models that it listed."""
+_recognized: dict[tuple[str, str | None], tuple[float, Mapping[str, str]]] = {}
+"""When each loopback address was asked with a key, and the owners of the models that it listed."""
 
 
-def is_own_server(address: str, model: str) -> bool:
-    """Return whether a server of a kind in `SERVERS` computes `model` at this loopback address: it says so in its list of models.
+def is_own_server(address: str, model: str, key: str | None) -> bool:
+    """Return whether a server of a kind in `SERVERS` computes `model` at this loopback address: it says so in its list of models,
+    for which it is sent `key`.
 
     Asks the server, for at most 0.3 s, but not on an event loop, where the last answer holds. A model that Ollama passes on to its
     maker's cloud is not computed here.
     """
     if not is_loopback(address) or urlsplit(address).path not in ("", "/v1") or is_cloud(model):
         return False
-    asked_at, owners = _recognized.get(address, (-_RECOGNIZED_SECONDS, {}))
+    asked_at, owners = _recognized.get((address, key), (-_RECOGNIZED_SECONDS, {}))
     if time.monotonic() - asked_at >= _RECOGNIZED_SECONDS and not _on_event_loop():
-        owners = list_models(address, PROBE_SECONDS, endpoint_key(address)).owners
-        _recognized[address] = (time.monotonic(), owners)
+        owners = list_models(address, PROBE_SECONDS, key).owners
+        _recognized[address, key] = (time.monotonic(), owners)
     own = {server.listed_owner for server in SERVERS.values()}
     named = {owners[name] for name in (model, f"{model}:latest") if name in owners} or set(owners.values())
     return bool(named) and named <= own

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from consilience.domain.outcome import Thinks
 from consilience.models import endpoints
-from consilience.models.endpoints import FREE
+from consilience.models.endpoints import FREE, NO_ENDPOINTS, Endpoints
 from consilience.models.providers import (
     SERVERS,
     Declaration,
@@ -55,6 +55,8 @@ class ModelFacts:
     """What is known of one model, which is no chain. Properties raise `SettingsError` for an invalid value in the environment."""
 
     name: str
+    known: Endpoints = field(default=NO_ENDPOINTS, repr=False)
+    """What is declared of endpoints, and which ones are named."""
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
 
     @cached_property
@@ -80,7 +82,7 @@ class ModelFacts:
         row = find_provider(self.provider).models.get(self.model, Declaration())
         if self.address is None:
             return row
-        own = endpoints.declared(self.address, self.model, self.environ)
+        own = self.known.declaration_of(self.address, self.model, self.environ)
         return own.over(row if self._is_own else Declaration(None, row.context_window, row.thinks))
 
     @property
@@ -106,7 +108,7 @@ class ModelFacts:
         if self.provider in SERVERS and not is_endpoint(self.name):
             return is_cloud(self.model) or not self._on_own_server
         if self.declared.prices is None and self.address is not None:
-            return not endpoints.is_own_server(self.address, self.model)
+            return not endpoints.is_own_server(self.address, self.model, self.known.key(self.address))
         return self.declared.prices != FREE
 
     @cached_property
@@ -188,20 +190,20 @@ class ModelFacts:
     def key_variables(self) -> tuple[str, ...]:
         """Environment variables, one of which holds the key; empty if none is known."""
         if is_endpoint(self.name):
-            return endpoints.endpoint_keys(self.address or "", self.model)
+            return self.known.key_variables(self.address or "", self.model)
         return key_variables(self.provider)
 
     @property
     def key_advice(self) -> str:
         """What to do if the key is not accepted."""
         if is_endpoint(self.name):
-            return endpoints.key_advice(self.address or "", self.model)
+            return self.known.key_advice(self.address or "", self.model)
         return valid_key_advice(self.key_variables)
 
     @property
     def withheld_key(self) -> str:
         """That a key is set which is not sent to this endpoint, and what to do. Empty if that is not so."""
-        if not is_endpoint(self.name) or endpoints.may_have_key(self.address or ""):
+        if not is_endpoint(self.name) or self.known.may_have_key(self.address or ""):
             return ""
         return self.key_advice if any(self.environ.get(variable) for variable in self.key_variables) else ""
 

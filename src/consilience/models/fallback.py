@@ -23,22 +23,22 @@ class Fallback:
     def __init__(self, models: Sequence[Model], name: str | None = None) -> None:
         if not models:
             raise ValueError("a fallback needs at least one model")
-        self.models = tuple(models)
-        self.name = name or self.models[0].name
+        self.links = tuple(models)
+        self.name = name or self.links[0].name
 
     @property
     def account(self) -> str:
-        return self.models[0].account
+        return self.links[0].account
 
     @property
     def thinks(self) -> Thinks:
         """`always` if one of the models always thinks: any of them may answer."""
-        return max(map(thinks, self.models), key=("never", "optionally", "always").index)
+        return max(map(thinks, self.links), key=("never", "optionally", "always").index)
 
     @property
     def context_window(self) -> int | None:
         """The smallest known one: any of the models may answer."""
-        return min((window for model in self.models if (window := context_window(model))), default=None)
+        return min((window for model in self.links if (window := context_window(model))), default=None)
 
     async def complete(self, request: ModelRequest) -> Completion:
         """Return the first answer. Raises the last model's error, with the failures of the others in its detail."""
@@ -46,7 +46,7 @@ class Fallback:
         earlier_failures: list[str] = []
         charged: list[Completion] = []
         cost_unknown = False
-        for model in self.models:
+        for model in self.links:
             failure: ProviderError
             try:
                 completion = await model.complete(request)
@@ -64,7 +64,7 @@ class Fallback:
             cost_unknown = cost_unknown or failure.cost_unknown
             sent += requests_of(failure)
             seconds_waited += failure.waited
-            if model is self.models[-1] or (sent and not retry_allowed()):
+            if model is self.links[-1] or (sent and not retry_allowed()):
                 break
             earlier_failures.append(failure.detail)
         failure = failure.with_detail("; before that, ".join([failure.detail, *reversed(earlier_failures)]))
@@ -74,12 +74,12 @@ class Fallback:
 
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
         """Max price among the models; None if one of them is unknown."""
-        prices = [model.price(tokens_in, tokens_out) for model in self.models]
+        prices = [model.price(tokens_in, tokens_out) for model in self.links]
         known_prices = [price for price in prices if price is not None]
         return max(known_prices) if len(known_prices) == len(prices) else None
 
     async def close(self) -> None:
-        for model in self.models:
+        for model in self.links:
             await model.close()
 
 

@@ -5,11 +5,13 @@ A model raises only `ProviderError`s; any other exception is a defect.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from consilience.domain.outcome import ThinkingLevel, Thinks
+
+T = TypeVar("T")
 
 JsonSchema = Mapping[str, object]
 
@@ -164,6 +166,12 @@ def context_window(model: object) -> int | None:
     """Return the max tokens of prompt and reply together, from the optional attribute `context_window`; None if unknown."""
     window: int | None = getattr(model, "context_window", None)
     return window
+
+
+def links(model: T) -> Sequence[T]:
+    """Return the models of a chain, from the optional attribute `links`; else the model itself."""
+    chain: Sequence[T] = getattr(model, "links", (model,))
+    return chain
 
 
 def thinks(model: object) -> Thinks:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from consilience.domain.errors import SettingsError, UnavailableModel, UnknownName, UserError
 from consilience.domain.outcome import Thinks
 from consilience.models import endpoints, weights
+from consilience.models.endpoints import NO_ENDPOINTS, Endpoints
 from consilience.models.facts import ModelFacts
 from consilience.models.port import Model
 from consilience.models.providers import (
@@ -94,10 +95,10 @@ def maker_of(name: str) -> tuple[str, str]:
     return provider, model
 
 
-def endpoint_key(endpoint: endpoints.Endpoint) -> str | None:
+def endpoint_key(endpoint: endpoints.Endpoint, known: Endpoints) -> str | None:
     """Return the key to send to an endpoint. Raises `UnavailableModel` if it must have one, which is not set."""
-    facts = ModelFacts(f"{endpoint.address}#{endpoint.model}")
-    key = endpoints.endpoint_key(endpoint.address, endpoint.model)
+    facts = ModelFacts(f"{endpoint.address}#{endpoint.model}", known)
+    key = known.key(endpoint.address, endpoint.model)
     if key is None and facts.key_variables != (ENDPOINT_KEY_VARIABLE,):
         raise _unavailable(facts.name, endpoint.account, "", facts.key_variables)
     return key
@@ -129,14 +130,14 @@ def _canonical_link(link: str) -> str:
     return endpoints.canonical_name(link) if is_endpoint(link) else link
 
 
-def facts_of(name: str, environ: Mapping[str, str] | None = None) -> list[ModelFacts]:
+def facts_of(name: str, known: Endpoints = NO_ENDPOINTS, environ: Mapping[str, str] | None = None) -> list[ModelFacts]:
     """Return what is known of each model of a name, in the order in which they are tried."""
-    return [ModelFacts(link, os.environ if environ is None else environ) for link in alternatives(name)]
+    return [ModelFacts(link, known, os.environ if environ is None else environ) for link in alternatives(name)]
 
 
-def paid(name: str, environ: Mapping[str, str] | None = None) -> bool:
+def paid(name: str, known: Endpoints = NO_ENDPOINTS, environ: Mapping[str, str] | None = None) -> bool:
     """Return whether a request to a model of that name may cost money."""
-    return any(facts.paid for facts in facts_of(name, environ))
+    return any(facts.paid for facts in facts_of(name, known, environ))
 
 
 def is_embedded(name: str) -> bool:
@@ -145,20 +146,25 @@ def is_embedded(name: str) -> bool:
     return any(provider == "local" and model in CATALOGUE for provider, _, model in parts)
 
 
-def thinks_by_name(name: str) -> Thinks:
+def thinks_by_name(name: str, known: Endpoints) -> Thinks:
     """Return whether a model of that name thinks."""
-    return max((facts.thinks for facts in facts_of(name)), key=("never", "optionally", "always").index)
+    return max((facts.thinks for facts in facts_of(name, known)), key=("never", "optionally", "always").index)
 
 
-def window_by_name(name: str) -> int | None:
+def window_by_name(name: str, known: Endpoints) -> int | None:
     """Return the context window (tokens) of the model of that name, the smallest known one of a chain; None if unknown."""
-    return min((window for facts in facts_of(name) if (window := facts.context_window) is not None), default=None)
+    return min(
+        (window for facts in facts_of(name, known) if (window := facts.context_window) is not None), default=None
+    )
 
 
-def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
+def resolve(
+    name: str, *, deadline: float | None = None, retries: int = RETRIES, known: Endpoints = NO_ENDPOINTS
+) -> Model:
     """Return the model of that name, behind the limiter of its account unless it runs in a process of ours. Its name is canonical.
 
-    `deadline` is seconds per request. `A|B` is A, and B if A fails. Raises `UnknownName`, or `UnavailableModel` that names the
+    `deadline` is seconds per request. Only an endpoint that `known` or the environment names gets a key. `A|B` is A, and B if A
+    fails. Raises `UnknownName`, or `UnavailableModel` that names the
     variable to set or what to install. Reads the environment, not the network (except to list the models of a loopback endpoint
     in an error). Blocks for about 1 s while a client library is imported.
     """
@@ -167,7 +173,7 @@ def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES)
         from consilience.models.fallback import Fallback
 
         check_chain(links)
-        chain = [resolve(link, deadline=deadline, retries=retries) for link in links]
+        chain = [resolve(link, deadline=deadline, retries=retries, known=known) for link in links]
         return Fallback(chain, name=asked)
     provider, colon, model = asked.partition(":")
     if provider == "local":
@@ -186,7 +192,7 @@ def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES)
             do="Pass it again: resume(…, model={id: agent, …}).",
         )
     if is_endpoint(asked):
-        provider = endpoints.parse_endpoint(asked).account
+        provider = endpoints.parse_endpoint(asked, known).account
     elif not colon or not model or "," in model:
         raise _incomplete(asked, provider)
     elif provider not in PROVIDERS and not provider.startswith("gateway/"):
@@ -194,9 +200,9 @@ def resolve(name: str, *, deadline: float | None = None, retries: int = RETRIES)
     from consilience.models.limiter import Limited
     from consilience.models.provider import ProviderModel
 
-    library = _library_model(asked, provider, model)
+    library = _library_model(asked, provider, model, known)
     policy = connection_policy(provider, _url(library))
-    inner = ProviderModel(asked, policy.account, library)
+    inner = ProviderModel(asked, policy.account, library, facts=ModelFacts(asked, known))
     return Limited(inner, deadline=deadline or policy.deadline, retries=retries, pace=policy.pace)
 
 
@@ -223,7 +229,7 @@ def connection_policy(provider: str, url: str) -> ConnectionPolicy:
     return ConnectionPolicy(account, SERVER_DEADLINE_SECONDS, pace)
 
 
-def _library_model(full_name_asked: str, provider: str, model: str) -> LibraryModel:
+def _library_model(full_name_asked: str, provider: str, model: str, known: Endpoints) -> LibraryModel:
     from pydantic_ai import exceptions as library
     from pydantic_ai.models import infer_model
 
@@ -232,7 +238,7 @@ def _library_model(full_name_asked: str, provider: str, model: str) -> LibraryMo
     try:
         if is_endpoint(full_name_asked):
             endpoint = endpoints.parse_endpoint(full_name_asked)
-            server_provider = endpoints.provider_for(endpoint, endpoint_key(endpoint))
+            server_provider = endpoints.provider_for(endpoint, endpoint_key(endpoint, known))
             return infer_model(f"openai-chat:{endpoint.model}", provider_factory=lambda _: server_provider)
         if base_url := find_provider(provider).base_url:
             if (key := _key(provider)) is None:
@@ -384,7 +390,7 @@ class Choice:
     """Variables with a key that this choice does not use, and what each would allow (`openai:MODEL`)."""
 
 
-def choose(environ: Mapping[str, str], config: Mapping[str, object]) -> Choice:
+def choose(environ: Mapping[str, str], config: Mapping[str, object], known: Endpoints = NO_ENDPOINTS) -> Choice:
     """`CONSILIENCE_MODEL`, the configuration's `model`, a server on this machine that answers, `local`; in this order.
 
     A key in the environment alone is never used. Blocks for at most 0.3 s, only if neither of the first two is set: on an event
@@ -392,18 +398,20 @@ def choose(environ: Mapping[str, str], config: Mapping[str, object]) -> Choice:
     """
     configured = config.get("model")
     if name := environ.get("CONSILIENCE_MODEL", "").strip():
-        return Choice(name, "CONSILIENCE_MODEL is set", _unspent(environ, name))
+        return Choice(name, "CONSILIENCE_MODEL is set", _unspent(environ, name, known))
     if isinstance(configured, str) and (name := configured.strip()):
-        return Choice(name, "the configuration file sets it", _unspent(environ, name))
+        return Choice(name, "the configuration file sets it", _unspent(environ, name, known))
     endpoint = endpoints.probe(environ)
     if endpoint is not None:
         name = f"{endpoint.provider}:{endpoint.models[0]}"
-        return Choice(name, f"{endpoint.server.title} answers at {endpoint.address}", _unspent(environ, name))
-    return Choice("local", "no other model is set and no server answers on this machine", _unspent(environ, "local"))
+        return Choice(name, f"{endpoint.server.title} answers at {endpoint.address}", _unspent(environ, name, known))
+    return Choice(
+        "local", "no other model is set and no server answers on this machine", _unspent(environ, "local", known)
+    )
 
 
-def _unspent(environ: Mapping[str, str], chosen: str) -> dict[str, str]:
-    variables_used = {variable for facts in facts_of(chosen, environ) for variable in facts.key_variables}
+def _unspent(environ: Mapping[str, str], chosen: str, known: Endpoints) -> dict[str, str]:
+    variables_used = {variable for facts in facts_of(chosen, known, environ) for variable in facts.key_variables}
     unspent: dict[str, str] = {}
     for provider, entry in PROVIDERS.items():
         if provider in SERVERS or entry.account:

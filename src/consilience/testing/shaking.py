@@ -229,8 +229,8 @@ class Arrivals:
                 stop = outcome.report.stop_reason
                 self._require(
                     stop in EXHAUSTED,
-                    f"{what}: stopped as {stop}, and not by the budget. Pass the failures of all calls to exhaustion(), and "
-                    "what it returns, if not None, as stop_reason",
+                    f"{what}: stopped as {stop}, and not by the budget. Make the report with session.close(), or pass "
+                    "session.limit_hit, if not None, as stop_reason",
                 )
             for order in orders:
                 self._equal(outcome, await self.run(order=order, calls=calls, what=f"{what}, order of arrival {order}"))

@@ -28,12 +28,12 @@ from consilience.engine.runner import Models, Options
 from consilience.engine.similarity import Encoder
 from consilience.integrations import need
 from consilience.integrations.langgraph.node import Update, Visit, node_of, read, session_of, streaming
+from consilience.integrations.langgraph.rounds import restore_rounds
 from consilience.journal.open_store import opened
 from consilience.journal.store import Store
 from consilience.protocols._common.trees import ROOT
 from consilience.protocols.emergence import Emergence, EmergenceReport
 from consilience.protocols.emergence.report import Round, agent_state, rounds_of
-from consilience.protocols.emergence.turns import restore_rounds
 
 if TYPE_CHECKING:
     from langchain_core.runnables import Runnable, RunnableConfig

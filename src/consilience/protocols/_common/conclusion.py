@@ -17,7 +17,7 @@ from consilience.domain.report import Against, Claim, ConfidenceScore, Dissent, 
 from consilience.engine.prompt import Quote
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
-from consilience.engine.work import Failure, Reply, drawn_on
+from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.answers import choices_of, declared_answer, stated_answer
 from consilience.protocols._common.revisions import loses_draft
 
@@ -175,11 +175,6 @@ def step_limit(session: Session, max_steps: int) -> int:
     return max_steps if session.limits.steps is None else min(max_steps, session.limits.steps)
 
 
-def first_results(opening: Iterable[tuple[Reply[T] | None, Sequence[Failure]]]) -> list[Reply[T] | Failure]:
-    """Return the reply or failure of each agent that was asked first, given its reply and all its failures."""
-    return [reply if reply is not None else failures[0] for reply, failures in opening]
-
-
 def open_dissent(objections: Iterable[Objection]) -> tuple[Dissent, ...]:
     """Return the open objections as dissent."""
     return tuple(Dissent(agent=o.agent, text=o.text, id=o.id) for o in objections if o.is_open)
@@ -194,7 +189,6 @@ class TreeRun:
     loops: list[StrangeLoop] = field(default_factory=list)
     reviews: list[TextReply] = field(default_factory=list)
     """Replies to the root's self-reviews."""
-    failures: list[Failure] = field(default_factory=list)
 
     def add_review(self, reply: TextReply | Failure, *, task: str, domain: bool) -> bool:
         """Record a self-review of the answer, and return whether it took the answer's place. After a failed review, or one that
@@ -206,9 +200,7 @@ class TreeRun:
         lost = text is not None and not domain and loses_draft(task, versions_before, text)
         versions = {"before": before, "after": None if lost else text, "discarded": text if lost else None}
         self.loops.append(StrangeLoop(index=len(self.loops) + 1, domain=domain, **versions))
-        if isinstance(reply, Failure):
-            self.failures.append(reply)
-        elif not lost:
+        if isinstance(reply, Reply) and not lost:
             self.closing = reply
             self.reviews.append(reply)
         return text is not None and not lost
@@ -289,20 +281,6 @@ async def read_ballot(
         reason=vote.reason,
         cause=next(iter(session.named(reply, [cause])), None) if cause else None,
     )
-
-
-def answer_fields(
-    session: Session, run: TreeRun, failures: Iterable[Failure], conclusion: TextReply | None
-) -> dict[str, Any]:
-    """Return the report fields that follow from the answer. `failures` are all of the run, `conclusion` declares its claims."""
-    closing = run.closing
-    return {
-        "answer": closing.text if closing else None,
-        "answer_cut": closing is not None and closing.cut,
-        "closing": drawn_on(closing, failures),
-        "strange_loops": tuple(run.loops),
-        **conclusion_fields(session, conclusion),
-    }
 
 
 def ballot_fields(result: BallotResult) -> dict[str, Any]:

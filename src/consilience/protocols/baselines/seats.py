@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import ClassVar
 
 from consilience.domain.agents import Agent
-from consilience.domain.outcome import StopReason
 from consilience.domain.topology import Topology, independent
 from consilience.engine.prompt import Prompt
 from consilience.engine.protocol import Protocol
 from consilience.engine.session import Session
-from consilience.engine.work import Failure
 from consilience.protocols._common.answers import AnswerPattern, describe_pattern, is_choice, named_pattern
 
 
@@ -46,12 +44,3 @@ class BaselineProtocol(Protocol):
         pattern, choice = describe_pattern(self.answer_pattern), is_choice(self.answer_pattern)
         named = named_pattern(self.answer_pattern) is not None
         return session.render_template(template, seat=seat, pattern=pattern, choice=choice, named=named, **values)
-
-
-def stop_reason_of(session: Session, failures: Sequence[Failure], asked: int) -> StopReason:
-    """Return why independent calls stopped: a limit, no quorum of replies, or `SETTLED`."""
-    limit = next((failure.kind.exhaustion for failure in failures if failure.kind.is_limit), None)
-    if limit is not None:
-        return limit
-    alive = asked - len(failures)
-    return StopReason.SETTLED if session.is_quorum(alive, asked) else StopReason.FAILED

@@ -16,7 +16,7 @@ from consilience.domain.positions import LEVELS, ConfidenceLevel
 from consilience.domain.report import ConfidenceScore
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
-from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
+from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import (
     MAX_AGAINST,
     AgainstReply,
@@ -32,7 +32,7 @@ from consilience.protocols.baselines.report import (
     SelfReview,
     SoloReport,
 )
-from consilience.protocols.baselines.seats import BaselineProtocol, stop_reason_of
+from consilience.protocols.baselines.seats import BaselineProtocol
 
 SEAT = "S1"
 MAX_REVIEWS = 20
@@ -117,7 +117,6 @@ class SoloRun:
     """The answer so far and how it was made."""
 
     answer: Reply[Any] | None = None
-    failures: list[Failure] = field(default_factory=list)
     reviews: list[SelfReview] = field(default_factory=list)
     cut_reviews: int = 0
     """The first reviews, whose answers were cut."""
@@ -173,7 +172,7 @@ class Solo(BaselineProtocol):
         if session.limits.steps == 0:
             return await session.report(SoloReport, first=(), stop_reason=StopReason.EXHAUSTED_STEPS)
         first = await self._ask_for_answer(session)
-        run = SoloRun(answer=first) if isinstance(first, Reply) else SoloRun(failures=[first])
+        run = SoloRun(answer=first if isinstance(first, Reply) else None)
         for n in range(1, self.reviews + 1):
             if not await self._review(session, run, n):
                 break
@@ -202,15 +201,12 @@ class Solo(BaselineProtocol):
         critique = await self._critique(session, answer, n)
         outcome: ReviewOutcome = "critique_failed"
         discarded: str | None = None
-        if isinstance(critique, Failure):
-            run.failures.append(critique)
-        elif not (stated_issues := critique.value.stated):
+        if isinstance(critique, Reply) and not (stated_issues := critique.value.stated):
             outcome = "nothing_found"
-        else:
+        elif isinstance(critique, Reply):
             rewrite = await self._rewrite(session, answer, critique, n, len(stated_issues))
             outcome = "rewritten"
             if isinstance(rewrite, Failure):
-                run.failures.append(rewrite)
                 outcome = "rewrite_failed"
             elif rewrite.cut and not answer.cut:
                 outcome = "rewrite_cut"
@@ -266,22 +262,17 @@ class Solo(BaselineProtocol):
 
     async def _conclude(self, session: Session, first: Reply[Any] | Failure, run: SoloRun) -> SoloReport:
         reply = run.answer
-        answer = reply.text if reply is not None else None
         value = reply.value if reply is not None and isinstance(reply.value, StructuredReply) else None
         if value and value.model_fields_set <= {"text", "responses"}:
             session.warn("the answer is prose only: it states no alternatives and no confidence")
         position = await stated_position(session, self.answer_pattern, reply)
-        stop = stop_reason_of(session, [first] if isinstance(first, Failure) else [], 1)
-        out_of_steps = StopReason.EXHAUSTED_STEPS if run.out_of_steps else None
-        return await session.report(
+        return await session.close(
             SoloReport,
+            reply,
             first=[first],
-            stop_reason=exhaustion(run.failures) or out_of_steps or stop,
+            stop=StopReason.EXHAUSTED_STEPS if run.out_of_steps else StopReason.SETTLED,
             confidence=_confidence(value),
             steps=1 + len(run.reviews),
-            answer=answer,
-            answer_cut=reply is not None and reply.cut,
-            closing=drawn_on(reply, run.failures),
             position=position,
             weighed=_weighed(value) if value else None,
             reviews=tuple(run.reviews),

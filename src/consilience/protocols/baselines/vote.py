@@ -23,7 +23,7 @@ from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.answers import stated_answer
 from consilience.protocols._common.presenting import plural
 from consilience.protocols.baselines.report import VoteCast, VoteReport
-from consilience.protocols.baselines.seats import BaselineProtocol, stop_reason_of
+from consilience.protocols.baselines.seats import BaselineProtocol
 
 MAX_VOTES = 500
 
@@ -60,13 +60,12 @@ class Vote(BaselineProtocol):
         if session.limits.steps == 0:
             return await session.report(VoteReport, first=(), stop_reason=StopReason.EXHAUSTED_STEPS)
         replies = await self._ask_all(session)
-        stop = stop_reason_of(session, [reply for reply in replies if isinstance(reply, Failure)], self.votes)
         answers = [reply for reply in replies if isinstance(reply, Reply)]
         similarities = pairwise([reply.text for reply in answers])
         votes = await self._cast(session, answers, similarities)
-        if stop is StopReason.FAILED:
-            return await session.report(VoteReport, first=replies, stop_reason=stop, steps=1, votes=votes)
-        return await self._conclude(session, stop, replies, votes, mean_score(similarities))
+        if not (session.limit_hit or session.has_quorum(replies)):
+            return await session.close(VoteReport, None, first=replies, steps=1, votes=votes)
+        return await self._conclude(session, replies, votes, mean_score(similarities))
 
     async def _ask_all(self, session: Session) -> list[Reply[str] | Failure]:
         asks = [session.ask(id, self.prompt(session, "answer", id), key=f"answer/{id}") for id in self.ids]
@@ -94,7 +93,6 @@ class Vote(BaselineProtocol):
     async def _conclude(
         self,
         session: Session,
-        stop: StopReason,
         replies: Sequence[Reply[str] | Failure],
         cast: tuple[VoteCast, ...],
         mean_similarity: float | None,
@@ -112,18 +110,16 @@ class Vote(BaselineProtocol):
             session.warn(f"{without} of {plural(len(cast), 'answer')} took no position{instead}")
         if self.answer_pattern and not tally:
             unmet.append("no answer took a position")
-            stop = StopReason.INCONCLUSIVE if stop is StopReason.SETTLED else stop
         position = elected.position if elected else None
         agreement = ConfidenceScore(level=tally[position] / self.votes, kind="agreement") if position else None
-        return await session.report(
+        answers = {reply.agent: reply for reply in replies if isinstance(reply, Reply)}
+        return await session.close(
             VoteReport,
+            answers[elected.agent] if elected else None,
             first=replies,
-            stop_reason=stop,
+            stop=StopReason.INCONCLUSIVE if self.answer_pattern and not tally else StopReason.SETTLED,
             unmet=unmet,
             steps=1,
-            answer=elected.text if elected else None,
-            answer_cut=elected is not None and elected.cut,
-            closing="ordinary" if elected else None,
             confidence=agreement,
             dissent=tuple(
                 Dissent(agent=vote.agent, text=(sentences(vote.text) or [vote.text])[0], position=vote.position)

@@ -275,15 +275,11 @@ class IterationResult:
     """Flags that were too many for its prompts."""
 
     @property
-    def all_failures(self) -> tuple[Failure, ...]:
-        """Its own and those below it."""
-        runs = [run for child in self.children for run in child.walk()]
-        inner = [(*run.failures, *(f for iteration in run.iterations for f in iteration.failures)) for run in runs]
-        return (*self.failures, *(failure for failures in inner for failure in failures))
-
-    @property
     def limited(self) -> bool:
-        return any(failure.kind.is_limit for failure in self.all_failures)
+        """Whether a limit refused a call of its own or below it. Families beside it may be at work, so no more is asked for."""
+        runs = [run for child in self.children for run in child.walk()]
+        inner = (run.failures + tuple(f for iteration in run.iterations for f in iteration.failures) for run in runs)
+        return any(failure.kind.is_limit for failures in (self.failures, *inner) for failure in failures)
 
     @property
     def judgement(self) -> dict[str, Any]:
@@ -345,6 +341,8 @@ class BroadcastRun(TreeRun):
     """The conclusion that the synthesis and the reviews declared last, as the root is shown it."""
     root: AgentExecution | None = None
     """The root's answer as its reflection left it."""
+    failures: list[Failure] = field(default_factory=list)
+    """Calls for the answer and its reviews that failed."""
 
     @property
     def conclusion(self) -> TextReply | None:
@@ -364,12 +362,12 @@ class BroadcastRun(TreeRun):
         descendants = (run for iteration in self.iterations for child in iteration.children for run in child.walk())
         return (*descendants, *([self.root] if self.root is not None else []))
 
-    def opening(self, leaves: Sequence[str]) -> list[tuple[TextReply | None, Sequence[Failure]]]:
-        """Return the text and the failures of every leaf when it was first asked; nothing without an iteration."""
+    def opening(self, leaves: Sequence[str]) -> list[TextReply | Failure]:
+        """Return the reply or failure of every leaf when it was first asked; nothing without an iteration."""
         first: dict[str, AgentExecution] = {}
         for run in (run for iteration in self.iterations[:1] for child in iteration.children for run in child.walk()):
             first.setdefault(run.agent, run)
-        return [(first[leaf].response, first[leaf].failures) for leaf in leaves if first]
+        return [first[leaf].response or first[leaf].failures[0] for leaf in leaves if first]
 
     @property
     def standing(self) -> tuple[FlagRaised, ...]:
@@ -391,10 +389,6 @@ class BroadcastRun(TreeRun):
     def unsatisfied(self) -> tuple[IterationResult, ...]:
         """The last iterations of the parents that are not satisfied."""
         return tuple(iteration for iteration, _ in self.families if not iteration.check.met)
-
-    @property
-    def all_failures(self) -> list[Failure]:
-        return [*(failure for iteration in self.iterations for failure in iteration.all_failures), *self.failures]
 
 
 def shortfalls(

@@ -22,15 +22,14 @@ from consilience.domain.report import ConfidenceScore, Objection, ObjectionFate
 from consilience.engine.analysis import MIN_RESTATED_OVERLAP, novelty
 from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard
-from consilience.engine.work import Failure, Reply, exhaustion
+from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import (
     NO_POSITION,
     Conclusion,
     TextReply,
-    answer_fields,
     ballot_fields,
+    conclusion_fields,
     count_ballots,
-    first_results,
     open_dissent,
     publish_from,
     read_ballot,
@@ -106,7 +105,7 @@ class Broadcast(BroadcastSettings):
                 return await conclude(session, self, run, StopReason.FAILED)
             run.check = iteration.check
             session.record_check(iteration.check, index)
-            if iteration.limited:
+            if session.limit_hit:
                 break
             if iteration.check.met:
                 stop = StopReason.CONVERGED
@@ -116,11 +115,8 @@ class Broadcast(BroadcastSettings):
             for n in range(1, self.strange_loops + 1 if run.closing else 1):
                 await self._strange_loop(family, run, n)
             await self._self_reflect(family, run)
-            if run.closing is None:
-                stop = StopReason.FAILED
-            elif run.unsatisfied:
+            if run.unsatisfied:
                 stop = StopReason.EXHAUSTED_STEPS
-            stop = exhaustion(run.all_failures) or stop
         return await conclude(session, self, run, stop)
 
     async def _synthesize(self, family: Family, run: BroadcastRun) -> None:
@@ -150,6 +146,8 @@ class Broadcast(BroadcastSettings):
                 key=f"strange_loop-{n}/{ROOT}",
                 returns=with_position(RootSynthesis, self.answer_pattern),
             )
+        if isinstance(reply, Failure):
+            run.failures.append(reply)
         if run.add_review(reply, task=family.session.task, domain=bool(domain)) and isinstance(reply, Reply):
             run.declared = _publish_conclusion(family.session, reply) or run.declared
 
@@ -204,11 +202,11 @@ async def conclude(
     confidence = positions.confidence
     if confidence.level is None and run.check is not None and run.check.score is not None:
         confidence = ConfidenceScore(level=run.check.score, kind="mean of the agents' ratings of themselves")
-    answer = answer_fields(session, run, run.all_failures, run.conclusion)
-    return await session.report(
+    return await session.close(
         BroadcastReport,
-        first=first_results(run.opening(session.topology.leaves)),
-        stop_reason=stop,
+        run.closing,
+        first=run.opening(session.topology.leaves),
+        stop=stop,
         unmet=(*_unmet(settings, run), *positions.unmet),
         check=run.check,
         confidence=confidence,
@@ -224,7 +222,8 @@ async def conclude(
         states=_states(session, run),
         flags=flags,
         past_disagreements=tuple(_past_disagreements(executions, objections))[::-1],
-        **answer,
+        strange_loops=tuple(run.loops),
+        **conclusion_fields(session, run.conclusion),
         **ballot_fields(positions),
     )
 

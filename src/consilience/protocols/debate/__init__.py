@@ -9,8 +9,6 @@
 - Data: `replies` are what models return, `records` what is reported, `notes` what the journal holds; `scoring` is the arithmetic.
 - The report: `outcome` makes it from a run, `progress` from the notes of an unfinished one; `report` and `state` hold it, and
   `sections`, `brief`, `crux_sections` and `views` show it.
-
-`simulate` answers for the agents of a planted world.
 """
 
 from consilience.protocols.debate.protocol import Debate

@@ -59,7 +59,6 @@ class Crystallizer:
         Without a dispute nothing is written: agents who agree have no crux. An extraction that fails leaves what was declared.
         """
         draft: Extraction | None = None
-        challenges: list[CruxChallenge] = []
         remarks: tuple[str, ...] = ()
         number = windows = 0
         failed = False
@@ -76,14 +75,13 @@ class Crystallizer:
             if not (failed and windows) and (draft is not None or thread.locked_at is not None):
                 windows += 1
                 challenges_made = await self._review(thread, draft, windows)
-                challenges += challenges_made
             if draft is not None:
                 draft_failures = written_failures(draft.question, draft.criteria, draft.kind, draft.unclear)
                 remarks = (*draft_failures, *(self.floor.by_id[c.message].label for c in challenges_made if c.message))
             is_accepted = not challenges_made and not remarks if draft is not None else not self._is_disputed(thread)
             if failed or is_accepted or number >= self._max_extractions or not self._reserve(thread):
                 break
-        self.extract(thread, draft, challenges)
+        self.extract(thread, written=draft is not None)
 
     @property
     def _max_extractions(self) -> int:
@@ -151,7 +149,6 @@ class Crystallizer:
         elif value.outcome == "no disagreement" and not declared:
             outcome = "null"
         floor.note(notes.CrystallizedNote(at=floor.now, thread=thread.id, outcome=outcome, extraction=extraction))
-        thread.crystallized = outcome
         thread.control = " ".join(value.control.split())
         return extraction if outcome == "crux" or declared else None
 
@@ -161,21 +158,20 @@ class Crystallizer:
         floor, asked = self.floor, _asked(thread)
         shown: DebateMessage | None = None
         if draft is not None:
-            thread.question = draft.question
             shown = await floor.intervene(thread, "review", asked, criteria=draft.criteria, unclear=draft.unclear)
         session = floor.session
         async with session.phase("flips", thread.number):
             pending = [session.start(self._flip_ask(thread, agent, window, shown)) for agent in asked]
             await floor.think(CRYSTALLIZER)
             replies = [await flip for flip in pending]
-        flips: dict[str, Flip] = {}
+        flips: list[Flip] = []
         challenges: list[CruxChallenge] = []
         for reply in replies:
             if isinstance(reply, Failure):
                 floor.failures.append(reply)
                 continue
             value = reply.value
-            flips[reply.agent] = Flip(
+            flip = Flip(
                 agent=reply.agent,
                 side=value.side,
                 would_flip=value.would_flip,
@@ -184,9 +180,11 @@ class Crystallizer:
                 why=value.why.strip(),
                 message=reply.key,
             )
+            flips.append(flip)
             if draft is not None and shown is not None and value.challenge:
                 challenges.append(await self._challenge(thread, reply, draft.number, shown))
-        thread.flips |= flips  # one whose answer failed keeps what it answered before
+        if flips:  # an agent whose answer failed keeps what it answered before
+            floor.note(notes.FlipsDeclared(at=floor.now, thread=thread.id, flips=tuple(flips)))
         return challenges
 
     def _flip_ask(self, thread: Thread, agent: str, window: int, shown: DebateMessage | None) -> Ask[FlipReply]:
@@ -214,7 +212,7 @@ class Crystallizer:
         text = reply.value.challenge[: MAX_CHARS[floor.session.detail]]
         published: str | None = None
         if floor.spoken + floor.in_flight < floor.settings.message_limit(floor.session.limits.steps):
-            fields = {"move": "CHALLENGE", "text": text, "reply_to": shown.id, "targets": (thread.id,)}
+            fields = {"move": "CHALLENGE", "text": text, "reply_to": shown.id}
             message = floor.message(thread, agent, id=f"{reply.key}/said", **fields)
             await floor.publish(message, f"CHALLENGE on {shown.label}: {text}", ("flips", thread.number))
             published = message.id
@@ -222,24 +220,19 @@ class Crystallizer:
         floor.note(notes.CruxChallenged(at=floor.now, thread=thread.id, **challenge.model_dump()))
         return challenge
 
-    def extract(
-        self, thread: Thread, draft: Extraction | None = None, challenges: Sequence[CruxChallenge] = ()
-    ) -> None:
-        """Make the crux of a thread from what was declared and, with a draft, written; record its tests and its score."""
+    def extract(self, thread: Thread, *, written: bool = False) -> None:
+        """Make the crux of a thread from what was declared and, if it was `written`, its extraction; record its tests and score."""
         floor = self.floor
-        if not thread.question or not (thread.commitments or draft):
+        if not thread.question or not (thread.commitments or written):
             return
-        if not is_split(thread.declared_sides.values()):
-            thread.crystallized = "null"
-        elif thread.crystallized != "NEEDS_CLARIFICATION":
-            thread.crystallized = "crux"
         floor.crux_since = floor.spoken
-        crux = thread.crux = crux_of(thread, len(floor.debaters), draft, tuple(challenges))
+        crux = crux_of(thread, len(floor.debaters), written=written)
         floor.note(
             notes.CruxExtracted(
                 at=floor.now,
                 thread=thread.id,
                 question=crux.question,
+                written=written,
                 validated=crux.validated,
                 failures=crux.validation_failures,
             )

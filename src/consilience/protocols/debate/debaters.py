@@ -41,7 +41,7 @@ from consilience.protocols.debate.replies import (
     turn_type,
 )
 from consilience.protocols.debate.threads import Thread
-from consilience.protocols.debate.turns import declared_parts, record_turn, spoken_words
+from consilience.protocols.debate.turns import declared_in, declared_parts, record_turn, spoken_words
 
 TurnKind = Literal["turn", "commit", "falsify", "steelman", "grade"]
 STATE_LINES = 4
@@ -147,8 +147,9 @@ class Debater:
         mentions = self.agent if self.by_request_only else None
         new = [m for m in floor.published(since=me.seen, mentions=mentions) if m.agent != self.agent]
         unanswered = [m for messages in me.unanswered.values() for m in messages if m.number <= me.seen]
-        scored = [(floor.score(message, self.agent), message) for message in (*unanswered, *new)]
-        open_now = [pair for pair in scored if pair[0] >= floor.settings.attention_threshold and self._open(pair[1])]
+        messages = (message for message in (*unanswered, *new) if self._open(message))
+        scored = [(floor.score(message, self.agent), message) for message in messages]
+        open_now = [pair for pair in scored if pair[0] >= floor.settings.attention_threshold]
         named = [message for _, message in open_now if self.agent in message.mentions]
         if not open_now:
             return "wait"
@@ -174,7 +175,7 @@ class Debater:
             return False
         if message.by_moderator and self.agent not in message.mentions:
             return False
-        if message.by_moderator and any(m.by_moderator for m in thread.messages[thread.messages.index(message) + 1 :]):
+        if message.by_moderator and message.id != thread.last_request:
             return False  # the moderator has asked for something else since
         if thread.stage == "CRUX_LOCK" and (self.agent not in message.mentions or lock.awaits_delivery(thread)):
             return False
@@ -196,8 +197,7 @@ class Debater:
 
     def _membership_bonus(self, message: DebateMessage) -> float:
         """Threads that the agent is in come first."""
-        thread = self.floor.threads[message.thread]
-        return 0.1 * (self.agent in {message_spoken.agent for message_spoken in thread.spoken})
+        return 0.1 * (self.agent in self.floor.threads[message.thread].participants)
 
     def _draw(self) -> int:
         """0, 1 or 2 in 70, 20 and 10 of 100 looks. Where nothing could change its position, an agent passes twice as often."""
@@ -253,12 +253,17 @@ class Debater:
                 self.moderator.end_evidence(thread, "its rate limit was reached")
             return
         message = self._message(intent, reply, move, target)
-        await floor.publish(message, spoken_words(floor, message, reply.value, intent.of), phase)
+        words, declared = spoken_words(floor, message, reply.value, intent.of), declared_in(floor, message, reply.value)
+        await floor.publish(message, words, phase, **declared)
+        if question := declared.get("question"):
+            floor.question_of[message.id] = question
+        if message.move == "PROPOSE_CRUX" and thread.stage == "DISCOVERY":
+            floor.progress()
         floor.attend(message.attention)
         self.me.interests.follow(message.topics)
         self.me.opposing = False
         self.me.unpublished = None
-        record_turn(floor, thread, message, reply, intent.of, intent.steelman)
+        record_turn(floor, thread, message, reply.value, intent.of, intent.steelman)
         await self.moderator.after(thread, message)
 
     def _target(self, intent: Intent, reply: Reply[Any]) -> DebateMessage | None:
@@ -295,7 +300,6 @@ class Debater:
             reply_to=target.id if target else None,
             mentions=mentions,
             topics=tuple(topic.strip() for topic in turn.topics if topic.strip())[:3] if turn else (),
-            targets=(intent.thread.id,) if intent.thread.question else (),
             horizon=value.horizon if isinstance(value, CommitReply) else commitment.horizon if commitment else None,
             confidence=LEVELS[value.confidence] if isinstance(value, CommitReply) else None,
             refs=tuple(floor.session.named(reply, [supported])) if supported else (),

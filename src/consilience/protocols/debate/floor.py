@@ -23,6 +23,7 @@ from consilience.protocols.debate.attention import (
     keyword_score,
     keywords,
 )
+from consilience.protocols.debate.fold import DebateFold
 from consilience.protocols.debate.moves import (
     MAX_CHARS,
     MAX_REPLIES_PER_MESSAGE,
@@ -45,7 +46,6 @@ from consilience.protocols.debate.records import (
 )
 from consilience.protocols.debate.scoring import Coalitions, detect_coalitions
 from consilience.protocols.debate.settings import DebateSettings
-from consilience.protocols.debate.state import letters_for
 from consilience.protocols.debate.threads import Budgets, Thread
 
 T = TypeVar("T", bound=BaseModel)
@@ -128,16 +128,17 @@ class Floor:
         self.session, self.settings, self.mode, self.framing = session, settings, mode, framing
         self.debaters = settings.seat_ids
         first = (document.text for document in session.sources if document.generations is None)
-        self.letters = letters_for(self.debaters, (session.task, *framing.propositions, *first))
+        budgets = Budgets(settings.discovery_messages, settings.evidence_messages)
+        self.fold = DebateFold(self.debaters, (session.task, *first), budgets)
+        self.fold.apply(notes.FramedNote(at=0, framing=framing))
+        self.letters, self.threads = self.fold.letters, self.fold.threads
+        self.messages, self.said, self.by_id = self.fold.messages, self.fold.said, self.fold.by_id
         self.agent_of = {letter: agent for agent, letter in self.letters.items()}
         self.names = seat_names(session.agents)
         self.readers = (*self.debaters, MODERATOR, CRYSTALLIZER, SECOND_OPINION)
         self.openings: dict[str, DebateBallot] = {}
         self.claims: dict[str, str] = {}
         """What each agent argues for now."""
-        self.threads: dict[str, Thread] = {}
-        self.messages: list[DebateMessage] = []
-        self.by_id: dict[str, DebateMessage] = {}
         self.members: dict[str, Member] = {}
         self.failures: list[Failure] = []
         self.blocked: Counter[BlockReason] = Counter()
@@ -188,7 +189,7 @@ class Floor:
     @property
     def spoken(self) -> int:
         """Published messages of debaters."""
-        return sum(member.spoken for member in self.members.values())
+        return len(self.said)
 
     @property
     def active(self) -> list[Thread]:
@@ -210,6 +211,8 @@ class Floor:
         return (len(self.debaters) + 2) * MAX_CHARS[self.session.detail]
 
     def note(self, data: BaseModel) -> None:
+        """Record what happened, and change what follows from it."""
+        self.fold.apply(data)
         self.session.note(notes.NAMES[type(data)], data)
 
     def end(self, reason: str) -> None:
@@ -220,21 +223,10 @@ class Floor:
         self, topic: str, members: Sequence[str], *, question: str | None = None, parent: str | None = None
     ) -> Thread:
         """Open a thread and ask its members to speak; they are in it from the beginning."""
-        settings = self.settings
-        thread = Thread(
-            id=f"thread-{len(self.threads) + 1}",
-            topic=topic,
-            created_at=self.now,
-            budgets=Budgets(settings.discovery_messages, settings.evidence_messages),
-            members=list(members),
-            parent=parent,
-            question=question,
-        )
-        self.threads[thread.id] = thread
-        note = notes.ThreadCreated(
-            at=self.now, thread=thread.id, topic=topic, question=question, parent=parent, members=tuple(members)
-        )
+        id, seats = f"thread-{len(self.threads) + 1}", tuple(members)
+        note = notes.ThreadCreated(at=self.now, thread=id, topic=topic, question=question, parent=parent, members=seats)
         self.note(note)
+        thread = self.threads[id]
         await self.intervene(thread, "open", tuple(members))
         return thread
 
@@ -294,12 +286,11 @@ class Floor:
         """What carries the exchange: commitments, accurate steelmen, evidence, concessions, updates, challenges to evidence; where
         these are few, the last messages as well."""
         accurate = {s.message for thread in self.threads.values() for s in thread.steelmen if s.grade == "ACCURATE"}
-        spoken = [message for message in self.messages if not message.by_moderator]
-        kept = [m for m in spoken if MOVES[m.move].key or m.id in accurate][-MAX_KEY_QUOTES:]
-        room = MAX_KEY_QUOTES - len(kept)
-        rest = [m for m in spoken if m not in kept][-room:] if room else []
-        chosen = {message.id for message in (*kept, *rest)}
-        return quotes_of(message for message in spoken if message.id in chosen)
+        kept = [m.id for m in self.said if MOVES[m.move].key or m.id in accurate][-MAX_KEY_QUOTES:]
+        chosen, last = set(kept), reversed(self.said)
+        while len(chosen) < MAX_KEY_QUOTES and (message := next(last, None)) is not None:
+            chosen.add(message.id)
+        return self._quotes_in_order(chosen)
 
     def quotes(self, thread: Thread) -> tuple[Quote, ...]:
         """The window of a thread, the same for all its readers."""
@@ -312,7 +303,10 @@ class Floor:
         chosen |= {source for candidate in self.candidates for source in candidate.sources}
         for thread in self.threads.values():
             chosen |= {message.id for message in thread.spoken[-LAST_OF_THREAD:]}
-        return quotes_of(message for message in self.messages if message.id in chosen)
+        return self._quotes_in_order(chosen)
+
+    def _quotes_in_order(self, ids: Iterable[str]) -> tuple[Quote, ...]:
+        return quotes_of(sorted((self.by_id[id] for id in ids), key=lambda message: message.number))
 
     def own_quotes(self, thread: Thread, agent: str) -> tuple[Quote, ...]:
         """The last messages of an agent that the window of the thread shows no more."""
@@ -327,22 +321,23 @@ class Floor:
         label = f"{self.letters.get(agent, 'M')}{number}"
         return DebateMessage(number=number, label=label, agent=agent, thread=thread.id, at=self.now, **fields)
 
-    async def publish(self, message: DebateMessage, words: str, phase: tuple[str, int]) -> None:
-        """Publish a message with the words by which prompts quote it, and score it for every agent once."""
+    async def publish(self, message: DebateMessage, words: str, phase: tuple[str, int], **declared: Any) -> None:
+        """Publish a message with the words by which prompts quote it, which end with its own. `declared` is what else it adds to
+        its thread."""
         session = self.session
         published = Message(
             message.id, message.agent, message.move.lower(), words, self.readers, message.reply_to, phase
         )
         session.publish(published)
-        self.messages.append(message)
-        self.by_id[message.id] = message
-        self.threads[message.thread].add(message)
+        self.fold.publish(published.id, published.sender, published.kind, words, published.reply_to)
+        lead, parts = len(words) - len(message.words), tuple(map(len, message.parts))
+        shared = {name: getattr(message, name) for name in TurnData.model_fields}
+        self.note(notes.Said(message=message.id, lead=lead, parts=parts, **shared, **declared))
+        message = self.by_id[message.id]
         if not message.by_moderator:
             self.members[message.agent].spoken += 1
         self._keep_mentions(message)
         self.keep_ballots()
-        shared = message.model_dump(include=set(TurnData.model_fields))
-        self.note(notes.TurnNote(message=message.id, side=message.new_side, **shared))
         self._words[message.id] = frozenset([*keywords(message.text), *(topic.casefold() for topic in message.topics)])
         if self.mode == "embedding":
             topics = sorted({topic for member in self.members.values() for topic in member.interests.topics})
@@ -397,7 +392,7 @@ class Floor:
         id = f"moderator/{len(self.messages) + 1}"
         message = self.message(thread, MODERATOR, id=id, move="CLARIFY", text=text, mentions=mentions)
         await self.publish(message, text, (thread.stage.lower(), thread.number))
-        self.note(notes.ModeratorIntervention(at=self.now, thread=thread.id, kind=kind, message=message.id))
+        self.note(notes.ModeratorIntervention(kind=kind, message=message.id))
         return message
 
     # calls of service seats

@@ -6,6 +6,7 @@ What was open when a reply was begun may have closed since. What the gate blocks
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Literal
 
 from consilience.protocols.debate.moves import (
@@ -162,12 +163,10 @@ def _may_answer(thread: Thread, agent: str, target: DebateMessage) -> bool:
 
 def replies_to(thread: Thread, target: DebateMessage) -> int:
     """Replies that count against the limit of a message; none for a message of the moderator."""
-    if target.by_moderator:
-        return 0
-    return sum(message.reply_to == target.id and not MOVES[message.move].delivered for message in thread.messages)
+    return 0 if target.by_moderator else thread.replies[target.id]
 
 
 def is_over_rate(thread: Thread, at: int) -> bool:
     """Whether the thread has had its share of messages in the window that ends at `at`."""
-    recent = [m for m in thread.spoken if MOVES[m.move].counted and at - m.at < RATE_WINDOW_MS]
-    return len(recent) >= RATE_MESSAGES
+    recent = takewhile(lambda message: at - message.at < RATE_WINDOW_MS, reversed(thread.spoken))
+    return sum(MOVES[message.move].counted for message in recent) >= RATE_MESSAGES

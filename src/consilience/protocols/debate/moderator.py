@@ -29,13 +29,13 @@ from consilience.protocols.debate.moves import (
     STALE_MS,
     Horizon,
 )
-from consilience.protocols.debate.records import DebateMessage, LockAttempt
+from consilience.protocols.debate.records import DebateMessage
 from consilience.protocols.debate.replies import (
     DerivedReply,
     falsifier_of,
 )
 from consilience.protocols.debate.scoring import STABLE_AFTER, is_split
-from consilience.protocols.debate.threads import Thread, aligned_horizon, convergence_signal, is_orbiting
+from consilience.protocols.debate.threads import Thread, aligned_horizon, is_orbiting
 
 
 class Moderator:
@@ -52,7 +52,6 @@ class Moderator:
     async def after(self, thread: Thread, message: DebateMessage) -> None:
         """Take in a message of a debater that was just published."""
         floor = self.floor
-        thread.signal = convergence_signal(thread)
         await self._seek_advocate(thread)
         if thread.stage != "CRUX_LOCK":
             await self.spawning.consider(thread, message)
@@ -96,7 +95,7 @@ class Moderator:
         floor = self.floor
         if floor.advocate is not None or floor.spoken < ADVOCATE_AFTER or thread.stage != "DISCOVERY":
             return
-        if any(message.move in ("CHALLENGE", "CHALLENGE_EVIDENCE") for message in floor.messages):
+        if any(message.move in ("CHALLENGE", "CHALLENGE_EVIDENCE") for message in floor.said):
             floor.advocate = ""
             return
         openings = floor.openings
@@ -121,6 +120,14 @@ class Moderator:
         else:
             await self._remark_on_orbit(thread)
 
+    def _put(self, thread: Thread, question: str, *, replaces: bool = False, silent: tuple[str, ...] = ()) -> None:
+        """Make a question that was framed that of a thread."""
+        words = " ".join(question.split())
+        note = notes.QuestionFramed(
+            at=self.floor.now, thread=thread.id, question=words, replaces=replaces, silent=silent
+        )
+        self.floor.note(note)
+
     def _needs_framing(self, thread: Thread) -> bool:
         spent, spoken = thread.discovery_spent and not thread.granted, len(thread.spoken)
         return thread.framing_tried_at != spoken and (spent or spoken in (SPLIT_AFTER + 1, FRAME_AFTER))
@@ -139,7 +146,8 @@ class Moderator:
         if thread.stage == "DISCOVERY":
             thread.grant(EXTRA_DISCOVERY_MESSAGES)
         if isinstance(reply, Reply) and thread.active:
-            thread.question = thread.question or " ".join(reply.value.question.split())
+            if not thread.question:
+                self._put(thread, reply.value.question)
             floor.progress()
             await self.floor.intervene(thread, "binary", tuple(thread.members))
             await self._split(thread, reply.value.second)
@@ -196,10 +204,14 @@ class Moderator:
         await self.floor.intervene(thread, "commit", tuple(thread.to_commit))
 
     def _transition(self, thread: Thread, stage: Literal["CRUX_LOCK", "EVIDENCE"], budget: int, reason: str) -> None:
-        before = thread.stage
-        thread.enter(stage, self.floor.now, budget)
         note = notes.StageTransition(
-            at=self.floor.now, thread=thread.id, before=before, after=stage, reason=reason, question=thread.question
+            at=self.floor.now,
+            thread=thread.id,
+            before=thread.stage,
+            after=stage,
+            reason=reason,
+            question=thread.question,
+            budget=budget,
         )
         self.floor.note(note)
 
@@ -227,14 +239,11 @@ class Moderator:
     async def _attempt_lock(self, thread: Thread) -> None:
         """Try to lock the crux; name each criterion that is missing."""
         floor, number = self.floor, len(thread.attempts) + 1
-        thread.locked_question = thread.question
         missing = lock.missing_criteria(thread, floor.letters)
         kinds = tuple(dict.fromkeys(criterion for criterion, _ in missing))
         failures = tuple(text for _, text in missing)
-        thread.attempts.append(LockAttempt(at=floor.now, success=not missing, failures=failures, kinds=kinds))
         floor.progress()
         if not missing:
-            thread.locked_at = floor.now
             question = thread.question or thread.topic
             floor.note(notes.CruxLocked(at=floor.now, thread=thread.id, question=question, attempt=number))
             self._transition(thread, "EVIDENCE", thread.budgets.evidence, "the crux is locked")
@@ -242,7 +251,7 @@ class Moderator:
             hang = tuple(floor.letters[agent] for agent, c in thread.commitments.items() if c.would_flip)
             await self.floor.intervene(thread, "evidence", tuple(thread.members), hang=hang)
             return
-        floor.note(notes.CruxLockFailed(at=floor.now, thread=thread.id, attempt=number, failures=failures))
+        floor.note(notes.CruxLockFailed(at=floor.now, thread=thread.id, attempt=number, failures=failures, kinds=kinds))
         if number >= MAX_LOCK_ATTEMPTS or self._is_hopeless(thread, kinds):
             self.close(thread, "FAILED_LOCK", f"{number} attempts to lock it failed: {'; '.join(failures)}")
             return
@@ -292,8 +301,8 @@ class Moderator:
         if not thread.active:
             return
         if isinstance(reply, Reply):
-            silent = {agent for agent, member in self.floor.members.items() if member.gave_up(thread.id, "commit")}
-            thread.replace_question(" ".join(reply.value.question.split()), silent)
+            silent = tuple(a for a, member in self.floor.members.items() if member.gave_up(thread.id, "commit"))
+            self._put(thread, reply.value.question, replaces=True, silent=silent)
             await self.floor.intervene(thread, "commit", tuple(thread.to_commit), missing=missing)
             await self._split(thread, reply.value.second)
         else:
@@ -321,7 +330,8 @@ class Moderator:
             falsifier = falsifier_of(derivation)
             if agent in unready and falsifier is not None:
                 derived = falsifier.model_copy(update={"derived": True})
-                thread.commitments[agent] = thread.commitments[agent].model_copy(update={"falsifier": derived})
+                commitment = thread.commitments[agent].model_copy(update={"falsifier": derived, "statement": ""})
+                floor.note(notes.Committed(at=floor.now, thread=thread.id, commitment=commitment))
                 thread.to_falsify = [other for other in thread.to_falsify if other != agent]
         await self.lead(thread)
 
@@ -341,7 +351,6 @@ class Moderator:
         thread.busy = False
         if status == "CONVERGED":
             floor.note(notes.ThreadConverged(at=floor.now, thread=thread.id, reason=reason))
-            thread.close(status, floor.now, reason)
             floor.progress()
         else:
             self._end(thread, status, reason)
@@ -363,7 +372,6 @@ class Moderator:
     def _end(
         self, thread: Thread, status: Literal["STALE", "FAILED_LOCK", "MERGED"], reason: str, into: Thread | None = None
     ) -> None:
-        thread.close(status, self.floor.now, reason, into.id if into else None)
         note = notes.ThreadClosed(
             at=self.floor.now, thread=thread.id, status=status, reason=reason, into=into.id if into else None
         )

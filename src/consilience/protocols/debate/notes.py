@@ -1,32 +1,37 @@
 """The events that a debate records beside its messages: thirteen of the seed's fifteen, and those that it needs besides.
 
-Of the other two, `message_published` is the message itself, whose typed fields are the note `turn`, and `debate_complete` the end
-of the session. Times are virtual milliseconds.
+Of the other two, `message_published` is the message itself, to which the note `turn` adds what it lacks, and `debate_complete` the
+end of the session. A debate is the fold of all of them (`fold.py`). Times are virtual milliseconds; values that are the default of
+their field are not recorded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel
 
 from consilience.domain.report import Frozen
-from consilience.protocols.debate.moves import BlockReason, Grade, Intervention, Move, Side, Stage, ThreadStatus
+from consilience.protocols.debate.moves import BlockReason, Grade, Intervention, Move, Stage, ThreadStatus, TopSide
 from consilience.protocols.debate.records import (
     Coalition,
+    Commitment,
     CommonGround,
     CruxChallenge,
     CruxScore,
     Dependency,
     Extraction,
+    Flip,
     Framing,
     Recheck,
+    SteelmanAttempt,
     TurnData,
 )
 
 
 class _Note(Frozen):
+    sparse: ClassVar[bool] = True
     at: int
 
 
@@ -34,11 +39,42 @@ class _ThreadNote(_Note):
     thread: str
 
 
-class TurnNote(TurnData):
-    """The typed fields of a published message."""
+class Said(TurnData):
+    """What a published message lacks. Its words are a lead, its text, and its parts on lines of their own."""
 
+    sparse: ClassVar[bool] = True
     message: str
-    side: Side | None = None
+    lead: int = 0
+    """Characters of the words before the text."""
+    parts: tuple[int, ...] = ()
+    """Characters of each part."""
+    question: str = ""
+    """The question that it proposes."""
+    conceded: str = ""
+    """What a concession grants."""
+    before: TopSide | None = None
+    """The side of its author's top claim before a concession that changed it."""
+
+
+class Committed(_ThreadNote):
+    """A commitment, new or instead of the agent's earlier one. Its statement is the text of its message."""
+
+    commitment: Commitment
+
+
+class QuestionFramed(_ThreadNote):
+    """A question that the moderator framed: the first of its thread, or one that replaces a question that could not be locked."""
+
+    question: str
+    replaces: bool = False
+    silent: tuple[str, ...] = ()
+    """Agents that are not asked to commit themselves on it."""
+
+
+class FlipsDeclared(_ThreadNote):
+    """What participants declared in the review of a crux."""
+
+    flips: tuple[Flip, ...]
 
 
 class FramedNote(_Note):
@@ -59,18 +95,18 @@ class StageTransition(_ThreadNote):
     after: Stage
     reason: str
     question: str | None = None
+    budget: int
+    """Messages of debaters."""
 
 
 class SteelmanNote(_ThreadNote):
-    agent: str
-    of: str
-    message: str
-    required: bool
+    steelman: SteelmanAttempt
 
 
 class SteelmanGraded(_ThreadNote):
-    agent: str
-    of: str
+    """The grade of the steelman in a message."""
+
+    message: str
     grade: Grade
     corrections: str = ""
 
@@ -83,9 +119,14 @@ class CruxLocked(_ThreadNote):
 class CruxLockFailed(_ThreadNote):
     attempt: int
     failures: tuple[str, ...]
+    kinds: tuple[str, ...]
 
 
 class CruxExtracted(_ThreadNote):
+    """A thread has its crux: what was declared and, with an extraction, what was written."""
+
+    written: bool = False
+    """Whether it has the words of the last extraction."""
     question: str
     validated: bool
     failures: tuple[str, ...] = ()
@@ -161,7 +202,9 @@ class ThreadClosed(_ThreadNote):
     into: str | None = None
 
 
-class ModeratorIntervention(_ThreadNote):
+class ModeratorIntervention(Frozen):
+    """What a message of the moderator is for."""
+
     kind: Intervention
     message: str
 
@@ -207,6 +250,8 @@ class CruxTested(_ThreadNote):
     """Agents with the ballots that it takes."""
     score: CruxScore
     """On observed flips."""
+    hanging: int
+    """Top claims that hang on it."""
 
 
 class PlaceboTested(_Note):
@@ -227,7 +272,10 @@ class RegimeNote(_Note):
 
 
 NOTES: Mapping[str, type[BaseModel]] = {
-    "turn": TurnNote,
+    "turn": Said,
+    "committed": Committed,
+    "question_framed": QuestionFramed,
+    "flips_declared": FlipsDeclared,
     "framed": FramedNote,
     "thread_created": ThreadCreated,
     "stage_transition": StageTransition,

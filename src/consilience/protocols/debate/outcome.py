@@ -385,7 +385,7 @@ def _changes(ballots: Sequence[DebateBallot]) -> Iterator[PositionChange]:
 def _metrics(floor: Floor | None, answer: Reply[ClosingReply] | None) -> dict[str, float | int | None]:
     if floor is None:
         return {}
-    spoken = [message.text for message in floor.messages if not message.by_moderator]
+    spoken = [message.text for message in floor.said]
     documents = [document.text for document in floor.session.sources]
     return {
         "novelty": novelty(answer.text, [*spoken, *documents]) if answer else None,

@@ -49,7 +49,7 @@ _OTHER_SIDE: Mapping[Side, Side] = {"YES": "NO", "NO": "YES", "UNCERTAIN": "UNCE
 class Debate(DebateSettings):
     """Agents debate in threads in virtual time; what really divides them is locked as a question, tested, and reported."""
 
-    version: ClassVar[int] = 3  # 2 stipulated a placebo either way, and ignored a new position in a concession
+    version: ClassVar[int] = 4  # 3 noted what messages hold themselves, and not all that a thread's records need
     report: ClassVar[type[Report]] = DebateReport
     phase_names: ClassVar[tuple[str, ...]] = (
         "single",
@@ -91,7 +91,7 @@ class Debate(DebateSettings):
         floor = run.floor = Floor(session, self, self._mode(session), framing)
         floor.failures += failed
         run.opening = await self._open(floor)
-        if not session.has_quorum([(r, ()) if isinstance(r, Reply) else (None, (r,)) for r in run.opening]):
+        if not session.has_quorum(run.opening):
             return await conclude(session, self, run, exhaustion(run.failures) or StopReason.FAILED)
         with session.set_aside() as kept:  # final ballots decide everything
             floor.keep_ballots = lambda: kept.keep(lambda: self._final_asks(floor), floor.ballot_growth)
@@ -199,7 +199,6 @@ class Debate(DebateSettings):
         at = floor.now
         for thread in floor.active:
             moderator.crystallizer.extract(thread)
-            thread.end_stage(at)
         await moderator.crystallizer.finish()
         floor.unopened = moderator.spawning.unopened()
         floor.note(GlobalConvergence(at=at, reason=floor.over or "limit"))

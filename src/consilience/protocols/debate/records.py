@@ -108,31 +108,16 @@ class Recheck(Frozen):
 
 
 class TurnData(Frozen):
-    """What a message and the note of it have in common."""
+    """What is known of a message besides its author, its words and what it answers. Times are virtual milliseconds."""
 
-    label: str
-    """By which prompts quote it: the letter of its author and its number."""
-    agent: str
     thread: str
-    move: Move
     at: int
-    reply_to: str | None = None
     mentions: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     horizon: Horizon | None = None
     confidence: float | None = None
     attention: float | None = None
     """The attention score of the message that it answers, when its author chose it; None where the process asked for it."""
-
-
-class DebateMessage(TurnData):
-    """A published message. Times are virtual milliseconds since the debate began."""
-
-    id: str
-    number: int
-    text: str
-    targets: tuple[str, ...] = ()
-    """Threads whose crux the message is about."""
     refs: tuple[str, ...] = ()
     """Messages whose proposal it supports."""
     prior_side: Side | None = None
@@ -147,6 +132,21 @@ class DebateMessage(TurnData):
     """The agent whose falsifier the evidence is about."""
     opposing: bool = False
     """Whether its author was asked to argue the other side."""
+
+
+class DebateMessage(TurnData):
+    """A published message."""
+
+    id: str
+    number: int
+    label: str
+    """By which prompts quote it: the letter of its author and its number."""
+    agent: str
+    move: Move
+    reply_to: str | None = None
+    targets: tuple[str, ...] = ()
+    """Threads whose crux the message is about."""
+    text: str
     parts: tuple[str, ...] = ()
     """What it declares in typed fields, in words, as it is quoted below its text: `Question: …`, `Concedes: …`."""
 
@@ -165,7 +165,8 @@ class Commitment(Frozen):
 
     agent: str
     side: Side
-    statement: str
+    statement: str = ""
+    """The text of its message."""
     confidence: float
     horizon: Horizon
     falsifier: Falsifier | None = None

@@ -21,13 +21,11 @@ from consilience.protocols.debate.records import (
     Coalition,
     Contradiction,
     Crux,
-    CruxChallenge,
     CruxPosition,
     CruxScore,
     DebateBallot,
     DebateMessage,
     Dependency,
-    Extraction,
     Flip,
 )
 from consilience.protocols.debate.stipulated import FlipRecord
@@ -130,11 +128,10 @@ def declared_flips(thread: Thread) -> dict[str, Flip]:
     return committed | thread.flips
 
 
-def crux_of(
-    thread: Thread, agents: int, draft: Extraction | None = None, challenges: tuple[CruxChallenge, ...] = ()
-) -> Crux:
-    """The crux of a thread with a question: the words of the draft, and what its agents declared. Without a draft the question is
-    the locked one, and the falsifiers are what would settle it."""
+def crux_of(thread: Thread, agents: int, *, written: bool = False) -> Crux:
+    """The crux of a thread with a question: what its agents declared and, if `written`, the words of its extraction. Without them
+    the question is the locked one, and the falsifiers are what would settle it."""
+    draft, challenges = (thread.extraction, tuple(thread.challenges)) if written else (None, ())
     flips, sides = declared_flips(thread), thread.declared_sides
     declared = tuple(dict.fromkeys(c.falsifier.words() for c in thread.commitments.values() if c.falsifier))
     criteria = draft.criteria if draft else declared

@@ -28,7 +28,7 @@ from consilience.protocols.debate.floor import Floor, aside
 from consilience.protocols.debate.moves import FIRM, Side, is_question
 from consilience.protocols.debate.records import Crux, DebateBallot, Flip
 from consilience.protocols.debate.replies import StipulatedReply, ToldReply, ballot_type
-from consilience.protocols.debate.scoring import crux_score, hanging_on, revalidated
+from consilience.protocols.debate.scoring import crux_score, hanging_on
 from consilience.protocols.debate.stipulated import CruxTest, FlipRecord, PlaceboTest, StipulatedBallot, ToldFact
 from consilience.protocols.debate.threads import Thread
 
@@ -257,8 +257,6 @@ def _evaluate(
         if flips:
             sides = {agent: position.side for agent, position in crux.positions.items()}
             score = crux_score(sides, flips, len(floor.debaters))
-            tested = crux.model_copy(update={"observed_score": score})
-            floor.threads[crux.thread].crux = revalidated(tested, hanging_on(crux, records))
             floor.note(
                 notes.CruxTested(
                     at=floor.now,
@@ -267,6 +265,7 @@ def _evaluate(
                     observed=sum(record.observed is True for record in records),
                     tested=len(flips),
                     score=score,
+                    hanging=hanging_on(crux, records),
                 )
             )
     idle = [ballot.positions != sides_of(final[a].value, "p") for a, ballot in results.placebo.ballots.items()]

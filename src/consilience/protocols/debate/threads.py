@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,7 +11,9 @@ from consilience.protocols.debate.attention import keywords
 from consilience.protocols.debate.moves import (
     ACTIVE,
     EXTRA_DISCOVERY_MESSAGES,
+    FIRM,
     MIN_DISCOVERY_MESSAGES,
+    MOVES,
     ORBIT_MESSAGES,
     ORBIT_REPETITION,
     SHIFTING,
@@ -26,9 +29,11 @@ from consilience.protocols.debate.records import (
     Commitment,
     Concession,
     Crux,
+    CruxChallenge,
     Crystallized,
     DebateMessage,
     Evidence,
+    Extraction,
     Flip,
     LockAttempt,
     StageRecord,
@@ -64,6 +69,12 @@ class Thread:
     status: ThreadStatus = "DISCOVERY"
     stage: Stage = "DISCOVERY"
     messages: list[DebateMessage] = field(default_factory=list)
+    spoken: list[DebateMessage] = field(default_factory=list)
+    """Messages of debaters."""
+    last_request: str = ""
+    """The last message of the moderator."""
+    replies: Counter[str] = field(default_factory=Counter)
+    """Replies that count against the limit of a message, by message."""
     in_stage: int = 0
     """Messages of debaters in the current stage."""
     in_flight: int = 0
@@ -93,6 +104,10 @@ class Thread:
     concessions: list[Concession] = field(default_factory=list)
     evidence: list[Evidence] = field(default_factory=list)
     flips: dict[str, Flip] = field(default_factory=dict)
+    extraction: Extraction | None = None
+    """The last that the crystallizer wrote down."""
+    challenges: list[CruxChallenge] = field(default_factory=list)
+    """Objections to what it wrote down."""
     locked_question: str | None = None
     """The question on which its participants committed themselves."""
     crystallized: Crystallized = ""
@@ -125,6 +140,7 @@ class Thread:
     merged_into: str | None = None
     signal: float = 0.0
     alignments: int = 0
+    _participants: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.budget, self.stage_since, self.last_at = self.budgets.discovery, self.created_at, self.created_at
@@ -136,14 +152,9 @@ class Thread:
         return self.status in ACTIVE
 
     @property
-    def spoken(self) -> list[DebateMessage]:
-        """Messages of debaters."""
-        return [message for message in self.messages if not message.by_moderator]
-
-    @property
     def participants(self) -> tuple[str, ...]:
         """Agents who spoke in it, in order of their first message."""
-        return tuple(dict.fromkeys(message.agent for message in self.spoken))
+        return tuple(self._participants)
 
     @property
     def cap(self) -> int:
@@ -170,7 +181,13 @@ class Thread:
         """Take in a published message."""
         self.messages.append(message)
         self.last_at = message.at
-        if not message.by_moderator:
+        if message.reply_to is not None and not MOVES[message.move].delivered:
+            self.replies[message.reply_to] += 1
+        if message.by_moderator:
+            self.last_request = message.id
+        else:
+            self.spoken.append(message)
+            self._participants.setdefault(message.agent)
             self.called = False
             self.in_stage += 1
             if message.agent not in self.members:
@@ -250,6 +267,11 @@ class Thread:
         """The side that each agent declared last: in private after the evidence, else in public."""
         sides: dict[str, Side] = {agent: commitment.side for agent, commitment in self.commitments.items()}
         return sides | {agent: flip.side for agent, flip in self.flips.items()}
+
+    @property
+    def is_disputed(self) -> bool:
+        """Whether agents declared both sides."""
+        return set(FIRM) <= set(self.declared_sides.values())
 
     def await_commitments(self) -> None:
         """Ask every participant for its commitment, in a thread split by horizon every member. Those who had left for another

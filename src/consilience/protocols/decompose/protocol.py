@@ -16,7 +16,7 @@ from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.topology import Topology
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
-from consilience.engine.work import Ask, Failure, Reply, exhaustion
+from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols._common.answers import AnswerPattern, describe_pattern
 from consilience.protocols._common.conclusion import Conclusion, TreeRun, publish_from, with_position
 from consilience.protocols._common.trees import (
@@ -69,19 +69,16 @@ class Decompose(TreeProtocol):
         calls = DecomposeRun(session, self)
         root = await calls.lead(ROOT, None)
         works = list(root.walk())
-        stop = StopReason.FAILED
-        if session.has_quorum(opening(session, works)):
-            await self._close(calls, root, run)
-            failures = [*(failure for work in works for failure in work.failures), *run.failures]
-            stop = exhaustion(failures) or (StopReason.SETTLED if run.closing is not None else StopReason.FAILED)
-        return await conclude(session, run, works, stop, self.answer_pattern)
+        if not session.has_quorum(opening(session, works)):
+            return await conclude(session, run, works, StopReason.FAILED, self.answer_pattern)
+        await self._close(calls, root, run)
+        return await conclude(session, run, works, StopReason.SETTLED, self.answer_pattern)
 
     async def _close(self, calls: DecomposeRun, root: AgentWork, run: TreeRun) -> None:
         """The answer and its self-reviews. The first and the last of these calls may draw on the reserve."""
         async with calls.session.phase("synthesize", 1):
             reply = await calls.synthesize(root, None, with_position(Conclusion, self.answer_pattern))
         if isinstance(reply, Failure):
-            run.failures.append(reply)
             return
         run.closing = reply
         for n in range(1, self.strange_loops + 1):
@@ -137,17 +134,15 @@ class DecomposeRun:
         async with session.phase("split", level):
             reply = await self._split(agent, assigned)
         parts: Sequence[AssignedPart | None] = [None] * len(children)
-        surplus, failures = 0, tuple[Failure, ...]()
-        if isinstance(reply, Failure):
-            failures = (reply,)
-        else:
+        surplus = 0
+        if isinstance(reply, Reply):
             parts = self._hand_out(agent, reply)
             surplus = max(len(reply.value.with_content) - len(children), 0)
         need = self.settings.need(level + 1, self.settings.children)
         child_work = await session.gather(
             [session.subtask(self._work(child, part), calls=need) for child, part in zip(children, parts, strict=False)]
         )
-        return AgentWork(agent, assigned.part if assigned else None, None, tuple(child_work), surplus, failures)
+        return AgentWork(agent, assigned.part if assigned else None, None, tuple(child_work), surplus)
 
     async def _work(self, agent: str, assigned: AssignedPart | None) -> AgentWork:
         level = self.session.topology.levels[agent]

@@ -20,8 +20,7 @@ from consilience.engine.work import Failure
 from consilience.protocols._common.conclusion import (
     TextReply,
     TreeRun,
-    answer_fields,
-    first_results,
+    conclusion_fields,
     stated_position,
     warn_failed_review,
 )
@@ -77,12 +76,11 @@ class AgentWork:
     """The work of its children."""
     surplus: int = 0
     """Parts beyond the number of its children."""
-    failures: tuple[Failure, ...] = ()
+    failure: Failure | None = None
+    """Why it gave no text."""
 
     def responded(self, reply: TextReply | Failure) -> AgentWork:
-        if isinstance(reply, Failure):
-            return replace(self, failures=(*self.failures, reply))
-        return replace(self, text=reply)
+        return replace(self, failure=reply) if isinstance(reply, Failure) else replace(self, text=reply)
 
     def walk(self) -> Iterator[AgentWork]:
         """Yield this and all work below it."""
@@ -147,27 +145,28 @@ async def conclude(
 ) -> DecomposeReport:
     """Return the report. `works` is the work of all agents, parents first. No agent contradicts another, so there is no dissent."""
     agents_asked = {work.agent for work in works}
-    failures = [*(failure for work in works for failure in work.failures), *run.failures]
-    answer = answer_fields(session, run, failures, run.closing)
     _warn(session, run, works)
     position = await stated_position(session, pattern, run.closing)
     warn_failed_review(session, run)
-    return await session.report(
+    return await session.close(
         DecomposeReport,
-        first=first_results(opening(session, works)),
-        stop_reason=stop,
+        run.closing,
+        first=opening(session, works),
+        stop=stop,
         steps=1 if works else 0,
         metrics=_metrics(session, run, works),
         parts=tuple(_parts(works)),
         idle=tuple(agent for agent in session.topology.agents if works and agent not in agents_asked),
         position=position,
-        **answer,
+        strange_loops=tuple(run.loops),
+        **conclusion_fields(session, run.closing),
     )
 
 
-def opening(session: Session, works: Sequence[AgentWork]) -> list[tuple[TextReply | None, Sequence[Failure]]]:
+def opening(session: Session, works: Sequence[AgentWork]) -> list[TextReply | Failure]:
     """Return the result and the failures of each leaf that was asked."""
-    return [(work.text, work.failures) for work in works if work.agent in session.topology.leaves]
+    leaves = (work for work in works if work.agent in session.topology.leaves)
+    return [result for work in leaves if (result := work.text or work.failure)]
 
 
 def _parts(works: Sequence[AgentWork]) -> Iterator[Part]:

@@ -105,19 +105,17 @@ class Emergence(TreeProtocol):
             await self._add_round(session, run, result, nudges)
             if not round_run.is_quorum(result.below):
                 return await self._conclude(session, run, StopReason.FAILED)
-            if run.exhausted:
+            if session.limit_hit:
                 break
             check = await self._check_convergence(session, run, index)
-            if run.exhausted:
+            if session.limit_hit:
                 break
             if check is not None and check.met:
                 stop = self._verdict(run)
                 break
             nudges = await self._signal_down(round_run, result) if self.signals and index < limit else {}
         await self._finalize(session, run)
-        if run.closing is None and limit:
-            stop = StopReason.FAILED
-        return await self._conclude(session, run, run.exhausted or stop)
+        return await self._conclude(session, run, stop)
 
     def _round(self, session: Session, run: EmergenceRun, index: int, nudges: Mapping[str, Nudge]) -> RoundRun:
         """Return the round after those recorded in `run`, or the last of them again."""
@@ -128,25 +126,23 @@ class Emergence(TreeProtocol):
         self, session: Session, run: EmergenceRun, result: FamilyResult, nudges: Mapping[str, Nudge]
     ) -> None:
         """Record a round: the nudges it began with, turns, failures, objections, the root's text and the ballots cast in it."""
-        before = len(run.failures)
         sent = {node: await pending for node, pending in nudges.items()}
         run.nudges.append({node: reply for node, reply in sent.items() if isinstance(reply, Reply)})
-        run.failures.extend(reply for reply in sent.values() if isinstance(reply, Failure))
         turns = {turn.agent: turn for turn in result.turns}
         run.rounds.append(turns)
         run.book.add([turns[agent] for agent in session.topology.agents])
-        run.failures.extend(failure for turn in turns.values() for failure in turn.failures)
         if result.top.response is not None:
             run.closing = result.top.response
             run.texts.append(run.closing)
-        failed = run.failures[before:]
+        failed = [reply for reply in sent.values() if isinstance(reply, Failure)]
+        failed += [failure for turn in turns.values() for failure in turn.failures]
         for step in sorted({step for step, _ in result.ballots}):
             ballots: dict[str, Ballot] = {}
             for leaf, pending in [(leaf, pending) for (s, leaf), pending in result.ballots.items() if s == step]:
                 reply = await pending
-                if isinstance(reply, Failure):
-                    run.failures.append(reply)
-                elif ballot := await read_ballot(session, self.answer_pattern, run.spellings, step, reply):
+                if isinstance(reply, Reply) and (
+                    ballot := await read_ballot(session, self.answer_pattern, run.spellings, step, reply)
+                ):
                     ballots[leaf] = ballot
             run.ballots.append(ballots)
         run.silences = tuple(self._silences(session, run, failed))
@@ -180,7 +176,6 @@ class Emergence(TreeProtocol):
             async with session.phase("check_convergence", index):
                 progress = ConditionInput(index, run.texts, run.ballots, len(session.topology.leaves))
                 check = (await self.stop_test(run).check(session, progress)).vetoed(*run.silences)
-                run.failures.extend(progress.failures)
             session.record_check(check, index)
         run.checks.append(check)
         return check
@@ -377,7 +372,6 @@ class JudgedSame(StopCondition):
             kind="judgement",
         )
         if not isinstance(reply, Reply):
-            progress.failures.append(reply)
             return Check(met=False, kind="judge", threshold=self.threshold, detail=f"no judgement: {reply.kind.value}")
         score = SAMENESS[reply.value.sameness]
         return Check(met=score >= self.threshold, kind="judge", score=score, threshold=self.threshold)

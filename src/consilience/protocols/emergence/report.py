@@ -23,9 +23,8 @@ from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import (
     NO_POSITION,
     BallotResult,
-    answer_fields,
     ballot_fields,
-    first_results,
+    conclusion_fields,
     open_dissent,
     sibling_similarity,
     warn_alike,
@@ -328,7 +327,6 @@ async def conclude(
 ) -> EmergenceReport:
     """Return the report. Dissent and objections follow from what agents declared, never from a model's judgement."""
     objections = objection_fates(run.book.raised, run.book.met, session.shown())
-    answer = answer_fields(session, run, run.failures, run.closing)
     answer_changes = tuple(_answer_changes(session, run))
     agents, topology, sources = session.agents, session.topology, [document.text for document in session.sources]
     rounds, metrics = await session.compute(
@@ -346,13 +344,15 @@ async def conclude(
     failed_reviews = [
         f"no reply in self-review {loop.index}" for loop in run.loops if loop.after is None and not loop.discarded
     ]
-    is_unread = not laterals and any("/lateral/" in failure.key for failure in run.failures)
+    is_unread = not laterals and any("/lateral/" in failure.key for failure in _failures(run))
     unread = ("no agent read the texts of its siblings",) if is_unread else ()
     reasons = (*unread, *run.silences, *failed_reviews, *positions.unmet)
-    return await session.report(
+    is_cut = run.closing is not None and run.closing.cut
+    return await session.close(
         EmergenceReport,
+        run.closing,
         first=_first_results(session, run),
-        stop_reason=stop,
+        stop=stop,
         unmet=reasons,
         check=run.checks[-1] if run.checks else None,
         confidence=positions.confidence,
@@ -369,14 +369,15 @@ async def conclude(
         answer_changes=answer_changes,
         rounds=rounds,
         convergence=Convergence(
-            converged=stop is StopReason.CONVERGED and not reasons and not answer["answer_cut"],
+            converged=stop is StopReason.CONVERGED and not (session.limit_hit or reasons or is_cut),
             rounds_used=len(run.rounds),
             score_trajectory=scores,
         ),
         decided_by=positions.decided_by,
         lateral_revision_rate=rate,
         revision_counts=dict(revised),
-        **answer,
+        strange_loops=tuple(run.loops),
+        **conclusion_fields(session, run.closing),
         **ballot_fields(positions),
     )
 
@@ -401,10 +402,15 @@ def _texts_of_leaves(session: Session, run: EmergenceRun) -> dict[str, set[str]]
     return texts
 
 
+def _failures(run: EmergenceRun) -> Iterator[Failure]:
+    """Yield the failures of all turns."""
+    yield from (failure for turns in run.rounds for turn in turns.values() for failure in turn.failures)
+
+
 def _first_results(session: Session, run: EmergenceRun) -> list[Reply[object] | Failure]:
     """Return the reply or failure of each leaf in the first round."""
     turns = [run.rounds[0][leaf] for leaf in session.topology.leaves] if run.rounds else []
-    return first_results((turn.response, turn.failures) for turn in turns)
+    return [turn.response or turn.failures[0] for turn in turns]
 
 
 def rounds_of(agents: Sequence[Agent], threshold: float, run: EmergenceRun) -> Iterator[Round]:
@@ -484,6 +490,6 @@ def _warn(session: Session, run: EmergenceRun, scores: Sequence[float | None]) -
         was = "was empty" if run.book.void == 1 else "were empty"
         session.warn(f"left out: {plural(run.book.void, 'objection')} that {was} or addressed no other agent's text")
     last = run.rounds[-1].get(ROOT) if run.rounds else None
-    if run.closing is not None and last is not None and last.response is None and not run.exhausted:
+    if run.closing is not None and last is not None and last.response is None and not session.limit_hit:
         session.warn("the last closing call got no reply; the answer is that of an earlier round")
     warn_failed_review(session, run)

@@ -247,7 +247,9 @@ class RoundRun:
     def is_quorum(self, turns: Sequence[Turn]) -> bool:
         """Return whether enough leaves answered in the first round."""
         leaves = self.session.topology.leaves
-        return self.index > 1 or self.session.has_quorum([(t.text, t.failures) for t in turns if t.agent in leaves])
+        return self.index > 1 or self.session.has_quorum(
+            [t.response or t.failures[0] for t in turns if t.agent in leaves]
+        )
 
     def _ask_observation(self, turn: Turn, children: list[Turn]) -> Ask[Any]:
         node, before, nudge = turn.agent, turn.text, turn.nudge

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from consilience.domain.detail import capped
-from consilience.domain.events import CallCompleted, CallFailed, CheckRecorded, Ended, Event, SessionStarted
 from consilience.domain.messages import ClaimReply, FreeText, Label, LeafReply, ObjectionLabel
 from consilience.domain.notes import LongText
-from consilience.domain.outcome import Check, StopReason
+from consilience.domain.outcome import Check
 from consilience.domain.positions import Ballot, Spellings, last_of
 from consilience.domain.report import Objection, ObjectionFate
 from consilience.engine.analysis import MIN_RESTATED_OVERLAP
 from consilience.engine.similarity import jaccard
 from consilience.engine.sources import same_form
-from consilience.engine.work import Failure, Reply, exhaustion
-from consilience.models.parsing import parse_reply
+from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import Conclusion, TextReply, TreeRun
-from consilience.protocols._common.trees import ROOT
 
 # Replies: typed decisions and lists first, one free text last, which alone is required.
 
@@ -296,11 +293,6 @@ class EmergenceRun(TreeRun):
         """The last ballot of each leaf."""
         return last_of(self.all_ballots)
 
-    @property
-    def exhausted(self) -> StopReason | None:
-        """What ran out, if a limit refused a call."""
-        return exhaustion(self.failures)
-
 
 _RULED: Mapping[str, Literal["upheld", "rejected"]] = {"yielded": "upheld", "refuted": "rejected"}
 
@@ -413,77 +405,3 @@ def with_list(text: str, heading: str, items: Sequence[str]) -> str:
     lines = [" ".join(item.split()) for item in items]
     shortened = [line if len(line) <= MAX_ITEM_CHARS else line[: MAX_ITEM_CHARS - 1] + "…" for line in lines]
     return "\n".join([text, "", heading, *(f"- {line}" for line in shortened)]) if items else text
-
-
-# --- rounds restored from events, for an adapter that follows a run from outside
-
-
-def restore_rounds(
-    events: Iterable[Event], text: Callable[[str], str], *, spoken: Callable[[int, str], bool]
-) -> EmergenceRun:
-    """Return the rounds so far, with the turns of those agents that have `spoken` (round, agent).
-
-    `text` looks texts up by id. Objections, ballots and self-reviews are left out.
-    """
-    events = list(events)
-    started = next(event for event in events if isinstance(event, SessionStarted))
-    calls = _RecordedCalls(started, text, {})
-    for event in events:
-        if isinstance(event, Ended) and event.phase is not None and (step := _step(event.phase[0])):
-            calls.ended[event.phase[1], step, event.agent] = event
-    last = max((n for n, _, _ in calls.ended), default=0)
-    run = EmergenceRun(nudges=[calls.nudges(n) for n in range(last + 1)])
-    for n in range(1, last + 1):
-        before = run.rounds[-1] if run.rounds else {}
-        agents = [agent for agent in started.topology.agents if spoken(n, agent)]
-        run.rounds.append({agent: calls.turn(n, agent, before.get(agent)) for agent in agents})
-    checks = {event.index: event.check for event in events if isinstance(event, CheckRecorded)}
-    run.checks.extend(checks.get(n) for n in range(1, last + 1))
-    return run
-
-
-def _step(phase: str) -> str:
-    name = phase.partition("_")[0]
-    return {"leaf": "first", "observe": "first", "lateral": "lateral", "signal": "signal"}.get(name, "")
-
-
-@dataclass(frozen=True)
-class _RecordedCalls:
-    """The last attempts of calls by round, step (`first`, `lateral`, `signal`) and agent."""
-
-    started: SessionStarted
-    text: Callable[[str], str]
-    ended: dict[tuple[int, str, str], Ended]
-
-    def turn(self, n: int, agent: str, before: Turn | None) -> Turn:
-        earlier = before.text if before else None
-        parents = self.started.topology.parents.get(agent, ())
-        nudge = next((self.nudges(n - 1).get(parent) for parent in parents), None)
-        turn = Turn(agent, nudge=nudge, text=earlier)
-        if response := self._result(n, "first", agent, self._first_type(agent, again=earlier is not None)):
-            turn = turn.responded(response)
-        lateral = self._result(n, "lateral", agent, PeerReply)
-        return turn.revised_by(lateral) if lateral else turn
-
-    def nudges(self, n: int) -> dict[str, Reply[str]]:
-        senders = [agent for m, step, agent in self.ended if (m, step) == (n, "signal")]
-        replies = {agent: self._result(n, "signal", agent, str) for agent in senders}
-        return {agent: reply for agent, reply in replies.items() if isinstance(reply, Reply)}
-
-    def _first_type(self, agent: str, *, again: bool) -> type[Any]:
-        if not self.started.topology.children[agent]:
-            return RevisitReply if again else LeafReply
-        if agent == ROOT:
-            return RootRevision if again else RootReply
-        return PeerReply if again else ObservationReply
-
-    def _result(self, n: int, step: str, agent: str, returns: type[Any]) -> Reply[Any] | Failure | None:
-        event = self.ended.get((n, step, agent))
-        if isinstance(event, CallCompleted):
-            value = parse_reply(self.text(event.text), returns)
-            return Reply(event.key, event.agent, value, value if isinstance(value, str) else value.text)
-        if isinstance(event, CallFailed):
-            return Failure(event.key, event.agent, event.failure, event.detail)
-        if event is not None and event.attempt > self.started.repairs:
-            return Failure(event.key, event.agent, event.failure, event.error)  # which has no event of its own
-        return None

@@ -82,20 +82,17 @@ class Propose(Protocol):
                 closing=True,
             )
         if not isinstance(reply, Reply):
-            stop = reply.kind.exhaustion if reply.kind.is_limit else StopReason.FAILED
-            return await session.report(ProposeReport, first=[reply], stop_reason=stop, steps=1)
+            return await session.close(ProposeReport, reply, first=[reply], steps=1)
         personas = personas_of(reply.value)[: self.personas]
         if len(personas) < self.personas:
             session.warn(f"only {len(personas)} of {self.personas} personas are usable")
         panel = Panel(name="proposed", description="Proposed by a model for this task.", personas=tuple(personas))
-        return await session.report(
+        return await session.close(
             ProposeReport,
+            reply,
             first=[reply],
-            stop_reason=StopReason.SETTLED,
             steps=1,
-            answer_cut=reply.cut,
             answer="\n".join(f"- **{persona.name}**: {persona.description}" for persona in personas),
-            closing="ordinary",
             panel=panel,
         )
 

@@ -16,8 +16,8 @@ from consilience.domain.positions import LEVELS
 from consilience.domain.report import ConfidenceScore, Objection
 from consilience.engine.analysis import novelty, sentences, survival
 from consilience.engine.similarity import mean_pairwise
-from consilience.engine.work import Reply, drawn_on
-from consilience.protocols._common.conclusion import claims_of, first_results, open_dissent
+from consilience.engine.work import Reply
+from consilience.protocols._common.conclusion import claims_of, open_dissent
 from consilience.protocols._common.presenting import describe_calls
 from consilience.protocols.refinement.passes import MAX_UNCUT_SENTENCES
 from consilience.protocols.refinement.report import RefinementReport
@@ -65,17 +65,18 @@ async def conclude(run: RefinementRun, stop: StopReason) -> RefinementReport:
         session.warn(warning)
     judged = [state.assessment for state in outcome.begun if state.is_judged and not state.assessment.failure]
     critique = {part: judged[-1].critique(part) for part in judged[-1].issues} if judged else {}
-    return await session.report(
+    return await session.close(
         RefinementReport,
-        first=first_results(run.passes[1].opening(run.settings.first_speakers)) if len(run.passes) > 1 else (),
-        stop_reason=stop,
+        outcome.whole,
+        first=run.passes[1].opening(run.settings.first_speakers) if len(run.passes) > 1 else (),
+        stop=stop,
+        enough=True,
         unmet=outcome.unmet(),
         answer_cut=chosen is not None and chosen.is_cut,
         check=best.check if best else None,
         confidence=outcome.confidence(),
         steps=len(outcome.begun),
         answer=answer,
-        closing=drawn_on(outcome.whole, run.failures),
         claims=claims,
         objections=objections,
         dissent=open_dissent(objections),

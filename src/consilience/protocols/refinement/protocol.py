@@ -77,7 +77,7 @@ class Refinement(RefinementSettings):
             if index == 1 and not session.has_quorum(state.opening(self.first_speakers)):
                 return await conclude(run, StopReason.FAILED)
             # after a limit in a later pass the judged text stands, not half a pass
-            if index == 1 or not (run.exhausted or state.unchanged):
+            if index == 1 or not (session.limit_hit or state.unchanged):
                 await self._integrate(run, state)
                 await self._criticise(run, state)
             if stop := self._stop_reason(run, state):
@@ -127,9 +127,7 @@ class Refinement(RefinementSettings):
                 kind="intent",
                 audience=run.everyone,
             )
-        if isinstance(reply, Failure):
-            run.failures.append(reply)
-        else:
+        if isinstance(reply, Reply):
             run.intent = reply
 
     async def _write_parts(self, run: RefinementRun, index: int) -> PassState:
@@ -138,7 +136,6 @@ class Refinement(RefinementSettings):
         state = PassState(index, self.hierarchy, base, requests=self._requests(run))
         await PassWriter(run, state, base).write()
         run.passes.append(state)
-        run.failures.extend(state.failures)
         rewritten = any(output.written for output in state.parts.values())
         state.unchanged = index > 1 and not rewritten and not state.concerns_only_whole
         return state
@@ -182,7 +179,6 @@ class Refinement(RefinementSettings):
                 max_tokens=self.longest_reply,
             )
         if isinstance(reply, Failure):
-            run.failures.append(reply)
             return
         state.whole = reply
         if state.concerns_only_whole and last is not None:
@@ -190,12 +186,11 @@ class Refinement(RefinementSettings):
 
     async def _criticise(self, run: RefinementRun, state: PassState) -> None:
         """Have the pass judged, unless its text is unchanged or a limit was hit, and record whether it is good enough."""
-        if state.unchanged or run.exhausted:
+        if state.unchanged or run.session.limit_hit:
             return
         async with run.session.phase("critique", state.index):
             assessment = state.assessment = await judge(run, state)
         if assessment.failure is not None:
-            run.failures.append(assessment.failure)
             return
         quality = None if assessment.quality is None else float(assessment.quality)
         if state.index:
@@ -218,8 +213,8 @@ class Refinement(RefinementSettings):
 
     def _stop_reason(self, run: RefinementRun, state: PassState) -> StopReason | None:
         """Return why the run ends with a pass; None if another pass may follow."""
-        if run.exhausted:
-            return run.exhausted
+        if limit := run.session.limit_hit:
+            return limit
         if state.unchanged:  # a failed call is no decision to keep the text
             return None if state.whole is None and state.failures else StopReason.STALLED
         if state.check is None:

@@ -15,13 +15,13 @@ from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
 from consilience.domain.hierarchies import CRITIC, Hierarchy, HierarchySetting
 from consilience.domain.messages import FILE, ClaimReplies, FreeText, Message
-from consilience.domain.outcome import Check, Estimate, StopReason
+from consilience.domain.outcome import Check, Estimate
 from consilience.domain.positions import ConfidenceLevel
 from consilience.domain.topology import Topology
 from consilience.engine.prompt import Quote, estimate_tokens
 from consilience.engine.protocol import Protocol
 from consilience.engine.session import Session
-from consilience.engine.work import Failure, Reply, exhaustion
+from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.protected import ProtectedDraft, extract_protected
 from consilience.protocols.refinement.report_data import WHOLE, HandedDownText, Scores
 
@@ -378,10 +378,10 @@ class PassState:
         """The texts of the parts."""
         return {name: output.text for name, output in self.parts.items() if output.text is not None}
 
-    def opening(self, speakers: Sequence[str]) -> list[tuple[Reply[DraftReply] | None, Sequence[Failure]]]:
-        """Return the text and the failures of each of `first_speakers`, who may be specialists of the coordinator."""
+    def opening(self, speakers: Sequence[str]) -> list[Reply[DraftReply] | Failure]:
+        """Return the text or the first failure of each of `first_speakers`, who may be specialists of the coordinator."""
         outputs = [self.authors.get(name) or self.served[self.tree.coordinator, name] for name in speakers]
-        return [(output.text, output.failures) for output in outputs]
+        return [output.text or output.failures[0] for output in outputs]
 
     @property
     def is_judged(self) -> bool:
@@ -459,7 +459,6 @@ class RefinementRun:
     passes: list[PassState]
     """The draft as pass 0, whether or not there is one, then the passes."""
     intent: Reply[str] | None = None
-    failures: list[Failure] = field(default_factory=list)
 
     @property
     def everyone(self) -> tuple[str, ...]:
@@ -479,8 +478,3 @@ class RefinementRun:
     def base(self) -> PassState:
         """The best pass that was judged, from which the next one starts; the draft if no pass was."""
         return max((p for p in self.passes[1:] if p.is_judged), key=lambda p: p.rank, default=self.origin)
-
-    @property
-    def exhausted(self) -> StopReason | None:
-        """What ran out, if a limit refused a call."""
-        return exhaustion(self.failures)

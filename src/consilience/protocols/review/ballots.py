@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from consilience.domain.findings import BallotCast, ReviewVerdict, ReviewVote
 from consilience.domain.positions import PositionChange
 from consilience.domain.report import Dissent
-from consilience.protocols.review.findings import BallotCast, ReviewVerdict, ReviewVote
 
 VOTES: tuple[ReviewVote, ...] = ("reject", "changes", "approve")
 """Worst first."""

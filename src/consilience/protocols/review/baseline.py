@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import text_id
+from consilience.domain.findings import DroppedFinding, Finding
 from consilience.engine.sources import same_form
-from consilience.protocols.review.findings import DroppedFinding, Finding
 
 BASELINE_VERSION = 1
 MIN_SHARED_CHARS = 12

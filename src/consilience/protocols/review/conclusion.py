@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from consilience.domain.findings import DroppedFinding, FileRead, Finding, PartRead
 from consilience.domain.messages import Quotation
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Claim, Dissent
 from consilience.engine.prompt import estimate_tokens
 from consilience.engine.sources import Document, parse_reference
-from consilience.engine.work import Failure, Reply, drawn_on, exhaustion
+from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.presenting import plural
 from consilience.protocols.review.ballots import milder_votes, reasons, verdict_of, vote_changes
-from consilience.protocols.review.findings import (
-    DroppedFinding,
-    FileRead,
-    Finding,
-    PartRead,
-)
 from consilience.protocols.review.parts import unshown_documents
 from consilience.protocols.review.presenting import count_dropped, describe_dropped
 from consilience.protocols.review.report import ReviewReport
@@ -52,16 +47,16 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
     evaluation = run.evaluations[-1] if run.evaluations else None
     text = run.with_places(run.closing.text) if run.closing is not None else None
     first = tuple(ballot for assignment, ballot in run.first_ballots.items() if assignment in run.final_ballots)
-    return await session.report(
+    return await session.close(
         ReviewReport,
+        run.closing,
         first=_first_results(run),
-        stop_reason=stop,
+        stop=stop,
+        enough=True,
         unmet=(*missing.values(), *_unread(parts)),
         check=run.check,
         steps=len(run.evaluations) or min(len(run.replies), 1),
         answer=text if text is not None else _answer(run, parts, findings, dropped) if run.replies else None,
-        answer_cut=run.closing is not None and run.closing.cut,
-        closing=drawn_on(run.closing, run.failures),
         claims=claims,
         quotations=_quotations(findings, dropped),
         facts=None,  # a finding is listed beside the answer, which is not to repeat it
@@ -222,8 +217,3 @@ def _files(run: ReviewRun, parts: Iterable[Sequence[str]]) -> list[Document]:
     if run.changes and shown != {run.changes.document}:
         shown.discard(run.changes.document)
     return [document for document in run.session.sources if document.id in shown]
-
-
-def stop_reason(run: ReviewRun, stop: StopReason) -> StopReason:
-    """Return the stop reason: a limit that refused a call comes before any other."""
-    return exhaustion(run.failures) or stop

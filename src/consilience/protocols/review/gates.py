@@ -9,11 +9,11 @@ from consilience.coordination.convergence import GateVerdict
 from consilience.coordination.gates import BUILT_IN_GATES, Gate, gate_misses, load_gate
 from consilience.domain.messages import is_empty_remark
 from consilience.engine.sources import Document
-from consilience.protocols.review.changes import parse_changes
 from consilience.protocols.review.findings import FindingReply, ReviewReply, WrittenReviewReply
-from consilience.protocols.review.locating import locator_of
 from consilience.protocols.review.strategies import ReviewType
 from consilience.protocols.review.vetting import Submitted, misses, unfounded_causes
+from consilience.targets.diffs import parse_changes
+from consilience.targets.locating import locator_of
 
 Shortcomings = Callable[[Submitted, Sequence[Document]], list[str]]
 

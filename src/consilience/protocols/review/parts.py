@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from consilience.engine.prompt import BYTES_PER_TOKEN
 from consilience.engine.sources import Document, parse_reference
-from consilience.protocols.review.changes import Changes, FileChange
+from consilience.targets.diffs import Changes, FileChange
 
 CONTEXT_LINES = 40
 """Lines of a large file that are shown before and after changed lines."""

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import get_args
 
 from consilience.coordination.convergence import ConvergenceCheck
+from consilience.domain.findings import (
+    SEVERITIES,
+    DroppedFinding,
+    DroppedReason,
+    Finding,
+    FindingStatus,
+    PartRead,
+    ReviewVote,
+    VerdictKind,
+    Verification,
+    command_of,
+    decided_by,
+    join_names,
+    place_of,
+    topic_of,
+)
 from consilience.domain.sections import (
     AgentText,
     Block,
@@ -28,20 +42,7 @@ from consilience.domain.sections import (
 )
 from consilience.protocols._common.presenting import bullets, empty_view, format_score, plural
 from consilience.protocols.review.ballots import VOTES, split_parts, votes_by_agent
-from consilience.protocols.review.findings import (
-    SEVERITIES,
-    Cause,
-    DroppedFinding,
-    DroppedReason,
-    Finding,
-    FindingStatus,
-    PartRead,
-    ReviewData,
-    ReviewVote,
-    VerdictKind,
-    Verification,
-    topic_of,
-)
+from consilience.protocols.review.findings import ReviewData
 
 PROSE = (".md", ".markdown", ".rst", ".txt", ".adoc", ".tex", ".html")
 """Endings of files whose quotations are set as sentences; others are code."""
@@ -51,9 +52,6 @@ VERBS: Mapping[VerdictKind, str] = {
     "refute": "refutes",
     "unsure": "is unsure",
 }
-_WRAPPED = re.compile(r"```\w*\n(?P<block>[^`]+)```|`(?P<span>[^`]+)`")
-"""A command in a block or span of code."""
-OBJECTIONS: Mapping[VerdictKind, str] = {"refute": "Disputed by", "amend": "Another consequence according to"}
 GATES = "Gates by iteration"
 OLDER = "On unchanged lines, not judged"
 
@@ -78,41 +76,6 @@ def views(report: ReviewData) -> tuple[View, ...]:
 
 
 # --- findings
-
-
-def place_of(place: Finding | Cause) -> str:
-    """Return `src/x.py:41-43`."""
-    last = f"-{place.last_line}" if place.last_line > place.first_line else ""
-    old = " of the old file" if place.side == "old" else ""
-    return f"{place.file}:{place.first_line}{last}{old}"
-
-
-def decided_by(finding: Finding) -> str:
-    """Return who found it and what the other agents said: `found by red, confirmed by blue`."""
-    by = join_names(finding.by)
-    origin = f"found by {by}"
-    if len(finding.by) > 1:
-        origin = (
-            f"found independently by {by}"
-            if finding.found_apart
-            else f"the same words quoted by {by}, not as the same defect"
-        )
-    verdicts = {
-        verdict: [
-            j.agent
-            for j in finding.judgements
-            if j.verdict == verdict and (verdict != "amend" or j.agent not in finding.by)
-        ]
-        for verdict in get_args(VerdictKind)
-    }
-    clauses = [origin]
-    clauses += [f"confirmed by {join_names(verdicts['confirm'])}"] if verdicts["confirm"] else []
-    clauses += [f"confirmed with another consequence by {join_names(verdicts['amend'])}"] if verdicts["amend"] else []
-    clauses += [f"refuted by {join_names(verdicts['refute'])}"] if verdicts["refute"] else []
-    clauses += [f"{join_names(verdicts['unsure'])} unsure"] if verdicts["unsure"] else []
-    if len(clauses) == 1 and finding.status == "unjudged":
-        clauses.append("not judged")
-    return ", ".join(clauses)
 
 
 def _findings(findings: Iterable[Finding]) -> Iterator[Block]:
@@ -153,15 +116,6 @@ def _check(check: Verification) -> Iterator[Block]:
         yield Paragraph(lead=lead, text=check.text)
     if check.expect.strip():
         yield Paragraph(lead="Expected:", text=check.expect)
-
-
-def command_of(check: Verification) -> str | None:
-    """Return the command of a check, without the marks of code around it; None if there is none, or words around it."""
-    if check.kind != "run" or not check.text.strip():
-        return None
-    wrapped = _WRAPPED.fullmatch(check.text.strip())
-    text = (wrapped["block"] or wrapped["span"]).strip("\n") if wrapped else check.text.strip()
-    return text if wrapped or "`" not in text else None
 
 
 def _quoted(file: str, quotation: str) -> Block:
@@ -444,12 +398,6 @@ def reading_gaps(report: ReviewData) -> Iterator[str]:
     for agent, parts in absent.items():
         due = sum(agent in part.assigned for part in report.parts)
         yield f"{agent} did not review {name_parts(parts) if len(parts) < due else 'anything'}"
-
-
-def join_names(names: Sequence[str] | Mapping[str, object]) -> str:
-    """Return `red and blue`, or `R1, R2 and R3`."""
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _counts(report: ReviewData) -> Paragraph:

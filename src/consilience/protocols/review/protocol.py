@@ -8,7 +8,7 @@ from consilience.coordination.convergence import CoordinationFailure
 from consilience.domain.outcome import StopReason
 from consilience.engine.quorum import Quorum
 from consilience.engine.session import Session
-from consilience.protocols.review.conclusion import conclude, stop_reason
+from consilience.protocols.review.conclusion import conclude
 from consilience.protocols.review.report import ReviewReport
 from consilience.protocols.review.rounds import Assignment, ReviewRun
 from consilience.protocols.review.settings import ReviewSettings
@@ -34,10 +34,10 @@ class Review(ReviewSettings):
             run.require_results()
         except CoordinationFailure as failure:
             session.warn(str(failure))
-            return await conclude(run, stop_reason(run, StopReason.FAILED))
+            return await conclude(run, session.limit_hit or StopReason.FAILED)
         await run.judge()
         await run.close()
-        return await conclude(run, stop_reason(run, stop))
+        return await conclude(run, stop)
 
     async def _iterate(self, run: ReviewRun) -> StopReason:
         """Red and blue review every part; who misses a gate is asked again, with its own review and what it missed."""

@@ -10,9 +10,9 @@ from consilience.domain.sections import Presentation, extend_presentation
 from consilience.protocols._common.presenting import key_figures
 from consilience.protocols.review.baseline import baseline_of
 from consilience.protocols.review.findings import ReviewData
-from consilience.protocols.review.github import github_comments
 from consilience.protocols.review.presenting import above_answer, sections, views
-from consilience.protocols.review.sarif import sarif
+from consilience.reporting.formats.github import github_comments
+from consilience.reporting.formats.sarif import sarif
 
 ENDINGS: Mapping[StopReason, str] = {
     StopReason.CONVERGED: "the reviews are complete",
@@ -71,7 +71,7 @@ class ReviewReport(ReviewData):
 
     def github_comments(self) -> dict[str, object]:
         """Return the findings as the body of a request that creates a review on GitHub."""
-        return github_comments(self)
+        return github_comments(self, above_answer(self))
 
     def baseline(self) -> str:
         """Return a baseline with the findings listed, those over the limit, and those that an earlier baseline knew."""

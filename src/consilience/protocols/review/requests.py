@@ -6,30 +6,26 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from consilience.domain.findings import CATEGORIES, BallotCast, Finding, place_of, topic_of
 from consilience.domain.messages import Message
 from consilience.engine.prompt import Prompt, Quote, estimate_tokens
 from consilience.engine.session import Session
 from consilience.engine.sources import Document, select_documents
 from consilience.engine.work import Ask, Reply
 from consilience.protocols.review.ballots import verdict_of, votes_by_agent
-from consilience.protocols.review.changes import Changes, FileChange
 from consilience.protocols.review.findings import (
-    CATEGORIES,
     FINDING,
-    BallotCast,
     BriefClosingReply,
     ClosingReply,
     CrossReply,
     FinalBallotReply,
-    Finding,
     ReviewReply,
     review_reply,
-    topic_of,
 )
 from consilience.protocols.review.gates import artifact
-from consilience.protocols.review.presenting import place_of
 from consilience.protocols.review.settings import QUOTED_REPLIES, ReviewSettings
 from consilience.protocols.review.strategies import LEAD
+from consilience.targets.diffs import Changes, FileChange
 
 MAX_OTHERS = 40
 """Documents of other parts that a prompt names."""

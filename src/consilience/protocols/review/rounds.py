@@ -18,30 +18,22 @@ from consilience.coordination.convergence import (
     threshold_at,
 )
 from consilience.coordination.waiting import ADAPTIVE_FACTOR
+from consilience.domain.findings import BallotCast, DroppedFinding, Finding, JudgedBy, place_of
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Check, FailureKind
 from consilience.engine.quorum import Claims, Quorum
 from consilience.engine.session import Session
-from consilience.engine.work import Failure, Reply, exhaustion
+from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import publish_from
 from consilience.protocols.review.ballots import MAX_BALLOTS, by_strictness
 from consilience.protocols.review.baseline import parse_baseline
-from consilience.protocols.review.changes import parse_changes
-from consilience.protocols.review.findings import (
-    BallotCast,
-    ClosingReply,
-    CrossReply,
-    DroppedFinding,
-    FinalBallotReply,
-    Finding,
-    JudgedBy,
-    ReviewReply,
-)
-from consilience.protocols.review.presenting import name_parts, place_of
+from consilience.protocols.review.findings import ClosingReply, CrossReply, FinalBallotReply, ReviewReply
+from consilience.protocols.review.presenting import name_parts
 from consilience.protocols.review.requests import Requests
 from consilience.protocols.review.settings import ReviewSettings
 from consilience.protocols.review.strategies import LEAD, ROLES
 from consilience.protocols.review.vetting import Submitted, judged, merged, ranked, vet
+from consilience.targets.diffs import parse_changes
 
 _LABEL = re.compile(r"\bF\d+\b")
 Assignment = tuple[str, int]
@@ -118,7 +110,7 @@ class ReviewRun:
                 for assignment in assignments
                 if assignment in self.missing and assignment not in self.withdrawn
             ]
-            if not late or exhaustion(self.failures):
+            if not late or self.session.limit_hit:
                 break
             await self._ask(iteration, late, self._rest_of(quorum, assignments), again)
 
@@ -160,7 +152,7 @@ class ReviewRun:
 
     async def review_from_reserve(self) -> None:
         """If a limit refused every review, let the reserve pay for one: there is nothing else to close with."""
-        if self.replies or not exhaustion(self.failures) or not self.assignments:
+        if self.replies or not self.session.limit_hit or not self.assignments:
             return
         agent, part = self.assignments[0]
         async with self.session.phase("review", 1):
@@ -213,7 +205,7 @@ class ReviewRun:
         gates = settings.review_gates
         verdicts = gates.judge(list(self.submitted.values()), self.session.sources, absent=tuple(missing))
         quality, threshold = quality_of(verdicts), threshold_at(settings.thresholds, iteration)
-        outcome: IterationOutcome = "exhausted" if iteration == last or exhaustion(self.failures) else "continue"
+        outcome: IterationOutcome = "exhausted" if iteration == last or self.session.limit_hit else "continue"
         if missing and settings.partial == "use":
             outcome = "partial"
         elif not missing and quality >= threshold:
@@ -339,7 +331,6 @@ class ReviewRun:
         by_message = {message.id: id for id, message in self.messages.items()}
         for assignment, result in zip(sorted(due), results, strict=True):
             if isinstance(result, Failure):
-                self.failures.append(result)
                 continue
             self._receive_ballot(assignment, result)
             for n, verdict in enumerate(result.value.verdicts, 1):
@@ -388,7 +379,6 @@ class ReviewRun:
         async with self.session.phase("closing", 1):
             result = await ask
         if isinstance(result, Failure):
-            self.failures.append(result)
             return
         self.closing = result
         by_message = {message.id: id for id, message in self.messages.items()}

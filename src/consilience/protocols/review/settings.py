@@ -20,10 +20,10 @@ from consilience.domain.topology import Topology
 from consilience.engine.protocol import Protocol
 from consilience.engine.sources import Document
 from consilience.protocols.review.baseline import parse_baseline
-from consilience.protocols.review.changes import parse_changes
 from consilience.protocols.review.gates import ReviewGates, load_gates
 from consilience.protocols.review.parts import make_parts
 from consilience.protocols.review.strategies import LEAD, STRATEGY_OF, ReviewType, Strategy, make_strategy
+from consilience.targets.diffs import parse_changes
 
 PART_TOKENS: Mapping[Detail, int] = {"full": 12_000, "brief": 1_500}
 REPLY_TOKENS: Mapping[Detail, tuple[int, int]] = {"full": (8_192, 16_384), "brief": (1_024, 1_024)}

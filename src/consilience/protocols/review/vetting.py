@@ -6,10 +6,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from consilience.domain.messages import is_empty_remark, is_no_finding
-from consilience.engine.sources import Document, same_form
-from consilience.protocols.review.baseline import Baseline, fingerprint
-from consilience.protocols.review.findings import (
+from consilience.domain.findings import (
     CATEGORIES,
     OTHER,
     SEVERITIES,
@@ -17,14 +14,16 @@ from consilience.protocols.review.findings import (
     DroppedFinding,
     DroppedReason,
     Finding,
-    FindingReply,
     FindingStatus,
     JudgedBy,
-    ReviewReply,
     Verification,
 )
-from consilience.protocols.review.fixes import make_fix, parse_patch
-from consilience.protocols.review.locating import Location, Locator, locator_of
+from consilience.domain.messages import is_empty_remark, is_no_finding
+from consilience.engine.sources import Document, same_form
+from consilience.protocols.review.baseline import Baseline, fingerprint
+from consilience.protocols.review.findings import FindingReply, ReviewReply
+from consilience.targets.fixes import make_fix, parse_patch
+from consilience.targets.locating import Location, Locator, locator_of
 
 _IGNORE = re.compile(r"(?:#|//|/\*|\*|--|<!--|;|%|\{#)\s*consilience:\s*ignore\b[:\s]*(.*)", re.IGNORECASE)
 _COMMENT_ENDS = re.compile(r"\s*(?:\*/|-->|#\}|\*\)|#>|%>|\*@|-\}|\]\]|--%?>|--\}\})\s*$")

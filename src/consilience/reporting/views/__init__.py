@@ -36,6 +36,7 @@ class SessionView:
     """Returns the data as text for a terminal of so many columns."""
     draw: Callable[[Any], Drawing]
     plain: Callable[[Any], dict[str, Any]] = as_json
+    """Returns the data for JSON."""
     blocks: Sequence[Block] | None = None
     """The blocks of a stored view."""
 
@@ -50,20 +51,22 @@ class SessionView:
         return bool(data.is_empty)
 
 
-COMMON: Mapping[str, SessionView] = {
-    "tree": SessionView(tree.HEADING, tree.fold, tree.text, tree.draw),
-    "evolution": SessionView(evolution.HEADING, evolution.fold, evolution.text, evolution.draw),
-    "convergence": SessionView(
-        convergence.HEADING, convergence.fold, convergence.text, convergence.draw, convergence.plain
-    ),
-    "reads": SessionView(reads.HEADING, reads.fold, reads.text, reads.draw, reads.plain),
+COMMON: Mapping[str, Callable[[SessionRecord], SessionView]] = {
+    "tree": lambda _: SessionView(tree.HEADING, tree.fold, tree.text, tree.draw),
+    "evolution": lambda _: SessionView(evolution.HEADING, evolution.fold, evolution.text, evolution.draw),
+    "convergence": lambda record: _stored(convergence.view(record)),
+    "reads": lambda record: _stored(reads.view(record)),
 }
 """By the names that `--view` takes, those of `COMMON_VIEWS`."""
 
 
 def views_of(record: SessionRecord) -> dict[str, SessionView]:
     """Return all views of a session, by name."""
-    return {**COMMON, **folded_views(record), **{view.name: _stored(view) for view in record.presentation.views}}
+    return {name: view(record) for name, view in COMMON.items()} | _own_views(record)
+
+
+def _own_views(record: SessionRecord) -> dict[str, SessionView]:
+    return folded_views(record) | {view.name: _stored(view) for view in record.presentation.views}
 
 
 def folded_views(record: SessionRecord) -> dict[str, SessionView]:
@@ -88,10 +91,12 @@ def _stored(view: View) -> SessionView:
 
 def view_of(name: str, record: SessionRecord) -> SessionView:
     """Raises `SettingsError`, which lists the views of the session."""
-    views = views_of(record)
+    if name in COMMON:
+        return COMMON[name](record)
+    views = _own_views(record)
     if name not in views:
         empty = {view.name for view in record.presentation.views if view.is_empty}
-        named = (name for name in views if name not in empty)
+        named = (name for name in (*COMMON, *views) if name not in empty)
         started = record.state.started
         owner = f"a session of {started.protocol}" if started else "a session that never began"
         more = "" if record.state.finished else " The protocol may add others when the session has ended."

@@ -13,11 +13,21 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from consilience.domain.findings import (
+    OBJECTIONS,
+    Cause,
+    DiffHunk,
+    Finding,
+    FindingsReport,
+    Verification,
+    command_of,
+    decided_by,
+    place_of,
+    topic_of,
+)
 from consilience.domain.messages import JsonObject
-from consilience.domain.sections import Paragraph, code_span, fenced
-from consilience.protocols.review.findings import Cause, DiffHunk, Finding, ReviewData, Verification, topic_of
-from consilience.protocols.review.fixes import parse_patch
-from consilience.protocols.review.presenting import OBJECTIONS, above_answer, command_of, decided_by, place_of
+from consilience.domain.sections import Block, Paragraph, code_span, fenced
+from consilience.targets.fixes import parse_patch
 
 MAX_BODY_CHARS = 60_000
 """GitHub accepts 65,536."""
@@ -29,10 +39,11 @@ MAX_NOTES = 20
 """Missing agents and files left out that the body names."""
 
 
-def github_comments(report: ReviewData) -> JsonObject:
+def github_comments(report: FindingsReport, summary: Sequence[Block]) -> JsonObject:
     """Return the request body: event, body, and one comment for each finding on lines that the diff shows, or whose cause is.
 
-    Without hunks (the target was no diff) all findings are in the body. Add `commit_id` to bind the review to a commit.
+    The paragraphs of `summary` open the body. Without hunks (the target was no diff) all findings are in the body. Add `commit_id`
+    to bind the review to a commit.
     """
     comments: list[JsonObject] = []
     without_place: list[Finding] = []
@@ -43,7 +54,7 @@ def github_comments(report: ReviewData) -> JsonObject:
             comments.append(_comment(finding, finding.cause, place))
         else:
             without_place.append(finding)
-    return {"event": "COMMENT", "body": _body(report, without_place), "comments": comments}
+    return {"event": "COMMENT", "body": _body(report, summary, without_place), "comments": comments}
 
 
 def _place(finding: Finding | Cause, hunks: Sequence[DiffHunk]) -> tuple[int, int] | None:
@@ -124,9 +135,9 @@ def _check(check: Verification) -> str:
     return f"{text}\n\n**Expected:** {prose(check.expect)}" if check.expect.strip() else text
 
 
-def _body(report: ReviewData, without_place: Sequence[Finding]) -> str:
-    summary = [block for block in above_answer(report) if isinstance(block, Paragraph)]
-    parts = ["**Review by consilience**", *(f"**{prose(block.lead)}** {prose(block.text)}" for block in summary)]
+def _body(report: FindingsReport, summary: Sequence[Block], without_place: Sequence[Finding]) -> str:
+    paragraphs = [block for block in summary if isinstance(block, Paragraph)]
+    parts = ["**Review by consilience**", *(f"**{prose(block.lead)}** {prose(block.text)}" for block in paragraphs)]
     if report.answer and (report.findings or report.is_without_target):
         parts += [f"> {prose(paragraph)}" for paragraph in report.answer.split("\n\n") if paragraph.strip()]
     if without_place and report.hunks:
@@ -144,7 +155,7 @@ def _body(report: ReviewData, without_place: Sequence[Finding]) -> str:
     return "\n\n".join([*parts, *end])
 
 
-def _ending(report: ReviewData) -> list[str]:
+def _ending(report: FindingsReport) -> list[str]:
     notes = [
         *(f"- Missing: {prose(m.agent, 60)} ({prose(m.reason, 300)})" for m in report.missing),
         *(f"- Not reviewed: {prose(text, 300)}" for text in report.left_out),

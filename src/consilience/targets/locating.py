@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Protocol
 
 from consilience.engine.sources import Document
-from consilience.protocols.review.changes import Changes, DiffSide, FileChange, parse_changes
-from consilience.protocols.review.findings import FindingReply
-from consilience.protocols.review.fixes import KnownLines
+from consilience.targets.diffs import Changes, DiffSide, FileChange, parse_changes
+from consilience.targets.fixes import KnownLines
 
 MIN_EVIDENCE_CHARS = 2
 """Letters and digits that a quotation has at least. Fewer are found anywhere and prove nothing."""
@@ -25,6 +25,18 @@ _POSITION = re.compile(r":\d+(?:[-:]\d+)?$")
 _FILE_NAME = re.compile(r"/|\.\w{1,8}$")
 MAX_PLACES = 3
 """Places that the reason of a false quotation names."""
+
+
+class Quoting(Protocol):
+    """What quotes a document."""
+
+    document: str
+    """Id or name of the document, as its author writes it."""
+    line: int
+    """Where the quotation begins."""
+    quotation: str
+    cause: str
+    """The words of the changed line that causes what is quoted; "" for none."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +105,7 @@ class Locator:
         changed = [change.path for change in self.changes.files] if self.changes else []
         return tuple(dict.fromkeys([*changed, *(d.name or d.id for d in self._documents.values())]))
 
-    def locate(self, finding: FindingReply, shown: Sequence[Document]) -> Location | str:
+    def locate(self, finding: Quoting, shown: Sequence[Document]) -> Location | str:
         """Return where the words of a finding are, in what its call was shown, or why they are no evidence for it.
 
         They must be in the document or file that it names; of several occurrences the nearest to its line counts. If it names
@@ -114,7 +126,7 @@ class Locator:
         name = f" ({named[0].name})" if named[0].name else ""
         return f"these words are not in {named[0].reference}{name}{elsewhere}"
 
-    def cause(self, finding: FindingReply, shown: Sequence[Document]) -> Location | None:
+    def cause(self, finding: Quoting, shown: Sequence[Document]) -> Location | None:
         """Return the changed line that a finding names as its cause; None without one, or if no changed line that was shown has
         these words."""
         if self.changes is None or not _is_evidence(finding.cause):
@@ -129,7 +141,7 @@ class Locator:
                     return location
         return None
 
-    def _named(self, finding: FindingReply, shown: Sequence[Document]) -> list[Document] | None:
+    def _named(self, finding: Quoting, shown: Sequence[Document]) -> list[Document] | None:
         """Return where a finding says that its words are: a document, and what else was shown of the same file. None if it names
         nothing that there is, such as `S99`; nothing if it names a document or file that was not shown."""
         named = finding.document.strip(" []`\"'")
@@ -166,7 +178,7 @@ class Locator:
                 if first <= last:
                     yield replace(document, lines=(first, last))
 
-    def _find(self, finding: FindingReply, documents: Sequence[Document]) -> Location | None:
+    def _find(self, finding: Quoting, documents: Sequence[Document]) -> Location | None:
         for document in documents:
             for text, words in self._attempts(document, finding.quotation, finding.line):
                 if lines := text.find(words, finding.line):

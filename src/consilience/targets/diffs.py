@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
+from consilience.domain.findings import DiffHunk
 from consilience.engine.sources import Document
-from consilience.protocols.review.findings import DiffHunk
 
 DiffSide = Literal["new", "old"]
 DiffPlace = tuple[DiffSide, int]

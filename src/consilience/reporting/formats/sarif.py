@@ -11,21 +11,22 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 
-from consilience.domain.messages import JsonObject
-from consilience.domain.outcome import Severity, StopReason
-from consilience.protocols.review.findings import (
+from consilience.domain.findings import (
     CATEGORIES,
+    OBJECTIONS,
     OTHER,
     Cause,
     DiffHunk,
     DroppedFinding,
     Finding,
+    FindingsReport,
     PartRead,
-    ReviewData,
+    place_of,
 )
-from consilience.protocols.review.fixes import Edit, parse_patch
-from consilience.protocols.review.github import visible
-from consilience.protocols.review.presenting import OBJECTIONS, place_of
+from consilience.domain.messages import JsonObject
+from consilience.domain.outcome import Severity, StopReason
+from consilience.reporting.formats.github import visible
+from consilience.targets.fixes import Edit, parse_patch
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 LEVELS: Mapping[Severity, str] = {"critical": "error", "major": "warning", "minor": "note"}
@@ -39,7 +40,7 @@ EARLY = (StopReason.FAILED, StopReason.CANCELLED, StopReason.EXHAUSTED_BUDGET, S
 """Reasons for which a review ended before its end; running out of iterations is not one of them."""
 
 
-def sarif(report: ReviewData) -> JsonObject:
+def sarif(report: FindingsReport) -> JsonObject:
     """Return the report as a SARIF log with one run.
 
     Findings that a baseline or an inline comment dropped are suppressed results; other dropped findings are only counted.
@@ -240,7 +241,7 @@ def _replacement(edit: Edit) -> JsonObject:
     return replacement
 
 
-def _invocation(report: ReviewData) -> JsonObject:
+def _invocation(report: FindingsReport) -> JsonObject:
     notes: list[JsonObject] = [
         *(_note("missing-agent", f"{m.agent} gave no reply since {m.since}: {m.reason}") for m in report.missing),
         *(_note("part-not-read", f"No reviewer read {_names(part)}.", "error") for part in report.unread),
