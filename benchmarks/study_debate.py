@@ -26,7 +26,7 @@ from consilience.protocols.debate.moves import FIRM
 from consilience.protocols.debate.scoring import MIN_FLIPS
 from consilience.simulation import Interval, SimulatedModel, World, adjusted_rand, bootstrap, f1, plant
 from consilience.simulation.worlds import PROPOSITION
-from debaters import simulate
+from study_debaters import simulate
 
 REPORTED, DEVELOPED = 20_261_123, 1
 """First seeds."""

@@ -32,8 +32,8 @@ from consilience.protocols.debate.scoring import (
 from consilience.simulation import SimulatedModel, plant
 from consilience.simulation.worlds import PROPOSITION
 from consilience.testing import ScriptedModel
-from debaters import simulate
 from kit.debating import Debaters
+from study_debaters import simulate
 
 pytestmark = pytest.mark.usefixtures("home")
 

@@ -11,7 +11,7 @@ from consilience import Debate, DebateReport
 from consilience.journal.sqlite import SqliteStore
 from consilience.simulation import SimulatedModel, World, plant
 from consilience.simulation.worlds import PROPOSITION
-from debaters import simulate
+from study_debaters import simulate
 
 pytestmark = pytest.mark.usefixtures("home")
 
