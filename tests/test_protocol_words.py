@@ -1,6 +1,7 @@
 """The engine and `reporting` know no protocol: no import and no string of theirs names one, its settings, fields or kinds.
 
-`reporting.formats` writes findings, which the domain defines, for other programs: its keys are theirs. It imports no protocol either.
+`reporting.formats` writes findings, which the domain defines, for other programs, whose keys are theirs. It imports no protocol
+either.
 """
 
 from __future__ import annotations
