@@ -28,6 +28,7 @@ from consilience.domain.usage import UsageTotals
 from consilience.engine import fork as forks
 from consilience.engine import runner, validation
 from consilience.engine.protocol import Protocol, ReportingProtocol
+from consilience.engine.recorded_code import check_programs
 from consilience.engine.runner import Models, Options
 from consilience.engine.seats import (
     SeatModel,
@@ -204,6 +205,7 @@ class Deliberation(Generic[R]):
         with opened(self._store) as store:
             self._check_protocol(store, session)
             planned = forks.plan_fork(session, store=store, at=at, changes=changes)
+            check_programs(planned.started.agents, self.model, store, replace)
             return cast(R, await forks.fork(planned, store=store, session=name, options=options))
 
     async def tell(
@@ -220,6 +222,7 @@ class Deliberation(Generic[R]):
         with opened(self._store) as store:
             self._check_protocol(store, session)
             planned = forks.plan_telling(session, fact, store=store, changes=changes)
+            check_programs(planned.started.agents, self.model, store)
             return cast(R, await forks.fork(planned, store=store, session=name, options=options))
 
     def _changes(self, sources: Sequence[Source | Path]) -> forks.ForkChanges:

@@ -26,6 +26,7 @@ from consilience.domain.errors import SettingsError
 from consilience.domain.report import Report
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
+from consilience.protocols.baselines import Solo
 from consilience.protocols.review import Review
 from kit.reviewing import SOURCES, script
 
@@ -306,4 +307,29 @@ def test_python_imports_no_gate_of_another_journal_unless_the_program_has_import
     assert not marker.exists()
     importlib.import_module("gates_of_a_stranger")
     assert asyncio.run(calls[how]())
+    store.close()
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("how", ["resume", "fork"])
+def test_python_starts_no_program_of_another_journal_unless_the_caller_names_it(
+    home: Path, here: Path, marker: Path, program: str, how: str, own: bool
+) -> None:
+    path = home / "journal.db" if own else here / "theirs.db"
+    path.parent.mkdir(exist_ok=True)
+    store = SqliteStore(path)
+    asyncio.run(Deliberation(Solo(), model=program, store=store).prepare(QUESTION, session="begun"))
+
+    def again(model: str | None) -> Report:
+        deliberation = Deliberation[Report](model=model, store=store)
+        if how == "resume":
+            return deliberation.resume_sync("begun")
+        return deliberation.fork_sync("begun", at=0, task="And weekly?")
+
+    if not own:
+        with pytest.raises(SettingsError, match="another journal than your own has recorded: exec:sh -c "):
+            again(None)
+        assert not marker.exists()
+    assert again(None if own else program).answer == "Yes."
+    assert marker.exists()
     store.close()

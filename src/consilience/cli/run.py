@@ -346,7 +346,7 @@ def resume_session(request: ResumeRequest) -> int:
             approve(plan, request, config, summary=_resume_line(session, course, store))
             confirm_recorded_programs(plan.programs)
         execution = RunExecution.open(request, store, plan, config.endpoints)
-        seated = execution.seat(plan.models_by_agent) if plan and execution.prompter else None
+        seated = execution.seat(plan.models_by_agent) if plan else None
         report = execution.watch(
             lambda options: Deliberation[Report](model=seated, store=store, options=options).resume(session),
             session=session,

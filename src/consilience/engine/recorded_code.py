@@ -1,16 +1,19 @@
-"""Code that recorded settings name for import: that of another person's journal needs the user's own word."""
+"""Code to import and programs to start that a session names: those of another person's journal need the user's own word."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import SessionStarted
 from consilience.domain.messages import CODE
 from consilience.domain.paths import is_own_journal
 from consilience.engine.protocol import Protocol, recorded_protocol
+from consilience.engine.seats import Models, SeatModel
 from consilience.journal.store import Store
+from consilience.models.registry import alternatives, is_program
 
 
 def code_named(cls: type[Protocol], settings: Mapping[str, object]) -> list[str]:
@@ -39,4 +42,20 @@ def check_code(started: SessionStarted, store: Store) -> None:
             f"the session would import code that another journal than your own has recorded: {', '.join(names)}",
             where=store.path,
             do="If you trust it, import its module in your program before, or run the command at a terminal.",
+        )
+
+
+def check_programs(
+    agents: Sequence[Agent], models: Models | None, store: Store, replace: Mapping[str, SeatModel] | None = None
+) -> None:
+    """Raise `SettingsError` for programs that recorded agents would start, if the journal lies outside of the user's own directory
+    and the caller names no other models for them, in `models` or `replace`. Whoever names a program may start it."""
+    named = {*(models if isinstance(models, Mapping) else ()), *(replace or ())}
+    seated = [agent for agent in agents if agent.id not in named and (models is None or agent.own_model)]
+    programs = dict.fromkeys(link for agent in seated for link in alternatives(agent.model) if is_program(link))
+    if programs and not is_own_journal(store.path):
+        raise SettingsError(
+            f"the session would start programs that another journal than your own has recorded: {', '.join(programs)}",
+            where=store.path,
+            do="If you trust them, name them yourself, model={AGENT: PROGRAM}, or run the command at a terminal.",
         )

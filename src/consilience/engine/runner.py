@@ -41,7 +41,7 @@ from consilience.engine.protocol import (
     recorded_protocol,
     report_type,
 )
-from consilience.engine.recorded_code import check_code
+from consilience.engine.recorded_code import check_code, check_programs
 from consilience.engine.recorder import Recorder
 from consilience.engine.seats import (
     Models,
@@ -259,6 +259,7 @@ async def _rerun(
         if replay:
             seats = replay_seats(started.agents)
         else:
+            check_programs(started.agents, models, store)
             names = {agent.id: agent.model for agent in started.agents}
             deadline = request_deadline(options.deadline or started.deadline, started.thinking)
             models = names if models is None else with_own_models(started.agents, models)
