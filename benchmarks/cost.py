@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import agents
 import chats
+import framework
 import graphs
 import steps
 from rows import OURS, Results, Row, Series
@@ -47,11 +47,11 @@ def measure(results: Results, directory: Path, repeats: int, quick: bool) -> Non
         chain = {graphs.TASKS: lambda path: graphs.run_chain(CHAIN, path)}
     else:
         results.skip(graphs.MISSING)
-    if agents.installed():
-        beside[agents.RUNS] = lambda path: agents.run_tree(10, 3, rounds)
-        fan[agents.RUNS] = lambda path: agents.run_gather(100)
+    if framework.installed():
+        beside[framework.RUNS] = lambda path: framework.run_tree(10, 3, rounds)
+        fan[framework.RUNS] = lambda path: framework.run_gather(100)
     else:
-        results.skip(agents.MISSING)
+        results.skip(framework.MISSING)
     if steps.installed():
         fan[steps.STEPS] = lambda path: steps.run_gather(100, path)
     else:

@@ -190,7 +190,7 @@ async def test_fallback_from_a_paused_account_spends_one_call_each() -> None:
     second = Watched("other:two", [], account="other")
     chain = Fallback([Limited(model, deadline=60, retries=2, pace=QUICK) for model in (first, second)])
     with pytest.raises(RateLimited):
-        await chain.models[0].complete(ModelRequest(agent="a", key="k", system="", user="?"))
+        await chain.links[0].complete(ModelRequest(agent="a", key="k", system="", user="?"))
     store = SqliteStore(":memory:")
     report = await consilience.deliberate("Is it so?", TREE, model=chain, store=store, limits=Limits(calls=CALLS))
     assert (report.stop_reason, report.answer, report.missing) == (StopReason.EXHAUSTED_STEPS, "Yes.", ())

@@ -30,6 +30,7 @@ from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
+from consilience.models.visible import without_controls
 from consilience.reporting.markdown import markdown
 from consilience.reporting.record import AnyReport
 from consilience.testing import Scripted
@@ -133,7 +134,7 @@ def check_record(events: Sequence[Event], store: SqliteStore, struck: Struck) ->
             assert event.detail
         else:
             answer = struck.said[key, attempt]
-            text = answer if isinstance(answer, str) else answer.value
+            text = without_controls(answer if isinstance(answer, str) else answer.value)
             assert text.startswith(store.text(event.text))
             assert len(store.text(event.text)) >= min(len(text), struck.most[key, attempt])
             unusable = struck.broken.get(key) is FailureKind.MALFORMED or (key, attempt) in struck.endless

@@ -19,7 +19,6 @@ from consilience.evaluation.scoring import score
 from consilience.evaluation.task_file import Task
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
-from consilience.protocols._common.answers import AnswerMatch
 from consilience.protocols.baselines import Solo, Vote
 from consilience.protocols.broadcast import Broadcast
 from consilience.protocols.decompose import Decompose
@@ -66,23 +65,6 @@ async def test_position_is_printed_as_the_agents_wrote_it(protocol: Protocol) ->
     assert "sharing" not in json.dumps([shown.get(name) for name in ("position", "tally", "pool", "ballots", "votes")])
     record = read_record(store, report.session)
     assert not any("sharing" in view_text(name, record) for name in views_of(record))
-
-
-@pytest.mark.parametrize("protocol", [p for p in PROTOCOLS if not isinstance(p, Broadcast)], ids=lambda p: p.name)
-async def test_replay_accepts_positions_recorded_in_lower_case(
-    protocol: Protocol, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lower(match: AnswerMatch) -> str:
-        return " ".join(match.text[match.start : match.end].lower().split())
-
-    store = SqliteStore(":memory:")
-    ballots = {"V2": "The clinic", "L2N2": "The clinic"}
-    with monkeypatch.context() as patch:
-        patch.setattr(AnswerMatch, "words", property(lower))
-        recorded = await run(protocol, ballots, "Sharing", store)
-    assert recorded.position == "sharing"
-    replayed = await runner.replay(recorded.session, store=store)
-    assert replayed.digest() == recorded.digest()
 
 
 @pytest.mark.parametrize(

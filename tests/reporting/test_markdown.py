@@ -110,7 +110,7 @@ def test_missing_agents_are_in_the_headline() -> None:
     ("seconds", "used"), [(12.0, ", with 12 s used and the rest reserved for the closing answer"), (15.0, "")]
 )
 def test_headline_of_a_run_out_of_time_says_what_the_rest_was_reserved_for(seconds: float, used: str) -> None:
-    call = FailedCall(key="k", agent="L2N1", kind=FailureKind.TIME, exhausted="time")
+    call = FailedCall(key="k", agent="L2N1", kind=FailureKind.TIME, exhausted="seconds")
     ledger = LedgerReport(estimated=Estimate(min=1, max=7), actual=UsageTotals(seconds=seconds))
     late = report(stop_reason=StopReason.EXHAUSTED_TIME, failed_calls=(call,), limits=Limits(seconds=15), ledger=ledger)
     assert headline(late, Presentation()) == f"Stopped: reached the limit of 15 s{used}"

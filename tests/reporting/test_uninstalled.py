@@ -53,7 +53,7 @@ async def test_stored_presentation_is_shown_without_the_protocol(case: object, t
     store.close()
 
 
-async def test_schema_1_session_without_the_protocol_has_common_sections(
+async def test_session_with_unreadable_sections_is_shown_anew_and_without_its_protocol_by_the_common_ones(
     tmp_path: Path,
 ) -> None:
     case = next(case for case in CASES if case.name == "refinement")
@@ -65,7 +65,7 @@ async def test_schema_1_session_without_the_protocol_has_common_sections(
     events = [e.model_copy(update={"presentation": ""}) if isinstance(e, SessionFinished) else e for e in record.events]
 
     def again() -> SessionRecord:
-        return SessionRecord("s", events, record.text, record.prompt)
+        return SessionRecord("s", events, lambda id: record.text(id) if id else "unreadable", record.prompt)
 
     assert everything(again())["markdown"] == everything(record)["markdown"]
     register_report_finder(lambda name: None)
