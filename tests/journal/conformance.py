@@ -12,6 +12,7 @@ import pytest
 
 from consilience.domain.errors import SessionBusy, SettingsError, StoreUnusable, UnknownName
 from consilience.domain.events import (
+    AnswerReceived,
     CallCompleted,
     CallStarted,
     CheckRecorded,
@@ -104,8 +105,6 @@ class StoreConformance:
         with pytest.raises(SessionBusy, match="process"):
             store.open("s")
         assert store.holder("s")
-        with pytest.raises(SessionBusy):
-            store.answer("s", "k", "t")
         await journal.close()
         assert store.holder("s") is None
         await store.open("s").close()
@@ -150,17 +149,68 @@ class StoreConformance:
             store.arrivals("s")
         store.close()
 
-    async def test_outside_answer_is_stored_under_its_key(self, opened: Open) -> None:
+    async def test_letter_is_stored_until_it_is_taken(self, opened: Open) -> None:
         store = opened()
         journal = store.create("s")
         await journal.commit(SessionParked(awaited=("k",)))
-        await journal.close()
         with pytest.raises(UnknownName, match="Awaited: k"):
-            store.answer("s", "typo", "forty-two")
-        store.answer("s", "k", "forty-two", by="Ada")
-        answer = store.read("s")[-1]
-        assert answer.type == "answer_received"
-        assert (answer.key, answer.by, store.text(answer.text)) == ("k", "Ada", "forty-two")
+            store.post("s", "answer", "typo", "forty-two")
+        store.post("s", "answer", "k", "forty-two", by="Ada")  # while the session is leased
+        store.post("s", "cancel")
+        answer, cancel = store.mail("s")
+        assert (answer.kind, answer.key, answer.text, answer.by) == ("answer", "k", "forty-two", "Ada")
+        assert (cancel.kind, cancel.key, cancel.text, cancel.by) == ("cancel", "", "", "")
+        assert answer.number < cancel.number
+        assert [event.type for event in store.read("s")] == ["session_parked"]
+        await journal.take(answer, answer.event())
+        assert store.mail("s") == [cancel]
+        received = store.read("s")[-1]
+        assert isinstance(received, AnswerReceived)
+        assert (received.key, received.by, store.text(received.text)) == ("k", "Ada", "forty-two")
+        await journal.close()
+        store.close()
+
+    async def test_letters_to_a_session_that_nobody_runs_are_recorded_in_order(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("s")
+        await journal.commit(SessionParked(awaited=("k",)))
+        store.post("s", "answer", "k", "one")
+        await journal.close()
+        store.post("s", "answer", "k", "two", by="Ada")
+        answers = [event for event in store.read("s") if isinstance(event, AnswerReceived)]
+        assert [(store.text(event.text), event.by) for event in answers] == [("one", ""), ("two", "Ada")]
+        assert (store.mail("s"), store.holder("s")) == ([], None)
+        store.close()
+
+    async def test_letter_is_delivered_to_the_process_that_holds_the_session(self, opened: Open) -> None:
+        store = opened()
+        journal, other = store.create("s"), store.create("other")
+        delivered: asyncio.Queue[list[str]] = asyncio.Queue()
+        journal.receive(lambda letters: delivered.put_nowait([letter.text for letter in letters]))
+        elsewhere = opened() if self.survives else store
+        for text in ("one", "two"):
+            elsewhere.post("s", "cancel", text=text)
+            elsewhere.post("other", "cancel", text="not for s")
+        while (texts := await asyncio.wait_for(delivered.get(), 10)) != ["one", "two"]:
+            assert texts == ["one"], "again, until it is taken"
+        journal.receive(None)
+        await journal.close()
+        await other.close()
+        for each in {id(each): each for each in (store, elsewhere)}.values():
+            each.close()
+
+    async def test_letter_to_a_finished_session_is_refused_and_those_left_are_gone(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("s")
+        store.post("s", "cancel")
+        finish = SessionFinished(
+            stop_reason=StopReason.SETTLED, report=text_id("r"), report_digest="d", presentation="p"
+        )
+        await journal.commit(finish, texts=["r"])
+        await journal.close()
+        assert store.mail("s") == []
+        with pytest.raises(SettingsError, match="is finished"):
+            store.post("s", "cancel")
         store.close()
 
     async def test_sessions_are_listed_oldest_first_and_do_not_mix(self, opened: Open) -> None:

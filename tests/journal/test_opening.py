@@ -23,7 +23,7 @@ from kit import forks
 FIXTURE_JOURNAL = Path(__file__).parent.parent / "fixtures" / "journals" / "emergence.db"
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_journal_of_a_development_version_is_refused_unchanged_with_advice(version: int, tmp_path: Path) -> None:
     path = Path(shutil.copy(FIXTURE_JOURNAL, tmp_path / "journal.db"))
     with closing(sqlite3.connect(path)) as db:
@@ -31,7 +31,7 @@ def test_journal_of_a_development_version_is_refused_unchanged_with_advice(versi
     before = path.read_bytes()
     for _ in range(2):
         with pytest.raises(
-            StoreUnusable, match=rf"development version \(schema {version}; this one reads 3\)"
+            StoreUnusable, match=rf"development version \(schema {version}; this one reads 4\)"
         ) as refused:
             SqliteStore(path)
         assert str(path) in refused.value.where

@@ -72,7 +72,7 @@ from consilience.engine.protocol import Protocol, check_phases, find_protocol, r
 from consilience.engine.seats import choose_detail, of_persona, seat_warnings
 from consilience.engine.templates import recorded_templates
 from consilience.journal.open_store import open_store
-from consilience.journal.store import Store
+from consilience.journal.store import Store, events_with_mail
 from consilience.models.embeddings import MiniLM, ProviderEncoder, check_encoder, open_encoder
 from consilience.models.endpoints import Endpoints
 from consilience.models.providers import is_endpoint
@@ -324,7 +324,7 @@ def resume_session(request: ResumeRequest) -> int:
     with user_store() as store:
         session = find_session(store, request.id)
         events = store.read(session)
-        course = fold_events(events)
+        course = fold_events(events_with_mail(store, session))
         started = course.started
         check_output((started and report_type(started.protocol)) or Report, request)
         plan = None
@@ -339,7 +339,7 @@ def resume_session(request: ResumeRequest) -> int:
                 f"session {session} is being run by {holder}",
                 do="Wait for it to end, or stop that process; then try again.",
             )
-        elif started is not None:
+        elif started is not None and (course.cancel is None or course.cancel.answer):
             confirm_recorded_code(started, store)
             plan = _remaining_plan(started, course.made, store, config.endpoints)
             _check_recorded(session, plan)

@@ -1,4 +1,4 @@
-"""The command `sessions`: list, remove, answer."""
+"""The command `sessions`: list, remove, answer, cancel."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from consilience.cli.sessions import find_session, find_sessions, user_store
 from consilience.domain.errors import JournalError, SessionBusy, SettingsError, UnknownName
 from consilience.domain.events import SessionFinished
 from consilience.domain.paths import check_home, journal_path
+from consilience.domain.report import Report
+from consilience.journal.store import WITH_ANSWER, events_with_mail
 from consilience.reporting.formatting import count, money, one_line, printable
 from consilience.reporting.session_state import fold_events, status_of
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from consilience.reporting.questions import Question
 
 AGE_UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+CANCEL_PATIENCE_SECONDS = 5.0
+"""How long `sessions cancel` waits for the process that runs the session to end it."""
 MAX_REMOVED_AT_ONCE = 100
 """Sessions per removal; each one holds a file open."""
 
@@ -122,7 +126,7 @@ def _created(store: Store, session: str) -> str:
 
 
 def _row(store: Store, session: str) -> SessionRow:
-    course = fold_events(store.read(session))
+    course = fold_events(events_with_mail(store, session))
     started, finished = course.started, course.finished
     report = json.loads(store.text(finished.report)) if finished else {}
     return SessionRow(
@@ -233,7 +237,11 @@ def _removal_row(store: Store, session: str, *, whole: bool = True) -> SessionRo
     try:
         started = store.beginning(session)
         if not isinstance(store.ending(session), SessionFinished):
-            state = status_of(fold_events(store.read(session)), store.holder(session)) if whole else "unfinished"
+            state = (
+                status_of(fold_events(events_with_mail(store, session)), store.holder(session))
+                if whole
+                else "unfinished"
+            )
         task = store.text(started.task) if started else None
     except JournalError:
         if session not in store.sessions():
@@ -277,6 +285,39 @@ def _size(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 
 
+@sessions.command("cancel")
+def _cancel(
+    id: Id,
+    answer: Annotated[bool, typer.Option("--answer", help="Let the closing call be made, for an answer.")] = False,
+    by: Annotated[str, typer.Option(help="Name of the person who cancels, recorded.", metavar="NAME")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """End a session with a report, also while another process runs it. Calls in flight are ended and listed."""
+    with user_store() as store:
+        cancel_session(store, find_session(store, id), answer=answer, by=by, as_json=as_json)
+
+
+def cancel_session(store: Store, session: str, *, answer: bool, by: str, as_json: bool) -> None:
+    """Cancel a session. One that no process runs is ended here, unless its closing call is to be made."""
+    from consilience.deliberation import Deliberation
+
+    store.post(session, "cancel", text=WITH_ANSWER if answer else "", by=by)
+    holder = store.holder(session)
+    if holder is None and not answer:
+        Deliberation[Report](store=store).resume_sync(session)
+    until = time.monotonic() + CANCEL_PATIENCE_SECONDS
+    while holder and not isinstance(store.ending(session), SessionFinished) and time.monotonic() < until:
+        time.sleep(0.1)
+    ended = isinstance(store.ending(session), SessionFinished)
+    if ended:
+        text = f"Session {session} has ended. Its report: consilience show {session}"
+    elif holder:
+        text = f"Session {session} is told to end; {holder} has not ended it yet. To see how it stands: consilience show {session}"
+    else:
+        text = f"Session {session} makes its closing call when it is resumed: consilience resume {session}"
+    print_result({"session": session, "ended": ended}, text, as_json=as_json)
+
+
 @sessions.command("answer")
 def _answer(
     id: Id,
@@ -295,9 +336,9 @@ def _answer(
 def answer_question(store: Store, session: str, key: str, text: str | None, *, by: str, as_json: bool) -> None:
     """Record an answer; without a text show the open questions. Raises `UserError` for an invalid answer."""
     from consilience.cli.inputs import read_text
-    from consilience.reporting.questions import named_question, pending_questions
+    from consilience.reporting.questions import named_question, open_questions
 
-    asked = {question.key: question for question in pending_questions(store.read(session), store.text, store.prompt)}
+    asked = {question.key: question for question in open_questions(store, session)}
     key = named_question(key, list(asked.values()))
     if key not in asked and (key or text is not None):
         choices = f"Open questions: {', '.join(asked)}." if asked else "There are none."
@@ -315,9 +356,10 @@ def answer_question(store: Store, session: str, key: str, text: str | None, *, b
         raise SettingsError(
             f"invalid answer to {key}: {wrong}", do=f"The question: consilience sessions answer {session} {key}."
         ) from None
-    store.answer(session, key, reply, by=by)
+    store.post(session, "answer", key, reply, by=by)
     waiting = [open_key for open_key, question in asked.items() if open_key != key and not question.answered]
     rest_note = f"Still open: {', '.join(waiting)}. " if waiting else ""
+    running = store.holder(session) is not None
     resume = f"consilience resume {session}"
     if as_json:
         print_json(
@@ -326,7 +368,8 @@ def answer_question(store: Store, session: str, key: str, text: str | None, *, b
         return
     replacing = ", replacing the earlier one" if asked[key].answered else ""
     again = "(give --out, --require and the like again)"
-    notify(f"Recorded the answer to {key}{replacing}. {rest_note}Resume: {resume} {again}")
+    after = "" if running else f" Resume: {resume} {again}"
+    notify(f"{'Posted' if running else 'Recorded'} the answer to {key}{replacing}. {rest_note}".rstrip() + after)
 
 
 def _show_questions(session: str, questions: list[Question], as_json: bool) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from pydantic import BaseModel
@@ -54,7 +55,7 @@ from consilience.engine.sizes import ONE_REQUEST, Usage
 from consilience.engine.state import State
 from consilience.engine.steps import StepLog, run_worker
 from consilience.engine.telemetry import set_outcome, span
-from consilience.engine.timing import TimeLimitReached, await_within, take_back
+from consilience.engine.timing import CallEnded, TimeLimitReached, take_back
 from consilience.engine.usage import completion_figures, with_estimated_tokens
 from consilience.engine.work import Ask, Branch, Failure, Reply, current_phase
 from consilience.models.limiter import may_retry
@@ -64,6 +65,7 @@ from consilience.models.registry import is_person
 from consilience.models.visible import visible_text
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 @dataclass(slots=True)
@@ -89,6 +91,8 @@ class Call(Generic[T]):
         self.port = state.ports[ask.agent]
         self.seconds_outside = 0.0
         """Seconds in which the current attempt waited for a person."""
+        self.posted = False
+        """Whether the reply to the current attempt came through the session's mailbox."""
         self.size = state.ledger.sizes.reply(ask.agent, ask.max_tokens)
         self.seed = 0
         """Seed of the current attempt."""
@@ -213,12 +217,13 @@ class Call(Generic[T]):
         state.recorder.on_live()
         common = self._common(attempt, digest, rendered)
         held = state.hold(self.phase)
-        if state.cache and not held and (cached := await self._cached(common, rendered)) is not None:
+        if self._may_reuse(held) and (cached := await self._cached(common, rendered)) is not None:
             return cached
         need = self._need(rendered)
-        answered = ask.key in state.recorder.answers
         arrived = state.recorder.take_arrival(ask.key, attempt, digest)
-        was_asked = answered or state.recorder.was_asked(ask.key, attempt)  # by an earlier process, in time
+        was_asked = ask.key in state.recorder.answers or state.recorder.was_asked(
+            ask.key, attempt
+        )  # in time, by another process
         limit = await self.budget.reserve(need, attempt, forced=was_asked, arrived=arrived is not None)
         if held:  # only now: calls that are recorded may have waited for budget together with this one
             state.activity.hold(ask.key, self.phase)
@@ -231,7 +236,7 @@ class Call(Generic[T]):
         if ask.closing:
             state.faults("closing_call", self.phase)
         await state.recorder.start(CallStarted(**common))
-        began, self.seconds_outside = time.monotonic(), 0.0
+        began, self.seconds_outside, self.posted = time.monotonic(), 0.0, False
         steps = self._steps(attempt, need)
         with span(f"call {ask.agent}", session=state.id, agent=ask.agent, key=ask.key, attempt=attempt) as current:
             try:
@@ -241,10 +246,10 @@ class Call(Generic[T]):
                 text, value = "", None
             else:
                 # Without a check of the protocol's nothing but the parser comes before the event; steps are recorded already.
-                if ask.accept is not None and not (arrived or answered or steps):
+                if ask.accept is not None and not (arrived or self.posted or steps):
                     await state.recorder.keep(ask.key, attempt, digest, completion)
                 completion, estimated = (
-                    (completion, False) if answered else with_estimated_tokens(completion, rendered, self.port)
+                    (completion, False) if self.posted else with_estimated_tokens(completion, rendered, self.port)
                 )
                 common |= {"steps": steps.steps_taken if steps else 1, "estimated": estimated}
                 event, text, value = await self._read(common, completion)
@@ -306,6 +311,10 @@ class Call(Generic[T]):
         recorder.append(event, (text, *rendered.texts), rendered.parts)
         return event, text, value
 
+    def _may_reuse(self, held: bool) -> bool:
+        """Return whether a recorded reply of the store may be used in place of a call."""
+        return self.state.cache and not held and not self.state.cancellation.forbids(closing=self.ask.closing)
+
     def _steps(self, attempt: int, need: Usage) -> StepLog | None:
         """Return the log of an agent with tools; None for other agents."""
         if not self.port.max_steps:
@@ -319,10 +328,7 @@ class Call(Generic[T]):
         state, ask = self.state, self.ask
         request_id = digest if self.port.cacheable else state.digest_in_session(digest)
         if ask.key in state.recorder.answers:
-            await withdraw_sent(self.port, ask.key, request_id)
-            return Completion(
-                text=state.recorder.answers.pop(ask.key), model=self.port.name, cost=self.port.price(0, 0)
-            )
+            return await self._take_posted(request_id)
         ended = [] if state.resumed else state.recorder.ends_so_far.values()
         if (failure := unreached(ended, self.phase, state.models[ask.agent], state.models)) is not None:
             raise failure
@@ -348,9 +354,22 @@ class Call(Generic[T]):
         )
         time_left = TimeLeft() if state.recorder.was_asked(ask.key, attempt) else self.budget.time_left()
         if steps is not None:
-            return await await_within(time_left, run_worker(self.port, request, steps), state.cancelled)
-        answer = await await_within(time_left, self._answer(request), state.cancelled)
-        return await self._arrival(answer, attempt, rendered, schema) if isinstance(answer, PendingAnswer) else answer
+            return await self._await_within(time_left, run_worker(self.port, request, steps))
+        answer = await self._await_within(time_left, self._answer(request))
+        if not isinstance(answer, PendingAnswer):
+            return answer
+        completion = await self._arrival(answer, attempt, rendered, schema)
+        return await self._take_posted(request_id) if completion is None else completion
+
+    async def _await_within(self, left: TimeLeft, work: Coroutine[Any, Any, U]) -> U:
+        return await self.state.in_flight.await_within(left, work, closing=self.ask.closing)
+
+    async def _take_posted(self, request_id: str) -> Completion:
+        """Return the answer that was posted to the session, and take back the ticket of the call if it has one."""
+        self.posted = True
+        await withdraw_sent(self.port, self.ask.key, request_id)
+        text = self.state.recorder.answers.pop(self.ask.key)
+        return Completion(text=text, model=self.port.name, cost=self.port.price(0, 0))
 
     def _for_person(self, rendered: Rendered, attempt: int) -> str:
         if not any(agent.is_person for agent in self.state.agents if agent.id == self.ask.agent):
@@ -367,8 +386,8 @@ class Call(Generic[T]):
 
     async def _arrival(
         self, answer: PendingAnswer, attempt: int, rendered: Rendered, schema: dict[str, object] | None
-    ) -> Completion:
-        """Wait for an answer from outside this process."""
+    ) -> Completion | None:
+        """Wait for an answer from outside this process. Return None if it was posted to the session."""
         state, ask = self.state, self.ask
         form = json.dumps(schema, ensure_ascii=False) if schema else ""
         question = CallAwaited(
@@ -388,11 +407,13 @@ class Call(Generic[T]):
         state.activity.wait_outside(ask.key, answer)
         started_waiting = time.monotonic()
         try:
-            arrival = answer_deadline.wait_for(answer.arrival, lambda: state.activity.mark_departed(ask.key))
-            completion = await await_within(time_left, arrival, state.cancelled)
+            posted = state.recorder.until_posted(ask.key)
+            departed = partial(state.activity.mark_departed, ask.key)
+            arrival = answer_deadline.wait_for(answer.arrival, posted, departed)
+            completion = await self._await_within(time_left, arrival)
         except ProviderError as failure:
             state.activity.end_wait(ask.key)
-            if answer.ticket is None or not isinstance(failure, TimeLimitReached):
+            if answer.ticket is None or not isinstance(failure, CallEnded):
                 raise
             if (late_completion := await take_back(answer.ticket, failure.detail)) is None:
                 raise
@@ -444,7 +465,7 @@ class Call(Generic[T]):
             return
         untouched = isinstance(event, CallCompleted) and event.cached
         if isinstance(event, CallFailed) and event.unsent:
-            untouched = event.failure is FailureKind.TIME or bool(event.limit)
+            untouched = event.failure is not FailureKind.BUDGET or bool(event.limit)
         refused = isinstance(event, CallFailed) and event.unsent and not event.limit
         if not untouched:
             await self.budget.reserve(need, event.attempt, forced=True, refused=refused)

@@ -28,8 +28,10 @@ from consilience.domain.outcome import THINKING_TOKENS, Limits, ThinkingLevel
 from consilience.domain.presenting import try_forecasts, try_present
 from consilience.domain.report import FORECASTS, NOT_DECLARED, Report
 from consilience.engine.activity import Activity, Phase
+from consilience.engine.cancelling import Cancellation
 from consilience.engine.faults import Crash, parse_fault
 from consilience.engine.ledger import Ledger
+from consilience.engine.mail import MailTaker
 from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
 from consilience.engine.recorder import Observer, Recorder
@@ -42,7 +44,7 @@ from consilience.engine.state import FaultHook, State
 from consilience.engine.telemetry import span
 from consilience.engine.template_use import TemplateUse
 from consilience.engine.templates import INSTRUCTIONS, Templates
-from consilience.engine.timing import NOTE_INTERVAL_SECONDS
+from consilience.engine.timing import NOTE_INTERVAL_SECONDS, CallsInFlight
 from consilience.engine.work import Branch, current_branch
 from consilience.journal.store import Journal
 from consilience.models.endpoints import NO_ENDPOINTS, Endpoints
@@ -204,9 +206,12 @@ async def execute(setup: Setup, state: State) -> Report:
     state.recorder.idle_seconds = lambda: state.activity.idle_seconds
     state.activity.enter()
     main = loop.create_task(_run(protocol, session, state))
-    clock = loop.create_task(_note_time(state))
+    clock, mail = loop.create_task(_note_time(state)), MailTaker(state)
+    mail.begin()
     try:
         await _until_still(main, state, options.patience)
+        while not main.done() and await mail.look():
+            await _until_still(main, state, options.patience)
         if not main.done():
             session.raise_defect()
             held = dict(sorted(state.activity.held_calls.items()))
@@ -231,7 +236,8 @@ async def execute(setup: Setup, state: State) -> Report:
         raise
     finally:
         clock.cancel()
-        await state.cancelled.wait()
+        await mail.end()
+        await state.in_flight.wait()
 
 
 async def _run(protocol: Protocol, session: Session, state: State) -> Report:
@@ -324,9 +330,11 @@ def _when_still(state: State, patience: float | None, still: asyncio.Future[None
     loop, stillness = asyncio.get_running_loop(), state.activity.generation
 
     def look() -> None:
-        if state.activity.running or state.activity.generation != stillness or still.done():
-            return
         activity = state.activity
+        if activity.running or activity.generation != stillness or still.done():
+            return
+        if not activity.outside.keys().isdisjoint(state.recorder.answers):  # the call goes on in a moment
+            return
         if activity.outside or activity.held_calls or activity.defective or not state.ledger.fund_waiting():
             still.set_result(None)
 
@@ -342,7 +350,7 @@ def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> St
     sizes = CallSizes(
         opening, protocol, started.agents, started.prices, started.thinking_tokens, started.steps, started.fit
     )
-    activity = Activity()
+    activity, cancellation = Activity(), Cancellation()
     faults = fault_hook(options)
     own = {agent.id: agent.introduction() for agent in protocol.agents_without_panel()}
     state = State(
@@ -359,7 +367,8 @@ def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> St
         encoder=setup.encoder,
         has_encoder=setup.encoder is not None,
         activity=activity,
-        ledger=Ledger(sizes, started.limits, activity, recorder.now),
+        ledger=Ledger(sizes, started.limits, activity, recorder.now, cancellation),
+        in_flight=CallsInFlight(cancellation),
         limits=started.limits,
         estimate=started.estimate,
         quorum=started.quorum,

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import zlib
 from collections.abc import Collection, Iterator, Mapping
+from typing import cast
 
 from consilience.domain.errors import StoreUnusable, UnknownName
 from consilience.domain.events import (
@@ -28,7 +29,7 @@ from consilience.journal.sqlite_open import (
     schema_of,
     store_error,
 )
-from consilience.journal.store import Arrival, InFlightCall, PromptParts
+from consilience.journal.store import Arrival, InFlightCall, Letter, LetterKind, PromptParts
 
 MIN_COMPRESSED_CHARS = 1000
 """Min length of a text that is stored compressed, as bytes. SQLite gives the end of a longer row pages of its own."""
@@ -50,6 +51,14 @@ def _unpacked(body: object) -> str:
 
 
 MEMORY = ":memory:"
+READ_MAIL = "SELECT n, kind, key, text, sender FROM mail"
+ALL_MAIL = (
+    "SELECT id, mail.n, kind, key, text, sender FROM mail JOIN sessions ON sessions.n=mail.session ORDER BY mail.n"
+)
+
+
+def _letter(number: object, kind: object, *words: object) -> Letter:
+    return Letter(int(str(number)), cast(LetterKind, str(kind)), *map(str, words))
 
 
 class SqliteRecords:
@@ -110,6 +119,17 @@ class SqliteRecords:
         sql = "SELECT key, attempt, digest, completion FROM arrivals WHERE session=?"
         rows = self._rows(sql, self._number(session))
         return [Arrival(str(key), int(str(attempt)), str(digest), str(body)) for key, attempt, digest, body in rows]
+
+    def mail(self, session: str) -> list[Letter]:
+        rows = self._rows(f"{READ_MAIL} WHERE session=? ORDER BY n", self._number(session))
+        return [_letter(*row) for row in rows]
+
+    def all_mail(self) -> dict[str, list[Letter]]:
+        """Return the letters of all sessions that have any, as `mail` does."""
+        letters: dict[str, list[Letter]] = {}
+        for session, *row in self._rows(ALL_MAIL):
+            letters.setdefault(str(session), []).append(_letter(*row))
+        return letters
 
     def parents(self) -> dict[str, str]:
         sql = (

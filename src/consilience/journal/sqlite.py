@@ -25,11 +25,13 @@ from consilience.domain.events import (
     CallLost,
     CallStarted,
     Event,
-    SessionParked,
+    SessionFinished,
+    awaited_keys,
     text_id,
 )
 from consilience.journal import sqlite_open
 from consilience.journal.lease import FileLease, Lease, MemoryLease, describe_process, live_holder
+from consilience.journal.mailbox import Mailroom
 from consilience.journal.records import MEMORY, SqliteRecords, pack
 from consilience.journal.sqlite_open import (
     connect_reader,
@@ -38,7 +40,16 @@ from consilience.journal.sqlite_open import (
     raw_id,
     store_error,
 )
-from consilience.journal.store import Arrival, OnCommit, PromptParts, ThreadReader, check_name
+from consilience.journal.store import (
+    Arrival,
+    Letter,
+    LetterKind,
+    OnCommit,
+    OnMail,
+    PromptParts,
+    ThreadReader,
+    check_name,
+)
 from consilience.journal.writer import Notice, SqlStatement, Writer
 
 LEASE_PROBE_SECONDS = 0.2
@@ -52,9 +63,12 @@ END_ARRIVAL = "DELETE FROM arrivals WHERE session=? AND key=?"
 NOTE_SECONDS = "INSERT OR REPLACE INTO held VALUES(?,?)"
 ADD_TEXT = "INSERT OR IGNORE INTO texts VALUES(?,?)"
 ADD_PROMPT = "INSERT OR IGNORE INTO prompts VALUES(?,?,?)"
+POST = "INSERT INTO mail(session, kind, key, text, sender) VALUES(?,?,?,?,?)"
+TAKE = "DELETE FROM mail WHERE n=?"
+DISCARD_MAIL = "DELETE FROM mail WHERE session=?"
 _ENDS_FLIGHT = (CallEvent, CallLost)
 _RANKS = {ADD_TEXT: 0, ADD_PROMPT: 1, ADD_EVENT: 2, ADD_IN_FLIGHT: 3, END_IN_FLIGHT: 3, NOTE_SECONDS: 4}
-_RANKS |= {ADD_ARRIVAL: 5, END_ARRIVAL: 5}
+_RANKS |= {ADD_ARRIVAL: 5, END_ARRIVAL: 5, POST: 6, TAKE: 6, DISCARD_MAIL: 7}
 """The order of statements in a transaction, so that those of one table are run together, in half the time."""
 
 
@@ -100,6 +114,7 @@ class SqliteStore(SqliteRecords):
         self._file = None if path == MEMORY else sqlite_open.identity(path)
         self._writer = Writer(self._execute, Path(path).name)
         self._memory_leases: dict[str, MemoryLease] = {}
+        self.mailroom = Mailroom(self.all_mail)
         self.reader = ThreadReader(self._connect_reader)
         self.admin = SqliteAdmin(self)
 
@@ -165,20 +180,33 @@ class SqliteStore(SqliteRecords):
             raise store_error(self.path, error) from error
         return recorded if isinstance(recorded, CallCompleted) else None
 
-    def answer(self, session: str, key: str, text: str, by: str = "") -> None:
-        journal = self.open(session)
+    def post(self, session: str, kind: LetterKind, key: str = "", text: str = "", by: str = "") -> None:
+        if isinstance(self.ending(session), SessionFinished):
+            raise SettingsError(
+                f"session {session} is finished", where=self.path, do=f"See it: consilience show {session}."
+            )
+        if kind == "answer" and key not in (awaited := awaited_keys(self.read(session))):
+            choices = f"Awaited: {', '.join(sorted(awaited))}." if awaited else "Nothing is awaited."
+            raise UnknownName(f"no answer to {key!r} is awaited in session {session}", where=self.path, do=choices)
+        self._execute_now(POST, (self._number(session), kind, key, text, by))
+        self.mailroom.look()
+        self._take_unless_held(session)
+
+    def _take_unless_held(self, session: str) -> None:
+        """Record the letters of a session that no process runs."""
+        lease = self.lease(session)
+        if not lease.acquire(patience=0):
+            return
         try:
-            awaited = {flight.key for flight in self.flights(session)}
-            awaited |= {k for e in self.read(session) if isinstance(e, SessionParked) for k in e.awaited}
-            if key not in awaited:
-                choices = f"Awaited: {', '.join(sorted(awaited))}." if awaited else "Nothing is awaited."
-                raise UnknownName(f"no answer to {key!r} is awaited in session {session}", where=self.path, do=choices)
-            journal.append(AnswerReceived(key=key, text=text_id(text), by=by), texts=[text])
+            journal = self._lease_journal(session, lease)
+            for letter in self.mail(session):
+                journal.append_letter(letter)
             self._writer.flush()
         finally:
-            journal.release()
+            lease.release()
 
     def close(self) -> None:
+        self.mailroom.close()
         self.reader.close()
         try:
             self._writer.close()
@@ -264,7 +292,22 @@ class SqliteJournal:
         rows = self.store._rows("SELECT seconds FROM held WHERE session=?", self.number)
         return float(str(rows[0][0])) if rows else 0.0
 
+    def receive(self, on_mail: OnMail | None) -> None:
+        self.store.mailroom.receive(self.session, on_mail)
+
+    async def take(self, letter: Letter, event: Event) -> None:
+        await self.store._writer.put_and_wait(self._taking(letter, event), self._notices([event]))
+
+    def append_letter(self, letter: Letter) -> None:
+        """Queue the event of a letter, which leaves the mailbox in the same transaction."""
+        self.store._writer.put(self._taking(letter, letter.event()))
+
+    def _taking(self, letter: Letter, event: Event) -> list[SqlStatement]:
+        texts = [letter.text] if isinstance(event, AnswerReceived) else []
+        return [*self._statements(event, texts, None), (TAKE, (letter.number,))]
+
     async def close(self) -> None:
+        self.receive(None)
         try:
             await self.store._writer.put_and_wait([])
         finally:
@@ -274,6 +317,7 @@ class SqliteJournal:
         self.lease.release()
 
     def abandon(self) -> None:
+        self.store.mailroom.close()
         self.store._writer.close(drop=True)
         self.store.reader.close()
         self.store._disconnect()
@@ -297,6 +341,8 @@ class SqliteJournal:
         # `type` is a default, and must be in the body nevertheless
         body = f'{{"type":"{event.type}"' + (f",{body[1:]}" if body != "{}" else "}")
         statements_found.append((ADD_EVENT, (self.number, self._seq, body)))
+        if isinstance(event, SessionFinished):
+            statements_found.append((DISCARD_MAIL, (self.number,)))
         if isinstance(event, _ENDS_FLIGHT):
             statements_found.append((END_IN_FLIGHT, (self.number, event.key)))
             statements_found.append((END_ARRIVAL, (self.number, event.key)))
@@ -359,6 +405,7 @@ _REMOVE = (
     "DELETE FROM events WHERE session IN (SELECT value FROM json_each(?1))",
     "DELETE FROM in_flight WHERE session IN (SELECT value FROM json_each(?1))",
     "DELETE FROM arrivals WHERE session IN (SELECT value FROM json_each(?1))",
+    "DELETE FROM mail WHERE session IN (SELECT value FROM json_each(?1))",
     "DELETE FROM held WHERE session IN (SELECT value FROM json_each(?1))",
     f"CREATE TEMP TABLE still AS {_KEPT} SELECT id FROM kept",
     "DELETE FROM texts WHERE id NOT IN (SELECT id FROM still)",

@@ -286,9 +286,12 @@ TABLES: Mapping[str, str] = {
     "held": "(session INTEGER PRIMARY KEY, seconds REAL NOT NULL)",
     "arrivals": "(session INTEGER NOT NULL, key TEXT NOT NULL, attempt INTEGER NOT NULL, digest TEXT NOT NULL, "
     "completion TEXT NOT NULL, PRIMARY KEY(session, key)) WITHOUT ROWID",
+    "mail": "(n INTEGER PRIMARY KEY AUTOINCREMENT, session INTEGER NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL, "
+    "text TEXT NOT NULL, sender TEXT NOT NULL)",
 }
 """The declaration of every table. `held`: how long processes held a session; `arrivals`: replies until the end of their attempt is
-recorded. A change is a new `SCHEMA_VERSION`."""
+recorded; `mail`: letters until the process that runs the session takes them. A change is a new
+`SCHEMA_VERSION`."""
 
 RECORDS = ("sessions", "events", "in_flight")
 """Tables without another check; texts and prompts are verified by their digests."""

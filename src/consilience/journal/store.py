@@ -11,10 +11,20 @@ import hashlib
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from consilience.domain.errors import SettingsError
-from consilience.domain.events import AnyEvent, CallCompleted, Event, SessionFinished, SessionStarted, id_of
+from consilience.domain.events import (
+    AnswerReceived,
+    AnyEvent,
+    CallCompleted,
+    CancelRequested,
+    Event,
+    SessionFinished,
+    SessionStarted,
+    id_of,
+    text_id,
+)
 
 T = TypeVar("T")
 
@@ -43,6 +53,41 @@ class Arrival:
     """Digest of the request."""
     completion: str
     """The completion as JSON."""
+
+
+LetterKind = Literal["answer", "cancel"]
+WITH_ANSWER = "answer"
+"""The text of a cancel after which the closing call is still made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """What somebody sent to a session: an answer to an open question, or the wish to end it."""
+
+    number: int
+    """Letters of a store are numbered in the order in which they were posted."""
+    kind: LetterKind
+    key: str
+    """Of an answer, the key of the call."""
+    text: str
+    """Of an answer, its words; of a cancel, `WITH_ANSWER` or nothing."""
+    by: str
+    """Who sent it, as they said."""
+
+    def event(self) -> AnswerReceived | CancelRequested:
+        """Return what is recorded when the letter is taken."""
+        if self.kind == "cancel":
+            return CancelRequested(by=self.by, answer=self.text == WITH_ANSWER)
+        return AnswerReceived(key=self.key, text=text_id(self.text), by=self.by)
+
+
+def events_with_mail(records: Records, session: str) -> list[AnyEvent]:
+    """Return the recorded events, and those that the letters in the mailbox will be, for showing a session as it stands.
+
+    Raises `UnknownName`.
+    """
+    letters = records.mail(session)  # first: one that is taken meanwhile is shown twice rather than not at all
+    return [*records.read(session), *(letter.event() for letter in letters)]
 
 
 @dataclass(slots=True)
@@ -92,6 +137,8 @@ def check_name(session: str) -> None:
 
 OnCommit = Callable[[Event], None]
 """Receives committed events in order of `seq`, on the event loop of the run."""
+OnMail = Callable[[Sequence[Letter]], None]
+"""Receives all letters of a session that lie in its mailbox, in order, on the event loop of the run."""
 
 
 class Journal(Protocol):
@@ -120,6 +167,17 @@ class Journal(Protocol):
 
     async def commit_all(self, events: Sequence[Event], *, texts: Iterable[str] = ()) -> None:
         """Commit several events in one transaction: after a power cut all of them are stored, or none."""
+        ...
+
+    def receive(self, on_mail: OnMail | None) -> None:
+        """Call `on_mail` within 0.5 s of every post to this session, until another function is given, or None, or it is closed.
+
+        A letter that is not taken yet is delivered again.
+        """
+        ...
+
+    async def take(self, letter: Letter, event: Event) -> None:
+        """Commit the event of a letter, which leaves the mailbox in the same transaction."""
         ...
 
     async def keep(self, arrival: Arrival) -> None:
@@ -160,6 +218,10 @@ class Records(Protocol):
 
     def arrivals(self, session: str) -> list[Arrival]:
         """Replies of calls in flight that have arrived. Raises `UnknownName`."""
+        ...
+
+    def mail(self, session: str) -> list[Letter]:
+        """Letters that no process has taken yet, in order. Raises `UnknownName`."""
         ...
 
     def beginning(self, session: str) -> SessionStarted | None:
@@ -270,8 +332,12 @@ class Store(Records, Protocol):
         """
         ...
 
-    def answer(self, session: str, key: str, text: str, by: str = "") -> None:
-        """Append an outside answer under its key. Raises `SessionBusy` while a process runs the session."""
+    def post(self, session: str, kind: LetterKind, key: str = "", text: str = "", by: str = "") -> None:
+        """Put a letter into the session's mailbox; durable on return. It needs no lease.
+
+        The process that runs the session takes it within 0.5 s and records it; if none does, it is recorded here. Raises
+        `UnknownName` for an answer to a call that nobody outside is asked, `SettingsError` if the session is finished.
+        """
         ...
 
     def close(self) -> None: ...
