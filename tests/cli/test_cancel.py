@@ -93,6 +93,6 @@ def test_person_answers_while_another_process_runs_the_session(env: dict[str, st
         while (answered := command("sessions", "answer", session, "V2", "Yes.", env=env, cwd=here)).returncode:
             assert "no open question" in answered.stderr, "asked a moment later"
         server.open.set()
-        out, err = running.communicate(timeout=PATIENCE)
+        _, err = running.communicate(timeout=PATIENCE)
         assert running.returncode == 0, err
         assert "a person (V2)" in err
