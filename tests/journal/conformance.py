@@ -223,6 +223,39 @@ class StoreConformance:
         assert [event.key for event in store.read("a")] == ["of a"]  # type: ignore[union-attr]
         store.close()
 
+    async def test_owner_sees_own_sessions_and_replies_only(self, opened: Open) -> None:
+        store = opened()
+        ada, bob = store.of("ada"), store.of("bob")
+        for view, name in ((ada, "a"), (bob, "b"), (store, "c")):
+            journal = view.create(name)
+            await journal.commit(completed("k", f"of {name}", digest="same"), texts=[f"of {name}"])
+            await journal.close()
+        assert (ada.sessions(), bob.sessions(), store.sessions()) == (["a"], ["b"], ["a", "b", "c"])
+        assert [store.owner(name) for name in store.sessions()] == ["ada", "bob", ""]
+        replies = [
+            found and store.text(found.text) for view in (ada, bob, store.of("eve")) for found in [view.reply("same")]
+        ]
+        assert replies == ["of a", "of b", None]
+        reads: list[Callable[[Store], object]] = [
+            lambda view: view.read("a"),
+            lambda view: view.beginning("a"),
+            lambda view: view.open("a"),
+            lambda view: view.post("a", "cancel"),
+            lambda view: view.admin.remove(["a"]),
+            lambda view: view.owner("a"),
+        ]
+        for read in reads:
+            with pytest.raises(UnknownName, match="there is no session 'a'"):
+                read(bob)
+        with pytest.raises(UnknownName):
+            await bob.reader.read("a")
+        assert (await ada.reader.sessions(), await bob.reader.sessions()) == (["a"], ["b"])
+        with pytest.raises(SettingsError, match="already"):
+            bob.create("a")
+        ada.admin.remove(["a"])
+        assert store.sessions() == ["b", "c"]
+        store.close()
+
     async def test_session_id_in_use_is_refused(self, opened: Open) -> None:
         store = opened()
         journal = store.create("s")

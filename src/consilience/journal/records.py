@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sqlite3
 import threading
 import zlib
 from collections.abc import Collection, Iterator, Mapping
-from typing import cast
+from typing import Self, cast
 
 from consilience.domain.errors import StoreUnusable, UnknownName
 from consilience.domain.events import (
@@ -71,9 +72,21 @@ class SqliteRecords:
             threading.RLock()
         )  # a read that shares its transaction with a thread's older one misses the last commit
         self._records_checked = self._all_checked = path == MEMORY
+        self._owner: str | None = None
+        """Whose sessions are there; None for all."""
+
+    def of(self, owner: str) -> Self:
+        view = copy.copy(self)
+        view._owner = owner
+        return view
+
+    def owner(self, session: str) -> str:
+        ((owner,),) = self._rows("SELECT owner FROM sessions WHERE n=?", self._number(session))
+        return str(owner)
 
     def sessions(self) -> list[str]:
-        session_ids = [str(row[0]) for row in self._rows("SELECT id FROM sessions ORDER BY n")]
+        rows = self._rows("SELECT id FROM sessions WHERE owner=COALESCE(?,owner) ORDER BY n", self._owner)
+        session_ids = [str(row[0]) for row in rows]
         if not session_ids:
             self._check_records()
         return session_ids
@@ -134,9 +147,9 @@ class SqliteRecords:
     def parents(self) -> dict[str, str]:
         sql = (
             "SELECT s.id, json_extract(e.body, '$.parent') FROM sessions s JOIN events e ON e.session=s.n AND e.seq=1 "
-            "WHERE json_extract(e.body, '$.parent') IS NOT NULL ORDER BY s.n"
+            "WHERE json_extract(e.body, '$.parent') IS NOT NULL AND s.owner=COALESCE(?,s.owner) ORDER BY s.n"
         )
-        return {str(session): str(parent) for session, parent in self._rows(sql)}
+        return {str(session): str(parent) for session, parent in self._rows(sql, self._owner)}
 
     def created(self, session: str) -> float:
         ((created,),) = self._rows("SELECT created FROM sessions WHERE n=?", self._number(session))
@@ -216,7 +229,8 @@ class SqliteRecords:
         return StoreUnusable(f"{kind} {id} is {'damaged' if damaged else 'missing'}", where=self.path, do=RECOVERY)
 
     def _number(self, session: str) -> int:
-        row = next(iter(self._rows("SELECT n FROM sessions WHERE id=?", session)), None)
+        sql = "SELECT n FROM sessions WHERE id=? AND owner=COALESCE(?,owner)"
+        row = next(iter(self._rows(sql, session, self._owner)), None)
         if row is None:
             import difflib
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import Self
 
 from pydantic import ValidationError
 from pydantic_core import to_json
@@ -76,9 +77,9 @@ INDEX_REPLIES = """
 CREATE INDEX IF NOT EXISTS replies ON events(json_extract(body, '$.digest'))
 WHERE json_extract(body, '$.type') = 'call_completed'"""
 FIND_REPLY = """
-SELECT body FROM events
+SELECT body FROM events JOIN sessions ON sessions.n = events.session
 WHERE json_extract(body, '$.digest') = ? AND json_extract(body, '$.type') = 'call_completed'
-  AND json_extract(body, '$.inherited') IS NULL
+  AND json_extract(body, '$.inherited') IS NULL AND owner = COALESCE(?, owner)
 ORDER BY session DESC, seq DESC LIMIT 1"""
 
 
@@ -118,6 +119,11 @@ class SqliteStore(SqliteRecords):
         self.reader = ThreadReader(self._connect_reader)
         self.admin = SqliteAdmin(self)
 
+    def of(self, owner: str) -> Self:
+        view = super().of(owner)
+        view.reader, view.admin = self.reader.of(owner), SqliteAdmin(view)
+        return view
+
     def _connect_reader(self) -> SqliteRecords:
         if self.path == MEMORY or self.refused:  # a connection to a log without an index excludes all others
             return self
@@ -130,9 +136,10 @@ class SqliteStore(SqliteRecords):
         if not lease.acquire(patience=LEASE_PROBE_SECONDS):
             raise self._already_exists(session)
         try:
-            if self._rows("SELECT n FROM sessions WHERE id=?", session):
+            if self._rows("SELECT n FROM sessions WHERE id=?", session):  # of any owner
                 raise self._already_exists(session)
-            self._execute_now("INSERT INTO sessions(id, created) VALUES(?,?)", (session, time.time_ns() // 1_000_000))
+            created = (session, time.time_ns() // 1_000_000, self._owner or "")
+            self._execute_now("INSERT INTO sessions(id, created, owner) VALUES(?,?,?)", created)
             return self._lease_journal(session, lease)
         except BaseException:
             lease.release()
@@ -173,7 +180,7 @@ class SqliteStore(SqliteRecords):
         if not self._replies_indexed:
             self._execute_now(INDEX_REPLIES, ())
             self._replies_indexed = True
-        row = next(iter(self._rows(FIND_REPLY, digest)), None)
+        row = next(iter(self._rows(FIND_REPLY, digest, self._owner)), None)
         try:
             recorded = EVENT.validate_json(str(row[0])) if row else None
         except ValidationError as error:

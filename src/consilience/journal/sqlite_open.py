@@ -277,7 +277,8 @@ def store_error(path: str, error: Exception) -> StoreUnusable:
 
 
 TABLES: Mapping[str, str] = {
-    "sessions": "(n INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, created INTEGER NOT NULL, holder TEXT)",
+    "sessions": "(n INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, created INTEGER NOT NULL, holder TEXT, "
+    "owner TEXT NOT NULL DEFAULT '')",
     "events": "(session INTEGER NOT NULL, seq INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY(session, seq)) WITHOUT ROWID",
     "in_flight": "(session INTEGER NOT NULL, key TEXT NOT NULL, agent TEXT NOT NULL, place TEXT NOT NULL, "
     "PRIMARY KEY(session, key)) WITHOUT ROWID",

@@ -7,11 +7,12 @@ reads a `Reader`.
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, Self, TypeVar
 
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import (
@@ -236,6 +237,14 @@ class Records(Protocol):
         """The parent of each forked session. The parent may have been removed."""
         ...
 
+    def of(self, owner: str) -> Self:
+        """Return the same records as their `owner` sees them: sessions of others are not there."""
+        ...
+
+    def owner(self, session: str) -> str:
+        """Return whom the session belongs to; "" for one that was created without `of`. Raises `UnknownName`."""
+        ...
+
     def created(self, session: str) -> float:
         """When the session was created, in seconds since the epoch."""
         ...
@@ -262,6 +271,10 @@ class Reader(Protocol):
 
     async def run(self, work: Callable[[Records], T]) -> T:
         """Return `work(records)`, executed on the reading thread. One at a time."""
+        ...
+
+    def of(self, owner: str) -> Self:
+        """As `Records.of`, on the same thread."""
         ...
 
     async def sessions(self) -> list[str]: ...
@@ -306,7 +319,10 @@ class Admin(Protocol):
 
 
 class Store(Records, Protocol):
-    """Creates and opens journals."""
+    """Creates and opens journals. What `of(owner)` returns creates sessions of that owner, and its `close` closes the whole store.
+
+    A text or prompt is found by its id whoever refers to it: a face that takes ids from a caller asks for the session too.
+    """
 
     path: str
     """Where it is: of a file the absolute path without links, or `:memory:`."""
@@ -326,7 +342,7 @@ class Store(Records, Protocol):
         ...
 
     def reply(self, digest: str) -> CallCompleted | None:
-        """Return the latest completed call with this request digest, of any session; None if there is none.
+        """Return the latest completed call with this request digest, of any session that is there; None if there is none.
 
         The first call builds an index over all events. The index is then kept up to date.
         """
@@ -354,12 +370,22 @@ class ThreadReader:
     def __init__(self, connect: Callable[[], Records]) -> None:
         self._connect = connect
         self._records: Records | None = None
+        self._base: ThreadReader | None = None
+        """The reader whose records and thread this one shares."""
+        self._owner = ""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal-reader")
 
     async def run(self, work: Callable[[Records], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
 
+    def of(self, owner: str) -> Self:
+        view = copy.copy(self)
+        view._base, view._owner = self, owner
+        return view
+
     def _work(self, work: Callable[[Records], T]) -> T:
+        if self._base is not None:
+            return self._base._work(lambda records: work(records.of(self._owner)))
         if self._records is None:
             self._records = self._connect()
         return work(self._records)
