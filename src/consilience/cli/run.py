@@ -72,7 +72,7 @@ from consilience.engine.protocol import Protocol, check_phases, find_protocol, r
 from consilience.engine.seats import choose_detail, of_persona, seat_warnings
 from consilience.engine.templates import recorded_templates
 from consilience.journal.open_store import open_store
-from consilience.journal.store import Store, events_with_mail
+from consilience.journal.store import Store
 from consilience.models.embeddings import MiniLM, ProviderEncoder, check_encoder, open_encoder
 from consilience.models.endpoints import Endpoints
 from consilience.models.providers import is_endpoint
@@ -324,7 +324,7 @@ def resume_session(request: ResumeRequest) -> int:
     with user_store() as store:
         session = find_session(store, request.id)
         events = store.read(session)
-        course = fold_events(events_with_mail(store, session))
+        course = fold_events(events)
         started = course.started
         check_output((started and report_type(started.protocol)) or Report, request)
         plan = None

@@ -22,7 +22,7 @@ from consilience.domain.errors import JournalError, SessionBusy, SettingsError, 
 from consilience.domain.events import SessionFinished
 from consilience.domain.paths import check_home, journal_path
 from consilience.domain.report import Report
-from consilience.journal.store import WITH_ANSWER, events_with_mail
+from consilience.journal.store import WITH_ANSWER
 from consilience.reporting.formatting import count, money, one_line, printable
 from consilience.reporting.session_state import fold_events, status_of
 
@@ -126,7 +126,7 @@ def _created(store: Store, session: str) -> str:
 
 
 def _row(store: Store, session: str) -> SessionRow:
-    course = fold_events(events_with_mail(store, session))
+    course = fold_events(store.read(session))
     started, finished = course.started, course.finished
     report = json.loads(store.text(finished.report)) if finished else {}
     return SessionRow(
@@ -237,11 +237,7 @@ def _removal_row(store: Store, session: str, *, whole: bool = True) -> SessionRo
     try:
         started = store.beginning(session)
         if not isinstance(store.ending(session), SessionFinished):
-            state = (
-                status_of(fold_events(events_with_mail(store, session)), store.holder(session))
-                if whole
-                else "unfinished"
-            )
+            state = status_of(fold_events(store.read(session)), store.holder(session)) if whole else "unfinished"
         task = store.text(started.task) if started else None
     except JournalError:
         if session not in store.sessions():
@@ -336,9 +332,9 @@ def _answer(
 def answer_question(store: Store, session: str, key: str, text: str | None, *, by: str, as_json: bool) -> None:
     """Record an answer; without a text show the open questions. Raises `UserError` for an invalid answer."""
     from consilience.cli.inputs import read_text
-    from consilience.reporting.questions import named_question, open_questions
+    from consilience.reporting.questions import named_question, pending_questions
 
-    asked = {question.key: question for question in open_questions(store, session)}
+    asked = {question.key: question for question in pending_questions(store.read(session), store.text, store.prompt)}
     key = named_question(key, list(asked.values()))
     if key not in asked and (key or text is not None):
         choices = f"Open questions: {', '.join(asked)}." if asked else "There are none."

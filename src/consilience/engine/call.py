@@ -8,7 +8,6 @@ request, waits for a commit of its own, which includes the event.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
@@ -21,14 +20,12 @@ from consilience.domain.detail import CAPS
 from consilience.domain.errors import ProviderError, replace_surrogates
 from consilience.domain.events import (
     CUT,
-    CallAwaited,
     CallCompleted,
     CallFailed,
     CallStarted,
     Ended,
     ReplyRejected,
     age_of,
-    text_id,
 )
 from consilience.domain.messages import Message
 from consilience.domain.outcome import FailureKind
@@ -36,10 +33,10 @@ from consilience.domain.report import find_report
 from consilience.engine.activity import Phase
 from consilience.engine.call_failures import failure_event, refusal_event, unreached
 from consilience.engine.ledger import CallBudget, TimeLeft
+from consilience.engine.outside import question_to
 from consilience.engine.ports import (
     AnswerDeadline,
     PendingAnswer,
-    seconds_since_epoch,
     withdraw_sent,
 )
 from consilience.engine.prompt import (
@@ -59,7 +56,7 @@ from consilience.engine.timing import CallEnded, TimeLimitReached, take_back
 from consilience.engine.usage import completion_figures, with_estimated_tokens
 from consilience.engine.work import Ask, Branch, Failure, Reply, current_phase
 from consilience.models.limiter import may_retry
-from consilience.models.parsing import Malformed, is_prose, parse_reply, prose_field
+from consilience.models.parsing import Malformed, is_prose, parse_reply
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.registry import is_person
 from consilience.models.visible import visible_text
@@ -389,19 +386,8 @@ class Call(Generic[T]):
     ) -> Completion | None:
         """Wait for an answer from outside this process. Return None if it was posted to the session."""
         state, ask = self.state, self.ask
-        form = json.dumps(schema, ensure_ascii=False) if schema else ""
-        question = CallAwaited(
-            key=ask.key,
-            agent=ask.agent,
-            attempt=attempt,
-            prompt=rendered.parts.id,
-            form=text_id(form) if form else "",
-            prose=prose_field(ask.returns) if schema and issubclass(ask.returns, BaseModel) else "",
-            asked_at=seconds_since_epoch(),
-            ticket=answer.ticket.id if answer.ticket else "",
-        )
-        texts = (*rendered.texts, form) if form else rendered.texts
-        asked_at = await state.recorder.ask_outside(question, texts, rendered.parts)
+        question, form = question_to(answer, ask, attempt, rendered.parts.id, schema)
+        asked_at = await state.recorder.ask_outside(question, (*rendered.texts, *form), rendered.parts)
         answer_deadline = AnswerDeadline(asked_at, state.human_deadline if answer.person else None)
         time_left = TimeLeft() if answer.person else self.budget.time_left()
         state.activity.wait_outside(ask.key, answer)

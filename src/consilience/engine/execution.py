@@ -333,8 +333,8 @@ def _when_still(state: State, patience: float | None, still: asyncio.Future[None
         activity = state.activity
         if activity.running or activity.generation != stillness or still.done():
             return
-        if not activity.outside.keys().isdisjoint(state.recorder.answers):  # the call goes on in a moment
-            return
+        if state.in_flight.is_ending or not activity.outside.keys().isdisjoint(state.recorder.answers):
+            return  # calls go on or end in a moment
         if activity.outside or activity.held_calls or activity.defective or not state.ledger.fund_waiting():
             still.set_result(None)
 

@@ -71,6 +71,11 @@ class CallsInFlight:
                 self._cancelled.add(task)
                 task.cancel(CANCEL_DETAIL)
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether a cancelled call has not come to its end yet."""
+        return bool(self._cancelled)
+
     async def wait(self) -> None:
         """Return when all have ended, after at most `CLEANUP_SECONDS`: a tool that blocks a thread cannot be ended."""
         if self._ended:

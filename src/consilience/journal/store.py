@@ -82,15 +82,6 @@ class Letter:
         return AnswerReceived(key=self.key, text=text_id(self.text), by=self.by)
 
 
-def events_with_mail(records: Records, session: str) -> list[AnyEvent]:
-    """Return the recorded events, and those that the letters in the mailbox will be, for showing a session as it stands.
-
-    Raises `UnknownName`.
-    """
-    letters = records.mail(session)  # first: one that is taken meanwhile is shown twice rather than not at all
-    return [*records.read(session), *(letter.event() for letter in letters)]
-
-
 @dataclass(slots=True)
 class PromptParts:
     """A prompt as references. The first `shared` parts open other prompts too and are stored as a list of their own."""

@@ -23,7 +23,6 @@ from consilience.domain.events import (
 )
 from consilience.domain.messages import numbered_lines
 from consilience.domain.report import Report, find_report
-from consilience.journal.store import Records, events_with_mail
 from consilience.reporting.formatting import printable, reply_text
 
 SchemaNode = Mapping[str, object]
@@ -245,11 +244,6 @@ def pending_questions(
             Question(event.key, event.agent, event.attempt, words, form, is_answered, until, event.ticket, person)
         )
     return questions
-
-
-def open_questions(store: Records, session: str) -> list[Question]:
-    """Return the `pending_questions` of a session; those with a posted answer are answered. Raises `UnknownName`."""
-    return pending_questions(events_with_mail(store, session), store.text, store.prompt)
 
 
 def named_question(name: str, questions: Sequence[Question]) -> str:

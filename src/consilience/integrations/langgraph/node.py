@@ -20,7 +20,7 @@ from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Models, Options
 from consilience.integrations import DeliberationSettings, need
 from consilience.journal.open_store import opened
-from consilience.reporting.questions import open_questions
+from consilience.reporting.questions import pending_questions
 
 if TYPE_CHECKING:
     from langchain_core.runnables import Runnable, RunnableConfig
@@ -41,7 +41,7 @@ class Visit:
     def asked(self, waiting: SessionWaiting, error: str) -> dict[str, object]:
         """Return the value of an interrupt: the session, the questions as people read them, the error of the last answers."""
         with opened(self.deliberation.store) as store:
-            questions = open_questions(store, self.session)
+            questions = pending_questions(store.read(self.session), store.text, store.prompt)
         asked = {
             question.key: {
                 "agent": question.agent,
@@ -62,7 +62,7 @@ class Visit:
         if not isinstance(answers, Mapping):
             return f"answers are given by key, as in {{{waiting.awaited[0]!r}: …}}, not as {type(answers).__name__}"
         with opened(self.deliberation.store) as store:
-            questions = {q.key: q for q in open_questions(store, self.session)}
+            questions = {q.key: q for q in pending_questions(store.read(self.session), store.text, store.prompt)}
             for key in waiting.awaited:
                 if key not in answers or key not in questions:
                     continue
