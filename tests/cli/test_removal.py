@@ -15,8 +15,7 @@ from cli.town import MODEL, TASK, Cli, Town, recorded, sensible
 from consilience.cli import session_admin
 from consilience.domain.errors import SettingsError
 from consilience.domain.paths import journal_path
-from consilience.journal.removal import SqliteAdmin
-from consilience.journal.sqlite import SqliteJournal, SqliteStore
+from consilience.journal.sqlite import SqliteAdmin, SqliteJournal, SqliteStore
 from consilience.models.port import ModelRequest
 
 RUN = ("emergence", TASK, "--model", MODEL, "--max-rounds", "1")

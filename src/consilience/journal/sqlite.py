@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -32,13 +34,30 @@ from consilience.journal import sqlite_open
 from consilience.journal.lease import FileLease, Lease, MemoryLease, describe_process, live_holder
 from consilience.journal.mailbox import Mailroom
 from consilience.journal.records import MEMORY, SqliteRecords, pack
-from consilience.journal.removal import SqliteAdmin
 from consilience.journal.sqlite_open import (
     connect_reader,
     connect_to_read,
     connect_twice,
     raw_id,
     store_error,
+)
+from consilience.journal.statements import (
+    ADD_ARRIVAL,
+    ADD_EVENT,
+    ADD_IN_FLIGHT,
+    ADD_PROMPT,
+    ADD_TEXT,
+    DISCARD_MAIL,
+    END_ARRIVAL,
+    END_IN_FLIGHT,
+    FIND_REPLY,
+    INDEX_REPLIES,
+    NOTE_SECONDS,
+    POST,
+    RANKS,
+    REMOVE,
+    TAKE,
+    WEIGHT,
 )
 from consilience.journal.store import (
     Arrival,
@@ -55,36 +74,14 @@ from consilience.journal.writer import Notice, SqlStatement, Writer
 LEASE_PROBE_SECONDS = 0.2
 """How long to wait for a process that takes a lease only to learn its holder."""
 
-ADD_EVENT = "INSERT INTO events VALUES(?,?,?)"
-ADD_IN_FLIGHT = "INSERT OR REPLACE INTO in_flight VALUES(?,?,?,?)"
-END_IN_FLIGHT = "DELETE FROM in_flight WHERE session=? AND key=?"
-ADD_ARRIVAL = "INSERT OR REPLACE INTO arrivals VALUES(?,?,?,?,?)"
-END_ARRIVAL = "DELETE FROM arrivals WHERE session=? AND key=?"
-NOTE_SECONDS = "INSERT OR REPLACE INTO held VALUES(?,?)"
-ADD_TEXT = "INSERT OR IGNORE INTO texts VALUES(?,?)"
-ADD_PROMPT = "INSERT OR IGNORE INTO prompts VALUES(?,?,?)"
-POST = "INSERT INTO mail(session, kind, key, text, sender) VALUES(?,?,?,?,?)"
-TAKE = "DELETE FROM mail WHERE n=?"
-DISCARD_MAIL = "DELETE FROM mail WHERE session=?"
 _ENDS_FLIGHT = (CallEvent, CallLost)
-_RANKS = {ADD_TEXT: 0, ADD_PROMPT: 1, ADD_EVENT: 2, ADD_IN_FLIGHT: 3, END_IN_FLIGHT: 3, NOTE_SECONDS: 4}
-_RANKS |= {ADD_ARRIVAL: 5, END_ARRIVAL: 5, POST: 6, TAKE: 6, DISCARD_MAIL: 7}
-"""The order of statements in a transaction, so that those of one table are run together, in half the time."""
-
-
-INDEX_REPLIES = """
-CREATE INDEX IF NOT EXISTS replies ON events(json_extract(body, '$.digest'))
-WHERE json_extract(body, '$.type') = 'call_completed'"""
-FIND_REPLY = """
-SELECT body FROM events JOIN sessions ON sessions.n = events.session
-WHERE json_extract(body, '$.digest') = ? AND json_extract(body, '$.type') = 'call_completed'
-  AND json_extract(body, '$.inherited') IS NULL AND owner = COALESCE(?, owner)
-ORDER BY session DESC, seq DESC LIMIT 1"""
+MAX_CHECKPOINTS = 100
+"""Max attempts to empty the log, for about four seconds."""
 
 
 def _rank(statement: SqlStatement) -> int:
     """Other statements, such as a removal, come last and one by one."""
-    return _RANKS.get(statement[0], len(_RANKS))
+    return RANKS.get(statement[0], len(RANKS))
 
 
 class SqliteStore(SqliteRecords):
@@ -239,7 +236,7 @@ class SqliteStore(SqliteRecords):
                         # Packed here and not by an SQL function: that would wait for the interpreter lock while it holds the
                         # connection, and a reader of a journal in memory would wait the other way round.
                         rows = [(id, pack(str(text))) for id, text in rows]
-                    if sql in _RANKS:
+                    if sql in RANKS:
                         self._db.executemany(sql, rows)
                     else:  # threads that create sessions at the same time share a commit
                         for row in rows:
@@ -383,3 +380,83 @@ class SqliteJournal:
             self._ends.add(parts[length - 1])
             known_length = length
         return inserts
+
+
+class SqliteAdmin:
+    """Removal from a SQLite journal. Removed bytes are overwritten, and gone from the write-ahead log when `remove` returns."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    def remove(self, sessions: Collection[str]) -> None:
+        store = self._store
+        with _explain_full_disk("nothing was removed"), ExitStack() as leases:
+            store.must_write()
+            store.check_all()  # else texts that only a damaged record refers to would be removed
+            journals = []
+            for session in dict.fromkeys(sessions):
+                journals.append(store.open(session))
+                leases.callback(journals[-1].release)
+            numbers = json.dumps([journal.number for journal in journals])
+            store._writer.put([(statement, (numbers,) if "?1" in statement else ()) for statement in REMOVE])
+            store._writer.flush()
+            leases.pop_all()
+            for journal in journals:
+                journal.lease.discard()
+        _empty_log(store)
+
+    def weight(self, sessions: Collection[str]) -> int:
+        store = self._store
+        store.check_all()
+        numbers = [store._number(session) for session in dict.fromkeys(sessions)]
+        ((size,),) = store._rows(WEIGHT, json.dumps(numbers))
+        return int(str(size))
+
+    def compact(self) -> int:
+        store = self._store
+        if store.path == ":memory:":
+            return 0
+        file = Path(store.path)
+        size_before = file.stat().st_size
+        with _explain_full_disk("the space of what was removed is not given back"):
+            store.must_write()
+            store.check_all()
+            store._rows("VACUUM")
+        _empty_log(store)
+        return max(0, size_before - file.stat().st_size)
+
+
+@contextmanager
+def _explain_full_disk(outcome: str) -> Iterator[None]:
+    """Explain a full disk: a removal is logged first and compaction rewrites the file, so both need space."""
+    try:
+        yield
+    except StoreUnusable as refused:
+        code = getattr(refused.__cause__, "sqlite_errorcode", 0) & 0xFF
+        if code not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+            raise
+        raise StoreUnusable(
+            f"{outcome}: {refused.what}",
+            where=refused.where,
+            do="It takes as much room as the journal. Free space there; or move its directory to a disk with room, name that "
+            "with CONSILIENCE_HOME, remove there, and move it back.",
+        ) from refused
+
+
+def _empty_log(store: SqliteStore) -> None:
+    """Copy the write-ahead log into the file and truncate it: it contains old pages."""
+    ((patience,),) = store._rows("PRAGMA busy_timeout")
+    store._rows("PRAGMA busy_timeout=20")  # for readers; SQLite does not wait for another checkpoint
+    try:
+        for _ in range(MAX_CHECKPOINTS):
+            ((busy, *_),) = store._rows("PRAGMA wal_checkpoint(TRUNCATE)")
+            if not busy:
+                return
+            time.sleep(0.02)
+    finally:
+        store._rows(f"PRAGMA busy_timeout={patience}")
+    raise StoreUnusable(
+        "what was removed is still in the write-ahead log, which another process is reading",
+        where=f"{store.path}-wal",
+        do="Close whatever reads the journal, then run: consilience sessions gc",
+    )
