@@ -34,6 +34,7 @@ from consilience.engine.activity import Phase
 from consilience.engine.call_failures import failure_event, refusal_event, unreached
 from consilience.engine.ledger import CallBudget, TimeLeft
 from consilience.engine.outside import question_to
+from consilience.engine.owners import claim_of, cost_of, reserve_for_owner
 from consilience.engine.ports import (
     AnswerDeadline,
     PendingAnswer,
@@ -214,7 +215,7 @@ class Call(Generic[T]):
         state.recorder.on_live()
         common = self._common(attempt, digest, rendered)
         held = state.hold(self.phase)
-        if self._may_reuse(held) and (cached := await self._cached(common, rendered)) is not None:
+        if state.cache and not held and (cached := await self._cached(common, rendered)) is not None:
             return cached
         need = self._need(rendered)
         arrived = state.recorder.take_arrival(ask.key, attempt, digest)
@@ -225,6 +226,8 @@ class Call(Generic[T]):
         if held:  # only now: calls that are recorded may have waited for budget together with this one
             state.activity.hold(ask.key, self.phase)
             await _wait_forever()
+        if limit is None and self.port.counts_tokens and not arrived:
+            limit = await reserve_for_owner(state, ask.key, attempt, ask.agent, self._request_size(rendered))
         if limit is not None:
             taken = state.recorder.steps_of(ask.key, attempt)
             refusal = refusal_event(common, limit, error, taken, repeated=attempt > 1)
@@ -255,6 +258,8 @@ class Call(Generic[T]):
         if self.budget.is_limited:
             self.budget.settle(_usage_of(event), seconds)
         event.volatile["s"] = round(seconds, 3)
+        if state.account is not None:
+            state.account.settle(claim_of(event), cost_of(event))
         state.faults("after_reply", self.phase)
         texts = rendered.texts if isinstance(event, CallFailed) else (text, *rendered.texts)
         state.recorder.append(event, texts, rendered.parts)
@@ -280,17 +285,15 @@ class Call(Generic[T]):
 
     def _refuse(self, event: CallFailed, rendered: Rendered) -> CallFailed:
         """Record the refusal. An agent with tools may have taken steps before the session was interrupted."""
-        if event.unsent:
-            self.state.recorder.append(event)
-        else:
-            self.budget.settle(_usage_of(event))
-            self.state.recorder.append(event, rendered.texts, rendered.parts)
+        self.budget.settle(_usage_of(event))
+        self.state.recorder.append(event, *(() if event.unsent else (rendered.texts, rendered.parts)))
         return event
 
     async def _cached(self, common: dict[str, object], rendered: Rendered) -> tuple[Ended, str, T | None] | None:
         """Return the reply of a model to an identical request in any session of the store."""
         recorder = self.state.recorder
-        recorded = recorder.journal.store.reply(str(common["digest"])) if self.port.cacheable else None
+        usable = self.port.cacheable and not self.state.cancellation.forbids(closing=self.ask.closing)
+        recorded = recorder.journal.store.reply(str(common["digest"])) if usable else None
         if recorded is None:
             return None
         completion = Completion(
@@ -307,10 +310,6 @@ class Call(Generic[T]):
         event.cached = True
         recorder.append(event, (text, *rendered.texts), rendered.parts)
         return event, text, value
-
-    def _may_reuse(self, held: bool) -> bool:
-        """Return whether a recorded reply of the store may be used in place of a call."""
-        return self.state.cache and not held and not self.state.cancellation.forbids(closing=self.ask.closing)
 
     def _steps(self, attempt: int, need: Usage) -> StepLog | None:
         """Return the log of an agent with tools; None for other agents."""
@@ -463,6 +462,9 @@ class Call(Generic[T]):
     def _need(self, rendered: Rendered) -> Usage:
         if not self.budget.is_limited:
             return ONE_REQUEST
+        return self._request_size(rendered)
+
+    def _request_size(self, rendered: Rendered) -> Usage:
         return self.state.ledger.sizes.request(self.ask.agent, rendered.tokens, self.size.tokens)
 
     def _common(self, attempt: int, digest: str, rendered: Rendered) -> dict[str, object]:

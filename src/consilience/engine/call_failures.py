@@ -54,6 +54,8 @@ def refusal_event(
     """Return the event of an attempt that a limit refuses. `repeated`: it follows an unusable reply with that
     `error`. `steps_taken`: the requests that an agent with tools had made for it before the session was interrupted."""
     refused = f"refused by a limit of {refusal.whose}" if refusal.whose else "refused by a limit"
+    if refusal.of_owner is not None:
+        refused = f"refused, since {refusal.of_owner or 'this machine'} may spend no more today"
     if refusal.kind is FailureKind.CANCELLED:
         refused = "not made, because the session was cancelled"
     figures: dict[str, object] = {"prompt": ""}  # nothing was sent

@@ -18,6 +18,7 @@ from consilience.domain.errors import (
     StoreUnusable,
 )
 from consilience.domain.events import (
+    Ended,
     Event,
     SessionFinished,
     SessionParked,
@@ -32,10 +33,11 @@ from consilience.engine.cancelling import Cancellation
 from consilience.engine.faults import Crash, parse_fault
 from consilience.engine.ledger import Ledger
 from consilience.engine.mail import MailTaker
+from consilience.engine.owners import claim_of, cost_of
 from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
 from consilience.engine.recorder import Observer, Recorder
-from consilience.engine.seats import Seats
+from consilience.engine.seats import Seats, check_prices
 from consilience.engine.session import Session
 from consilience.engine.similarity import Encoder
 from consilience.engine.sizes import CallSizes
@@ -46,6 +48,7 @@ from consilience.engine.template_use import TemplateUse
 from consilience.engine.templates import INSTRUCTIONS, Templates
 from consilience.engine.timing import NOTE_INTERVAL_SECONDS, CallsInFlight
 from consilience.engine.work import Branch, current_branch
+from consilience.journal.accounts import Account, Accounts
 from consilience.journal.store import Journal
 from consilience.models.endpoints import NO_ENDPOINTS, Endpoints
 
@@ -98,6 +101,8 @@ class Options:
     allow_unpriced: bool = False
     """Whether a new session with a limit on money may have models without a known price, whose cost that limit does not bound."""
 
+    accounts: Accounts | None = None
+    """Bounds what the owners of sessions may spend a day and run at the same time. None: nothing does."""
     endpoints: Endpoints = NO_ENDPOINTS
     """What is declared of OpenAI-compatible endpoints, and which of them may have a key. A deliberation adds the endpoints among
     the models that it is given, and those of the user's own `consilience.toml`."""
@@ -197,9 +202,31 @@ async def leased(journal: Journal) -> AsyncIterator[None]:
     await journal.close()
 
 
+async def open_account(state: State, accounts: Accounts | None) -> Account | None:
+    """Return the account of the session's owner; None in a replay, and where nothing bounds the owner.
+
+    Raises `OverAllowance`, and `SettingsError` for a model of unknown price if the owner's money is bounded.
+    """
+    recorder = state.recorder
+    if accounts is None or recorder.replay:
+        return None
+    costs = {
+        claim_of(event): cost_of(event) for event in recorder.events if isinstance(event, Ended) and not event.inherited
+    }
+    account = await accounts.open(recorder.journal, costs)
+    if account is not None and account.allowance.cost is not None:
+        try:
+            check_prices(state.ports, Limits(cost=account.allowance.cost))
+        except SettingsError:
+            account.release()
+            raise
+    return account
+
+
 async def execute(setup: Setup, state: State) -> Report:
     """Run the protocol to its report, to a park or into a defect."""
     protocol, options = setup.protocol, setup.options
+    state.account = await open_account(state, options.accounts)
     session = Session(state)
     loop = asyncio.get_running_loop()
     current_branch.set(Branch("", state.ledger.root, max(state.estimate.max - protocol.closing, 0)))
@@ -209,9 +236,7 @@ async def execute(setup: Setup, state: State) -> Report:
     clock, mail = loop.create_task(_note_time(state)), MailTaker(state)
     mail.begin()
     try:
-        await _until_still(main, state, options.patience)
-        while not main.done() and await mail.look():
-            await _until_still(main, state, options.patience)
+        await _until_ended_or_still(main, state, options.patience, mail)
         if not main.done():
             session.raise_defect()
             held = dict(sorted(state.activity.held_calls.items()))
@@ -237,6 +262,9 @@ async def execute(setup: Setup, state: State) -> Report:
     finally:
         clock.cancel()
         await mail.end()
+        if state.account is not None:
+            with suppress(StoreUnusable):
+                state.account.release()
         await state.in_flight.wait()
 
 
@@ -302,6 +330,18 @@ async def _stop(main: asyncio.Task[Report], session: Session) -> None:
     await asyncio.gather(main, return_exceptions=True)
     session.clock.close()
     await session.abandon()
+
+
+async def _until_ended_or_still(
+    main: asyncio.Task[Report], state: State, patience: float | None, mail: MailTaker
+) -> None:
+    """As `_until_still`, and nothing lies in the mailbox that could move the run."""
+    activity = state.activity
+    while True:
+        await _until_still(main, state, patience)
+        stillness = activity.generation
+        if main.done() or not (await mail.look() or activity.running or activity.generation != stillness):
+            return
 
 
 async def _until_still(main: asyncio.Task[Report], state: State, patience: float | None) -> None:

@@ -212,6 +212,8 @@ class LimitHit:
     whose: str = ""
     unit: LimitUnit = "seconds"
     """What the limit bounds."""
+    of_owner: str | None = None
+    """The owner of the session whose money of the day it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from consilience.engine.sources import Document
 from consilience.engine.template_use import TemplateUse
 from consilience.engine.templates import Templates
 from consilience.engine.timing import CallsInFlight
+from consilience.journal.accounts import Account
 
 FaultHook = Callable[[str, Phase | None], None]
 
@@ -92,6 +93,8 @@ class State:
     hold: Callable[[Phase | None], bool] = nothing_held
     on_rendered: Callable[[str, int, str, Rendered, Mapping[str, object] | None], None] = not_observed
     """Called with the key, attempt, agent, prompt and schema of each attempt that is new or equals the recorded one."""
+    account: Account | None = None
+    """That of the session's owner, if something bounds it."""
     warnings: list[tuple[str, str]] = field(default_factory=list)
     shown: dict[str, tuple[str, ...]] = field(default_factory=dict)
     documents: dict[str, tuple[Document, ...]] = field(default_factory=dict)

@@ -27,6 +27,18 @@ WHERE json_extract(body, '$.digest') = ? AND json_extract(body, '$.type') = 'cal
   AND json_extract(body, '$.inherited') IS NULL AND owner = COALESCE(?, owner)
 ORDER BY session DESC, seq DESC LIMIT 1"""
 
+CLAIM = """
+INSERT OR REPLACE INTO claims SELECT :session, :call, :owner, :day, :amount WHERE :bound IS NULL
+  OR COALESCE((SELECT amount FROM spent WHERE owner = :owner AND day = :day), 0) + :amount
+  + COALESCE((SELECT SUM(amount) FROM claims WHERE owner = :owner AND day = :day), 0) <= :bound"""
+CLAIM_RUN = """
+INSERT OR REPLACE INTO claims SELECT :session, '', :owner, '', 0 WHERE :bound IS NULL
+  OR (SELECT COUNT(*) FROM claims WHERE owner = :owner AND call = '' AND session != :session) < :bound"""
+SPEND = """
+INSERT INTO spent SELECT owner, day, COALESCE(:amount, amount) FROM claims WHERE session = :session AND call = :call
+ON CONFLICT DO UPDATE SET amount = amount + excluded.amount"""
+RELEASE = "DELETE FROM claims WHERE session = :session AND call = :call"
+
 # --- removal
 # Texts and prompts belong to all sessions that refer to them. References are not read from known fields of events, because a new
 # field could be forgotten: everything in a record that has the form of an id counts as a reference.
@@ -51,6 +63,7 @@ REMOVE = (
     "DELETE FROM in_flight WHERE session IN (SELECT value FROM json_each(?1))",
     "DELETE FROM arrivals WHERE session IN (SELECT value FROM json_each(?1))",
     "DELETE FROM mail WHERE session IN (SELECT value FROM json_each(?1))",
+    "DELETE FROM claims WHERE session IN (SELECT value FROM json_each(?1))",
     "DELETE FROM held WHERE session IN (SELECT value FROM json_each(?1))",
     f"CREATE TEMP TABLE still AS {_KEPT} SELECT id FROM kept",
     "DELETE FROM texts WHERE id NOT IN (SELECT id FROM still)",
