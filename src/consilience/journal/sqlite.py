@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -47,10 +48,12 @@ from consilience.journal.statements import (
     ADD_IN_FLIGHT,
     ADD_PROMPT,
     ADD_TEXT,
+    CREATE,
     DISCARD_MAIL,
     END_ARRIVAL,
     END_IN_FLIGHT,
     FIND_REPLY,
+    HOLD,
     INDEX_REPLIES,
     NOTE_SECONDS,
     POST,
@@ -77,6 +80,21 @@ LEASE_PROBE_SECONDS = 0.2
 _ENDS_FLIGHT = (CallEvent, CallLost)
 MAX_CHECKPOINTS = 100
 """Max attempts to empty the log, for about four seconds."""
+
+
+_numbering = threading.Lock()
+_last_number = 0
+
+
+def new_number() -> int:
+    """Return the number of a new session, above those of older ones, without asking the journal.
+
+    Microseconds since the epoch, with ten bits of the process in the last place.
+    """
+    global _last_number
+    with _numbering:
+        _last_number = max(_last_number + 1024, (time.time_ns() // 1000) << 10 | os.getpid() & 1023)
+        return _last_number
 
 
 def _rank(statement: SqlStatement) -> int:
@@ -125,7 +143,7 @@ class SqliteStore(SqliteRecords):
             return self
         return SqliteRecords(self.path, connect_reader(self.path))
 
-    def create(self, session: str) -> SqliteJournal:
+    def create(self, session: str, *, deferred: bool = False) -> SqliteJournal:
         check_name(session)
         self.must_write()
         lease = self.lease(session)
@@ -134,9 +152,13 @@ class SqliteStore(SqliteRecords):
         try:
             if self._rows("SELECT n FROM sessions WHERE id=?", session):  # of any owner
                 raise self._already_exists(session)
-            created = (session, time.time_ns() // 1_000_000, self._owner or "")
-            self._execute_now("INSERT INTO sessions(id, created, owner) VALUES(?,?,?)", created)
-            return self._lease_journal(session, lease)
+            journal = SqliteJournal(self, session, new_number(), lease)
+            created = (journal.number, session, time.time_ns() // 1_000_000, describe_process(), self._owner or "")
+            journal.begun.append((CREATE, created))
+            if not deferred:
+                self._writer.put(journal.creation())
+                self._writer.flush()
+            return journal
         except BaseException:
             lease.release()
             raise
@@ -160,9 +182,9 @@ class SqliteStore(SqliteRecords):
 
     def _lease_journal(self, session: str, lease: Lease) -> SqliteJournal:
         """Return the session's journal under its lease. Raises `UnknownName` if it was removed before the lease was acquired."""
-        number = self._number(session)
-        self._execute_now("UPDATE sessions SET holder=? WHERE n=?", (describe_process(), number))
-        return SqliteJournal(self, session, number, lease)
+        journal = SqliteJournal(self, session, self._number(session), lease)
+        self._execute_now(HOLD, (describe_process(), journal.number))
+        return journal
 
     def _already_exists(self, session: str) -> SettingsError:
         return SettingsError(
@@ -264,6 +286,8 @@ class SqliteJournal:
         self.number = number
         self.lease = lease
         self.on_commit: OnCommit | None = None
+        self.begun: list[SqlStatement] = []
+        """What creates the session, until its first commit."""
         # Only what this session itself has stored: what another session stored may be removed with it.
         self._texts: set[str] = set()
         self._prefixes: set[bytes] = set()
@@ -279,7 +303,7 @@ class SqliteJournal:
         await self.store._writer.put_and_wait(self._statements(event, texts, prompt), self._notices([event]))
 
     async def commit_all(self, events: Sequence[Event], *, texts: Iterable[str] = ()) -> None:
-        statements = self._statements_for_texts(texts)
+        statements = [*self.creation(), *self._statements_for_texts(texts)]
         for event in events:
             statements += self._statements(event, (), None)
         await self.store._writer.put_and_wait(statements, self._notices(events))
@@ -312,7 +336,7 @@ class SqliteJournal:
     async def close(self) -> None:
         self.receive(None)
         try:
-            await self.store._writer.put_and_wait([])
+            await self.store._writer.put_and_wait(self.creation())
         finally:
             self.release()
 
@@ -326,6 +350,11 @@ class SqliteJournal:
         self.store._disconnect()
         self.lease.release()
 
+    def creation(self) -> list[SqlStatement]:
+        """Return what creates the session, once."""
+        begun, self.begun = self.begun, []
+        return begun
+
     def _notices(self, events: Sequence[Event]) -> list[Notice]:
         if self.on_commit is None:
             return []
@@ -334,8 +363,8 @@ class SqliteJournal:
 
     def _statements(self, event: Event, texts: Iterable[str], prompt: PromptParts | None) -> list[SqlStatement]:
         if isinstance(event, CallStarted):
-            return [(ADD_IN_FLIGHT, (self.number, event.key, event.agent, event.place))]
-        statements_found = self._statements_for_texts(texts)
+            return [*self.creation(), (ADD_IN_FLIGHT, (self.number, event.key, event.agent, event.place))]
+        statements_found = [*self.creation(), *self._statements_for_texts(texts)]
         if prompt is not None:
             statements_found += self._statements_for_prompt(prompt)
         self._seq += 1

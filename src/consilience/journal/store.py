@@ -324,8 +324,11 @@ class Store(Records, Protocol):
     @property
     def admin(self) -> Admin: ...
 
-    def create(self, session: str) -> Journal:
-        """Create a session and lease it. Raises `SettingsError` for an invalid or existing id, `StoreUnusable`."""
+    def create(self, session: str, *, deferred: bool = False) -> Journal:
+        """Create a session and lease it. Raises `SettingsError` for an invalid or existing id, `StoreUnusable`.
+
+        It is durable on return; if `deferred`, with its first commit, before which nobody else sees it.
+        """
         ...
 
     def open(self, session: str) -> Journal:
