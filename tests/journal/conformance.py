@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, ClassVar
 
 import pytest
 
 from consilience.domain.errors import SessionBusy, SettingsError, StoreUnusable, UnknownName
 from consilience.domain.events import (
     AnswerReceived,
+    AnyEvent,
     CallCompleted,
     CallStarted,
     CheckRecorded,
@@ -31,6 +32,10 @@ Open = Callable[[], Store]
 
 def completed(key: str, text: str, place: str = "0", **more: object) -> CallCompleted:
     return CallCompleted(place=place, key=key, agent="A", text=text_id(text), tokens_in=3, cost=0.5, **more)  # type: ignore[arg-type]
+
+
+async def collected(tail: AsyncGenerator[AnyEvent]) -> list[int]:
+    return [event.seq async for event in tail]
 
 
 class StoreConformance:
@@ -510,6 +515,33 @@ class StoreConformance:
             store.texts([*ids, missing])
         with pytest.raises(StoreUnusable, match=missing):
             store.prompts([prompts[0].id, missing])
+        await journal.close()
+        store.close()
+
+    async def test_readers_that_tail_a_session_share_its_poll_and_see_every_event(self, opened: Open) -> None:
+        store = opened()
+        journal, polls = store.create("s"), asyncio.Queue[str]()
+        run = store.reader.run
+
+        async def counted(work: Callable[[Records], Any]) -> Any:
+            polls.put_nowait(work.__qualname__)
+            return await run(work)
+
+        store.reader.run = counted  # type: ignore[method-assign]
+        await journal.commit(completed("0", "t"), texts=["t"])
+        tails = [asyncio.ensure_future(collected(store.reader.tail("s"))) for _ in range(30)]
+        looked = [await asyncio.wait_for(polls.get(), 10) for _ in range(80)]
+        reads = sum(".read." in name for name in looked)
+        assert 30 <= reads <= 60, "each reads when it comes, and once when the poll first finds the event"
+        assert len(looked) - reads >= 20
+        for n in range(1, 5):
+            await journal.commit(completed(str(n), "t", str(n)), texts=["t"])
+            await polls.get()
+        finish = SessionFinished(
+            stop_reason=StopReason.SETTLED, report=text_id("r"), report_digest="d", presentation="p"
+        )
+        await journal.commit(finish, texts=["r"])
+        assert await asyncio.wait_for(asyncio.gather(*tails), 10) == [list(range(1, 7))] * 30
         await journal.close()
         store.close()
 

@@ -124,6 +124,10 @@ class SqliteRecords:
             raise newer_schema(version, self.path)
         return decode_event(body, seq)
 
+    def last(self, session: str) -> int:
+        ((last,),) = self._rows("SELECT MAX(seq) FROM events WHERE session=?", self._number(session))
+        return int(str(last or 0))
+
     def flights(self, session: str) -> list[InFlightCall]:
         rows = self._rows("SELECT key, agent, place FROM in_flight WHERE session=?", self._number(session))
         return [InFlightCall(*map(str, row)) for row in rows]

@@ -204,6 +204,10 @@ class Records(Protocol):
         """Return a session's committed events with a `seq` above `after`, in order of `seq`. Raises `UnknownName`."""
         ...
 
+    def last(self, session: str) -> int:
+        """Return the `seq` of the last committed event; 0 if there is none. Raises `UnknownName`."""
+        ...
+
     def flights(self, session: str) -> list[InFlightCall]:
         """Calls in flight: started and not ended. Raises `UnknownName`."""
         ...
@@ -285,6 +289,8 @@ class Reader(Protocol):
     def tail(self, session: str, *, after: int = 0) -> AsyncGenerator[AnyEvent]:
         """Yield committed events with a `seq` above `after` as they appear, whichever process writes them.
 
+        Any number of readers of a session cost one poll, and each reads at its own pace.
+
         Ends after `SessionFinished`. Raises `UnknownName` if the session does not exist or is removed.
         """
         ...
@@ -358,6 +364,18 @@ MAX_POLL_SECONDS = 0.25
 """A tail looks for new events at these intervals; each look without one doubles the interval."""
 
 
+class _Watch:
+    """A session that is tailed on one event loop."""
+
+    def __init__(self) -> None:
+        self.readers = 0
+        self.last = 0
+        """The last event that was there when it was last looked for."""
+        self.news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when there is a later one, and then replaced."""
+        self.polling: asyncio.Future[None] | None = None
+
+
 class ThreadReader:
     """A `Reader` over the blocking `Records` that `connect` opens, on the reading thread, when first needed."""
 
@@ -368,6 +386,7 @@ class ThreadReader:
         """The reader whose records and thread this one shares."""
         self._owner = ""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal-reader")
+        self._watches: dict[tuple[asyncio.AbstractEventLoop, str], _Watch] = {}
 
     async def run(self, work: Callable[[Records], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
@@ -397,16 +416,40 @@ class ThreadReader:
         return await self.run(lambda records: records.prompts(ids))
 
     async def tail(self, session: str, *, after: int = 0) -> AsyncGenerator[AnyEvent]:
+        watch = self._watches.setdefault((asyncio.get_running_loop(), session), _Watch())
+        watch.readers += 1
+        try:
+            while True:
+                news = watch.news  # before the read: what is committed after it is new
+                events = await self.read(session, after=after)
+                for event in events:
+                    yield event
+                    if isinstance(event, SessionFinished):
+                        return
+                    after = event.seq
+                if watch.polling is None or watch.polling.done():
+                    watch.polling = asyncio.ensure_future(self._poll(session, watch))
+                await asyncio.wait((news, watch.polling), return_when=asyncio.FIRST_COMPLETED)
+                if watch.polling.done():
+                    watch.polling.result()  # raises if the session is removed
+        finally:
+            watch.readers -= 1
+            if not watch.readers:
+                self._watches.pop((asyncio.get_running_loop(), session), None)
+                if watch.polling is not None:
+                    watch.polling.cancel()
+
+    async def _poll(self, session: str, watch: _Watch) -> None:
+        """Look for the session's new events for all who tail it on this loop. A slow reader is not waited for."""
         seconds = MIN_POLL_SECONDS
         while True:
-            events = await self.read(session, after=after)
-            for event in events:
-                yield event
-                if isinstance(event, SessionFinished):
-                    return
-                after = event.seq
-            seconds = MIN_POLL_SECONDS if events else min(2 * seconds, MAX_POLL_SECONDS)
             await asyncio.sleep(seconds)
+            last = await self.run(lambda records: records.last(session))
+            seconds = MIN_POLL_SECONDS if last > watch.last else min(2 * seconds, MAX_POLL_SECONDS)
+            if last > watch.last:
+                watch.last = last
+                watch.news.set_result(None)
+                watch.news = asyncio.get_running_loop().create_future()
 
     def close(self) -> None:
         self._thread.shutdown()
