@@ -21,20 +21,21 @@ class Mailroom:
         self._letters = letters
         self._receivers: dict[str, tuple[asyncio.AbstractEventLoop, OnMail]] = {}
         self._wake = threading.Condition()
-        self._posted = False
-        self._running = False
+        self._thread: threading.Thread | None = None
+        self._posted = self._closed = False
 
     def receive(self, session: str, on_mail: OnMail | None) -> None:
         """Deliver the letters of a session on the running event loop; with None no more."""
         with self._wake:
             if on_mail is None:
                 self._receivers.pop(session, None)
-                self._wake.notify()
                 return
             self._receivers[session] = (asyncio.get_running_loop(), on_mail)
-            if not self._running:
-                self._running = True
-                threading.Thread(target=self._run, name="journal-mailroom", daemon=True).start()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="journal-mailroom", daemon=True)
+                self._thread.start()
+            elif len(self._receivers) == 1:
+                self._wake.notify()
 
     def look(self) -> None:
         """Look now, since this process has posted a letter."""
@@ -44,18 +45,19 @@ class Mailroom:
 
     def close(self) -> None:
         with self._wake:
+            self._closed = True
             self._receivers.clear()
             self._wake.notify()
-            self._wake.wait_for(lambda: not self._running)
+        if self._thread is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._posted or not self._receivers, POLL_SECONDS)
+                self._wake.wait_for(lambda: self._receivers or self._closed)
+                self._wake.wait_for(lambda: self._posted or self._closed, POLL_SECONDS)
                 self._posted = False
-                if not self._receivers:
-                    self._running = False
-                    self._wake.notify_all()
+                if self._closed:
                     return
             try:
                 found = self._letters()
