@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +19,7 @@ from consilience.cli.errors import can_confirm, confirm, notify, print_json, pri
 from consilience.cli.main import FIXED
 from consilience.cli.options import Id, JsonOption, ListingGroup, argument, new_app
 from consilience.cli.sessions import find_session, find_sessions, user_store
-from consilience.domain.errors import JournalError, SessionBusy, SettingsError, UnknownName
+from consilience.domain.errors import JournalError, SessionBusy, SettingsError, SourceError, UnknownName
 from consilience.domain.events import SessionFinished
 from consilience.domain.paths import check_home, journal_path
 from consilience.domain.report import Report
@@ -322,27 +323,92 @@ def _answer(
         str | None, argument("Text, or JSON for a typed answer; @FILE reads a file, - standard input.", "TEXT")
     ] = None,
     by: Annotated[str, typer.Option(help="Name of the person who answers, recorded.", metavar="NAME")] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the open questions as forms to be mailed, Markdown and HTML, into DIR.", metavar="DIR"
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Answer an open question of a session, or show its open questions. A session asks persons and outside processes."""
+    """Answer an open question of a session, or show its open questions. A session asks persons and outside processes.
+
+    A form that was filled in is read with @FILE, also in place of KEY.
+    """
     with user_store() as store:
-        answer_question(store, find_session(store, id), key, text, by=by, as_json=as_json)
+        session = find_session(store, id)
+        if out is not None:
+            write_forms(store, session, key, out, as_json=as_json)
+        else:
+            answer_question(store, session, key, text, by=by, as_json=as_json)
+
+
+def write_forms(store: Store, session: str, key: str, directory: Path, *, as_json: bool) -> None:
+    """Write each open question, or one, as two files. Raises `UnknownName`, `SourceError`."""
+    from consilience.reporting.forms import file_name, html_form, markdown_form
+
+    questions = [question for question in _open_questions(store, session, key).values() if not question.answered]
+    paths = []
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for question in questions:
+            for ending, form in (("md", markdown_form), ("html", html_form)):
+                path = directory / f"{file_name(question)}.{ending}"
+                path.write_text(form(session, question), encoding="utf-8")
+                paths.append(str(path))
+    except OSError as error:
+        raise SourceError(
+            f"the forms cannot be written: {error.strerror or error}",
+            where=str(directory),
+            do="Name another directory.",
+        ) from None
+    text = "\n".join((*paths, f"To read one that was filled in: consilience sessions answer {session} @FILE"))
+    print_result(paths, text if paths else f"Session {session} has no open question.", as_json=as_json)
+
+
+def _open_questions(store: Store, session: str, key: str) -> dict[str, Question]:
+    """Return the open questions by key, or the one that `key` names. Raises `UnknownName`."""
+    from consilience.reporting.questions import named_question, pending_questions
+
+    asked = {question.key: question for question in pending_questions(store.read(session), store.text, store.prompt)}
+    name = named_question(key, list(asked.values()))
+    if key and name not in asked:
+        choices = f"Open questions: {', '.join(asked)}." if asked else "There are none."
+        raise UnknownName(f"session {session} has no open question {name!r}", do=choices)
+    return {name: asked[name]} if key else asked
 
 
 def answer_question(store: Store, session: str, key: str, text: str | None, *, by: str, as_json: bool) -> None:
     """Record an answer; without a text show the open questions. Raises `UserError` for an invalid answer."""
     from consilience.cli.inputs import read_text
-    from consilience.reporting.questions import named_question, pending_questions
+    from consilience.reporting.forms import read_form
 
-    asked = {question.key: question for question in pending_questions(store.read(session), store.text, store.prompt)}
-    key = named_question(key, list(asked.values()))
-    if key not in asked and (key or text is not None):
-        choices = f"Open questions: {', '.join(asked)}." if asked else "There are none."
-        raise UnknownName(f"session {session} has no open question {key!r}", do=choices)
+    if key.startswith("@") and text is None:
+        key, text = "", key
+    answer = "" if text is None else read_text(text)
+    if text is not None and not key:
+        filled = read_form(answer)
+        if filled is None:
+            raise SettingsError(
+                "it is not a form of a question",
+                where=text,
+                do=f"Name the question: sessions answer {session} KEY {text}",
+            )
+        key = filled.key
+    asked = _open_questions(store, session, key)
     if text is None:
-        _show_questions(session, [asked[key]] if key else list(asked.values()), as_json)
+        _show_questions(session, list(asked.values()), as_json)
         return
-    answer = read_text(text)
+    (key,) = asked
+    filled = read_form(answer, asked[key])
+    if filled is not None:
+        if filled.session != session:
+            raise SettingsError(
+                f"the form is of session {filled.session}, not of {session}",
+                where=text,
+                do="Give the form of this session.",
+            )
+        answer = filled.text
     if not answer.strip():
         raise SettingsError(f"the answer to {key} is empty", do="Give a text.")
     form = asked[key].form
@@ -353,7 +419,8 @@ def answer_question(store: Store, session: str, key: str, text: str | None, *, b
             f"invalid answer to {key}: {wrong}", do=f"The question: consilience sessions answer {session} {key}."
         ) from None
     store.post(session, "answer", key, reply, by=by)
-    waiting = [open_key for open_key, question in asked.items() if open_key != key and not question.answered]
+    others = _open_questions(store, session, "")
+    waiting = [open_key for open_key, question in others.items() if open_key != key and not question.answered]
     rest_note = f"Still open: {', '.join(waiting)}. " if waiting else ""
     running = store.holder(session) is not None
     resume = f"consilience resume {session}"
