@@ -376,6 +376,7 @@ def test_three_people_answer_by_mailed_forms_over_a_resume_and_a_crash(program: 
             page = form.with_suffix(".html").read_text()
             person = form.name.partition("-")[0]
             assert f"A question to {person}" in page
+            assert "not been assigned a part of the task" not in page, "that is said to models"
             if step % 2:  # as the page saves it
                 key = json.loads(page.partition('id="facts">')[2].partition("</script>")[0])["key"]
                 saved = {"session": session, "key": key, "answer": answer_of(page, person)}

@@ -368,6 +368,7 @@ def write_forms(store: Store, session: str, key: str, directory: Path, *, as_jso
 
 def _open_questions(store: Store, session: str, key: str) -> dict[str, Question]:
     """Return the open questions by key, or the one that `key` names. Raises `UnknownName`."""
+    import consilience.engine.protocol  # noqa: F401  finds what the protocol asks of people
     from consilience.reporting.questions import named_question, pending_questions
 
     asked = {question.key: question for question in pending_questions(store.read(session), store.text, store.prompt)}

@@ -154,8 +154,8 @@ def _explanation(form: Form, name: str, node: SchemaNode) -> str:
     words = form.describe_field(node)
     if node.get("type") == "array":
         inner = form.items(node)
-        how = "fields as `name: words`, one to a line" if inner.get("type") == "object" else "words"
-        words += f". Begin each with a dash: {how}. Leave it empty for none"
+        how = "; write its fields as `name: words`, one to a line" if inner.get("type") == "object" else ""
+        words += f". Begin each with a dash{how}. Leave it empty for none"
     elif name in form.optional_fields(form.schema):
         words += ", or leave it empty"
     return f"{words[:1].upper()}{words[1:]}."
