@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Literal
 
+from consilience.coordination.convergence import required_after_timeout
 from consilience.coordination.records import Ticket, assigned_agent, is_human
 from consilience.coordination.tickets import Result, fail, look, result, withdraw
 from consilience.coordination.workspace import Workspace
@@ -28,11 +29,6 @@ offered again while its `max_requeues` allows, then fails for good. `withdraw`: 
 AGENT_TIMEOUT_SECONDS = 120.0
 ADAPTIVE_FACTOR = 1.5
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 1.0
-
-
-def required_after_timeout(quorum: int) -> int:
-    """Return how many results are enough after the timeout: 80 % of the quorum, rounded up."""
-    return -(-quorum * 4 // 5)
 
 
 class Timeouts:

@@ -14,12 +14,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from consilience.coordination.waiting import (
-    ADAPTIVE_FACTOR,
-    AGENT_TIMEOUT_SECONDS,
-    TimeoutStrategy,
-    required_after_timeout,
-)
+from consilience.coordination.convergence import required_after_timeout
+from consilience.coordination.waiting import ADAPTIVE_FACTOR, AGENT_TIMEOUT_SECONDS, TimeoutStrategy
 from consilience.domain.errors import ProviderError, SettingsError
 from consilience.domain.outcome import FailureKind
 from consilience.engine.activity import Phase

@@ -11,9 +11,8 @@ from typing import Any
 from consilience.coordination.convergence import (
     RETRY_TTL_FACTOR,
     ConvergenceCheck,
-    IterationOutcome,
     evaluate_partial,
-    quality_of,
+    judge_iteration,
     refinement,
     threshold_at,
 )
@@ -204,28 +203,24 @@ class ReviewRun:
         settings, missing = self.settings, self.missing_by_agent
         gates = settings.review_gates
         verdicts = gates.judge(list(self.submitted.values()), self.session.sources, absent=tuple(missing))
-        quality, threshold = quality_of(verdicts), threshold_at(settings.thresholds, iteration)
-        outcome: IterationOutcome = "exhausted" if iteration == last or self.session.limit_hit else "continue"
-        if missing and settings.partial == "use":
-            outcome = "partial"
-        elif not missing and quality >= threshold:
-            outcome = "converged"
-        met = sum(verdict.met for verdict in verdicts)
-        reason = f"{met} of {len(verdicts)} gates met, quality {quality:.2f}, threshold {threshold:.2f}"
-        if missing:
-            reason += f"; no result from {', '.join(missing)}"
-        evaluation = ConvergenceCheck(
-            iteration=iteration,
+        evaluation = judge_iteration(
+            iteration,
+            [agent for agent in settings.plan.reviewers if agent not in missing],
+            missing,
+            quorum=len(settings.plan.reviewers),
             verdicts=verdicts,
-            present=tuple(agent for agent in settings.plan.reviewers if agent not in missing),
-            missing=missing,
-            quality=quality,
-            threshold=threshold,
-            outcome=outcome,
-            reason=reason,
+            threshold=threshold_at(settings.thresholds, iteration),
+            is_last=iteration == last or self.session.limit_hit is not None,
+            partial=settings.partial,
         )
         self.evaluations.append(evaluation)
-        check = Check(met=evaluation.converged, kind="gates", score=quality, threshold=threshold, detail=reason)
+        check = Check(
+            met=evaluation.converged,
+            kind="gates",
+            score=evaluation.quality,
+            threshold=evaluation.threshold,
+            detail=evaluation.reason,
+        )
         self.session.record_check(check, iteration)
         self.check = check
         return evaluation
