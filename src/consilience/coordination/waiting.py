@@ -7,6 +7,7 @@ another machine's clock, neither ends a wait nor prolongs it.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,6 +32,11 @@ ADAPTIVE_FACTOR = 1.5
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 1.0
 
 
+def timeout_after(late: int, timeout: float, strategy: TimeoutStrategy) -> float:
+    """Return the timeout of an agent that was late so often."""
+    return timeout * ADAPTIVE_FACTOR**late if strategy == "adaptive" else timeout
+
+
 class Timeouts:
     """Time limits of agents, in seconds. One object serves all iterations, so that `adaptive` remembers who was late."""
 
@@ -45,11 +51,11 @@ class Timeouts:
         self.strategy = strategy
         self._timeout = timeout
         self._shared = shared
-        self._factors: dict[str, float] = {}
+        self._late: Counter[str] = Counter()
 
     def limit(self, agent: str) -> float:
         """Return how long an agent is waited for from its claim or, without a claim, from the start."""
-        return self._timeout * self._factors.get(agent, 1.0)
+        return timeout_after(self._late[agent], self._timeout, self.strategy)
 
     def shared(self, agents: Sequence[str]) -> float | None:
         """Return how long all agents are waited for together; None unless the strategy is `total`."""
@@ -58,8 +64,7 @@ class Timeouts:
         return self._timeout * len(agents) if self._shared is None else self._shared
 
     def record_timeout(self, agent: str) -> None:
-        if self.strategy == "adaptive":
-            self._factors[agent] = self._factors.get(agent, 1.0) * ADAPTIVE_FACTOR
+        self._late[agent] += 1
 
 
 @dataclass(frozen=True, slots=True)

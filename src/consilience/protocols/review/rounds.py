@@ -16,7 +16,7 @@ from consilience.coordination.convergence import (
     refinement,
     threshold_at,
 )
-from consilience.coordination.waiting import ADAPTIVE_FACTOR
+from consilience.coordination.waiting import timeout_after
 from consilience.domain.findings import BallotCast, DroppedFinding, Finding, JudgedBy, place_of
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Check, FailureKind
@@ -144,7 +144,7 @@ class ReviewRun:
         timeout, strategy = self.settings.waiting
         late = Counter(failure.agent for failure in self.failures if failure.kind is FailureKind.DEADLINE)
         seconds = {
-            agent: timeout * RETRY_TTL_FACTOR**again * (ADAPTIVE_FACTOR ** late[agent] if strategy == "adaptive" else 1)
+            agent: timeout_after(late[agent], timeout, strategy) * RETRY_TTL_FACTOR**again
             for agent in self.settings.topology().agents
         }
         return Claims(seconds, max_requeues=1 if self.settings.partial == "accept" else 0)
