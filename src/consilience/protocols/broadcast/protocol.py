@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel
 
-from consilience.domain.messages import Message, is_no_finding
+from consilience.domain.messages import Message, bare_label, is_no_finding
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, Spellings, exact
 from consilience.domain.report import ConfidenceScore, Objection, ObjectionFate
@@ -331,7 +331,7 @@ def _ruling(id: str, rulings: Sequence[TextReply]) -> tuple[Literal["upheld", "r
 
 
 def _is_named(reply: Reply[object], labels: Sequence[str], id: str) -> bool:
-    return any(reply.labels.get(label.strip().strip("[]")) == id for label in labels)
+    return any(reply.labels.get(bare_label(label)) == id for label in labels)
 
 
 def _past_disagreements(

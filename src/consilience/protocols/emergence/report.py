@@ -44,15 +44,13 @@ from consilience.protocols._common.presenting import (
     single_call_section,
     trajectory,
 )
+from consilience.protocols._common.remarks import ObjectionBook, ObjectionMet, ObjectionRaised
 from consilience.protocols._common.trees import ROOT
 from consilience.protocols.emergence.turns import (
     EmergenceRun,
-    ObjectionMet,
-    ObjectionRaised,
     RootRevision,
     Stance,
     declared_stance,
-    objection_fates,
 )
 
 NEAR_THRESHOLD_MARGIN = 0.2
@@ -222,10 +220,11 @@ class EmergenceReport(TreeReport):
     def progress(cls, progress: UnfinishedSession) -> Presentation:
         """Show the objections so far, with their fates as far as they are decided."""
         notes = [event for event in progress.events if isinstance(event, Noted)]
-        raised = [load_note(ObjectionRaised, n, progress.text) for n in notes if n.name == "objection_raised"]
-        met = [load_note(ObjectionMet, n, progress.text) for n in notes if n.name == "objection_met"]
+        book = ObjectionBook()
+        book.raised(load_note(ObjectionRaised, n, progress.text) for n in notes if n.name == "objection_raised")
+        book.met([load_note(ObjectionMet, n, progress.text) for n in notes if n.name == "objection_met"])
         names = seat_names(progress.started.agents)
-        view = _objections_view(objection_fates(raised, met), names)
+        view = _objections_view(book.objections(), names)
         return extend_presentation(super().progress(progress), stance="position", views=(view,))
 
     def mca_report(self) -> dict[str, object]:
@@ -326,7 +325,7 @@ async def conclude(
     session: Session, run: EmergenceRun, stop: StopReason, positions: BallotResult, has_ballots: bool, threshold: float
 ) -> EmergenceReport:
     """Return the report. Dissent and objections follow from what agents declared, never from a model's judgement."""
-    objections = objection_fates(run.book.raised, run.book.met, session.shown())
+    objections = run.book.objections(session.shown())
     answer_changes = tuple(_answer_changes(session, run))
     agents, topology, sources = session.agents, session.topology, [document.text for document in session.sources]
     rounds, metrics = await session.compute(
