@@ -42,8 +42,6 @@ from consilience.protocols._common.conclusion import (
 from consilience.protocols._common.presenting import describe_calls, plural
 from consilience.protocols._common.trees import ROOT
 from consilience.protocols.broadcast.executions import (
-    EVALUATOR_SAYS_NO,
-    NO_REPLY,
     NOTES,
     AgentExecution,
     BroadcastRun,
@@ -76,8 +74,8 @@ class Broadcast(BroadcastSettings):
     # 2 converged over an evaluator's no, failed calls, unsatisfied parents beneath the root, and the root's own rating and flags;
     # 3 kept the evaluation from a synthesis that satisfied, showed re-executed seats nothing of theirs, and coordinated by remarks
     # 4 reported a disagreement that the result follows as yielded by its target;
-    # 5 took "none found" for a disagreement; 6 searched the answer for its position
-    version: ClassVar[int] = 7
+    # 5 took "none found" for a disagreement; 6 searched the answer for its position; 7 noted failed calls by their keys
+    version: ClassVar[int] = 8
     notes: ClassVar[Mapping[str, type[BaseModel]]] = NOTES
     report: ClassVar[type[BroadcastReport]] = BroadcastReport
     phase_names: ClassVar[tuple[str, ...]] = (
@@ -231,8 +229,7 @@ async def conclude(
 def _unmet(settings: BroadcastSettings, run: BroadcastRun) -> tuple[str, ...]:
     """Return what was not satisfied: parents in their last iterations, then the root's judgement of its own answer."""
     reasons = [
-        f"{iteration.agent} is not satisfied ({'; '.join(map(_in_words, iteration.unmet))})"
-        for iteration in run.unsatisfied
+        f"{iteration.agent} is not satisfied ({'; '.join(iteration.unmet.values())})" for iteration in run.unsatisfied
     ]
     unread = [iteration.agent for iteration, _ in run.families if iteration.check.met and _is_unread(iteration)]
     reasons += [f"the evaluator gave no readable verdict ({agent})" for agent in unread]
@@ -247,13 +244,6 @@ def _unmet(settings: BroadcastSettings, run: BroadcastRun) -> tuple[str, ...]:
     if flags := dict.fromkeys(flag.link for flag in run.root.flags if flag.critical):
         reasons.append(f"critical flags: {', '.join(flags)}")
     return tuple(reasons)
-
-
-def _in_words(reason: str) -> str:
-    """Return a reason of an unsatisfied parent, with calls in words."""
-    if not reason.startswith(NO_REPLY):
-        return reason
-    return f"no reply: {describe_calls(reason.removeprefix(NO_REPLY).split(', '))}"
 
 
 def _is_unread(iteration: IterationResult) -> bool:
@@ -447,7 +437,7 @@ def _metrics(session: Session, run: BroadcastRun) -> dict[str, float | int | Non
 def _is_contradicted(iteration: IterationResult) -> bool:
     """Return whether the evaluator says no and nothing else is unmet, or yes and something is."""
     satisfied = iteration.evaluation.value.satisfied if iteration.evaluation else None
-    return bool(iteration.unmet) if satisfied else iteration.unmet == (EVALUATOR_SAYS_NO,)
+    return bool(iteration.unmet) if satisfied else set(iteration.unmet) == {"evaluator"}
 
 
 def _warn(
