@@ -461,7 +461,7 @@ async def test_quoted_flags_are_capped_with_critical_flags_first() -> None:
     most = max(len([q for q in r.quoted if "/flag-" in q.message]) for r in record.readings.values())
     assert most == 12
     assert any(
-        w.startswith("left out: ") and w.endswith(" beyond the 2 that a reply may raise") for w in report.warnings
+        w.startswith("left out: ") and w.endswith(" flags beyond the maximum of a reply") for w in report.warnings
     )
     assert any(w.endswith("beyond the 12 that a prompt may quote") for w in report.warnings)
     quoted = [q.message for q in record.readings["synthesize/L1N1"].quoted if "/flag-" in q.message]

@@ -112,7 +112,7 @@ async def test_self_reflection_decides_a_disagreement_left_open_by_the_synthesis
     ],
 )
 async def test_void_disagreements_do_not_count_toward_the_cap(disagreement: dict[str, object], kept: int) -> None:
-    """Those with oneself, with an unknown label and without words are left out before the cap."""
+    """Those with oneself, with an unknown label and without words are left out before the cap. The report counts them."""
     real = [{"to": "B", "text": f"real point {n}"} for n in range(3)]
 
     def extra(request: ModelRequest) -> dict[str, object]:
@@ -123,6 +123,9 @@ async def test_void_disagreements_do_not_count_toward_the_cap(disagreement: dict
     texts = [objection.text for objection in report.objections]
     expected = [*["a point"] * kept, *(f"real point {n}" for n in range(3))]
     assert texts == expected[:3]
+    void = "left out: 1 disagreement that was empty or addressed no other agent's text"
+    assert (void in report.warnings) == (not kept)
+    assert ("left out: 1 disagreement beyond the maximum of a reply" in report.warnings) == bool(kept)
 
 
 @pytest.mark.parametrize(("detail", "kept"), [("full", 3), ("brief", 1)])

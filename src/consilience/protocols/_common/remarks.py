@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -12,9 +13,11 @@ from consilience.domain.messages import bare_label, is_no_finding
 from consilience.domain.notes import LongText
 from consilience.domain.report import Objection, ObjectionFate
 from consilience.engine.analysis import MIN_RESTATED_OVERLAP
+from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard
 from consilience.engine.sources import same_form
 from consilience.engine.work import Reply
+from consilience.protocols._common.presenting import plural
 
 MAX_COMPARED = 6
 """Latest objections of an author with which a new one is compared: two rounds at the highest cap."""
@@ -60,9 +63,6 @@ _RULED: Mapping[str, Literal["upheld", "rejected"]] = {"yielded": "upheld", "ref
 class ObjectionBook:
     """All objections of a run in order, what was declared about them, and the fates that follow: the only place of that rule."""
 
-    void: int = 0
-    """Entries that were no objections; see `take`."""
-    surplus: int = 0
     refuted: set[str] = field(default_factory=set)
     """Agents that raised an objection which its target refuted."""
     _raised: dict[str, ObjectionRaised] = field(default_factory=dict)
@@ -154,23 +154,15 @@ class Entry(Protocol):
 
 E = TypeVar("E", bound=Entry)
 
-
-@dataclass(frozen=True)
-class Taken(Generic[E]):
-    """The entries of a reply that stand, each with the agent it is to, and the numbers of the others."""
-
-    entries: tuple[tuple[E, str], ...] = ()
-    void: int = 0
-    """Those to their own author, to no text of the family, without content, or copied from a text."""
-    surplus: int = 0
-    """Valid ones beyond the cap of a reply."""
+LeftOut = Counter[tuple[str, Literal["surplus", "void"]]]
+"""Entries of replies that were left out, by what they would be: beyond the cap of a reply, or none at all."""
 
 
 def take(
-    reply: Reply[Any], entries: Sequence[E], targets: Mapping[str, str], cap: int, texts: Sequence[str] = ()
-) -> Taken[E]:
-    """Return the entries to texts of `targets`, the agents by label, up to the cap. Void ones are dropped before: to no text that
-    the reply was shown, empty, or a copy of what one of `texts` says."""
+    reply: Reply[Any], what: str, entries: Sequence[E], targets: Mapping[str, str], cap: int, texts: Sequence[str] = ()
+) -> tuple[list[tuple[E, str]], LeftOut]:
+    """Return the entries to texts of `targets`, the agents by label, each with that agent, up to the cap. Void ones are dropped
+    before: to no text that the reply was shown, empty, or a copy of what one of `texts` says."""
     valid = [
         (entry, targets[label])
         for entry in entries
@@ -180,7 +172,13 @@ def take(
         and not is_restated(entry.text, texts)
         and not any(find_words(entry.text, text) for text in texts)
     ]
-    return Taken(tuple(valid[:cap]), len(entries) - len(valid), len(valid[cap:]))
+    return valid[:cap], +LeftOut({(what, "surplus"): len(valid[cap:]), (what, "void"): len(entries) - len(valid)})
+
+
+def warn_left_out(session: Session, left_out: LeftOut) -> None:
+    for (what, why), n in sorted(left_out.items()):
+        void = f"that {'was' if n == 1 else 'were'} empty or addressed no other agent's text"
+        session.warn(f"left out: {plural(n, what)} {'beyond the maximum of a reply' if why == 'surplus' else void}")
 
 
 def find_repeated(text: str, target: str, own_objections: Sequence[ObjectionRaised]) -> str | None:

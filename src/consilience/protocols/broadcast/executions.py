@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from consilience.domain.report import Frozen
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import Conclusion, TextReply, TreeRun
 from consilience.protocols._common.presenting import describe_calls
+from consilience.protocols._common.remarks import LeftOut
 from consilience.protocols._common.revisions import loses_draft
 from consilience.protocols.broadcast.settings import (
     Evaluation,
@@ -129,8 +131,7 @@ class Remarks:
     flags: tuple[FlagRaised, ...] = ()
     disagreements: tuple[Disagreement, ...] = ()
     missing: Message | None = None
-    surplus: int = 0
-    """Flags beyond those that a reply may raise."""
+    left_out: LeftOut = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ class AgentExecution:
     failures: tuple[Failure, ...] = ()
     lost: int = 0
     """Revisions that kept less than a third of its text and did not replace it."""
-    surplus: int = 0
+    left_out: LeftOut = field(default_factory=Counter)
 
     @property
     def standing(self) -> tuple[FlagRaised, ...]:
@@ -238,7 +239,7 @@ class AgentExecution:
             self,
             rating=reply.value.rating,
             flags=(*self.flags, *remarks.flags),
-            surplus=self.surplus + remarks.surplus,
+            left_out=self.left_out + remarks.left_out,
         )
 
     @property

@@ -19,9 +19,8 @@ from consilience.domain.messages import Message, bare_label, is_no_finding
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, Spellings, exact
 from consilience.domain.report import ConfidenceScore, Objection, ObjectionFate
-from consilience.engine.analysis import MIN_RESTATED_OVERLAP, novelty
+from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
-from consilience.engine.similarity import jaccard
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import (
     NO_POSITION,
@@ -40,6 +39,7 @@ from consilience.protocols._common.conclusion import (
     with_position,
 )
 from consilience.protocols._common.presenting import describe_calls, plural
+from consilience.protocols._common.remarks import LeftOut, is_restated, warn_left_out
 from consilience.protocols._common.trees import ROOT
 from consilience.protocols.broadcast.executions import (
     NOTES,
@@ -56,7 +56,6 @@ from consilience.protocols.broadcast.executions import (
 from consilience.protocols.broadcast.family import Family
 from consilience.protocols.broadcast.report import BroadcastAgentState, BroadcastReport, Flag, Iteration
 from consilience.protocols.broadcast.settings import (
-    MAX_FLAGS,
     MAX_QUOTED_FLAGS,
     BroadcastSettings,
     CoordinatorSynthesis,
@@ -330,18 +329,17 @@ def _past_disagreements(
     """Yield, latest first, the disagreements before a family's last coordination that their author did not raise again in nearly
     the same words."""
     known_ids = {objection.id for objection in objections}
-    raised = [(objection.agent, objection.to, objection.text) for objection in objections]
+    raised: dict[tuple[str, str], list[str]] = {}
+    for objection in objections:
+        raised.setdefault((objection.agent, objection.to), []).append(objection.text)
     disagreements = [
         (execution, entry) for execution in executions for entry in (*execution.superseded, *execution.disagreements)
     ]
     for execution, entry in reversed(disagreements):
-        is_repeated = any(
-            (entry.agent, entry.to) == (agent, target) and jaccard(entry.text, text) >= MIN_RESTATED_OVERLAP
-            for agent, target, text in raised
-        )
-        if entry.id not in known_ids and not is_repeated:
+        texts = raised.setdefault((entry.agent, entry.to), [])
+        if entry.id not in known_ids and not is_restated(entry.text, texts):
             known_ids.add(entry.id)
-            raised.append((entry.agent, entry.to, entry.text))
+            texts.append(entry.text)
             yield entry.model_copy(update={"path": execution.path})  # of the last execution that kept it
 
 
@@ -451,8 +449,7 @@ def _warn(
         )
     if lost := sum(execution.lost for execution in executions):
         session.warn(f"left out: {plural(lost, 'revision')} that kept less than a third of the text; the text stands")
-    if surplus := sum(execution.surplus for execution in executions):
-        session.warn(f"left out: {plural(surplus, 'flag')} beyond the {MAX_FLAGS} that a reply may raise")
+    warn_left_out(session, sum((execution.left_out for execution in executions), LeftOut()))
     flags = {flag.id for execution in executions if execution.agent != ROOT for flag in execution.flags}
     for flag in sorted(flags - session.shown()):
         session.warn(f"the flag {flag} was read by no later call")

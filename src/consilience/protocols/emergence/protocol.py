@@ -134,8 +134,7 @@ class Emergence(TreeProtocol):
         in_order = [turns[agent] for agent in session.topology.agents]
         run.book.raised(objection for turn in in_order for objection in turn.objections)
         run.book.met([met for turn in in_order for met in turn.met])
-        run.book.void += sum(turn.void for turn in in_order)
-        run.book.surplus += sum(turn.surplus for turn in in_order)
+        run.left_out = sum((turn.left_out for turn in in_order), run.left_out)
         if result.top.response is not None:
             run.closing = result.top.response
             run.texts.append(run.closing)

@@ -39,12 +39,11 @@ from consilience.protocols._common.presenting import (
     empty_view,
     held_positions,
     key_figures,
-    plural,
     position_blocks,
     single_call_section,
     trajectory,
 )
-from consilience.protocols._common.remarks import ObjectionBook, ObjectionMet, ObjectionRaised
+from consilience.protocols._common.remarks import ObjectionBook, ObjectionMet, ObjectionRaised, warn_left_out
 from consilience.protocols._common.trees import ROOT
 from consilience.protocols.emergence.turns import (
     EmergenceRun,
@@ -363,7 +362,7 @@ async def conclude(
             "conformity": positions.conformity,
             "revision_rate": rate,
             "dropped_labels": session.dropped,
-            "void_objections": run.book.void,
+            "void_objections": run.left_out["objection", "void"],
         },
         answer_changes=answer_changes,
         rounds=rounds,
@@ -483,11 +482,7 @@ def _warn(session: Session, run: EmergenceRun, scores: Sequence[float | None]) -
             f"in round {', '.join(map(str, copies))} the root repeated its last text word for word, "
             "so a stable text means little"
         )
-    if run.book.surplus:
-        session.warn(f"left out: {plural(run.book.surplus, 'objection')} beyond the maximum of a reply")
-    if run.book.void:
-        was = "was empty" if run.book.void == 1 else "were empty"
-        session.warn(f"left out: {plural(run.book.void, 'objection')} that {was} or addressed no other agent's text")
+    warn_left_out(session, run.left_out)
     last = run.rounds[-1].get(ROOT) if run.rounds else None
     if run.closing is not None and last is not None and last.response is None and not session.limit_hit:
         session.warn("the last closing call got no reply; the answer is that of an earlier round")

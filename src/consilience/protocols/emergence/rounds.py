@@ -360,11 +360,12 @@ class RoundRun:
             return turn
         targets = {self.labels[other.agent]: other.agent for other in family if other.agent != turn.agent}
         texts = [reply.text, *(self.session.message(other.text.key).text for other in family if other.text is not None)]
-        taken = take(reply, reply.value.objections, targets, self.session.caps.objections, texts)
+        cap = self.session.caps.objections
+        entries, left_out = take(reply, "objection", reply.value.objections, targets, cap, texts)
         raised = list(turn.objections)
-        for n, (entry, target) in enumerate(taken.entries, 1):
+        for n, (entry, target) in enumerate(entries, 1):
             raised.append(self._raise(reply, n, entry, target, raised))
-        return turn.altered(objections=tuple(raised), void=turn.void + taken.void, surplus=turn.surplus + taken.surplus)
+        return turn.altered(objections=tuple(raised), left_out=turn.left_out + left_out)
 
     def _raise(
         self, reply: Reply[Any], n: int, entry: ObjectionReply, target: str, this_round: Sequence[ObjectionRaised]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -14,7 +15,7 @@ from consilience.domain.outcome import Check
 from consilience.domain.positions import Ballot, Spellings, last_of
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import Conclusion, TextReply, TreeRun
-from consilience.protocols._common.remarks import ObjectionBook, ObjectionMet, ObjectionRaised
+from consilience.protocols._common.remarks import LeftOut, ObjectionBook, ObjectionMet, ObjectionRaised
 
 # Replies: typed decisions and lists first, one free text last, which alone is required.
 
@@ -111,10 +112,7 @@ class Turn:
     """Points of its first text of the round. They belong to that text: one revised in lateral talk contains them."""
     objections: tuple[ObjectionRaised, ...] = ()
     met: tuple[ObjectionMet, ...] = ()
-    void: int = 0
-    """Objections to their own author, to no text of the family, or without content."""
-    surplus: int = 0
-    """Valid objections beyond the cap of a reply."""
+    left_out: LeftOut = field(default_factory=Counter)
     failures: tuple[Failure, ...] = ()
 
     def altered(self, **fields: object) -> Turn:
@@ -186,6 +184,7 @@ class EmergenceRun(TreeRun):
     texts: list[TextReply] = field(default_factory=list)
     """The root's texts."""
     book: ObjectionBook = field(default_factory=ObjectionBook)
+    left_out: LeftOut = field(default_factory=Counter)
     silences: tuple[str, ...] = ()
     """Why no stop test can be met in the last round."""
 
