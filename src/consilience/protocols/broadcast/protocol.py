@@ -276,7 +276,8 @@ def _objections(session: Session, settings: BroadcastSettings, run: BroadcastRun
     shown_ids = session.shown()
     for iteration, rulings in run.families:
         ruled_ids = {id for reply in rulings for id in reply.shown}
-        for entry in (entry for child in iteration.children for entry in child.disagreements):
+        entries = [entry for child in iteration.children for entry in child.disagreements]
+        for entry in entries:
             ruled, ruling = _ruling(entry.id, rulings)
             unmet: ObjectionFate = "stands" if entry.id in ruled_ids else "unanswered"
             yield Objection(
@@ -286,6 +287,7 @@ def _objections(session: Session, settings: BroadcastSettings, run: BroadcastRun
                 text=entry.text,
                 read=entry.id in shown_ids,
                 fate="refuted" if ruled == "rejected" else unmet,
+                answer=_other_side(entry, entries),
                 ruled="upheld" if ruled == "upheld" else None,
                 ruling=ruling,
             )
@@ -303,6 +305,13 @@ def _objections(session: Session, settings: BroadcastSettings, run: BroadcastRun
             fate="refuted" if ruled == "rejected" and not flag.critical else "stands",
             ruling=ruling,
         )
+
+
+def _other_side(entry: Disagreement, entries: Sequence[Disagreement]) -> str | None:
+    """Return the disagreement of the target with the author; None unless each has one with the other."""
+    between = [other for other in entries if {other.agent, other.to} == {entry.agent, entry.to}]
+    back = [other.id for other in between if other.agent == entry.to]
+    return back[0] if len(back) == 1 and len(between) == 2 else None
 
 
 def _ruling(id: str, rulings: Sequence[TextReply]) -> tuple[Literal["upheld", "rejected"] | None, str]:
