@@ -343,8 +343,6 @@ class BroadcastRun(TreeRun):
     """The conclusion that the synthesis and the reviews declared last, as the root is shown it."""
     root: AgentExecution | None = None
     """The root's answer as its reflection left it."""
-    failures: list[Failure] = field(default_factory=list)
-    """Calls for the answer and its reviews that failed."""
 
     @property
     def conclusion(self) -> TextReply | None:

@@ -21,7 +21,7 @@ from consilience.domain.positions import Ballot, Spellings, exact
 from consilience.domain.report import ConfidenceScore, Objection, ObjectionFate
 from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
-from consilience.engine.work import Failure, Reply
+from consilience.engine.work import Reply
 from consilience.protocols._common.conclusion import (
     NO_POSITION,
     Conclusion,
@@ -127,9 +127,7 @@ class Broadcast(BroadcastSettings):
                 returns=with_position(RootSynthesis, self.answer_pattern),
                 closing=True,
             )
-        if isinstance(reply, Failure):
-            run.failures.append(reply)
-        else:
+        if isinstance(reply, Reply):
             run.closing = run.synthesis = reply
             run.declared = _publish_conclusion(family.session, reply)
 
@@ -143,8 +141,6 @@ class Broadcast(BroadcastSettings):
                 key=f"strange_loop-{n}/{ROOT}",
                 returns=with_position(RootSynthesis, self.answer_pattern),
             )
-        if isinstance(reply, Failure):
-            run.failures.append(reply)
         if run.add_review(reply, task=family.session.task, domain=bool(domain)) and isinstance(reply, Reply):
             run.declared = _publish_conclusion(family.session, reply) or run.declared
 
@@ -160,8 +156,6 @@ class Broadcast(BroadcastSettings):
                 returns=with_position(RootReflection, self.answer_pattern),
                 closing=True,
             )
-        if isinstance(reply, Failure):
-            run.failures.append(reply)
         execution = AgentExecution(ROOT, (), run.synthesis, text=run.closing)
         run.root = execution.reflected(reply, family.publisher.publish(execution, reply), family.session.task)
         run.closing = run.root.text
@@ -232,9 +226,10 @@ def _unmet(settings: BroadcastSettings, run: BroadcastRun) -> tuple[str, ...]:
     ]
     unread = [iteration.agent for iteration, _ in run.families if iteration.check.met and _is_unread(iteration)]
     reasons += [f"the evaluator gave no readable verdict ({agent})" for agent in unread]
-    reasons += [f"no reply: {describe_calls([failure.key])}" for failure in run.failures]
+    reasons += run.failed_reviews
     if run.root is None:
         return tuple(reasons)
+    reasons += [f"no reply: {describe_calls([failure.key])}" for failure in run.root.failures]
     rating, threshold = run.root.rating, settings.satisfaction_threshold
     if rating is None and run.root.reflection is not None:
         reasons.append(f"{ROOT} gave no readable rating of its own answer")

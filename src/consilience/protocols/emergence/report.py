@@ -339,12 +339,10 @@ async def conclude(
     laterals = sum(turn.lateral_response is not None for _, turn in turns)
     revised = Counter(agent for agent, turn in turns if turn.revised)
     rate = revised.total() / laterals if laterals else None
-    failed_reviews = [
-        f"no reply in self-review {loop.index}" for loop in run.loops if loop.after is None and not loop.discarded
-    ]
-    is_unread = not laterals and any("/lateral/" in failure.key for failure in _failures(run))
+    failures = (failure for turns in run.rounds for turn in turns.values() for failure in turn.failures)
+    is_unread = not laterals and any("/lateral/" in failure.key for failure in failures)
     unread = ("no agent read the texts of its siblings",) if is_unread else ()
-    reasons = (*unread, *run.silences, *failed_reviews, *positions.unmet)
+    reasons = (*unread, *run.silences, *run.failed_reviews, *positions.unmet)
     is_cut = run.closing is not None and run.closing.cut
     return await session.close(
         EmergenceReport,
@@ -398,11 +396,6 @@ def _texts_of_leaves(session: Session, run: EmergenceRun) -> dict[str, set[str]]
         for reply in filter(None, (turn.response, turn.lateral)):
             texts.setdefault(turn.agent, set()).add(reply.text)
     return texts
-
-
-def _failures(run: EmergenceRun) -> Iterator[Failure]:
-    """Yield the failures of all turns."""
-    yield from (failure for turns in run.rounds for turn in turns.values() for failure in turn.failures)
 
 
 def _first_results(session: Session, run: EmergenceRun) -> list[Reply[object] | Failure]:
