@@ -45,6 +45,15 @@ class DebateFold:
         self.threads: dict[str, Thread] = {}
         self._published: dict[str, Published] = {}
 
+    def record(self) -> dict[str, Any]:
+        """Return what it came to as the fields of a `DebateState`."""
+        return {
+            "framing": self.framing,
+            "letters": dict(self.letters),
+            "messages": tuple(self.messages),
+            "threads": tuple(thread.record() for thread in self.threads.values()),
+        }
+
     def publish(self, id: str, agent: str, kind: str, words: str, reply_to: str | None) -> None:
         """Take in the event of a message; it counts once the note `turn` adds what the event lacks."""
         self._published[id] = Published(agent, kind.upper(), words, reply_to)

@@ -35,7 +35,7 @@ from consilience.protocols.debate.scoring import (
 )
 from consilience.protocols.debate.settings import DebateSettings
 from consilience.protocols.debate.single import added_sentence, single_record
-from consilience.protocols.debate.state import WHEN_CAST, SystemMetrics, state_of, tally, when_cast
+from consilience.protocols.debate.state import WHEN_CAST, SystemMetrics, tally, when_cast
 from consilience.protocols.debate.stipulations import Stipulations, told_facts
 
 
@@ -118,10 +118,9 @@ async def conclude(session: Session, settings: DebateSettings, run: DebateRun, s
         first_step=_first_step(answer),
         position_changes=(*changes, *(change for fact in told for change in fact.moved)),
         metrics=_metrics(floor, answer),
-        framing=framing,
         duration=session.clock.now,
         ballots=tuple(ballots),
-        **(_exchange(floor) if floor else {}),
+        **(floor.fold.record() | _exchange(floor) if floor else {"framing": framing}),
         regime=regime,
         regime_description=description,
         **_graph(floor, run, ranked, final),
@@ -133,18 +132,15 @@ async def conclude(session: Session, settings: DebateSettings, run: DebateRun, s
         coalition_finding=coalitions.finding,
         single_call=single_record(session, run.single, run.compared, cruxes),
     )
-    return report.model_copy(update={"added": added_sentence(report, state_of(report).cruxes)})
+    return report.model_copy(update={"added": added_sentence(report)})
 
 
 def _exchange(floor: Floor) -> dict[str, Any]:
-    """The fields of the report on what was said."""
+    """The fields of the report on the exchange that its notes do not tell."""
     return {
         "objections": tuple(_objections(floor.messages, floor.session.shown())),
-        "letters": dict(floor.letters),
         "attention_mode": floor.mode,
         "ended_by": floor.over or "limit",
-        "messages": tuple(floor.messages),
-        "threads": tuple(thread.record() for thread in floor.threads.values()),
         "unopened": floor.unopened,
         "system_metrics": _system_metrics(floor),
     }

@@ -34,15 +34,8 @@ def state_so_far(progress: UnfinishedSession) -> DebateState:
             fold.publish(event.id, event.sender, event.kind, progress.text(event.text), event.reply_to)
         elif isinstance(event, Noted) and (note := _load_note(event, progress.text)) is not None:
             fold.apply(note)
-    return DebateState(
-        agents=started.agents,
-        letters=fold.letters,
-        framing=fold.framing,
-        messages=fold.messages,
-        threads=[thread.record() for thread in fold.threads.values()],
-        ballots=(),
-        duration=max((message.at for message in fold.messages), default=0),
-    )
+    duration = max((message.at for message in fold.messages), default=0)
+    return DebateState(agents=started.agents, duration=duration, **fold.record())
 
 
 def extend_progress(common: Presentation, progress: UnfinishedSession) -> Presentation:
