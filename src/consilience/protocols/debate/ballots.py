@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from consilience.domain.positions import LEVELS
 from consilience.engine.prompt import Prompt, Quote
-from consilience.engine.work import Ask, Failure, Reply, exhaustion
+from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.debate.floor import Floor, quotes_of
 from consilience.protocols.debate.moves import FIRM, MAX_RECHECKS, Side
 from consilience.protocols.debate.notes import BallotsRechecked
@@ -103,7 +103,7 @@ async def recheck(floor: Floor, final: Replies, threads: Sequence[Thread]) -> Re
         (a.agent, a.name): a for reply in final if isinstance(reply, Reply) for a in _answers(floor, reply, threads)
     }
     for number in range(1, MAX_RECHECKS + 1):
-        if exhaustion(floor.failures):
+        if floor.session.limit_hit:
             break
         if number == 1:
             unequal_answers = [answer for answer in answers.values() if answer.differs]
@@ -192,7 +192,6 @@ async def _ask_again(floor: Floor, differing: Sequence[_Answer], asked: Sequence
             [_ask(floor, agent, answers, asked, number) for agent, answers in by_agent.items()]
         )
     failures = [reply for reply in replies if isinstance(reply, Failure)]
-    floor.failures += failures
     if failures:
         text = f"ballots asked again without a reply: {len(failures)} of {len(replies)}; their answers count as cast"
         floor.session.warn(text)

@@ -168,7 +168,6 @@ class Crystallizer:
         challenges: list[CruxChallenge] = []
         for reply in replies:
             if isinstance(reply, Failure):
-                floor.failures.append(reply)
                 continue
             value = reply.value
             flip = Flip(

@@ -140,7 +140,8 @@ class Floor:
         self.claims: dict[str, str] = {}
         """What each agent argues for now."""
         self.members: dict[str, Member] = {}
-        self.failures: list[Failure] = []
+        self.unanswered: list[str] = []
+        """Calls of service seats without a reply, by key."""
         self.blocked: Counter[BlockReason] = Counter()
         self.attempts = self.in_flight = self.failed_turns = 0
         self.attended = self.attended_highly = 0
@@ -406,7 +407,7 @@ class Floor:
             await self.think(seat)
             reply = await pending
         if isinstance(reply, Failure):
-            self.failures.append(reply)
+            self.unanswered.append(ask.key)
         return reply
 
     async def think(self, seat: str) -> None:

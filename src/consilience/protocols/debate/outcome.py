@@ -14,7 +14,7 @@ from consilience.domain.positions import PositionChange
 from consilience.domain.report import Dissent, Objection, ObjectionFate
 from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
-from consilience.engine.work import Failure, Reply, drawn_on
+from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import conclusion_fields
 from consilience.protocols.debate.ballots import ballot_of, sides_of, votes_on_candidates
 from consilience.protocols.debate.floor import Floor
@@ -35,7 +35,7 @@ from consilience.protocols.debate.scoring import (
 )
 from consilience.protocols.debate.settings import DebateSettings
 from consilience.protocols.debate.single import added_sentence, single_record
-from consilience.protocols.debate.state import WHEN_CAST, SystemMetrics, tally, when_cast
+from consilience.protocols.debate.state import WHEN_CAST, SystemMetrics, tally, thread_name, when_cast
 from consilience.protocols.debate.stipulations import Stipulations, told_facts
 
 
@@ -56,11 +56,6 @@ class DebateRun:
     stipulations: Stipulations = field(default_factory=Stipulations)
 
     @property
-    def failures(self) -> list[Failure]:
-        framing = [self.framing] if isinstance(self.framing, Failure) else []
-        return [*framing, *(self.floor.failures if self.floor else [])]
-
-    @property
     def last_ballots(self) -> Sequence[Reply[Any] | Failure]:
         """The ballots that count: those on the last new fact, else the final ones."""
         return self.told[-1] if self.told else self.final
@@ -77,8 +72,10 @@ class DebateRun:
         return self.closing if isinstance(self.closing, Reply) else None
 
 
-async def conclude(session: Session, settings: DebateSettings, run: DebateRun, stop: StopReason) -> DebateReport:
-    """The report."""
+async def conclude(
+    session: Session, settings: DebateSettings, run: DebateRun, stop: StopReason = StopReason.SETTLED
+) -> DebateReport:
+    """The report. `stop` is why the exchange ended; a limit that refused a call, or no answer, comes before it."""
     floor, answer = run.floor, run.answer
     framing = run.framing if isinstance(run.framing, Framing) else None
     ballots = _ballots(session, run)
@@ -104,14 +101,12 @@ async def conclude(session: Session, settings: DebateSettings, run: DebateRun, s
     ranked = sorted(cruxes, key=lambda crux: -crux.deciding_score.score)
     primary = next((crux for crux in ranked if crux.validated), None)
     coalitions = _coalitions(floor, final)
-    report = await session.report(
+    report = await session.close(
         DebateReport,
+        run.closing,
         first=run.opening or ([run.framing] if isinstance(run.framing, Failure) else []),
-        stop_reason=stop,
+        stop=stop,
         steps=floor.spoken if floor else 0,
-        answer=answer.text if answer else None,
-        answer_cut=answer is not None and answer.cut,
-        closing=drawn_on(answer, run.failures),
         **declared,
         dissent=tuple(_dissent(decided, final, cast)),
         decided=decided if answer else (),
@@ -400,10 +395,10 @@ def _warn(session: Session, run: DebateRun, framing: Framing | None) -> None:
         return
     if floor.failed_turns:
         session.warn(f"turns that failed: {floor.failed_turns} of {floor.attempts}")
-    lost = {failure.key.split("/")[0] for failure in floor.failures}
-    failed = [f.key.split("/")[1].replace("-", " ") for f in floor.failures if f.key.startswith("crystallize/")]
-    if failed:
-        threads = ", ".join(dict.fromkeys(failed))
+    lost = {key.split("/")[0] for key in floor.unanswered}
+    if "crystallize" in lost:
+        keys = (key.split("/") for key in floor.unanswered)
+        threads = ", ".join(dict.fromkeys(thread_name(place[0]) for kind, *place in keys if kind == "crystallize"))
         session.warn(
             f"the crystallizer did not write down {threads}: question and falsifiers stand as they were declared"
         )

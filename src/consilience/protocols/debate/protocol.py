@@ -12,7 +12,7 @@ from consilience.domain.report import Report
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.protocol import Telling
 from consilience.engine.session import Session
-from consilience.engine.work import Ask, Failure, Reply, exhaustion
+from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.debate.attention import Interests, Mode, keywords
 from consilience.protocols.debate.ballots import (
     again_words,
@@ -43,6 +43,14 @@ from consilience.protocols.debate.settings import DebateSettings, proposition
 from consilience.protocols.debate.single import compare_questions, start_single
 from consilience.protocols.debate.stipulations import run_tests, run_told, voters
 
+_STOPS: Mapping[str, StopReason] = {
+    "settled": StopReason.SETTLED,
+    "stable": StopReason.SETTLED,
+    "stalled": StopReason.STALLED,
+    "max_messages": StopReason.EXHAUSTED_STEPS,
+    "max_duration": StopReason.EXHAUSTED_STEPS,
+}
+"""By why the exchange ended."""
 _OTHER_SIDE: Mapping[Side, Side] = {"YES": "NO", "NO": "YES", "UNCERTAIN": "UNCERTAIN"}
 
 
@@ -70,6 +78,7 @@ class Debate(DebateSettings):
         "synthesis",
         "closing",
     )
+    after_answer: ClassVar[frozenset[str]] = frozenset({"single", "tests"})
     notes: ClassVar[Mapping[str, type[BaseModel]]] = NOTES
     telling: ClassVar[Telling | None] = Telling(setting="new_facts", positions="final", again=("closing",))
 
@@ -77,22 +86,19 @@ class Debate(DebateSettings):
         if session.limits.steps == 0:
             return await conclude(session, self, DebateRun(), StopReason.EXHAUSTED_STEPS)
         framing = await self._frame(session)
-        failed: list[Failure] = []
         if isinstance(framing, Failure):
             # Where a limit left no call for the framing, what is left goes to the closing call.
-            if exhaustion([framing]) is None:
+            if session.limit_hit is None:
                 return await conclude(session, self, DebateRun(framing=framing), StopReason.FAILED)
-            failed.append(framing)
             framing = Framing(form="yes/no", propositions=(proposition(session.task),), reason="a limit was reached")
         run = DebateRun(framing=framing)
         session.note("framed", FramedNote(at=session.clock.now, framing=framing))
         if not framing.propositions:
             return await conclude(session, self, run, StopReason.INCONCLUSIVE)
         floor = run.floor = Floor(session, self, self._mode(session), framing)
-        floor.failures += failed
         run.opening = await self._open(floor)
         if not session.has_quorum(run.opening):
-            return await conclude(session, self, run, exhaustion(run.failures) or StopReason.FAILED)
+            return await conclude(session, self, run)
         with session.set_aside() as kept:  # final ballots decide everything
             floor.keep_ballots = lambda: kept.keep(lambda: self._final_asks(floor), floor.ballot_growth)
             floor.keep_ballots()
@@ -105,7 +111,7 @@ class Debate(DebateSettings):
         run.closing = await self._close(floor, run)
         run.compared = await compare_questions(floor, run.single, final_cruxes(floor))
         run.stipulations = await run_tests(floor, voters(run.final), threads_asked)
-        return await conclude(session, self, run, self._stop(floor, run))
+        return await conclude(session, self, run, _STOPS.get(floor.over or "", StopReason.STALLED))
 
     def _mode(self, session: Session) -> Mode:
         """How attention is scored: by meaning where an encoder is given, unless the settings name keywords."""
@@ -174,8 +180,6 @@ class Debate(DebateSettings):
                 if claim := session.agent(agent).claim:
                     ballot = ballot.model_copy(update={"claim": claim})
                 floor.openings[agent], floor.claims[agent] = ballot, ballot.claim
-            else:
-                floor.failures.append(reply)
             floor.members[agent] = Member(Interests(interests or keywords(session.task)[:5]))
         return list(replies)
 
@@ -206,9 +210,7 @@ class Debate(DebateSettings):
     async def _vote(self, floor: Floor) -> list[Reply[Any] | Failure]:
         """Every debater's sealed final position."""
         async with floor.session.phase("final", 1):
-            replies = await floor.session.gather(self._final_asks(floor))
-        floor.failures += [reply for reply in replies if isinstance(reply, Failure)]
-        return list(replies)
+            return await floor.session.gather(self._final_asks(floor))
 
     def _final_asks(self, floor: Floor) -> list[Ask[Any]]:
         """The final ballots: on the propositions, on the question of every thread that has one, and on the candidates for common
@@ -262,7 +264,7 @@ class Debate(DebateSettings):
             facts=self.new_facts,
         )
         async with session.phase("closing", 1):
-            reply = await session.ask(
+            return await session.ask(
                 "crystallizer",
                 aside(session, words, (), quotes),
                 key="closing",
@@ -270,9 +272,6 @@ class Debate(DebateSettings):
                 kind="closing",
                 closing=True,
             )
-        if isinstance(reply, Failure):
-            floor.failures.append(reply)
-        return reply
 
     def _corrections(self, floor: Floor, run: DebateRun) -> tuple[tuple[str, str], ...]:
         """Letter and words of each agent whose final ballot counts otherwise than it was cast; none after a new fact."""
@@ -280,22 +279,6 @@ class Debate(DebateSettings):
             (floor.letters[agent], ", ".join(again_words(floor, agent, floor.asked))) for agent in floor.debaters
         )
         return () if run.told else tuple((letter, words) for letter, words in corrections if words)
-
-    def _stop(self, floor: Floor, run: DebateRun) -> StopReason:
-        """What ended the debate: a limit of the session first, then the reason of the exchange."""
-        limited = exhaustion(floor.failures)
-        if limited is not None:
-            return limited
-        if not isinstance(run.closing, Reply):
-            return StopReason.FAILED
-        ends: dict[str, StopReason] = {
-            "settled": StopReason.SETTLED,
-            "stable": StopReason.SETTLED,
-            "stalled": StopReason.STALLED,
-            "max_messages": StopReason.EXHAUSTED_STEPS,
-            "max_duration": StopReason.EXHAUSTED_STEPS,
-        }
-        return ends.get(floor.over or "", StopReason.STALLED)
 
 
 def disputed(framing: Framing, ballots: Sequence[Sequence[Side]]) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from consilience.domain.positions import LEVELS, PositionChange
 from consilience.engine.prompt import Quote
-from consilience.engine.work import Ask, Failure, Reply, exhaustion
+from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.debate import notes
 from consilience.protocols.debate.ballots import (
     OWN_BALLOT,
@@ -68,7 +68,7 @@ async def run_tests(floor: Floor, final: Voters, asked: Sequence[Thread]) -> Sti
     results = Stipulations()
     if not cruxes or not final:
         return results
-    if exhaustion(floor.failures):
+    if floor.session.limit_hit:
         floor.session.warn("no crux was tested: a limit had run out")
         return results
     facts = [(f"{c.thread}/{side}", stipulation(c.question, side)) for c in cruxes for side in FIRM]
@@ -168,10 +168,10 @@ def flips_of(
 def told_facts(
     floor: Floor, before: Sequence[DebateBallot], told: Sequence[Sequence[Reply[Any] | Failure]]
 ) -> list[ToldFact]:
-    """Return each fact with the ballots cast on it and those whose typed answers it changed."""
+    """Return each fact that was told with the ballots cast on it and those whose typed answers it changed."""
     facts = []
     asked = floor.asked
-    for n, (fact, replies) in enumerate(zip(floor.settings.new_facts, told, strict=True), 1):
+    for n, (fact, replies) in enumerate(zip(floor.settings.new_facts, told, strict=False), 1):
         earlier = {ballot.agent: ballot for ballot in before}
         ballots = tuple(
             ballot_of(reply.agent, reply.value, asked, step=1, told=n) for reply in replies if isinstance(reply, Reply)
@@ -220,10 +220,8 @@ def _ask(
 
 
 def _count_failures(floor: Floor, replies: Sequence[Reply[Any] | Failure], what: str) -> None:
-    failures = [reply for reply in replies if isinstance(reply, Failure)]
-    floor.failures += failures
-    if failures:
-        floor.session.warn(f"{what} that are missing: {len(failures)} of {len(replies)}")
+    if failed := sum(isinstance(reply, Failure) for reply in replies):
+        floor.session.warn(f"{what} that are missing: {failed} of {len(replies)}")
 
 
 def _ballots(replies: Sequence[Reply[Any] | Failure]) -> dict[str, StipulatedBallot]:
