@@ -193,6 +193,23 @@ async def test_progress_lines_name_threads_stages_locks_and_cruxes(store: Sqlite
     ]
 
 
+async def test_progress_lines_of_a_thread_without_a_lock_say_what_it_lacks(store: SqliteStore) -> None:
+    """Letters, grades and sides are worded as in the report; a line has no letters, so it names agents by id."""
+    wrong = {"grade": lambda request: {"grade": "WRONG", "corrections": "It is about debt."}}
+    protocol = Debate(debaters=2, as_is=True)
+    report = await consilience.deliberate("Move?", protocol, model=ScriptedModel(Debaters(wrong)), store=store)
+    events = list(store.read(report.session))
+    state = fold_events(events)
+    lines = [event_line(event, state) for event in events if isinstance(event, Noted)]
+    failed = [line for line in lines if "lock 1 failed" in line]
+    assert failed == ["thread 1: lock 1 failed, steelman of D2 by D1: wrong; steelman of D1 by D2: wrong"]
+    (crux,) = [line for line in lines if "validated crux" in line]
+    assert crux.startswith("thread 1: no validated crux, its lock failed at attempt 4")
+    assert "Its lock failed at attempt 4 (steelman of B by A: wrong" in report.markdown()
+    (thread,) = report.debate_json()["threads"]  # type: ignore[attr-defined]
+    assert thread["crux"]["validationFailures"][0] == "not locked"
+
+
 async def test_lines_of_calls_name_their_agent_once(store: SqliteStore) -> None:
     events = await recorded(store)
     state = fold_events(events)

@@ -108,16 +108,16 @@ def _shortcomings(report: DebateData) -> Iterator[str]:
     open_names = ", ".join(f"{thread_name(t.id)} (stage: {STAGES[t.stage]})" for t in open_threads)
     open_note = f" Still open: {open_names}." if open_threads else ""
     unfinished = f", still open: {open_names}" if open_threads else " the debate ended"
+    phases = dict.fromkeys(
+        call.phase[0].replace("_", " ") for call in report.failed_calls if call.exhausted and call.phase
+    )
     if report.ended_by == "stalled" or report.stop_reason is StopReason.STALLED:
         yield f"The debate stalled: messages brought no question, no lock and no crux any more.{open_note}"
     elif report.ended_by == "max_messages":
         yield f"After {plural(report.steps, 'message')}{unfinished}."
     elif report.ended_by == "max_duration":
         yield f"After {report.duration // 1000} s of virtual time{unfinished}."
-    elif report.stop_reason in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME):
-        phases = dict.fromkeys(
-            call.phase[0].replace("_", " ") for call in report.failed_calls if call.exhausted and call.phase
-        )
+    elif phases or report.stop_reason in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME):
         refused = f" (no reply in: {', '.join(phases)})" if phases else ""
         cut = "cut the debate short" if report.ended_by == "limit" else "was reached"
         yield f"{_limit(report)} {cut}{refused}.{open_note}"
@@ -376,7 +376,7 @@ def _lock_items(report: DebateData) -> Iterator[Item]:
     for thread in report.threads:
         for n, attempt in enumerate(thread.lock_attempts, 1):
             if not attempt.success:
-                failures = "; ".join(map(lock_failure, attempt.failures))
+                failures = "; ".join(missing.words(report.letters) for missing in attempt.failures)
                 before = tuple(message.id for message in report.said_in(thread.id) if message.at <= attempt.at)
                 yield Item(text=f"Lock {n} of {thread_name(thread.id)} failed: {failures}.", refs=before[-1:])
     if metrics.steelman_attempts:
@@ -385,13 +385,6 @@ def _lock_items(report: DebateData) -> Iterator[Item]:
         retries = f", {metrics.steelman_retries} of them another try" if metrics.steelman_retries else ""
         refs = tuple(steelman.message for thread in report.threads for steelman in thread.steelmen)
         yield Item(text=f"Steelmen: {metrics.steelman_attempts}{retries}; {graded}.", refs=refs)
-
-
-def lock_failure(failure: str) -> str:
-    """Return a failure of a lock with its grade and sides in plain words."""
-    for grade, words in (("INCOMPLETE", "incomplete"), ("WRONG", "wrong"), ("PENDING", "not graded")):
-        failure = failure.replace(f": {grade}", f": {words}")
-    return failure.replace("commits to YES", "commits to yes").replace("commits to NO", "commits to no")
 
 
 def _counted(numbers: Mapping[str, int], words: Mapping[str, str]) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 from consilience.domain.sections import Block, Bullets, Details, Item, Paragraph, QuoteBlock, Subheading, Table
 from consilience.protocols._common.presenting import bullets, format_share, plural
-from consilience.protocols.debate.brief import lock_failure
 from consilience.protocols.debate.moves import ACTIVE, FIRM, SIDES, STAGES, Side
 from consilience.protocols.debate.records import Coalition, Crux, Dependency, ThreadRecord
 from consilience.protocols.debate.state import (
@@ -23,12 +22,9 @@ from consilience.protocols.debate.state import (
     tally,
     tested_refs,
     thread_name,
-    validation_failure,
 )
 from consilience.protocols.debate.stipulated import FlipRecord
 
-NOT_LOCKED = "not locked"
-"""How records name that failure; the lock itself says why."""
 _KINDS = {
     "ENTAILS": "a yes entails a yes",
     "CONTRADICTS": "a yes rules out a yes",
@@ -65,17 +61,17 @@ def _crux_verdict(crux: Crux, state: DebateState) -> str:
     details = f"{thread_name(crux.thread)}{unfinished}; {_counts(crux, state)}"
     if crux.validated:
         return f"A validated crux ({details})."
-    head = "It was locked, but it is" if crux.locked else f"{_why_unlocked(thread)}, so it is"
-    failures = "; ".join(validation_failure(failure) for failure in crux.validation_failures if failure != NOT_LOCKED)
+    head = "It was locked, but it is" if crux.locked else f"{_why_unlocked(thread, state)}, so it is"
+    failures = "; ".join(flaw.words for flaw in crux.validation_failures if flaw.kind not in ("untried", "unlocked"))
     return f"{head} no validated crux{f': {failures}' if failures else ''} ({details})."
 
 
-def _why_unlocked(thread: ThreadRecord) -> str:
+def _why_unlocked(thread: ThreadRecord, state: DebateState) -> str:
     """Return why the agents did not lock a question, by their last attempt."""
     if not thread.lock_attempts:
         reason = thread.closed_by or "the debate ended"
         return f"No lock was tried on it ({reason})"
-    failures = "; ".join(map(lock_failure, thread.lock_attempts[-1].failures))
+    failures = "; ".join(missing.words(state.letters) for missing in thread.lock_attempts[-1].failures)
     attempts = "" if len(thread.lock_attempts) == 1 else f" at attempt {len(thread.lock_attempts)}"
     return f"Its lock failed{attempts} ({failures})"
 

@@ -76,8 +76,9 @@ class Crystallizer:
                 windows += 1
                 challenges_made = await self._review(thread, draft, windows)
             if draft is not None:
-                draft_failures = written_failures(draft.question, draft.criteria, draft.kind, draft.unclear)
-                remarks = (*draft_failures, *(self.floor.by_id[c.message].label for c in challenges_made if c.message))
+                flaws = written_failures(draft.question, draft.criteria, draft.kind, draft.unclear)
+                objections = (self.floor.by_id[c.message].label for c in challenges_made if c.message)
+                remarks = (*(flaw.name for flaw in flaws), *objections)
             is_accepted = not challenges_made and not remarks if draft is not None else not self._is_disputed(thread)
             if failed or is_accepted or number >= self._max_extractions or not self._reserve(thread):
                 break
@@ -232,7 +233,6 @@ class Crystallizer:
                 thread=thread.id,
                 question=crux.question,
                 written=written,
-                validated=crux.validated,
                 failures=crux.validation_failures,
             )
         )

@@ -161,11 +161,10 @@ class DebateFold:
                 thread.enter(note.after, note.at, note.budget)
             case notes.CruxLocked():
                 thread.locked_question, thread.locked_at = thread.question, note.at
-                thread.attempts.append(LockAttempt(at=note.at, success=True))
+                thread.attempts.append(LockAttempt(at=note.at))
             case notes.CruxLockFailed():
                 thread.locked_question = thread.question
-                attempt = LockAttempt(at=note.at, success=False, failures=note.failures, kinds=note.kinds)
-                thread.attempts.append(attempt)
+                thread.attempts.append(LockAttempt(at=note.at, failures=note.failures))
             case notes.CrystallizedNote():
                 thread.crystallized = note.outcome
                 if note.outcome == "crux" or thread.commitments:

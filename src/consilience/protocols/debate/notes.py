@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from consilience.domain.report import Frozen
 from consilience.protocols.debate.moves import BlockReason, Grade, Intervention, Move, Stage, ThreadStatus, TopSide
+from consilience.protocols.debate.reasons import Flaw, Missing
 from consilience.protocols.debate.records import (
     Coalition,
     Commitment,
@@ -118,8 +119,7 @@ class CruxLocked(_ThreadNote):
 
 class CruxLockFailed(_ThreadNote):
     attempt: int
-    failures: tuple[str, ...]
-    kinds: tuple[str, ...]
+    failures: tuple[Missing, ...]
 
 
 class CruxExtracted(_ThreadNote):
@@ -128,8 +128,8 @@ class CruxExtracted(_ThreadNote):
     written: bool = False
     """Whether it has the words of the last extraction."""
     question: str
-    validated: bool
-    failures: tuple[str, ...] = ()
+    failures: tuple[Flaw, ...] = ()
+    """Why it is not validated."""
 
 
 class CrystallizedNote(_ThreadNote):

@@ -15,7 +15,7 @@ from consilience.protocols.debate import notes
 from consilience.protocols.debate.fold import DebateFold
 from consilience.protocols.debate.moves import ACTIVE, ENDINGS, MOVES, STAGES, STATUSES
 from consilience.protocols.debate.records import ThreadRecord
-from consilience.protocols.debate.state import DebateState, excerpt, thread_name, validation_failure
+from consilience.protocols.debate.state import DebateState, excerpt, thread_name
 from consilience.protocols.debate.views import badge, brief_words, transcript_blocks, views
 
 LAST_LINES = 8
@@ -75,12 +75,13 @@ def note_line(event: Noted) -> str:
         case notes.StageTransition():
             return f"{where}: {STAGES[note.before]} → {STAGES[note.after]} ({note.reason})"
         case notes.CruxLockFailed():
-            return f"{where}: lock {note.attempt} failed, {'; '.join(note.failures)}"
+            why = "; ".join(missing.words({}) for missing in note.failures)
+            return f"{where}: lock {note.attempt} failed, {why}"
         case notes.CruxLocked():
             return f"{where}: locked at attempt {note.attempt}: {note.question}"
         case notes.CruxExtracted():
-            why = "; ".join(map(validation_failure, note.failures))
-            return f"{where}: {'validated crux' if note.validated else f'no validated crux, {why}'}"
+            why = "; ".join(flaw.words for flaw in note.failures)
+            return f"{where}: {f'no validated crux, {why}' if why else 'validated crux'}"
         case notes.CruxChallenged():
             return f"{where}: {note.agent} objects to the crux: {excerpt(note.text, 120)}"
         case notes.AgendaNote(active=active):

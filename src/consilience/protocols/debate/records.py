@@ -21,6 +21,7 @@ from consilience.protocols.debate.moves import (
     ThreadStatus,
     TopSide,
 )
+from consilience.protocols.debate.reasons import Criterion, Flaw, Missing
 
 Crystallized = Literal["", "crux", "null", "NEEDS_CLARIFICATION"]
 """Result of crystallizing a thread: a crux, no disagreement, or a dispute too confused to extract; empty before."""
@@ -317,7 +318,7 @@ class Crux(Frozen):
     locked: bool
     validated: bool
     """By the flips that its test showed, as far as it was tested, else by declared ones."""
-    validation_failures: tuple[str, ...] = ()
+    validation_failures: tuple[Flaw, ...] = ()
 
     @property
     def deciding_score(self) -> CruxScore:
@@ -378,11 +379,19 @@ class StageRecord(Frozen):
 
 
 class LockAttempt(Frozen):
+    """It succeeded if nothing failed."""
+
     at: int
-    success: bool
-    failures: tuple[str, ...] = ()
-    kinds: tuple[str, ...] = ()
-    """The criteria that failed: `commitments`, `sides`, `steelmen`, `falsifiers`."""
+    failures: tuple[Missing, ...] = ()
+
+    @property
+    def success(self) -> bool:
+        return not self.failures
+
+    @property
+    def kinds(self) -> tuple[Criterion, ...]:
+        """The criteria that failed."""
+        return tuple(dict.fromkeys(missing.criterion for missing in self.failures))
 
 
 class ThreadRecord(Frozen):

@@ -228,7 +228,7 @@ def _crux(crux: Crux, thread: ThreadRecord) -> JsonObject:
         "steelman_pairs": _pairs(thread),
         "supporting_messages": list(crux.supporting_messages),
         "validated": crux.validated,
-        "validation_failures": list(crux.validation_failures),
+        "validation_failures": [flaw.name for flaw in crux.validation_failures],
     }
 
 

@@ -17,6 +17,7 @@ from typing import Literal
 
 from consilience.domain.positions import exact
 from consilience.protocols.debate.moves import FIRM, CruxKind, Side, dominant_horizon
+from consilience.protocols.debate.reasons import MIN_CRITERIA, MIN_FLIPS, Flaw
 from consilience.protocols.debate.records import (
     Coalition,
     Contradiction,
@@ -35,8 +36,6 @@ Regime = Literal["inconclusive", "polarized", "partial", "consensus"]
 
 VAGUE = ("probably", "might", "seems", "feels", "generally")
 MEASUREMENT = ("will correlation", "will volatility", "will price")
-MIN_CRITERIA = MIN_FLIPS = 2
-_HANGING = "top claims that hang on it"
 
 _VAGUE = re.compile(rf"\b({'|'.join(VAGUE)})\b", re.IGNORECASE)
 
@@ -53,16 +52,16 @@ def crux_score(sides: Mapping[str, Side], flips: Mapping[str, Flip], agents: int
 
 def written_failures(
     question: str, criteria: Sequence[str], kind: CruxKind | None = None, unclear: str = ""
-) -> tuple[str, ...]:
+) -> tuple[Flaw, ...]:
     """Why the words of a crux fail the seed's tests, which other words may pass; empty if they do not."""
-    failures: list[str] = []
+    failures: list[Flaw] = []
     if unclear:
-        failures.append(f"needs clarification: {unclear}")
+        failures.append(Flaw(kind="unclear", text=unclear))
     if len(criteria) < MIN_CRITERIA:
-        failures.append(f"resolution criteria: {len(criteria)}, at least {MIN_CRITERIA} are needed")
-    failures += [f'vague criterion: "{criterion}"' for criterion in criteria if _VAGUE.search(criterion)]
+        failures.append(Flaw(kind="criteria", n=len(criteria)))
+    failures += [Flaw(kind="vague_criterion", text=criterion) for criterion in criteria if _VAGUE.search(criterion)]
     if kind == "measurement" or any(phrase in question.casefold() for phrase in MEASUREMENT):
-        failures.append("a question of measurement")
+        failures.append(Flaw(kind="measurement"))
     return tuple(failures)
 
 
@@ -73,25 +72,27 @@ def validation_failures(
     flips: Mapping[str, Flip],
     locked: bool,
     *,
+    attempts: int = 0,
     kind: CruxKind | None = None,
     unclear: str = "",
     thresholds: Sequence[str] = (),
     challenged: Sequence[str] = (),
-) -> tuple[str, ...]:
-    """Why a question is no valid crux, by the seed's tests; empty for one that is. `thresholds` are those of declared falsifiers,
-    `challenged` the objections to its last extraction."""
-    failures: list[str] = []
+) -> tuple[Flaw, ...]:
+    """Why a question is no valid crux, by the seed's tests; empty for one that is. `attempts` are those to lock it, `thresholds`
+    those of declared falsifiers, `challenged` the objections to its last extraction."""
+    failures: list[Flaw] = []
     if not locked:
-        failures.append("not locked")
-    if not {"YES", "NO"} <= set(sides):
-        failures.append("no firm agent on each side")
+        failures.append(Flaw(kind="unlocked", n=attempts) if attempts else Flaw(kind="untried"))
+    if not is_split(sides):
+        failures.append(Flaw(kind="one_sided"))
     failures += written_failures(question, criteria, kind, unclear)
     known_criteria = set(criteria)
-    failures += [f'vague falsifier: "{t}"' for t in thresholds if _VAGUE.search(t) and t not in known_criteria]
+    vague = (t for t in thresholds if _VAGUE.search(t) and t not in known_criteria)
+    failures += [Flaw(kind="vague_falsifier", text=threshold) for threshold in vague]
     flipping = sum(flip.would_flip for flip in flips.values())
     if flipping < MIN_FLIPS:
-        failures.append(f"{_HANGING}: {flipping}, at least {MIN_FLIPS} are needed")
-    failures += [f"challenged: {objection}" for objection in challenged]
+        failures.append(Flaw(kind="hanging", n=flipping))
+    failures += [Flaw(kind="challenged", text=objection) for objection in challenged]
     return tuple(failures)
 
 
@@ -105,9 +106,9 @@ def hanging_on(crux: Crux, records: Sequence[FlipRecord]) -> int:
 
 def revalidated(crux: Crux, hanging: int) -> Crux:
     """Return a crux that was tested, valid or not by the top claims that hang on it in truth."""
-    failures = [failure for failure in crux.validation_failures if not failure.startswith(_HANGING)]
+    failures = [flaw for flaw in crux.validation_failures if flaw.kind != "hanging"]
     if hanging < MIN_FLIPS:
-        failures.append(f"{_HANGING}: {hanging} when tested, at least {MIN_FLIPS} are needed")
+        failures.append(Flaw(kind="hanging_tested", n=hanging))
     return crux.model_copy(update={"validated": not failures, "validation_failures": tuple(failures)})
 
 
@@ -143,6 +144,7 @@ def crux_of(thread: Thread, agents: int, *, written: bool = False) -> Crux:
         criteria,
         flips,
         thread.locked_at is not None,
+        attempts=len(thread.attempts),
         kind=draft.kind if draft else None,
         unclear=draft.unclear if draft else "",
         thresholds=declared,

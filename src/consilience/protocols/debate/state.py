@@ -338,31 +338,6 @@ def ordinal_try(number: int) -> str:
     return f"the {('first', 'second', 'third')[number - 1]} try" if number <= 3 else f"try {number}"
 
 
-def validation_failure(failure: str) -> str:
-    """Return why a question is no validated crux as a clause."""
-    if failure == "not locked":
-        return "it was never locked"
-    if failure == "no firm agent on each side":
-        return "at the end of its thread no agent held one of the two sides firmly"
-    if failure == "a question of measurement":
-        return "it asks for a measurement"
-    if match := re.fullmatch(r"resolution criteria: (\d+).*", failure):
-        return f"two findings that would settle it are needed, {match[1]} {'was' if match[1] == '1' else 'were'} named"
-    if match := re.fullmatch(r"top claims that hang on it: (\d+) when tested.*", failure):
-        return f"{match[1]} of its agents {'changes' if match[1] == '1' else 'change'} position over it when tested, two are needed"
-    if match := re.fullmatch(r"top claims that hang on it: (\d+).*", failure):
-        return f"by their own word the top claims of {match[1]} of its agents depend on it, two are needed"
-    if match := re.fullmatch(r"vague criterion: (.*)", failure, re.DOTALL):
-        return f"a finding that would settle it is vague: {match[1]}"
-    if match := re.fullmatch(r"vague falsifier: (.*)", failure, re.DOTALL):
-        return f"what would change a mind is vague: {match[1]}"
-    if match := re.fullmatch(r"needs clarification: (.*)", failure, re.DOTALL):
-        return f"the dispute needs clarification: {match[1]}"
-    if match := re.fullmatch(r"challenged: (.*)", failure, re.DOTALL):
-        return f"a participant objects that it misrepresents the dispute: {match[1]}"
-    return failure
-
-
 def excerpt(text: str, chars: int = 300) -> str:
     """Return the beginning of a text on one line, cut at a word."""
     line = " ".join(text.split())
