@@ -20,14 +20,16 @@ from consilience.protocols.debate.ballots import ballot_of, sides_of, votes_on_c
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.moves import SHIFTING, ClosingSide, Side
 from consilience.protocols.debate.notes import CommonGroundNote, RegimeNote
-from consilience.protocols.debate.records import Crux, DebateBallot, DebateMessage, Framing, Recheck
+from consilience.protocols.debate.records import Crux, DebateBallot, DebateMessage, Framing
 from consilience.protocols.debate.replies import ClosingReply, SingleReply
 from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.scoring import (
     Coalitions,
     Regime,
+    as_cast,
     contradictions_of,
     detect_coalitions,
+    dissenting,
     irreducible_of,
     is_split,
     regime_of,
@@ -237,19 +239,6 @@ def _sides(framing: Framing | None, final: Sequence[DebateBallot]) -> dict[str, 
     return sides
 
 
-def as_cast(final: Sequence[DebateBallot], rechecks: Sequence[Recheck]) -> dict[str, dict[str, Side]]:
-    """The side of each agent by question, as its ballot was cast; `final` counts what was answered again."""
-    sides: dict[str, dict[str, Side]] = {}
-    for ballot in final:
-        for n, side in enumerate(ballot.positions, 1):
-            sides.setdefault(f"p{n}", {})[ballot.agent] = side
-        for thread, side in ballot.questions.items():
-            sides.setdefault(thread, {})[ballot.agent] = side
-    for check in reversed(rechecks):  # the first says what the ballot was
-        sides.get(check.question, {})[check.agent] = check.ballot
-    return sides
-
-
 def final_cruxes(floor: Floor | None) -> list[Crux]:
     """Cruxes of threads, the highest score first."""
     if floor is None:
@@ -343,19 +332,10 @@ def _primary_words(primary: Crux | None, cruxes: Sequence[Crux]) -> str:
 def _dissent(
     answer: Sequence[ClosingSide], final: Sequence[DebateBallot], cast: Mapping[str, Mapping[str, Side]]
 ) -> Iterator[Dissent]:
-    """Final ballots against the answer on a proposition; where the answer is undecided, against the most frequent firm side, on a
-    tie those of both. A ballot that counts as undecided since it was cast again is listed as it was `cast`."""
-    for n, decided in enumerate(answer):
-        firm = [ballot.positions[n] for ballot in final if ballot.positions[n] != "UNCERTAIN"]
-        yes, no = firm.count("YES"), firm.count("NO")
-        accepted = {decided} if decided != "UNDECIDED" else {"YES"} if yes > no else {"NO"} if no > yes else set()
-        for ballot in final:
-            side, mark = ballot.positions[n], ""
-            if side == "UNCERTAIN":
-                side, mark = cast.get(f"p{n + 1}", {}).get(ballot.agent, side), WHEN_CAST
-            if side != "UNCERTAIN" and side not in accepted:
-                place = f"p{n + 1}: {side}" if len(answer) > 1 else side
-                yield Dissent(agent=ballot.agent, text=ballot.reason or ballot.claim, position=place + mark)
+    for held in dissenting(answer, final, cast):
+        place = f"p{held.n}: {held.side}" if len(answer) > 1 else held.side
+        text = held.ballot.reason or held.ballot.claim
+        yield Dissent(agent=held.ballot.agent, text=text, position=place + (WHEN_CAST if held.only_when_cast else ""))
 
 
 def _changes(ballots: Sequence[DebateBallot]) -> Iterator[PositionChange]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from consilience.domain.positions import exact
-from consilience.protocols.debate.moves import FIRM, CruxKind, Side, dominant_horizon
+from consilience.protocols.debate.moves import FIRM, ClosingSide, CruxKind, Side, dominant_horizon
 from consilience.protocols.debate.reasons import MIN_CRITERIA, MIN_FLIPS, Flaw
 from consilience.protocols.debate.records import (
     Coalition,
@@ -28,6 +28,7 @@ from consilience.protocols.debate.records import (
     DebateMessage,
     Dependency,
     Flip,
+    Recheck,
 )
 from consilience.protocols.debate.stipulated import FlipRecord
 from consilience.protocols.debate.threads import Thread
@@ -203,6 +204,49 @@ def regime_of(
     if len(split) == len(firm) and split & set(validated):
         return "polarized"
     return "partial"
+
+
+def as_cast(final: Sequence[DebateBallot], rechecks: Sequence[Recheck]) -> dict[str, dict[str, Side]]:
+    """The side of each agent by question, as its ballot was cast; `final` counts what was answered again."""
+    sides: dict[str, dict[str, Side]] = {}
+    for ballot in final:
+        for n, side in enumerate(ballot.positions, 1):
+            sides.setdefault(f"p{n}", {})[ballot.agent] = side
+        for thread, side in ballot.questions.items():
+            sides.setdefault(thread, {})[ballot.agent] = side
+    for check in reversed(rechecks):  # the first says what the ballot was
+        sides.get(check.question, {})[check.agent] = check.ballot
+    return sides
+
+
+class Held(NamedTuple):
+    """A final ballot against the answer on a proposition."""
+
+    ballot: DebateBallot
+    n: int
+    """The proposition, from 1."""
+    side: Side
+    only_when_cast: bool
+    """Whether the ballot counts as undecided since it was cast again."""
+
+
+def dissenting(
+    answer: Sequence[ClosingSide], final: Iterable[DebateBallot], cast: Mapping[str, Mapping[str, Side]]
+) -> Iterator[Held]:
+    """Yield the final ballots against the answer on each proposition; where it is undecided, against the most frequent firm side,
+    on a tie those of both. A ballot that counts as undecided since it was cast again is listed as it was `cast`."""
+    ballots = list(final)
+    for n, decided in enumerate(answer):
+        firm = [ballot.positions[n] for ballot in ballots if ballot.positions[n] != "UNCERTAIN"]
+        yes, no = firm.count("YES"), firm.count("NO")
+        accepted = {decided} if decided != "UNDECIDED" else {"YES"} if yes > no else {"NO"} if no > yes else set()
+        for ballot in ballots:
+            side = ballot.positions[n]
+            again = side == "UNCERTAIN"
+            if again:
+                side = cast.get(f"p{n + 1}", {}).get(ballot.agent, side)
+            if side != "UNCERTAIN" and side not in accepted:
+                yield Held(ballot, n + 1, side, again)
 
 
 # --- the graph: what follows from what, contradictory answers, roots, irreducible cruxes

@@ -6,7 +6,7 @@ resolved, and how far the debate can be trusted. A label in brackets names the m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Report
@@ -37,8 +37,9 @@ from consilience.protocols.debate.crux_sections import (
     dependencies,
     next_questions,
 )
-from consilience.protocols.debate.moves import ACTIVE, ENDINGS, SHIFTING, STAGES
+from consilience.protocols.debate.moves import ACTIVE, ENDINGS, SHIFTING, STAGES, ClosingSide
 from consilience.protocols.debate.records import DebateBallot, Recheck
+from consilience.protocols.debate.scoring import as_cast, dissenting
 from consilience.protocols.debate.single import single_blocks
 from consilience.protocols.debate.state import (
     WHEN_CAST,
@@ -197,13 +198,14 @@ def _dissent(report: DebateData) -> Iterator[Block]:
     if report.dissent and "UNDECIDED" in report.decided:
         text = "Where the answer takes no side, these are the ballots of the smaller side, on a tie of both."
         yield Paragraph(text=text, refs=("closing",))
-    for dissent in report.dissent:
-        position = (dissent.position or "").removesuffix(WHEN_CAST).rpartition(" ")[2]
-        mark = f"{WHEN_CAST}, counts as undecided" if (dissent.position or "").endswith(WHEN_CAST) else ""
-        number = (dissent.position or "").partition(":")[0].removeprefix("p") if ":" in (dissent.position or "") else ""
-        proposition_note = f"proposition {number}: " if number else ""
-        by = f"{report.names[dissent.agent]}, {proposition_note}{side_word(position)}{mark}"
-        yield QuoteBlock(text=dissent.text, by=by, refs=(f"final/{dissent.agent}",))
+    decided: Sequence[ClosingSide] = report.decided or ["UNDECIDED"] * len(report.propositions)
+    final = list(report.final.values())
+    for held in dissenting(decided, final, {} if report.told else as_cast(final, report.rechecks)):
+        mark = f"{WHEN_CAST}, counts as undecided" if held.only_when_cast else ""
+        proposition_note = f"proposition {held.n}: " if len(decided) > 1 else ""
+        by = f"{report.names[held.ballot.agent]}, {proposition_note}{side_word(held.side)}{mark}"
+        text = held.ballot.reason or held.ballot.claim
+        yield QuoteBlock(text=text, by=by, refs=(held.ballot.key,))
     if not report.dissent and report.answer is not None and report.final:
         undecided = sum("UNCERTAIN" in ballot.positions for ballot in report.final.values())
         undecided_note = f"; {plural(undecided, 'agent')} stayed undecided" if undecided else ""
