@@ -254,7 +254,8 @@ class Moderator:
             return
         floor.note(notes.CruxLockFailed(at=floor.now, thread=thread.id, attempt=number, failures=missing))
         if number >= MAX_LOCK_ATTEMPTS or self._is_hopeless(thread, kinds):
-            self.close(thread, "FAILED_LOCK", f"{number} attempts to lock it failed: {'; '.join(failures)}")
+            why = "; ".join(reason.words(floor.letters) for reason in missing)
+            self.close(thread, "FAILED_LOCK", f"{number} attempts to lock it failed: {why}")
             return
         thread.grant(max(0, thread.in_stage - thread.budget) + 2 * len(lock.pending_pairs(thread)) + 2)
         await self._respond_to_failed_lock(thread, number, failures, "sides" in kinds, "falsifiers" in kinds)
