@@ -140,6 +140,8 @@ class Floor:
         self.claims: dict[str, str] = {}
         """What each agent argues for now."""
         self.members: dict[str, Member] = {}
+        self.missing: dict[str, Failure] = {}
+        """The failed ballot of each debater that has none that counts: the opening one, the final one, or one on a new fact."""
         self.unanswered: list[str] = []
         """Calls of service seats without a reply, by key."""
         self.blocked: Counter[BlockReason] = Counter()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 from consilience.domain.messages import is_empty_remark
@@ -16,7 +15,7 @@ from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import conclusion_fields
-from consilience.protocols.debate.ballots import ballot_of, sides_of, votes_on_candidates
+from consilience.protocols.debate.ballots import Ballots, sides_of, votes_on_candidates
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.moves import SHIFTING, ClosingSide, Side
 from consilience.protocols.debate.notes import CommonGroundNote, RegimeNote
@@ -38,7 +37,8 @@ from consilience.protocols.debate.scoring import (
 from consilience.protocols.debate.settings import DebateSettings
 from consilience.protocols.debate.single import added_sentence, single_record
 from consilience.protocols.debate.state import WHEN_CAST, SystemMetrics, tally, thread_name, when_cast
-from consilience.protocols.debate.stipulations import Stipulations, told_facts
+from consilience.protocols.debate.stipulated import ToldFact
+from consilience.protocols.debate.stipulations import Stipulations
 
 
 @dataclass
@@ -48,9 +48,8 @@ class DebateRun:
     framing: Framing | Failure | None = None
     floor: Floor | None = None
     opening: list[Reply[Any] | Failure] = field(default_factory=list)
-    final: list[Reply[Any] | Failure] = field(default_factory=list)
-    told: list[Sequence[Reply[Any] | Failure]] = field(default_factory=list)
-    """Ballots on each new fact."""
+    final: Ballots = field(default_factory=dict)
+    told: Sequence[ToldFact] = ()
     closing: Reply[ClosingReply] | Failure | None = None
     single: Reply[SingleReply] | Failure | None = None
     compared: Reply[Any] | Failure | None = None
@@ -58,16 +57,9 @@ class DebateRun:
     stipulations: Stipulations = field(default_factory=Stipulations)
 
     @property
-    def last_ballots(self) -> Sequence[Reply[Any] | Failure]:
+    def last_ballots(self) -> tuple[DebateBallot, ...]:
         """The ballots that count: those on the last new fact, else the final ones."""
-        return self.told[-1] if self.told else self.final
-
-    @property
-    def missing_ballots(self) -> list[Failure]:
-        """The failed ballot of each debater that has none that counts: the opening one, the final one, or one on a new fact."""
-        cast = {ballot.agent for ballot in self.last_ballots if isinstance(ballot, Reply)}
-        ballots = (*self.opening, *self.final, *chain.from_iterable(self.told))
-        return [ballot for ballot in ballots if isinstance(ballot, Failure) and ballot.agent not in cast]
+        return self.told[-1].ballots if self.told else tuple(self.final.values())
 
     @property
     def answer(self) -> Reply[ClosingReply] | None:
@@ -80,13 +72,7 @@ async def conclude(
     """The report. `stop` is why the exchange ended; a limit that refused a call, or no answer, comes before it."""
     floor, answer = run.floor, run.answer
     framing = run.framing if isinstance(run.framing, Framing) else None
-    ballots = _ballots(session, run)
-    final = [ballot for ballot in ballots if ballot.step == 1]
-    changes = [*_changes(ballots)]
-    told = told_facts(floor, final, run.told) if floor else []
-    if told:
-        final = [*told[-1].ballots]
-        ballots = [*(ballot for ballot in ballots if ballot.step == 0), *final]
+    openings, final, told = floor.openings if floor else {}, run.last_ballots, run.told
     cruxes = final_cruxes(floor)
     cast = {} if told or floor is None else as_cast(final, floor.rechecks)
     split_when_cast = any(is_split(sides.values()) for sides in cast.values())
@@ -113,10 +99,10 @@ async def conclude(
         dissent=tuple(_dissent(decided, final, cast)),
         decided=decided if answer else (),
         first_step=_first_step(answer),
-        position_changes=(*changes, *(change for fact in told for change in fact.moved)),
+        position_changes=(*_changes(openings, run.final), *(change for fact in told for change in fact.moved)),
         metrics=_metrics(floor, answer),
         duration=session.clock.now,
-        ballots=tuple(ballots),
+        ballots=(*openings.values(), *final),
         **(floor.fold.record() | _exchange(floor) if floor else {"framing": framing}),
         regime=regime,
         regime_description=description,
@@ -212,20 +198,6 @@ def _asked_again(floor: Floor | None, shown: Stipulations) -> dict[str, Any]:
 def _first_step(answer: Reply[ClosingReply] | None) -> str:
     step = answer.value.first_step.strip() if answer else ""
     return "" if is_empty_remark(step) else step
-
-
-def _ballots(session: Session, run: DebateRun) -> list[DebateBallot]:
-    floor = run.floor
-    if floor is None:
-        return []
-    ballots = list(floor.openings.values())
-    for reply in run.final:
-        if isinstance(reply, Reply):
-            caused = session.named(reply, [reply.value.cause]) if reply.value.cause else ()
-            own = {message.id for message in floor.messages if message.agent == reply.agent}
-            cause = next((id for id in caused if id not in own), None)
-            ballots.append(ballot_of(reply.agent, reply.value, floor.asked, step=1, cause=cause))
-    return ballots
 
 
 def _sides(framing: Framing | None, final: Sequence[DebateBallot]) -> dict[str, list[Side]]:
@@ -338,14 +310,13 @@ def _dissent(
         yield Dissent(agent=held.ballot.agent, text=text, position=place + (WHEN_CAST if held.only_when_cast else ""))
 
 
-def _changes(ballots: Sequence[DebateBallot]) -> Iterator[PositionChange]:
-    opening: Mapping[str, DebateBallot] = {ballot.agent: ballot for ballot in ballots if ballot.step == 0}
-    for ballot in ballots:
-        before = opening.get(ballot.agent)
-        if ballot.step == 1 and before is not None and before.positions != ballot.positions:
+def _changes(openings: Ballots, final: Ballots) -> Iterator[PositionChange]:
+    for agent, ballot in final.items():
+        before = openings[agent].positions
+        if before != ballot.positions:
             yield PositionChange(
-                agent=ballot.agent,
-                before=", ".join(before.positions),
+                agent=agent,
+                before=", ".join(before),
                 after=", ".join(ballot.positions),
                 step=1,
                 cause=ballot.cause,

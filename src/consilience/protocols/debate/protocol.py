@@ -15,9 +15,11 @@ from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.debate.attention import Interests, Mode, keywords
 from consilience.protocols.debate.ballots import (
+    Ballots,
     again_words,
     ballot_of,
     ballot_words,
+    cast,
     opening_words,
     recheck,
     votes_on_candidates,
@@ -41,7 +43,7 @@ from consilience.protocols.debate.replies import (
 from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.settings import DebateSettings, proposition
 from consilience.protocols.debate.single import compare_questions, start_single
-from consilience.protocols.debate.stipulations import run_tests, run_told, voters
+from consilience.protocols.debate.stipulations import run_tests, run_told
 
 _STOPS: Mapping[str, StopReason] = {
     "settled": StopReason.SETTLED,
@@ -107,10 +109,10 @@ class Debate(DebateSettings):
         run.single = await single if single else None
         threads_asked = floor.asked
         run.final = await recheck(floor, await self._vote(floor), threads_asked)
-        run.told = await run_told(floor, voters(run.final), threads_asked, self.new_facts)
+        run.told = await run_told(floor, run.final, threads_asked, self.new_facts)
         run.closing = await self._close(floor, run)
         run.compared = await compare_questions(floor, run.single, final_cruxes(floor))
-        run.stipulations = await run_tests(floor, voters(run.final), threads_asked)
+        run.stipulations = await run_tests(floor, run.final, threads_asked)
         return await conclude(session, self, run, _STOPS.get(floor.over or "", StopReason.STALLED))
 
     def _mode(self, session: Session) -> Mode:
@@ -180,6 +182,8 @@ class Debate(DebateSettings):
                 if claim := session.agent(agent).claim:
                     ballot = ballot.model_copy(update={"claim": claim})
                 floor.openings[agent], floor.claims[agent] = ballot, ballot.claim
+            else:
+                floor.missing[agent] = reply
             floor.members[agent] = Member(Interests(interests or keywords(session.task)[:5]))
         return list(replies)
 
@@ -207,10 +211,10 @@ class Debate(DebateSettings):
         floor.unopened = moderator.spawning.unopened()
         floor.note(GlobalConvergence(at=at, reason=floor.over or "limit"))
 
-    async def _vote(self, floor: Floor) -> list[Reply[Any] | Failure]:
+    async def _vote(self, floor: Floor) -> Ballots:
         """Every debater's sealed final position."""
         async with floor.session.phase("final", 1):
-            return await floor.session.gather(self._final_asks(floor))
+            return cast(floor, await floor.session.gather(self._final_asks(floor)), floor.asked)
 
     def _final_asks(self, floor: Floor) -> list[Ask[Any]]:
         """The final ballots: on the propositions, on the question of every thread that has one, and on the candidates for common
@@ -258,8 +262,8 @@ class Debate(DebateSettings):
             denied=tuple(
                 (candidate.statement, tuple(floor.letters[a] for a in agents)) for candidate, agents in denied
             ),
-            ballots=tuple(floor.letters[r.agent] for r in run.last_ballots if isinstance(r, Reply)),
-            missing=tuple(sorted((floor.letters[f.agent], FAILURES[f.kind]) for f in run.missing_ballots)),
+            ballots=tuple(floor.letters[ballot.agent] for ballot in run.last_ballots),
+            missing=tuple(sorted((floor.letters[f.agent], FAILURES[f.kind]) for f in floor.missing.values())),
             again=self._corrections(floor, run),
             facts=self.new_facts,
         )
@@ -296,4 +300,4 @@ def disputed(framing: Framing, ballots: Sequence[Sequence[Side]]) -> list[int]:
 
 
 def ballot_quotes(floor: Floor, run: DebateRun) -> list[Quote]:
-    return [Quote(r.key, floor.letters[r.agent]) for r in run.last_ballots if isinstance(r, Reply)]
+    return [Quote(ballot.key, floor.letters[ballot.agent]) for ballot in run.last_ballots]
