@@ -521,7 +521,6 @@ def test_notes_record_the_events_of_the_seed() -> None:
         "crux_locked",
         "dcg_calculated",
         "crux_promoted",
-        "moderator_intervention",
     }
     assert json.dumps(report.model_dump(mode="json"))
 

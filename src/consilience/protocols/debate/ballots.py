@@ -124,10 +124,10 @@ async def recheck(floor: Floor, final: Ballots, threads: Sequence[Thread]) -> Ba
         if unequal_answers:
             await _ask_again(floor, unequal_answers, threads, number)
     rechecks = [check for answer in answers.values() for check in answer.rechecks]
-    floor.rechecks = [check.model_copy(update={"question": _subject(check.question, threads)}) for check in rechecks]
-    if floor.rechecks:
-        floor.note(BallotsRechecked(at=floor.now, rechecks=tuple(floor.rechecks)))
-    return {agent: _corrected(ballot, floor.rechecks) for agent, ballot in final.items()}
+    named = tuple(check.model_copy(update={"question": _subject(check.question, threads)}) for check in rechecks)
+    if named:
+        floor.note(BallotsRechecked(at=floor.now, rechecks=named))
+    return {agent: _corrected(ballot, named) for agent, ballot in final.items()}
 
 
 def holdouts(answers: Answers) -> dict[str, str]:
@@ -155,7 +155,7 @@ def holdouts(answers: Answers) -> dict[str, str]:
 def again_words(floor: Floor, agent: str, asked: Sequence[Thread]) -> tuple[str, ...]:
     """What an agent's ballot counts as where that is not what it says: `q1 YES (ballot: NO)`."""
     numbers = {thread.id: f"q{n}" for n, thread in enumerate(asked, 1)}
-    last = {check.question: check for check in floor.rechecks if check.agent == agent}
+    last = {check.question: check for check in floor.fold.rechecks if check.agent == agent}
     return tuple(
         f"{numbers.get(question, question)} {check.counts} (ballot: {check.ballot})"
         for question, check in last.items()
@@ -293,6 +293,6 @@ def votes_on_candidates(
         return [], []
     against = [
         (candidate, tuple(agent for agent in floor.debaters if final[agent].common[n] != "YES"))
-        for n, candidate in enumerate(floor.candidates)
+        for n, candidate in enumerate(floor.fold.candidates)
     ]
     return [candidate for candidate, agents in against if not agents], [entry for entry in against if entry[1]]

@@ -333,7 +333,7 @@ class Moderator:
             if agent in unready and falsifier is not None:
                 derived = falsifier.model_copy(update={"derived": True})
                 commitment = thread.commitments[agent].model_copy(update={"falsifier": derived, "statement": ""})
-                floor.note(notes.Committed(at=floor.now, thread=thread.id, commitment=commitment))
+                floor.note(commitment)
                 thread.to_falsify = [other for other in thread.to_falsify if other != agent]
         await self.lead(thread)
 
@@ -417,7 +417,7 @@ def _is_stable(floor: Floor) -> bool:
     messages there was no new crux and no change in who stands with whom, while the threads left still look for their question."""
     if floor.settings.coalitions != "live" or any(thread.stage != "DISCOVERY" for thread in floor.active):
         return False
-    later = {second for _, second in floor.duplicates}
+    later = floor.fold.repeated
     cruxes = [t.crux for t in floor.threads.values() if t.status == "CONVERGED" and t.crux and t.id not in later]
     irreducible = any(c.validated and is_split([p.side for p in c.positions.values()]) for c in cruxes)
     return irreducible and floor.spoken - max(floor.coalitions_since, floor.crux_since) >= STABLE_AFTER

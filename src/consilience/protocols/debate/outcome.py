@@ -18,7 +18,6 @@ from consilience.protocols._common.conclusion import conclusion_fields
 from consilience.protocols.debate.ballots import Ballots, sides_of, votes_on_candidates
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.moves import SHIFTING, ClosingSide, Side
-from consilience.protocols.debate.notes import CommonGroundNote, RegimeNote
 from consilience.protocols.debate.records import Crux, DebateBallot, DebateMessage, Framing
 from consilience.protocols.debate.replies import ClosingReply, SingleReply
 from consilience.protocols.debate.report import DebateReport
@@ -74,14 +73,12 @@ async def conclude(
     framing = run.framing if isinstance(run.framing, Framing) else None
     openings, final, told = floor.openings if floor else {}, run.last_ballots, run.told
     cruxes = final_cruxes(floor)
-    cast = {} if told or floor is None else as_cast(final, floor.rechecks)
+    cast = {} if told or floor is None else as_cast(final, floor.fold.rechecks)
     split_when_cast = any(is_split(sides.values()) for sides in cast.values())
     validated = {crux.thread for crux in cruxes if crux.validated}
     regime = regime_of(_sides(framing, final), validated, split_when_cast=split_when_cast)
-    changed = when_cast(floor.rechecks if floor and not told else (), "p1")
+    changed = when_cast(floor.fold.rechecks if floor and not told else (), "p1")
     description = _regime_words(regime, framing, final, cruxes, len(settings.seat_ids), changed)
-    if floor is not None and final:
-        session.note("regime", RegimeNote(at=session.clock.now, regime=regime, description=description))
     declared = conclusion_fields(session, answer)
     undecided: tuple[ClosingSide, ...] = tuple("UNDECIDED" for _ in (framing.propositions if framing else ()))
     decided: tuple[ClosingSide, ...] = sides_of(answer.value, "p") if answer else undecided
@@ -109,7 +106,9 @@ async def conclude(
         **_graph(floor, run, ranked, final),
         primary_crux=primary.thread if primary else None,
         primary_crux_reason=_primary_words(primary, cruxes),
-        **_asked_again(floor, run.stipulations),
+        tests=tuple(run.stipulations.tests),
+        placebo=run.stipulations.placebo,
+        flip_records=run.stipulations.flips,
         told=tuple(told),
         coalitions=coalitions.found,
         coalition_finding=coalitions.finding,
@@ -123,8 +122,8 @@ def _exchange(floor: Floor) -> dict[str, Any]:
     return {
         "objections": tuple(_objections(floor.messages, floor.session.shown())),
         "attention_mode": floor.mode,
-        "ended_by": floor.over or "limit",
         "unopened": floor.unopened,
+        "ended_by": floor.fold.ended_by or "limit",
         "system_metrics": _system_metrics(floor),
     }
 
@@ -189,12 +188,6 @@ def _objections(messages: Sequence[DebateMessage], shown: Collection[str]) -> It
         )
 
 
-def _asked_again(floor: Floor | None, shown: Stipulations) -> dict[str, Any]:
-    """The fields of the report on ballots cast again: rechecks and tests."""
-    rechecks = tuple(floor.rechecks) if floor else ()
-    return {"rechecks": rechecks, "tests": tuple(shown.tests), "placebo": shown.placebo, "flip_records": shown.flips}
-
-
 def _first_step(answer: Reply[ClosingReply] | None) -> str:
     step = answer.value.first_step.strip() if answer else ""
     return "" if is_empty_remark(step) else step
@@ -221,10 +214,10 @@ def final_cruxes(floor: Floor | None) -> list[Crux]:
 
 def _irreducible(floor: Floor, cruxes: Sequence[Crux], final: Sequence[DebateBallot]) -> list[str]:
     """Threads of validated cruxes on which final ballots hold both sides, and that no other of them would settle."""
-    later = {second for _, second in floor.duplicates}
+    later = floor.fold.repeated
     valid = [crux.thread for crux in cruxes if crux.validated and crux.thread not in later]
     split = [thread for thread in valid if is_split({ballot.questions.get(thread) for ballot in final})]
-    return irreducible_of(split, floor.dependencies)
+    return irreducible_of(split, floor.fold.dependencies)
 
 
 def _graph(
@@ -235,9 +228,7 @@ def _graph(
     if floor is None:
         return {}
     agreed = tuple(votes_on_candidates(floor, run.final)[0])
-    if floor.candidates:
-        floor.note(CommonGroundNote(at=floor.now, confirmed=agreed))
-    later = {second for _, second in floor.duplicates}
+    later = floor.fold.repeated
     threads = [
         crux.thread for crux in cruxes if crux.thread not in later and floor.threads[crux.thread].crystallized == "crux"
     ]
@@ -250,11 +241,8 @@ def _graph(
     return {
         "irreducible_cruxes": tuple(_irreducible(floor, cruxes, final)),
         "common_ground": agreed,
-        "dependencies": tuple(floor.dependencies),
-        "duplicates": tuple(floor.duplicates),
-        "contradictions": contradictions_of(floor.dependencies, answers),
-        "roots": roots_of(threads, floor.dependencies) if related else {},
-        "next_questions": tuple(floor.next_questions),
+        "contradictions": contradictions_of(floor.fold.dependencies, answers),
+        "roots": roots_of(threads, floor.fold.dependencies) if related else {},
     }
 
 

@@ -14,7 +14,7 @@ from consilience.domain.sections import Presentation, ProgressColumn, Section, V
 from consilience.protocols.debate import notes
 from consilience.protocols.debate.fold import DebateFold
 from consilience.protocols.debate.moves import ACTIVE, ENDINGS, MOVES, STAGES, STATUSES
-from consilience.protocols.debate.records import ThreadRecord
+from consilience.protocols.debate.records import Framing, ThreadRecord
 from consilience.protocols.debate.state import DebateState, excerpt, thread_name
 from consilience.protocols.debate.views import badge, brief_words, transcript_blocks, views
 
@@ -68,7 +68,7 @@ def note_line(event: Noted) -> str:
     note = _load_note(event, str)
     where = thread_name(getattr(note, "thread", ""))
     match note:
-        case notes.FramedNote(framing=framing):
+        case Framing() as framing:
             return f"proposition: {' | '.join(framing.propositions)}" if framing.propositions else "nothing to debate"
         case notes.ThreadCreated():
             return f"{where} opened: {note.question or note.topic}"

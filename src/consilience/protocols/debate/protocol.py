@@ -28,7 +28,7 @@ from consilience.protocols.debate.debaters import Debater
 from consilience.protocols.debate.floor import Floor, Member, aside
 from consilience.protocols.debate.moderator import Moderator, watch
 from consilience.protocols.debate.moves import FAILURES, Side
-from consilience.protocols.debate.notes import NOTES, FramedNote, GlobalConvergence
+from consilience.protocols.debate.notes import NOTES, GlobalConvergence
 from consilience.protocols.debate.outcome import DebateRun, conclude, final_cruxes
 from consilience.protocols.debate.records import Framing
 from consilience.protocols.debate.replies import (
@@ -94,7 +94,7 @@ class Debate(DebateSettings):
                 return await conclude(session, self, DebateRun(framing=framing), StopReason.FAILED)
             framing = Framing(form="yes/no", propositions=(proposition(session.task),), reason="a limit was reached")
         run = DebateRun(framing=framing)
-        session.note("framed", FramedNote(at=session.clock.now, framing=framing))
+        session.note("framed", framing)
         if not framing.propositions:
             return await conclude(session, self, run, StopReason.INCONCLUSIVE)
         floor = run.floor = Floor(session, self, self._mode(session), framing)
@@ -220,7 +220,7 @@ class Debate(DebateSettings):
         """The final ballots: on the propositions, on the question of every thread that has one, and on the candidates for common
         ground."""
         session, propositions = floor.session, floor.framing.propositions
-        threads_asked, common = floor.asked, tuple(candidate.statement for candidate in floor.candidates)
+        threads_asked, common = floor.asked, tuple(candidate.statement for candidate in floor.fold.candidates)
         return [
             session.ask(
                 agent,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from consilience.domain.messages import Quotation, is_empty_remark
 from consilience.domain.report import Frozen
@@ -27,6 +27,12 @@ Crystallized = Literal["", "crux", "null", "NEEDS_CLARIFICATION"]
 """Result of crystallizing a thread: a crux, no disagreement, or a dispute too confused to extract; empty before."""
 
 
+class _Noted(Frozen):
+    """A record that is a note as it is: without the values that are the default of their field."""
+
+    sparse: ClassVar[bool] = True
+
+
 class Falsifier(Frozen):
     """What would change an agent's mind."""
 
@@ -47,7 +53,7 @@ class Falsifier(Frozen):
         return self.finding + ("" if is_empty_remark(self.deadline) else f", by {self.deadline}")
 
 
-class Framing(Frozen):
+class Framing(_Noted):
     """How the task is disputed."""
 
     form: QuestionForm
@@ -161,7 +167,7 @@ class DebateMessage(TurnData):
         return self.label.startswith("M")
 
 
-class Commitment(Frozen):
+class Commitment(_Noted):
     """An agent's declared position on the question of a thread. A later one, or an update, replaces it."""
 
     agent: str
@@ -180,7 +186,7 @@ class Commitment(Frozen):
     message: str = ""
 
 
-class SteelmanAttempt(Frozen):
+class SteelmanAttempt(_Noted):
     """A steelman with its grade."""
 
     agent: str

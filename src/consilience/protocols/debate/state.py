@@ -76,6 +76,16 @@ class DebateState(Frozen):
     """Opening ballots (step 0), then final ones (step 1), with the answers that count; none before the end."""
     duration: int = 0
     """Virtual milliseconds."""
+    ended_by: str = ""
+    """`settled`, `stable`, `stalled`, `max_messages`, `max_duration`, or `limit` for a limit of the session."""
+    rechecks: tuple[Recheck, ...] = ()
+    """Answers of final ballots that were asked again; the final ballots hold what they count as."""
+    dependencies: tuple[Dependency, ...] = ()
+    """Confirmed dependencies between cruxes, by thread."""
+    duplicates: tuple[tuple[str, str], ...] = ()
+    """Threads whose cruxes ask the same, the earlier first; the later one is left out of roots and irreducible cruxes."""
+    next_questions: tuple[str, ...] = ()
+    """What to debate or find out next, if the debate were to go on."""
 
     @property
     def names(self) -> dict[str, str]:
@@ -194,10 +204,6 @@ class DebateData(DebateState, Report):
     protocol: str = "debate"
     attention_mode: str = ""
     """`keyword` or `embedding`."""
-    ended_by: str = ""
-    """`settled`, `stable`, `stalled`, `max_messages`, `max_duration`, or `limit` for a limit of the session."""
-    rechecks: tuple[Recheck, ...] = ()
-    """Answers of final ballots that were asked again; the final ballots hold what they count as."""
     decided: tuple[ClosingSide, ...] = ()
     """The answer's own side on each proposition; empty without an answer."""
     first_step: str = ""
@@ -215,15 +221,9 @@ class DebateData(DebateState, Report):
     """Why there is no coalition, or why those found are preliminary; empty for stable ones."""
     common_ground: tuple[CommonGround, ...] = ()
     """Statements that every agent confirmed in its final ballot; none if a ballot is missing."""
-    dependencies: tuple[Dependency, ...] = ()
-    """Confirmed dependencies between cruxes, by thread."""
-    duplicates: tuple[tuple[str, str], ...] = ()
-    """Threads whose cruxes ask the same, the earlier first; the later one is left out of roots and irreducible cruxes."""
     contradictions: tuple[Contradiction, ...] = ()
     roots: dict[str, tuple[str, ...]] = {}
     """Cruxes that follow from no other, each with what follows downstream of it, by thread."""
-    next_questions: tuple[str, ...] = ()
-    """What to debate or find out next, if the debate were to go on."""
     unopened: tuple[UnopenedQuestion, ...] = ()
     """Questions that an agent proposed, another supported, and no thread asked."""
     tests: tuple[CruxTest, ...] = ()
