@@ -23,7 +23,6 @@ from consilience.protocols.debate.replies import ClosingReply, SingleReply
 from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.scoring import (
     Coalitions,
-    Regime,
     as_cast,
     contradictions_of,
     detect_coalitions,
@@ -33,20 +32,19 @@ from consilience.protocols.debate.scoring import (
     regime_of,
     roots_of,
 )
-from consilience.protocols.debate.settings import DebateSettings
 from consilience.protocols.debate.single import added_sentence, single_record
 from consilience.protocols.debate.state import WHEN_CAST, SystemMetrics, tally, thread_name, when_cast
 from consilience.protocols.debate.stipulated import ToldFact
 from consilience.protocols.debate.stipulations import Stipulations
+
+NO_BALLOT = "No final ballot was cast."
 
 
 @dataclass
 class DebateRun:
     """The results of a run so far."""
 
-    framing: Framing | Failure | None = None
-    floor: Floor | None = None
-    opening: list[Reply[Any] | Failure] = field(default_factory=list)
+    opening: list[Reply[Any] | Failure]
     final: Ballots = field(default_factory=dict)
     told: Sequence[ToldFact] = ()
     closing: Reply[ClosingReply] | Failure | None = None
@@ -65,42 +63,57 @@ class DebateRun:
         return self.closing if isinstance(self.closing, Reply) else None
 
 
-async def conclude(
-    session: Session, settings: DebateSettings, run: DebateRun, stop: StopReason = StopReason.SETTLED
-) -> DebateReport:
+async def report_undebated(session: Session, framing: Framing | Failure | None, stop: StopReason) -> DebateReport:
+    """The report of a run without opening ballots: nothing is disputed, the framing failed, or no message was allowed."""
+    found = None if isinstance(framing, Failure) else framing
+    description = NO_BALLOT
+    if found is not None:
+        description = f"Nothing in the task is disputed: {found.reason or 'no yes/no question was found'}"
+        session.warn(f"nothing to dispute was found in the task: {found.reason or 'no reason given'}")
+    return await session.close(
+        DebateReport,
+        None,
+        first=[framing] if isinstance(framing, Failure) else [],
+        stop=stop,
+        steps=0,
+        framing=found,
+        regime_description=description,
+    )
+
+
+async def conclude(floor: Floor, run: DebateRun, stop: StopReason = StopReason.SETTLED) -> DebateReport:
     """The report. `stop` is why the exchange ended; a limit that refused a call, or no answer, comes before it."""
-    floor, answer = run.floor, run.answer
-    framing = run.framing if isinstance(run.framing, Framing) else None
-    openings, final, told = floor.openings if floor else {}, run.last_ballots, run.told
+    session, answer = floor.session, run.answer
+    final, told = run.last_ballots, run.told
+    rechecks = () if told else floor.fold.rechecks
     cruxes = final_cruxes(floor)
-    cast = {} if told or floor is None else as_cast(final, floor.fold.rechecks)
+    cast = {} if told else as_cast(final, rechecks)
     split_when_cast = any(is_split(sides.values()) for sides in cast.values())
     validated = {crux.thread for crux in cruxes if crux.validated}
-    regime = regime_of(_sides(framing, final), validated, split_when_cast=split_when_cast)
-    changed = when_cast(floor.fold.rechecks if floor and not told else (), "p1")
-    description = _regime_words(regime, framing, final, cruxes, len(settings.seat_ids), changed)
+    regime = regime_of(_sides(final), validated, split_when_cast=split_when_cast)
+    description = _regime_words(floor, final, cruxes, when_cast(rechecks, "p1"))
     declared = conclusion_fields(session, answer)
-    undecided: tuple[ClosingSide, ...] = tuple("UNDECIDED" for _ in (framing.propositions if framing else ()))
+    undecided: tuple[ClosingSide, ...] = tuple("UNDECIDED" for _ in floor.framing.propositions)
     decided: tuple[ClosingSide, ...] = sides_of(answer.value, "p") if answer else undecided
-    _warn(session, run, framing)
+    _warn(floor)
     ranked = sorted(cruxes, key=lambda crux: -crux.deciding_score.score)
     primary = next((crux for crux in ranked if crux.validated), None)
     coalitions = _coalitions(floor, final)
     report = await session.close(
         DebateReport,
         run.closing,
-        first=run.opening or ([run.framing] if isinstance(run.framing, Failure) else []),
+        first=run.opening,
         stop=stop,
-        steps=floor.spoken if floor else 0,
+        steps=floor.spoken,
         **declared,
         dissent=tuple(_dissent(decided, final, cast)),
         decided=decided if answer else (),
         first_step=_first_step(answer),
-        position_changes=(*_changes(openings, run.final), *(change for fact in told for change in fact.moved)),
+        position_changes=(*_changes(floor.openings, run.final), *(change for fact in told for change in fact.moved)),
         metrics=_metrics(floor, answer),
         duration=session.clock.now,
-        ballots=(*openings.values(), *final),
-        **(floor.fold.record() | _exchange(floor) if floor else {"framing": framing}),
+        ballots=(*floor.openings.values(), *final),
+        **floor.fold.record() | _exchange(floor),
         regime=regime,
         regime_description=description,
         **_graph(floor, run, ranked, final),
@@ -193,7 +206,7 @@ def _first_step(answer: Reply[ClosingReply] | None) -> str:
     return "" if is_empty_remark(step) else step
 
 
-def _sides(framing: Framing | None, final: Sequence[DebateBallot]) -> dict[str, list[Side]]:
+def _sides(final: Sequence[DebateBallot]) -> dict[str, list[Side]]:
     """The final sides on every question, by proposition number or thread."""
     sides: dict[str, list[Side]] = {}
     for ballot in final:
@@ -204,10 +217,8 @@ def _sides(framing: Framing | None, final: Sequence[DebateBallot]) -> dict[str, 
     return sides
 
 
-def final_cruxes(floor: Floor | None) -> list[Crux]:
+def final_cruxes(floor: Floor) -> list[Crux]:
     """Cruxes of threads, the highest score first."""
-    if floor is None:
-        return []
     cruxes = [thread.crux for thread in floor.threads.values() if thread.crux is not None]
     return sorted(cruxes, key=lambda crux: -crux.score.score)
 
@@ -220,13 +231,9 @@ def _irreducible(floor: Floor, cruxes: Sequence[Crux], final: Sequence[DebateBal
     return irreducible_of(split, floor.fold.dependencies)
 
 
-def _graph(
-    floor: Floor | None, run: DebateRun, cruxes: Sequence[Crux], final: Sequence[DebateBallot]
-) -> dict[str, Any]:
+def _graph(floor: Floor, run: DebateRun, cruxes: Sequence[Crux], final: Sequence[DebateBallot]) -> dict[str, Any]:
     """The fields of the report on all threads together: how cruxes bear on each other, what all agents hold, what to ask next.
     Answers are those of final ballots, else the last in a thread."""
-    if floor is None:
-        return {}
     agreed = tuple(votes_on_candidates(floor, run.final)[0])
     later = floor.fold.repeated
     threads = [
@@ -246,9 +253,7 @@ def _graph(
     }
 
 
-def _coalitions(floor: Floor | None, final: Sequence[DebateBallot]) -> Coalitions:
-    if floor is None:
-        return Coalitions()
+def _coalitions(floor: Floor, final: Sequence[DebateBallot]) -> Coalitions:
     detected = detect_coalitions(floor.cruxes, final, floor.messages)
     live = floor.settings.coalitions == "live"
     unchanged = (
@@ -257,20 +262,11 @@ def _coalitions(floor: Floor | None, final: Sequence[DebateBallot]) -> Coalition
     return detected.at_the_end(settled=floor.over in ("settled", "stable"), unchanged_for=unchanged if live else None)
 
 
-def _regime_words(
-    regime: Regime,
-    framing: Framing | None,
-    final: Sequence[DebateBallot],
-    cruxes: Sequence[Crux],
-    seats: int,
-    changed: str,
-) -> str:
+def _regime_words(floor: Floor, final: Sequence[DebateBallot], cruxes: Sequence[Crux], changed: str) -> str:
     """The regime in a sentence, from the figures. `changed` answers on the first proposition were other ones when cast."""
-    if framing is not None and not framing.propositions:
-        return f"Nothing in the task is disputed: {framing.reason or 'no yes/no question was found'}"
     if not final:
-        return "No final ballot was cast."
-    counts = _sides(framing, final)
+        return NO_BALLOT
+    counts, seats = _sides(final), len(floor.debaters)
     first = tally(counts["p1"]) if "p1" in counts else ""
     split = sum({"YES", "NO"} <= set(sides) for sides in counts.values())
     missing = f"; {seats - len(final)} of {seats} agents cast no final ballot" if len(final) < seats else ""
@@ -312,9 +308,7 @@ def _changes(openings: Ballots, final: Ballots) -> Iterator[PositionChange]:
             )
 
 
-def _metrics(floor: Floor | None, answer: Reply[ClosingReply] | None) -> dict[str, float | int | None]:
-    if floor is None:
-        return {}
+def _metrics(floor: Floor, answer: Reply[ClosingReply] | None) -> dict[str, float | int | None]:
     spoken = [message.text for message in floor.said]
     documents = [document.text for document in floor.session.sources]
     return {
@@ -326,12 +320,8 @@ def _metrics(floor: Floor | None, answer: Reply[ClosingReply] | None) -> dict[st
     }
 
 
-def _warn(session: Session, run: DebateRun, framing: Framing | None) -> None:
-    floor = run.floor
-    if framing is not None and not framing.propositions:
-        session.warn(f"nothing to dispute was found in the task: {framing.reason or 'no reason given'}")
-    if floor is None:
-        return
+def _warn(floor: Floor) -> None:
+    session = floor.session
     if floor.failed_turns:
         session.warn(f"turns that failed: {floor.failed_turns} of {floor.attempts}")
     lost = {key.split("/")[0] for key in floor.unanswered}

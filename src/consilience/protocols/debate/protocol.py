@@ -29,7 +29,7 @@ from consilience.protocols.debate.floor import Floor, Member, aside
 from consilience.protocols.debate.moderator import Moderator, watch
 from consilience.protocols.debate.moves import FAILURES, Side
 from consilience.protocols.debate.notes import NOTES, GlobalConvergence
-from consilience.protocols.debate.outcome import DebateRun, conclude, final_cruxes
+from consilience.protocols.debate.outcome import DebateRun, conclude, final_cruxes, report_undebated
 from consilience.protocols.debate.records import Framing
 from consilience.protocols.debate.replies import (
     ClosingReply,
@@ -86,21 +86,20 @@ class Debate(DebateSettings):
 
     async def run(self, session: Session) -> DebateReport:
         if session.limits.steps == 0:
-            return await conclude(session, self, DebateRun(), StopReason.EXHAUSTED_STEPS)
+            return await report_undebated(session, None, StopReason.EXHAUSTED_STEPS)
         framing = await self._frame(session)
         if isinstance(framing, Failure):
             # Where a limit left no call for the framing, what is left goes to the closing call.
             if session.limit_hit is None:
-                return await conclude(session, self, DebateRun(framing=framing), StopReason.FAILED)
+                return await report_undebated(session, framing, StopReason.FAILED)
             framing = Framing(form="yes/no", propositions=(proposition(session.task),), reason="a limit was reached")
-        run = DebateRun(framing=framing)
         session.note("framed", framing)
         if not framing.propositions:
-            return await conclude(session, self, run, StopReason.INCONCLUSIVE)
-        floor = run.floor = Floor(session, self, self._mode(session), framing)
-        run.opening = await self._open(floor)
+            return await report_undebated(session, framing, StopReason.INCONCLUSIVE)
+        floor = Floor(session, self, self._mode(session), framing)
+        run = DebateRun(await self._open(floor))
         if not session.has_quorum(run.opening):
-            return await conclude(session, self, run)
+            return await conclude(floor, run)
         with session.set_aside() as kept:  # final ballots decide everything
             floor.keep_ballots = lambda: kept.keep(lambda: self._final_asks(floor), floor.ballot_growth)
             floor.keep_ballots()
@@ -113,7 +112,7 @@ class Debate(DebateSettings):
         run.closing = await self._close(floor, run)
         run.compared = await compare_questions(floor, run.single, final_cruxes(floor))
         run.stipulations = await run_tests(floor, run.final, threads_asked)
-        return await conclude(session, self, run, _STOPS.get(floor.over or "", StopReason.STALLED))
+        return await conclude(floor, run, _STOPS.get(floor.over or "", StopReason.STALLED))
 
     def _mode(self, session: Session) -> Mode:
         """How attention is scored: by meaning where an encoder is given, unless the settings name keywords."""
