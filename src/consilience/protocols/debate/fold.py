@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from consilience.protocols.debate import notes
+from consilience.protocols.debate.moves import MOVES
 from consilience.protocols.debate.records import (
     Commitment,
     CommonGround,
@@ -151,7 +152,8 @@ class DebateFold:
 
     def _give(self, note: notes.Said, thread: Thread, message: DebateMessage) -> None:
         """Keep the evidence or the concession in a message."""
-        if message.move == "PROVIDE_EVIDENCE":
+        gives = MOVES[message.move].gives
+        if gives == "evidence":
             evidence = Evidence(
                 agent=message.agent,
                 text=message.text,
@@ -161,7 +163,7 @@ class DebateFold:
                 verified=sum(quotation.verified for quotation in message.quotations),
             )
             thread.evidence.append(evidence)
-        elif message.move == "CONCEDE":
+        elif gives == "concession":
             concession = Concession(
                 agent=message.agent,
                 proposition=note.conceded,
