@@ -427,6 +427,7 @@ def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> St
         report_type=protocol.report,
         notes=protocol.notes,
         must_be_read=protocol.must_be_read,
+        after_answer=protocol.after_answer,
         warnings=[("", warning) for warning in started.warnings],
         unintroduced={a.id: a for a in started.agents if a.persona and a.introduction() != own.get(a.id)},
     )

@@ -86,6 +86,7 @@ class State:
     report_type: type[Report] = Report
     notes: Mapping[str, type[BaseModel]] = field(default_factory=dict)
     must_be_read: frozenset[str] = frozenset()
+    after_answer: frozenset[str] = frozenset()
     pace: float = 0.0
     """Real seconds per virtual second; 0 runs virtual time as fast as replies come."""
     human_deadline: float | None = None
