@@ -30,6 +30,7 @@ from consilience.domain.events import (
     text_id,
 )
 from consilience.domain.messages import Message
+from consilience.domain.model_names import kind_of
 from consilience.domain.outcome import FailureKind
 from consilience.domain.report import find_report
 from consilience.engine.activity import Phase
@@ -62,7 +63,6 @@ from consilience.engine.work import Ask, Branch, Failure, Reply, current_phase
 from consilience.models.limiter import may_retry
 from consilience.models.parsing import Malformed, is_prose, parse_reply, prose_field
 from consilience.models.port import Completion, ModelRequest
-from consilience.models.registry import is_person
 from consilience.models.visible import visible_text
 
 T = TypeVar("T")
@@ -141,7 +141,7 @@ class Call(Generic[T]):
         ask, value, event = self.ask, cast(T, outcome.value), outcome.event
         assert isinstance(event, CallCompleted)
         self.state.shown[ask.key] = outcome.shown
-        if isinstance(value, BaseModel) and not is_person(self.port.name):
+        if isinstance(value, BaseModel) and kind_of(self.port.name) != "person":
             self.state.prose[ask.key] = is_prose(outcome.text, value)
         prose = value if isinstance(value, str) else str(getattr(value, "text", outcome.text))
         quoted = prose if ask.quoted is None else ask.quoted(value)

@@ -12,19 +12,14 @@ from pydantic import ValidationError
 from consilience.domain.agents import Agent, in_dealing_order, list_ids
 from consilience.domain.detail import Detail, DetailChoice
 from consilience.domain.errors import SettingsError, UserError
+from consilience.domain.model_names import is_embedded
 from consilience.domain.outcome import EACH, Estimate, Limits, ThinkingLevel, thinking_tokens
 from consilience.engine.ports import AgentPort, ModelPort, Person, ReplayPort, WorkerPort, to_port
 from consilience.engine.similarity import Encoder
 from consilience.models.fallback import Fallback
+from consilience.models.hosted import SERVER_DEADLINE_SECONDS
 from consilience.models.port import Model, Worker, context_window, thinks
-from consilience.models.registry import (
-    SERVER_DEADLINE_SECONDS,
-    canonical_name,
-    is_embedded,
-    is_person,
-    is_workspace,
-    resolve,
-)
+from consilience.models.registry import PersonName, WorkspaceName, canonical_name, parse
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
@@ -66,15 +61,18 @@ def make_seats(agents: Sequence[Agent], models: Models, deadline: float | None =
 
     def port(model: SeatModel) -> AgentPort:
         if isinstance(model, str):
-            if is_person(model):
-                return Person(model)
-            if is_workspace(model):
-                from consilience.engine.external import open_seat
+            chain = parse(model)
+            chain.check_form()
+            match chain.waiting:
+                case PersonName() as person:
+                    return Person(person.text)
+                case WorkspaceName() as workspace:
+                    from consilience.engine.external import open_seat
 
-                return open_seat(model)
-            name = canonical_name(model)
+                    return open_seat(workspace)
+            name = chain.canonical
             if name not in opened:
-                opened[name] = resolve(name, deadline=deadline)
+                opened[name] = chain.open(deadline=deadline)
             model = opened[name]
         if id(model) not in ports_by_model:
             ports_by_model[id(model)] = to_port(model)
@@ -146,7 +144,7 @@ def choose_detail(choice: DetailChoice | None, agents: Sequence[Agent], models: 
     by_agent = models_by_agent(agents, models)
     voices = [by_agent[agent.id] for agent in agents if agent.voice]
     names = [model if isinstance(model, str) else getattr(model, "name", None) for model in voices]
-    return "brief" if any(isinstance(name, str) and is_embedded(name) for name in names) else "full"
+    return "brief" if any(isinstance(name, str) and is_embedded(canonical_name(name)) for name in names) else "full"
 
 
 def with_own_models(agents: Sequence[Agent], models: Models) -> Models:
