@@ -12,14 +12,13 @@ from pydantic import ValidationError
 from consilience.domain.agents import Agent, in_dealing_order, list_ids
 from consilience.domain.detail import Detail, DetailChoice
 from consilience.domain.errors import SettingsError, UserError
-from consilience.domain.model_names import is_embedded
 from consilience.domain.outcome import EACH, Estimate, Limits, ThinkingLevel, thinking_tokens
 from consilience.engine.ports import AgentPort, ModelPort, Person, ReplayPort, WorkerPort, to_port
 from consilience.engine.similarity import Encoder
 from consilience.models.fallback import Fallback
 from consilience.models.hosted import SERVER_DEADLINE_SECONDS
 from consilience.models.port import Model, Worker, context_window, thinks
-from consilience.models.registry import PersonName, WorkspaceName, canonical_name, parse
+from consilience.models.registry import PersonName, WorkspaceName, canonical_name, is_embedded, parse
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
@@ -144,7 +143,7 @@ def choose_detail(choice: DetailChoice | None, agents: Sequence[Agent], models: 
     by_agent = models_by_agent(agents, models)
     voices = [by_agent[agent.id] for agent in agents if agent.voice]
     names = [model if isinstance(model, str) else getattr(model, "name", None) for model in voices]
-    return "brief" if any(isinstance(name, str) and is_embedded(canonical_name(name)) for name in names) else "full"
+    return "brief" if any(isinstance(name, str) and is_embedded(name) for name in names) else "full"
 
 
 def with_own_models(agents: Sequence[Agent], models: Models) -> Models:

@@ -16,7 +16,6 @@ from consilience.deliberation import Deliberation
 from consilience.domain.detail import Detail, DetailChoice
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import CallCompleted, Event, SessionFinished
-from consilience.domain.model_names import is_embedded
 from consilience.domain.outcome import DEFAULT_THINKING, Limits, ThinkingLevel, thinking_tokens
 from consilience.domain.report import Report
 from consilience.engine.protocol import Protocol
@@ -44,7 +43,7 @@ from consilience.journal.open_store import opened
 from consilience.journal.store import Store
 from consilience.models.parsing import Malformed, parse_reply
 from consilience.models.port import thinks
-from consilience.models.registry import canonical_name, thinks_by_name
+from consilience.models.registry import canonical_name, is_embedded, thinks_by_name
 
 PROBE = "probe"
 """The role of a small run that measures the cost of a row's calls."""
@@ -144,7 +143,7 @@ def _detail(models: Lineup, choice: DetailChoice | None) -> Detail:
     """Return one set of prompts for all rows, whatever models their seats get."""
     if choice is not None and choice != "auto":
         return choice
-    return "brief" if any(is_embedded(canonical_name(name)) for name in model_names(models)) else "full"
+    return "brief" if any(map(is_embedded, model_names(models))) else "full"
 
 
 def _thinking(models: Lineup, level: ThinkingLevel) -> int:

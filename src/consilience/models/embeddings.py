@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consilience.domain.errors import UnavailableModel, UnknownName
-from consilience.domain.model_names import is_endpoint, links
+from consilience.domain.model_names import is_endpoint
 from consilience.models.endpoints import parse_endpoint, provider_for
 from consilience.models.facts import ModelFacts
 from consilience.models.failures import translate
@@ -108,7 +108,7 @@ def check_encoder(name: str) -> None:
     if name == MINILM:
         return
     provider, _, model = name.partition(":")
-    if len(links(name)) > 1:
+    if "|" in name:
         raise UnknownName(
             f"{name!r} names several encoders; an encoder has no fallback",
             where="--encoder",

@@ -271,6 +271,11 @@ def paid(name: str, environ: Mapping[str, str] | None = None) -> bool:
     return any(facts.paid for facts in facts_of(name, environ))
 
 
+def is_embedded(name: str) -> bool:
+    """Return whether a model of the chain is in the embedded catalogue. A GGUF file of the user's own is not."""
+    return any(isinstance(link, LocalName) and link.weights in CATALOGUE for link in parse(name).links)
+
+
 def thinks_by_name(name: str) -> Thinks:
     """Return whether a model of that name thinks."""
     return max((facts.thinks for facts in facts_of(name)), key=("never", "optionally", "always").index)
