@@ -227,7 +227,7 @@ def test_invalid_argument_error_shows_the_right_form(
         ({"calls": 10**400}, "calls must be at most 9223372036854775807"),
         ({"calls": "many"}, "calls must be a whole number, not 'many'"),
         ({"foo": 1}, "foo is unknown"),
-        ({"money": float("nan")}, "money must be a finite number"),
+        ({"cost": float("nan")}, "cost must be a finite number"),
         ({"seconds": float("inf")}, "seconds must be a finite number"),
         ({"agents": {"L2N1": {"calls": -1}}}, r"agents\.L2N1: calls must be at least 0"),
         ({"phases": {"leaf_respond/x": {"calls": 1}}}, "phases: 'leaf_respond/x' is not a phase"),
@@ -295,15 +295,7 @@ def test_own_model_without_price_and_tokens_keeps_its_cost() -> None:
         consilience.fork_sync(report.session, at=0)
 
 
-@pytest.mark.parametrize(("word", "name"), [("cost", "money"), ("time", "seconds")])
-def test_limit_by_the_word_of_the_command_line_is_explained(word: str, name: str) -> None:
-    with pytest.raises(SettingsError, match=f"{word} is called {name}"):
-        consilience.Limits(**{word: 1})
-
-
-@pytest.mark.parametrize(
-    "limits", [{"money": 1}, {"agents": {"*": {"money": 1}}}, {"phases": {"answer": {"money": 1}}}]
-)
+@pytest.mark.parametrize("limits", [{"cost": 1}, {"agents": {"*": {"cost": 1}}}, {"phases": {"answer": {"cost": 1}}}])
 def test_limit_on_money_needs_known_prices(limits: dict[str, Any]) -> None:
     unpriced, priced = model(name="half:1", price=None), model(price=1e-6)
     with pytest.raises(SettingsError, match=r"does not bound the cost of half:1, whose price is not known.*`price`"):
@@ -318,7 +310,7 @@ def test_limit_on_money_needs_known_prices(limits: dict[str, Any]) -> None:
 
 def test_limit_on_money_bounds_a_declared_endpoint() -> None:
     name = "http://127.0.0.1:9/v1#m"
-    limits = consilience.Limits(money=0.000001)
+    limits = consilience.Limits(cost=0.000001)
     with pytest.raises(SettingsError, match="configure_endpoint"):
         consilience.run_sync("Why?", SOLO, model=name, limits=limits)
     consilience.configure_endpoint(name, input_price=2, output_price=8)

@@ -50,7 +50,7 @@ def test_model_of_the_own_file_is_used_with_its_price_and_key(
     monkeypatch.setenv("CORP_KEY", "zq7-plum")
     table = f'[endpoints."{address}"]\ninput_price = 1000.0\noutput_price = 1000.0\nkey_variable = "CORP_KEY"\n'
     write(home, f'model = "{address}#m"\n{table}')
-    report = consilience.run_sync("Why?", SOLO, limits=consilience.Limits(money=50))
+    report = consilience.run_sync("Why?", SOLO, limits=consilience.Limits(cost=50))
     assert [agent.model for agent in report.agents] == [f"{address}#m"]
     assert report.ledger.actual.cost
     assert [headers["authorization"] for headers in seen] == ["Bearer zq7-plum"]
@@ -105,7 +105,7 @@ async def test_resume_and_fork_know_the_price_of_the_own_file(
     await consilience.Deliberation(SOLO, model=f"{address}#m").prepare("Why?", session="s")
     write(home, table.replace("1000", "2000"))
     assert (await consilience.resume("s")).ledger.actual.cost
-    forked = await consilience.fork("s", at=1, limits=consilience.Limits(money=50))
+    forked = await consilience.fork("s", at=1, limits=consilience.Limits(cost=50))
     assert forked.ledger.actual.cost
 
 

@@ -257,8 +257,6 @@ class Deliberation(Generic[R]):
                 here.resume(session) if here._is_begun(store, session, task) else here.run(task, session=session)
             )
 
-    take_up = run_or_resume  # its former name
-
     def proposing(self) -> Deliberation[ProposeReport]:
         """Return the deliberation, of one call, that proposes a panel for the seats of this one; see `with_proposed`.
 
@@ -402,9 +400,8 @@ def deliberation_from(
 
 
 def _seats(agents: Sequence[Agent]) -> list[tuple[str, str]]:
-    """The seats without their models, which the resume compares, and without the form of their introduction, which may be older."""
-    named = (agent.model_copy(update={"named_as": "Your role"}) for agent in in_dealing_order(agents))
-    return [(agent.id, agent.introduction()) for agent in named]
+    """The seats without their models, which the resume compares."""
+    return [(agent.id, agent.introduction()) for agent in in_dealing_order(agents)]
 
 
 def _remaining_limits(limits: Limits, used: UsageTotals) -> Limits:
@@ -414,7 +411,7 @@ def _remaining_limits(limits: Limits, used: UsageTotals) -> Limits:
         update={
             "calls": None if limits.calls is None else max(limits.calls - used.requests, 0),
             "tokens": None if limits.tokens is None else max(limits.tokens - tokens, 0),
-            "money": None if limits.money is None else max(limits.money - (used.cost or 0.0), 0.0),
+            "cost": None if limits.cost is None else max(limits.cost - (used.cost or 0.0), 0.0),
             "seconds": None if limits.seconds is None else max(limits.seconds - used.seconds, 0.0),
         }
     )

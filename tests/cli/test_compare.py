@@ -272,7 +272,7 @@ def test_compare_max_time_bounds_each_run(cli: Cli, town: Town) -> None:
     assert len(town.requests) == asked
     refused = cli(*ASKED, "--max-time", "-1")
     assert refused.exit_code == 2
-    assert "--max-time" in refused.stderr
+    assert "--max-seconds" in refused.stderr
 
 
 def test_compare_on_a_terminal_asks_before_spending(cli: Cli, monkeypatch: pytest.MonkeyPatch, town: Town) -> None:

@@ -40,7 +40,7 @@ def broken_off(cli: Cli, town: Town) -> str:
 
 BEGINNINGS = {
     "a.json": "{\n",
-    "a.md": "---\nsession: ",
+    "a.md": "# ",
     "a.html": "<!doctype html>",
     "a.svg": "<svg ",
     "a.jsonl": '{"seq": 1, "type": "session_started"',
@@ -72,7 +72,7 @@ def test_report_files_are_private(cli: Cli, town: Town, here: Path) -> None:
 
 
 def test_export_without_out_prints_to_stdout(cli: Cli, session: str) -> None:
-    assert cli("export", session).stdout.startswith("---\nsession: ")
+    assert cli("export", session).stdout.startswith(BEGINNINGS["a.md"])
     assert cli("export", session, "--out", "-", "--format", "json").stdout == cli("show", session, "--json").stdout
     assert EmergenceReport.model_validate_json(cli("export", session, "--format", "json").stdout).session == session
 
@@ -155,9 +155,7 @@ def test_unfinished_session_is_exported(cli: Cli, broken_off: str) -> None:
     assert output == json.loads(cli("show", "last", "--json").stdout)
     assert output["state"] == "unfinished"
     written = cli("export", "last").stdout
-    assert 'state: "unfinished"' in written
     assert f"`consilience resume {broken_off}`" in written
-    assert "```mermaid" in written
     assert "Progress" in cli("export", "last", "--format", "html").stdout
     assert "integrator (L1N1): in flight when it stopped, 0 replies" in cli("show", "last", "--view", "tree").stdout
 

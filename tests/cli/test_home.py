@@ -16,7 +16,7 @@ from consilience.domain.errors import SettingsError
 from consilience.domain.paths import journal_path
 from consilience.journal.sqlite import SqliteStore
 
-FIXTURE_JOURNAL = Path(__file__).parent.parent / "fixtures" / "journals" / "schema-1-emergence-2.db"
+FIXTURE_JOURNAL = Path(__file__).parent.parent / "fixtures" / "journals" / "emergence.db"
 NOBODY_UID = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a directory away")
 

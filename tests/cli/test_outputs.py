@@ -20,7 +20,7 @@ from consilience.journal.sqlite import SqliteStore
 from kit import forks
 from kit.forks import PYTHONPATH
 
-FIXTURE_JOURNAL = Path(__file__).parent.parent / "fixtures" / "journals" / "schema-1-emergence-2.db"
+FIXTURE_JOURNAL = Path(__file__).parent.parent / "fixtures" / "journals" / "emergence.db"
 EXPORT = ("export", "plain", "--format", "json")
 
 

@@ -31,6 +31,7 @@ AGENTS = (
     Agent(id="L2N2", role="specialist", perspective="practical"),
 )
 STARTED = SessionStarted(
+    schema_version=3,
     prompt_format=1,
     protocol="emergence",
     protocol_version=1,

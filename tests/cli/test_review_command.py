@@ -53,13 +53,13 @@ def test_range_is_reviewed_with_the_files_that_it_changes(cli: Cli, town: Town, 
     assert report["settings"]["left_out"] == ["lock file: uv.lock"]
     assert "+    return items[len(items)]" in asked(town)
     assert "def last(items):" in asked(town)
-    assert "Target: the changes main..HEAD: 2 documents, " in result.stderr
+    assert "Target: the changes main..HEAD: 1 changed file, " in result.stderr
     assert "Left out: lock file: uv.lock" in result.stderr
 
 
 def test_dry_run_shows_documents_parts_calls_and_what_is_left_out(cli: Cli, town: Town, repository: Repository) -> None:
     text = cli("review", *RUN, "--dry-run").stdout
-    for line in ("| red |", "| blue |", "- Calls estimated: ", "- Target: the changes main..HEAD: 2 documents, "):
+    for line in ("| red |", "| blue |", "- Calls estimated: ", "- Target: the changes main..HEAD: 1 changed file, "):
         assert line in text
     assert "- Left out: lock file: uv.lock" in text
     plan = json.loads(cli("review", *RUN, "--dry-run", "--json").stdout)

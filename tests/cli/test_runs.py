@@ -412,7 +412,9 @@ def test_env_file_sets_only_missing_variables(cli: Cli, here: Path, monkeypatch:
     [
         (["--max-calls", "5"], "exhausted_budget"),
         (["--max-tokens", "4000"], "exhausted_budget"),
+        (["--max-seconds", "0"], "exhausted_time"),
         (["--max-time", "0"], "exhausted_time"),
+        (["--agent-limit", "*:seconds=0"], "exhausted_time"),
         (["--max-steps", "1"], "exhausted_steps"),
         (["--agent-limit", "*:calls=1"], "exhausted_budget"),
         (["--phase-limit", "lateral_leaves:calls=1"], "exhausted_budget"),
@@ -426,6 +428,15 @@ def test_every_limit_ends_in_a_report_with_its_reason(cli: Cli, town: Town, limi
     assert result.exit_code == (0 if report.answer is not None and report.quorum_met else 3)
     assert "Stopped: reached the limit o" in cli("show", "last").stdout
     assert json.loads(cli("show", "last", "--json").stdout)["stop_reason"] == reason
+
+
+def test_limit_has_one_name_in_options_records_and_advice(cli: Cli, town: Town) -> None:
+    result = cli("emergence", TASK, "--model", MODEL, "--max-seconds", "0", "--max-cost", "1", "--yes", "--json")
+    report = json.loads(result.stdout)
+    named = {name: value for name, value in report["limits"].items() if value not in (None, {})}
+    assert named == {"seconds": 0.0, "cost": 1.0}
+    assert {call["exhausted"] for call in report["failed_calls"]} == {"seconds"}
+    assert "--max-seconds SECONDS`" in cli("show", "last").stdout
 
 
 def test_require_exits_4_for_another_stop_reason(cli: Cli, town: Town) -> None:

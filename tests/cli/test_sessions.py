@@ -244,6 +244,7 @@ def _begin(store: SqliteStore, *, parked: bool) -> None:
         journal = store.create("rhand01")
         shape = tree(2, 2)
         started = SessionStarted(
+            schema_version=3,
             prompt_format=1,
             protocol="seance",
             protocol_version=1,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consilience.protocols.debate.lock import blocked, may_challenge
-from consilience.protocols.debate.moves import ALLOWED, MOVES, BlockReason, Move, Side, Stage, ThreadStatus
+from consilience.protocols.debate.moves import MOVES, BlockReason, Move, Side, Stage, ThreadStatus
 from consilience.protocols.debate.records import Commitment, DebateMessage, SteelmanAttempt
 from consilience.protocols.debate.threads import Budgets, Thread
 
@@ -53,7 +53,7 @@ def gate(
 @pytest.mark.parametrize("stage", ["DISCOVERY", "CRUX_LOCK", "EVIDENCE"])
 @pytest.mark.parametrize("move", MOVES)
 def test_move_outside_its_stages_is_blocked(stage: Stage, move: Move) -> None:
-    expected = None if move in ALLOWED[stage] else "stage_restriction"
+    expected = None if stage in MOVES[move].stages else "stage_restriction"
     if move == "CHALLENGE_EVIDENCE" and stage == "EVIDENCE":
         expected = "steelman_required"  # it names nobody whose case was put
     assert gate(thread_in(stage), move) == expected

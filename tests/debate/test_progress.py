@@ -64,7 +64,7 @@ async def test_progress_of_an_unfinished_debate_has_threads_with_stages_and_mess
     assert "A2 advocate of change (A) claims" in views["transcript"]
     assert "commits (yes)" in views["transcript"]
     assert "COMMIT_POSITION" not in views["transcript"], "the move is named before the text"
-    assert "accurate" in views["steelmen"]
+    assert "grades a steelman (accurate)" in views["transcript"]
     (column,) = shown.columns
     assert column.badge == "crux lock"
     assert ("crux_lock", 1) in column.phases
@@ -93,8 +93,8 @@ async def test_unfinished_debate_names_agents_as_its_report_does(store: SqliteSt
     finished = DebateReport.model_validate(recorded_report.model_dump())
     assert sorted(finished.letters.values()) == ["B", "D", "E"]
     for view in (shown, finished.presentation()):
-        agents = next(view_text(view, 200) for view in view.views if view.name == "agents")
-        assert all(f"({letter})" in agents for letter in finished.letters.values())
+        threads = next(view_text(view, 200) for view in view.views if view.name == "threads")
+        assert all(f"({letter})" in threads for letter in finished.letters.values())
 
 
 async def test_unfinished_debate_shows_what_messages_declare(store: SqliteStore) -> None:
@@ -117,11 +117,11 @@ async def test_progress_of_a_finished_debate_agrees_with_its_report(store: Sqlit
     events = await recorded(store)
     shown = DebateReport.progress(unfinished(events, store))
     assert shown.columns == ()
-    timeline = next(view_text(view, 100) for view in shown.views if view.name == "timeline")
+    threads = next(view_text(view, 100) for view in shown.views if view.name == "threads")
     report = await consilience.replay(
         events[0].session if hasattr(events[0], "session") else store.sessions()[0], store=store
     )
-    assert timeline == next(view_text(v, 100) for v in report.presentation().views if v.name == "timeline")
+    assert threads == next(view_text(v, 100) for v in report.presentation().views if v.name == "threads")
 
 
 async def test_progress_lines_name_threads_stages_locks_and_cruxes(store: SqliteStore) -> None:
@@ -145,7 +145,7 @@ async def test_lines_of_calls_name_their_agent_once(store: SqliteStore) -> None:
     events = await recorded(store)
     state = fold_events(events)
     lines = [event_line(event, state) for event in events if isinstance(event, CallCompleted)]
-    turns = [line for line in lines if line.startswith("message ")]
+    turns = [line for line in lines if line.startswith("message, turn ")]
     assert turns
     assert all(line.count("D1") + line.count("D2") + line.count("D3") == 1 for line in turns), turns[0]
 

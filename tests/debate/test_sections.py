@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from html import unescape
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import consilience
 from consilience import Limits
+from consilience.domain.errors import SettingsError
+from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.debate import Debate, DebateReport
+from consilience.reporting.html import page
+from consilience.reporting.record import read_record
 from consilience.reporting.terminal import view_text
+from consilience.reporting.views import view_text as session_view
 from consilience.testing import ScriptedModel
-from kit.debating import Answer, Debaters, moves_of, number_of
+from kit.debating import SIDES, Answer, Debaters, moves_of, number_of
 
 TASK = "Should we move the orders to queues?"
 SEED_KEYS = {
@@ -37,6 +44,13 @@ SEED_KEYS = {
     "cost",
     "systemMetrics",
 }
+
+
+@pytest.fixture
+def store() -> Iterator[SqliteStore]:
+    store = SqliteStore(":memory:")
+    yield store
+    store.close()
 
 
 async def debate(
@@ -154,13 +168,13 @@ async def test_missing_ballot_is_reported_with_its_agent_before_the_count() -> N
 
 async def test_limit_on_messages_is_reported_before_the_count_with_open_threads() -> None:
     head = above_answer((await debate(max_messages=5)).markdown())
-    assert head.index("The limit on messages ended the debate after 5.") < head.index("SPLIT")
-    assert "Still open: thread 1 (stage: discovery)." in head
+    assert head.index("After 5 messages, still open: thread 1 (stage: discovery).") < head.index("SPLIT")
+    assert "limit on messages" not in head, "the line above names it"
 
 
 async def test_limit_on_virtual_time_is_reported_before_the_count() -> None:
     head = above_answer((await debate(max_duration=40)).markdown())
-    assert head.index("The limit on virtual time ended the debate after") < head.index("SPLIT")
+    assert re.search(r"After \d+ s of virtual time, still open: thread 1 .*SPLIT", head, re.DOTALL)
 
 
 async def test_way_on_names_the_setting_of_the_limit_that_ended_the_debate() -> None:
@@ -214,26 +228,22 @@ async def test_crux_section_has_positions_falsifiers_and_best_statements() -> No
     text = (await debate()).markdown()
     crux = text.split("### Crux 1.")[1].split("\n### ")[0]
     assert crux.startswith(" Would queues lose orders at the peak?")
-    assert (
-        "| agent | answer now | on this crux | would change its mind if | when told the answer (✔ as declared) |"
-        in crux
-    )
+    assert "| agent | answer now | on this crux | when told the answer (✔ as declared) |" in crux
     untested = (await debate(test_cruxes=0)).markdown()
-    assert "| agent | answer now | on this crux | would change its mind if | it gives up its claim |" in untested
-    assert (
-        "| critic of change (B) | no, fairly sure | no \\[B11\\] | orders lost in a year: more than 12, by 2027-12-31 |"
-        in crux
-    )
+    assert "| agent | answer now | on this crux | it gives up its claim |" in untested
+    assert "| critic of change (B) | no, fairly sure | no \\[B11\\] |" in crux
     assert "**Best statement for yes:**" in crux
     assert "**Best statement for no:**" in crux
-    assert "orders lost in a year: more than 12, by 2027-12-31" in crux.split("**Settled by:**")[1]
+    findings = crux.split("**What would settle it, and change the mind of whoever is named:**")[1]
+    assert "orders lost in a year: more than 12, by 2027-12-31 — *" in findings
+    assert crux.count("orders lost in a year: more than 12") == 1
 
 
 async def test_crux_section_counts_no_commitment_as_a_ballot() -> None:
     text = (await debate({"final": lambda request: {"p1": "?"} if request.agent == "D2" else {}})).markdown()
     assert "final ballots on it: 2 yes; last said without a ballot on it: 1 no)" in text
     cut = (await debate({"final": lambda request: {"p1": "?"}}, limits=Limits(calls=20))).markdown()
-    assert "(thread 1; last said on it: 2 yes · 1 no)" in cut
+    assert "; last said on it: 2 yes · 1 no)" in cut
 
 
 async def test_steelman_that_a_limit_left_ungraded_is_not_reported_as_rejected() -> None:
@@ -272,9 +282,8 @@ async def test_crux_section_explains_the_score_by_three_factors() -> None:
     score = report.threads[0].crux.score if report.threads[0].crux else None
     assert score is not None
     text = report.markdown()
-    assert (
-        f"**Crux score:** {score.score:.2f} = {score.coverage:.2f} × {score.polarity:.2f} × {score.impact:.2f}" in text
-    )
+    assert f"{score.score:.2f} = {score.coverage:.2f} × {score.polarity:.2f} × {score.impact:.2f}" in text
+    assert text.count("Crux score") == 1
     for factor in ("(coverage)", "(polarity)", "(impact)"):
         assert factor in text
 
@@ -283,6 +292,43 @@ async def test_crux_section_explains_why_a_crux_is_not_validated() -> None:
     text = (await debate({"crystallize": lambda request: {"criteria": ["an audit"]}})).markdown()
     assert "It was locked, but it is no validated crux:" in text
     assert "two findings that would settle it are needed, 1 was named" in text
+
+
+async def test_unlocked_question_is_reported_with_what_its_lock_lacked() -> None:
+    text = (
+        await debate(
+            {
+                "grade": lambda request: {
+                    "grade": "WRONG",
+                    "corrections": "That is not what I hold; I hold that the peak decides.",
+                }
+            }
+        )
+    ).markdown()
+    (verdict,) = [line for line in text.splitlines() if "no validated crux" in line]
+    assert verdict.startswith("**Its lock failed at attempt 4 (steelman of ")
+    assert "wrong" in verdict
+    assert "never locked" not in text
+
+
+async def test_validated_crux_of_an_unfinished_thread_is_reported_once() -> None:
+    def commit(request: ModelRequest) -> Answer:
+        return {"metric": f"orders lost by {request.agent}"}
+
+    text = (await debate({"commit": commit}, max_messages=21)).markdown()
+    (verdict,) = [line for line in text.splitlines() if "A validated crux" in line]
+    assert "(thread 1, whose evidence stage was not finished; " in verdict
+    assert "Unresolved threads" not in text
+
+
+async def test_phases_and_keys_of_calls_have_words(store: SqliteStore) -> None:
+    await consilience.deliberate(
+        TASK, Debate(debaters=3, as_is=True), model=ScriptedModel(Debaters()), store=store, session="s"
+    )
+    record = read_record(store, "s")
+    places = {record.place(call.key, call.agent) for call in record.calls}
+    assert {"message, turn 1", "test of a crux · thread 1 · told yes", "common ground"} <= places
+    assert not [place for place in places if re.search(r"[A-Z_]{2}|\bnamed\b|synthes", place)]
 
 
 async def test_steelman_with_a_retry_is_shown_with_its_correction() -> None:
@@ -298,10 +344,7 @@ async def test_steelman_with_a_retry_is_shown_with_its_correction() -> None:
     text = report.markdown()
     assert "advocate of change (A) put the case of critic of change (B): accepted on the second try" in text
     assert "“You leave out the nightly batch.”" in text
-    table = next(view for view in report.presentation().views if view.name == "steelmen")
-    words = view_text(table, 200)
-    assert "incomplete" in words
-    assert "accurate" in words
+    assert "the first try incomplete" in text
 
 
 # --- movements
@@ -381,12 +424,38 @@ async def test_trust_section_names_steelmen_attention_and_evidence() -> None:
 async def test_views_and_transcript_name_messages_by_label() -> None:
     report = await debate()
     views = {view.name: view_text(view, 100) for view in report.presentation().views}
-    assert list(views) == ["cruxes", "threads", "steelmen", "timeline", "agents"]
+    assert list(views) == ["cruxes", "threads"], "of one thread, a timeline would show nothing more"
     for message in report.messages:
         assert f"{message.label} " in views["threads"]
         assert message.text in unescape(report.html())
+
+
+async def test_timeline_is_a_view_of_several_threads() -> None:
+    def opening(request: ModelRequest) -> Answer:
+        return {f"p{n}": SIDES[(number_of(request.agent) + n) % 2] for n in (1, 2)}
+
+    framing = {"propositions": ["Is part 1 of the plan right?", "Is part 2 of the plan right?"]}
+    report = await debate({"opening": opening, "framing": lambda request: framing}, as_is=False)
+    assert len(report.threads) > 1
+    views = {view.name: view_text(view, 100) for view in report.presentation().views}
+    assert list(views) == ["cruxes", "threads", "timeline"]
     assert "crux lock" in views["timeline"]
-    assert all(str(number_of(agent)) in views["agents"] for agent in report.letters)
+
+
+async def test_empty_views_are_named_nowhere_and_not_on_the_page(store: SqliteStore) -> None:
+    def framing(request: ModelRequest) -> Answer:
+        return {"form": "not disputable", "propositions": [], "reason": "It asks for a sum."}
+
+    model = ScriptedModel(Debaters({"framing": framing}))
+    report = await consilience.deliberate(TASK, Debate(debaters=3), model=model, store=store, session="s")
+    record = read_record(store, "s")
+    assert "No crux has been found." in session_view("cruxes", record)
+    with pytest.raises(SettingsError) as error:
+        session_view("nothing", record)
+    listed = report.markdown().split("other views:")[1]
+    for names in (listed, str(error.value)):
+        assert not {"cruxes", "threads", "timeline"} & set(re.findall(r"\w+", names))
+    assert 'id="threads"' not in page(record)
 
 
 async def test_what_messages_declare_is_shown_wherever_they_are() -> None:

@@ -104,14 +104,12 @@ async def test_cut_closing_reply_without_repairs_is_not_repeated() -> None:
     assert report.answer_cut
 
 
-@pytest.mark.parametrize(
-    "limits", [Limits(calls=LEAVES + 1), Limits(tokens=20_000), Limits(money=12), Limits(money=30)]
-)
+@pytest.mark.parametrize("limits", [Limits(calls=LEAVES + 1), Limits(tokens=20_000), Limits(cost=12), Limits(cost=30)])
 async def test_repeat_of_a_cut_closing_reply_stays_within_every_limit(limits: Limits) -> None:
     report, _ = await run(cut("Yes, bec"), whole("Yes, because it is."), limits=limits)
     spent = report.ledger.actual
     assert limits.calls is None or spent.requests <= limits.calls
-    assert limits.money is None or (spent.cost or 0) <= limits.money
+    assert limits.cost is None or (spent.cost or 0) <= limits.cost
     assert limits.tokens is None or spent.tokens_in + spent.tokens_out <= limits.tokens
     assert report.answer in ("Yes, bec", "Yes, because it is.")
     assert report.answer_cut == (report.answer == "Yes, bec")

@@ -124,15 +124,6 @@ async def test_resume_and_replay_keep_the_recorded_detail(store: SqliteStore) ->
     assert (await Deliberation[Report](store=store).replay(id)).digest() == report.digest()
 
 
-async def test_session_recorded_without_a_detail_is_brief(store: SqliteStore) -> None:
-    from consilience.domain.events import SessionStarted
-
-    await Deliberation(Solo(), model=model(), detail="full", store=store).run("Why?", session="s")
-    body = store.read("s")[0].model_dump(mode="json")
-    assert body.pop("detail") == "full"
-    assert SessionStarted.model_validate(body).detail == "brief"
-
-
 @pytest.mark.parametrize(("detail", "expected"), [(None, "brief"), ("full", "full"), ("auto", "full")])
 async def test_fork_without_a_detail_keeps_that_of_its_parent(
     detail: DetailChoice | None, expected: str, store: SqliteStore

@@ -377,7 +377,7 @@ async def test_fork_counts_no_cost_for_inherited_replies() -> None:
     before = await runner.start(TASK, TREE, models=dear, store=store, session="p")
     assert before.ledger.actual.cost
     report = await fork(
-        "p", store=store, at="end", models=ScriptedModel([]), limits=Limits(calls=0, money=0.0, tokens=0)
+        "p", store=store, at="end", models=ScriptedModel([]), limits=Limits(calls=0, cost=0.0, tokens=0)
     )
     spent = report.ledger.actual
     assert (spent.calls, spent.requests, spent.tokens_in, spent.cost) == (0, 0, 0, 0.0)

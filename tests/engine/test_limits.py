@@ -66,13 +66,13 @@ async def test_fifty_parallel_agents_use_a_small_budget_exactly(calls: int) -> N
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.1, 0.3, 0.7])
-@pytest.mark.parametrize("kind", ["tokens", "money"])
+@pytest.mark.parametrize("kind", ["tokens", "cost"])
 async def test_fifty_agents_stay_within_a_token_or_cost_limit(kind: str, share: float) -> None:
     protocol = Emergence(children=50, max_rounds=1, reply_tokens=64)
     free, _, _ = await play(Limits(), protocol)
     spent = free.ledger.actual
     whole = spent.tokens_in + spent.tokens_out
-    limits = Limits(tokens=int(whole * share)) if kind == "tokens" else Limits(money=whole / 1000 * share)
+    limits = Limits(tokens=int(whole * share)) if kind == "tokens" else Limits(cost=whole / 1000 * share)
     report, model, _ = await play(limits, protocol)
     actual = report.ledger.actual
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
@@ -80,7 +80,7 @@ async def test_fifty_agents_stay_within_a_token_or_cost_limit(kind: str, share: 
     if kind == "tokens":
         assert actual.tokens_in + actual.tokens_out <= (limits.tokens or 0)
     else:
-        assert (actual.cost or 0.0) <= (limits.money or 0.0) + 1e-9
+        assert (actual.cost or 0.0) <= (limits.cost or 0.0) + 1e-9
     if model.requests:
         assert report.answer is not None
 
@@ -133,7 +133,7 @@ async def test_phase_limit_counts_all_rounds_or_a_single_round() -> None:
     assert free.stop_reason is not StopReason.EXHAUSTED_BUDGET
 
 
-@pytest.mark.parametrize("allowance", [SpendingLimits(tokens=700), SpendingLimits(money=0.7)])
+@pytest.mark.parametrize("allowance", [SpendingLimits(tokens=700), SpendingLimits(cost=0.7)])
 async def test_agent_limit_on_tokens_or_money_is_kept(allowance: SpendingLimits) -> None:
     report, _, store = await play(Limits(agents={"*": allowance}))
     spent = Counter[str]()
@@ -220,7 +220,7 @@ async def test_limit_after_a_resume_counts_usage_before_the_kill(tmp_path: Path)
     [
         (Limits(calls=5), StopReason.EXHAUSTED_BUDGET),
         (Limits(tokens=1500), StopReason.EXHAUSTED_BUDGET),
-        (Limits(money=1.5), StopReason.EXHAUSTED_BUDGET),
+        (Limits(cost=1.5), StopReason.EXHAUSTED_BUDGET),
         (Limits(seconds=0), StopReason.EXHAUSTED_TIME),
         (Limits(steps=1), StopReason.EXHAUSTED_STEPS),
         (Limits(agents={"*": SpendingLimits(calls=1)}), StopReason.EXHAUSTED_BUDGET),
@@ -261,7 +261,7 @@ async def test_cost_of_a_refused_reply_is_counted_and_limited() -> None:
     model = Strict(lambda r: Scripted(agreeable(r), tokens_in=10, tokens_out=10, cost=1.0), price=0.0001)
     store = SqliteStore(":memory:")
     report = await runner.start(
-        TASK, Emergence(children=8, max_rounds=1), models=model, store=store, limits=Limits(money=3), quorum=0.0
+        TASK, Emergence(children=8, max_rounds=1), models=model, store=store, limits=Limits(cost=3), quorum=0.0
     )
     spent = report.ledger.actual
     assert spent.cost == len(model.requests) * 1.0
@@ -319,13 +319,13 @@ async def test_cost_limit_bounds_a_model_with_one_free_direction(prices: tuple[f
     async def spent(limits: Limits) -> float:
         store = SqliteStore(":memory:")
         report = await runner.start(TASK, TREE, models=OneWay(*prices), store=store, limits=limits)
-        assert (report.stop_reason is StopReason.EXHAUSTED_BUDGET) is (limits.money is not None)
+        assert (report.stop_reason is StopReason.EXHAUSTED_BUDGET) is (limits.cost is not None)
         assert report.ledger.actual.cost is not None
         return report.ledger.actual.cost
 
     whole = await spent(Limits())
     for share in (0.2, 0.35, 0.5, 0.65):
-        assert 0 < await spent(Limits(money=whole * share)) <= whole * share
+        assert 0 < await spent(Limits(cost=whole * share)) <= whole * share
 
 
 WORDY = "Weigh what each of them would say of it to a neighbour. " * 300

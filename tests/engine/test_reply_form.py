@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 
 import pytest
@@ -50,6 +51,18 @@ def test_mark_of_the_own_turn_is_removed() -> None:
 )
 def test_sequences_for_a_terminal_are_removed(written: str) -> None:
     assert parse_reply(written, View).text == "KEEP"
+
+
+@pytest.mark.parametrize("mark", ["\x00", "\x08", "\x0c", "\x7f", "\x90", "\u202e", "\u2066", "\u2069"])
+def test_control_characters_are_removed_from_text_and_from_escapes_in_json(mark: str) -> None:
+    escaped = json.dumps({"text": f"1.\tKE{mark}EP\n2."})
+    for written in (f"1.\tKE{mark}EP\n2.", escaped, json.dumps({"text": f"1.\tKE{mark}EP\n2."}, ensure_ascii=False)):
+        assert parse_reply(written, View).text == "1.\tKEEP\n2."
+    assert visible_text(f"KE{mark}EP") == "KEEP"
+
+
+def test_every_line_of_a_reply_ends_in_a_line_feed() -> None:
+    assert visible_text("a\r\nb\rc") == "a\nb\nc"
 
 
 # --- JSON of a broken form

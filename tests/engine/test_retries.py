@@ -116,7 +116,7 @@ async def test_failure_without_a_limit_is_not_reported_as_a_limit() -> None:
 async def test_uncounted_tokens_are_estimated_and_limited() -> None:
     store = SqliteStore(":memory:")
     model = ScriptedModel(reply_without_counts, price=0.001)
-    limits = Limits(tokens=5_000, money=4.0)
+    limits = Limits(tokens=5_000, cost=4.0)
     protocol = Emergence(children=4, max_rounds=20, threshold=1.0, reply_tokens=64)
     report = await runner.start(TASK, protocol, models=model, store=store, limits=limits, session="s")
     spent = report.ledger.actual
@@ -202,7 +202,7 @@ async def test_money_limit_applies_to_a_chain_with_one_unknown_price(dear_first:
         Solo(),
         models=chain,
         store=SqliteStore(":memory:"),
-        limits=Limits(money=0.5),
+        limits=Limits(cost=0.5),
         options=Options(allow_unpriced=True),
     )
     assert report.stop_reason == StopReason.EXHAUSTED_BUDGET

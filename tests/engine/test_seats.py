@@ -303,26 +303,6 @@ async def test_seats_from_a_panel_replay_without_the_panel(store: SqliteStore) -
     assert (await runner.replay("s", store=store)).digest() == report.digest()
 
 
-async def test_session_recorded_with_the_former_introduction_replays_resumes_and_forks(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sessions were recorded with "You are Sceptical CFO."; new ones say "Your role: Sceptical CFO."."""
-    seat = Persona.seat
-    with monkeypatch.context() as earlier:
-        earlier.setattr(
-            Persona, "seat", lambda self, agent: seat(self, agent).model_copy(update={"named_as": "You are"})
-        )
-        before = model()
-        how = consilience.Deliberation(Council(), model=before, panel=PANEL, store=store)
-        report = await how.run_or_resume("s", TASK)
-    assert any("You are Sceptical CFO. You ask" in request.text for request in before.requests)
-    assert (await how.replay("s")).digest() == report.digest()
-    assert (await how.run_or_resume("s", TASK)).digest() == report.digest()
-    await how.fork("s", at="end", name="f")
-    asked = len(before.requests)
-    assert asked == len({request.key for request in before.requests})
-
-
 @pytest.mark.parametrize("name", ["Farm vet", "the treasurer", "Dr. Ada Lin", "CTO"])
 def test_introduction_names_any_persona_after_a_label(name: str) -> None:
     seat = Persona(name=name, description="You ask who pays.").seat(Agent(id="A1", role="member"))

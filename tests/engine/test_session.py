@@ -180,7 +180,7 @@ async def test_money_limit_is_kept_and_an_unknown_price_is_a_warning() -> None:
         return await session.ask("A1", Prompt("close"), key="close", closing=True, max_tokens=100)
 
     priced = ScriptedModel(lambda r: Scripted("t", tokens_in=50, tokens_out=50, cost=0.1), price=0.001)
-    report, _ = await play(body, priced, limits=Limits(money=10.0))
+    report, _ = await play(body, priced, limits=Limits(cost=10.0))
     assert report.ledger.actual.cost is not None
     assert 0 < report.ledger.actual.cost <= 10.0
     unpriced = ScriptedModel(lambda r: Scripted("t", cost=None), price=None)

@@ -439,7 +439,9 @@ class StoreConformance:
         following = asyncio.ensure_future(anext(tail))
         journal.append(completed("k1", "t", "1"))
         seen.append((await following).seq)
-        end = SessionFinished(place="2", stop_reason=StopReason.SETTLED, report=text_id("t"), report_digest="d")
+        end = SessionFinished(
+            place="2", stop_reason=StopReason.SETTLED, report=text_id("t"), report_digest="d", presentation=text_id("p")
+        )
         await journal.commit(end)
         seen += [event.seq async for event in tail]
         assert seen == [1, 2, 3]

@@ -446,7 +446,7 @@ class TestFailures:
     async def test_hanging_server_ends_at_the_deadline(self) -> None:
         async with model_on(Answer(hang=True)) as (model, server):
             with pytest.raises(Timeout) as caught:
-                await Limited(model, deadline=0.05, retries=3).complete(request())
+                await Limited(model, deadline=1, retries=3).complete(request())
             assert len(server.seen) == 1
             await server.hung_up.wait()
         check_clean(caught.value)

@@ -238,7 +238,7 @@ LIMITS: Mapping[str, tuple[Limits, str]] = {
         Limits(tokens=4_000),
         "reached the limit of 4,000 tokens, with 150 used and too little left for another call",
     ),
-    "cost": (Limits(money=0.02), "reached the limit of $0.02, with $0.14 used"),
+    "cost": (Limits(cost=0.02), "reached the limit of $0.02, with $0.14 used"),
     "time": (Limits(seconds=0), "reached the limit of 0 s"),
     "calls of one agent": (
         Limits(agents={"L2N1": SpendingLimits(calls=1)}),

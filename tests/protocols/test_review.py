@@ -440,6 +440,10 @@ def test_unknown_strategy_type_or_gate_is_refused() -> None:
         Review(gates=("no_such_gate",))
     with pytest.raises(SettingsError, match="strategy adversarial_review only, not with hierarchical"):
         Review(gates=("files_covered",), review_type="architecture")
+    for settings in ({"max_iterations": 3}, {"quality_threshold": 0.9}):
+        (name,) = settings
+        with pytest.raises(SettingsError, match=f"{name} applies to the strategy adversarial_review only"):
+            Review(**settings, review_type="documentation")
     assert Review(gates=("files_covered",), review_type="architecture", strategy="adversarial_review").gates
 
 

@@ -78,7 +78,7 @@ def by_hand(
         Agent(id=id, role="seat", perspective=(views or {}).get(id, ""), model="m") for id in topology.agents
     )
     started = SessionStarted(
-        prompt_format=2, protocol="seance", protocol_version=1, settings={}, task=task, seed=0, agents=agents,
+        schema_version=3, prompt_format=2, protocol="seance", protocol_version=1, settings={}, task=task, seed=0, agents=agents,
         topology=topology, quorum=0.5, estimate=Estimate(min=1, max=9), templates={},
     )  # fmt: skip
     numbered: Sequence[Any] = [started, *events]

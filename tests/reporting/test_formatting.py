@@ -55,7 +55,7 @@ def test_money_is_formatted(dollars: float | None, expected: str) -> None:
 
 @pytest.mark.parametrize(("dollars", "expected"), [(5, "$5.00"), (0.125, "$0.125"), (1e-5, "$0.00001")])
 def test_a_limit_on_money_is_formatted_exactly(dollars: float, expected: str) -> None:
-    assert describe_limits(Limits(money=dollars)) == expected
+    assert describe_limits(Limits(cost=dollars)) == expected
 
 
 @pytest.mark.parametrize(

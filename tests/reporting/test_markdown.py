@@ -356,7 +356,7 @@ def test_checklist_keeps_its_line_breaks() -> None:
     ("inputs", "shown"),
     [
         ("a | b", r"a \| b"),
-        ("*x* _y_ `z`", r"\*x\* \_y\_ \`z\`"),
+        ("*x* _y_ `z`", r"\*x\* \_y\_ `z`"),
         ("snake_case", "snake_case"),
         ("tenacity/__init__.py:435", r"tenacity/\_\_init\_\_.py:435"),
         ("a__b__c __x", r"a__b__c \_\_x"),

@@ -239,6 +239,18 @@ def test_status_of_a_finding_names_who_found_and_judged_it() -> None:
     assert status(by=("blue", "red")) == "the same words quoted by blue and red, not as the same defect, not judged"
 
 
+def test_count_of_findings_that_nobody_judged_says_so() -> None:
+    unsure = JudgedBy(agent="blue", verdict="unsure", reason="")
+    unjudged = reports.finding(status="unjudged", judgements=())
+    text = markdown(report_of(unjudged, reports.finding(id="F2", status="unjudged", judgements=(unsure,))))
+    assert "· 1 not confirmed, 1 not judged." in text
+
+
+def test_code_spans_of_reviewers_stay_code_in_markdown() -> None:
+    text = markdown(report_of(reports.finding(claim="`order.refunded` and `a | b` are *gone*, `twice")))
+    assert "`order.refunded` and \\`a \\| b\\` are \\*gone\\*, \\`twice" in text
+
+
 def test_place_of_removed_lines_names_the_old_file() -> None:
     assert place_of(reports.finding(side="old", first_line=3, last_line=5)) == "src/pager.py:3-5 of the old file"
 
@@ -314,15 +326,13 @@ def test_reviewer_text_does_not_break_the_report_or_terminal() -> None:
         ("pytest -k 'a and __x__'", "**To check (run):** `pytest -k 'a and __x__'`"),
         ("`pytest -k 'a and __x__'`", "**To check (run):** `pytest -k 'a and __x__'`"),
         ("```sh\ncd a\npytest\n```", "**To check (run):**\n\n```\ncd a\npytest\n```"),
-        ("echo `date`", "**To check (run):** echo \\`date\\`"),
+        ("echo `date`", "**To check (run):** echo `date`"),
     ],
 )
 def test_command_of_a_check_is_code_as_written_with_its_result_apart(text: str, shown: str) -> None:
     check = Verification(kind="run", text=text, expect="`__x__` fails in a/__init__.py.")
     finding = reports.finding(check=check)
-    assert f"{shown}\n\n**Expected:** \\`\\_\\_x\\_\\_\\` fails in a/\\_\\_init\\_\\_.py." in markdown(
-        report_of(finding)
-    )
+    assert f"{shown}\n\n**Expected:** `__x__` fails in a/\\_\\_init\\_\\_.py." in markdown(report_of(finding))
     comment = json.dumps(report_of(finding).github_comments())
     assert "**Expected:** `__x__` fails" in comment
 

@@ -143,6 +143,13 @@ def test_quotation_that_is_false_or_not_evidence_is_dropped(quotation: str) -> N
     assert misses(submitted, PLAIN) == tuple(submitted.reply.findings)
 
 
+def test_check_that_names_a_place_beyond_the_end_of_a_file_is_named() -> None:
+    check = CheckReply(kind="read", text="Compare src/pager.py:9000 with src/pager.py:1 and src/none.py:99.")
+    result = vetted(handed_in(reply("def page(items, n):", check=check)))
+    (warning,) = result.warnings
+    assert "how to check it names src/pager.py:9000, but src/pager.py has " in warning
+
+
 def test_misses_returns_only_findings_with_false_quotations() -> None:
     good, bad = reply("size = 10", 2), reply("size = 11", 2)
     assert misses(handed_in(good, bad), PLAIN) == (bad,)

@@ -123,7 +123,9 @@ class CompareRequest(PlannedRequest):
         "A document; N=FILE shows it to the N-th agent of the first phase only. Repeatable.", MATERIAL, "FILE|DIR|-"
     )
     max_cost: float | None = option("Max cost per run in US dollars.", LIMITS, "DOLLARS")
-    max_time: float | None = option("Max time per run in seconds.", LIMITS, "SECONDS")
+    max_seconds: float | None = option(
+        "Max time per run in seconds.", LIMITS, "SECONDS", names=("--max-seconds", "--max-time")
+    )
     jobs: int = option("Tasks to run in parallel.", OUTPUT, "N", default=1)
     name: str = option("Name of this comparison; a new name reruns everything.", OUTPUT, "NAME", default="")
     store: Path | None = option("Record the runs in this file instead of your journal.", OUTPUT, "FILE")
@@ -145,8 +147,8 @@ def _compare(request: CompareRequest) -> int:
         repeat=request.repeat,
         seed=request.seed,
         name=request.name,
-        money=check_limit("--max-cost", request.max_cost),
-        seconds=check_limit("--max-time", request.max_time),
+        cost=check_limit("--max-cost", request.max_cost),
+        seconds=check_limit("--max-seconds", request.max_seconds),
         options=request.options,
     )
     if request.jobs < 1:
@@ -346,15 +348,15 @@ def _plan(planned: ComparisonPlan, estimates: Sequence[RowEstimate], models: Seq
     for row in estimates:
         call_cost = max_price(dict.fromkeys(paid_models, row.written), row.read)
         row_cost = None if call_cost is None else row.calls.max * call_cost
-        if planned.money is not None and row_cost is not None:
-            row_cost = min(row_cost, row.runs * planned.money)
+        if planned.cost is not None and row_cost is not None:
+            row_cost = min(row_cost, row.runs * planned.cost)
         max_cost = None if max_cost is None or row_cost is None else max_cost + row_cost
     return RunPlan(
         protocol=planned.rows[0].protocol,
         agents=tuple(Agent(id=str(n), role="", model=name) for n, name in enumerate(dict.fromkeys(models))),
         why=choice.why,
         estimate=Estimate(min=sum(r.calls.min for r in estimates), max=sum(r.calls.max for r in estimates)),
-        limits=Limits(money=planned.money),
+        limits=Limits(cost=planned.cost),
         max_tokens=sum(row.tokens for row in estimates),
         max_cost=max_cost,
         paid=paid_models,

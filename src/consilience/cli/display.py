@@ -259,7 +259,7 @@ class RunProgress:
         output_tokens = describe_output_tokens(state.tokens_out, state.tokens_thought)
         limits = state.started.limits if state.started else None
         reserve = ""
-        if limits is not None and (limits.calls, limits.tokens, limits.money) != (None, None, None):
+        if limits is not None and (limits.calls, limits.tokens, limits.cost) != (None, None, None):
             drawn = any(call.reserve for call in state.calls)
             reserve = f", reserve for the closing answer {'in use' if drawn else 'unused'}"
         return f"{state.made}{out_of} calls, {state.tokens_in:,} tokens read, {output_tokens}, {price(state.cost)}{reserve}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,8 +15,7 @@ from consilience.cli.sessions import find_session, user_store
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import SessionFinished
 from consilience.domain.paths import journal_path
-from consilience.domain.report import FORECASTS, Forecast, Report
-from consilience.engine.protocol import report_type
+from consilience.domain.report import FORECASTS
 from consilience.reporting.follow_up import (
     BrierScore,
     Deadline,
@@ -149,11 +148,11 @@ def _followed(store: Store) -> Iterator[FollowedSession]:
 
 
 def _follow(store: Store, session: str, parents: Mapping[str, str]) -> FollowedSession | None:
-    """Return a session with its forecasts; None if it has none. Its report is not read, unless an earlier version recorded it."""
+    """Return a session with its forecasts; None if it has none. Its report is not read."""
     started, finished = store.beginning(session), store.ending(session)
     if started is None or not isinstance(finished, SessionFinished):
         return None
-    forecasts = _forecasts(store, started.protocol, finished)
+    forecasts = FORECASTS.validate_json(store.text(finished.forecasts)) if finished.forecasts else ()
     if not forecasts:
         return None
     root = session
@@ -161,12 +160,3 @@ def _follow(store: Store, session: str, parents: Mapping[str, str]) -> FollowedS
         root = parents[root]
     held_on = datetime.fromtimestamp(store.created(session), UTC).date()
     return FollowedSession(session, root, started.agents, forecasts, held_on)
-
-
-def _forecasts(store: Store, protocol: str, finished: SessionFinished) -> Sequence[Forecast]:
-    if finished.forecasts is not None:
-        return FORECASTS.validate_json(store.text(finished.forecasts)) if finished.forecasts else ()
-    cls = report_type(protocol)
-    if cls is None or cls.forecasts is Report.forecasts:
-        return ()
-    return cls.model_validate_json(store.text(finished.report)).forecasts()

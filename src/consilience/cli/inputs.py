@@ -85,9 +85,21 @@ def task_of(target: Target, focus: str | None) -> str:
 
 def target_lines(target: Target) -> list[str]:
     """Return what is read and what is left out, in a line each, as the plan has them."""
+    return [f"Target: {target.title}: {_amount(target)}", *(f"Left out: {reason}" for reason in target.left_out)]
+
+
+def _amount(target: Target) -> str:
+    """Return how much there is to read: of changes, what the user changed, and not that diff and new text both are documents."""
+    diff = target.sources[0].text if target.sources else ""
+    if diff.startswith("diff --git "):
+        files, added, removed = (len(re.findall(begin, diff, re.MULTILINE)) for begin in _CHANGED)
+        return f"{count(files, 'changed file')}, {count(added, 'line')} added, {removed:,} removed"
     lines = sum(_line_count(source) for source in target.sources)
-    summary_line = f"Target: {target.title}: {count(len(target.sources), 'document')}, {count(lines, 'line')}"
-    return [summary_line, *(f"Left out: {reason}" for reason in target.left_out)]
+    return f"{count(len(target.sources), 'document')}, {count(lines, 'line')}"
+
+
+_CHANGED = (r"^diff --git ", r"^\+(?!\+\+ )", "^-(?!-- )")
+"""How lines of a diff begin that are of a file each, added, and removed."""
 
 
 def target_json(target: Target) -> Mapping[str, object]:
@@ -181,26 +193,12 @@ def check_limit(option: str, value: float | None) -> float | None:
 
 def read_limits(request: SessionRequest, agents: Sequence[Agent]) -> Limits:
     """Return the limits. Raises `SettingsError` for an invalid limit, `UnknownName` for the limit of an unknown agent."""
-    for option, value in {
-        "--max-calls": request.max_calls,
-        "--max-tokens": request.max_tokens,
-        "--max-cost": request.max_cost,
-        "--max-time": request.max_time,
-        "--max-steps": request.max_steps,
-    }.items():
-        check_limit(option, value)
+    units = (*SpendingLimits.model_fields, "steps")
     return Limits(
-        calls=request.max_calls,
-        tokens=request.max_tokens,
-        money=request.max_cost,
-        seconds=request.max_time,
-        steps=request.max_steps,
+        **{unit: check_limit(f"--max-{unit}", getattr(request, f"max_{unit}")) for unit in units},
         agents=_spending_limits("--agent-limit", request.agent_limit or (), agents),
         phases=_spending_limits("--phase-limit", request.phase_limit or ()),
     )
-
-
-_KINDS = {"calls": "calls", "tokens": "tokens", "cost": "money", "time": "seconds"}
 
 
 def read_pairs(option: str, form: str, arguments: Sequence[str] | None) -> dict[str, str]:
@@ -227,11 +225,11 @@ def _spending_limits(option: str, arguments: Sequence[str], agents: Sequence[Age
     """Return limits by name from `NAME:calls=3,tokens=500`. Names must be ids of `agents`, unless that is empty."""
     limits: dict[str, SpendingLimits] = {}
     ids = [agent.id for agent in agents]
-    example = f"Write {option} {ids[-1] if ids else 'lateral_leaves'}:calls=3 (or tokens, cost, time)."
+    example = f"Write {option} {ids[-1] if ids else 'lateral_leaves'}:calls=3 (or tokens, cost, seconds)."
     for argument in arguments:
         name, _, spec = argument.rpartition(":")
         pairs = [pair.partition("=") for pair in spec.split(",")]
-        if not name or any(kind not in _KINDS or not value for kind, _, value in pairs):
+        if not name or any(kind not in SpendingLimits.model_fields or not value for kind, _, value in pairs):
             raise SettingsError(f"{argument!r} is not a limit", where=option, do=example)
         if ":" in name and "," in name:
             raise _one_at_a_time(option, "NAME:calls=N", argument)
@@ -242,7 +240,7 @@ def _spending_limits(option: str, arguments: Sequence[str], agents: Sequence[Age
         if len({kind for kind, _, _ in pairs}) < len(pairs):
             raise SettingsError(f"{argument!r} names one kind twice", where=option, do="Name each kind once.")
         try:
-            limit = SpendingLimits(**{_KINDS[kind]: value for kind, _, value in pairs})
+            limit = SpendingLimits(**{kind: value for kind, _, value in pairs})
             if option == "--phase-limit":
                 Limits(phases={name: limit})
         except LimitsError as error:

@@ -346,7 +346,7 @@ class PlannedRequest(SpendingRequest):
         "Sampling temperature, 0 to 2. Default: the model's own; in a fork, the parent's.", MODELS, "T"
     )
     max_cost: float | None = option("Max cost in US dollars.", LIMITS, "DOLLARS")
-    max_time: float | None = option("Max time in seconds.", LIMITS, "SECONDS")
+    max_seconds: float | None = option("Max time in seconds.", LIMITS, "SECONDS", names=("--max-seconds", "--max-time"))
     dry_run: bool = option("Show agents, calls and cost without running.", OUTPUT, default=False)
 
 
@@ -370,7 +370,7 @@ class SessionRequest(PlannedRequest, DeliveryRequest):
     max_tokens: int | None = option("Max tokens in total, input and output.", LIMITS, "N")
     max_steps: int | None = option("Max rounds, iterations or passes; in debate, max messages.", LIMITS, "N")
     agent_limit: list[str] | None = option(
-        "Limit for one agent (calls, tokens, cost, time); * for every agent. Repeatable.", LIMITS, "ID:calls=N,…"
+        "Limit for one agent (calls, tokens, cost, seconds); * for every agent. Repeatable.", LIMITS, "ID:calls=N,…"
     )
     phase_limit: list[str] | None = option(
         "Limit for one phase (NAME) or one round of it (NAME/INDEX). Repeatable.", LIMITS, "NAME:calls=N,…"

@@ -179,7 +179,7 @@ def make_plan(
     opening = Opening(templates.render(INSTRUCTIONS), task, number_documents(sources))
     chains = {agent.id: links([models[agent.id]]) for agent in agents}
     thinking_by_agent = {id: max(map(thinking_of.__getitem__, chain)) for id, chain in chains.items()}
-    prices = {} if limits.money is None else {id: _token_prices(chain) for id, chain in chains.items()}
+    prices = {} if limits.cost is None else {id: _token_prices(chain) for id, chain in chains.items()}
     sizes = CallSizes(opening, protocol, agents, prices, thinking_by_agent)
     estimate = protocol.estimate()
     calls = estimate.max if limits.calls is None else min(estimate.max, limits.calls)
@@ -192,8 +192,8 @@ def make_plan(
     for n, read, written in largest_calls:
         cost = max_price({name: written + thinking_of[name] for name in paid_models}, read)
         max_cost = None if max_cost is None or cost is None else max_cost + n * cost
-    if limits.money is not None and max_cost is not None:
-        max_cost = min(max_cost, limits.money)
+    if limits.cost is not None and max_cost is not None:
+        max_cost = min(max_cost, limits.cost)
     if paid_encoder is not None:
         encoder_cost = ModelFacts(paid_encoder).price(calls * protocol.max_reply_tokens, 0)
         max_cost = None if max_cost is None or encoder_cost is None else max_cost + encoder_cost
@@ -272,7 +272,7 @@ def cost_words(plan: RunPlan, *, free: str = "costs nothing") -> str:
     programs = programs_words(plan.programs) if plan.programs else ""
     if amount and plan.max_cost is None:
         programs = programs.removeprefix(COST_NOT_KNOWN)
-    if programs and plan.limits.money is not None:
+    if programs and plan.limits.cost is not None:
         programs += ", which --max-cost does not bound"
     return "; ".join(filter(None, (amount, unbounded_words(plan), programs))) or free
 
@@ -286,14 +286,14 @@ def amount_words(plan: RunPlan) -> str:
     """Return the max cost of the models that cost money."""
     if plan.max_cost is None:
         return f"the price of {', '.join(_unpriced(plan))} is not known"
-    limit = plan.limits.money
+    limit = plan.limits.cost
     retries = "" if limit is not None and plan.max_cost >= limit else " without retries"
     return f"at most {money(plan.max_cost)}{retries}"
 
 
 def unbounded_words(plan: RunPlan) -> str:
     """Return what --max-cost does not bound, if it is given; else nothing."""
-    if plan.limits.money is None:
+    if plan.limits.cost is None:
         return ""
     spenders = _unpriced(plan)
     if plan.encoder is not None and plan.encoder not in spenders:
@@ -433,7 +433,7 @@ def confirm_spending(plan: RunPlan, *, yes: bool, confirm_above: float) -> None:
     A limit on money does not bound programs, encoders and models of unknown price. Every alternative of a chain counts. Raises
     `SettingsError` without a terminal, `Declined` after a no.
     """
-    bounded = plan.limits.money is not None and plan.max_cost is not None and plan.encoder is None
+    bounded = plan.limits.cost is not None and plan.max_cost is not None and plan.encoder is None
     if yes or not plan.makes_calls or (not plan.programs and (not plan.paid or bounded)):
         return
     spenders = ", ".join((*plan.paid, *plan.programs))

@@ -15,11 +15,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from consilience.coordination.files import MAX_ARTIFACT_BYTES, open_folder
 from consilience.domain.errors import UnknownName, UserError, WorkspaceError
 from consilience.domain.messages import is_empty_remark
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
 
 T = TypeVar("T")
 
@@ -170,10 +173,11 @@ def gate_misses(gate_id: str, gate: Gate, texts: Mapping[str, str]) -> list[str]
 
 # --- Markdown, as far as gates need it
 
-_FENCE = re.compile(r"^[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?(`{3,}(?=[^`]*$)|~{3,})")
-_HEADING = re.compile(r"^ {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*$")
-_UNDERLINE = re.compile(r"^ {0,3}(=+|-+)[ \t]*$")
-_LIST_ITEM = re.compile(r"^[ \t]*(?:[-*+]|\d{1,9}[.)])(?:[ \t]|$)")
+_QUOTED_LINE = re.compile(r"^[ \t]*>.*\n(?=[ \t]*[^\s>])", re.MULTILINE)
+"""A line of a quotation before one without a mark, which Markdown would count to it; its author's own words often stand there."""
+_NOT_READ = ("autolink", "emphasis", "entity", "html_inline", "image", "link", "reference")
+"""What gates leave as it is written. Some of it takes time in proportion to the square of a text of brackets."""
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _PLACEHOLDERS = frozenset({"todo", "tbd", "tba", "fixme", "wip", "placeholder", "n/a"})
 
 
@@ -223,69 +227,37 @@ def _is_no_example(text: str) -> bool:
 
 @lru_cache(maxsize=2)  # several gates read the same text
 def _parse(markdown: str) -> _Document:
+    from markdown_it import MarkdownIt
+
     document = _Document([_Section()])
-    fence, previous = "", ""
-    is_comment = in_list = is_indented = in_paragraph = False
-    for line in markdown.splitlines():
+    quotations = 0
+    is_heading = False
+    parser = MarkdownIt("commonmark").disable([*_NOT_READ])
+    for token in parser.parse(_QUOTED_LINE.sub(r"\g<0>\n", markdown)):
         section = document.sections[-1]
-        if fence:
-            closing = line.strip(" \t>")
-            if closing and set(closing) == {fence[0]} and len(closing) >= len(fence):
-                fence = ""
+        if token.type == "heading_open" and token.level == 0:
+            document.sections.append(_Section(int(token.tag[1])))
+            is_heading = True
+        elif token.type.startswith("blockquote"):
+            quotations += token.nesting
+        elif token.type in ("fence", "code_block"):
+            lines = token.content.splitlines()
+            section.other += lines
+            document.has_code |= token.type == "fence" and any(_has_words(n) and not _is_no_example(n) for n in lines)
+        elif token.type in ("inline", "html_block"):
+            lines = _COMMENT.sub("", _without_inline_code(token)).splitlines()
+            if is_heading:
+                section.heading = " ".join(lines).strip()
+                is_heading = False
             else:
-                section.other.append(line)
-                document.has_code |= _has_words(line) and not _is_no_example(line)
-            previous, in_paragraph = "", False
-            continue
-        if not is_comment and (opening := _FENCE.match(line)):
-            fence = opening[1]
-            continue
-        line, is_comment = _without_comments(line, is_comment)
-        is_prose = False
-        is_indented = line.startswith(("    ", "\t")) and not in_list and (is_indented or not previous.strip())
-        heading = _HEADING.match(line)
-        if is_indented:
-            section.other.append(line)
-        elif heading:
-            document.sections.append(_Section(len(heading[1]), (heading[2] or "").strip()))
-            line = ""
-        elif in_paragraph and not in_list and (underline := _UNDERLINE.match(line)):
-            document.sections.append(_Section(1 if "=" in underline[1] else 2, section.prose.pop().strip()))
-            line = ""
-        elif line.lstrip().startswith(">"):
-            section.other.append(line)
-        else:
-            section.prose.append(_without_inline_code(line))
-            is_prose = bool(line.strip())
-        in_paragraph = is_prose
-        if _LIST_ITEM.match(line):
-            in_list = True
-        elif line.strip() and not line[0].isspace():
-            in_list = False
-        previous = line
+                (section.other if quotations else section.prose).extend(lines)
     return document
 
 
-def _without_comments(line: str, is_comment: bool) -> tuple[str, bool]:
-    """Return the line without HTML comments, and whether one is still open at its end."""
-    kept_text: list[str] = []
-    position = 0
-    while True:
-        end = line.find("-->" if is_comment else "<!--", position)
-        if not is_comment:
-            kept_text.append(line[position : end if end >= 0 else None])
-        if end < 0:
-            return "".join(kept_text), is_comment
-        position = end + (3 if is_comment else 4)
-        is_comment = not is_comment
-
-
-def _without_inline_code(line: str) -> str:
-    parts = re.sub("`+", "`", line).split("`")
-    outside = (
-        parts[::2] if len(parts) % 2 else [*parts[:-1:2], parts[-1]]
-    )  # the last backtick of an odd number opens nothing
-    return " … ".join(outside)
+def _without_inline_code(token: Token) -> str:
+    """Return the lines of a paragraph, heading or block of HTML, with `…` in place of code."""
+    parts = {"code_inline": " … ", "softbreak": "\n", "hardbreak": "\n"}
+    return "".join(parts.get(part.type, part.content) for part in token.children or [token])
 
 
 # --- the built-in gates

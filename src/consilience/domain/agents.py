@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Literal
 
 from consilience.domain.model_names import is_embedded, kind_of, person_named
 from consilience.domain.validation import Frozen
@@ -35,8 +34,6 @@ class Agent(Frozen):
     horizon: str = ""
     evidence: str = ""
     claim: str = ""
-    named_as: Literal["You are", "Your role"] = "You are"
-    """How the introduction names the persona. Sessions recorded before "Your role" replay with "You are"."""
 
     def introduction(self, perspective: str | None = None) -> str:
         """Return the introduction of the agent in its prompts. `perspective` replaces its own."""
@@ -78,8 +75,7 @@ class Agent(Frozen):
 
     def _introduction(self, perspective: str) -> list[str]:
         parts = (
-            f"You are {self.persona}." if self.persona and self.named_as == "You are" else "",
-            _sentence("Your role", self.persona if self.named_as == "Your role" else ""),
+            _sentence("Your role", self.persona),
             perspective,
             _sentence("Your interests", ", ".join(self.interests)),
             _sentence("Your time horizon", self.horizon),

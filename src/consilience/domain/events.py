@@ -27,7 +27,7 @@ from consilience.domain.outcome import Check, Estimate, FailureKind, Limits, Lim
 from consilience.domain.topology import Topology
 
 SCHEMA_VERSION = 3
-"""Schema of new sessions. 2 added `noted` and the stored presentation, 3 `search_expired`; older ones stay readable."""
+"""Schema of sessions and of the tables of a journal. From the first release on, journals of released schemas stay readable."""
 
 CUT = "length"
 """`finish` of a reply that ended at its token limit."""
@@ -97,8 +97,8 @@ class SessionStarted(Event):
     """The first event of a session: all that its run depends on."""
 
     type: Literal["session_started"] = "session_started"
-    schema_version: int = 1
-    """As recorded; new sessions name `SCHEMA_VERSION`. The default never changes, so that no recorded digest does."""
+    schema_version: int
+    """`SCHEMA_VERSION`, as recorded."""
     prompt_format: int
     protocol: str
     protocol_version: int
@@ -113,7 +113,7 @@ class SessionStarted(Event):
     estimate: Estimate
     templates: dict[str, str]
     replaced_templates: tuple[str, ...] = ()
-    """Names of those that come from a directory of the user; empty in sessions recorded before this field."""
+    """Names of those that come from a directory of the user."""
     warnings: tuple[str, ...] = ()
     """Warnings of the report that were known before the first call."""
     prices: dict[str, tuple[float, float]] = {}
@@ -127,15 +127,15 @@ class SessionStarted(Event):
     encoder: str | None = None
     temperature: float | None = None
     thinking: ThinkingLevel | None = None
-    """Level asked of models that can think; None in sessions recorded before it was a choice."""
-    detail: Detail = "brief"
-    """The set of prompts; sessions recorded before it was a choice used the brief one."""
+    """Level asked of models that can think."""
+    detail: Detail = "full"
+    """The set of prompts."""
     thinking_tokens: dict[str, int] = {}
     """Max thinking tokens per reply, on top of its size, by agent; without agents that never think."""
     windows: dict[str, int] = {}
     """Context size of the model in tokens, by agent; without unknown ones."""
     deadline: float | None = None
-    """Max seconds per request to a model, if chosen; None in sessions recorded before this field."""
+    """Max seconds per request to a model, if chosen."""
     human_deadline: float | None = None
     """Max seconds per answer of a person; None for no limit."""
     fit: float = 1.0
@@ -239,7 +239,7 @@ class CallFailed(CallEvent):
     limit: str = ""
     """The agent or phase whose limit refused the call; "" for the session's limit and for other failures."""
     exhausted: LimitUnit = ""
-    """What the limit that refused or ended the call bounds. Not recorded by earlier versions."""
+    """What the limit that refused or ended the call bounds."""
     possibly_charged: bool = False
     """A time limit or deadline ended the call while a request was in flight, whose cost is unknown."""
     tokens_in: int = 0
@@ -306,8 +306,8 @@ class CallAwaited(Event):
     """Id of the JSON Schema of a typed reply; "" for free text."""
     prose: str = ""
     """The field of the reply that plain text fills; "" for none."""
-    asked_at: float = 0.0
-    """Seconds since the epoch; 0 in sessions recorded before people had a deadline."""
+    asked_at: float
+    """Seconds since the epoch."""
     ticket: str = ""
     """Id of the ticket in the workspace that the agent's model names; "" for other agents."""
 
@@ -402,10 +402,10 @@ class SessionFinished(Event):
     stop_reason: StopReason
     report: str
     report_digest: str
-    presentation: str = ""
-    """Id of `domain.sections.Presentation` as JSON; "" in sessions of schema 1."""
-    forecasts: str | None = None
-    """Id of the report's forecasts as JSON, which are read without the report; "" if it has none, None in earlier sessions."""
+    presentation: str
+    """Id of `domain.sections.Presentation` as JSON."""
+    forecasts: str = ""
+    """Id of the report's forecasts as JSON, which are read without the report; "" if it has none."""
 
 
 AnyEvent = Annotated[

@@ -94,8 +94,8 @@ class FailureKind(StrEnum):
 EACH = "*"
 """In place of a name in limits: every agent, or every phase at every index, has a limit of its own."""
 
-LimitUnit = Literal["", "calls", "tokens", "cost", "time"]
-"""What a limit bounds; empty if that was not recorded."""
+LimitUnit = Literal["", "calls", "tokens", "cost", "seconds"]
+"""What a limit bounds, named like the field of `SpendingLimits` and the option `--max-…`; empty without a limit."""
 
 
 class Check(Frozen):
@@ -125,12 +125,8 @@ class LimitsError(SettingsError, ValueError):
         super().__init__(
             f"invalid limits: {reason}",
             where="limits",
-            do="Give for example consilience.Limits(calls=20, money=0.50); money is in US dollars.",
+            do="Give for example consilience.Limits(calls=20, cost=0.50); cost is in US dollars.",
         )
-
-
-_OTHER_WORDS = {"cost": "money", "time": "seconds"}
-"""Words of the command line (`--max-cost`) for fields with another name."""
 
 
 class SpendingLimits(BaseModel):
@@ -142,20 +138,19 @@ class SpendingLimits(BaseModel):
     """Requests to models, including retries."""
     tokens: Count | None = None
     """Input and output."""
-    money: Quantity | None = None
+    cost: Quantity | None = None
     """US dollars."""
     seconds: Quantity | None = None
     """Sum of the durations of its calls; of a session, the wall time in which a process holds it."""
 
     def of(self, unit: LimitUnit) -> float | None:
         """Return the limit on this unit; None without one."""
-        return {"calls": self.calls, "tokens": self.tokens, "cost": self.money, "time": self.seconds}.get(unit)
+        value: float | None = getattr(self, unit) if unit else None
+        return value
 
     if not TYPE_CHECKING:  # a type checker derives it from the fields
 
         def __init__(self, **limits: object) -> None:
-            if word := next((word for word in limits if word in _OTHER_WORDS), None):
-                raise LimitsError(f"{word} is called {_OTHER_WORDS[word]}")
             try:
                 super().__init__(**limits)
             except ValidationError as error:

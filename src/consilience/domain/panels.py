@@ -97,7 +97,6 @@ class Persona(UserWritten):
         fields = {
             "perspective": self.description,
             "persona": self.name,
-            "named_as": "Your role",
             "interests": self.interests,
             "own_model": bool(self.model),
         }

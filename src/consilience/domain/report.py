@@ -109,10 +109,10 @@ class ReportLimit:
     """The limit that ended a run."""
 
     unit: LimitUnit
-    whose: str = ""
+    whose: str
     """The agent or phase that it is for; empty for the session's own."""
-    value: float | None = None
-    """Calls, tokens, US dollars or seconds; None in sessions recorded before reports had limits."""
+    value: float
+    """Calls, tokens, US dollars or seconds."""
 
 
 MAX_REPR_CHARS = 60
@@ -268,7 +268,7 @@ def find_report(protocol: str) -> type[Report]:
 
 
 def labels_of(protocol: str, presentation: Presentation) -> Mapping[str, str]:
-    """Return the protocol's words for phases: those stored with the session, or for an older session those of its code."""
+    """Return the protocol's words for phases: those stored with the session, else those of its code."""
     return presentation.labels or find_report(protocol).labels
 
 
@@ -296,7 +296,7 @@ INCIDENTAL_WARNINGS = (
     REPLACED_WITHOUT_EFFECT,
     *DEFECTS,
 )
-"""Beginnings of warnings that a run with the same replies may not have, or that earlier versions did not give."""
+"""Beginnings of warnings that a run with the same replies may not have."""
 
 
 class Report(Frozen):
@@ -322,10 +322,6 @@ class Report(Frozen):
     """Further files of a report directory by name, each with the method that returns its content: text, or data for JSON."""
     formats: ClassVar[Mapping[str, str]] = {}
     """Names for --format, each with the file of `exports` that it prints. `baseline` is what --write-baseline writes."""
-    undigested: ClassVar[Mapping[str, Any]] = {}
-    """Fields that a later version added and that follow from other fields; excluded from the digest, as in `model_dump`."""
-    spelled: ClassVar[frozenset[str]] = frozenset({"position", "dissent", "position_changes"})
-    """Fields that print positions. Earlier versions wrote these in lower case, which a replay accepts."""
 
     schema_version: int = 1
     session: str = ""
@@ -357,7 +353,7 @@ class Report(Frozen):
     cut_replies: tuple[str, ...] = ()
     """Keys of the replies that ended at their token limit."""
     typed_replies: int = 0
-    """Replies of calls that asked for a form. 0 in sessions recorded before this field."""
+    """Replies of calls that asked for a form."""
     prose_replies: tuple[str, ...] = ()
     """Keys of those that were plain text: it was taken as the text of the form, and its other fields are empty."""
     closing: Literal["ordinary", "reserve"] | None = None
@@ -375,7 +371,7 @@ class Report(Frozen):
     warnings: tuple[str, ...] = ()
     independence: Independence = Independence()
     same_material: bool = False
-    """Whether no document is restricted to some agents and no agent has tools. False in sessions recorded before this field."""
+    """Whether no document is restricted to some agents and no agent has tools."""
     position_changes: tuple[PositionChange, ...] = ()
     dissent: tuple[Dissent, ...] = ()
     objections: tuple[Objection, ...] = ()
@@ -391,7 +387,7 @@ class Report(Frozen):
 
     @property
     def limit_reached(self) -> ReportLimit | None:
-        """The limit that ended the run; None if another reason did, or if it was not recorded which limit."""
+        """The limit that ended the run; None if another reason did, or if it is unknown which limit."""
         return self.limit_met(self.stop_reason)
 
     def limit_met(self, *endings: StopReason) -> ReportLimit | None:
@@ -400,7 +396,8 @@ class Report(Frozen):
             if call.exhausted and call.kind.is_limit and call.kind.exhaustion in endings:
                 named = dict(self.limits.of_call(call.agent, call.phase))
                 limits = named.get(call.limit) if call.limit else self.limits
-                return ReportLimit(call.exhausted, call.limit, limits.of(call.exhausted) if limits else None)
+                value = limits.of(call.exhausted) if limits else None
+                return None if value is None else ReportLimit(call.exhausted, call.limit, value)
         return None
 
     @property
@@ -417,7 +414,7 @@ class Report(Frozen):
 
     def digested(self) -> dict[str, object]:
         """Return the fields in the digest, as JSON data."""
-        data = self.model_dump(mode="json", exclude={**INCIDENTAL, **self.undigested}, exclude_defaults=True)
+        data = self.model_dump(mode="json", exclude=INCIDENTAL, exclude_defaults=True)
         return data | {"warnings": self.digested_warnings}
 
     def presentation(self) -> Presentation:

@@ -20,10 +20,8 @@ the outcome; what would overturn it and what is unknown; how far to trust it; fi
 Length = Annotated[float, Field(ge=0)]
 """A value on a scale from 0."""
 
-FIGURES = "figures"
-"""Name of the folded section with all figures. A protocol replaces it by a section of this name."""
-WORDS = "glossary"
-"""Name of the folded section with the meanings of words."""
+FIGURES, WORDS = "figures", "glossary"
+"""Names of the folded sections with all figures, which a protocol may replace, and with the meanings of words."""
 COMMON_VIEWS = ("tree", "evolution", "convergence", "reads", FIGURES, WORDS)
 """Names of the views that every session has. A protocol's views have other names."""
 
@@ -376,6 +374,8 @@ class View(_Data):
     heading: str
     blocks: tuple[Block, ...] = ()
     picture: Picture | None = None
+    is_empty: bool = False
+    """Whether it only says why there is nothing to show: `show --view NAME` prints it, no list names it and no page has it."""
 
 
 # --- all of them

@@ -55,7 +55,7 @@ class LedgerReport(Frozen):
     held_back: int = 0
     """Calls of the limit that were reserved for the closing call and not needed."""
     next_tokens: int = 0
-    """Max tokens of one further call and the closing call; a fork's limit must cover them. 0 in older sessions."""
+    """Max tokens of one further call and the closing call; a fork's limit must cover them."""
     next_cost: float = 0.0
     """The same in US dollars, at known prices."""
     next_thinking: int = 0

@@ -120,7 +120,7 @@ def failure_event(
         figures["cost"] = None
     kind = next((kind for cls, kind in FAILURE_KINDS if isinstance(failure, cls)), FailureKind.REJECTED)
     if isinstance(failure, TimeLimitReached):
-        refusal, figures["limit"], figures["exhausted"] = None, failure.whose, "time"
+        refusal, figures["limit"], figures["exhausted"] = None, failure.whose, "seconds"
     elif isinstance(failure, StepRefused):
         figures["exhausted"] = failure.hit.unit
     return CallFailed(

@@ -43,7 +43,7 @@ class Embeddings:
     async def embed(self, place: str, texts: Mapping[str, str], embedded: set[str]) -> dict[str, bytes]:
         """Return the vectors of `texts` (by id); those in `embedded` are not new. Raises `EmbeddingFailed`."""
         new = tuple(id for id in texts if id not in embedded and id not in self._inherited)
-        event = self._recorded_at(place, new, texts)
+        event = self._recorded_at(place, new)
         if event is not None and not event.error:
             self._vectors.update(self._decode(event))
         elif event is None and new:
@@ -53,12 +53,12 @@ class Embeddings:
         embedded.update(texts)
         return {id: self._vector(id) for id in texts}
 
-    def _recorded_at(self, place: str, new: tuple[str, ...], texts: Mapping[str, str]) -> TextsEmbedded | None:
-        """Return the event of this place. Earlier versions recorded all texts of a comparison, not only new ones."""
+    def _recorded_at(self, place: str, new: tuple[str, ...]) -> TextsEmbedded | None:
+        """Return the event of this place."""
         event = self._state.recorder.recorded_at(place, TextsEmbedded, required=bool(new) and new not in self._failures)
         if event is None:
             return self._failures.get(new)
-        if not set(new) <= set(event.texts) <= set(texts):
+        if event.texts != new:
             raise RequestMismatch(f"the journal has vectors of other texts at {place}")
         return event
 

@@ -179,8 +179,8 @@ def _plan_fork(parent: str, *, store: Store, at: int | str, changes: ForkChanges
     check_code(old, store)
     protocol = changed_protocol(old, changes.settings)
     agents = _agents(old, protocol, changes.perspectives)
-    if changes.limits is not None:  # those of the parent may name a phase that an earlier version did not refuse
-        check_phases(protocol, changes.limits)
+    limits = old.limits if changes.limits is None else changes.limits
+    check_phases(protocol, limits)
     encoder = old.encoder if changes.encoder is None else changes.encoder
     models = _assign_models(old, agents, changes.models, changes.replace)
     detail = old.detail if changes.detail is None else choose_detail(changes.detail, agents, models)
@@ -198,7 +198,7 @@ def _plan_fork(parent: str, *, store: Store, at: int | str, changes: ForkChanges
             [document_from_ref(ref, store.text(ref.text), forks=1) for ref in old.sources], changes.sources
         ),
         templates=_templates(old, protocol, changes.prompts, store, detail),
-        limits=old.limits if changes.limits is None else changes.limits,
+        limits=limits,
         encoder=encoder,
         detail=detail,
         events=tuple(inherited_events(events, last, _encoder_name(encoder))),

@@ -66,7 +66,7 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
             reserve_drawn=state.ledger.reserve_drawn,
             held_back=state.ledger.held_back,
             next_tokens=int(sizes.next_call.tokens),
-            next_cost=sizes.next_call.money,
+            next_cost=sizes.next_call.cost,
             next_thinking=max(sizes.thinking_tokens.values(), default=0) * int(sizes.next_call.calls),
         ),
         "missing": tuple(seat for seat in missing_agents(calls) if seat.agent in voiced),

@@ -184,17 +184,17 @@ class BranchBudget:
         return Usage(
             left.calls if math.isinf(left.calls) else amount.calls,
             left.tokens if math.isinf(left.tokens) else amount.tokens,
-            left.money if math.isinf(left.money) else amount.money,
+            left.cost if math.isinf(left.cost) else amount.cost,
         )
 
     def _shares(self, demands: Sequence[Demand], pending_need: Usage) -> list[Usage]:
         divisible_need = sum((demand.need for demand in demands if demand.divisible), pending_need)
         available = self.left - sum((demand.need for demand in demands if not demand.divisible), NOTHING)
         tokens = min(1.0, max(available.tokens, 0) / divisible_need.tokens) if divisible_need.tokens else 1.0
-        money = min(1.0, max(available.money, 0) / divisible_need.money) if divisible_need.money else 1.0
+        cost = min(1.0, max(available.cost, 0) / divisible_need.cost) if divisible_need.cost else 1.0
         return [
-            Usage(demand.need.calls, int(demand.need.tokens * tokens), demand.need.money * money)
-            if demand.divisible and (tokens, money) != (1.0, 1.0)
+            Usage(demand.need.calls, int(demand.need.tokens * tokens), demand.need.cost * cost)
+            if demand.divisible and (tokens, cost) != (1.0, 1.0)
             else demand.need
             for demand in demands
         ]
@@ -209,7 +209,7 @@ class LimitHit:
 
     kind: FailureKind
     whose: str = ""
-    unit: LimitUnit = "time"
+    unit: LimitUnit = "seconds"
     """What the limit bounds."""
 
 

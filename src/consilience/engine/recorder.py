@@ -214,7 +214,7 @@ class Recorder:
         if not self.was_asked(event.key, event.attempt):
             self._asked[event.key, event.attempt] = event.asked_at
             await self.commit(event, texts, prompt)
-        return self._asked[event.key, event.attempt] or event.asked_at
+        return self._asked[event.key, event.attempt]
 
     def was_asked(self, key: str, attempt: int) -> bool:
         """Return whether this process or an earlier one has put the question to somebody outside."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import secrets
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -149,8 +148,7 @@ async def _recorded(
         _check(setup)
         if not setup.options.allow_unpriced:
             check_prices(setup.seats.ports, setup.limits)
-        if inherited is None:  # the parent of a fork may be of an earlier version, which did not refuse them
-            check_phases(setup.protocol, setup.limits)
+        check_phases(setup.protocol, setup.limits)
         window = min(windows_by_agent(setup.seats.ports).values(), default=None)
         setup = replace(setup, protocol=setup.protocol.with_documents(setup.documents, window))
         started = _start_event(setup)
@@ -427,36 +425,23 @@ def _recorded_report(protocol: str, finished: SessionFinished, store: Store) -> 
         return cls.model_validate_json(text)
     from consilience.reporting.record import AnyReport
 
-    return AnyReport.recorded(text, store.text(finished.presentation) if finished.presentation else "")
+    return AnyReport.recorded(text, store.text(finished.presentation))
 
 
 def _as_recorded(session: str, report: Report, recorded_report: Report) -> Report:
-    """Return the report of a replay with the recorded wording of its warnings, its check and of what is unmet, and with its
-    positions in the recorded letter case. Raise if the two differ otherwise.
-
-    A field that is missing in an older report has its default. One without `typed_replies` does not count plain text as degraded.
-    """
+    """Return the report of a replay with the recorded wording of its warnings, its check and of what is unmet. Raise if the two
+    differ otherwise. A field that is missing in a report of an earlier version has its default."""
     if len(recorded_report.digested_warnings) == len(report.digested_warnings):
         report = report.model_copy(update={"warnings": recorded_report.warnings})
-    if len(recorded_report.unmet) <= len(report.unmet):  # a later version may name more
+    if len(recorded_report.unmet) == len(report.unmet):
         report = report.model_copy(update={"unmet": recorded_report.unmet})
     if report.check and recorded_report.check:
         check = report.check.model_copy(update={"detail": recorded_report.check.detail})
         report = report.model_copy(update={"check": check})
-    if report.typed_replies and not recorded_report.typed_replies:
-        report = report.model_copy(update={"degraded": recorded_report.degraded})
     was, now = recorded_report.digested(), report.digested()
-    differing = sorted(name for name in was | now if was.get(name) != now.get(name))
-    spelled = [
-        n for n in report.spelled.intersection(differing) if _without_case(was.get(n)) == _without_case(now.get(n))
-    ]
-    if names := ", ".join(name for name in differing if name not in spelled):
+    if names := ", ".join(sorted(name for name in was | now if was.get(name) != now.get(name))):
         raise RequestMismatch(f"the replay of {session} ended in another report: {names}")
-    return report.model_copy(update={name: getattr(recorded_report, name) for name in spelled})
-
-
-def _without_case(data: object) -> str:
-    return json.dumps(data, ensure_ascii=False).lower()
+    return report
 
 
 def encoder_for(protocol: Protocol, encoder: str | Encoder | None) -> Encoder | None:

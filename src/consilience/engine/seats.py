@@ -197,10 +197,8 @@ def prices_by_agent(ports: Mapping[str, AgentPort]) -> dict[str, tuple[float, fl
 
 def check_prices(ports: Mapping[str, AgentPort], limits: Limits) -> None:
     """Raise `SettingsError` if an agent that a limit on money bounds has a model without a known price."""
-    caps = {name: cap for name, cap in limits.agents.items() if cap.money is not None}
-    bounds_all = (
-        limits.money is not None or EACH in caps or any(cap.money is not None for cap in limits.phases.values())
-    )
+    caps = {name: cap for name, cap in limits.agents.items() if cap.cost is not None}
+    bounds_all = limits.cost is not None or EACH in caps or any(cap.cost is not None for cap in limits.phases.values())
     bounded = ports.values() if bounds_all else [port for agent, port in ports.items() if agent in caps]
     unpriced = dict.fromkeys(link.name for port in bounded for link in _chain(port) if link.price(1, 1) is None)
     if unpriced:

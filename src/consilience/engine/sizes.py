@@ -32,22 +32,22 @@ class Usage:
     """Requests to models."""
     tokens: float = 0
     """Tokens read and written."""
-    money: float = 0
+    cost: float = 0
     """US dollars."""
 
     def __add__(self, other: Usage) -> Usage:
-        money = round(self.money + other.money, MONEY_DIGITS)
-        return Usage(self.calls + other.calls, self.tokens + other.tokens, money)
+        cost = round(self.cost + other.cost, MONEY_DIGITS)
+        return Usage(self.calls + other.calls, self.tokens + other.tokens, cost)
 
     def __sub__(self, other: Usage) -> Usage:
-        money = round(self.money - other.money, MONEY_DIGITS)
-        return Usage(self.calls - other.calls, self.tokens - other.tokens, money)
+        cost = round(self.cost - other.cost, MONEY_DIGITS)
+        return Usage(self.calls - other.calls, self.tokens - other.tokens, cost)
 
     def __mul__(self, times: float) -> Usage:
-        return Usage(self.calls * times, self.tokens * times, self.money * times)
+        return Usage(self.calls * times, self.tokens * times, self.cost * times)
 
     def covers(self, other: Usage) -> bool:
-        return self.calls >= other.calls and self.tokens >= other.tokens and self.money >= other.money
+        return self.calls >= other.calls and self.tokens >= other.tokens and self.cost >= other.cost
 
     def lacks(self, other: Usage) -> LimitUnit:
         """The first figure that does not cover the other amount's."""
@@ -55,14 +55,14 @@ class Usage:
             return "calls"
         if self.tokens < other.tokens:
             return "tokens"
-        return "cost" if self.money < other.money else ""
+        return "cost" if self.cost < other.cost else ""
 
     def limited_to(self, other: Usage) -> Usage:
         """The smaller of both in each figure, at least 0."""
         return Usage(
             max(min(self.calls, other.calls), 0),
             max(min(self.tokens, other.tokens), 0),
-            max(min(self.money, other.money), 0),
+            max(min(self.cost, other.cost), 0),
         )
 
 
@@ -73,7 +73,7 @@ UNLIMITED = Usage(math.inf, math.inf, math.inf)
 
 def usage_allowed(limits: SpendingLimits) -> Usage:
     """Limits as usage; infinity for those that are not set."""
-    values = (limits.calls, limits.tokens, limits.money)
+    values = (limits.calls, limits.tokens, limits.cost)
     return Usage(*(math.inf if value is None else value for value in values))
 
 
@@ -207,7 +207,7 @@ class CallSizes:
     def largest_fit(self, limits: Limits) -> float:
         """The largest share of their size that replies may have so that the first phase and the closing call fit into the limits
         on tokens and money: from `MIN_FIT` to 1, and `MIN_FIT` if nothing fits."""
-        if limits.tokens is None and limits.money is None:
+        if limits.tokens is None and limits.cost is None:
             return 1.0
         steps = range(_FIT_STEPS, int(MIN_FIT * _FIT_STEPS), -1)
         return next((n / _FIT_STEPS for n in steps if self.fits(n / _FIT_STEPS, usage_allowed(limits))), MIN_FIT)
@@ -215,7 +215,7 @@ class CallSizes:
     def fits(self, fit: float, whole: Usage) -> bool:
         """Whether the first phase and the closing call fit if replies have this share of their size."""
         need = self._first_phase(fit) + (self._closing_call(fit) if self.protocol.closing else NOTHING)
-        return whole.tokens >= need.tokens and whole.money >= need.money
+        return whole.tokens >= need.tokens and whole.cost >= need.cost
 
     def describe_reply(self, limits: Limits) -> str:
         """Return the max length of a reply in words, and what the limits on tokens and money make of it."""
@@ -238,7 +238,7 @@ class CallSizes:
         sizes = [self._of_any_agent(self._prompt_of(kind, fit), kind.reply, fit) for kind in kinds]
         if not sizes:
             return self._of_any_agent(self._longest_prompt(fit), self.protocol.longest_reply, fit)
-        return Usage(1, max(size.tokens for size in sizes), max(size.money for size in sizes))
+        return Usage(1, max(size.tokens for size in sizes), max(size.cost for size in sizes))
 
     def _closing_call(self, fit: float) -> Usage:
         kind = next((kind for kind in self.protocol.call_kinds if kind.closing), None)
@@ -248,7 +248,7 @@ class CallSizes:
         """A request of this size to the most expensive agent that thinks longest."""
         reply = _reply_size(answer, max(self.thinking_tokens.values(), default=0), fit).tokens
         sizes = [self.request(agent, prompt, reply) for agent in self.prices]
-        return Usage(1, prompt + reply, max((size.money for size in sizes), default=0.0))
+        return Usage(1, prompt + reply, max((size.cost for size in sizes), default=0.0))
 
     def _longest_prompt(self, fit: float) -> int:
         protocol = self.protocol

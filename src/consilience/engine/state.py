@@ -111,7 +111,7 @@ class State:
 
     @cached_property
     def models(self) -> Mapping[str, str]:
-        """Names of the models by agent, as recorded: an earlier version recorded some names in another spelling."""
+        """Names of the models by agent, as recorded."""
         return {agent.id: agent.model for agent in self.agents}
 
     def render(self, agent: str, prompt: Prompt, correction: str | None = None) -> Rendered:

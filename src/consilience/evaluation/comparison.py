@@ -76,7 +76,7 @@ class ComparisonPlan:
     seeds: tuple[int, ...]
     models: Lineup
     name: str = ""
-    money: float | None = None
+    cost: float | None = None
     seconds: float | None = None
     options: Options = field(default_factory=Options)
     ceiling: CompareRow | None = None
@@ -105,7 +105,7 @@ def plan(
     repeat: int = 1,
     seed: int = 0,
     name: str = "",
-    money: float | None = None,
+    cost: float | None = None,
     seconds: float | None = None,
     options: Options | None = None,
 ) -> ComparisonPlan:
@@ -131,7 +131,7 @@ def plan(
         seeds=tuple(range(seed, seed + repeat)),
         models=models,
         name=name,
-        money=money,
+        cost=cost,
         seconds=seconds,
         options=options,
         ceiling=ceiling.at(detail) if (ceiling := ceiling_row(tasks, rows)) else None,
@@ -164,7 +164,7 @@ async def compare(
     repeat: int = 1,
     seed: int = 0,
     name: str = "",
-    money: float | None = None,
+    cost: float | None = None,
     seconds: float | None = None,
     jobs: int = 1,
     observer: CompareObserver | None = None,
@@ -173,7 +173,7 @@ async def compare(
     """Run protocols on the same tasks with the same models at equal budget.
 
     Every run is a session in `store` (default: the user's journal). Its id follows from `name` and from all that decides what
-    is run, so finished runs are reused and interrupted ones resume. `money` (US dollars) and `seconds` (wall time) limit each
+    is run, so finished runs are reused and interrupted ones resume. `cost` (US dollars) and `seconds` (wall time) limit each
     run, `options` apply to all. `jobs` pairs of task and seed run concurrently, the rows of a pair in turn. Raises `UserError`s
     before anything is spent.
     """
@@ -189,7 +189,7 @@ async def compare(
         repeat=repeat,
         seed=seed,
         name=name,
-        money=money,
+        cost=cost,
         seconds=seconds,
         options=options,
     )
@@ -271,7 +271,7 @@ class _Runner:
     async def _run(
         self, row: CompareRow, task: Task, seed: int, allotment: TaskBudget, *, size: bool = False, role: str = ""
     ) -> Run:
-        limits = allotment.limits.model_copy(update={"money": self._planned.money, "seconds": self._planned.seconds})
+        limits = allotment.limits.model_copy(update={"cost": self._planned.cost, "seconds": self._planned.seconds})
         session = session_id(self._planned, row, task, seed, limits, role)
         if not role:
             self._observer.begins(row.label, task, seed)

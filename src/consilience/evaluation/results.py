@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from pydantic import AliasChoices, Field
+from typing import Literal
 
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Frozen
 
 Match = Literal["tokens", "calls", "cost"]
-Similarity = Annotated[float | None, Field(validation_alias=AliasChoices("draft_similarity", "likeness"))]
-"""Mean pairwise Jaccard similarity of first drafts. Older files call it `likeness`."""
 
 
 class Budget(Frozen):
@@ -87,7 +83,8 @@ class Run(Frozen):
     """US dollars; None if a price is unknown."""
     seconds: float
     """Wall time."""
-    draft_similarity: Similarity = None
+    draft_similarity: float | None = None
+    """Mean pairwise Jaccard similarity of first drafts."""
     voices: int = 0
     """Agents that wrote a first draft."""
     effective: float | None = None
@@ -126,7 +123,7 @@ class RowResult(Frozen):
     seconds: float
     spent: float
     """Mean share of the limit that was spent, in requests or tokens."""
-    draft_similarity: Similarity
+    draft_similarity: float | None
     voices: float
     changes: int
     conformity: int

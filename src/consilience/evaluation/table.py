@@ -138,7 +138,7 @@ def _costs(comparison: Comparison) -> list[str]:
     is_matched, calls = comparison.budget.matched, comparison.budget.calls is not None
     max_tokens = max((row.tokens for row in comparison.rows if not row.ceiling), default=0.0)
     last = "of the most expensive" if is_matched else "of the calls allowed" if calls else "of the tokens allowed"
-    headings = ["protocol", "calls", "tokens", last, "money", "time", "stopped", "similarity", "voices", "conformity"]
+    headings = ["protocol", "calls", "tokens", last, "cost", "time", "stopped", "similarity", "voices", "conformity"]
     rows = []
     for row in comparison.rows:
         part = (row.tokens / max_tokens if max_tokens else 0.0) if is_matched else row.spent

@@ -108,9 +108,7 @@ class SqliteRecords:
 
     def arrivals(self, session: str) -> list[Arrival]:
         sql = "SELECT key, attempt, digest, completion FROM arrivals WHERE session=?"
-        number = self._number(session)
-        migrated = self._rows("SELECT 1 FROM sqlite_master WHERE name='arrivals'")  # else the journal is only read
-        rows = self._rows(sql, number) if migrated else []
+        rows = self._rows(sql, self._number(session))
         return [Arrival(str(key), int(str(attempt)), str(digest), str(body)) for key, attempt, digest, body in rows]
 
     def parents(self) -> dict[str, str]:

@@ -261,7 +261,7 @@ class SqliteJournal:
         self.store._writer.put([(NOTE_SECONDS, (self.number, seconds))])
 
     def seconds(self) -> float:
-        rows = [] if self.store.refused else self.store._rows("SELECT seconds FROM held WHERE session=?", self.number)
+        rows = self.store._rows("SELECT seconds FROM held WHERE session=?", self.number)
         return float(str(rows[0][0])) if rows else 0.0
 
     async def close(self) -> None:

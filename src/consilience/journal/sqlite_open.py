@@ -12,14 +12,14 @@ import re
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
 from consilience.domain.errors import NewerSchema, StoreUnusable
 from consilience.domain.events import SCHEMA_VERSION
 from consilience.domain.paths import check_home, close_home, close_journal, data_dir, make_private, note_journal
-from consilience.journal.migrations import migrate
 
 _BUSY_SECONDS = 30.0
 """Seconds to wait for another process's commit."""
@@ -82,17 +82,17 @@ def _connect(path: str) -> sqlite3.Connection:
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS)
         version = _check_version(db, path)
         if version:
-            check_tables(db, path)
+            check_tables(db, path, version)
         else:
             check_new(db, path)
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
         db.execute("PRAGMA secure_delete=ON")  # what is removed is overwritten
         _register_sql_functions(db)
-        if version == SCHEMA_VERSION:
+        if version:
             _check_writable(db)
         else:
-            migrate(db)
+            _create_tables(db)
     except BaseException as error:
         if db is not None:
             db.close()
@@ -172,9 +172,10 @@ def connect_to_read(path: str, refused: StoreUnusable) -> sqlite3.Connection:
                 db.execute(f"PRAGMA locking_mode={locking}")
             db.execute("PRAGMA temp_store=MEMORY")
             db.execute("PRAGMA query_only=ON")
-            if not _check_version(db, path):
+            version = _check_version(db, path)
+            if not version:
                 raise refused
-            check_tables(db, path)
+            check_tables(db, path, version)
             _register_sql_functions(db)
         except BaseException as error:
             if db is not None:
@@ -197,8 +198,22 @@ def _check_writable(db: sqlite3.Connection) -> None:
     db.execute(f"PRAGMA busy_timeout={_BUSY_SECONDS * 1000:.0f}")
 
 
+def _create_tables(db: sqlite3.Connection) -> None:
+    """Create all tables, or none. Raises `sqlite3.Error`."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        for name, declaration in TABLES.items():  # another process may have created them meanwhile
+            db.execute(f"CREATE TABLE IF NOT EXISTS {name}{declaration}")
+        db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
 def _check_version(db: sqlite3.Connection, path: str) -> int:
-    """Return the schema version of the journal. Raises `NewerSchema`."""
+    """Return the schema version of the journal; 0 for a new one. Raises `NewerSchema`."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version > SCHEMA_VERSION:
         raise newer_schema(version, path)
@@ -207,7 +222,7 @@ def _check_version(db: sqlite3.Connection, path: str) -> int:
 
 def newer_schema(version: int, path: str) -> NewerSchema:
     return NewerSchema(
-        f"the journal was written by a later version (schema {version}; this one reads up to {SCHEMA_VERSION})",
+        f"the journal was written by a later version (schema {version}; this one reads {SCHEMA_VERSION})",
         where=path,
         do="Upgrade consilience, or set another directory with CONSILIENCE_HOME.",
     )
@@ -261,14 +276,19 @@ def store_error(path: str, error: Exception) -> StoreUnusable:
     )
 
 
-COLUMNS: Mapping[str, frozenset[str]] = {
-    "sessions": frozenset({"n", "id", "created", "holder"}),
-    "events": frozenset({"session", "seq", "body"}),
-    "in_flight": frozenset({"session", "key", "agent", "place"}),
-    "texts": frozenset({"id", "body"}),
-    "prompts": frozenset({"id", "base", "added"}),
+TABLES: Mapping[str, str] = {
+    "sessions": "(n INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, created INTEGER NOT NULL, holder TEXT)",
+    "events": "(session INTEGER NOT NULL, seq INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY(session, seq)) WITHOUT ROWID",
+    "in_flight": "(session INTEGER NOT NULL, key TEXT NOT NULL, agent TEXT NOT NULL, place TEXT NOT NULL, "
+    "PRIMARY KEY(session, key)) WITHOUT ROWID",
+    "texts": "(id BLOB PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID",
+    "prompts": "(id BLOB PRIMARY KEY, base BLOB, added TEXT NOT NULL) WITHOUT ROWID",
+    "held": "(session INTEGER PRIMARY KEY, seconds REAL NOT NULL)",
+    "arrivals": "(session INTEGER NOT NULL, key TEXT NOT NULL, attempt INTEGER NOT NULL, digest TEXT NOT NULL, "
+    "completion TEXT NOT NULL, PRIMARY KEY(session, key)) WITHOUT ROWID",
 }
-"""Columns of every table of a journal."""
+"""The declaration of every table. `held`: how long processes held a session; `arrivals`: replies until the end of their attempt is
+recorded. A change is a new `SCHEMA_VERSION`."""
 
 RECORDS = ("sessions", "events", "in_flight")
 """Tables without another check; texts and prompts are verified by their digests."""
@@ -294,19 +314,25 @@ def damaged(path: str, damage: str) -> StoreUnusable:
 def check_new(db: sqlite3.Connection, path: str) -> None:
     """Raise `StoreUnusable` for a database without a version that is not a journal, or is one that has lost its version."""
     tables = _tables(db)
-    if foreign_table := next((name for name in tables if name not in (*COLUMNS, "held", "arrivals")), None):
+    if foreign_table := next((name for name in tables if name not in TABLES), None):
         raise _foreign(path, foreign_table)
     recorded = any(db.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone() for name in tables)
     if recorded and not db.execute("PRAGMA user_version").fetchone()[0]:  # unless another process has just made it
         raise damaged(path, "it has records and no version")
 
 
-def check_tables(db: sqlite3.Connection, path: str) -> None:
-    """Raise `StoreUnusable` unless all tables are there with their columns. Takes 0.1 ms."""
+def check_tables(db: sqlite3.Connection, path: str, version: int) -> None:
+    """Raise `StoreUnusable` unless the journal is of this schema, with all tables and their columns. Takes 0.1 ms."""
     tables = _tables(db)
-    if tables and tables.keys().isdisjoint(COLUMNS):
+    if tables and tables.keys().isdisjoint(TABLES):
         raise _foreign(path, next(iter(tables)))
-    for name, columns in COLUMNS.items():
+    if version < SCHEMA_VERSION:
+        raise StoreUnusable(
+            f"the journal was written by a development version (schema {version}; this one reads {SCHEMA_VERSION})",
+            where=path,
+            do="Move it away, and a new one is begun. The version that wrote it still reads it.",
+        )
+    for name, columns in _expected_columns().items():
         if name not in tables:
             raise damaged(path, f"the table {name} is missing")
         if missing := columns - tables[name]:
@@ -319,6 +345,14 @@ def _foreign(path: str, table: str) -> StoreUnusable:
         where=path,
         do="Name another file, or another directory with CONSILIENCE_HOME.",
     )
+
+
+@cache
+def _expected_columns() -> Mapping[str, set[str]]:
+    """Return the columns of every table, as SQLite reads their declarations."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        _create_tables(db)
+        return _tables(db)
 
 
 def _tables(db: sqlite3.Connection) -> dict[str, set[str]]:

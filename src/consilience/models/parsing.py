@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from consilience.domain.messages import is_free_text
 from consilience.models.json_objects import close_object, find_objects
-from consilience.models.visible import visible_text, without_sequences
+from consilience.models.visible import visible_text, without_controls
 
 T = TypeVar("T")
 
@@ -19,6 +19,8 @@ _FENCED = re.compile(r"\A```[\w-]*[ \t]*\n?((?:(?!```).)*)(?:```)?\Z", re.DOTALL
 _LAST_NUMBER = re.compile(r"-?\d[\d.eE+-]*\Z")
 _EMPTY = ("null", "[]", '""')
 """JSON without content."""
+_ESCAPE = re.compile(r"\\[ubfr]")
+"""Stands in JSON for a character that may be a control character."""
 _ARGUMENTS = ("arguments", "parameters")
 
 
@@ -52,7 +54,7 @@ def parse_reply(text: str, returns: type[T]) -> T:
         candidates.append(completed)
     is_prose = not candidates and not prose.startswith(("{", '"{'))
     candidates += objects.mended[::-1]
-    escaped = not body.isascii() or "\\u" in body
+    escaped = not body.isascii() or _ESCAPE.search(body) is not None
     wrong: Malformed | None = None
     for data in candidates:
         try:
@@ -103,19 +105,18 @@ def _validated(data: dict[str, object], returns: type[BaseModel], *, escaped: bo
 
 
 def _encodable(data: dict[str, object]) -> object:
-    """Replace lone surrogates, which escapes can produce and UTF-8 cannot encode, and remove sequences for a terminal. Raises
+    """Replace lone surrogates, which escapes can produce and UTF-8 cannot encode, and remove control characters. Raises
     `ValueError`, `RecursionError`."""
     written = json.dumps(data, ensure_ascii=False)
-    value = json.loads(written.encode("utf-8", "replace"))
-    return _without_sequences(value) if "\\u001b" in written else value
+    return _without_controls(json.loads(written.encode("utf-8", "replace")))
 
 
-def _without_sequences(value: object) -> object:
+def _without_controls(value: object) -> object:
     if isinstance(value, str):
-        return without_sequences(value)
+        return without_controls(value)
     if isinstance(value, dict):
-        return {name: _without_sequences(entry) for name, entry in value.items()}
-    return [_without_sequences(entry) for entry in value] if isinstance(value, list) else value
+        return {name: _without_controls(entry) for name, entry in value.items()}
+    return [_without_controls(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _blank(text: str) -> bool:

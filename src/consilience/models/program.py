@@ -26,7 +26,7 @@ from consilience.models.bodies import decoded
 from consilience.models.child_process import ChildProcess
 from consilience.models.port import Completion, JsonSchema, Model, ModelRequest
 from consilience.models.redaction import holds_secret, scrub
-from consilience.models.visible import without_sequences
+from consilience.models.visible import without_controls
 
 DEADLINE_SECONDS = 900.0
 """How long a program may take for one reply."""
@@ -84,7 +84,7 @@ class ProgramModel(Model):
         outcome = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
         if paths := [word for word in self._argv[1:] if not os.path.isabs(word) and os.path.exists(word)]:
             outcome += f" (it runs in an empty temporary directory; if {' or '.join(paths)} names a file, give its absolute path)"
-        return self._failure(outcome, without_sequences(decoded(words, "")))
+        return self._failure(outcome, without_controls(decoded(words, "")))
 
     def _failure(self, outcome: str, words: str) -> ProviderError:
         message = " ".join(scrub(words, _passed_values(os.environ)).split())

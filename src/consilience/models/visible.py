@@ -1,4 +1,4 @@
-"""Removes from a reply what its reader should not see: escape sequences of terminals, reasoning traces, template marks."""
+"""Removes from a reply what its reader should not see: control characters, reasoning traces, template marks."""
 
 from __future__ import annotations
 
@@ -85,12 +85,15 @@ _SEQUENCE = re.compile(
     r"|\x1b[PX^_][^\x1b]*\x1b\\"  # DCS, SOS, PM, APC
     r"|\x1b[()][0-9A-B]|\x1b[@-Z\\^_=>78c]"
 )
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Repaints a terminal, or reorders what is shown; tabs and line breaks are no such characters."""
+_LINE_BREAK = re.compile("\r\n?")
 
 
 def visible_text(text: str) -> str:
     """Return `text` without what its reader should not see, stripped if it had any of it; a text that is only a trace is empty.
 
-    - Escape sequences of a terminal (CSI, OSC).
+    - Escape sequences of a terminal (CSI, OSC), other control characters, and characters that change the direction of text.
     - Reasoning traces. One is `<think>…</think>`, `<thinking>`, `<reasoning>`, or between other marks of `_TRACE_MARKS`, at the
       beginning of the text or of a line; at the beginning of the text also `<thought>`, `<analysis>` and `◁think▷`. The opening
       mark may be missing (then everything before the closing one is trace). The closing mark may be missing after at most one
@@ -99,7 +102,7 @@ def visible_text(text: str) -> str:
 
     Marks inside code or a JSON object are text.
     """
-    text = without_sequences(text)
+    text = without_controls(text)
     if not _ANY_MARK.search(text):
         return text
     marked = _with_common_marks(_final_channel(text))
@@ -112,6 +115,12 @@ def visible_text(text: str) -> str:
     if visible != marked:
         visible = _without_frame(visible)
     return _without_template_marks(text if visible == marked == _with_common_marks(text) else visible)
+
+
+def without_controls(text: str) -> str:
+    """Return `text` without escape sequences of a terminal, control characters except tabs, and marks that change the direction
+    of text. Every line ends in a line feed."""
+    return _CONTROL.sub("", _LINE_BREAK.sub("\n", without_sequences(text)))
 
 
 def without_sequences(text: str) -> str:

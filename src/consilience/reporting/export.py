@@ -1,16 +1,12 @@
-"""A session as a file: JSON, Markdown with front matter and diagrams, events, the files of a report; and JSON Schemas of these."""
+"""A session as a file: JSON, Markdown, events, the files of a report; and JSON Schemas of these."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from consilience.domain.agents import voices
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import (
     EVENT,
@@ -30,13 +26,10 @@ from consilience.domain.events import (
 )
 from consilience.domain.report import Report
 from consilience.reporting.files import claim_directory, write_files
-from consilience.reporting.formatting import one_line
 from consilience.reporting.markdown import markdown
 from consilience.reporting.partial_report import partial_json, partial_markdown, replies_without_answer
 from consilience.reporting.record import SessionRecord
-from consilience.reporting.views import COMMON, reads, tree, view_markdown, view_svg
-from consilience.reporting.views.reads import Reads
-from consilience.reporting.views.tree import SeatTree
+from consilience.reporting.views import view_markdown, view_svg
 
 SUFFIXES: Mapping[str, str] = {
     ".json": "json",
@@ -76,21 +69,11 @@ def as_json(record: SessionRecord) -> str:
 
 
 def as_markdown(record: SessionRecord) -> str:
-    """Return front matter, the report, diagrams of the agents and of who read whom, and related sessions."""
-    extra = "\n\n".join(filter(None, (replies_without_answer(record), *_diagrams(record), record.family)))
+    """Return the report, or the progress of a session without one, and related sessions."""
+    extra = "\n\n".join(filter(None, (replies_without_answer(record), record.family)))
     if record.report is not None:
-        return front_matter(record) + "\n" + markdown(record.report, record.presentation, addition=extra)
-    return "\n".join(filter(None, (front_matter(record), partial_markdown(record), f"{extra}\n" if extra else "")))
-
-
-def _diagrams(record: SessionRecord) -> Iterator[str]:
-    sections = {
-        "tree": tree_diagram(tree.fold(record)),
-        "reads": reads_diagram(reads.fold(record), record.names),
-    }
-    for name, diagram in sections.items():
-        if diagram:
-            yield f"## {COMMON[name].heading}\n\n{diagram}"
+        return markdown(record.report, record.presentation, addition=extra)
+    return "\n".join(filter(None, (partial_markdown(record), f"{extra}\n" if extra else "")))
 
 
 def as_events(record: SessionRecord) -> str:
@@ -194,89 +177,6 @@ FORMATS: Mapping[str, Callable[[SessionRecord], str]] = {
 
 VIEW_FORMATS: Mapping[str, Callable[[str, SessionRecord], str]] = {"svg": view_svg, "markdown": view_markdown}
 """Formats of a single view."""
-
-
-# --- front matter
-
-# Allowed unescaped in a JSON string, but not in YAML or by line readers.
-_NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
-
-
-def front_matter(record: SessionRecord) -> str:
-    """Return the metadata of a session between lines of three hyphens. Strings are quoted as in JSON, which YAML reads alike."""
-    lines = [f"{name}: {yaml_scalar(value)}" for name, value in _values(record).items()]
-    return "---\n" + "\n".join(lines) + "\n---\n"
-
-
-def yaml_scalar(value: object) -> str:
-    """Return a string, number, boolean, None, or a list of these in YAML's flow style."""
-    return _NOT_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))
-
-
-def _values(record: SessionRecord) -> dict[str, object]:
-    state, report = record.state, record.report
-    started = state.started
-    created = datetime.fromtimestamp(record.created, UTC) if record.created is not None else None
-    usage = report.ledger.actual if report else None
-    return {
-        "session": record.session,
-        "protocol": started.protocol if started else None,
-        "created": created.isoformat(timespec="seconds") if created else None,
-        "task": record.text(started.task) if started else None,
-        "state": record.status,
-        "stop_reason": report.stop_reason.value if report else None,
-        "models": list(dict.fromkeys(agent.model for agent in state.agents)),
-        "agents": len(voices(state.agents)),
-        "calls": usage.calls if usage else state.made,
-        "tokens_in": usage.tokens_in if usage else state.tokens_in,
-        "tokens_out": usage.tokens_out if usage else state.tokens_out,
-        "money_usd": usage.cost if usage else state.cost,
-        "seconds": usage.seconds if usage else state.seconds,
-        "parent": started.parent if started else None,
-    }
-
-
-# --- diagrams
-
-MAX_DIAGRAM_ELEMENTS = 250
-"""Max nodes or edges of a diagram. Mermaid refuses 500 edges; a diagram is unreadable long before that."""
-
-
-def tree_diagram(tree: SeatTree) -> str:
-    """Return a diagram of the agents; "" if it would be too large."""
-    joined = sum(len(circle) - 1 for circle in tree.circles)
-    if not tree.seats or len(tree.seats) + joined > MAX_DIAGRAM_ELEMENTS:
-        return ""
-    ids = {seat.id: f"n{n}" for n, seat in enumerate(tree.seats)}
-    lines = ["flowchart TB"]
-    lines += [f'  {ids[seat.id]}["{mermaid_label(seat.name)}"]' for seat in tree.seats]
-    lines += [f"  {ids[parent]} --- {ids[seat.id]}" for seat in tree.seats for parent in seat.parents if parent in ids]
-    for circle in tree.circles:
-        seated = [ids[id] for id in circle if id in ids]
-        lines += [f"  {a} <-.-> {b}" for a, b in pairwise(seated)]
-    return _fenced(lines)
-
-
-def reads_diagram(reads: Reads, names: Mapping[str, str]) -> str:
-    """Return a diagram from authors to readers with the number of messages shown, own messages left out; "" if too large."""
-    edges = {pair: n for pair, n in reads.edges.items() if pair[0] != pair[1]}
-    if not edges or len(edges) > MAX_DIAGRAM_ELEMENTS:
-        return ""
-    ids = {id: f"n{n}" for n, id in enumerate(dict.fromkeys([*reads.authors, *reads.readers]))}
-    drawn_agents = {id for pair in edges for id in pair}
-    lines = ["flowchart LR"]
-    lines += [f'  {node}["{mermaid_label(names.get(id, id))}"]' for id, node in ids.items() if id in drawn_agents]
-    lines += [f'  {ids[author]} -->|"{n}"| {ids[reader]}' for (reader, author), n in edges.items()]
-    return _fenced(lines)
-
-
-def mermaid_label(text: str) -> str:
-    """Return the label of a node. Special characters become Mermaid's character codes."""
-    return re.sub(r"[^\w .,()·–-]", lambda match: f"#{ord(match[0])};", one_line(text, 60))
-
-
-def _fenced(lines: list[str]) -> str:
-    return "```mermaid\n" + "\n".join(lines) + "\n```"
 
 
 Schema = dict[str, Any]

@@ -338,7 +338,7 @@ def _facts(record: SessionRecord) -> Iterable[tuple[str, str]]:
         yield "Service seats", ", ".join(service)
     yield "Calls", f"{state.made:,}"
     yield "Tokens", f"{state.tokens_in:,} read, {describe_output_tokens(state.tokens_out, state.tokens_thought)}"
-    yield "Money", money(state.cost)
+    yield "Cost", money(state.cost)
     yield "Time", duration(state.seconds)
     if state.started and state.started.parent:
         yield "Forked from", state.started.parent

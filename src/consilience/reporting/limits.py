@@ -15,15 +15,8 @@ _AMOUNTS: Mapping[LimitUnit, Callable[[float], str]] = {
     "calls": lambda value: count(int(value), "call"),
     "tokens": lambda value: count(int(value), "token"),
     "cost": lambda value: f"${value:,.2f}" if value == round(value, 2) else f"${Decimal(str(value)):f}",
-    "time": lambda value: f"{value:g} s",
+    "seconds": lambda value: f"{value:g} s",
 }
-_OPTIONS: Mapping[LimitUnit, str] = {
-    "calls": "--max-calls",
-    "tokens": "--max-tokens",
-    "cost": "--max-cost",
-    "time": "--max-time",
-}
-_PLACEHOLDERS: Mapping[LimitUnit, str] = {"calls": "N", "tokens": "N", "cost": "DOLLARS", "time": "SECONDS"}
 
 
 def describe_limits(limits: Limits) -> str:
@@ -40,20 +33,19 @@ def _amounts(limits: SpendingLimits) -> Iterator[str]:
 
 
 def limit_words(limit: ReportLimit) -> str:
-    """Return `reached the limit of 7 calls`; `on calls` if an earlier version did not record the value."""
-    amount = f"on {limit.unit}" if limit.value is None else f"of {_AMOUNTS[limit.unit](limit.value)}"
-    return f"reached the limit {amount}{f' for {limit.whose}' if limit.whose else ''}"
+    """Return `reached the limit of 7 calls`."""
+    return f"reached the limit of {_AMOUNTS[limit.unit](limit.value)}{f' for {limit.whose}' if limit.whose else ''}"
 
 
 def use_words(report: Report, limit: ReportLimit) -> str:
     """Return what a run used of the session's limit that ended it, with a comma before; empty if that was all of it."""
     spent, held = report.ledger.actual, report.ledger.held_back
-    if limit.whose or limit.value is None:
+    if limit.whose:
         return ""
     if limit.unit == "calls":
         kept = f" and {held} reserved in case there was no answer" if held else ""
         return f", with {spent.requests} used{kept}" if spent.requests != limit.value else ""
-    if limit.unit == "time":
+    if limit.unit == "seconds":
         is_early = spent.seconds < 0.9 * limit.value
         return f", with {duration(spent.seconds)} used and the rest reserved for the closing answer" if is_early else ""
     used = {"tokens": spent.tokens_in + spent.tokens_out, "cost": spent.cost}.get(limit.unit)
@@ -77,7 +69,7 @@ def _to_raise_limit(report: Report, fork: str) -> str:
     if limit is None:
         return ""
     value, need = _enough(report, limit)
-    option = f"{_OPTIONS[limit.unit]} {value}"
+    option = f"--max-{limit.unit} {value}"
     if limit.whose:
         each, name = limit.whose.startswith("each "), limit.whose.split()[-1]
         kind = limit.whose.removeprefix("each ").split()[0].rstrip(":")
@@ -87,13 +79,13 @@ def _to_raise_limit(report: Report, fork: str) -> str:
 
 def _enough(report: Report, limit: ReportLimit) -> tuple[str, str]:
     """Return a limit under which a fork makes a call, N if it is not known, and a sentence on what a call needs."""
-    ledger, before = report.ledger, limit.value or 0
+    ledger, before = report.ledger, limit.value
     if limit.unit == "tokens" and ledger.next_tokens:
         value, words = f"{max(ledger.next_tokens, int(before))}", count(ledger.next_tokens, "token")
     elif limit.unit == "cost" and ledger.next_cost:
         value, words = f"{max(math.ceil(ledger.next_cost * 100) / 100, before):g}", money(ledger.next_cost)
     else:
-        return _PLACEHOLDERS[limit.unit], ""
+        return {"cost": "DOLLARS", "seconds": "SECONDS"}.get(limit.unit, "N"), ""
     need = f" The next call and the closing answer may need up to {words}"
     if 2 * ledger.next_thinking > ledger.next_tokens:
         return value, f"{need}, mostly for thinking; `--thinking off` needs less."

@@ -160,7 +160,7 @@ def _questions(record: SessionRecord) -> Iterator[str]:
     state, seconds = record.state, record.state.started.human_deadline if record.state.started else None
     if state.asked and not state.awaited and not record.holder:
         yield f"Asked and not answered: {escape_markdown(describe_awaited(state.asked, state.people))}."
-    asked_at = [question.asked_at for question in state.asked.values() if question.asked_at]
+    asked_at = [question.asked_at for question in state.asked.values()]
     if seconds is not None and asked_at:
         until = datetime.fromtimestamp(min(asked_at) + seconds, UTC)
         has_passed = until < datetime.now(UTC)

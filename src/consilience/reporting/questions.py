@@ -237,7 +237,7 @@ def pending_questions(
         words = "\n\n".join(filter(None, _for_person(parts, event, started)))
         form = Form(json.loads(text(event.form)), event.prose) if event.form else None
         seconds = started.human_deadline if started is not None else None
-        until = event.asked_at + seconds if seconds is not None and event.asked_at and not event.ticket else None
+        until = event.asked_at + seconds if seconds is not None and not event.ticket else None
         is_answered = event.key in answered_keys
         person = people.get(event.agent, "")
         questions.append(

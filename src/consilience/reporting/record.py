@@ -54,12 +54,11 @@ class AnyReport(Report):
 
     @classmethod
     def recorded(cls, report: str, presentation: str) -> Self:
-        """Return a recorded report from its JSON and the JSON of the presentation stored with it; "" for none."""
+        """Return a recorded report from its JSON and the JSON of the presentation stored with it."""
         recorded = cls.model_validate_json(report)
-        if presentation:
-            recorded._stored, problem = _read_presentation(presentation)
-            if problem:
-                LOGGER.warning("session %s: %s", recorded.session, problem)
+        recorded._stored, problem = _read_presentation(presentation)
+        if problem:
+            LOGGER.warning("session %s: %s", recorded.session, problem)
         return recorded
 
     def presentation(self) -> Presentation:
@@ -172,7 +171,7 @@ class SessionRecord:
     def _shown(self) -> tuple[Presentation, str]:
         finished, started = self.state.finished, self.state.started
         unreadable = ""
-        if finished and finished.presentation:
+        if finished:
             stored, unreadable = _read_presentation(self.text(finished.presentation))
             if stored is not None:
                 return stored, ""

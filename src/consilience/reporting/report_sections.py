@@ -138,7 +138,7 @@ def task_below_title(task: str) -> str:
 def _commands(report: Report, presentation: Presentation, folded: Sequence[Section]) -> str:
     words = [section.name for section in folded if section.name == WORDS]
     others = [section.name for section in reversed(folded) if section.name not in (FIGURES, WORDS)]
-    others += [*(view.name for view in presentation.views), *words]
+    others += [*(view.name for view in presentation.views if not view.is_empty), *words]
     ways = (
         "" if report.stop_reason is StopReason.FAILED else f"`consilience replay {report.session}`",
         f'new fact: `consilience tell {report.session} "…"`' if presentation.can_tell else "",

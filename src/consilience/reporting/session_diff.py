@@ -112,7 +112,7 @@ def _results(record: SessionRecord) -> dict[str, str]:
         "dissent": str(_count_dissent(report)) if report else "–",
         "calls made": str(state.made),
         "tokens": f"{state.tokens_in + state.tokens_out:,}",
-        "money": money(state.cost),
+        "cost": money(state.cost),
         "time": duration(state.seconds),
     }
 

@@ -103,9 +103,9 @@ def bullets(items: Iterable[Item]) -> tuple[Block, ...]:
     return (Bullets(items=entries),) if entries else ()
 
 
-def text_view(name: str, heading: str, text: str) -> View:
+def empty_view(name: str, heading: str, why: str) -> View:
     """Return a view that says why there is nothing to show."""
-    return View(name=name, heading=heading, blocks=(Paragraph(text=text),))
+    return View(name=name, heading=heading, blocks=(Paragraph(text=why),), is_empty=True)
 
 
 def threshold_in(settings: Mapping[str, object], name: str = "threshold") -> float | None:

@@ -167,7 +167,6 @@ class VoteCast(Frozen):
 class VoteReport(Report):
     """The report of `vote`."""
 
-    spelled: ClassVar[frozenset[str]] = Report.spelled | {"votes", "tally"}
     for_people: ClassVar[Mapping[str, str]] = {
         "": "Answer in your own words. The others answer at the same time.",
     }

@@ -33,12 +33,12 @@ from consilience.protocols._common.presenting import (
     ballot_section,
     bullets,
     describe_unheard,
+    empty_view,
     format_score,
     key_figures,
     plural,
     position_blocks,
     single_call_section,
-    text_view,
     threshold_in,
     trajectory,
 )
@@ -393,7 +393,7 @@ def _iterations_view(iterations: Sequence[Iteration], flags: Sequence[Flag], thr
     """Show every iteration of every parent: goal, ratings, flags, verdict, and what caused it."""
     heading = "Why a goal was broadcast again"
     if not iterations:
-        return text_view("iterations", heading, "Nothing was broadcast.")
+        return empty_view("iterations", heading, "Nothing was broadcast.")
     average = f", needed {threshold:.2f} on average" if threshold is not None else ""
     named = "Every broadcast of a parent, named by the iterations from the root's down"
     head = Paragraph(text=f"{named}; how its children rated themselves{average}.")

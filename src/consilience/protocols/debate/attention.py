@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from consilience.protocols.debate.moves import Move
+from consilience.protocols.debate.moves import MOVES, Move
 
 Mode = Literal["keyword", "embedding"]
 
 FRESH_MS, RECENT_MS = 10_000, 30_000
-HIGH: frozenset[Move] = frozenset({"CHALLENGE", "CHALLENGE_EVIDENCE", "CONCEDE", "PROPOSE_CRUX"})
-MEDIUM: frozenset[Move] = frozenset({"CLAIM", "REFRAME", "PROVIDE_EVIDENCE"})
+MOVE_WEIGHTS = {"high": 0.7, "medium": 0.5, "low": 0.3}
+MOVE_SCORES = {"high": 0.3, "medium": 0.2, "low": 0.1}
+"""What a move adds by the interest that it draws: its weight with an encoder, its score with keywords."""
 NOTICED = 0.7
 """The score from which the seed's success criterion counts a message as attended to."""
 BOOST, DECAY = 1.1, 0.98
@@ -29,7 +30,7 @@ def keywords(text: str) -> list[str]:
 
 def move_weight(move: Move) -> float:
     """0.7, 0.5 or 0.3 by the move."""
-    return 0.7 if move in HIGH else 0.5 if move in MEDIUM else 0.3
+    return MOVE_WEIGHTS[MOVES[move].interest]
 
 
 def recency(age_ms: int) -> float:
@@ -54,8 +55,7 @@ def keyword_score(
     a mention."""
     if mentioned:
         return 1.0
-    by_move = 0.3 if move in HIGH else 0.2 if move in MEDIUM else 0.1
-    base = 0.5 * in_thread + by_move + 0.2 * recency(age_ms) + min(0.2, 0.1 * overlap)
+    base = 0.5 * in_thread + MOVE_SCORES[MOVES[move].interest] + 0.2 * recency(age_ms) + min(0.2, 0.1 * overlap)
     return min(1.0, base + min(boost, 0.2))
 
 

@@ -109,12 +109,13 @@ def _shortcomings(report: DebateData, state: DebateState) -> Iterator[str]:
     open_threads = [thread for thread in report.threads if thread.status in ACTIVE]
     open_names = ", ".join(f"{thread_name(t.id)} (stage: {STAGES[t.stage]})" for t in open_threads)
     open_note = f" Still open: {open_names}." if open_threads else ""
+    unfinished = f", still open: {open_names}" if open_threads else " the debate ended"
     if report.ended_by == "stalled" or report.stop_reason is StopReason.STALLED:
         yield f"The debate stalled: messages brought no question, no lock and no crux any more.{open_note}"
     elif report.ended_by == "max_messages":
-        yield f"The limit on messages ended the debate after {report.steps}.{open_note}"
+        yield f"After {plural(report.steps, 'message')}{unfinished}."
     elif report.ended_by == "max_duration":
-        yield f"The limit on virtual time ended the debate after {report.duration // 1000} s.{open_note}"
+        yield f"After {report.duration // 1000} s of virtual time{unfinished}."
     elif report.stop_reason in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME):
         phases = dict.fromkeys(
             call.phase[0].replace("_", " ") for call in report.failed_calls if call.exhausted and call.phase
@@ -375,7 +376,7 @@ def _lock_items(report: DebateData, state: DebateState) -> Iterator[Item]:
     for thread in report.threads:
         for n, attempt in enumerate(thread.lock_attempts, 1):
             if not attempt.success:
-                failures = "; ".join(_named(failure, state) for failure in attempt.failures)
+                failures = "; ".join(map(lock_failure, attempt.failures))
                 before = tuple(message.id for message in state.said_in(thread.id) if message.at <= attempt.at)
                 yield Item(text=f"Lock {n} of {thread_name(thread.id)} failed: {failures}.", refs=before[-1:])
     if metrics.steelman_attempts:
@@ -386,10 +387,10 @@ def _lock_items(report: DebateData, state: DebateState) -> Iterator[Item]:
         yield Item(text=f"Steelmen: {metrics.steelman_attempts}{retries}; {graded}.", refs=refs)
 
 
-def _named(failure: str, state: DebateState) -> str:
-    """Return a failure of a lock with its grade in plain words."""
-    for grade in ("INCOMPLETE", "WRONG", "PENDING"):
-        failure = failure.replace(f": {grade}", f": {grade.lower()}")
+def lock_failure(failure: str) -> str:
+    """Return a failure of a lock with its grade and sides in plain words."""
+    for grade, words in (("INCOMPLETE", "incomplete"), ("WRONG", "wrong"), ("PENDING", "not graded")):
+        failure = failure.replace(f": {grade}", f": {words}")
     return failure.replace("commits to YES", "commits to yes").replace("commits to NO", "commits to no")
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from consilience.domain.sections import Block, Bullets, Details, Item, Paragraph, QuoteBlock, Subheading, Table
 from consilience.protocols._common.presenting import bullets, format_share, plural
-from consilience.protocols.debate.moves import FIRM, SIDES, Side
-from consilience.protocols.debate.records import Coalition, Crux, CruxPosition, Dependency, ThreadRecord
+from consilience.protocols.debate.brief import lock_failure
+from consilience.protocols.debate.moves import ACTIVE, FIRM, SIDES, STAGES, Side
+from consilience.protocols.debate.records import Coalition, Crux, Dependency, ThreadRecord
 from consilience.protocols.debate.state import (
     DebateData,
     DebateState,
@@ -26,6 +27,8 @@ from consilience.protocols.debate.state import (
 )
 from consilience.protocols.debate.stipulated import FlipRecord
 
+NOT_LOCKED = "not locked"
+"""How records name that failure; the lock itself says why."""
 _KINDS = {
     "ENTAILS": "a yes entails a yes",
     "CONTRADICTS": "a yes rules out a yes",
@@ -48,7 +51,8 @@ def crux_blocks(report: DebateData, state: DebateState) -> Iterator[Block]:
         yield from _concessions(thread, state)
         yield Paragraph(lead="Crux score:", text=_score(crux, state), refs=refs)
         if criteria := list(_criteria(crux, thread, state)):
-            yield Paragraph(lead="Settled by:", text="", refs=criteria[0].refs)
+            lead = "What would settle it, and change the mind of whoever is named:"
+            yield Paragraph(lead=lead, text="", refs=criteria[0].refs)
             yield Bullets(items=tuple(criteria))
     if not state.cruxes and state.propositions:
         text = "No crux: no thread came so far that its agents committed to a question."
@@ -56,11 +60,24 @@ def crux_blocks(report: DebateData, state: DebateState) -> Iterator[Block]:
 
 
 def _crux_verdict(crux: Crux, state: DebateState) -> str:
-    details = f"{thread_name(crux.thread)}; {_counts(crux, state)}"
+    thread = state.thread(crux.thread)
+    unfinished = f", whose {STAGES[thread.stage]} stage was not finished" if thread.status in ACTIVE else ""
+    details = f"{thread_name(crux.thread)}{unfinished}; {_counts(crux, state)}"
     if crux.validated:
         return f"A validated crux ({details})."
-    locked = "It was locked, but it is" if crux.locked else "It is"
-    return f"{locked} no validated crux: {'; '.join(map(validation_failure, crux.validation_failures))} ({details})."
+    head = "It was locked, but it is" if crux.locked else f"{_why_unlocked(thread)}, so it is"
+    failures = "; ".join(validation_failure(failure) for failure in crux.validation_failures if failure != NOT_LOCKED)
+    return f"{head} no validated crux{f': {failures}' if failures else ''} ({details})."
+
+
+def _why_unlocked(thread: ThreadRecord) -> str:
+    """Return why the agents did not lock a question, by their last attempt."""
+    if not thread.lock_attempts:
+        reason = thread.closed_by or "the debate ended"
+        return f"No lock was tried on it ({reason})"
+    failures = "; ".join(map(lock_failure, thread.lock_attempts[-1].failures))
+    attempts = "" if len(thread.lock_attempts) == 1 else f" at attempt {len(thread.lock_attempts)}"
+    return f"Its lock failed{attempts} ({failures})"
 
 
 def _counts(crux: Crux, state: DebateState) -> str:
@@ -78,20 +95,12 @@ def _counts(crux: Crux, state: DebateState) -> str:
 
 def _crux_table(crux: Crux, report: DebateData, state: DebateState, records: Mapping[str, FlipRecord]) -> Table:
     dependence_heading = "when told the answer (✔ as declared)" if records else "it gives up its claim"
-    heads = ("agent", "answer now", "on this crux", "would change its mind if", dependence_heading)
+    heads = ("agent", "answer now", "on this crux", dependence_heading)
     rows, refs = [], []
     for agent in dict.fromkeys((*crux.positions, *state.final)):
         last = _test_cell(records.get(agent), _moves(agent, crux, report, state)) if records else _hangs(agent, crux)
         on_crux = _crux_position(agent, crux, state)
-        rows.append(
-            (
-                state.names[agent],
-                ballot_cell(state.final.get(agent)),
-                on_crux,
-                _threshold(crux.positions.get(agent)),
-                last,
-            )
-        )
+        rows.append((state.names[agent], ballot_cell(state.final.get(agent)), on_crux, last))
         refs.append(state.agent_refs(agent, crux))
     return Table(heads=heads, rows=tuple(rows), left=len(heads), refs=tuple(refs))
 
@@ -129,8 +138,6 @@ def _tested(crux: Crux, report: DebateData, records: Mapping[str, FlipRecord]) -
     idle = [record.placebo for record in records.values() if record.placebo is not None]
     if idle and report.placebo:
         line += f"; for the placebo ({report.placebo.fact.rstrip('.')}): {sum(idle)} of {len(idle)}"
-    if crux.observed_score is not None:
-        line += f". Crux score {crux.score.score:.2f} as declared, {crux.observed_score.score:.2f} when told so"
     return f"{line}."
 
 
@@ -141,15 +148,6 @@ def _crux_position(agent: str, crux: Crux, state: DebateState) -> str:
         return f"{side_word(now)} (did not commit)"
     changed = f", committed to {side_word(before)}" if before != now else ""
     return f"{side_word(now)}{changed} [{message.label}]"
-
-
-def _threshold(position: CruxPosition | None) -> str:
-    falsifier = position.falsifier if position else None
-    if falsifier is None:
-        return "–"
-    derived = " (derived by the moderator)" if falsifier.derived else ""
-    finding = ": ".join(filter(None, (falsifier.metric, falsifier.threshold)))
-    return f"{finding}{f', by {falsifier.deadline}' if falsifier.deadline else ''}{derived}"
 
 
 def _hangs(agent: str, crux: Crux) -> str:
@@ -235,16 +233,19 @@ def _score(crux: Crux, state: DebateState) -> str:
     flipping = sum(flip.would_flip for flip in crux.flips.values())
     yes, no = (sum(position.side == side for position in crux.positions.values()) for side in FIRM)
     certainty = f"they are {format_share(score.impact)} sure of that" if flipping else "so nobody's certainty counts"
+    tested = crux.observed_score
+    both = f"{score.score:.2f} as declared, {tested.score:.2f} when told so. " if tested else ""
     return (
-        f"{score.score:.2f} = {score.coverage:.2f} × {score.polarity:.2f} × {score.impact:.2f}: the top claim of {flipping} of "
-        f"{plural(agents, 'agent')} depends on it by their own word (coverage); positions were {yes} yes to {no} no at the "
-        f"end of the thread (polarity); {certainty} (impact)."
+        f"{both}{score.score:.2f} = {score.coverage:.2f} × {score.polarity:.2f} × {score.impact:.2f}: the top claim of "
+        f"{flipping} of {plural(agents, 'agent')} depends on it by their own word (coverage); positions were {yes} yes to "
+        f"{no} no at the end of the thread (polarity); {certainty} (impact)."
     )
 
 
 def _criteria(crux: Crux, thread: ThreadRecord, state: DebateState) -> Iterator[Item]:
     """The falsifiers, each with the agents that named it; criteria of the crystallizer's own without a name."""
     by: dict[str, list[str]] = {}
+    derived = {p.falsifier.words() for p in crux.positions.values() if p.falsifier and p.falsifier.derived}
     for agent, position in crux.positions.items():
         if position.falsifier:
             by.setdefault(position.falsifier.words(), []).append(agent)
@@ -252,7 +253,8 @@ def _criteria(crux: Crux, thread: ThreadRecord, state: DebateState) -> Iterator[
     for words in dict.fromkeys((*crux.resolution_criteria, *by)):
         agents = by.get(words, [])
         refs = tuple(commitments[agent] for agent in agents if agent in commitments) or state.crux_refs(crux)
-        yield Item(text=words, by=", ".join(state.names[agent] for agent in agents), refs=refs)
+        note = "derived by the moderator" if words in derived else ""
+        yield Item(text=words, by=", ".join(state.names[agent] for agent in agents), note=note, refs=refs)
 
 
 # --- across the cruxes

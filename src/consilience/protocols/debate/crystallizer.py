@@ -15,7 +15,7 @@ from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.debate import notes
 from consilience.protocols.debate.floor import CRYSTALLIZER, MODERATOR, SECOND_OPINION, Floor, aside, quotes_of, window
-from consilience.protocols.debate.moves import MAX_CHARS, MAX_EXTRACTIONS, RELATE_EVERY
+from consilience.protocols.debate.moves import MAX_CHARS, MAX_EXTRACTIONS, RELATE_EVERY, is_question
 from consilience.protocols.debate.records import (
     CommonGround,
     CruxChallenge,
@@ -31,7 +31,6 @@ from consilience.protocols.debate.replies import (
     RelationsReply,
     SynthesisReply,
     VerdictsReply,
-    is_question,
     refuse_no_crux,
 )
 from consilience.protocols.debate.scoring import crux_of, is_split, written_failures

@@ -14,7 +14,6 @@ from consilience.protocols.debate.floor import Floor, Unpublished, quotes_of, wi
 from consilience.protocols.debate.lock import blocked, replies_to
 from consilience.protocols.debate.moderator import Moderator
 from consilience.protocols.debate.moves import (
-    ALLOWED,
     BLOCKED,
     COOLDOWN_MS,
     HOLD_BACK_MESSAGES,
@@ -404,14 +403,10 @@ class Debater:
 
     def _moves(self, thread: Thread) -> tuple[Move, ...]:
         """The moves open to this agent now, in the order of the vocabulary."""
-        allowed = set(ALLOWED[thread.stage]) - {"GRADE_STEELMAN", "COMMIT_POSITION", "DECLARE_FALSIFIER"}
-        if thread.stage == "CRUX_LOCK":
-            allowed = {"CLARIFY"}
+        allowed = {move for move, row in MOVES.items() if thread.stage in row.stages and not row.delivered}
         if thread.stage == "EVIDENCE":
             if not lock.may_challenge_somebody(thread, self.agent):
-                allowed.discard("CHALLENGE_EVIDENCE")
-            else:
-                allowed.discard("STEELMAN")
+                allowed = allowed - {"CHALLENGE_EVIDENCE"} | {"STEELMAN"}
             if self.agent not in thread.commitments:
                 allowed -= {"UPDATE_POSITION"}
         return tuple(move for move in MOVES if move in allowed)

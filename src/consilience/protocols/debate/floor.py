@@ -26,6 +26,7 @@ from consilience.protocols.debate.attention import (
 from consilience.protocols.debate.moves import (
     MAX_CHARS,
     MAX_REPLIES_PER_MESSAGE,
+    MOVES,
     THINK_MS,
     BlockReason,
     Intervention,
@@ -58,9 +59,6 @@ WINDOW_MIN, WINDOW_MAX = 8, 24
 MAX_KEY_QUOTES = 40
 LAST_OF_THREAD = 3
 """Last messages of each thread that every ballot shows."""
-_KEY_MOVES: frozenset[Move] = frozenset(
-    {"COMMIT_POSITION", "PROVIDE_EVIDENCE", "CONCEDE", "UPDATE_POSITION", "CHALLENGE_EVIDENCE", "PROPOSE_CRUX"}
-)
 HISTORY = 500
 """Messages that can be asked for."""
 OWN_MESSAGES = 3
@@ -297,7 +295,7 @@ class Floor:
         these are few, the last messages as well."""
         accurate = {s.message for thread in self.threads.values() for s in thread.steelmen if s.grade == "ACCURATE"}
         spoken = [message for message in self.messages if not message.by_moderator]
-        kept = [m for m in spoken if m.move in _KEY_MOVES or m.id in accurate][-MAX_KEY_QUOTES:]
+        kept = [m for m in spoken if MOVES[m.move].key or m.id in accurate][-MAX_KEY_QUOTES:]
         room = MAX_KEY_QUOTES - len(kept)
         rest = [m for m in spoken if m not in kept][-room:] if room else []
         chosen = {message.id for message in (*kept, *rest)}

@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from typing import Literal
 
 from consilience.protocols.debate.moves import (
-    ALLOWED,
-    DELIVERED,
     FIRM,
     MAX_REPLIES_PER_MESSAGE,
     MAX_REQUIRED_PAIRS,
+    MOVES,
     RATE_MESSAGES,
     RATE_WINDOW_MS,
-    UNCOUNTED,
     BlockReason,
     Move,
 )
@@ -138,21 +136,22 @@ def blocked(
     Grades are exempt from cooldown, requested moves from the limit of replies. A message of the moderator takes a reply of
     everyone it names.
     """
+    row = MOVES[move]
     if not thread.active:
         return "thread_closed"
-    if move not in ALLOWED[thread.stage]:
+    if thread.stage not in row.stages:
         return "stage_restriction"
     if move != "GRADE_STEELMAN" and at < ready_at:
         return "agent_cooldown"
     if move == "CHALLENGE_EVIDENCE" and (target is None or not _may_answer(thread, agent, target)):
         return "steelman_required"
-    if move not in DELIVERED and target is not None and replies_to(thread, target) >= MAX_REPLIES_PER_MESSAGE:
+    if not row.delivered and target is not None and replies_to(thread, target) >= MAX_REPLIES_PER_MESSAGE:
         return "reply_limit"
-    if move not in UNCOUNTED and is_over_rate(thread, at):
+    if row.counted and is_over_rate(thread, at):
         return "thread_rate_limit"
     if len(thread.spoken) >= thread.cap:
         return "thread_cap"
-    if move not in DELIVERED and thread.in_stage >= thread.budget:
+    if not row.delivered and thread.in_stage >= thread.budget:
         return "stage_budget"
     return None
 
@@ -165,10 +164,10 @@ def replies_to(thread: Thread, target: DebateMessage) -> int:
     """Replies that count against the limit of a message; none for a message of the moderator."""
     if target.by_moderator:
         return 0
-    return sum(message.reply_to == target.id and message.move not in DELIVERED for message in thread.messages)
+    return sum(message.reply_to == target.id and not MOVES[message.move].delivered for message in thread.messages)
 
 
 def is_over_rate(thread: Thread, at: int) -> bool:
     """Whether the thread has had its share of messages in the window that ends at `at`."""
-    recent = [m for m in thread.spoken if m.move not in UNCOUNTED and at - m.at < RATE_WINDOW_MS]
+    recent = [m for m in thread.spoken if MOVES[m.move].counted and at - m.at < RATE_WINDOW_MS]
     return len(recent) >= RATE_MESSAGES

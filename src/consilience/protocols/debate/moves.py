@@ -1,13 +1,17 @@
 """The vocabulary of a debate: moves, stages, statuses, horizons and grades of seed 002, its invariants, and all in plain words.
 
+All that is particular to a move stands in its row of `MOVES`; the prompts describe it, and `turns` says what it changes.
+
 The invariants are constants: a structure that keeps a debate bounded, and no taste. Times are virtual milliseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Literal, get_args
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
+from consilience.domain.messages import is_empty_remark
 from consilience.domain.outcome import FailureKind
 
 Move = Literal[
@@ -25,24 +29,6 @@ Move = Literal[
     "UPDATE_POSITION",
     "CONCEDE",
 ]
-SHIFTING: frozenset[Move] = frozenset({"UPDATE_POSITION", "CONCEDE"})
-"""Moves by which an agent may change its answer to the question, or its top claim."""
-SHIFT_WORDS = {
-    "new_side": "New position",
-    "confidence": "Confidence",
-    "top_claim": "Top claim",
-    "claim": "Now argues for",
-}
-"""What such a move may change, and how it is quoted."""
-PART_LEADS = (
-    "Question",
-    "Concedes",
-    *SHIFT_WORDS.values(),
-    "Would change its mind if",
-    "Strongest reason",
-    "Corrections",
-)
-"""With what the parts of a quoted message begin that it declares beside its text."""
 Stage = Literal["DISCOVERY", "CRUX_LOCK", "EVIDENCE"]
 ThreadStatus = Literal["DISCOVERY", "LOCKING", "LOCKED", "CONVERGED", "FAILED_LOCK", "STALE", "MERGED"]
 Side = Literal["YES", "NO", "UNCERTAIN"]
@@ -94,7 +80,6 @@ CruxKind = Literal["identity", "causal", "value", "prediction", "measurement"]
 CommonKind = Literal["factual", "empirical", "causal", "value"]
 DependencyKind = Literal["ENTAILS", "CONTRADICTS", "SUPPORTS"]
 
-MOVES: tuple[Move, ...] = get_args(Move)
 HORIZONS: tuple[Horizon, ...] = get_args(Horizon)
 """From the shortest to the longest."""
 MONTHS: frozenset[Horizon] = frozenset({"1-3mo", "12-18mo"})
@@ -102,29 +87,136 @@ MONTHS: frozenset[Horizon] = frozenset({"1-3mo", "12-18mo"})
 ACTIVE: frozenset[ThreadStatus] = frozenset({"DISCOVERY", "LOCKING", "LOCKED"})
 """Statuses in which agents may speak in a thread."""
 
-ALLOWED: Mapping[Stage, frozenset[Move]] = {
-    "DISCOVERY": frozenset({"CLAIM", "CHALLENGE", "CLARIFY", "REFRAME", "PROPOSE_CRUX"}),
-    "CRUX_LOCK": frozenset({"STEELMAN", "GRADE_STEELMAN", "COMMIT_POSITION", "DECLARE_FALSIFIER", "CLARIFY"}),
-    "EVIDENCE": frozenset(
-        {
-            "PROVIDE_EVIDENCE",
-            "CHALLENGE_EVIDENCE",
-            "UPDATE_POSITION",
-            "CONCEDE",
-            "PROPOSE_CRUX",
-            "STEELMAN",
-            "GRADE_STEELMAN",
-            "COMMIT_POSITION",
-        }
+MAX_QUESTION_CHARS = 400
+
+
+def is_question(text: str) -> bool:
+    """Whether a text can be a thread's question: some words, on one line."""
+    return len(text.split()) >= 3 and len(text) <= MAX_QUESTION_CHARS
+
+
+# --- the moves
+
+PEER = "peer"
+"""Stands for the choice among `nobody` and the letters of the other participants."""
+FIELDS: Mapping[str, tuple[Any, object]] = {
+    "question": (str, ""),
+    "bears_on": (PEER, "nobody"),
+    "new_side": (Literal["unchanged", "YES", "NO", "UNCERTAIN"], "unchanged"),
+    "conceded": (str, ""),
+    "confidence": (Literal["unchanged", "unsure", "fairly sure", "certain"], "unchanged"),
+    "metric": (str, ""),
+    "threshold": (str, ""),
+    "deadline": (str, ""),
+    "top_claim": (Literal["unchanged", "YES", "NO", "NUANCED"], "unchanged"),
+    "claim": (str, ""),
+    "steelman_of": (PEER, "nobody"),
+    "strongest_reason": (str, ""),
+    "falsifier_represented": (str, ""),
+}
+"""Type and default of what a move of a free turn may declare beside its text, in the order of the reply."""
+LEADS: Mapping[str, str] = {
+    "question": "Question",
+    "conceded": "Concedes",
+    "new_side": "New position",
+    "confidence": "Confidence",
+    "top_claim": "Top claim",
+    "claim": "Now argues for",
+    "metric": "Would change its mind if",
+    "strongest_reason": "Strongest reason",
+    "corrections": "Corrections",
+}
+"""With what a declared part begins where a message is quoted, in that order. `metric` is quoted with its threshold and deadline."""
+_SHIFT = ("new_side", "confidence", "metric", "threshold", "deadline", "top_claim", "claim")
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRow:
+    """All that is particular to a move, but for its prompts and its effect."""
+
+    words: str
+    """What its agent does, in a transcript."""
+    stages: tuple[Stage, ...]
+    """Where it is allowed."""
+    heading: str = ""
+    """Under what a crux lists such messages; empty if it does not."""
+    fields: tuple[str, ...] = ()
+    """What it may declare in a free turn, of `FIELDS`."""
+    needs: tuple[tuple[str, Callable[[str], bool], str], ...] = ()
+    """Fields without which it is not this move: name, whether a value is missing, and what to write."""
+    interest: Literal["high", "medium", "low"] = "low"
+    """How much attention it draws."""
+    counted: bool = True
+    """Whether the rate limit of a thread counts it."""
+    delivered: bool = False
+    """Whether it answers a request of the process: then no reply limit applies to it."""
+    key: bool = False
+    """Whether ballots and the closing call are shown it."""
+
+
+MOVES: Mapping[Move, MoveRow] = {
+    "CLAIM": MoveRow("claims", ("DISCOVERY",), interest="medium"),
+    "CHALLENGE": MoveRow("challenges", ("DISCOVERY",), interest="high"),
+    "CLARIFY": MoveRow("clarifies", ("DISCOVERY", "CRUX_LOCK")),
+    "REFRAME": MoveRow("reframes", ("DISCOVERY",), fields=("question",), interest="medium"),
+    "PROPOSE_CRUX": MoveRow(
+        "proposes a question",
+        ("DISCOVERY", "EVIDENCE"),
+        "Proposed:",
+        fields=("question",),
+        needs=(("question", lambda text: not is_question(text), "the yes/no question that you propose"),),
+        interest="high",
+        key=True,
+    ),
+    "COMMIT_POSITION": MoveRow(
+        "commits", ("CRUX_LOCK", "EVIDENCE"), "Commitments:", counted=False, delivered=True, key=True
+    ),
+    "STEELMAN": MoveRow(
+        "puts the other side's case",
+        ("CRUX_LOCK", "EVIDENCE"),
+        "Steelmen and grades:",
+        fields=("steelman_of", "strongest_reason", "falsifier_represented"),
+        needs=(
+            ("steelman_of", lambda of: of == "nobody", "the participant whose position you put"),
+            ("strongest_reason", is_empty_remark, "the strongest reason of that participant"),
+        ),
+        counted=False,
+        delivered=True,
+    ),
+    "GRADE_STEELMAN": MoveRow(
+        "grades a steelman", ("CRUX_LOCK", "EVIDENCE"), "Steelmen and grades:", counted=False, delivered=True
+    ),
+    "DECLARE_FALSIFIER": MoveRow("names a falsifier", ("CRUX_LOCK",), "Falsifiers:", delivered=True),
+    "PROVIDE_EVIDENCE": MoveRow(
+        "gives evidence", ("EVIDENCE",), "Evidence:", fields=("bears_on",), interest="medium", key=True
+    ),
+    "CHALLENGE_EVIDENCE": MoveRow(
+        "challenges evidence", ("EVIDENCE",), "Challenges to evidence:", interest="high", key=True
+    ),
+    "UPDATE_POSITION": MoveRow(
+        "changes position",
+        ("EVIDENCE",),
+        "Changes of position:",
+        fields=_SHIFT,
+        needs=(("new_side", lambda side: side == "unchanged", "your new position; to keep it, choose another move"),),
+        key=True,
+    ),
+    "CONCEDE": MoveRow(
+        "concedes",
+        ("EVIDENCE",),
+        "Concessions:",
+        fields=("conceded", *_SHIFT),
+        needs=(("conceded", is_empty_remark, "the exact proposition that you grant"),),
+        interest="high",
+        key=True,
     ),
 }
-"""Moves per stage. Steelmen and grades stay open in the evidence stage, so that latecomers can earn a challenge, and commitments,
-for which the agenda asks."""
+"""The moves, in the order in which they are offered. Steelmen and grades stay open in the evidence stage, so that latecomers can
+earn a challenge, and commitments, for which the agenda asks."""
+SHIFTING: frozenset[Move] = frozenset(move for move, row in MOVES.items() if "new_side" in row.fields)
+"""Moves by which an agent may change its answer to the question, or its top claim."""
 
-UNCOUNTED: frozenset[Move] = frozenset({"COMMIT_POSITION", "STEELMAN", "GRADE_STEELMAN"})
-"""Moves that the rate limit of a thread does not count."""
-DELIVERED: frozenset[Move] = frozenset({"COMMIT_POSITION", "STEELMAN", "GRADE_STEELMAN", "DECLARE_FALSIFIER"})
-"""Moves that answer a request of the process: no reply limit applies to them."""
+# --- the invariants
 
 MIN_AGENTS, MAX_AGENTS = 2, 12
 MAX_REPLIES_PER_MESSAGE = 2
@@ -185,21 +277,6 @@ STATUSES: Mapping[ThreadStatus, str] = {
     "FAILED_LOCK": "failed to lock",
     "STALE": "went stale",
     "MERGED": "merged",
-}
-MOVE_WORDS: Mapping[Move, str] = {
-    "CLAIM": "claims",
-    "CHALLENGE": "challenges",
-    "CLARIFY": "clarifies",
-    "REFRAME": "reframes",
-    "PROPOSE_CRUX": "proposes a question",
-    "STEELMAN": "puts the other side's case",
-    "GRADE_STEELMAN": "grades a steelman",
-    "COMMIT_POSITION": "commits",
-    "DECLARE_FALSIFIER": "names a falsifier",
-    "PROVIDE_EVIDENCE": "gives evidence",
-    "CHALLENGE_EVIDENCE": "challenges evidence",
-    "UPDATE_POSITION": "changes position",
-    "CONCEDE": "concedes",
 }
 BLOCKED: Mapping[str, str] = {
     "stage_restriction": "a move that the stage does not allow",

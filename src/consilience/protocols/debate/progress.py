@@ -14,7 +14,7 @@ from consilience.domain.notes import load_note
 from consilience.domain.report import UnfinishedSession
 from consilience.domain.sections import Presentation, ProgressColumn, Section, View, extend_presentation
 from consilience.protocols.debate import notes
-from consilience.protocols.debate.moves import ACTIVE, ENDINGS, MOVE_WORDS, PART_LEADS, STAGES, STATUSES
+from consilience.protocols.debate.moves import ACTIVE, ENDINGS, LEADS, MOVES, STAGES, STATUSES
 from consilience.protocols.debate.records import (
     Crux,
     CruxPosition,
@@ -35,7 +35,7 @@ LAST_LINES = 8
 PHASES = ("discovery", "crux_lock", "evidence", "falsifiers", "flips", "crystallization")
 """Phases of calls about a thread; the index is its number."""
 
-_PARTS = re.compile(rf"\n(?=(?:{'|'.join(PART_LEADS)}): )")
+_PARTS = re.compile(rf"\n(?=(?:{'|'.join(LEADS.values())}): )")
 """Where the parts of a quoted message begin."""
 
 
@@ -194,7 +194,8 @@ def extend_progress(common: Presentation, progress: UnfinishedSession) -> Presen
     """Add to a presentation what shows an unfinished debate: its threads, who said what last, all views."""
     state = state_so_far(progress)
     shown = views(state)
-    transcript = View(name="transcript", heading="Messages in order", blocks=tuple(transcript_blocks(state)))
+    words = tuple(transcript_blocks(state))
+    transcript = View(name="transcript", heading="Messages in order", blocks=words, is_empty=not state.messages)
     threads = next(view for view in shown if view.name == "threads")
     section = Section(name="threads", part="differences", heading="Threads so far", blocks=threads.blocks)
     columns = tuple(_column(thread, state) for thread in state.threads if thread.status in ACTIVE)
@@ -208,7 +209,7 @@ def _column(thread: ThreadRecord, state: DebateState) -> ProgressColumn:
         heading=f"{number}. {thread.question or thread.topic}",
         badge=badge(thread),
         lines=tuple(
-            f"{m.label} {'asks' if m.by_moderator else MOVE_WORDS[m.move]}: {brief_words(m, 200)}" for m in messages
+            f"{m.label} {'asks' if m.by_moderator else MOVES[m.move].words}: {brief_words(m, 200)}" for m in messages
         ),
         phases=tuple((phase, number) for phase in PHASES),
     )

@@ -14,8 +14,10 @@ from consilience.domain.messages import FreeText, Label, is_empty_remark, is_no_
 from consilience.domain.positions import ConfidenceLevel
 from consilience.protocols._common.conclusion import Conclusion
 from consilience.protocols.debate.moves import (
+    FIELDS,
     MAX_AGENTS,
-    SHIFTING,
+    MOVES,
+    PEER,
     ClosingSide,
     CommonKind,
     CruxKind,
@@ -24,11 +26,11 @@ from consilience.protocols.debate.moves import (
     Move,
     QuestionForm,
     Side,
+    is_question,
     would_flip,
 )
 from consilience.protocols.debate.records import Falsifier
 
-MAX_QUESTION_CHARS = 400
 MAX_TOPICS, MAX_MENTIONS, MAX_INTERESTS, MAX_PROPOSITIONS = 3, 2, 5, 3
 MAX_CRITERIA, MAX_SUPPORTING, MAX_RELATIONS, MAX_COMMON, MAX_NEXT_QUESTIONS = 4, 8, 8, 4, 3
 """Entries of lists."""
@@ -306,36 +308,18 @@ SpokenReply = TurnReply | CommitReply | FalsifierTurn | SteelmanTurn | GradeTurn
 def turn_type(moves: tuple[Move, ...], letters: tuple[str, ...], proposals: tuple[str, ...] = ()) -> type[TurnReply]:
     """Return the reply type of a free turn in which exactly `moves` are open, `letters` name the other participants and
     `proposals` the messages whose question may be supported."""
+    peer: Any = Literal[("nobody", *letters)]
     fields: dict[str, Any] = {
         "move": (Literal[moves], ...),
         "reply_to": (Label | None, None),
-        "mentions": (
-            list.__class_getitem__(Literal[letters]),
-            at_most(MAX_MENTIONS),
-        ),
+        "mentions": (list.__class_getitem__(Literal[letters]), at_most(MAX_MENTIONS)),
     }
-    if {"PROPOSE_CRUX", "REFRAME"} & set(moves):
-        fields |= {"supports": (Literal[proposals] | None, None)} if proposals else {}
-        fields |= {"question": (str, "")}
-    if "PROVIDE_EVIDENCE" in moves:
-        fields |= {"bears_on": (Literal[("nobody", *letters)], "nobody")}
-    if SHIFTING & set(moves):
-        fields |= {
-            "new_side": (Literal["unchanged", "YES", "NO", "UNCERTAIN"], "unchanged"),
-            "conceded": (str, ""),
-            "confidence": (Literal["unchanged", "unsure", "fairly sure", "certain"], "unchanged"),
-            "metric": (str, ""),
-            "threshold": (str, ""),
-            "deadline": (str, ""),
-            "top_claim": (Literal["unchanged", "YES", "NO", "NUANCED"], "unchanged"),
-            "claim": (str, ""),
-        }
-    if "STEELMAN" in moves:
-        fields |= {
-            "steelman_of": (Literal[("nobody", *letters)], "nobody"),
-            "strongest_reason": (str, ""),
-            "falsifier_represented": (str, ""),
-        }
+    declared = {name for move in moves for name in MOVES[move].fields}
+    if proposals and "question" in declared:
+        fields["supports"] = (Literal[proposals] | None, None)
+    for name, (kind, default) in FIELDS.items():
+        if name in declared:
+            fields[name] = (peer if kind is PEER else kind, default)
     return _extended("Turn", TurnReply, fields, last=("topics", "text"))
 
 
@@ -380,17 +364,9 @@ def refuse_incomplete(turn: TurnReply) -> None:
     """Raise `ValueError` for a turn whose move lacks what makes it this move."""
     if not turn.text.strip():
         raise ValueError("the text is empty")
-    if turn.move == "PROPOSE_CRUX" and not is_question(getattr(turn, "question", "")):
-        raise ValueError("PROPOSE_CRUX needs `question`: the yes/no question that you propose")
-    if turn.move == "CONCEDE" and is_empty_remark(getattr(turn, "conceded", "")):
-        raise ValueError("CONCEDE needs `conceded`: the exact proposition that you grant")
-    if turn.move == "UPDATE_POSITION" and getattr(turn, "new_side", "unchanged") == "unchanged":
-        raise ValueError("UPDATE_POSITION needs `new_side`: your new position; to keep it, choose another move")
-    if turn.move == "STEELMAN":
-        if getattr(turn, "steelman_of", "nobody") == "nobody":
-            raise ValueError("STEELMAN needs `steelman_of`: the participant whose position you put")
-        if is_empty_remark(getattr(turn, "strongest_reason", "")):
-            raise ValueError("STEELMAN needs `strongest_reason`: the strongest reason of that participant")
+    for name, is_missing, what in MOVES[turn.move].needs:
+        if is_missing(getattr(turn, name)):
+            raise ValueError(f"{turn.move} needs `{name}`: {what}")
 
 
 def refuse_empty_steelman(turn: SteelmanTurn) -> None:
@@ -432,8 +408,3 @@ def falsifier_of(reply: Any, *, kept: Falsifier | None = None) -> Falsifier | No
     named = {name: " ".join(getattr(reply, name, "").split()) for name in names}
     parts = {name: getattr(kept, name, "") if is_empty_remark(part) else part for name, part in named.items()}
     return None if is_empty_remark(parts["metric"]) or is_empty_remark(parts["threshold"]) else Falsifier(**parts)
-
-
-def is_question(text: str) -> bool:
-    """Whether a text can be a thread's question: some words, on one line."""
-    return len(text.split()) >= 3 and len(text) <= MAX_QUESTION_CHARS

@@ -37,7 +37,7 @@ from consilience.protocols.debate.crux_sections import (
     dependencies,
     next_questions,
 )
-from consilience.protocols.debate.moves import ENDINGS, SHIFTING, STAGES
+from consilience.protocols.debate.moves import ACTIVE, ENDINGS, SHIFTING, STAGES
 from consilience.protocols.debate.records import DebateBallot, Recheck
 from consilience.protocols.debate.single import single_blocks
 from consilience.protocols.debate.state import (
@@ -244,10 +244,10 @@ def _objections(report: DebateData, state: DebateState) -> Iterator[Block]:
 
 
 def _unresolved(report: DebateData, state: DebateState) -> Iterator[Item]:
-    """Threads that ended without a crux that holds: failed, stale, merged, or still open at the end; then questions that two agents
-    wanted and no thread asked."""
+    """Threads that ended without a crux that holds: failed, stale, merged, or not finished; then questions that two agents wanted
+    and no thread asked. Of a validated crux its own section says that its thread is not finished."""
     for thread in report.threads:
-        if thread.status == "CONVERGED":
+        if thread.status == "CONVERGED" or (thread.status in ACTIVE and thread.crux and thread.crux.validated):
             continue
         messages = state.said_in(thread.id)
         spoken = [message for message in messages if not message.by_moderator]
@@ -255,7 +255,7 @@ def _unresolved(report: DebateData, state: DebateState) -> Iterator[Item]:
             "FAILED_LOCK": "failed: " + thread.closed_by,
             "STALE": f"went stale: {thread.closed_by}",
             "MERGED": f"merged into {thread_name(thread.merged_into or '')}: {thread.closed_by}",
-        }.get(thread.status, f"still open when the debate ended (stage: {STAGES[thread.stage]})")
+        }.get(thread.status, f"not finished (stage: {STAGES[thread.stage]})")
         last = f", the last [{spoken[-1].label}]" if spoken else ""
         yield Item(
             lead=f"{thread.question or thread.topic}",

@@ -17,13 +17,14 @@ from consilience.engine.protocol import PanelSeats
 from consilience.protocols.debate.moves import (
     MAX_AGENTS,
     MAX_EXTRACTIONS,
+    MAX_QUESTION_CHARS,
     MAX_RECHECKS,
     MAX_THREADS,
     MIN_AGENTS,
     MIN_DISCOVERY_MESSAGES,
     MIN_STEELMAN_MESSAGES,
 )
-from consilience.protocols.debate.replies import MAX_PROPOSITIONS, MAX_QUESTION_CHARS
+from consilience.protocols.debate.replies import MAX_PROPOSITIONS
 
 POINTS_OF_VIEW: Mapping[str, str] = {
     "advocate of change": "You look for what speaks for a change: what it makes possible, and what waiting costs.",

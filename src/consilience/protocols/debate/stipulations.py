@@ -25,9 +25,9 @@ from consilience.protocols.debate.ballots import (
     votes_on_candidates,
 )
 from consilience.protocols.debate.floor import Floor, aside
-from consilience.protocols.debate.moves import FIRM, Side
+from consilience.protocols.debate.moves import FIRM, Side, is_question
 from consilience.protocols.debate.records import Crux, DebateBallot, Flip
-from consilience.protocols.debate.replies import StipulatedReply, ToldReply, ballot_type, is_question
+from consilience.protocols.debate.replies import StipulatedReply, ToldReply, ballot_type
 from consilience.protocols.debate.scoring import crux_score, hanging_on, revalidated
 from consilience.protocols.debate.stipulated import CruxTest, FlipRecord, PlaceboTest, StipulatedBallot, ToldFact
 from consilience.protocols.debate.threads import Thread

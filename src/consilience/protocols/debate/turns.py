@@ -7,7 +7,7 @@ from typing import Any
 from consilience.domain.positions import LEVELS
 from consilience.engine.work import Reply
 from consilience.protocols.debate.floor import Floor
-from consilience.protocols.debate.moves import SHIFT_WORDS, SHIFTING, TopSide, would_flip
+from consilience.protocols.debate.moves import LEADS, MOVES, TopSide, is_question, would_flip
 from consilience.protocols.debate.notes import SteelmanGraded, SteelmanNote
 from consilience.protocols.debate.records import (
     Commitment,
@@ -23,7 +23,6 @@ from consilience.protocols.debate.replies import (
     SteelmanTurn,
     TurnReply,
     falsifier_of,
-    is_question,
 )
 from consilience.protocols.debate.threads import Thread
 
@@ -49,11 +48,11 @@ def declared_parts(value: Any) -> tuple[str, ...]:
     match value:
         case CommitReply() | FalsifierTurn():
             if (falsifier := falsifier_of(value)) is not None:
-                parts.append(f"Would change its mind if: {falsifier.words()}.")
+                parts.append(f"{LEADS['metric']}: {falsifier.words()}.")
         case SteelmanTurn():
-            parts.append(f"Would change its mind if: {value.falsifier_represented}")
+            parts.append(f"{LEADS['metric']}: {value.falsifier_represented}")
         case GradeTurn() if value.grade != "ACCURATE":
-            parts.append(f"Corrections: {value.corrections}")
+            parts.append(f"{LEADS['corrections']}: {value.corrections}")
         case TurnReply():
             parts += _turn_parts(value)
         case _:
@@ -62,19 +61,11 @@ def declared_parts(value: Any) -> tuple[str, ...]:
 
 
 def _turn_parts(value: TurnReply) -> list[str]:
-    question = getattr(value, "question", "").strip()
-    parts = [f"Question: {question}"] if question and value.move in ("PROPOSE_CRUX", "REFRAME") else []
-    if value.move == "CONCEDE":
-        parts.append(f"Concedes: {getattr(value, 'conceded', '').strip()}")
-    if value.move in SHIFTING:
-        for name, lead in SHIFT_WORDS.items():
-            said = getattr(value, name, "").strip()
-            parts += [f"{lead}: {said}"] if said not in ("", "unchanged") else []
-        named = [" ".join(getattr(value, name, "").split()) for name in ("metric", "threshold", "deadline")]
-        parts += [f"Would change its mind if: {', '.join(filter(None, named))}"] if any(named) else []
-    if value.move == "STEELMAN":
-        parts.append(f"Strongest reason: {getattr(value, 'strongest_reason', '')}")
-    return parts
+    said = {name: getattr(value, name, "").strip() for name in MOVES[value.move].fields if name in LEADS}
+    if "metric" in said:
+        named = (" ".join(getattr(value, name, "").split()) for name in ("metric", "threshold", "deadline"))
+        said["metric"] = ", ".join(filter(None, named))
+    return [f"{lead}: {said[name]}" for name, lead in LEADS.items() if said.get(name, "") not in ("", "unchanged")]
 
 
 def record_turn(
@@ -177,7 +168,7 @@ def _grade(floor: Floor, thread: Thread, message: DebateMessage, value: GradeTur
 
 def _turn(floor: Floor, thread: Thread, message: DebateMessage, value: Any) -> None:
     question = " ".join(getattr(value, "question", "").split())
-    if value.move in ("PROPOSE_CRUX", "REFRAME") and is_question(question):
+    if "question" in MOVES[value.move].fields and is_question(question):
         floor.question_of[message.id] = question
     match value.move:
         case "PROPOSE_CRUX" if thread.stage == "DISCOVERY":

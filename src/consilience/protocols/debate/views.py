@@ -1,4 +1,4 @@
-"""The views of a debate: cruxes, threads, steelmen, timeline, agents, and what was said in order."""
+"""The views of a debate: cruxes, threads, timeline, and what was said in order."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ from consilience.domain.sections import (
     Tone,
     View,
 )
-from consilience.protocols._common.presenting import format_score, plural
-from consilience.protocols.debate.moves import ACTIVE, MOVE_WORDS, SIDES, STAGES, STATUSES, ThreadStatus
+from consilience.protocols._common.presenting import empty_view, format_score, plural
+from consilience.protocols.debate.moves import ACTIVE, MOVES, SIDES, STAGES, STATUSES, ThreadStatus
 from consilience.protocols.debate.records import Crux, DebateMessage, ThreadRecord
 from consilience.protocols.debate.state import (
     DebateState,
     certainty,
     excerpt,
-    numbered_tries,
-    side_word,
     thread_name,
     virtual_time,
 )
@@ -40,14 +38,9 @@ _TONES: dict[ThreadStatus, Tone] = {"FAILED_LOCK": "bad", "STALE": "bad", "MERGE
 
 
 def views(state: DebateState) -> tuple[View, ...]:
-    """Return all views, the table of cruxes first."""
-    return (
-        _cruxes(state),
-        _threads(state),
-        _steelmen(state),
-        _timeline(state),
-        _agents(state),
-    )
+    """Return all views, the table of cruxes first. Of a single thread, `threads` has what a timeline would show."""
+    timeline = (_timeline(state),) if len(state.threads) > 1 else ()
+    return (_cruxes(state), _threads(state), *timeline)
 
 
 def badge(thread: ThreadRecord) -> str:
@@ -68,7 +61,7 @@ def _title(thread: ThreadRecord) -> str:
 def _cruxes(state: DebateState) -> View:
     """A row for each crux, then the messages that it rests on."""
     if not state.cruxes:
-        return View(name="cruxes", heading="Cruxes", blocks=(Paragraph(text="No crux has been found."),))
+        return empty_view("cruxes", "Cruxes", "No crux has been found.")
     heads = ("crux", "thread", "validated", "yes", "no", "undecided", "score")
     rows, details = [], []
     for n, crux in enumerate(state.cruxes, 1):
@@ -86,18 +79,9 @@ def _cruxes(state: DebateState) -> View:
 def _map(crux: Crux, state: DebateState) -> Iterator[Item]:
     """The messages of a crux, by what they did for it."""
     messages = state.said_in(crux.thread)
-    for lead, moves in (
-        ("Proposed:", ("PROPOSE_CRUX",)),
-        ("Commitments:", ("COMMIT_POSITION",)),
-        ("Steelmen and grades:", ("STEELMAN", "GRADE_STEELMAN")),
-        ("Falsifiers:", ("DECLARE_FALSIFIER",)),
-        ("Evidence:", ("PROVIDE_EVIDENCE",)),
-        ("Challenges to evidence:", ("CHALLENGE_EVIDENCE",)),
-        ("Changes of position:", ("UPDATE_POSITION",)),
-        ("Concessions:", ("CONCEDE",)),
-    ):
-        if matching := [message for message in messages if message.move in moves and not message.by_moderator]:
-            yield Item(lead=lead, text=state.marks(matching))
+    for heading in dict.fromkeys(row.heading for row in MOVES.values() if row.heading):
+        if matching := [m for m in messages if MOVES[m.move].heading == heading and not m.by_moderator]:
+            yield Item(lead=heading, text=state.marks(matching))
 
 
 def _crux_picture(state: DebateState) -> Matrix | None:
@@ -136,7 +120,7 @@ def _crux_picture(state: DebateState) -> Matrix | None:
 def _threads(state: DebateState) -> View:
     """A column for each thread: stage, outcome, convergence signal, and what each agent said in it."""
     if not state.threads:
-        return View(name="threads", heading="Threads", blocks=(Paragraph(text="No thread has been opened."),))
+        return empty_view("threads", "Threads", "No thread has been opened.")
     rows = tuple(
         (
             f"{thread_name(thread.id)}: {excerpt(_title(thread), 120)}",
@@ -176,7 +160,7 @@ def _move(message: DebateMessage, state: DebateState) -> str:
         graded = (s.grade for thread in state.threads for s in thread.steelmen if s.message == message.reply_to)
         to = "".join(f" ({grade.lower()})" for grade in graded)
     answered = state.by_id.get(message.reply_to or "")
-    return f"{MOVE_WORDS[message.move]}{to}{f', to {answered.label}' if answered else ''}"
+    return f"{MOVES[message.move].words}{to}{f', to {answered.label}' if answered else ''}"
 
 
 def _thread_picture(state: DebateState) -> Grid:
@@ -200,7 +184,7 @@ def _thread_picture(state: DebateState) -> Grid:
                     GridCell(
                         row=state.names[agent],
                         column=thread.id,
-                        lines=tuple(_cut([f"{message.label} {MOVE_WORDS[message.move]}" for message in own])),
+                        lines=tuple(_cut([f"{message.label} {MOVES[message.move].words}" for message in own])),
                         tone=_TONES.get(thread.status, "plain"),
                         tip=f"{state.names[agent]}: {state.marks(own)}",
                     )
@@ -219,53 +203,11 @@ def _cut(lines: Sequence[str]) -> list[str]:
     return list(lines) if rest <= 0 else [*lines[: MAX_LINES - 1], f"and {rest + 1} more"]
 
 
-# --- steelmen
-
-
-def _steelmen(state: DebateState) -> View:
-    """A row for each attempt, in order."""
-    rows: list[tuple[str, ...]] = []
-    cells: dict[tuple[str, str], MatrixCell] = {}
-    for thread in state.threads:
-        for number, steelman in numbered_tries(thread.steelmen):
-            grade = "not graded" if steelman.grade == "PENDING" else steelman.grade.lower()
-            rows.append(
-                (
-                    state.names[steelman.agent],
-                    state.names[steelman.of],
-                    thread_name(thread.id),
-                    str(number),
-                    grade,
-                    state.mark(steelman.message).strip(" []"),
-                    excerpt(steelman.corrections or "–", 200),
-                )
-            )
-            by, of = state.names[steelman.agent], state.names[steelman.of]
-            was_accepted = (by, of) in cells and cells[by, of].value == 1.0
-            if not was_accepted:
-                accepted = steelman.grade == "ACCURATE"
-                text = f"accepted, try {number}" if accepted else f"{grade}, try {number}"
-                cells[by, of] = MatrixCell(row=by, column=of, value=1.0 if accepted else 0.2, text=text)
-    if not rows:
-        return View(name="steelmen", heading="Steelmen", blocks=(Paragraph(text="No steelman has been given."),))
-    heads = ("by", "the case of", "thread", "try", "grade", "message", "corrections")
-    picture = Matrix(
-        title="Steelmen (row: author; column: whose position)",
-        rows=tuple(dict.fromkeys(by for by, _ in cells)),
-        columns=tuple(dict.fromkeys(of for _, of in cells)),
-        cells=tuple(cells.values()),
-    )
-    table = Table(heads=heads, rows=tuple(rows), left=len(heads))
-    return View(name="steelmen", heading="Steelmen", blocks=(table,), picture=picture)
-
-
 # --- timeline
 
 
 def _timeline(state: DebateState) -> View:
     """The stages of every thread in virtual time."""
-    if not state.threads:
-        return View(name="timeline", heading="Timeline", blocks=(Paragraph(text="No thread has been opened."),))
     rows = []
     for thread in state.threads:
         at = thread.created_at
@@ -302,49 +244,12 @@ def _timeline_picture(state: DebateState) -> Grid:
                         row=f"{thread_name(thread.id)}: {_title(thread)}",
                         column=str(start),
                         lines=tuple(
-                            _cut([f"{m.label} {'asks' if m.by_moderator else MOVE_WORDS[m.move]}" for m in messages])
+                            _cut([f"{m.label} {'asks' if m.by_moderator else MOVES[m.move].words}" for m in messages])
                         ),
                     )
                 )
     rows = tuple(f"{thread_name(thread.id)}: {_title(thread)}" for thread in state.threads)
     return Grid(rows=rows, columns=columns, cells=tuple(cells), head="virtual time")
-
-
-# --- agents
-
-
-def _agents(state: DebateState) -> View:
-    """Who spoke where, and how often."""
-    spoken = Counter((message.agent, message.thread) for message in state.messages)
-    by_id = {agent.id: agent for agent in state.agents}
-    threads = [thread.id for thread in state.threads]
-    rows = []
-    for agent in state.debaters:
-        moves = Counter(message.move for message in state.messages if message.agent == agent)
-        now = state.final.get(agent) or state.opening.get(agent)
-        rows.append(
-            (
-                state.names[agent],
-                agent,
-                by_id[agent].model,
-                side_word(now.positions[0]) if now and now.positions else "–",
-                ", ".join(f"{MOVE_WORDS[move]} ×{number}" for move, number in moves.most_common()) or "never spoke",
-                *(str(spoken[agent, thread]) for thread in threads),
-            )
-        )
-    heads = ("agent", "id", "model", "position", "moves", *(f"messages in {thread_name(id)}" for id in threads))
-    table = Table(heads=heads, rows=tuple(rows), left=5)
-    cells = tuple(
-        MatrixCell(row=state.names[agent], column=thread_name(thread), value=float(number), text=str(number))
-        for agent in state.debaters
-        for thread in threads
-        if (number := spoken[agent, thread])
-    )
-    names = tuple(state.names[agent] for agent in state.debaters)
-    picture = (
-        Matrix(title="Messages", rows=names, columns=tuple(map(thread_name, threads)), cells=cells) if cells else None
-    )
-    return View(name="agents", heading="Agents and their threads", blocks=(table,), picture=picture)
 
 
 # --- what was said

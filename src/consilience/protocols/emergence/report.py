@@ -37,6 +37,7 @@ from consilience.protocols._common.presenting import (
     ballot_section,
     bullets,
     describe_unheard,
+    empty_view,
     held_positions,
     key_figures,
     plural,
@@ -148,7 +149,6 @@ class EmergenceReport(TreeReport):
             "text: your answer as it stands now."
         ),
     }
-    spelled: ClassVar[frozenset[str]] = TreeReport.spelled | {"ballots", "pool"}
 
     protocol: str = "emergence"
     rounds: tuple[Round, ...] = ()
@@ -296,10 +296,12 @@ def _change_with_authors(change: Claim, names: Mapping[str, str]) -> str:
 
 
 def _objections_view(objections: Sequence[Objection], names: Mapping[str, str]) -> View:
+    name, heading = "objections", "Objections and outcomes"
+    if not objections:
+        return empty_view(name, heading, "No agent has raised an objection.")
     rows = tuple(_row(objection, names) for objection in objections)
-    empty = Paragraph(text="No agent has raised an objection.")
     table = Table(heads=("objection", "raised by → against", "outcome"), rows=rows, left=3)
-    return View(name="objections", heading="Objections and outcomes", blocks=(table,) if rows else (empty,))
+    return View(name=name, heading=heading, blocks=(table,))
 
 
 def _row(objection: Objection, names: Mapping[str, str]) -> tuple[str, str, str]:

@@ -33,7 +33,7 @@ from consilience.domain.sections import (
     View,
     extend_presentation,
 )
-from consilience.protocols._common.presenting import format_score, format_share, plural, text_view
+from consilience.protocols._common.presenting import empty_view, format_score, format_share, plural
 from consilience.protocols.refinement.report_data import (
     ENDINGS,
     Contribution,
@@ -67,7 +67,7 @@ def views_so_far(progress: UnfinishedSession) -> tuple[View, ...]:
     rows = Hierarchy.model_validate(hierarchy).distances if isinstance(hierarchy, dict) else {}
     return (
         _passes_so_far(progress),
-        text_view("flow", FLOW, "What was handed down stands in the report, and this session has none yet."),
+        empty_view("flow", FLOW, "What was handed down stands in the report, and this session has none yet."),
         distances_view(settings, rows, progress.started.topology.parents, finished=False),
     )
 
@@ -76,7 +76,7 @@ def _passes_so_far(progress: UnfinishedSession) -> View:
     """Return the judged passes, from the notes."""
     notes = [load_note(JudgedPass, event, progress.text) for event in progress.events if isinstance(event, Noted)]
     if not notes:
-        return text_view("passes", PASSES, "No pass has been judged yet.")
+        return empty_view("passes", PASSES, "No pass has been judged yet.")
     parts = list(dict.fromkeys(part for note in notes for part in note.scores))
     heads = ("pass", "quality", *parts, "issues", "threshold")
     rows = tuple(
@@ -99,7 +99,7 @@ def _passes_so_far(progress: UnfinishedSession) -> View:
 
 def _passes_view(report: RefinementData) -> View:
     if not report.passes:
-        return text_view("passes", PASSES, "No pass was made: nothing was written.")
+        return empty_view("passes", PASSES, "No pass was made: nothing was written.")
     intro = f"Quality is from 0 to 1: the mean of {report.measure.mean}; whole: the critic's mark of the whole text."
     blocks: list[Block] = [
         Paragraph(text=intro),
@@ -242,7 +242,7 @@ def _flow_view(report: RefinementData) -> View:
     for reply in report.contributions:
         passes.setdefault(reply.step, defaultdict(_Carried))[reply.parent, reply.child].up = reply
     if not passes:
-        return text_view("flow", FLOW, "Nothing was handed down: nobody wrote anything.")
+        return empty_view("flow", FLOW, "Nothing was handed down: nobody wrote anything.")
     blocks: list[Block] = [
         Paragraph(
             text="Down: what was handed to whom, and how many of its sentences were shown, by the distance of the two roles."
@@ -345,7 +345,7 @@ def distances_view(
             reason = "The roles have no vectors, and the filter was not set to always, so no distances were measured."
         elif not finished:
             reason = "The roles have no vectors; their distances stand in the report, and this session has none yet."
-        return text_view("distances", DISTANCES, reason)
+        return empty_view("distances", DISTANCES, reason)
 
     def handed(a: str, b: str) -> bool:
         return a in parents.get(b, ()) or b in parents.get(a, ())

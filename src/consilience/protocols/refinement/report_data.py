@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from consilience.domain.agents import seat_names, voices
 from consilience.domain.notes import LongText
@@ -248,7 +248,6 @@ class RefinementData(Report):
     step: ClassVar[str] = "pass"
     step_setting: ClassVar[str] = "max_passes"
     asides: ClassVar[frozenset[str]] = frozenset({"judgement"})
-    undigested: ClassVar[Mapping[str, Any]] = {"contributions": True}
 
     protocol: str = "refinement"
     passes: tuple[PassReport, ...] = ()
@@ -268,7 +267,6 @@ class RefinementData(Report):
     handed_down: tuple[HandedDownText, ...] = ()
     revisions: tuple[Revision, ...] = ()
     contributions: tuple[Contribution, ...] = ()
-    """Empty in reports of earlier versions."""
 
     def document(self) -> str:
         """Return the text as a file of its own; empty without an answer."""

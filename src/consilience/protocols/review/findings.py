@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, Field, WithJsonSchema, create_model, model_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -373,8 +373,6 @@ class ReviewData(Report):
         "github": "comments.json",
         "baseline": "baseline.json",
     }
-
-    undigested: ClassVar[Mapping[str, Any]] = {"dropped": {"__all__": {"disputed"}}, "questions": True}
 
     protocol: str = "review"
     findings: tuple[Finding, ...] = ()

@@ -258,6 +258,11 @@ class Locator:
             self._split[key] = text.splitlines()
         return self._split[key][location.line - 1]
 
+    def length_of(self, file: str) -> int | None:
+        """Return how many lines a file has whose text is a document; None for another one."""
+        texts = (document.text for document in self._documents.values() if document.name == file)
+        return next((len(text.removesuffix("\n").split("\n")) for text in texts), None)
+
     def known_lines(self, location: Location) -> KnownLines:
         """Return the lines of the file in which a quotation is, as it is after the change."""
         change = location.change

@@ -26,7 +26,7 @@ from consilience.domain.sections import (
     code_span,
     fenced,
 )
-from consilience.protocols._common.presenting import bullets, format_score, plural
+from consilience.protocols._common.presenting import bullets, empty_view, format_score, plural
 from consilience.protocols.review.ballots import VOTES, split_parts, votes_by_agent
 from consilience.protocols.review.findings import (
     SEVERITIES,
@@ -173,7 +173,7 @@ def _quoted(file: str, quotation: str) -> Block:
 
 def _findings_view(findings: Sequence[Finding]) -> View:
     if not findings:
-        return View(name="findings", heading="Findings by file", blocks=(Paragraph(text="No finding is listed."),))
+        return empty_view("findings", "Findings by file", "No finding is listed.")
     heads = ("finding", "severity", "category", "place", "status")
     rows = tuple((f.id, f.severity, topic_of(f), place_of(f), decided_by(f)) for f in findings)
     counts = Counter((finding.file, finding.severity) for finding in findings)
@@ -238,7 +238,7 @@ def _gates_view(evaluations: Sequence[ConvergenceCheck]) -> View:
     blocks = tuple(_gates(evaluations))
     if not blocks:
         text = "This review has no gates: its reviewers read once." if not evaluations else "No gate was judged."
-        return View(name="gates", heading=GATES, blocks=(Paragraph(text=text),))
+        return empty_view("gates", GATES, text)
     columns = tuple(
         GridColumn(
             name=str(evaluation.iteration),
@@ -335,11 +335,13 @@ def _files(report: ReviewData) -> tuple[Block, ...]:
     return (Table(heads=("file", "reviewer", "remark"), rows=rows, left=3),) if rows else ()
 
 
-STATUSES: Mapping[FindingStatus, str] = {
+STATUSES: Mapping[FindingStatus | None, str] = {
     "confirmed": "confirmed or found independently",
     "unjudged": "not confirmed",
+    None: "not judged",
     "disputed": "disputed",
 }
+"""None: no agent was asked to judge it, or none that was replied."""
 DROPPED: Mapping[DroppedReason, tuple[str, str]] = {
     "false quotation": ("false quotation rejected", "false quotations rejected"),
     "ignored": ("ignored by a comment in the text", "ignored by comments in the text"),
@@ -458,7 +460,7 @@ def _counts(report: ReviewData) -> Paragraph:
             lead="No finding is listed,", text="but the review is incomplete, so this is no sign of quality."
         )
     severities = Counter(finding.severity for finding in report.findings)
-    statuses = Counter(finding.status for finding in report.findings)
+    statuses = Counter(None if f.status == "unjudged" and not f.judgements else f.status for f in report.findings)
     by_severity = ", ".join(f"{severities[name]} {name}" for name in SEVERITIES if severities[name])
     by_status = ", ".join(f"{statuses[status]} {words}" for status, words in STATUSES.items() if statuses[status])
     return Paragraph(lead=f"{plural(len(report.findings), 'finding')}:", text=f"{by_severity} · {by_status}.")

@@ -190,6 +190,12 @@ class ReviewSettings(Protocol):
                 f"gates are judged with the strategy adversarial_review only, not with {self.plan.name}: "
                 "leave them out, or set that strategy"
             )
+        iterated = {"max_iterations": (self.max_iterations or 1) > 1, "quality_threshold": self.quality_threshold}
+        for name in (name for name, is_set in iterated.items() if is_set and not self.plan.is_iterative):
+            raise ValueError(
+                f"{name} applies to the strategy adversarial_review only, since {self.plan.name} reviews once: "
+                "leave it out, or set that strategy"
+            )
         return self
 
     def with_detail(self, detail: Detail) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from consilience.domain.messages import is_empty_remark, is_no_finding
@@ -28,6 +28,8 @@ from consilience.protocols.review.locating import Location, Locator, locator_of
 
 _IGNORE = re.compile(r"(?:#|//|/\*|\*|--|<!--|;|%|\{#)\s*consilience:\s*ignore\b[:\s]*(.*)", re.IGNORECASE)
 _COMMENT_ENDS = re.compile(r"\s*(?:\*/|-->|#\}|\*\)|#>|%>|\*@|-\}|\]\]|--%?>|--\}\})\s*$")
+_PLACE = re.compile(r"(?<![\w./-])([\w./-]*\w):(\d{1,9})(?:-(\d{1,9}))?(?!\w)")
+"""A place in a file, as findings name it: `src/x.py:41-43`."""
 _STATUS_RANK: Mapping[FindingStatus, int] = {"confirmed": 0, "unjudged": 1, "disputed": 2}
 
 
@@ -193,6 +195,7 @@ class _Vetting:
         why = self._why_dropped(finding, location, reply)
         if why is None:
             self.kept.append(finding)
+            self.warnings += self._places_beyond_the_end(finding)
         else:
             self.dropped.append(_dropped_finding(finding, *why))
 
@@ -224,6 +227,15 @@ class _Vetting:
             fingerprint=fingerprint(location.file, self.locator.line_text(location)),
             refs=(source.key,),
         )
+
+    def _places_beyond_the_end(self, finding: Finding) -> Iterator[str]:
+        """Yield the places in how to check a finding that its files do not have."""
+        for place in _PLACE.finditer(f"{finding.check.text}\n{finding.check.expect}"):
+            length = self.locator.length_of(place[1])
+            if length is not None and max(int(place[2]), int(place[3] or 0)) > length:
+                yield (
+                    f"{finding.file}:{finding.first_line}: how to check it names {place[0]}, but {place[1]} has {length} lines"
+                )
 
     def _why_dropped(
         self, finding: Finding, location: Location, reply: FindingReply

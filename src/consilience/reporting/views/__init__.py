@@ -47,7 +47,7 @@ class SessionView:
         """Whether the view only says that there is nothing to show."""
         if self.blocks is None:
             return self.draw(data).empty
-        return data.picture is None and all(isinstance(block, Paragraph) for block in self.blocks)
+        return bool(data.is_empty)
 
 
 COMMON: Mapping[str, SessionView] = {
@@ -70,7 +70,7 @@ def folded_views(record: SessionRecord) -> dict[str, SessionView]:
     """Return the folded sections of a report, by name. A session without a report has an empty one."""
     if record.report is None:
         none = Paragraph(text="The session has no report yet, and so no figures.")
-        return {"figures": _stored(View(name="figures", heading="All figures", blocks=(none,)))}
+        return {"figures": _stored(View(name="figures", heading="All figures", blocks=(none,), is_empty=True))}
     sections = folded_sections(record.report, record.presentation)
     return {s.name: _stored(View(name=s.name, heading=s.heading, blocks=s.blocks)) for s in sections}
 
@@ -90,11 +90,13 @@ def view_of(name: str, record: SessionRecord) -> SessionView:
     """Raises `SettingsError`, which lists the views of the session."""
     views = views_of(record)
     if name not in views:
+        empty = {view.name for view in record.presentation.views if view.is_empty}
+        named = (name for name in views if name not in empty)
         started = record.state.started
         owner = f"a session of {started.protocol}" if started else "a session that never began"
         more = "" if record.state.finished else " The protocol may add others when the session has ended."
         raise SettingsError(
-            f"{owner} has no view {name!r:.60}", where="--view", do=f"Its views: {', '.join(views)}.{more}"
+            f"{owner} has no view {name!r:.60}", where="--view", do=f"Its views: {', '.join(named)}.{more}"
         )
     return views[name]
 
