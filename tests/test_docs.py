@@ -22,9 +22,9 @@ from consilience.engine import execution
 from consilience.engine.protocol import find_protocol, installed_protocols
 from consilience.engine.template_use import TemplateUse
 from consilience.journal.sqlite import SqliteStore
+from consilience.models.hosted import RETRIES
 from consilience.models.limiter import Limited, Pace
 from consilience.models.port import Model, ModelRequest
-from consilience.models.registry import RETRIES
 from consilience.models.scripted import Answer, ScriptedModel
 from kit import runner
 from kit.cases import CASES, Case

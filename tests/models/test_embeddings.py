@@ -10,10 +10,12 @@ from typing import Protocol
 import pytest
 
 from consilience.domain.errors import ProviderError, RateLimited, Rejected, ServerError, Timeout, UnavailableModel
-from consilience.models import registry
+from consilience.models import hosted
 from consilience.models.embeddings import ProviderEncoder
+from consilience.models.hosted import RETRIES
 from consilience.models.limiter import Limiter, Pace, limiter_for, requests_of
-from consilience.models.registry import RETRIES, paid, resolve
+from consilience.models.registry import paid
+from kit.models import resolve
 
 from .misbehaving import KEY, Answer, Server, error, misbehaving
 
@@ -89,7 +91,7 @@ async def test_encoder_requests_are_bounded_without_library_retries(
 async def test_encoder_with_a_hanging_provider_ends_at_the_deadline(
     encoder_on: On, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "SERVER_DEADLINE_SECONDS", 0.05)
+    monkeypatch.setattr(hosted, "SERVER_DEADLINE_SECONDS", 0.05)
     async with encoder_on(Answer(hang=True)) as (encoder, _, gate):
         with pytest.raises(Timeout):
             await encoder.encode(["a"])

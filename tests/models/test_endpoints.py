@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from consilience.domain.errors import Rejected, UnavailableModel, UnknownName, UserError
+from consilience.domain.model_names import links
 from consilience.models.embeddings import ProviderEncoder
 from consilience.models.endpoints import Endpoints, parse_endpoint
 from consilience.models.facts import ModelFacts
@@ -18,7 +19,8 @@ from consilience.models.limiter import Limited, may_retry, requests_of
 from consilience.models.port import ModelRequest, context_window
 from consilience.models.provider import ProviderModel
 from consilience.models.providers import key_variables
-from consilience.models.registry import alternatives, choose, resolve
+from consilience.models.registry import choose
+from kit.models import resolve
 
 from .misbehaving import KEY, Answer, Server, completion, misbehaving
 
@@ -99,7 +101,7 @@ class TestNames:
     async def test_chain_of_endpoints_is_resolved(self) -> None:
         async with misbehaving(Answer(500)) as broken, misbehaving(completion("B.")) as whole:
             name = f"{broken.url}/v1#a|{whole.url}/v1#b/c:d"
-            assert len(alternatives(name)) == 2
+            assert len(links(name)) == 2
             model = resolve(name, retries=0)
             answer = await model.complete(request())
             assert (model.name, answer.text, answer.model) == (name, "B.", f"{whole.url}/v1#stub-2026-01-01")

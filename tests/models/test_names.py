@@ -11,11 +11,13 @@ from typing import cast
 import pytest
 
 from consilience.domain.errors import Rejected, UnavailableModel, UnknownName, UserError
-from consilience.models import endpoints, registry
+from consilience.domain.model_names import links
+from consilience.models import endpoints, hosted, registry
 from consilience.models.limiter import Limited
 from consilience.models.port import Model, ModelRequest
 from consilience.models.providers import PROVIDERS, Declaration, Provider, is_loopback, key_variables, known_providers
-from consilience.models.registry import Choice, alternatives, canonical_name, choose, paid, resolve
+from consilience.models.registry import Choice, canonical_name, choose, paid
+from kit.models import resolve
 
 from .misbehaving import KEY, Answer, completion, misbehaving
 
@@ -84,7 +86,7 @@ class TestResolve:
             answer = await model.complete(REQUEST)
             assert (answer.model, answer.cost) == (f"{provider}:stub-2026-01-01", 0.0)
             assert server.seen[0].body["model"] == "llama3.2:3b"
-            assert model.deadline == registry.SERVER_DEADLINE_SECONDS
+            assert model.deadline == hosted.SERVER_DEADLINE_SECONDS
             await model.close()
 
     async def test_rejected_key_error_names_its_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +104,7 @@ class TestResolve:
         model = resolve("openai:gpt-4o", deadline=7.0, retries=1)
         assert isinstance(model, Limited)
         assert (model.deadline, model.retries) == (7.0, 1)
-        assert limited("openai:gpt-4o").deadline == registry.DEADLINE_SECONDS
+        assert limited("openai:gpt-4o").deadline == hosted.DEADLINE_SECONDS
 
     @pytest.mark.parametrize(
         ("name", "says"),
@@ -392,8 +394,8 @@ def test_name_with_bars_is_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test-of-two-names")
     model = resolve("openai:gpt-5 | ollama:llama")
     assert model.name == "openai:gpt-5|ollama:llama", "the whole name is recorded, so that a resumed run has both"
-    assert alternatives("openai:gpt-5 | ollama:llama") == ["openai:gpt-5", "ollama:llama"]
-    assert alternatives("exec:cat | sort") == ["exec:cat | sort"]
+    assert links("openai:gpt-5 | ollama:llama") == ["openai:gpt-5", "ollama:llama"]
+    assert links("exec:cat | sort") == ["exec:cat | sort"]
     assert paid("ollama:llama|openai:gpt-5")
     assert not paid("ollama:llama|local")
     with pytest.raises(UnknownName):

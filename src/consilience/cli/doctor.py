@@ -26,17 +26,12 @@ from consilience.journal.open_store import open_store
 from consilience.models import endpoints
 from consilience.models.endpoints import FREE, Endpoints
 from consilience.models.facts import ModelFacts
+from consilience.models.kinds import find_kind, installed_kinds
 from consilience.models.local import need_libraries
 from consilience.models.program import without_secret
 from consilience.models.providers import ENDPOINT_KEY_VARIABLE, key_variables, known_providers
 from consilience.models.redaction import scrub
-from consilience.models.registry import (
-    is_person,
-    is_program,
-    is_workspace,
-    paid,
-    resolve,
-)
+from consilience.models.registry import LocalName, ProgramName, paid, parse
 from consilience.models.server_models import list_models
 from consilience.models.weights import CATALOGUE, ENCODERS, installed, locate
 from consilience.reporting.formatting import count
@@ -122,6 +117,7 @@ def _installation() -> list[Row]:
         Row("consilience", version("consilience")),
         Row("python", f"{platform.python_version()} ({sys.executable})"),
         _protocols(),
+        *_kinds(),
     ]
     for extra, module in EXTRAS.items():
         state = "installed" if is_installed(module) else f"not installed: pip install 'consilience[{extra}]'"
@@ -137,6 +133,19 @@ def _protocols() -> Row:
         except UnknownName as error:
             problems.append(f"NOT USABLE: {error}")
     return Row("protocols", "; ".join([", ".join(names), *problems]), fine=not problems)
+
+
+def _kinds() -> list[Row]:
+    """Return the kinds of models that installed packages add, if there are any."""
+    names, problems = [], []
+    for prefix in sorted(installed_kinds()):
+        try:
+            find_kind(prefix)
+            names.append(f"{prefix}:MODEL")
+        except UnknownName as error:
+            problems.append(f"NOT USABLE: {error}")
+    row = Row("added models", "; ".join(filter(None, [", ".join(names), *problems])), fine=not problems)
+    return [row] if row.value else []
 
 
 def _data(config: Config) -> list[Row]:
@@ -231,7 +240,7 @@ def _spending(name: str, known: Endpoints) -> tuple[str, bool]:
     """Return what a run with that model would spend, or why it could not start, and whether it could."""
     spending = "it costs nothing"
     try:
-        programs = [link for link in links([name]) if is_program(link)]
+        programs = [link.text for link in parse(name).links if isinstance(link, ProgramName)]
         has_unknown_price = any(ModelFacts(link, known).unpriced for link in links([name]))
         words = ["its price is not known" if has_unknown_price else "it is paid for"] if paid(name, known) else []
         if programs:
@@ -242,9 +251,9 @@ def _spending(name: str, known: Endpoints) -> tuple[str, bool]:
         check_models([name], known, keys=True)
         if local_weights([name]):
             need_libraries()
-        for link in links([name]):
-            if not (is_person(link) or is_workspace(link) or local_weights([link])):
-                resolve(link, known=known)  # fails, as a run would, if the client library is missing
+        for link in parse(name, known).links:
+            if not (link.waits_for or isinstance(link, LocalName)):
+                link.open()  # fails, as a run would, if the client library is missing
     except UnknownName as error:  # its cost is unknown
         return f"NOT USABLE: {error}", False
     except UserError as error:

@@ -42,7 +42,7 @@ from consilience.models.endpoints import Endpoints
 from consilience.models.limiter import on_retry
 from consilience.models.parsing import Malformed, parse_reply, prose_field
 from consilience.models.port import ModelRequest
-from consilience.models.registry import is_person
+from consilience.models.registry import PersonName, parse
 from consilience.reporting.export import report_files
 from consilience.reporting.files import write_files
 from consilience.reporting.formatting import describe_place
@@ -126,7 +126,7 @@ class RunExecution:
         """Fetch missing weights. A finished session has no plan. Raises `UnavailableModel`, `UnknownName`."""
         load = plan.models if plan and plan.makes_calls else []
         ensure_weights(load, quiet=request.quiet)
-        has_people = plan is not None and any(map(is_person, plan.models))
+        has_people = plan is not None and any(isinstance(parse(name).waiting, PersonName) for name in plan.models)
         prompter = TerminalPrompter(sys.stdin.fileno()) if has_people and can_confirm() else None
         return cls(request, store, known, load, prompter, stored)
 
@@ -249,7 +249,8 @@ class TerminalPrompter:
 
     def seat(self, models: Mapping[str, str]) -> dict[str, str | AgentPort]:
         """Return the models by agent; people are asked here."""
-        ask = {name: partial(self.put, name=name.partition(":")[2]) for name in models.values() if is_person(name)}
+        people = {name: person for name in models.values() if isinstance(person := parse(name).waiting, PersonName)}
+        ask = {name: partial(self.put, name=person.rest) for name, person in people.items()}
         return {id: Person(name, ask[name]) if name in ask else name for id, name in models.items()}
 
     def leave(self) -> bool:

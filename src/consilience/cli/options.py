@@ -237,7 +237,7 @@ class SpendingRequest:
     def endpoints_named(self) -> list[str]:
         """The names of models, and the addresses, on the command line. Raises `SettingsError` for an invalid address."""
         from consilience.domain.errors import SettingsError
-        from consilience.models.providers import is_endpoint
+        from consilience.domain.model_names import is_endpoint
 
         addresses = self.key_to or []
         if invalid := next((address for address in addresses if not is_endpoint(address)), None):

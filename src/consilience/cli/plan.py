@@ -17,6 +17,7 @@ from consilience.cli.model_words import key_notes, price_hint, thinking_words, w
 from consilience.cli.options import PlannedRequest, SessionRequest, SpendingRequest
 from consilience.cli.settings import default_model
 from consilience.configuration import Config
+from consilience.domain import model_names
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError, UserError
@@ -27,23 +28,9 @@ from consilience.engine.protocol import Protocol
 from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import number_documents
 from consilience.engine.templates import INSTRUCTIONS, Templates
-from consilience.models.endpoints import Endpoints, parse_endpoint
+from consilience.models.endpoints import Endpoints
 from consilience.models.facts import ModelFacts
-from consilience.models.providers import is_endpoint, known_providers
-from consilience.models.registry import (
-    Choice,
-    alternatives,
-    canonical_name,
-    check_chain,
-    endpoint_key,
-    is_person,
-    is_program,
-    is_workspace,
-    paid,
-    resolve,
-    window_by_name,
-)
-from consilience.models.weights import CATALOGUE, verify
+from consilience.models.registry import Choice, PersonName, ProgramName, WorkspaceName, paid, parse, window_by_name
 from consilience.reporting.files import claim_directory
 from consilience.reporting.formatting import count, describe_agent, describe_agents, describe_calls, format_range, money
 from consilience.reporting.markdown import print_markdown
@@ -121,7 +108,7 @@ class RunPlan:
     @property
     def programs(self) -> list[str]:
         """Programs among the models and their fallbacks. Their own cost is unknown."""
-        return [name for name in links(self.models) if is_program(name)]
+        return [link.text for name in self.models for link in parse(name).links if isinstance(link, ProgramName)]
 
     @property
     def makes_calls(self) -> bool:
@@ -137,7 +124,7 @@ def choose_model(request: PlannedRequest, config: Config, seats: int = 1, seats_
 
 def links(names: Iterable[str]) -> list[str]:
     """Return the models behind these names, each once: the names themselves and every alternative of a chain `A|B|C`."""
-    return list(dict.fromkeys(link for name in names for link in alternatives(name)))
+    return list(dict.fromkeys(link for name in names for link in model_names.links(name)))
 
 
 def check_models(names: Iterable[str], known: Endpoints, *, keys: bool, origin: str = "") -> None:
@@ -147,39 +134,19 @@ def check_models(names: Iterable[str], known: Endpoints, *, keys: bool, origin: 
     """
     for chain in dict.fromkeys(names):
         try:
-            check_chain(alternatives(chain))
-            for name in alternatives(canonical_name(chain)):
-                _check_model(name, known, keys=keys)
+            parsed = parse(chain, known)
+            parsed.check_form()
+            for name in parsed.links:
+                if isinstance(name, WorkspaceName):
+                    from consilience.engine.external import open_seat
+
+                    open_seat(name)  # raises the error that names the problem
+                else:
+                    name.check(keys=keys)
         except UserError as error:
             if error.where or not origin:
                 raise
             raise type(error)(error.what, where=origin, do=error.do) from None
-
-
-def _check_model(name: str, known: Endpoints, *, keys: bool) -> None:
-    provider, _, model = name.partition(":")
-    if is_person(name):
-        return
-    if is_workspace(name):
-        from consilience.engine.external import open_seat
-
-        open_seat(name)  # raises the error that names the problem
-        return
-    if is_program(name):
-        resolve(name)  # raises the error that names the problem
-        return
-    if is_endpoint(name):
-        endpoint = parse_endpoint(name, known)
-        if keys:
-            endpoint_key(endpoint, known)
-        return
-    if provider == "local":
-        if not model.endswith(".gguf") and model not in CATALOGUE:
-            verify(model)
-        return
-    is_known_provider = provider in known_providers() or provider.startswith("gateway/")
-    if not is_known_provider or not model or "," in model or (keys and ModelFacts(name, known).missing_key):
-        resolve(name)  # raises the error that names the problem
 
 
 def with_documents(protocol: Protocol, sources: Sequence[Source], models: Iterable[str], known: Endpoints) -> Protocol:
@@ -293,7 +260,7 @@ def _models_words(plan: RunPlan, why: str) -> str:
     """Return the models; why those were chosen that are not named for single agents, which follow."""
     shared = list(dict.fromkeys(agent.model for agent in plan.agents if agent.id not in plan.origins))
     note = f" ({why})" if why and shared else ""
-    others = (name for name in plan.models if name not in shared and not is_person(name))
+    others = (name for name in plan.models if name not in shared and not isinstance(parse(name).waiting, PersonName))
     return ", ".join(filter(None, (", ".join(shared) + note, *others))) or "people only"
 
 

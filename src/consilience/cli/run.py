@@ -67,6 +67,7 @@ from consilience.domain.agents import Agent, in_dealing_order
 from consilience.domain.errors import SessionBusy, SettingsError, UnavailableModel, UnknownName, UserError
 from consilience.domain.events import SessionStarted
 from consilience.domain.messages import FILE, Source
+from consilience.domain.model_names import is_endpoint
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
@@ -78,7 +79,6 @@ from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
 from consilience.models.embeddings import MiniLM, ProviderEncoder, check_encoder, open_encoder
 from consilience.models.endpoints import Endpoints
-from consilience.models.providers import is_endpoint
 from consilience.models.registry import Choice
 from consilience.reporting.export import save_report
 from consilience.reporting.files import claim_directory

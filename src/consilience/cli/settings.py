@@ -25,12 +25,13 @@ from consilience.cli.options import REPEATED, names_option
 from consilience.configuration import Config, config_files, ignored_words, is_own, merge_configs, read_config
 from consilience.domain.errors import SettingsError
 from consilience.domain.messages import FILE, NAMES, OptionName
+from consilience.domain.model_names import BY_HAND, named_by_hand
 from consilience.domain.paths import check_home, data_dir, is_own_journal, journal_path, read_bounded_text
 from consilience.domain.validation import similar_names
 from consilience.engine.protocol import Protocol
 from consilience.engine.recorded_code import code_named, foreign_code
 from consilience.models.program import without_secret
-from consilience.models.registry import Choice, alternatives, choose, is_program, is_workspace
+from consilience.models.registry import Choice, choose
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -66,10 +67,8 @@ def default_model(config: Config) -> Choice:
     choice = choose(os.environ, {"model": config.model} if config.model else {}, config.endpoints)
     if config.model_file is None or os.environ.get("CONSILIENCE_MODEL", "").strip():
         return choice
-    links = alternatives(choice.name)
-    kind = "program" if any(map(is_program, links)) else "workspace" if any(map(is_workspace, links)) else ""
-    if kind and not is_own(config.model_file):
-        option = f"--model '{'exec:COMMAND' if kind == 'program' else 'workspace:DIR'}'"
+    if (kind := named_by_hand(choice.name)) and not is_own(config.model_file):
+        option = f"--model '{BY_HAND[kind]}'"
         raise SettingsError(
             f"the configuration of the current directory must not name a {kind}: {without_secret(choice.name)}",
             where=f"{config.model_file.absolute()}, key 'model'",

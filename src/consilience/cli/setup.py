@@ -92,10 +92,10 @@ PROGRESS_SECONDS = 10.0
 
 def local_weights(models: Iterable[str]) -> list[str]:
     """Return the names or paths of the weights these models need, each once."""
-    from consilience.models.registry import alternatives, canonical_name
+    from consilience.models.registry import LocalName, parse
 
-    parts = [link.partition(":") for chain in models for link in alternatives(canonical_name(chain))]
-    return list(dict.fromkeys(name for provider, _, name in parts if provider == "local"))
+    found = (link.weights for name in models for link in parse(name).links if isinstance(link, LocalName))
+    return list(dict.fromkeys(found))
 
 
 def ensure_weights(models: Iterable[str], *, quiet: bool) -> None:

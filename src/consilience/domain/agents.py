@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from consilience.domain.model_names import is_embedded, kind_of, person_named
 from consilience.domain.validation import Frozen
 
 MAX_POINT_OF_VIEW_CHARS = 40
@@ -41,18 +42,32 @@ class Agent(Frozen):
     @property
     def is_person(self) -> bool:
         """Whether a person is in the seat, here (`human`, `human:NAME`) or in a workspace (`workspace:DIR#human:NAME`)."""
-        return re.match(r"(?:workspace:.*#)?human(?::|$)", self.model, re.DOTALL) is not None
+        return person_named(self.model) is not None
 
     @property
     def person(self) -> str:
         """The name of the person in the seat, if it has one."""
-        return self.model.rpartition("human")[2].removeprefix(":") if self.is_person else ""
+        return person_named(self.model) or ""
+
+    @property
+    def is_person_here(self) -> bool:
+        """Whether a person is in the seat whom this process asks."""
+        return kind_of(self.model) == "person"
+
+    @property
+    def is_program(self) -> bool:
+        """Whether a program is in the seat."""
+        return kind_of(self.model) == "program"
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether a person, a program or an agent of another process is in the seat."""
+        return kind_of(self.model) in ("person", "program", "workspace")
 
     @property
     def is_embedded(self) -> bool:
         """Whether an embedded model may speak for it, alone or as a fallback. A GGUF file of the user's own is not embedded."""
-        links = [] if self.model.startswith("exec:") else self.model.split("|")
-        return any(link.strip().startswith("local:") and not link.strip().endswith(".gguf") for link in links)
+        return is_embedded(self.model)
 
     def is_introduced_in(self, text: str) -> bool:
         """Return whether a text contains a part of the introduction."""

@@ -23,6 +23,7 @@ from pydantic_core import PydanticCustomError
 
 from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError
+from consilience.domain.model_names import BY_HAND, named_by_hand
 from consilience.domain.toml_catalog import TomlCatalog
 from consilience.domain.validation import UserWritten
 
@@ -56,11 +57,9 @@ def _is_name(model: object) -> object:
 
 
 def _no_program(name: str) -> str:
-    links = [link.strip() for link in name.split("|")]
-    for kind, form in (("program", "exec:COMMAND"), ("workspace", "workspace:DIR")):
-        if any(link.startswith(f"{form.partition(':')[0]}:") for link in links):
-            way = f"--agent ID={form}, in Python model={{ID: {form!r}}}"
-            raise PydanticCustomError("not_of_a_persona", f"names a {kind}; seat it yourself: {way}")
+    if kind := named_by_hand(name):
+        way = f"--agent ID={BY_HAND[kind]}, in Python model={{ID: {BY_HAND[kind]!r}}}"
+        raise PydanticCustomError("not_of_a_persona", f"names a {kind}; seat it yourself: {way}")
     return name
 
 

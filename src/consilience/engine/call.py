@@ -59,7 +59,6 @@ from consilience.engine.work import Ask, Branch, Failure, Reply, current_phase
 from consilience.models.limiter import may_retry
 from consilience.models.parsing import Malformed, is_prose, parse_reply
 from consilience.models.port import Completion, ModelRequest
-from consilience.models.registry import is_person
 from consilience.models.visible import visible_text
 
 T = TypeVar("T")
@@ -141,7 +140,7 @@ class Call(Generic[T]):
         ask, value, event = self.ask, cast(T, outcome.value), outcome.event
         assert isinstance(event, CallCompleted)
         self.state.shown[ask.key] = outcome.shown
-        if isinstance(value, BaseModel) and not is_person(self.port.name):
+        if isinstance(value, BaseModel) and not self._asks_person:
             self.state.prose[ask.key] = is_prose(outcome.text, value)
         prose = value if isinstance(value, str) else str(getattr(value, "text", outcome.text))
         quoted = prose if ask.quoted is None else ask.quoted(value)
@@ -367,8 +366,12 @@ class Call(Generic[T]):
         text = self.state.recorder.answers.pop(self.ask.key)
         return Completion(text=text, model=self.port.name, cost=self.port.price(0, 0))
 
+    @property
+    def _asks_person(self) -> bool:
+        return any(agent.is_person for agent in self.state.agents if agent.id == self.ask.agent)
+
     def _for_person(self, rendered: Rendered, attempt: int) -> str:
-        if not any(agent.is_person for agent in self.state.agents if agent.id == self.ask.agent):
+        if not self._asks_person:
             return ""
         report = find_report(self.state.protocol)
         if not report.for_people:

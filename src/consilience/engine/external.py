@@ -20,13 +20,14 @@ from consilience.coordination.files import check_id
 from consilience.coordination.records import HUMAN, MAX_TTL_SECONDS, assigned_agent
 from consilience.coordination.waiting import MAX_POLL_SECONDS, MIN_POLL_SECONDS
 from consilience.domain.errors import ProviderError, Refused, Rejected, SettingsError, Timeout, Unreachable
+from consilience.domain.model_names import WORKSPACE_PREFIX
 from consilience.domain.paths import expanded
 from consilience.engine.ports import FreePort, PendingAnswer
 from consilience.engine.quorum import Claims, QuorumReached, current_claims, current_replies
 from consilience.engine.timing import TIME_LIMIT_DETAIL
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.program import with_schema
-from consilience.models.registry import WORKSPACE_PREFIX, alternatives, check_chain
+from consilience.models.registry import WorkspaceName
 
 T = TypeVar("T")
 
@@ -42,20 +43,19 @@ QUORUM = "quorum: "
 """Opens the reason of a ticket that was withdrawn at a quorum."""
 
 
-def open_seat(name: str) -> WorkspacePort:
+def open_seat(name: WorkspaceName) -> WorkspacePort:
     """Return the port of `workspace:DIR[#NAME]`, where NAME may be `human` or `human:PERSON`.
 
     Raises `SettingsError` for an invalid name, `WorkspaceError` for the directory.
     """
-    check_chain(alternatives(name))
-    directory, _, agent = name.strip().removeprefix(WORKSPACE_PREFIX).partition("#")
+    directory, hash_sign, agent = name.rest.partition("#")
     make = f"consilience workspace new {shlex.quote(directory or 'DIR')}"
     if not directory.strip():
         raise SettingsError(
-            f"{name!r} names no workspace",
+            f"{name.text!r} names no workspace",
             do=f"Write workspace:DIR or workspace:DIR#NAME. To make a workspace: {make}.",
         )
-    if agent or name.strip().endswith("#"):
+    if hash_sign:
         check_id(agent.removeprefix(f"{HUMAN}:"), "name of an agent")
     path = expanded(directory)
     if not path.is_dir():

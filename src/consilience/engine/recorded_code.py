@@ -13,7 +13,7 @@ from consilience.domain.paths import is_own_journal
 from consilience.engine.protocol import Protocol, recorded_protocol
 from consilience.engine.seats import Models, SeatModel
 from consilience.journal.store import Store
-from consilience.models.registry import alternatives, is_program
+from consilience.models.registry import ProgramName, parse
 
 
 def code_named(cls: type[Protocol], settings: Mapping[str, object]) -> list[str]:
@@ -52,7 +52,9 @@ def check_programs(
     and the caller names no other models for them, in `models` or `replace`. Whoever names a program may start it."""
     named = {*(models if isinstance(models, Mapping) else ()), *(replace or ())}
     seated = [agent for agent in agents if agent.id not in named and (models is None or agent.own_model)]
-    programs = dict.fromkeys(link for agent in seated for link in alternatives(agent.model) if is_program(link))
+    programs = dict.fromkeys(
+        link.text for agent in seated for link in parse(agent.model).links if isinstance(link, ProgramName)
+    )
     if programs and not is_own_journal(store.path):
         raise SettingsError(
             f"the session would start programs that another journal than your own has recorded: {', '.join(programs)}",

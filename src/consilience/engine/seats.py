@@ -16,15 +16,9 @@ from consilience.domain.outcome import EACH, Estimate, Limits, ThinkingLevel, th
 from consilience.engine.ports import AgentPort, Person, ReplayPort, to_port
 from consilience.engine.similarity import Encoder
 from consilience.models.endpoints import NO_ENDPOINTS, Endpoints
+from consilience.models.hosted import SERVER_DEADLINE_SECONDS
 from consilience.models.port import Model, Worker, context_window, links, thinks
-from consilience.models.registry import (
-    SERVER_DEADLINE_SECONDS,
-    canonical_name,
-    is_embedded,
-    is_person,
-    is_workspace,
-    resolve,
-)
+from consilience.models.registry import PersonName, WorkspaceName, canonical_name, is_embedded, parse
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
@@ -68,15 +62,18 @@ def make_seats(
 
     def port(model: SeatModel) -> AgentPort:
         if isinstance(model, str):
-            if is_person(model):
-                return Person(model)
-            if is_workspace(model):
-                from consilience.engine.external import open_seat
+            chain = parse(model, known)
+            chain.check_form()
+            match chain.waiting:
+                case PersonName() as person:
+                    return Person(person.text)
+                case WorkspaceName() as workspace:
+                    from consilience.engine.external import open_seat
 
-                return open_seat(model)
-            name = canonical_name(model)
+                    return open_seat(workspace)
+            name = chain.canonical
             if name not in opened:
-                opened[name] = resolve(name, deadline=deadline, known=known)
+                opened[name] = chain.open(deadline=deadline)
             model = opened[name]
         if id(model) not in ports_by_model:
             ports_by_model[id(model)] = to_port(model)

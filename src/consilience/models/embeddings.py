@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consilience.domain.errors import UnavailableModel, UnknownName
+from consilience.domain.model_names import is_endpoint
 from consilience.models.endpoints import NO_ENDPOINTS, Endpoints, parse_endpoint, provider_for
 from consilience.models.facts import ModelFacts
 from consilience.models.failures import translate
+from consilience.models.hosted import RETRIES, connection_policy, endpoint_key
 from consilience.models.limiter import limiter_for
 from consilience.models.provider import disable_retries
-from consilience.models.providers import check_environment, is_endpoint
+from consilience.models.providers import check_environment
 from consilience.models.redaction import scrub
-from consilience.models.registry import RETRIES, connection_policy, endpoint_key
 from consilience.models.transfer import bound_requests
 from consilience.models.weights import ENCODERS, MINILM, locate, verify
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar, get_args
 from urllib.parse import SplitResult, urlsplit
 
 from consilience.domain.errors import SettingsError, UnknownName
+from consilience.domain.model_names import is_endpoint, links
 from consilience.domain.outcome import Thinks
 from consilience.domain.validation import similar_names
 from consilience.models.providers import (
@@ -33,7 +34,6 @@ from consilience.models.providers import (
     Server,
     check_address,
     chosen_address,
-    is_endpoint,
     is_loopback,
     key_variables,
     provider_at,
@@ -369,7 +369,7 @@ def provider_for(endpoint: Endpoint, key: str | None, name: str = "") -> Provide
 
 def addresses_in(name: str) -> list[str]:
     """Return the addresses in the name of a model, which may be a chain `A|B`."""
-    return [normalize_address(link.partition("#")[0]) for link in name.split("|") if is_endpoint(link)]
+    return [normalize_address(link.partition("#")[0]) for link in links(name) if is_endpoint(link)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import urlsplit
 
+from consilience.domain.model_names import NameKind, is_endpoint, kind_of
 from consilience.domain.outcome import Thinks
 from consilience.models import endpoints
 from consilience.models.endpoints import FREE, NO_ENDPOINTS, Endpoints
+from consilience.models.kinds import ask_kind, find_kind, is_added
 from consilience.models.providers import (
     SERVERS,
     Declaration,
     account_of,
     check_environment,
     find_provider,
-    is_endpoint,
     is_own_host,
     key_variables,
     provider_at,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 Prices: TypeAlias = "tuple[float, float] | Literal['listed', 'unknown']"
 """US dollars per million tokens (in, out), `listed` for the price data, or `unknown`."""
 
-OUTSIDE = ("exec", "human", "workspace")
+_OUTSIDE = ("program", "person", "workspace")
 """Kinds of names that are no model's."""
 _OPENAI_COMPATIBLE = ("lmstudio", "llamacpp")
 """Servers on this machine that the client library does not know."""
@@ -71,6 +72,19 @@ class ModelFacts:
             return provider_at(self.address or "") or self.address or ""
         return self.name.strip().partition(":")[0]
 
+    @cached_property
+    def kind(self) -> NameKind:
+        return kind_of(self.name)
+
+    @cached_property
+    def _added(self) -> Declaration | None:
+        """What the kind of an installed package declares; None for a name of another kind."""
+        if not is_added(self.provider):
+            return None
+        kind = find_kind(self.provider)
+        assert kind is not None
+        return ask_kind(self.provider, lambda: kind.declared(self.model))
+
     @property
     def model(self) -> str:
         """The model's name at its provider."""
@@ -79,6 +93,8 @@ class ModelFacts:
     @cached_property
     def declared(self) -> Declaration:
         """What the user and the provider's row declare. The row's prices apply at the provider's own host only."""
+        if self._added is not None:
+            return self._added
         row = find_provider(self.provider).models.get(self.model, Declaration())
         if self.address is None:
             return row
@@ -103,7 +119,7 @@ class ModelFacts:
         """Whether a request may cost money: all may but those to the user's own models and servers. What a program spends is
         unknown and not counted. A loopback address is asked what server it is.
         """
-        if self.provider in ("local", *OUTSIDE, "sentence-transformers", MINILM):
+        if self.kind in ("local", *_OUTSIDE) or self.provider in ("sentence-transformers", MINILM):
             return False
         if self.provider in SERVERS and not is_endpoint(self.name):
             return is_cloud(self.model) or not self._on_own_server
@@ -116,7 +132,7 @@ class ModelFacts:
         """The declared prices, or those listed for the provider's own host; unknown elsewhere."""
         if not self.paid:
             return FREE
-        return self.declared.prices or ("listed" if self._is_own else "unknown")
+        return self.declared.prices or ("listed" if self._is_own and self._added is None else "unknown")
 
     def price(self, tokens_in: int, tokens_out: int) -> float | None:
         """Return US dollars of one request without cache reads; None if no price is known. Listed prices are a 0.5 s import."""
@@ -135,11 +151,11 @@ class ModelFacts:
     @cached_property
     def context_window(self) -> int | None:
         """Max tokens of prompt and reply together; None if unknown. Listed windows are a 0.1 s import."""
-        if self.provider == "local":
+        if self.kind == "local":
             return CONTEXT_TOKENS
         if (window := self.declared.context_window) is not None:
             return window
-        if self.provider in OUTSIDE or not self._is_own:
+        if self.kind in _OUTSIDE or self._added is not None or not self._is_own:
             return None
         try:
             from genai_prices.data_snapshot import get_snapshot
@@ -156,16 +172,18 @@ class ModelFacts:
     @cached_property
     def thinks(self) -> Thinks:
         """Whether the model thinks. Imports its client library; `always` if that is missing."""
-        if self.provider in ("local", *OUTSIDE):
+        if self.kind in ("local", *_OUTSIDE):
             return "never"
+        if self._added is not None:
+            return self._added.thinks or "never"
         account = account_of(self.provider) if self._is_own else ""
         return self.declared.thinks or thinks_of(self._profile or {}, self.name, account)
 
     @property
     def is_sent_level(self) -> bool:
         """Whether a level of thinking is sent to it, as far as is known."""
-        if self.declared.thinks is not None:
-            return self.declared.thinks != "never"
+        if self._added is not None or self.declared.thinks is not None:
+            return self.thinks != "never"
         return self._profile is None or bool(self._profile.get("supports_thinking", False))
 
     @cached_property
@@ -191,6 +209,8 @@ class ModelFacts:
         """Environment variables, one of which holds the key; empty if none is known."""
         if is_endpoint(self.name):
             return self.known.key_variables(self.address or "", self.model)
+        if self._added is not None:
+            return (self._added.key_variable,) if self._added.key_variable else ()
         return key_variables(self.provider)
 
     @property
@@ -211,7 +231,7 @@ class ModelFacts:
     def missing_key(self) -> str:
         """The variables of which one must hold the key, `A or B`, if none does; else empty. An unknown host may need no key."""
         variables = self.key_variables
-        needs_none = is_endpoint(self.provider) or not self.paid or self._on_own_server
+        needs_none = is_endpoint(self.provider) or self._on_own_server or not (self.paid or self._added)
         if needs_none or any(self.environ.get(variable) for variable in variables):
             return ""
         return " or ".join(variables)
@@ -219,7 +239,7 @@ class ModelFacts:
     @property
     def unpriced(self) -> str:
         """The name under which an unknown price can be declared: `ADDRESS#MODEL`. Empty if the price is known."""
-        return f"{self.address}#{self.model}" if self.prices == "unknown" else ""
+        return f"{self.address}#{self.model}" if self.prices == "unknown" and self.address else ""
 
 
 def in_dollars(prices: tuple[float, float], tokens_in: int, tokens_out: int) -> float:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.domain.errors import ProviderError, Rejected, ServerError, SettingsError, UnavailableModel, UnknownName
+from consilience.domain.model_names import PROGRAM_PREFIX, kind_of, links
 from consilience.models.agent_output import AgentFailed, reply_of
 from consilience.models.bodies import decoded
 from consilience.models.child_process import ChildProcess
@@ -27,7 +28,6 @@ from consilience.models.port import Completion, JsonSchema, Model, ModelRequest
 from consilience.models.redaction import holds_secret, scrub
 from consilience.models.visible import without_controls
 
-PREFIX = "exec:"
 DEADLINE_SECONDS = 900.0
 """How long a program may take for one reply."""
 MAX_IN_FLIGHT = 4
@@ -54,7 +54,7 @@ class ProgramModel(Model):
 
     @property
     def account(self) -> str:
-        return f"{PREFIX}{Path(self._argv[0]).name}"
+        return f"{PROGRAM_PREFIX}{Path(self._argv[0]).name}"
 
     async def complete(self, request: ModelRequest) -> Completion:
         """Raises `ServerError` if the program fails, `Rejected` if it cannot be started or writes too much."""
@@ -101,7 +101,7 @@ def parse_command(name: str) -> list[str]:
     Raises `UnknownName` for no command, `SettingsError` for a command with a secret, because commands are recorded, and
     `UnavailableModel` for a program that does not exist.
     """
-    command = name.removeprefix(PREFIX).strip()
+    command = name.removeprefix(PROGRAM_PREFIX).strip()
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -119,7 +119,7 @@ def parse_command(name: str) -> list[str]:
         exists = os.sep in words[0] and os.path.exists(words[0])
         raise UnavailableModel(
             f"{words[0]!r} is not an executable program" if exists else f"there is no program {words[0]!r}",
-            where=f"{PREFIX}{command}",
+            where=f"{PROGRAM_PREFIX}{command}",
             do="Install it, or give its absolute path.",
         )
     return [os.path.abspath(program), *words[1:]]
@@ -127,13 +127,13 @@ def parse_command(name: str) -> list[str]:
 
 def without_secret(name: str) -> str:
     """Return the name of a model or chain as it may be printed: a command with a secret is cut to its program."""
-    if not name.strip().startswith(PREFIX) and "|" in name:
-        return "|".join(map(without_secret, name.split("|")))
-    command = name.strip().removeprefix(PREFIX)
-    if command == name.strip() or not holds_secret(command):
+    if len(chain := links(name)) > 1:
+        return "|".join(map(without_secret, chain))
+    command = name.strip().removeprefix(PROGRAM_PREFIX)
+    if kind_of(name) != "program" or not holds_secret(command):
         return name
     program = Path((command.split() or [""])[0]).name
-    return f"{PREFIX}{program if program.replace('-', '').isalnum() else '…'} …"
+    return f"{PROGRAM_PREFIX}{program if program.replace('-', '').isalnum() else '…'} …"
 
 
 def program_environment(environ: Mapping[str, str]) -> dict[str, str]:

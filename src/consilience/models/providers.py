@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from consilience.domain.errors import SettingsError, UnavailableModel
+from consilience.domain.model_names import is_endpoint
 from consilience.domain.outcome import Thinks
 
 ENDPOINT_KEY_VARIABLE = "CONSILIENCE_ENDPOINT_KEY"
@@ -192,11 +193,6 @@ def find_provider(name: str) -> Provider:
 def known_providers() -> tuple[str, ...]:
     """Return the names allowed before the colon, sorted; `gateway/PROVIDER` works too."""
     return tuple(sorted(["local", *PROVIDERS]))
-
-
-def is_endpoint(name: str) -> bool:
-    """Return whether a model or an account is named by an address."""
-    return name.lstrip().lower().startswith(("http://", "https://"))
 
 
 def key_variables(account: str) -> tuple[str, ...]:

@@ -1,114 +1,255 @@
-"""Resolves a model's name to a model, and chooses a name if none is given.
+"""What a model's name means: `parse` reads it as a chain of names, each of one kind, which can be checked and opened.
 
 A name is `local`, `local:NAME`, `local:/path/to.gguf`, a server on this machine (`ollama:`, `lmstudio:`, `llamacpp:`,
-`vllm:`), a program on this machine (`exec:COMMAND`), any OpenAI-compatible endpoint (`http://HOST:PORT/v1#MODEL`), or any
-`provider:model` of pydantic-ai; `openai-chat:` sends to the address in `OPENAI_BASE_URL`. Resolving a name touches no network.
-A model is recorded and compared by its `canonical_name`.
+`vllm:`), a program on this machine (`exec:COMMAND`), any OpenAI-compatible endpoint (`http://HOST:PORT/v1#MODEL`), any
+`provider:model` of pydantic-ai, or a kind that an installed package adds; `openai-chat:` sends to the address in
+`OPENAI_BASE_URL`. A person (`human:NAME`) and an agent of another process (`workspace:DIR#NAME`) have names too.
+Parsing and opening touch no network. A model is recorded and compared by its canonical name.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from typing import ClassVar
 
 from consilience.domain.errors import SettingsError, UnavailableModel, UnknownName, UserError
+from consilience.domain.model_names import PERSON, WORKSPACE_PREFIX, NameKind, kind_of, links
 from consilience.domain.outcome import Thinks
 from consilience.models import endpoints, weights
 from consilience.models.endpoints import NO_ENDPOINTS, Endpoints
 from consilience.models.facts import ModelFacts
+from consilience.models.hosted import RETRIES, endpoint_key, open_hosted
+from consilience.models.kinds import ask_kind, find_kind, installed_kinds, is_added, open_added
 from consilience.models.port import Model
-from consilience.models.providers import (
-    ENDPOINT_KEY_VARIABLE,
-    GATEWAY,
-    PROVIDERS,
-    SERVERS,
-    account_of,
-    check_environment,
-    chosen_address,
-    find_provider,
-    is_endpoint,
-    is_loopback,
-    key_variables,
-    known_providers,
-    provider_at,
-)
+from consilience.models.providers import PROVIDERS, SERVERS, known_providers
 from consilience.models.weights import CATALOGUE
 
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
-    from pydantic_ai.models import Model as LibraryModel
-    from pydantic_ai.providers import Provider
 
-    from consilience.models.limiter import Pace
+@dataclass(frozen=True, slots=True)
+class Name:
+    """One link of a chain. It may be invalid: `check` and `open` say so."""
 
-DEADLINE_SECONDS = 300.0
-"""How long one request to a provider may take."""
-SERVER_DEADLINE_SECONDS = 900.0
-"""How long one request may take to a server on this machine, or to a model that thinks at length."""
-RETRIES = 4
-_MAX_LOCAL_IN_FLIGHT = 4.0
-"""Max requests in flight to a server on this machine: time in its queue would count toward their deadlines."""
+    text: str
+    """As it was written, without spaces around it."""
+    known: Endpoints = NO_ENDPOINTS
+    """What is declared of endpoints, and which of them may have a key."""
+    waits_for: ClassVar[str] = ""
+    """Who answers, if that may take days: it cannot be part of a chain, and the engine opens it."""
 
+    @property
+    def rest(self) -> str:
+        """What follows the first colon."""
+        return self.text.partition(":")[2]
 
-_OWN_EXTRAS = ("openai", "anthropic", "google", "local")
-WORKSPACE_PREFIX = "workspace:"
+    @property
+    def canonical(self) -> str:
+        """The one spelling. A path that is relative, or a link, is read on this machine."""
+        return self.text
 
+    def facts(self, environ: Mapping[str, str] | None = None) -> ModelFacts:
+        """Return what is known of the model by its name."""
+        return ModelFacts(self.text, self.known, os.environ if environ is None else environ)
 
-def is_workspace(name: str) -> bool:
-    """Return whether the name is `workspace:DIR[#NAME]`: an agent of another process."""
-    return name.lstrip().startswith(WORKSPACE_PREFIX)
+    def check(self, *, keys: bool) -> None:
+        """Raise a `UserError` for an invalid name and, with `keys`, for a model without its key. Uses no network."""
+        self.open()
 
-
-def is_program(name: str) -> bool:
-    return name.startswith("exec:")
-
-
-def is_person(name: str) -> bool:
-    """Return whether the name is `human` or `human:NAME`. A chain is not a person."""
-    return name.partition(":")[0] == "human" and "|" not in name
-
-
-def check_chain(links: Sequence[str]) -> None:
-    """Raise `SettingsError` for a chain with a person or an outside agent: they may be awaited for days and do not fail over."""
-    outside = "a person" if any(map(is_person, links)) else "an outside agent" if any(map(is_workspace, links)) else ""
-    if len(links) > 1 and outside:
-        raise SettingsError(
-            f"{outside} cannot be part of a chain of models",
-            where="|".join(links),
-            do="Give it the seat alone (ID=human, ID=workspace:DIR), or give the seat to models and programs alone.",
+    def open(self, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
+        """Return the model. `deadline` is seconds per request. Raises `UnknownName` or `UnavailableModel`."""
+        raise UnavailableModel(
+            f"{self.text} is {self.waits_for}, not a model",
+            do="Give it the seat of an agent, for example --agent ID=human.",
         )
 
 
-def _key(account: str) -> str | None:
-    return next((key for variable in key_variables(account) if (key := os.environ.get(variable))), None)
+class LocalName(Name):
+    """`local`, `local:NAME`, `local:/path/to.gguf`."""
+
+    @property
+    def canonical(self) -> str:
+        return f"local:{self.weights}"
+
+    @property
+    def weights(self) -> str:
+        """The name in the catalogue, or the absolute path of a file."""
+        return weights.canonical_name(self.rest)
+
+    def check(self, *, keys: bool) -> None:
+        if not self.weights.endswith(".gguf") and self.weights not in CATALOGUE:
+            weights.verify(self.weights)
+
+    def open(self, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
+        from consilience.models.local import LocalModel
+
+        return LocalModel(self.weights)
 
 
-def maker_of(name: str) -> tuple[str, str]:
-    """Return provider and model of a name. An endpoint's provider is the owner of its host, else its address."""
-    if is_endpoint(name):
-        address, _, model = name.strip().partition("#")
-        return provider_at(address) or address, model
-    provider, _, model = name.partition(":")
-    return provider, model
+class ProgramName(Name):
+    """`exec:COMMAND`."""
+
+    def open(self, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
+        from consilience.models import program
+        from consilience.models.limiter import Limited, Pace
+
+        pace = Pace(initial_window=program.MAX_IN_FLIGHT, max_window=program.MAX_IN_FLIGHT)
+        model = program.ProgramModel(self.text)
+        return Limited(model, deadline=deadline or program.DEADLINE_SECONDS, retries=0, pace=pace)
 
 
-def endpoint_key(endpoint: endpoints.Endpoint, known: Endpoints) -> str | None:
-    """Return the key to send to an endpoint. Raises `UnavailableModel` if it must have one, which is not set."""
-    facts = ModelFacts(f"{endpoint.address}#{endpoint.model}", known)
-    key = known.key(endpoint.address, endpoint.model)
-    if key is None and facts.key_variables != (ENDPOINT_KEY_VARIABLE,):
-        raise _unavailable(facts.name, endpoint.account, "", facts.key_variables)
-    return key
+class PersonName(Name):
+    """`human`, `human:NAME`."""
+
+    waits_for = "a person"
+
+    def check(self, *, keys: bool) -> None:
+        """Every person may be asked."""
 
 
-def alternatives(name: str) -> list[str]:
-    """Return the models of a name in the order in which they are tried: `openai:a|local` has two, a program's command one."""
-    if name.lstrip().startswith("exec:"):
-        return [name.strip()]
-    return [part.strip() for part in name.split("|")]
+class WorkspaceName(Name):
+    """`workspace:DIR[#NAME]`: an agent of another process."""
+
+    waits_for = "an outside agent"
+
+    @property
+    def canonical(self) -> str:
+        directory, hash_sign, agent = self.rest.partition("#")
+        path = os.path.realpath(os.path.expanduser(directory))
+        whole = f"{WORKSPACE_PREFIX}{path}{hash_sign}{agent}"
+        return self.text if not directory.strip() or "#" in path else whole
+
+
+class EndpointName(Name):
+    """`http://HOST:PORT/v1#MODEL`."""
+
+    @property
+    def canonical(self) -> str:
+        return endpoints.canonical_name(self.text)
+
+    def check(self, *, keys: bool) -> None:
+        endpoint = endpoints.parse_endpoint(self.canonical, self.known)
+        if keys:
+            endpoint_key(endpoint, self.known)
+
+    def open(self, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
+        endpoint = endpoints.parse_endpoint(self.canonical, self.known)
+        facts = ModelFacts(self.canonical, self.known)
+        return open_hosted(facts, endpoint.account, endpoint.model, deadline=deadline, retries=retries)
+
+
+class ProviderName(Name):
+    """`PROVIDER:MODEL`, or nothing that is known."""
+
+    def check(self, *, keys: bool) -> None:
+        provider, _, model = self.text.partition(":")
+        is_known = provider in PROVIDERS or provider.startswith("gateway/")
+        if not is_known or not model or "," in model or (keys and self.facts().missing_key):
+            self.open()  # raises the error that names the problem
+
+    def open(self, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
+        provider, colon, model = self.text.partition(":")
+        if provider == "agent":
+            raise UnavailableModel(
+                f"{self.text} is an agent with tools, which must be given from Python",
+                do="Pass it again: resume(…, model={id: agent, …}).",
+            )
+        if not colon or not model or "," in model:
+            raise _incomplete(self.text, provider)
+        if provider not in PROVIDERS and not provider.startswith("gateway/"):
+            raise _unknown_provider(self.text, provider)
+        return open_hosted(self.facts(), provider, model, deadline=deadline, retries=retries)
+
+
+class AddedName(Name):
+    """`PREFIX:MODEL` of a kind that an installed package adds."""
+
+    @property
+    def prefix(self) -> str:
+        return self.text.partition(":")[0]
+
+    @property
+    def canonical(self) -> str:
+        try:
+            kind = find_kind(self.prefix)
+            return f"{self.prefix}:{ask_kind(self.prefix, lambda: kind.canonical(self.rest))}" if kind else self.text
+        except UserError:  # `check` says it
+            return self.text
+
+    def check(self, *, keys: bool) -> None:
+        kind = find_kind(self.prefix)
+        assert kind is not None
+        if not self.rest:
+            raise _incomplete(self.text, self.prefix)
+        ask_kind(self.prefix, lambda: kind.check(self.rest))
+        if keys and (missing := self.facts().missing_key):
+            raise UnavailableModel(
+                f"{self.text} needs a key, and none is set",
+                where="the environment",
+                do=f"Set {missing}, or use another model: local needs none.",
+            )
+
+    def open(self, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
+        self.check(keys=True)
+        kind = find_kind(self.prefix)
+        assert kind is not None
+        return open_added(kind, self.prefix, self.canonical.partition(":")[2])
+
+
+_NAMES: Mapping[NameKind, Callable[[str, Endpoints], Name]] = {
+    "local": LocalName,
+    "endpoint": EndpointName,
+    "program": ProgramName,
+    "person": PersonName,
+    "workspace": WorkspaceName,
+    "provider": lambda link, known: (AddedName if is_added(link.partition(":")[0]) else ProviderName)(link, known),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """What a name means: its links in the order in which they are tried."""
+
+    links: tuple[Name, ...]
+
+    @property
+    def canonical(self) -> str:
+        """The one spelling of the chain."""
+        return "|".join(link.canonical for link in self.links)
+
+    @property
+    def waiting(self) -> Name | None:
+        """The person or the outside agent whom the chain names; None for models and programs."""
+        return next((link for link in self.links if link.waits_for), None)
+
+    def check_form(self) -> None:
+        """Raise `SettingsError` for a chain with a person or an outside agent, who may be awaited for days and do not fail over."""
+        if len(self.links) > 1 and (waiting := self.waiting):
+            raise SettingsError(
+                f"{waiting.waits_for} cannot be part of a chain of models",
+                where="|".join(link.text for link in self.links),
+                do="Give it the seat alone (ID=human, ID=workspace:DIR), or give the seat to models and programs alone.",
+            )
+
+    def open(self, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
+        """Return the model, with the canonical name. It is behind the limiter of its account unless it runs in a process of ours.
+
+        `deadline` is seconds per request. `A|B` is A, and B if A fails. Raises `UnknownName`, or `UnavailableModel` that names the
+        variable to set or what to install. Reads the environment, not the network (except to list the models of a loopback
+        endpoint in an error). Blocks for about 1 s while a client library is imported.
+        """
+        self.check_form()
+        opened = [link.open(deadline=deadline, retries=retries) for link in self.links]
+        if len(opened) == 1:
+            return opened[0]
+        from consilience.models.fallback import Fallback
+
+        return Fallback(opened, name=self.canonical)
+
+
+def parse(name: str, known: Endpoints = NO_ENDPOINTS) -> Chain:
+    """Return what a name means. It may be invalid. `known` says what is declared of endpoints, and which may have a key."""
+    return Chain(tuple(_NAMES[kind_of(link)](link, known) for link in links(name)))
 
 
 def canonical_name(name: str) -> str:
@@ -116,23 +257,12 @@ def canonical_name(name: str) -> str:
 
     The name may be invalid. A path that is relative, or a link, is read on this machine.
     """
-    return "|".join(map(_canonical_link, alternatives(name)))
-
-
-def _canonical_link(link: str) -> str:
-    provider, _, model = link.partition(":")
-    if provider == "local":
-        return f"local:{weights.canonical_name(model)}"
-    if is_workspace(link):
-        directory, hash_sign, agent = model.partition("#")
-        path = os.path.realpath(os.path.expanduser(directory))
-        return link if not directory.strip() or "#" in path else f"{WORKSPACE_PREFIX}{path}{hash_sign}{agent}"
-    return endpoints.canonical_name(link) if is_endpoint(link) else link
+    return parse(name).canonical
 
 
 def facts_of(name: str, known: Endpoints = NO_ENDPOINTS, environ: Mapping[str, str] | None = None) -> list[ModelFacts]:
     """Return what is known of each model of a name, in the order in which they are tried."""
-    return [ModelFacts(link, known, os.environ if environ is None else environ) for link in alternatives(name)]
+    return [link.facts(environ) for link in parse(name, known).links]
 
 
 def paid(name: str, known: Endpoints = NO_ENDPOINTS, environ: Mapping[str, str] | None = None) -> bool:
@@ -142,8 +272,7 @@ def paid(name: str, known: Endpoints = NO_ENDPOINTS, environ: Mapping[str, str] 
 
 def is_embedded(name: str) -> bool:
     """Return whether a model of the chain is in the embedded catalogue. A GGUF file of the user's own is not."""
-    parts = [link.partition(":") for link in alternatives(canonical_name(name))]
-    return any(provider == "local" and model in CATALOGUE for provider, _, model in parts)
+    return any(isinstance(link, LocalName) and link.weights in CATALOGUE for link in parse(name).links)
 
 
 def thinks_by_name(name: str, known: Endpoints) -> Thinks:
@@ -158,141 +287,6 @@ def window_by_name(name: str, known: Endpoints) -> int | None:
     )
 
 
-def resolve(
-    name: str, *, deadline: float | None = None, retries: int = RETRIES, known: Endpoints = NO_ENDPOINTS
-) -> Model:
-    """Return the model of that name, behind the limiter of its account unless it runs in a process of ours. Its name is canonical.
-
-    `deadline` is seconds per request. Only an endpoint that `known` or the environment names gets a key. `A|B` is A, and B if A
-    fails. Raises `UnknownName`, or `UnavailableModel` that names the
-    variable to set or what to install. Reads the environment, not the network (except to list the models of a loopback endpoint
-    in an error). Blocks for about 1 s while a client library is imported.
-    """
-    asked = canonical_name(name)
-    if len(links := alternatives(asked)) > 1:
-        from consilience.models.fallback import Fallback
-
-        check_chain(links)
-        chain = [resolve(link, deadline=deadline, retries=retries, known=known) for link in links]
-        return Fallback(chain, name=asked)
-    provider, colon, model = asked.partition(":")
-    if provider == "local":
-        from consilience.models.local import LocalModel
-
-        return LocalModel(model)
-    if is_program(asked):
-        from consilience.models import program
-        from consilience.models.limiter import Limited, Pace
-
-        pace = Pace(initial_window=program.MAX_IN_FLIGHT, max_window=program.MAX_IN_FLIGHT)
-        return Limited(program.ProgramModel(asked), deadline=deadline or program.DEADLINE_SECONDS, retries=0, pace=pace)
-    if provider == "agent":
-        raise UnavailableModel(
-            f"{asked} is an agent with tools, which must be given from Python",
-            do="Pass it again: resume(…, model={id: agent, …}).",
-        )
-    if is_endpoint(asked):
-        provider = endpoints.parse_endpoint(asked, known).account
-    elif not colon or not model or "," in model:
-        raise _incomplete(asked, provider)
-    elif provider not in PROVIDERS and not provider.startswith("gateway/"):
-        raise _unknown_provider(asked, provider)
-    from consilience.models.limiter import Limited
-    from consilience.models.provider import ProviderModel
-
-    library = _library_model(asked, provider, model, known)
-    policy = connection_policy(provider, _url(library))
-    inner = ProviderModel(asked, policy.account, library, facts=ModelFacts(asked, known))
-    return Limited(inner, deadline=deadline or policy.deadline, retries=retries, pace=policy.pace)
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionPolicy:
-    """How requests to one address are sent."""
-
-    account: str
-    """What shares a limiter."""
-    deadline: float
-    """Seconds per request."""
-    pace: Pace | None = None
-    """None for the default pace."""
-
-
-def connection_policy(provider: str, url: str) -> ConnectionPolicy:
-    """Return the policy for requests to a provider at `url`, for models and encoders."""
-    from consilience.models.limiter import Pace
-
-    account = _account(provider, url)
-    if not is_loopback(url):
-        return ConnectionPolicy(account, DEADLINE_SECONDS)
-    pace = None if provider == "vllm" else Pace(initial_window=_MAX_LOCAL_IN_FLIGHT, max_window=_MAX_LOCAL_IN_FLIGHT)
-    return ConnectionPolicy(account, SERVER_DEADLINE_SECONDS, pace)
-
-
-def _library_model(full_name_asked: str, provider: str, model: str, known: Endpoints) -> LibraryModel:
-    from pydantic_ai import exceptions as library
-    from pydantic_ai.models import infer_model
-
-    check_environment(provider, os.environ)
-
-    try:
-        if is_endpoint(full_name_asked):
-            endpoint = endpoints.parse_endpoint(full_name_asked)
-            server_provider = endpoints.provider_for(endpoint, endpoint_key(endpoint, known))
-            return infer_model(f"openai-chat:{endpoint.model}", provider_factory=lambda _: server_provider)
-        if base_url := find_provider(provider).base_url:
-            if (key := _key(provider)) is None:
-                raise _unavailable(full_name_asked, provider, "")
-            compatible = endpoints.provider_for(
-                endpoints.Endpoint(chosen_address(provider, os.environ) or base_url, model), key, name=provider
-            )
-            return infer_model(f"openai-chat:{model}", provider_factory=lambda _: compatible)
-        if provider in SERVERS:
-            kind = f"openai-chat:{model}" if provider in ("lmstudio", "llamacpp") else full_name_asked
-            return infer_model(kind, provider_factory=lambda _: _server_provider(provider))
-        return infer_model(full_name_asked)
-    except ImportError:
-        failure: UserError = _missing_extra(full_name_asked, provider)
-    except Exception as error:
-        theirs = type(error).__module__.partition(".")[0] in ("openai", "anthropic", "google", "groq", "botocore")
-        if not theirs and not isinstance(error, library.UserError | ValueError | RuntimeError):
-            raise
-        failure = _unavailable(full_name_asked, provider, str(error))
-    raise failure
-
-
-def _server_provider(kind: str) -> Provider[AsyncOpenAI]:
-    """Return pydantic-ai's provider for a server of the user's own; a key is sent only if its variable is set."""
-    url = endpoints.base_url(kind, os.environ)
-    key = _key(kind)
-    if kind == "ollama":
-        from pydantic_ai.providers.ollama import OllamaProvider
-
-        return OllamaProvider(base_url=url, api_key=key)
-    if kind == "vllm":
-        from pydantic_ai.providers.vllm import VLLMProvider
-
-        return VLLMProvider(base_url=url, api_key=key)
-    from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
-
-    return OpenAICompatibleProvider(kind, base_url=url, api_key=key or "none")
-
-
-def _url(model: LibraryModel) -> str:
-    try:
-        return model.provider.base_url if model.provider is not None else ""
-    except Exception:  # some providers have no address before they have a client
-        return ""
-
-
-def _account(provider: str, url: str) -> str:
-    """Return what shares one rate limit: the provider, with its host if the address is not the default one."""
-    account = account_of(provider)
-    if provider in SERVERS or (account == "openai" and os.environ.get("OPENAI_BASE_URL")):
-        return f"{account}@{urlsplit(url).netloc.rpartition('@')[2]}"
-    return account
-
-
 def _incomplete(asked: str, provider: str) -> UnknownName:
     """The error for a name without a provider, with the full name that was probably meant."""
     from difflib import get_close_matches
@@ -303,7 +297,7 @@ def _incomplete(asked: str, provider: str) -> UnknownName:
         return UnknownName(
             f"there is no model named {asked!r}", do="Name several models with --models A,B, or in Python as a list."
         )
-    if provider in known_providers():
+    if provider in _known_prefixes():
         return UnknownName(f"{asked!r} names a provider without a model", do=f"Write {provider}:MODEL.")
 
     near = get_close_matches(asked, list(CATALOGUE), n=1, cutoff=0.7)
@@ -317,6 +311,10 @@ def _incomplete(asked: str, provider: str) -> UnknownName:
         f"there is no model named {asked!r}",
         do=f"{meant}A name is local, local:NAME, PROVIDER:MODEL or http://HOST:PORT/v1#MODEL.",
     )
+
+
+def _known_prefixes() -> list[str]:
+    return sorted({*known_providers(), *filter(is_added, installed_kinds())})
 
 
 def _makers() -> dict[str, str]:
@@ -339,7 +337,7 @@ def _of_its_family(asked: str, makers: Mapping[str, str]) -> list[str]:
 def full_name(asked: str) -> str:
     """Return a model's name (`gpt-4o-mini`) with its provider; unchanged if no provider is known."""
     asked = asked.strip()
-    if ":" in asked or asked in known_providers() or is_person(asked):
+    if ":" in asked or asked in (*_known_prefixes(), PERSON):
         return asked
     makers = _makers()
     return f"{makers[asked]}:{asked}" if asked in makers else next(iter(_of_its_family(asked, makers)), asked)
@@ -348,7 +346,7 @@ def full_name(asked: str) -> str:
 def _unknown_provider(asked: str, provider: str) -> UnknownName:
     from difflib import get_close_matches
 
-    near = get_close_matches(provider, known_providers(), n=3, cutoff=0.5)
+    near = get_close_matches(provider, _known_prefixes(), n=3, cutoff=0.5)
     meant = f"Did you mean {' or '.join(near)}? " if near else ""
     return UnknownName(
         f"{asked!r}: there is no provider {provider!r}",
@@ -356,27 +354,6 @@ def _unknown_provider(asked: str, provider: str) -> UnknownName:
         "or set OPENAI_BASE_URL and write openai-chat:MODEL. "
         "If a session was recorded with a model object of this name, pass the object again from Python: model=… or replace=….",
     )
-
-
-def _missing_extra(asked: str, provider: str) -> UnavailableModel:
-    entry = PROVIDERS.get(provider, GATEWAY)
-    package = "consilience" if entry.extra in _OWN_EXTRAS else "pydantic-ai-slim"
-    return UnavailableModel(
-        f"{asked} needs a client library that is not installed", do=f"Run: pip install '{package}[{entry.extra}]'"
-    )
-
-
-def _unavailable(asked: str, provider: str, reason: str, variables: Sequence[str] = ()) -> UnavailableModel:
-    from consilience.models.redaction import scrub
-
-    variables = variables or key_variables(provider)
-    if variables and not any(os.environ.get(variable) for variable in variables):
-        return UnavailableModel(
-            f"{asked} needs a key, and none is set",
-            where="the environment",
-            do=f"Set {' or '.join(variables)}, or use another model: local needs none.",
-        )
-    return UnavailableModel(f"{asked} cannot be set up: {scrub(' '.join(reason.split()), [])[:300]}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from consilience.domain.errors import ProviderError, Rejected, SettingsError, Un
 from consilience.domain.outcome import Thinks
 from consilience.models.facts import listed_cost
 from consilience.models.failures import translate
+from consilience.models.hosted import DEADLINE_SECONDS, RETRIES
 from consilience.models.limiter import Limited
 from consilience.models.parsing import Malformed, parse_reply
 from consilience.models.port import Completion, Model, ModelRequest, StepResult, Steps
@@ -36,7 +37,6 @@ from consilience.models.provider import (
     thought_tokens,
 )
 from consilience.models.redaction import scrub, without_keys
-from consilience.models.registry import DEADLINE_SECONDS, RETRIES
 from consilience.models.transfer import bound_requests
 
 if TYPE_CHECKING:

@@ -129,7 +129,7 @@ def _independence(report: Report) -> Iterator[str]:
     if total == 1:
         yield "Single agent; no other agent reviewed the answer."
     elif (models := total - len(people)) > 1 and not report.independence.shared:
-        commands = sum(agent.model.startswith("exec:") for agent in agents)
+        commands = sum(agent.is_program for agent in agents)
         own = (
             "model or command of its own; several commands may start one program"
             if commands > 1

@@ -184,7 +184,8 @@ def single_call_section(report: Report) -> Section:
     """Name the cheaper alternatives to a run in which one model filled all seats from the same material; else no blocks."""
     usage = report.ledger.actual
     models = {agent.model for agent in report.agents}
-    seats_alike = len(models) == 1 and not usage.fallbacks and not any(map(_is_outside, models))
+    are_models = all(agent.model and not agent.is_outside for agent in report.agents)
+    seats_alike = len(models) == 1 and not usage.fallbacks and are_models
     calls = usage.calls + usage.inherited + usage.cached
     blocks: tuple[Block, ...] = ()
     if report.answer is not None and report.same_material and seats_alike and calls > _REVIEWED_CALLS:
@@ -196,8 +197,3 @@ def single_call_section(report: Report) -> Section:
         )
         blocks = bullets([Item(text=text)])
     return Section(name="single-call", part="trust", blocks=blocks)
-
-
-def _is_outside(model: str) -> bool:
-    """Return whether a person, a program or an outside agent answers, or the model is unknown."""
-    return not model or model.partition(":")[0] in ("human", "exec", "workspace")

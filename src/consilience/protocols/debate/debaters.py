@@ -78,7 +78,7 @@ class Debater:
         self.me = floor.members[agent]
         self._looks = 0
         profile = floor.session.agent(agent)
-        self.by_request_only = profile.model.partition(":")[0] == "human"
+        self.by_request_only = profile.is_person_here
 
     async def take_part(self) -> None:
         """Look, speak, rest, until the exchange is over."""

@@ -1,0 +1,178 @@
+"""Opens models of providers and endpoints, through the client library."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from consilience.domain.errors import UnavailableModel, UserError
+from consilience.models import endpoints
+from consilience.models.endpoints import Endpoints
+from consilience.models.facts import ModelFacts
+from consilience.models.port import Model
+from consilience.models.providers import (
+    ENDPOINT_KEY_VARIABLE,
+    GATEWAY,
+    PROVIDERS,
+    SERVERS,
+    account_of,
+    check_environment,
+    chosen_address,
+    find_provider,
+    is_loopback,
+    key_variables,
+)
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+    from pydantic_ai.models import Model as LibraryModel
+    from pydantic_ai.providers import Provider
+
+    from consilience.models.limiter import Pace
+
+DEADLINE_SECONDS = 300.0
+"""How long one request to a provider may take."""
+SERVER_DEADLINE_SECONDS = 900.0
+"""How long one request may take to a server on this machine, or to a model that thinks at length."""
+RETRIES = 4
+_MAX_LOCAL_IN_FLIGHT = 4.0
+"""Max requests in flight to a server on this machine: time in its queue would count toward their deadlines."""
+_OWN_EXTRAS = ("openai", "anthropic", "google", "local")
+
+
+def open_hosted(facts: ModelFacts, provider: str, model: str, *, deadline: float | None, retries: int) -> Model:
+    """Return the model of a provider, or of an endpoint that is its own provider, behind the limiter of its account.
+
+    Only an endpoint that the facts' `known` or the environment names gets a key.
+    """
+    from consilience.models.limiter import Limited
+    from consilience.models.provider import ProviderModel
+
+    library = _library_model(facts, provider, model)
+    policy = connection_policy(provider, _url(library))
+    inner = ProviderModel(facts.name, policy.account, library, facts=facts)
+    return Limited(inner, deadline=deadline or policy.deadline, retries=retries, pace=policy.pace)
+
+
+def endpoint_key(endpoint: endpoints.Endpoint, known: Endpoints) -> str | None:
+    """Return the key to send to an endpoint. Raises `UnavailableModel` if it must have one, which is not set."""
+    facts = ModelFacts(f"{endpoint.address}#{endpoint.model}", known)
+    key = known.key(endpoint.address, endpoint.model)
+    if key is None and facts.key_variables != (ENDPOINT_KEY_VARIABLE,):
+        raise _unavailable(facts.name, endpoint.account, "", facts.key_variables)
+    return key
+
+
+def _key(account: str) -> str | None:
+    return next((key for variable in key_variables(account) if (key := os.environ.get(variable))), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionPolicy:
+    """How requests to one address are sent."""
+
+    account: str
+    """What shares a limiter."""
+    deadline: float
+    """Seconds per request."""
+    pace: Pace | None = None
+    """None for the default pace."""
+
+
+def connection_policy(provider: str, url: str) -> ConnectionPolicy:
+    """Return the policy for requests to a provider at `url`, for models and encoders."""
+    from consilience.models.limiter import Pace
+
+    account = _account(provider, url)
+    if not is_loopback(url):
+        return ConnectionPolicy(account, DEADLINE_SECONDS)
+    pace = None if provider == "vllm" else Pace(initial_window=_MAX_LOCAL_IN_FLIGHT, max_window=_MAX_LOCAL_IN_FLIGHT)
+    return ConnectionPolicy(account, SERVER_DEADLINE_SECONDS, pace)
+
+
+def _library_model(facts: ModelFacts, provider: str, model: str) -> LibraryModel:
+    from pydantic_ai import exceptions as library
+    from pydantic_ai.models import infer_model
+
+    check_environment(provider, os.environ)
+    full_name_asked = facts.name
+    try:
+        if facts.kind == "endpoint":
+            endpoint = endpoints.parse_endpoint(full_name_asked)
+            server_provider = endpoints.provider_for(endpoint, endpoint_key(endpoint, facts.known))
+            return infer_model(f"openai-chat:{endpoint.model}", provider_factory=lambda _: server_provider)
+        if base_url := find_provider(provider).base_url:
+            if (key := _key(provider)) is None:
+                raise _unavailable(full_name_asked, provider, "")
+            compatible = endpoints.provider_for(
+                endpoints.Endpoint(chosen_address(provider, os.environ) or base_url, model), key, name=provider
+            )
+            return infer_model(f"openai-chat:{model}", provider_factory=lambda _: compatible)
+        if provider in SERVERS:
+            kind = f"openai-chat:{model}" if provider in ("lmstudio", "llamacpp") else full_name_asked
+            return infer_model(kind, provider_factory=lambda _: _server_provider(provider))
+        return infer_model(full_name_asked)
+    except ImportError:
+        failure: UserError = _missing_extra(full_name_asked, provider)
+    except Exception as error:
+        theirs = type(error).__module__.partition(".")[0] in ("openai", "anthropic", "google", "groq", "botocore")
+        if not theirs and not isinstance(error, library.UserError | ValueError | RuntimeError):
+            raise
+        failure = _unavailable(full_name_asked, provider, str(error))
+    raise failure
+
+
+def _server_provider(kind: str) -> Provider[AsyncOpenAI]:
+    """Return pydantic-ai's provider for a server of the user's own; a key is sent only if its variable is set."""
+    url = endpoints.base_url(kind, os.environ)
+    key = _key(kind)
+    if kind == "ollama":
+        from pydantic_ai.providers.ollama import OllamaProvider
+
+        return OllamaProvider(base_url=url, api_key=key)
+    if kind == "vllm":
+        from pydantic_ai.providers.vllm import VLLMProvider
+
+        return VLLMProvider(base_url=url, api_key=key)
+    from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
+
+    return OpenAICompatibleProvider(kind, base_url=url, api_key=key or "none")
+
+
+def _url(model: LibraryModel) -> str:
+    try:
+        return model.provider.base_url if model.provider is not None else ""
+    except Exception:  # some providers have no address before they have a client
+        return ""
+
+
+def _account(provider: str, url: str) -> str:
+    """Return what shares one rate limit: the provider, with its host if the address is not the default one."""
+    account = account_of(provider)
+    if provider in SERVERS or (account == "openai" and os.environ.get("OPENAI_BASE_URL")):
+        return f"{account}@{urlsplit(url).netloc.rpartition('@')[2]}"
+    return account
+
+
+def _missing_extra(asked: str, provider: str) -> UnavailableModel:
+    entry = PROVIDERS.get(provider, GATEWAY)
+    package = "consilience" if entry.extra in _OWN_EXTRAS else "pydantic-ai-slim"
+    return UnavailableModel(
+        f"{asked} needs a client library that is not installed", do=f"Run: pip install '{package}[{entry.extra}]'"
+    )
+
+
+def _unavailable(asked: str, provider: str, reason: str, variables: Sequence[str] = ()) -> UnavailableModel:
+    from consilience.models.redaction import scrub
+
+    variables = variables or key_variables(provider)
+    if variables and not any(os.environ.get(variable) for variable in variables):
+        return UnavailableModel(
+            f"{asked} needs a key, and none is set",
+            where="the environment",
+            do=f"Set {' or '.join(variables)}, or use another model: local needs none.",
+        )
+    return UnavailableModel(f"{asked} cannot be set up: {scrub(' '.join(reason.split()), [])[:300]}")
