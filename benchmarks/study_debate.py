@@ -23,7 +23,7 @@ import consilience
 from consilience.journal.sqlite import SqliteStore
 from consilience.protocols.debate import Debate, DebateReport
 from consilience.protocols.debate.moves import FIRM
-from consilience.protocols.debate.scoring import MIN_FLIPS
+from consilience.protocols.debate.reasons import MIN_FLIPS
 from consilience.simulation import Interval, SimulatedModel, World, adjusted_rand, bootstrap, f1, plant
 from consilience.simulation.worlds import PROPOSITION
 from study_debaters import simulate

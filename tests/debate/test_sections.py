@@ -14,6 +14,7 @@ import pytest
 import consilience
 from consilience import Limits
 from consilience.domain.errors import SettingsError
+from consilience.domain.sections import Paragraph
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.debate import Debate, DebateReport
@@ -221,6 +222,19 @@ async def test_debate_without_a_quorum_of_opening_ballots_is_reported_with_its_r
     assert "limit" not in head.casefold()
 
 
+async def test_transcript_that_ends_with_the_moderator_says_what_came_of_it() -> None:
+    report = await debate()
+    last = report.messages[-1]
+    assert last.by_moderator
+    transcript = next(s for s in report.presentation().sections if s.name == "transcript")
+    remark = transcript.blocks[-1]
+    assert isinstance(remark, Paragraph)
+    assert (
+        remark.text
+        == f"No message answers {last.label}: thread 1 converged, with a validated crux: the evidence was stable."
+    )
+
+
 # --- cruxes
 
 
@@ -385,7 +399,7 @@ async def test_failed_lock_is_reported_with_the_missing_criterion() -> None:
     report = await debate({"commit": everybody("YES")})
     text = report.markdown()
     never = text.split("### Unresolved threads")[1].split("\n## ")[0]
-    assert "failed: 2 attempts to lock it failed: nobody commits to NO" in never
+    assert "failed: 2 attempts to lock it failed: nobody commits to no" in never
     assert "Crux locks: 2 attempts, 2 failed (2 nobody on one of the sides)." in text
     assert "Lock 1 of thread 1 failed: nobody commits to no." in text
 

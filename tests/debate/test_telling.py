@@ -10,6 +10,7 @@ import pytest
 from consilience import Debate, DebateReport, Deliberation, Limits, Solo, Source, SqliteStore, run_sync
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import AnyEvent, CallCompleted
+from consilience.domain.outcome import StopReason
 from consilience.domain.sections import Paragraph
 from consilience.engine.faults import Crash, Fault
 from consilience.engine.runner import Options
@@ -239,3 +240,12 @@ def test_tell_assigns_answers_to_questions_of_cruxes_without_commitments() -> No
     assert [bool(thread.commitments) for thread in report.threads if thread.crux] == [False, True]
     (fact,) = report.told
     assert {tuple(ballot.questions.values()) for ballot in fact.ballots} == {("YES", "NO")}
+
+
+def test_facts_of_a_debate_that_ends_before_its_ballots_are_not_told() -> None:
+    def mute(request: ModelRequest) -> str:
+        return "nonsense" if request.key.startswith("opening/") else Debaters()(request)
+
+    report = run_sync(TASK, Debate(**SETTINGS, new_facts=(FACT,)), model=ScriptedModel(mute))
+    assert isinstance(report, DebateReport)
+    assert (report.stop_reason, report.told, report.answer) == (StopReason.FAILED, (), None)

@@ -139,7 +139,8 @@ class Objection(Frozen):
     how: str = ""
     """The target's answer, in its words."""
     answer: str | None = None
-    """Id of the message with the target's answer, if the protocol has separate messages for answers."""
+    """Id of the message with the target's answer, if the protocol has separate messages for answers. If that is an objection, too,
+    both are one disagreement."""
     ruled: Literal["upheld", "rejected"] | None = None
     """The ruling of the common parent of both agents: its text follows the objection or not. None without a ruling."""
     ruling: str = ""

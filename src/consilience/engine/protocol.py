@@ -96,6 +96,8 @@ class Protocol(BaseModel, ABC):
     """Names of all phases in which it makes calls; `observe_L*` stands for any ending. A limit on another phase is then refused
     before the run. Empty if they are not known: such a limit is a warning in the report. A subclass with a `run` of its own does
     not inherit them."""
+    after_answer: ClassVar[frozenset[str]] = frozenset()
+    """Phases of calls on which the answer does not rest: a limit that refuses one is not why the run stopped."""
     must_be_read: ClassVar[frozenset[str]] = frozenset()
     """Kinds of messages that become a warning if no later call reads them."""
     closing: ClassVar[bool] = True

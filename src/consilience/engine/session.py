@@ -132,7 +132,8 @@ class Session(Messages):
 
     @property
     def limit_hit(self) -> StopReason | None:
-        """What ran out when a limit first refused a call, in program order; None so far. Read it when all branches have joined."""
+        """What ran out when a limit first refused a call on which the answer rests, in program order; None so far. Read it when all
+        branches have joined."""
         return self._refused[min(self._refused, key=place_key)] if self._refused else None
 
     @property
@@ -209,7 +210,9 @@ class Session(Messages):
         place = branch.next_place()
         result = count_reply(await Call(self._state, ask, branch, place).run())
         if isinstance(result, Failure) and result.kind.is_limit:
-            self._refused[place] = result.kind.exhaustion
+            phase, _ = current_phase.get() or ("", 0)
+            if phase not in self._state.after_answer:
+                self._refused[place] = result.kind.exhaustion
         return result
 
     @overload

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from consilience.domain.outcome import FailureKind, StopReason
+from consilience.domain.outcome import FailureKind
 from consilience.engine.activity import Activity, Phase
 from consilience.engine.ledger import BranchBudget
 from consilience.engine.prompt import Prompt
@@ -91,18 +91,6 @@ class Failure:
     agent: str
     kind: FailureKind
     detail: str = ""
-
-
-def exhaustion(failures: Iterable[Failure]) -> StopReason | None:
-    """Return which limit ran out, from the first refusal by a limit; None if no limit refused a call."""
-    return next((failure.kind.exhaustion for failure in failures if failure.kind.is_limit), None)
-
-
-def drawn_on(closing: Reply[Any] | None, failures: Iterable[Failure]) -> Literal["ordinary", "reserve"] | None:
-    """Return how an answer was paid: from the reserve if a limit had refused calls before; None without an answer."""
-    if closing is None:
-        return None
-    return "reserve" if closing.reserve and exhaustion(failures) else "ordinary"
 
 
 class Work(ABC, Generic[T_co]):

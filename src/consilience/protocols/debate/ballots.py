@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from consilience.domain.positions import LEVELS
 from consilience.engine.prompt import Prompt, Quote
-from consilience.engine.work import Ask, Failure, Reply, exhaustion
+from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.debate.floor import Floor, quotes_of
 from consilience.protocols.debate.moves import FIRM, MAX_RECHECKS, Side
 from consilience.protocols.debate.notes import BallotsRechecked
@@ -33,7 +33,8 @@ HOLDOUT_SHARE = 3
 """Near a consensus, fewer than one in so many agents hold out on a question."""
 OWN_BALLOT = "your last ballot"
 
-Replies = list[Reply[Any] | Failure]
+Ballots = Mapping[str, DebateBallot]
+"""The last ballot of each agent that cast one."""
 Answers = Mapping[str, Mapping[str, Side]]
 """Answers by question (`p1` …, `q1` …) and agent."""
 
@@ -96,14 +97,25 @@ def _stated_sides(value: OpeningReply | FinalReply | StipulatedReply) -> str:
     return f"{', '.join(sides)} ({value.confidence} of p1)."
 
 
-async def recheck(floor: Floor, final: Replies, threads: Sequence[Thread]) -> Replies:
+def cast(floor: Floor, replies: Iterable[Reply[Any] | Failure], asked: Sequence[Thread], **fields: Any) -> Ballots:
+    """Return the final ballots in `replies`, with the message that moved each, and keep who failed to cast one."""
+    ballots: dict[str, DebateBallot] = {}
+    for reply in replies:
+        if isinstance(reply, Failure):
+            floor.missing[reply.agent] = reply
+            continue
+        named = getattr(reply.value, "cause", None)
+        cause = next(iter(floor.session.named(reply, [named])), None) if named else None
+        ballots[reply.agent] = ballot_of(reply.agent, reply.value, asked, step=1, cause=cause, **fields)
+    return ballots
+
+
+async def recheck(floor: Floor, final: Ballots, threads: Sequence[Thread]) -> Ballots:
     """Ask again what needs it, and return the ballots with the answers that count. Without a reply the ballot stands; after a limit
     has refused a call nobody is asked."""
-    answers = {
-        (a.agent, a.name): a for reply in final if isinstance(reply, Reply) for a in _answers(floor, reply, threads)
-    }
+    answers = {(a.agent, a.name): a for ballot in final.values() for a in _answers(floor, ballot, threads)}
     for number in range(1, MAX_RECHECKS + 1):
-        if exhaustion(floor.failures):
+        if floor.session.limit_hit:
             break
         if number == 1:
             unequal_answers = [answer for answer in answers.values() if answer.differs]
@@ -112,10 +124,10 @@ async def recheck(floor: Floor, final: Replies, threads: Sequence[Thread]) -> Re
         if unequal_answers:
             await _ask_again(floor, unequal_answers, threads, number)
     rechecks = [check for answer in answers.values() for check in answer.rechecks]
-    floor.rechecks = [check.model_copy(update={"question": _subject(check.question, threads)}) for check in rechecks]
-    if floor.rechecks:
-        floor.note(BallotsRechecked(at=floor.now, rechecks=tuple(floor.rechecks)))
-    return [_corrected(reply, rechecks) if isinstance(reply, Reply) else reply for reply in final]
+    named = tuple(check.model_copy(update={"question": _subject(check.question, threads)}) for check in rechecks)
+    if named:
+        floor.note(BallotsRechecked(at=floor.now, rechecks=named))
+    return {agent: _corrected(ballot, named) for agent, ballot in final.items()}
 
 
 def holdouts(answers: Answers) -> dict[str, str]:
@@ -143,7 +155,7 @@ def holdouts(answers: Answers) -> dict[str, str]:
 def again_words(floor: Floor, agent: str, asked: Sequence[Thread]) -> tuple[str, ...]:
     """What an agent's ballot counts as where that is not what it says: `q1 YES (ballot: NO)`."""
     numbers = {thread.id: f"q{n}" for n, thread in enumerate(asked, 1)}
-    last = {check.question: check for check in floor.rechecks if check.agent == agent}
+    last = {check.question: check for check in floor.fold.rechecks if check.agent == agent}
     return tuple(
         f"{numbers.get(question, question)} {check.counts} (ballot: {check.ballot})"
         for question, check in last.items()
@@ -151,16 +163,15 @@ def again_words(floor: Floor, agent: str, asked: Sequence[Thread]) -> tuple[str,
     )
 
 
-def _answers(floor: Floor, reply: Reply[Any], asked: Sequence[Thread]) -> list[_Answer]:
-    agent, value = reply.agent, reply.value
-    opening = floor.openings[agent]
-    moved_by = bool(value.cause and value.cause in reply.labels)
+def _answers(floor: Floor, ballot: DebateBallot, asked: Sequence[Thread]) -> list[_Answer]:
+    agent, opening = ballot.agent, floor.openings[ballot.agent]
+    rows = zip(floor.framing.propositions, opening.positions, ballot.positions, strict=True)
     answers = [
-        _Answer(agent, f"p{n}", question, {opening.key: opening.positions[n - 1]}, getattr(value, f"p{n}"), moved_by)
-        for n, question in enumerate(floor.framing.propositions, 1)
+        _Answer(agent, f"p{n}", question, {opening.key: before}, side, ballot.cause is not None)
+        for n, (question, before, side) in enumerate(rows, 1)
     ]
     return answers + [
-        _Answer(agent, f"q{n}", thread.question or "", _declared(thread, agent), getattr(value, f"q{n}"), False)
+        _Answer(agent, f"q{n}", thread.question or "", _declared(thread, agent), ballot.questions[thread.id], False)
         for n, thread in enumerate(asked, 1)
     ]
 
@@ -192,7 +203,6 @@ async def _ask_again(floor: Floor, differing: Sequence[_Answer], asked: Sequence
             [_ask(floor, agent, answers, asked, number) for agent, answers in by_agent.items()]
         )
     failures = [reply for reply in replies if isinstance(reply, Failure)]
-    floor.failures += failures
     if failures:
         text = f"ballots asked again without a reply: {len(failures)} of {len(replies)}; their answers count as cast"
         floor.session.warn(text)
@@ -258,14 +268,15 @@ def _history(floor: Floor, answer: _Answer) -> tuple[tuple[Side, str], ...]:
     return (*history, *((check.again, "when asked again") for check in answer.rechecks if check.again))
 
 
-def _corrected(reply: Reply[Any], rechecks: Iterable[Recheck]) -> Reply[Any]:
+def _corrected(ballot: DebateBallot, rechecks: Iterable[Recheck]) -> DebateBallot:
     """A final ballot with the answers that count. Where one to a proposition changes, the reason is that of the last reply."""
-    own = [check for check in rechecks if check.agent == reply.agent]
-    update: dict[str, object] = {check.question: check.counts for check in own}
-    reasons = [check.reason for check in own if check.question[0] == "p" and check.counts != check.ballot]
-    if reasons:
-        update["reason"] = reasons[-1]
-    return replace(reply, value=reply.value.model_copy(update=update)) if update else reply
+    own = {check.question: check for check in rechecks if check.agent == ballot.agent}
+    names = [f"p{n}" for n in range(1, len(ballot.positions) + 1)]
+    positions = [own[name].counts if name in own else side for name, side in zip(names, ballot.positions, strict=True)]
+    questions = {id: own[id].counts if id in own else side for id, side in ballot.questions.items()}
+    reasons = [check.reason for name, check in own.items() if name in names and check.counts != check.ballot]
+    counts = {"positions": tuple(positions), "questions": questions, "reason": [ballot.reason, *reasons][-1]}
+    return ballot.model_copy(update=counts)
 
 
 def _subject(name: str, asked: Sequence[Thread]) -> str:
@@ -274,15 +285,14 @@ def _subject(name: str, asked: Sequence[Thread]) -> str:
 
 
 def votes_on_candidates(
-    floor: Floor, final: Iterable[Reply[Any] | Failure]
+    floor: Floor, final: Ballots
 ) -> tuple[list[CommonGround], list[tuple[CommonGround, tuple[str, ...]]]]:
     """Return the candidates for common ground that every debater confirmed by a typed YES, and the others with the debaters who did
     not. If a final ballot is missing, nothing is known of either."""
-    cast = {reply.agent: reply.value for reply in final if isinstance(reply, Reply)}
-    if set(cast) != set(floor.debaters):
+    if set(final) != set(floor.debaters):
         return [], []
     against = [
-        (candidate, tuple(agent for agent in floor.debaters if getattr(cast[agent], f"c{n}") != "YES"))
-        for n, candidate in enumerate(floor.candidates, 1)
+        (candidate, tuple(agent for agent in floor.debaters if final[agent].common[n] != "YES"))
+        for n, candidate in enumerate(floor.fold.candidates)
     ]
     return [candidate for candidate, agents in against if not agents], [entry for entry in against if entry[1]]

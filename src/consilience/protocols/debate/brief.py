@@ -29,50 +29,48 @@ from consilience.protocols.debate.state import (
 OTHER: dict[str, Side] = {"YES": "NO", "NO": "YES"}
 
 
-def headline(report: DebateData, state: DebateState) -> Iterator[Block]:
+def headline(report: DebateData) -> Iterator[Block]:
     """What limits the result first, then the ballots on each proposition, then what the answer decided."""
-    if limits := [*_shortcomings(report, state)]:
-        refs = tuple(call.key for call in report.failed_calls) or state.last_refs
+    if limits := [*_shortcomings(report)]:
+        refs = tuple(call.key for call in report.failed_calls) or report.last_refs
         yield Paragraph(lead="Incomplete:", text=" ".join(limits), refs=refs)
-    if report.framing is not None and not state.propositions:
+    if report.framing is not None and not report.propositions:
         reason = report.framing.reason or "no yes/no question was found in it"
         text = f"the task holds no dispute ({reason.rstrip('.')})."
         yield Paragraph(lead="Nothing to debate:", text=text, refs=("framing",))
-    if not state.final:
+    if not report.final:
         return
-    finals = state.final_refs
-    is_plural, rechecks = len(state.propositions) > 1, () if report.told else report.rechecks
-    for n, text in enumerate(state.propositions):
-        sides = [ballot.positions[n] for ballot in state.final.values()]
-        voted = (
-            f"sealed final ballots of {len(sides)} of {plural(len(state.debaters), 'agent')}{_on_models(report, state)}"
-        )
+    finals = report.final_refs
+    is_plural, rechecks = len(report.propositions) > 1, () if report.told else report.rechecks
+    for n, text in enumerate(report.propositions):
+        sides = [ballot.positions[n] for ballot in report.final.values()]
+        voted = f"sealed final ballots of {len(sides)} of {plural(len(report.debaters), 'agent')}{_on_models(report)}"
         label = f"Proposition {n + 1}: {text}" if is_plural else text
-        verdict = f"{_verdict(sides, len(state.debaters))}: {tally(sides)}{when_cast(rechecks, f'p{n + 1}')}"
+        verdict = f"{_verdict(sides, len(report.debaters))}: {tally(sides)}{when_cast(rechecks, f'p{n + 1}')}"
         yield Paragraph(lead=verdict, text=f"({voted}). {label}", refs=finals)
-    yield from _decide_today(report, state)
+    yield from _decide_today(report)
 
 
-def qualifications(report: DebateData, state: DebateState) -> Iterator[Block]:
+def qualifications(report: DebateData) -> Iterator[Block]:
     """What would turn the answer, how the questions stand, how independent the ballots are, and the worst news."""
-    if not state.final:
+    if not report.final:
         return
-    finals = state.final_refs
-    yield from _turning_points(report, state)
-    yield Paragraph(text=_regime(report, state), refs=finals)
-    if shared := _independence(report, state):
+    finals = report.final_refs
+    yield from _turning_points(report)
+    yield Paragraph(text=_regime(report), refs=finals)
+    if shared := _independence(report):
         yield Paragraph(lead="Independence:", text=shared, refs=finals)
-    if news := [*_reservations(report, state)]:
+    if news := [*_reservations(report)]:
         yield Paragraph(lead="Before you rely on it:", text="", refs=news[0].refs)
         yield Bullets(items=tuple(news))
 
 
-def _regime(report: DebateData, state: DebateState) -> str:
+def _regime(report: DebateData) -> str:
     """Return how the questions stand. Without a firm ballot of every agent on every question there is no agreement."""
-    sides = [side for ballot in state.final.values() for side in (*ballot.positions, *ballot.questions.values())]
-    if report.regime == "consensus" and ("UNCERTAIN" in sides or len(state.final) < len(state.debaters)):
+    sides = [side for ballot in report.final.values() for side in (*ballot.positions, *ballot.questions.values())]
+    if report.regime == "consensus" and ("UNCERTAIN" in sides or len(report.final) < len(report.debaters)):
         return "No firm disagreement in the final ballots: no question has firm answers on both sides."
-    if report.regime == "partial" and not any(is_split(cast) for cast in _sides_by_question(state).values()):
+    if report.regime == "partial" and not any(is_split(cast) for cast in _sides_by_question(report).values()):
         return "Partial: a question was split when its ballots were cast, and is not since some were cast again."
     return REGIMES[report.regime]
 
@@ -85,17 +83,17 @@ def _sides_by_question(state: DebateState) -> dict[object, list[Side]]:
     return sides
 
 
-def _on_models(report: DebateData, state: DebateState) -> str:
-    models = {agent.model for agent in report.agents if agent.id in state.letters}
+def _on_models(report: DebateData) -> str:
+    models = {agent.model for agent in report.agents if agent.id in report.letters}
     return f" on {plural(len(models), 'model')}" if all(models) else ""
 
 
-def _independence(report: DebateData, state: DebateState) -> str:
+def _independence(report: DebateData) -> str:
     """Return which agents share a model; nothing if each has its own."""
     parts = []
     for shared in report.independence.shared:
-        names = [state.names.get(agent, agent) for agent in shared.agents]
-        share = f"all {len(names)} agents" if len(names) == len(state.debaters) else joined(names)
+        names = [report.names.get(agent, agent) for agent in shared.agents]
+        share = f"all {len(names)} agents" if len(names) == len(report.debaters) else joined(names)
         parts.append(f"{share} run on {shared.model}, so they are not {len(names)} independent voices")
     line = "; ".join(parts)
     effective = report.independence.effective
@@ -104,47 +102,49 @@ def _independence(report: DebateData, state: DebateState) -> str:
     return f"{line[:1].upper()}{line[1:]}." if line else ""
 
 
-def _shortcomings(report: DebateData, state: DebateState) -> Iterator[str]:
+def _shortcomings(report: DebateData) -> Iterator[str]:
     """Sentences on why the debate did not come to its end."""
     open_threads = [thread for thread in report.threads if thread.status in ACTIVE]
     open_names = ", ".join(f"{thread_name(t.id)} (stage: {STAGES[t.stage]})" for t in open_threads)
     open_note = f" Still open: {open_names}." if open_threads else ""
     unfinished = f", still open: {open_names}" if open_threads else " the debate ended"
+    phases = dict.fromkeys(
+        call.phase[0].replace("_", " ") for call in report.failed_calls if call.exhausted and call.phase
+    )
     if report.ended_by == "stalled" or report.stop_reason is StopReason.STALLED:
         yield f"The debate stalled: messages brought no question, no lock and no crux any more.{open_note}"
+    elif report.stop_reason is StopReason.CANCELLED:
+        yield f"The debate was cancelled.{open_note}"
     elif report.ended_by == "max_messages":
         yield f"After {plural(report.steps, 'message')}{unfinished}."
     elif report.ended_by == "max_duration":
         yield f"After {report.duration // 1000} s of virtual time{unfinished}."
-    elif report.stop_reason in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME):
-        phases = dict.fromkeys(
-            call.phase[0].replace("_", " ") for call in report.failed_calls if call.exhausted and call.phase
-        )
+    elif phases or report.stop_reason in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME):
         refused = f" (no reply in: {', '.join(phases)})" if phases else ""
         cut = "cut the debate short" if report.ended_by == "limit" else "was reached"
         yield f"{_limit(report)} {cut}{refused}.{open_note}"
     for thread in report.threads:
-        if thread.topic in state.propositions and thread.status == "STALE" and thread.stage != "EVIDENCE":
+        if thread.topic in report.propositions and thread.status == "STALE" and thread.stage != "EVIDENCE":
             where = (
-                f" on proposition {state.propositions.index(thread.topic) + 1}" if len(state.propositions) > 1 else ""
+                f" on proposition {report.propositions.index(thread.topic) + 1}" if len(report.propositions) > 1 else ""
             )
             yield f"{thread_name(thread.id).capitalize()}{where} ended before its question was locked: {thread.closed_by}."
-    if state.propositions:
-        yield from _missing_ballots(report, state)
+    if report.propositions:
+        yield from _missing_ballots(report)
 
 
-def _missing_ballots(report: DebateData, state: DebateState) -> Iterator[str]:
+def _missing_ballots(report: DebateData) -> Iterator[str]:
     """Sentences on the agents without a final ballot, one for each reason."""
-    silent = [agent for agent in state.debaters if agent not in state.final]
+    silent = [agent for agent in report.debaters if agent not in report.final]
     failed = {
         call.agent: call for call in report.failed_calls if call.key.split("/")[0] in ("opening", "final", "told")
     }
     reasons: dict[str, list[str]] = {}
     for agent in silent:
-        reasons.setdefault(_missing_reason(failed.get(agent)), []).append(state.names[agent])
+        reasons.setdefault(_missing_reason(failed.get(agent)), []).append(report.names[agent])
     for reason, names in reasons.items():
         yield f"No final ballot from {joined(names)}: {reason}."
-    if silent and len(silent) == len(state.debaters):
+    if silent and len(silent) == len(report.debaters):
         yield "Nothing shows where the agents stand."
     elif silent:
         yield f"The counts below leave {plural(len(silent), 'agent')} out."
@@ -179,19 +179,19 @@ def _verdict(sides: list[Side], agents: int) -> str:
 # --- what to do today, and what would turn it
 
 
-def _decide_today(report: DebateData, state: DebateState) -> Iterator[Block]:
+def _decide_today(report: DebateData) -> Iterator[Block]:
     """The side of the answer against the ballots, and the finding to get first by the closing call's own word."""
     if not report.decided:
-        yield Paragraph(text="There is no answer to compare with the ballots.", refs=state.final_refs)
+        yield Paragraph(text="There is no answer to compare with the ballots.", refs=report.final_refs)
         return
-    several = len(state.propositions) > 1
+    several = len(report.propositions) > 1
     parts = []
     for n, decided in enumerate(report.decided):
-        sides = [ballot.positions[n] for ballot in state.final.values()]
+        sides = [ballot.positions[n] for ballot in report.final.values()]
         parts.append(f"{f'proposition {n + 1}: ' if several else ''}{_decided(decided, sides)}")
     first = f" First: {report.first_step}" if report.first_step else ""
     yield Paragraph(
-        lead="If you must decide today:", text=f"{'; '.join(parts)}.{first}", refs=("closing", *state.final_refs)
+        lead="If you must decide today:", text=f"{'; '.join(parts)}.{first}", refs=("closing", *report.final_refs)
     )
 
 
@@ -218,20 +218,20 @@ def _count_of(decided: str, supporting: int, opposing: int) -> str:
     return f"{yes} yes, {no} no"
 
 
-def _turning_points(report: DebateData, state: DebateState) -> Iterator[Block]:
+def _turning_points(report: DebateData) -> Iterator[Block]:
     """Which answer to a crux would turn the majority behind the answer: by tests where there are any, else by declarations."""
-    several = len(state.propositions) > 1
+    several = len(report.propositions) > 1
     for n, decided in enumerate(report.decided):
-        if decided not in FIRM or _lead(state.positions_on(n), decided) <= 0:
+        if decided not in FIRM or _lead(report.positions_on(n), decided) <= 0:
             continue
         lead = f"{f'Proposition {n + 1} becomes' if several else 'Becomes'} {SIDES[OTHER[decided]]} if"
-        turning = [*_tested(report, state, n, decided)] if report.tests else [*_declared(state, n, decided)]
+        turning = [*_tested(report, n, decided)] if report.tests else [*_declared(report, n, decided)]
         for text, refs in turning:
             yield Paragraph(lead=lead, text=text, refs=refs)
-        if not turning and state.cruxes:
+        if not turning and report.cruxes:
             basis = "No tested answer to a crux" if report.tests else "By what the agents declared, no answer to a crux"
             proposition_note = f" on proposition {n + 1}" if several else ""
-            refs = _test_refs(report) or state.final_refs
+            refs = _test_refs(report) or report.final_refs
             yield Paragraph(text=f"{basis} turns the majority{proposition_note}.", refs=refs)
 
 
@@ -240,12 +240,12 @@ def _lead(sides: Sequence[Side], side: str) -> int:
     return sides.count(side) - sides.count(OTHER[side])
 
 
-def _tested(report: DebateData, state: DebateState, n: int, decided: str) -> Iterator[tuple[str, Refs]]:
+def _tested(report: DebateData, n: int, decided: str) -> Iterator[tuple[str, Refs]]:
     for test in report.tests:
         sides = [ballot.positions[n] for ballot in test.ballots.values()]
         if _lead(sides, decided) < 0:
             other = OTHER[decided]
-            crux = state.number_of(test.thread)
+            crux = report.number_of(test.thread)
             text = f"the answer to crux {crux} is {SIDES[test.stipulated]}. When told so: {tally(sides)}"
             flipped = [a for a, ballot in test.ballots.items() if ballot.positions[n] == other]
             refs = tuple(f"test/{test.thread}/{test.stipulated}/{agent}" for agent in (*flipped, *test.ballots))
@@ -278,10 +278,12 @@ def _test_refs(report: DebateData) -> Refs:
 # --- the worst news
 
 
-def _reservations(report: DebateData, state: DebateState) -> Iterator[Item]:
-    yield from _misreported(report, state)
+def _reservations(report: DebateData) -> Iterator[Item]:
+    yield from _misreported(report)
     idle = report.placebo.ballots if report.placebo else {}
-    if moved := [a for a, ballot in idle.items() if a in state.final and ballot.positions != state.final[a].positions]:
+    if moved := [
+        a for a, ballot in idle.items() if a in report.final and ballot.positions != report.final[a].positions
+    ]:
         text = f"{len(moved)} of {plural(len(idle), 'agent')} changed position for the placebo, which decides nothing."
         yield Item(text=text, refs=tuple(f"test/placebo/{agent}" for agent in moved))
     if unargued := [change for change in report.position_changes if change.conformity]:
@@ -304,23 +306,23 @@ def _reservations(report: DebateData, state: DebateState) -> Iterator[Item]:
         yield Item(text="One call on the same task came to another answer.", refs=(single.key, "closing"))
 
 
-def _misreported(report: DebateData, state: DebateState) -> Iterator[Item]:
+def _misreported(report: DebateData) -> Iterator[Item]:
     """Agents whose tested ballot contradicts what they had declared, by crux."""
     for thread, records in report.flip_records.items():
         asserted = [r for r in records if r.declared and r.observed is not None]
         stayed = [r.agent for r in asserted if r.observed is False]
         moved = [r.agent for r in records if r.observed and r.as_declared is False]
-        number = state.number_of(thread)
+        number = report.number_of(thread)
         if stayed:
             said = "One agent" if len(asserted) == 1 else f"{len(asserted)} agents"
             minds = "its mind" if len(asserted) == 1 else "their minds"
             text = (
                 f"{said} had said that the answer to crux {number} would change {minds}. When told so, "
-                f"{joined([state.names[agent] for agent in stayed])} kept the same position."
+                f"{joined([report.names[agent] for agent in stayed])} kept the same position."
             )
             yield Item(text=text, refs=tested_refs(thread, stayed))
         if moved:
-            names = joined([state.names[agent] for agent in moved])
+            names = joined([report.names[agent] for agent in moved])
             text = f"{names} changed position when told an answer to crux {number} that, as declared, changes nothing."
             yield Item(text=text, refs=tested_refs(thread, moved))
 
@@ -328,56 +330,56 @@ def _misreported(report: DebateData, state: DebateState) -> Iterator[Item]:
 # --- how far to trust it
 
 
-def trust_items(report: DebateData, state: DebateState) -> Iterator[Item]:
+def trust_items(report: DebateData) -> Iterator[Item]:
     """What the mechanics of the debate say about its worth."""
     metrics = report.system_metrics
-    evidence = [m for m in state.messages if m.move == "PROVIDE_EVIDENCE"]
+    evidence = [m for m in report.messages if m.move == "PROVIDE_EVIDENCE"]
     if evidence:
         memory = [m for m in evidence if m.from_memory]
-        memory_note = f": {state.marks(memory)}" if memory else ""
+        memory_note = f": {report.marks(memory)}" if memory else ""
         verified = len(evidence) - len(memory)
         yield Item(
             text=f"Evidence: {plural(len(evidence), 'message')}; {verified} quote a document with verified words, "
             f"{len(memory)} rest on the model's memory{memory_note}.",
             refs=tuple(message.id for message in evidence),
         )
-    elif state.messages:
-        yield Item(text="Evidence: no message gave any.", refs=state.last_refs)
+    elif report.messages:
+        yield Item(text="Evidence: no message gave any.", refs=report.last_refs)
     if metrics.attended:
         mode = {"keyword": "shared words", "embedding": "similarity of meaning"}.get(report.attention_mode, "attention")
         yield Item(
             text=f"Attention by {mode}: of {plural(metrics.attended, 'reply').replace('replys', 'replies')} to a message of the "
             f"agent's own choice, {metrics.attended_highly} answered one with a score of at least {NOTICED:g} "
             f"({format_share(metrics.attended_highly / metrics.attended)}).",
-            refs=tuple(message.id for message in state.messages if message.attention is not None),
+            refs=tuple(message.id for message in report.messages if message.attention is not None),
         )
     if metrics.messages_blocked:
         reasons = _counted(metrics.reasons_blocked, BLOCKED)
         yield Item(
             text=f"Replies blocked before any agent read them: {metrics.messages_blocked} ({reasons}).",
-            refs=state.last_refs,
+            refs=report.last_refs,
         )
-    yield from _lock_items(report, state)
-    if opposing := [message for message in state.messages if message.opposing]:
-        opposing_agents = ", ".join(f"{state.names[message.agent]} [{message.label}]" for message in opposing)
+    yield from _lock_items(report)
+    if opposing := [message for message in report.messages if message.opposing]:
+        opposing_agents = ", ".join(f"{report.names[message.agent]} [{message.label}]" for message in opposing)
         yield Item(
             text=f"Asked to argue the other side, since nobody challenged anything: {opposing_agents}.",
             refs=tuple(m.id for m in opposing),
         )
 
 
-def _lock_items(report: DebateData, state: DebateState) -> Iterator[Item]:
+def _lock_items(report: DebateData) -> Iterator[Item]:
     metrics = report.system_metrics
     if metrics.crux_lock_attempts:
         text = f"Crux locks: {plural(metrics.crux_lock_attempts, 'attempt')}, {metrics.crux_lock_failures} failed"
         reasons = _counted(metrics.failure_reasons, CRITERIA)
-        committed = tuple(c.message for thread in report.threads for c in thread.commitments) or state.last_refs
+        committed = tuple(c.message for thread in report.threads for c in thread.commitments) or report.last_refs
         yield Item(text=f"{text} ({reasons})." if reasons else f"{text}.", refs=committed)
     for thread in report.threads:
         for n, attempt in enumerate(thread.lock_attempts, 1):
             if not attempt.success:
-                failures = "; ".join(map(lock_failure, attempt.failures))
-                before = tuple(message.id for message in state.said_in(thread.id) if message.at <= attempt.at)
+                failures = "; ".join(missing.words(report.letters) for missing in attempt.failures)
+                before = tuple(message.id for message in report.said_in(thread.id) if message.at <= attempt.at)
                 yield Item(text=f"Lock {n} of {thread_name(thread.id)} failed: {failures}.", refs=before[-1:])
     if metrics.steelman_attempts:
         rate = metrics.steelman_accuracy_rate
@@ -385,13 +387,6 @@ def _lock_items(report: DebateData, state: DebateState) -> Iterator[Item]:
         retries = f", {metrics.steelman_retries} of them another try" if metrics.steelman_retries else ""
         refs = tuple(steelman.message for thread in report.threads for steelman in thread.steelmen)
         yield Item(text=f"Steelmen: {metrics.steelman_attempts}{retries}; {graded}.", refs=refs)
-
-
-def lock_failure(failure: str) -> str:
-    """Return a failure of a lock with its grade and sides in plain words."""
-    for grade, words in (("INCOMPLETE", "incomplete"), ("WRONG", "wrong"), ("PENDING", "not graded")):
-        failure = failure.replace(f": {grade}", f": {words}")
-    return failure.replace("commits to YES", "commits to yes").replace("commits to NO", "commits to no")
 
 
 def _counted(numbers: Mapping[str, int], words: Mapping[str, str]) -> str:

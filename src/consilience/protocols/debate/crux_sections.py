@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 from consilience.domain.sections import Block, Bullets, Details, Item, Paragraph, QuoteBlock, Subheading, Table
 from consilience.protocols._common.presenting import bullets, format_share, plural
-from consilience.protocols.debate.brief import lock_failure
 from consilience.protocols.debate.moves import ACTIVE, FIRM, SIDES, STAGES, Side
 from consilience.protocols.debate.records import Coalition, Crux, Dependency, ThreadRecord
 from consilience.protocols.debate.state import (
@@ -23,12 +22,9 @@ from consilience.protocols.debate.state import (
     tally,
     tested_refs,
     thread_name,
-    validation_failure,
 )
 from consilience.protocols.debate.stipulated import FlipRecord
 
-NOT_LOCKED = "not locked"
-"""How records name that failure; the lock itself says why."""
 _KINDS = {
     "ENTAILS": "a yes entails a yes",
     "CONTRADICTS": "a yes rules out a yes",
@@ -36,27 +32,27 @@ _KINDS = {
 }
 
 
-def crux_blocks(report: DebateData, state: DebateState) -> Iterator[Block]:
-    for n, crux in enumerate(state.cruxes, 1):
-        thread = state.thread(crux.thread)
+def crux_blocks(report: DebateData) -> Iterator[Block]:
+    for n, crux in enumerate(report.cruxes, 1):
+        thread = report.thread(crux.thread)
         records = {record.agent: record for record in report.flip_records.get(crux.thread, ())}
-        refs = state.crux_refs(crux)
+        refs = report.crux_refs(crux)
         yield Subheading(text=f"Crux {n}. {crux.question}")
-        yield Paragraph(text=_crux_verdict(crux, state), tone="strong", refs=refs)
-        yield _crux_table(crux, report, state, records)
+        yield Paragraph(text=_crux_verdict(crux, report), tone="strong", refs=refs)
+        yield _crux_table(crux, report, records)
         if records:
             yield Paragraph(text=_tested(crux, report, records), refs=tested_refs(crux.thread, records))
-        yield from _best_statements(crux, thread, state)
-        yield from bullets([*_reasons(crux, state), *_steelmen(thread, state)])
-        yield from _concessions(thread, state)
-        yield Paragraph(lead="Crux score:", text=_score(crux, state), refs=refs)
-        if criteria := list(_criteria(crux, thread, state)):
+        yield from _best_statements(crux, thread, report)
+        yield from bullets([*_reasons(crux, report), *_steelmen(thread, report)])
+        yield from _concessions(thread, report)
+        yield Paragraph(lead="Crux score:", text=_score(crux, report), refs=refs)
+        if criteria := list(_criteria(crux, thread, report)):
             lead = "What would settle it, and change the mind of whoever is named:"
             yield Paragraph(lead=lead, text="", refs=criteria[0].refs)
             yield Bullets(items=tuple(criteria))
-    if not state.cruxes and state.propositions:
+    if not report.cruxes and report.propositions:
         text = "No crux: no thread came so far that its agents committed to a question."
-        yield Paragraph(text=text, refs=state.last_refs)
+        yield Paragraph(text=text, refs=report.last_refs)
 
 
 def _crux_verdict(crux: Crux, state: DebateState) -> str:
@@ -65,17 +61,17 @@ def _crux_verdict(crux: Crux, state: DebateState) -> str:
     details = f"{thread_name(crux.thread)}{unfinished}; {_counts(crux, state)}"
     if crux.validated:
         return f"A validated crux ({details})."
-    head = "It was locked, but it is" if crux.locked else f"{_why_unlocked(thread)}, so it is"
-    failures = "; ".join(validation_failure(failure) for failure in crux.validation_failures if failure != NOT_LOCKED)
+    head = "It was locked, but it is" if crux.locked else f"{_why_unlocked(thread, state)}, so it is"
+    failures = "; ".join(flaw.words for flaw in crux.validation_failures if flaw.kind not in ("untried", "unlocked"))
     return f"{head} no validated crux{f': {failures}' if failures else ''} ({details})."
 
 
-def _why_unlocked(thread: ThreadRecord) -> str:
+def _why_unlocked(thread: ThreadRecord, state: DebateState) -> str:
     """Return why the agents did not lock a question, by their last attempt."""
     if not thread.lock_attempts:
         reason = thread.closed_by or "the debate ended"
         return f"No lock was tried on it ({reason})"
-    failures = "; ".join(map(lock_failure, thread.lock_attempts[-1].failures))
+    failures = "; ".join(missing.words(state.letters) for missing in thread.lock_attempts[-1].failures)
     attempts = "" if len(thread.lock_attempts) == 1 else f" at attempt {len(thread.lock_attempts)}"
     return f"Its lock failed{attempts} ({failures})"
 
@@ -93,22 +89,22 @@ def _counts(crux: Crux, state: DebateState) -> str:
     return "; ".join(counts)
 
 
-def _crux_table(crux: Crux, report: DebateData, state: DebateState, records: Mapping[str, FlipRecord]) -> Table:
+def _crux_table(crux: Crux, report: DebateData, records: Mapping[str, FlipRecord]) -> Table:
     dependence_heading = "when told the answer (✔ as declared)" if records else "it gives up its claim"
     heads = ("agent", "answer now", "on this crux", dependence_heading)
     rows, refs = [], []
-    for agent in dict.fromkeys((*crux.positions, *state.final)):
-        last = _test_cell(records.get(agent), _moves(agent, crux, report, state)) if records else _hangs(agent, crux)
-        on_crux = _crux_position(agent, crux, state)
-        rows.append((state.names[agent], ballot_cell(state.final.get(agent)), on_crux, last))
-        refs.append(state.agent_refs(agent, crux))
+    for agent in dict.fromkeys((*crux.positions, *report.final)):
+        last = _test_cell(records.get(agent), _moves(agent, crux, report)) if records else _hangs(agent, crux)
+        on_crux = _crux_position(agent, crux, report)
+        rows.append((report.names[agent], ballot_cell(report.final.get(agent)), on_crux, last))
+        refs.append(report.agent_refs(agent, crux))
     return Table(heads=heads, rows=tuple(rows), left=len(heads), refs=tuple(refs))
 
 
-def _moves(agent: str, crux: Crux, report: DebateData, state: DebateState) -> str:
+def _moves(agent: str, crux: Crux, report: DebateData) -> str:
     """Return what told answer brought an agent to which position: `told yes: now no`."""
-    before = state.final[agent].positions if agent in state.final else ()
-    several = len(state.propositions) > 1
+    before = report.final[agent].positions if agent in report.final else ()
+    several = len(report.propositions) > 1
     moves = []
     for test in report.tests:
         if test.thread != crux.thread or agent not in test.ballots:
@@ -260,25 +256,25 @@ def _criteria(crux: Crux, thread: ThreadRecord, state: DebateState) -> Iterator[
 # --- across the cruxes
 
 
-def common_ground(report: DebateData, state: DebateState) -> Iterator[Block]:
+def common_ground(report: DebateData) -> Iterator[Block]:
     yield from bullets(
         Item(
-            text=f"{ground.statement}{''.join(map(state.mark, ground.sources))}",
+            text=f"{ground.statement}{''.join(map(report.mark, ground.sources))}",
             note=f"({ground.kind})",
-            refs=(*ground.sources, *state.final_refs),
+            refs=(*ground.sources, *report.final_refs),
         )
         for ground in report.common_ground
     )
 
 
-def coalitions(report: DebateData, state: DebateState) -> Iterator[Block]:
+def coalitions(report: DebateData) -> Iterator[Block]:
     yield from bullets(
-        Item(lead=f"{coalition.label}:", text=_together(coalition, state), refs=_votes(coalition, state))
+        Item(lead=f"{coalition.label}:", text=_together(coalition, report), refs=_votes(coalition, report))
         for coalition in report.coalitions
     )
-    if report.coalition_finding and state.cruxes:
+    if report.coalition_finding and report.cruxes:
         finding = report.coalition_finding
-        yield Paragraph(text=f"{finding[:1].upper()}{finding[1:]}.", refs=state.final_refs or state.last_refs)
+        yield Paragraph(text=f"{finding[:1].upper()}{finding[1:]}.", refs=report.final_refs or report.last_refs)
 
 
 def _together(coalition: Coalition, state: DebateState) -> str:
@@ -299,29 +295,29 @@ def _votes(coalition: Coalition, state: DebateState) -> tuple[str, ...]:
     return tuple(state.final[agent].key for agent in coalition.members if agent in state.final) or state.last_refs
 
 
-def dependencies(report: DebateData, state: DebateState) -> Iterator[Item]:
+def dependencies(report: DebateData) -> Iterator[Item]:
     """Roots first, then each dependency with its argument, then answers that contradict one another."""
-    cruxes = {crux.thread: crux for crux in state.cruxes}
+    cruxes = {crux.thread: crux for crux in report.cruxes}
     numbers = {thread: n for n, thread in enumerate(cruxes, 1)}
     for root, downstream in report.roots.items():
         follows = sorted(numbers[thread] for thread in downstream if thread in numbers)
         if root in numbers and follows:
             text = f"{crux_numbers(follows)} {'follows' if len(follows) == 1 else 'follow'} from it."
-            yield Item(lead=f"Settle crux {numbers[root]} first:", text=text, refs=state.crux_refs(cruxes[root]))
+            yield Item(lead=f"Settle crux {numbers[root]} first:", text=text, refs=report.crux_refs(cruxes[root]))
     for dependency in report.dependencies:
         if dependency.source in numbers and dependency.target in numbers:
-            refs = (*state.crux_refs(cruxes[dependency.source]), *state.crux_refs(cruxes[dependency.target]))
+            refs = (*report.crux_refs(cruxes[dependency.source]), *report.crux_refs(cruxes[dependency.target]))
             yield Item(text=_dependency(dependency, numbers), refs=refs)
     for contradiction in report.contradictions:
         if contradiction.source in numbers and contradiction.target in numbers:
-            names = joined([state.names[agent] for agent in contradiction.agents])
+            names = joined([report.names[agent] for agent in contradiction.agents])
             text = f"{names} on {crux_numbers([numbers[contradiction.source], numbers[contradiction.target]])}."
-            refs = tuple(state.final[agent].key for agent in contradiction.agents if agent in state.final)
-            yield Item(lead="Answers that rule each other out:", text=text, refs=refs or state.last_refs)
+            refs = tuple(report.final[agent].key for agent in contradiction.agents if agent in report.final)
+            yield Item(lead="Answers that rule each other out:", text=text, refs=refs or report.last_refs)
 
 
-def next_questions(report: DebateData, state: DebateState) -> Iterator[Item]:
-    return (Item(text=text, refs=state.last_refs) for text in report.next_questions)
+def next_questions(report: DebateData) -> Iterator[Item]:
+    return (Item(text=text, refs=report.last_refs) for text in report.next_questions)
 
 
 def _dependency(dependency: Dependency, numbers: dict[str, int]) -> str:

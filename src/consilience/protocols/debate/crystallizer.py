@@ -76,8 +76,9 @@ class Crystallizer:
                 windows += 1
                 challenges_made = await self._review(thread, draft, windows)
             if draft is not None:
-                draft_failures = written_failures(draft.question, draft.criteria, draft.kind, draft.unclear)
-                remarks = (*draft_failures, *(self.floor.by_id[c.message].label for c in challenges_made if c.message))
+                flaws = written_failures(draft.question, draft.criteria, draft.kind, draft.unclear)
+                objections = (self.floor.by_id[c.message].label for c in challenges_made if c.message)
+                remarks = (*(flaw.name for flaw in flaws), *objections)
             is_accepted = not challenges_made and not remarks if draft is not None else not self._is_disputed(thread)
             if failed or is_accepted or number >= self._max_extractions or not self._reserve(thread):
                 break
@@ -168,7 +169,6 @@ class Crystallizer:
         challenges: list[CruxChallenge] = []
         for reply in replies:
             if isinstance(reply, Failure):
-                floor.failures.append(reply)
                 continue
             value = reply.value
             flip = Flip(
@@ -231,9 +231,7 @@ class Crystallizer:
             notes.CruxExtracted(
                 at=floor.now,
                 thread=thread.id,
-                question=crux.question,
                 written=written,
-                validated=crux.validated,
                 failures=crux.validation_failures,
             )
         )
@@ -257,7 +255,7 @@ class Crystallizer:
 
     def _cruxes(self) -> list[Thread]:
         """Converged threads with a dispute; duplicates are compared no more."""
-        later = {second for _, second in self.floor.duplicates}
+        later = self.floor.fold.repeated
         return [
             thread
             for thread in self.floor.threads.values()
@@ -290,13 +288,15 @@ class Crystallizer:
             confirmed = await self._confirm(proposed, questions) if proposed else []
         self._relating = False
         same_model = floor.session.agent(CRYSTALLIZER).model == floor.session.agent(SECOND_OPINION).model
+        dependencies: list[Dependency] = []
+        duplicates: list[tuple[str, str]] = []
         for relation in confirmed:
             source, target = cruxes[relation.source - 1].id, cruxes[relation.target - 1].id
             if relation.kind == "SAME":
                 first, second = sorted((source, target), key=list(floor.threads).index)
-                floor.duplicates.append((first, second))
+                duplicates.append((first, second))
             else:
-                floor.dependencies.append(
+                dependencies.append(
                     Dependency(
                         source=source,
                         target=target,
@@ -311,8 +311,8 @@ class Crystallizer:
                 at=floor.now,
                 pairs=tuple(new),
                 proposed=len(proposed),
-                dependencies=tuple(floor.dependencies),
-                duplicates=tuple(floor.duplicates),
+                dependencies=tuple(dependencies),
+                duplicates=tuple(duplicates),
             )
         )
 
@@ -376,7 +376,7 @@ class Crystallizer:
         if isinstance(reply, Failure):
             return
         value = reply.value
-        floor.candidates = [
+        candidates = [
             CommonGround(
                 statement=" ".join(statement.statement.split()),
                 question=" ".join(statement.question.split()),
@@ -386,13 +386,8 @@ class Crystallizer:
             for statement in value.common
             if statement.statement.strip()
         ]
-        floor.next_questions = [
-            " ".join(question.split()) for question in value.next_questions if is_question(question)
-        ]
-        note = notes.CandidatesNote(
-            at=floor.now, candidates=tuple(floor.candidates), next_questions=tuple(floor.next_questions)
-        )
-        floor.note(note)
+        asked_next = tuple(" ".join(question.split()) for question in value.next_questions if is_question(question))
+        floor.note(notes.CandidatesNote(at=floor.now, candidates=tuple(candidates), next_questions=asked_next))
 
 
 def thread_quotes(floor: Floor, thread: Thread) -> tuple[Quote, ...]:

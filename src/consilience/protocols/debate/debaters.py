@@ -228,7 +228,6 @@ class Debater:
         thread.in_flight -= 1
         cooldown = floor.session.rng("cooldown", self.agent, me.turns).randint(*COOLDOWN_MS)
         if isinstance(reply, Failure):
-            floor.failures.append(reply)
             floor.failed_turns += 1
             self._give_up(intent)
             if intent.kind == "turn":  # what it cannot answer holds nobody up

@@ -34,13 +34,10 @@ from consilience.protocols.debate.moves import (
     Move,
 )
 from consilience.protocols.debate.records import (
-    CommonGround,
     Crux,
     DebateBallot,
     DebateMessage,
-    Dependency,
     Framing,
-    Recheck,
     TurnData,
     UnopenedQuestion,
 )
@@ -130,7 +127,7 @@ class Floor:
         first = (document.text for document in session.sources if document.generations is None)
         budgets = Budgets(settings.discovery_messages, settings.evidence_messages)
         self.fold = DebateFold(self.debaters, (session.task, *first), budgets)
-        self.fold.apply(notes.FramedNote(at=0, framing=framing))
+        self.fold.apply(framing)
         self.letters, self.threads = self.fold.letters, self.fold.threads
         self.messages, self.said, self.by_id = self.fold.messages, self.fold.said, self.fold.by_id
         self.agent_of = {letter: agent for agent, letter in self.letters.items()}
@@ -140,7 +137,12 @@ class Floor:
         self.claims: dict[str, str] = {}
         """What each agent argues for now."""
         self.members: dict[str, Member] = {}
-        self.failures: list[Failure] = []
+        self.unopened: tuple[UnopenedQuestion, ...] = ()
+        """Questions that two agents wanted and no thread asked."""
+        self.missing: dict[str, Failure] = {}
+        """The failed ballot of each debater that has none that counts: the opening one, the final one, or one on a new fact."""
+        self.unanswered: list[str] = []
+        """Calls of service seats without a reply, by key."""
         self.blocked: Counter[BlockReason] = Counter()
         self.attempts = self.in_flight = self.failed_turns = 0
         self.attended = self.attended_highly = 0
@@ -164,16 +166,6 @@ class Floor:
         """Keeps what final ballots cost now from the calls of the exchange."""
         self.disputes: dict[str, tuple[float, frozenset[str]]] = {}
         """What the agenda adds to the attention to messages about an active dispute, with its words, by thread."""
-        self.dependencies: list[Dependency] = []
-        self.duplicates: list[tuple[str, str]] = []
-        """Threads whose cruxes ask the same, the earlier first."""
-        self.candidates: list[CommonGround] = []
-        """Statements on which the final ballots vote."""
-        self.next_questions: list[str] = []
-        self.unopened: tuple[UnopenedQuestion, ...] = ()
-        """Questions that two agents wanted and no thread asked."""
-        self.rechecks: list[Recheck] = []
-        """Answers of final ballots that were asked again."""
         self.question_of: dict[str, str] = {}
         """The question in a message that proposes one."""
         self.rules = tuple(filter(None, (session.render_template("debate"), session.render_template("moves"))))
@@ -241,7 +233,7 @@ class Floor:
     @property
     def cruxes(self) -> list[Crux]:
         """Cruxes by thread; of those that ask the same only the first."""
-        later = {second for _, second in self.duplicates}
+        later = self.fold.repeated
         return [t.crux for t in self.threads.values() if t.crux is not None and t.id not in later]
 
     def find_coalitions(self) -> None:
@@ -300,7 +292,7 @@ class Floor:
         """What a ballot is cast on: what carries the exchange, the last messages of every thread, and what the candidates for
         common ground are taken from."""
         chosen = {quote.id for quote in self.key_quotes()}
-        chosen |= {source for candidate in self.candidates for source in candidate.sources}
+        chosen |= {source for candidate in self.fold.candidates for source in candidate.sources}
         for thread in self.threads.values():
             chosen |= {message.id for message in thread.spoken[-LAST_OF_THREAD:]}
         return self._quotes_in_order(chosen)
@@ -391,8 +383,7 @@ class Floor:
         text = self.session.render_template("moderator", **(template | values))
         id = f"moderator/{len(self.messages) + 1}"
         message = self.message(thread, MODERATOR, id=id, move="CLARIFY", text=text, mentions=mentions)
-        await self.publish(message, text, (thread.stage.lower(), thread.number))
-        self.note(notes.ModeratorIntervention(kind=kind, message=message.id))
+        await self.publish(message, text, (thread.stage.lower(), thread.number), intervention=kind)
         return message
 
     # calls of service seats
@@ -406,7 +397,7 @@ class Floor:
             await self.think(seat)
             reply = await pending
         if isinstance(reply, Failure):
-            self.failures.append(reply)
+            self.unanswered.append(ask.key)
         return reply
 
     async def think(self, seat: str) -> None:

@@ -8,13 +8,19 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from consilience.protocols.debate import notes
+from consilience.protocols.debate.moves import MOVES
 from consilience.protocols.debate.records import (
+    Commitment,
+    CommonGround,
     Concession,
     CruxChallenge,
     DebateMessage,
+    Dependency,
     Evidence,
     Framing,
     LockAttempt,
+    Recheck,
+    SteelmanAttempt,
     TurnData,
 )
 from consilience.protocols.debate.scoring import crux_of, revalidated
@@ -43,7 +49,34 @@ class DebateFold:
         """Those of debaters."""
         self.by_id: dict[str, DebateMessage] = {}
         self.threads: dict[str, Thread] = {}
+        self.dependencies: tuple[Dependency, ...] = ()
+        self.duplicates: tuple[tuple[str, str], ...] = ()
+        self.candidates: tuple[CommonGround, ...] = ()
+        """Statements on which the final ballots vote."""
+        self.next_questions: tuple[str, ...] = ()
+        self.rechecks: tuple[Recheck, ...] = ()
+        self.ended_by = ""
         self._published: dict[str, Published] = {}
+
+    @property
+    def repeated(self) -> set[str]:
+        """Threads whose crux asks the same as that of an earlier one."""
+        return {second for _, second in self.duplicates}
+
+    def record(self) -> dict[str, Any]:
+        """Return what it came to as the fields of a `DebateState`."""
+        own = (
+            "framing",
+            "letters",
+            "messages",
+            "dependencies",
+            "duplicates",
+            "next_questions",
+            "rechecks",
+            "ended_by",
+        )
+        threads = tuple(thread.record() for thread in self.threads.values())
+        return {"threads": threads, **{name: getattr(self, name) for name in own}}
 
     def publish(self, id: str, agent: str, kind: str, words: str, reply_to: str | None) -> None:
         """Take in the event of a message; it counts once the note `turn` adds what the event lacks."""
@@ -51,11 +84,19 @@ class DebateFold:
 
     def apply(self, note: BaseModel) -> None:
         """Take in a note. One of a thread or message that is not known changes nothing."""
-        thread = self.threads.get(getattr(note, "thread", ""))
+        said = self.by_id.get(getattr(note, "message", None) or "")
+        thread = self.threads.get(getattr(note, "thread", None) or (said.thread if said else ""))
         match note:
-            case notes.FramedNote():
-                self.framing = note.framing
-                self.letters = letters_for(self._debaters, (*self._texts, *note.framing.propositions))
+            case Framing():
+                self.framing = note
+                self.letters = letters_for(self._debaters, (*self._texts, *note.propositions))
+            case notes.RelationsNote():
+                self.dependencies += note.dependencies
+                self.duplicates += note.duplicates
+            case notes.CandidatesNote():
+                self.candidates, self.next_questions = note.candidates, note.next_questions
+            case notes.BallotsRechecked():
+                self.rechecks = note.rechecks
             case notes.ThreadCreated():
                 self.threads[note.thread] = Thread(
                     id=note.thread,
@@ -70,6 +111,7 @@ class DebateFold:
                 if thread is not None and note.message in self._published:
                     self._say(note, thread, self._published.pop(note.message))
             case notes.GlobalConvergence():
+                self.ended_by = note.reason
                 for thread in self.threads.values():
                     if thread.active:
                         thread.end_stage(note.at)
@@ -110,7 +152,8 @@ class DebateFold:
 
     def _give(self, note: notes.Said, thread: Thread, message: DebateMessage) -> None:
         """Keep the evidence or the concession in a message."""
-        if message.move == "PROVIDE_EVIDENCE":
+        gives = MOVES[message.move].gives
+        if gives == "evidence":
             evidence = Evidence(
                 agent=message.agent,
                 text=message.text,
@@ -120,7 +163,7 @@ class DebateFold:
                 verified=sum(quotation.verified for quotation in message.quotations),
             )
             thread.evidence.append(evidence)
-        elif message.move == "CONCEDE":
+        elif gives == "concession":
             concession = Concession(
                 agent=message.agent,
                 proposition=note.conceded,
@@ -132,12 +175,11 @@ class DebateFold:
 
     def _change(self, thread: Thread, note: BaseModel) -> None:
         match note:
-            case notes.Committed(commitment=commitment):
-                said = self.by_id.get(commitment.message)
-                statement = {"statement": said.text if said else ""}
-                thread.commitments[commitment.agent] = commitment.model_copy(update=statement)
-            case notes.SteelmanNote():
-                thread.steelmen.append(note.steelman)
+            case Commitment():
+                statement = {"statement": self.by_id[note.message].text}
+                thread.commitments[note.agent] = note.model_copy(update=statement)
+            case SteelmanAttempt():
+                thread.steelmen.append(note)
             case notes.SteelmanGraded():
                 grade = {"grade": note.grade, "corrections": note.corrections}
                 thread.steelmen = [
@@ -152,11 +194,10 @@ class DebateFold:
                 thread.enter(note.after, note.at, note.budget)
             case notes.CruxLocked():
                 thread.locked_question, thread.locked_at = thread.question, note.at
-                thread.attempts.append(LockAttempt(at=note.at, success=True))
+                thread.attempts.append(LockAttempt(at=note.at))
             case notes.CruxLockFailed():
                 thread.locked_question = thread.question
-                attempt = LockAttempt(at=note.at, success=False, failures=note.failures, kinds=note.kinds)
-                thread.attempts.append(attempt)
+                thread.attempts.append(LockAttempt(at=note.at, failures=note.failures))
             case notes.CrystallizedNote():
                 thread.crystallized = note.outcome
                 if note.outcome == "crux" or thread.commitments:

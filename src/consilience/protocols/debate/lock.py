@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import takewhile
-from typing import Literal
 
 from consilience.protocols.debate.moves import (
     FIRM,
@@ -19,10 +18,9 @@ from consilience.protocols.debate.moves import (
     BlockReason,
     Move,
 )
+from consilience.protocols.debate.reasons import Missing
 from consilience.protocols.debate.records import Commitment, DebateMessage
 from consilience.protocols.debate.threads import Thread
-
-Criterion = Literal["commitments", "sides", "steelmen", "falsifiers"]
 
 
 def required_pairs(commitments: Mapping[str, Commitment]) -> tuple[tuple[str, str], ...]:
@@ -86,25 +84,22 @@ def _awaits_grade(thread: Thread) -> bool:
     return False
 
 
-def missing_criteria(thread: Thread, names: Mapping[str, str]) -> list[tuple[Criterion, str]]:
+def missing_criteria(thread: Thread) -> tuple[Missing, ...]:
     """Return the criteria that do not hold, each named alone: two commitments; both sides; every required steelman ACCURATE;
-    a falsifier of every committed agent that is not UNCERTAIN. `names` are the agents' names for readers."""
-    missing: list[tuple[Criterion, str]] = []
+    a falsifier of every committed agent that is not UNCERTAIN."""
+    missing: list[Missing] = []
     sides = {commitment.side for commitment in thread.commitments.values()}
     if len(thread.commitments) < 2:
-        missing.append(("commitments", f"commitments: {len(thread.commitments)}, at least 2 are needed"))
-    if missing_sides := " and ".join(side for side in FIRM if side not in sides):
-        missing.append(("sides", f"nobody commits to {missing_sides}"))
+        missing.append(Missing(criterion="commitments", n=len(thread.commitments)))
+    if missing_sides := tuple(side for side in FIRM if side not in sides):
+        missing.append(Missing(criterion="sides", sides=missing_sides))
     pairs = required_pairs(thread.commitments) if thread.required is None else thread.required
     for agent, of in pairs:
         if not thread.passed(agent, of):
             latest = thread.latest_steelman(agent, of)
-            grade = latest.grade if latest else "not given"
-            missing.append(("steelmen", f"steelman of {names[of]} by {names[agent]}: {grade}"))
-    for agent, commitment in thread.commitments.items():
-        if commitment.side != "UNCERTAIN" and commitment.falsifier is None:
-            missing.append(("falsifiers", f"{names[agent]} declares no falsifier"))
-    return missing
+            missing.append(Missing(criterion="steelmen", agent=agent, of=of, grade=latest.grade if latest else None))
+    missing += [Missing(criterion="falsifiers", agent=agent) for agent in without_falsifier(thread)]
+    return tuple(missing)
 
 
 def may_challenge(thread: Thread, agent: str, opponent: str) -> bool:

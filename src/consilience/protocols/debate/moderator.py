@@ -29,6 +29,7 @@ from consilience.protocols.debate.moves import (
     STALE_MS,
     Horizon,
 )
+from consilience.protocols.debate.reasons import Criterion
 from consilience.protocols.debate.records import DebateMessage
 from consilience.protocols.debate.replies import (
     DerivedReply,
@@ -239,9 +240,9 @@ class Moderator:
     async def _attempt_lock(self, thread: Thread) -> None:
         """Try to lock the crux; name each criterion that is missing."""
         floor, number = self.floor, len(thread.attempts) + 1
-        missing = lock.missing_criteria(thread, floor.letters)
-        kinds = tuple(dict.fromkeys(criterion for criterion, _ in missing))
-        failures = tuple(text for _, text in missing)
+        missing = lock.missing_criteria(thread)
+        kinds = tuple(dict.fromkeys(reason.criterion for reason in missing))
+        failures = tuple(reason.words(floor.letters, {}) for reason in missing)
         floor.progress()
         if not missing:
             question = thread.question or thread.topic
@@ -251,14 +252,15 @@ class Moderator:
             hang = tuple(floor.letters[agent] for agent, c in thread.commitments.items() if c.would_flip)
             await self.floor.intervene(thread, "evidence", tuple(thread.members), hang=hang)
             return
-        floor.note(notes.CruxLockFailed(at=floor.now, thread=thread.id, attempt=number, failures=failures, kinds=kinds))
+        floor.note(notes.CruxLockFailed(at=floor.now, thread=thread.id, attempt=number, failures=missing))
         if number >= MAX_LOCK_ATTEMPTS or self._is_hopeless(thread, kinds):
-            self.close(thread, "FAILED_LOCK", f"{number} attempts to lock it failed: {'; '.join(failures)}")
+            why = "; ".join(reason.words(floor.letters) for reason in missing)
+            self.close(thread, "FAILED_LOCK", f"{number} attempts to lock it failed: {why}")
             return
         thread.grant(max(0, thread.in_stage - thread.budget) + 2 * len(lock.pending_pairs(thread)) + 2)
         await self._respond_to_failed_lock(thread, number, failures, "sides" in kinds, "falsifiers" in kinds)
 
-    def _is_hopeless(self, thread: Thread, missing: tuple[lock.Criterion, ...]) -> bool:
+    def _is_hopeless(self, thread: Thread, missing: tuple[Criterion, ...]) -> bool:
         """Whether no agent is left from whom another attempt could have what is missing. Falsifiers can be derived."""
         owing, outside = self.floor.owing(thread), self._outside(thread)
         if "sides" not in missing:
@@ -331,7 +333,7 @@ class Moderator:
             if agent in unready and falsifier is not None:
                 derived = falsifier.model_copy(update={"derived": True})
                 commitment = thread.commitments[agent].model_copy(update={"falsifier": derived, "statement": ""})
-                floor.note(notes.Committed(at=floor.now, thread=thread.id, commitment=commitment))
+                floor.note(commitment)
                 thread.to_falsify = [other for other in thread.to_falsify if other != agent]
         await self.lead(thread)
 
@@ -415,7 +417,7 @@ def _is_stable(floor: Floor) -> bool:
     messages there was no new crux and no change in who stands with whom, while the threads left still look for their question."""
     if floor.settings.coalitions != "live" or any(thread.stage != "DISCOVERY" for thread in floor.active):
         return False
-    later = {second for _, second in floor.duplicates}
+    later = floor.fold.repeated
     cruxes = [t.crux for t in floor.threads.values() if t.status == "CONVERGED" and t.crux and t.id not in later]
     irreducible = any(c.validated and is_split([p.side for p in c.positions.values()]) for c in cruxes)
     return irreducible and floor.spoken - max(floor.coalitions_since, floor.crux_since) >= STABLE_AFTER

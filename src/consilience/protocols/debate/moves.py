@@ -152,6 +152,8 @@ class MoveRow:
     """Whether it answers a request of the process: then no reply limit applies to it."""
     key: bool = False
     """Whether ballots and the closing call are shown it."""
+    gives: Literal["", "evidence", "concession"] = ""
+    """What its thread keeps of it."""
 
 
 MOVES: Mapping[Move, MoveRow] = {
@@ -188,7 +190,7 @@ MOVES: Mapping[Move, MoveRow] = {
     ),
     "DECLARE_FALSIFIER": MoveRow("names a falsifier", ("CRUX_LOCK",), "Falsifiers:", delivered=True),
     "PROVIDE_EVIDENCE": MoveRow(
-        "gives evidence", ("EVIDENCE",), "Evidence:", fields=("bears_on",), interest="medium", key=True
+        "gives evidence", ("EVIDENCE",), "Evidence:", ("bears_on",), interest="medium", key=True, gives="evidence"
     ),
     "CHALLENGE_EVIDENCE": MoveRow(
         "challenges evidence", ("EVIDENCE",), "Challenges to evidence:", interest="high", key=True
@@ -209,6 +211,7 @@ MOVES: Mapping[Move, MoveRow] = {
         needs=(("conceded", is_empty_remark, "the exact proposition that you grant"),),
         interest="high",
         key=True,
+        gives="concession",
     ),
 }
 """The moves, in the order in which they are offered. Steelmen and grades stay open in the evidence stage, so that latecomers can
@@ -291,6 +294,7 @@ BLOCKED: Mapping[str, str] = {
 FAILURES: Mapping[FailureKind, str] = {
     FailureKind.BUDGET: "a limit refused the call",
     FailureKind.TIME: "a time limit refused or ended the call",
+    FailureKind.CANCELLED: "the session was cancelled",
     FailureKind.DEADLINE: "no reply in time",
     FailureKind.QUORUM: "the call was withdrawn, since enough others had replied",
     FailureKind.MALFORMED: "the reply could not be read",

@@ -1,7 +1,8 @@
-"""The events that a debate records beside its messages: thirteen of the seed's fifteen, and those that it needs besides.
+"""The events that a debate records beside its messages: twelve of the seed's fifteen, and those that it needs besides.
 
-Of the other two, `message_published` is the message itself, to which the note `turn` adds what it lacks, and `debate_complete` the
-end of the session. A debate is the fold of all of them (`fold.py`). Times are virtual milliseconds; values that are the default of
+Of the other three, `message_published` is the message itself, to which the note `turn` adds what it lacks, as what a message of the
+moderator is for (`moderator_intervention`), and `debate_complete` is the end of the session. Where an event is a record, the
+record is the note. A debate is the fold of all of them (`fold.py`). Times are virtual milliseconds; values that are the default of
 their field are not recorded.
 """
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 
 from consilience.domain.report import Frozen
 from consilience.protocols.debate.moves import BlockReason, Grade, Intervention, Move, Stage, ThreadStatus, TopSide
+from consilience.protocols.debate.reasons import Flaw, Missing
 from consilience.protocols.debate.records import (
     Coalition,
     Commitment,
@@ -54,12 +56,8 @@ class Said(TurnData):
     """What a concession grants."""
     before: TopSide | None = None
     """The side of its author's top claim before a concession that changed it."""
-
-
-class Committed(_ThreadNote):
-    """A commitment, new or instead of the agent's earlier one. Its statement is the text of its message."""
-
-    commitment: Commitment
+    intervention: Intervention | None = None
+    """What a message of the moderator is for."""
 
 
 class QuestionFramed(_ThreadNote):
@@ -75,12 +73,6 @@ class FlipsDeclared(_ThreadNote):
     """What participants declared in the review of a crux."""
 
     flips: tuple[Flip, ...]
-
-
-class FramedNote(_Note):
-    """The propositions of the debate."""
-
-    framing: Framing
 
 
 class ThreadCreated(_ThreadNote):
@@ -99,11 +91,7 @@ class StageTransition(_ThreadNote):
     """Messages of debaters."""
 
 
-class SteelmanNote(_ThreadNote):
-    steelman: SteelmanAttempt
-
-
-class SteelmanGraded(_ThreadNote):
+class SteelmanGraded(_Note):
     """The grade of the steelman in a message."""
 
     message: str
@@ -118,8 +106,7 @@ class CruxLocked(_ThreadNote):
 
 class CruxLockFailed(_ThreadNote):
     attempt: int
-    failures: tuple[str, ...]
-    kinds: tuple[str, ...]
+    failures: tuple[Missing, ...]
 
 
 class CruxExtracted(_ThreadNote):
@@ -127,9 +114,8 @@ class CruxExtracted(_ThreadNote):
 
     written: bool = False
     """Whether it has the words of the last extraction."""
-    question: str
-    validated: bool
-    failures: tuple[str, ...] = ()
+    failures: tuple[Flaw, ...] = ()
+    """Why it is not validated."""
 
 
 class CrystallizedNote(_ThreadNote):
@@ -144,7 +130,7 @@ class CruxChallenged(CruxChallenge, _ThreadNote):
 
 
 class RelationsNote(_Note):
-    """A comparison of cruxes: the pairs that were new, relations proposed, and all that is confirmed so far."""
+    """A comparison of cruxes: the pairs that were new, relations proposed, and those confirmed."""
 
     pairs: tuple[tuple[str, str], ...]
     proposed: int
@@ -157,12 +143,6 @@ class CandidatesNote(_Note):
 
     candidates: tuple[CommonGround, ...] = ()
     next_questions: tuple[str, ...] = ()
-
-
-class CommonGroundNote(_Note):
-    """The candidates that every final ballot confirmed."""
-
-    confirmed: tuple[CommonGround, ...] = ()
 
 
 class AgendaNote(_Note):
@@ -200,13 +180,6 @@ class ThreadClosed(_ThreadNote):
     status: ThreadStatus
     reason: str
     into: str | None = None
-
-
-class ModeratorIntervention(Frozen):
-    """What a message of the moderator is for."""
-
-    kind: Intervention
-    message: str
 
 
 class SpawnProposed(_Note):
@@ -266,20 +239,15 @@ class FactTold(_Note):
     moved: tuple[str, ...]
 
 
-class RegimeNote(_Note):
-    regime: str
-    description: str
-
-
 NOTES: Mapping[str, type[BaseModel]] = {
     "turn": Said,
-    "committed": Committed,
+    "committed": Commitment,
     "question_framed": QuestionFramed,
     "flips_declared": FlipsDeclared,
-    "framed": FramedNote,
+    "framed": Framing,
     "thread_created": ThreadCreated,
     "stage_transition": StageTransition,
-    "steelman_attempt": SteelmanNote,
+    "steelman_attempt": SteelmanAttempt,
     "steelman_graded": SteelmanGraded,
     "crux_locked": CruxLocked,
     "crux_lock_failed": CruxLockFailed,
@@ -288,14 +256,12 @@ NOTES: Mapping[str, type[BaseModel]] = {
     "crux_challenged": CruxChallenged,
     "cruxes_related": RelationsNote,
     "common_ground_proposed": CandidatesNote,
-    "common_ground": CommonGroundNote,
     "agenda": AgendaNote,
     "dcg_calculated": DcgCalculated,
     "crux_promoted": CruxPromoted,
     "coalition_detected": CoalitionDetected,
     "thread_converged": ThreadConverged,
     "thread_closed": ThreadClosed,
-    "moderator_intervention": ModeratorIntervention,
     "spawn_proposed": SpawnProposed,
     "message_blocked": MessageBlocked,
     "global_convergence": GlobalConvergence,
@@ -303,6 +269,5 @@ NOTES: Mapping[str, type[BaseModel]] = {
     "crux_tested": CruxTested,
     "placebo_tested": PlaceboTested,
     "fact_told": FactTold,
-    "regime": RegimeNote,
 }
 NAMES: Mapping[type[BaseModel], str] = {kind: name for name, kind in NOTES.items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 from consilience.domain.messages import is_empty_remark
@@ -14,41 +13,40 @@ from consilience.domain.positions import PositionChange
 from consilience.domain.report import Dissent, Objection, ObjectionFate
 from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
-from consilience.engine.work import Failure, Reply, drawn_on
+from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import conclusion_fields
-from consilience.protocols.debate.ballots import ballot_of, sides_of, votes_on_candidates
+from consilience.protocols.debate.ballots import Ballots, sides_of, votes_on_candidates
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.moves import SHIFTING, ClosingSide, Side
-from consilience.protocols.debate.notes import CommonGroundNote, RegimeNote
-from consilience.protocols.debate.records import Crux, DebateBallot, DebateMessage, Framing, Recheck
+from consilience.protocols.debate.records import Crux, DebateBallot, DebateMessage, Framing
 from consilience.protocols.debate.replies import ClosingReply, SingleReply
 from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.scoring import (
     Coalitions,
-    Regime,
+    as_cast,
     contradictions_of,
     detect_coalitions,
+    dissenting,
     irreducible_of,
     is_split,
     regime_of,
     roots_of,
 )
-from consilience.protocols.debate.settings import DebateSettings
 from consilience.protocols.debate.single import added_sentence, single_record
-from consilience.protocols.debate.state import WHEN_CAST, SystemMetrics, state_of, tally, when_cast
-from consilience.protocols.debate.stipulations import Stipulations, told_facts
+from consilience.protocols.debate.state import WHEN_CAST, SystemMetrics, tally, thread_name, when_cast
+from consilience.protocols.debate.stipulated import ToldFact
+from consilience.protocols.debate.stipulations import Stipulations
+
+NO_BALLOT = "No final ballot was cast."
 
 
 @dataclass
 class DebateRun:
     """The results of a run so far."""
 
-    framing: Framing | Failure | None = None
-    floor: Floor | None = None
-    opening: list[Reply[Any] | Failure] = field(default_factory=list)
-    final: list[Reply[Any] | Failure] = field(default_factory=list)
-    told: list[Sequence[Reply[Any] | Failure]] = field(default_factory=list)
-    """Ballots on each new fact."""
+    opening: list[Reply[Any] | Failure]
+    final: Ballots = field(default_factory=dict)
+    told: Sequence[ToldFact] = ()
     closing: Reply[ClosingReply] | Failure | None = None
     single: Reply[SingleReply] | Failure | None = None
     compared: Reply[Any] | Failure | None = None
@@ -56,96 +54,89 @@ class DebateRun:
     stipulations: Stipulations = field(default_factory=Stipulations)
 
     @property
-    def failures(self) -> list[Failure]:
-        framing = [self.framing] if isinstance(self.framing, Failure) else []
-        return [*framing, *(self.floor.failures if self.floor else [])]
-
-    @property
-    def last_ballots(self) -> Sequence[Reply[Any] | Failure]:
+    def last_ballots(self) -> tuple[DebateBallot, ...]:
         """The ballots that count: those on the last new fact, else the final ones."""
-        return self.told[-1] if self.told else self.final
-
-    @property
-    def missing_ballots(self) -> list[Failure]:
-        """The failed ballot of each debater that has none that counts: the opening one, the final one, or one on a new fact."""
-        cast = {ballot.agent for ballot in self.last_ballots if isinstance(ballot, Reply)}
-        ballots = (*self.opening, *self.final, *chain.from_iterable(self.told))
-        return [ballot for ballot in ballots if isinstance(ballot, Failure) and ballot.agent not in cast]
+        return self.told[-1].ballots if self.told else tuple(self.final.values())
 
     @property
     def answer(self) -> Reply[ClosingReply] | None:
         return self.closing if isinstance(self.closing, Reply) else None
 
 
-async def conclude(session: Session, settings: DebateSettings, run: DebateRun, stop: StopReason) -> DebateReport:
-    """The report."""
-    floor, answer = run.floor, run.answer
-    framing = run.framing if isinstance(run.framing, Framing) else None
-    ballots = _ballots(session, run)
-    final = [ballot for ballot in ballots if ballot.step == 1]
-    changes = [*_changes(ballots)]
-    told = told_facts(floor, final, run.told) if floor else []
-    if told:
-        final = [*told[-1].ballots]
-        ballots = [*(ballot for ballot in ballots if ballot.step == 0), *final]
+async def report_undebated(session: Session, framing: Framing | Failure | None, stop: StopReason) -> DebateReport:
+    """The report of a run without opening ballots: nothing is disputed, the framing failed, or no message was allowed."""
+    found = None if isinstance(framing, Failure) else framing
+    description = NO_BALLOT
+    if found is not None:
+        description = f"Nothing in the task is disputed: {found.reason or 'no yes/no question was found'}"
+        session.warn(f"nothing to dispute was found in the task: {found.reason or 'no reason given'}")
+    return await session.close(
+        DebateReport,
+        None,
+        first=[framing] if isinstance(framing, Failure) else [],
+        stop=stop,
+        steps=0,
+        framing=found,
+        regime_description=description,
+    )
+
+
+async def conclude(floor: Floor, run: DebateRun, stop: StopReason = StopReason.SETTLED) -> DebateReport:
+    """The report. `stop` is why the exchange ended; a limit that refused a call, or no answer, comes before it."""
+    session, answer = floor.session, run.answer
+    final, told = run.last_ballots, run.told
+    rechecks = () if told else floor.fold.rechecks
     cruxes = final_cruxes(floor)
-    cast = {} if told or floor is None else as_cast(final, floor.rechecks)
+    cast = {} if told else as_cast(final, rechecks)
     split_when_cast = any(is_split(sides.values()) for sides in cast.values())
     validated = {crux.thread for crux in cruxes if crux.validated}
-    regime = regime_of(_sides(framing, final), validated, split_when_cast=split_when_cast)
-    changed = when_cast(floor.rechecks if floor and not told else (), "p1")
-    description = _regime_words(regime, framing, final, cruxes, len(settings.seat_ids), changed)
-    if floor is not None and final:
-        session.note("regime", RegimeNote(at=session.clock.now, regime=regime, description=description))
+    regime = regime_of(_sides(final), validated, split_when_cast=split_when_cast)
+    description = _regime_words(floor, final, cruxes, when_cast(rechecks, "p1"))
     declared = conclusion_fields(session, answer)
-    undecided: tuple[ClosingSide, ...] = tuple("UNDECIDED" for _ in (framing.propositions if framing else ()))
+    undecided: tuple[ClosingSide, ...] = tuple("UNDECIDED" for _ in floor.framing.propositions)
     decided: tuple[ClosingSide, ...] = sides_of(answer.value, "p") if answer else undecided
-    _warn(session, run, framing)
+    _warn(floor)
     ranked = sorted(cruxes, key=lambda crux: -crux.deciding_score.score)
     primary = next((crux for crux in ranked if crux.validated), None)
     coalitions = _coalitions(floor, final)
-    report = await session.report(
+    report = await session.close(
         DebateReport,
-        first=run.opening or ([run.framing] if isinstance(run.framing, Failure) else []),
-        stop_reason=stop,
-        steps=floor.spoken if floor else 0,
-        answer=answer.text if answer else None,
-        answer_cut=answer is not None and answer.cut,
-        closing=drawn_on(answer, run.failures),
+        run.closing,
+        first=run.opening,
+        stop=stop,
+        steps=floor.spoken,
         **declared,
         dissent=tuple(_dissent(decided, final, cast)),
         decided=decided if answer else (),
         first_step=_first_step(answer),
-        position_changes=(*changes, *(change for fact in told for change in fact.moved)),
+        position_changes=(*_changes(floor.openings, run.final), *(change for fact in told for change in fact.moved)),
         metrics=_metrics(floor, answer),
-        framing=framing,
         duration=session.clock.now,
-        ballots=tuple(ballots),
-        **(_exchange(floor) if floor else {}),
+        ballots=(*floor.openings.values(), *final),
+        **floor.fold.record() | _exchange(floor),
         regime=regime,
         regime_description=description,
         **_graph(floor, run, ranked, final),
         primary_crux=primary.thread if primary else None,
         primary_crux_reason=_primary_words(primary, cruxes),
-        **_asked_again(floor, run.stipulations),
+        tests=tuple(run.stipulations.tests),
+        placebo=run.stipulations.placebo,
+        flip_records=run.stipulations.flips,
         told=tuple(told),
         coalitions=coalitions.found,
         coalition_finding=coalitions.finding,
         single_call=single_record(session, run.single, run.compared, cruxes),
     )
-    return report.model_copy(update={"added": added_sentence(report, state_of(report).cruxes)})
+    return report.model_copy(update={"added": added_sentence(report)})
 
 
 def _exchange(floor: Floor) -> dict[str, Any]:
-    """The fields of the report on what was said."""
+    """The fields of the report on the exchange that its notes do not tell."""
     return {
         "objections": tuple(_objections(floor.messages, floor.session.shown())),
-        "letters": dict(floor.letters),
         "attention_mode": floor.mode,
-        "ended_by": floor.over or "limit",
-        "messages": tuple(floor.messages),
-        "threads": tuple(thread.record() for thread in floor.threads.values()),
         "unopened": floor.unopened,
+        "ended_by": floor.fold.ended_by or "limit",
         "system_metrics": _system_metrics(floor),
     }
 
@@ -210,32 +201,12 @@ def _objections(messages: Sequence[DebateMessage], shown: Collection[str]) -> It
         )
 
 
-def _asked_again(floor: Floor | None, shown: Stipulations) -> dict[str, Any]:
-    """The fields of the report on ballots cast again: rechecks and tests."""
-    rechecks = tuple(floor.rechecks) if floor else ()
-    return {"rechecks": rechecks, "tests": tuple(shown.tests), "placebo": shown.placebo, "flip_records": shown.flips}
-
-
 def _first_step(answer: Reply[ClosingReply] | None) -> str:
     step = answer.value.first_step.strip() if answer else ""
     return "" if is_empty_remark(step) else step
 
 
-def _ballots(session: Session, run: DebateRun) -> list[DebateBallot]:
-    floor = run.floor
-    if floor is None:
-        return []
-    ballots = list(floor.openings.values())
-    for reply in run.final:
-        if isinstance(reply, Reply):
-            caused = session.named(reply, [reply.value.cause]) if reply.value.cause else ()
-            own = {message.id for message in floor.messages if message.agent == reply.agent}
-            cause = next((id for id in caused if id not in own), None)
-            ballots.append(ballot_of(reply.agent, reply.value, floor.asked, step=1, cause=cause))
-    return ballots
-
-
-def _sides(framing: Framing | None, final: Sequence[DebateBallot]) -> dict[str, list[Side]]:
+def _sides(final: Sequence[DebateBallot]) -> dict[str, list[Side]]:
     """The final sides on every question, by proposition number or thread."""
     sides: dict[str, list[Side]] = {}
     for ballot in final:
@@ -246,46 +217,25 @@ def _sides(framing: Framing | None, final: Sequence[DebateBallot]) -> dict[str, 
     return sides
 
 
-def as_cast(final: Sequence[DebateBallot], rechecks: Sequence[Recheck]) -> dict[str, dict[str, Side]]:
-    """The side of each agent by question, as its ballot was cast; `final` counts what was answered again."""
-    sides: dict[str, dict[str, Side]] = {}
-    for ballot in final:
-        for n, side in enumerate(ballot.positions, 1):
-            sides.setdefault(f"p{n}", {})[ballot.agent] = side
-        for thread, side in ballot.questions.items():
-            sides.setdefault(thread, {})[ballot.agent] = side
-    for check in reversed(rechecks):  # the first says what the ballot was
-        sides.get(check.question, {})[check.agent] = check.ballot
-    return sides
-
-
-def final_cruxes(floor: Floor | None) -> list[Crux]:
+def final_cruxes(floor: Floor) -> list[Crux]:
     """Cruxes of threads, the highest score first."""
-    if floor is None:
-        return []
     cruxes = [thread.crux for thread in floor.threads.values() if thread.crux is not None]
     return sorted(cruxes, key=lambda crux: -crux.score.score)
 
 
 def _irreducible(floor: Floor, cruxes: Sequence[Crux], final: Sequence[DebateBallot]) -> list[str]:
     """Threads of validated cruxes on which final ballots hold both sides, and that no other of them would settle."""
-    later = {second for _, second in floor.duplicates}
+    later = floor.fold.repeated
     valid = [crux.thread for crux in cruxes if crux.validated and crux.thread not in later]
     split = [thread for thread in valid if is_split({ballot.questions.get(thread) for ballot in final})]
-    return irreducible_of(split, floor.dependencies)
+    return irreducible_of(split, floor.fold.dependencies)
 
 
-def _graph(
-    floor: Floor | None, run: DebateRun, cruxes: Sequence[Crux], final: Sequence[DebateBallot]
-) -> dict[str, Any]:
+def _graph(floor: Floor, run: DebateRun, cruxes: Sequence[Crux], final: Sequence[DebateBallot]) -> dict[str, Any]:
     """The fields of the report on all threads together: how cruxes bear on each other, what all agents hold, what to ask next.
     Answers are those of final ballots, else the last in a thread."""
-    if floor is None:
-        return {}
     agreed = tuple(votes_on_candidates(floor, run.final)[0])
-    if floor.candidates:
-        floor.note(CommonGroundNote(at=floor.now, confirmed=agreed))
-    later = {second for _, second in floor.duplicates}
+    later = floor.fold.repeated
     threads = [
         crux.thread for crux in cruxes if crux.thread not in later and floor.threads[crux.thread].crystallized == "crux"
     ]
@@ -298,17 +248,12 @@ def _graph(
     return {
         "irreducible_cruxes": tuple(_irreducible(floor, cruxes, final)),
         "common_ground": agreed,
-        "dependencies": tuple(floor.dependencies),
-        "duplicates": tuple(floor.duplicates),
-        "contradictions": contradictions_of(floor.dependencies, answers),
-        "roots": roots_of(threads, floor.dependencies) if related else {},
-        "next_questions": tuple(floor.next_questions),
+        "contradictions": contradictions_of(floor.fold.dependencies, answers),
+        "roots": roots_of(threads, floor.fold.dependencies) if related else {},
     }
 
 
-def _coalitions(floor: Floor | None, final: Sequence[DebateBallot]) -> Coalitions:
-    if floor is None:
-        return Coalitions()
+def _coalitions(floor: Floor, final: Sequence[DebateBallot]) -> Coalitions:
     detected = detect_coalitions(floor.cruxes, final, floor.messages)
     live = floor.settings.coalitions == "live"
     unchanged = (
@@ -317,20 +262,11 @@ def _coalitions(floor: Floor | None, final: Sequence[DebateBallot]) -> Coalition
     return detected.at_the_end(settled=floor.over in ("settled", "stable"), unchanged_for=unchanged if live else None)
 
 
-def _regime_words(
-    regime: Regime,
-    framing: Framing | None,
-    final: Sequence[DebateBallot],
-    cruxes: Sequence[Crux],
-    seats: int,
-    changed: str,
-) -> str:
+def _regime_words(floor: Floor, final: Sequence[DebateBallot], cruxes: Sequence[Crux], changed: str) -> str:
     """The regime in a sentence, from the figures. `changed` answers on the first proposition were other ones when cast."""
-    if framing is not None and not framing.propositions:
-        return f"Nothing in the task is disputed: {framing.reason or 'no yes/no question was found'}"
     if not final:
-        return "No final ballot was cast."
-    counts = _sides(framing, final)
+        return NO_BALLOT
+    counts, seats = _sides(final), len(floor.debaters)
     first = tally(counts["p1"]) if "p1" in counts else ""
     split = sum({"YES", "NO"} <= set(sides) for sides in counts.values())
     missing = f"; {seats - len(final)} of {seats} agents cast no final ballot" if len(final) < seats else ""
@@ -352,29 +288,19 @@ def _primary_words(primary: Crux | None, cruxes: Sequence[Crux]) -> str:
 def _dissent(
     answer: Sequence[ClosingSide], final: Sequence[DebateBallot], cast: Mapping[str, Mapping[str, Side]]
 ) -> Iterator[Dissent]:
-    """Final ballots against the answer on a proposition; where the answer is undecided, against the most frequent firm side, on a
-    tie those of both. A ballot that counts as undecided since it was cast again is listed as it was `cast`."""
-    for n, decided in enumerate(answer):
-        firm = [ballot.positions[n] for ballot in final if ballot.positions[n] != "UNCERTAIN"]
-        yes, no = firm.count("YES"), firm.count("NO")
-        accepted = {decided} if decided != "UNDECIDED" else {"YES"} if yes > no else {"NO"} if no > yes else set()
-        for ballot in final:
-            side, mark = ballot.positions[n], ""
-            if side == "UNCERTAIN":
-                side, mark = cast.get(f"p{n + 1}", {}).get(ballot.agent, side), WHEN_CAST
-            if side != "UNCERTAIN" and side not in accepted:
-                place = f"p{n + 1}: {side}" if len(answer) > 1 else side
-                yield Dissent(agent=ballot.agent, text=ballot.reason or ballot.claim, position=place + mark)
+    for held in dissenting(answer, final, cast):
+        place = f"p{held.n}: {held.side}" if len(answer) > 1 else held.side
+        text = held.ballot.reason or held.ballot.claim
+        yield Dissent(agent=held.ballot.agent, text=text, position=place + (WHEN_CAST if held.only_when_cast else ""))
 
 
-def _changes(ballots: Sequence[DebateBallot]) -> Iterator[PositionChange]:
-    opening: Mapping[str, DebateBallot] = {ballot.agent: ballot for ballot in ballots if ballot.step == 0}
-    for ballot in ballots:
-        before = opening.get(ballot.agent)
-        if ballot.step == 1 and before is not None and before.positions != ballot.positions:
+def _changes(openings: Ballots, final: Ballots) -> Iterator[PositionChange]:
+    for agent, ballot in final.items():
+        before = openings[agent].positions
+        if before != ballot.positions:
             yield PositionChange(
-                agent=ballot.agent,
-                before=", ".join(before.positions),
+                agent=agent,
+                before=", ".join(before),
                 after=", ".join(ballot.positions),
                 step=1,
                 cause=ballot.cause,
@@ -382,9 +308,7 @@ def _changes(ballots: Sequence[DebateBallot]) -> Iterator[PositionChange]:
             )
 
 
-def _metrics(floor: Floor | None, answer: Reply[ClosingReply] | None) -> dict[str, float | int | None]:
-    if floor is None:
-        return {}
+def _metrics(floor: Floor, answer: Reply[ClosingReply] | None) -> dict[str, float | int | None]:
     spoken = [message.text for message in floor.said]
     documents = [document.text for document in floor.session.sources]
     return {
@@ -396,18 +320,14 @@ def _metrics(floor: Floor | None, answer: Reply[ClosingReply] | None) -> dict[st
     }
 
 
-def _warn(session: Session, run: DebateRun, framing: Framing | None) -> None:
-    floor = run.floor
-    if framing is not None and not framing.propositions:
-        session.warn(f"nothing to dispute was found in the task: {framing.reason or 'no reason given'}")
-    if floor is None:
-        return
+def _warn(floor: Floor) -> None:
+    session = floor.session
     if floor.failed_turns:
         session.warn(f"turns that failed: {floor.failed_turns} of {floor.attempts}")
-    lost = {failure.key.split("/")[0] for failure in floor.failures}
-    failed = [f.key.split("/")[1].replace("-", " ") for f in floor.failures if f.key.startswith("crystallize/")]
-    if failed:
-        threads = ", ".join(dict.fromkeys(failed))
+    lost = {key.split("/")[0] for key in floor.unanswered}
+    if "crystallize" in lost:
+        keys = (key.split("/") for key in floor.unanswered)
+        threads = ", ".join(dict.fromkeys(thread_name(place[0]) for kind, *place in keys if kind == "crystallize"))
         session.warn(
             f"the crystallizer did not write down {threads}: question and falsifiers stand as they were declared"
         )

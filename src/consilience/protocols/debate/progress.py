@@ -14,8 +14,8 @@ from consilience.domain.sections import Presentation, ProgressColumn, Section, V
 from consilience.protocols.debate import notes
 from consilience.protocols.debate.fold import DebateFold
 from consilience.protocols.debate.moves import ACTIVE, ENDINGS, MOVES, STAGES, STATUSES
-from consilience.protocols.debate.records import ThreadRecord
-from consilience.protocols.debate.state import DebateState, excerpt, thread_name, validation_failure
+from consilience.protocols.debate.records import Framing, ThreadRecord
+from consilience.protocols.debate.state import DebateState, excerpt, thread_name
 from consilience.protocols.debate.views import badge, brief_words, transcript_blocks, views
 
 LAST_LINES = 8
@@ -34,15 +34,8 @@ def state_so_far(progress: UnfinishedSession) -> DebateState:
             fold.publish(event.id, event.sender, event.kind, progress.text(event.text), event.reply_to)
         elif isinstance(event, Noted) and (note := _load_note(event, progress.text)) is not None:
             fold.apply(note)
-    return DebateState(
-        agents=started.agents,
-        letters=fold.letters,
-        framing=fold.framing,
-        messages=fold.messages,
-        threads=[thread.record() for thread in fold.threads.values()],
-        ballots=(),
-        duration=max((message.at for message in fold.messages), default=0),
-    )
+    duration = max((message.at for message in fold.messages), default=0)
+    return DebateState(agents=started.agents, duration=duration, **fold.record())
 
 
 def extend_progress(common: Presentation, progress: UnfinishedSession) -> Presentation:
@@ -75,19 +68,20 @@ def note_line(event: Noted) -> str:
     note = _load_note(event, str)
     where = thread_name(getattr(note, "thread", ""))
     match note:
-        case notes.FramedNote(framing=framing):
+        case Framing() as framing:
             return f"proposition: {' | '.join(framing.propositions)}" if framing.propositions else "nothing to debate"
         case notes.ThreadCreated():
             return f"{where} opened: {note.question or note.topic}"
         case notes.StageTransition():
             return f"{where}: {STAGES[note.before]} → {STAGES[note.after]} ({note.reason})"
         case notes.CruxLockFailed():
-            return f"{where}: lock {note.attempt} failed, {'; '.join(note.failures)}"
+            why = "; ".join(missing.words({}) for missing in note.failures)
+            return f"{where}: lock {note.attempt} failed, {why}"
         case notes.CruxLocked():
             return f"{where}: locked at attempt {note.attempt}: {note.question}"
         case notes.CruxExtracted():
-            why = "; ".join(map(validation_failure, note.failures))
-            return f"{where}: {'validated crux' if note.validated else f'no validated crux, {why}'}"
+            why = "; ".join(flaw.words for flaw in note.failures)
+            return f"{where}: {f'no validated crux, {why}' if why else 'validated crux'}"
         case notes.CruxChallenged():
             return f"{where}: {note.agent} objects to the crux: {excerpt(note.text, 120)}"
         case notes.AgendaNote(active=active):

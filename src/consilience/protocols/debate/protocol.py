@@ -12,12 +12,14 @@ from consilience.domain.report import Report
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.protocol import Telling
 from consilience.engine.session import Session
-from consilience.engine.work import Ask, Failure, Reply, exhaustion
+from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.debate.attention import Interests, Mode, keywords
 from consilience.protocols.debate.ballots import (
+    Ballots,
     again_words,
     ballot_of,
     ballot_words,
+    cast,
     opening_words,
     recheck,
     votes_on_candidates,
@@ -26,8 +28,8 @@ from consilience.protocols.debate.debaters import Debater
 from consilience.protocols.debate.floor import Floor, Member, aside
 from consilience.protocols.debate.moderator import Moderator, watch
 from consilience.protocols.debate.moves import FAILURES, Side
-from consilience.protocols.debate.notes import NOTES, FramedNote, GlobalConvergence
-from consilience.protocols.debate.outcome import DebateRun, conclude, final_cruxes
+from consilience.protocols.debate.notes import NOTES, GlobalConvergence
+from consilience.protocols.debate.outcome import DebateRun, conclude, final_cruxes, report_undebated
 from consilience.protocols.debate.records import Framing
 from consilience.protocols.debate.replies import (
     ClosingReply,
@@ -41,15 +43,23 @@ from consilience.protocols.debate.replies import (
 from consilience.protocols.debate.report import DebateReport
 from consilience.protocols.debate.settings import DebateSettings, proposition
 from consilience.protocols.debate.single import compare_questions, start_single
-from consilience.protocols.debate.stipulations import run_tests, run_told, voters
+from consilience.protocols.debate.stipulations import run_tests, run_told
 
+_STOPS: Mapping[str, StopReason] = {
+    "settled": StopReason.SETTLED,
+    "stable": StopReason.SETTLED,
+    "stalled": StopReason.STALLED,
+    "max_messages": StopReason.EXHAUSTED_STEPS,
+    "max_duration": StopReason.EXHAUSTED_STEPS,
+}
+"""By why the exchange ended."""
 _OTHER_SIDE: Mapping[Side, Side] = {"YES": "NO", "NO": "YES", "UNCERTAIN": "UNCERTAIN"}
 
 
 class Debate(DebateSettings):
     """Agents debate in threads in virtual time; what really divides them is locked as a question, tested, and reported."""
 
-    version: ClassVar[int] = 4  # 3 noted what messages hold themselves, and not all that a thread's records need
+    version: ClassVar[int] = 5  # 4 noted reasons in words
     report: ClassVar[type[Report]] = DebateReport
     phase_names: ClassVar[tuple[str, ...]] = (
         "single",
@@ -70,29 +80,26 @@ class Debate(DebateSettings):
         "synthesis",
         "closing",
     )
+    after_answer: ClassVar[frozenset[str]] = frozenset({"single", "tests"})
     notes: ClassVar[Mapping[str, type[BaseModel]]] = NOTES
     telling: ClassVar[Telling | None] = Telling(setting="new_facts", positions="final", again=("closing",))
 
     async def run(self, session: Session) -> DebateReport:
         if session.limits.steps == 0:
-            return await conclude(session, self, DebateRun(), StopReason.EXHAUSTED_STEPS)
+            return await report_undebated(session, None, StopReason.EXHAUSTED_STEPS)
         framing = await self._frame(session)
-        failed: list[Failure] = []
         if isinstance(framing, Failure):
             # Where a limit left no call for the framing, what is left goes to the closing call.
-            if exhaustion([framing]) is None:
-                return await conclude(session, self, DebateRun(framing=framing), StopReason.FAILED)
-            failed.append(framing)
+            if session.limit_hit is None:
+                return await report_undebated(session, framing, StopReason.FAILED)
             framing = Framing(form="yes/no", propositions=(proposition(session.task),), reason="a limit was reached")
-        run = DebateRun(framing=framing)
-        session.note("framed", FramedNote(at=session.clock.now, framing=framing))
+        session.note("framed", framing)
         if not framing.propositions:
-            return await conclude(session, self, run, StopReason.INCONCLUSIVE)
-        floor = run.floor = Floor(session, self, self._mode(session), framing)
-        floor.failures += failed
-        run.opening = await self._open(floor)
+            return await report_undebated(session, framing, StopReason.INCONCLUSIVE)
+        floor = Floor(session, self, self._mode(session), framing)
+        run = DebateRun(await self._open(floor))
         if not session.has_quorum(run.opening):
-            return await conclude(session, self, run, exhaustion(run.failures) or StopReason.FAILED)
+            return await conclude(floor, run)
         with session.set_aside() as kept:  # final ballots decide everything
             floor.keep_ballots = lambda: kept.keep(lambda: self._final_asks(floor), floor.ballot_growth)
             floor.keep_ballots()
@@ -101,11 +108,11 @@ class Debate(DebateSettings):
         run.single = await single if single else None
         threads_asked = floor.asked
         run.final = await recheck(floor, await self._vote(floor), threads_asked)
-        run.told = await run_told(floor, voters(run.final), threads_asked, self.new_facts)
+        run.told = await run_told(floor, run.final, threads_asked, self.new_facts)
         run.closing = await self._close(floor, run)
         run.compared = await compare_questions(floor, run.single, final_cruxes(floor))
-        run.stipulations = await run_tests(floor, voters(run.final), threads_asked)
-        return await conclude(session, self, run, self._stop(floor, run))
+        run.stipulations = await run_tests(floor, run.final, threads_asked)
+        return await conclude(floor, run, _STOPS.get(floor.over or "", StopReason.STALLED))
 
     def _mode(self, session: Session) -> Mode:
         """How attention is scored: by meaning where an encoder is given, unless the settings name keywords."""
@@ -175,7 +182,7 @@ class Debate(DebateSettings):
                     ballot = ballot.model_copy(update={"claim": claim})
                 floor.openings[agent], floor.claims[agent] = ballot, ballot.claim
             else:
-                floor.failures.append(reply)
+                floor.missing[agent] = reply
             floor.members[agent] = Member(Interests(interests or keywords(session.task)[:5]))
         return list(replies)
 
@@ -203,18 +210,16 @@ class Debate(DebateSettings):
         floor.unopened = moderator.spawning.unopened()
         floor.note(GlobalConvergence(at=at, reason=floor.over or "limit"))
 
-    async def _vote(self, floor: Floor) -> list[Reply[Any] | Failure]:
+    async def _vote(self, floor: Floor) -> Ballots:
         """Every debater's sealed final position."""
         async with floor.session.phase("final", 1):
-            replies = await floor.session.gather(self._final_asks(floor))
-        floor.failures += [reply for reply in replies if isinstance(reply, Failure)]
-        return list(replies)
+            return cast(floor, await floor.session.gather(self._final_asks(floor)), floor.asked)
 
     def _final_asks(self, floor: Floor) -> list[Ask[Any]]:
         """The final ballots: on the propositions, on the question of every thread that has one, and on the candidates for common
         ground."""
         session, propositions = floor.session, floor.framing.propositions
-        threads_asked, common = floor.asked, tuple(candidate.statement for candidate in floor.candidates)
+        threads_asked, common = floor.asked, tuple(candidate.statement for candidate in floor.fold.candidates)
         return [
             session.ask(
                 agent,
@@ -256,13 +261,13 @@ class Debate(DebateSettings):
             denied=tuple(
                 (candidate.statement, tuple(floor.letters[a] for a in agents)) for candidate, agents in denied
             ),
-            ballots=tuple(floor.letters[r.agent] for r in run.last_ballots if isinstance(r, Reply)),
-            missing=tuple(sorted((floor.letters[f.agent], FAILURES[f.kind]) for f in run.missing_ballots)),
+            ballots=tuple(floor.letters[ballot.agent] for ballot in run.last_ballots),
+            missing=tuple(sorted((floor.letters[f.agent], FAILURES[f.kind]) for f in floor.missing.values())),
             again=self._corrections(floor, run),
             facts=self.new_facts,
         )
         async with session.phase("closing", 1):
-            reply = await session.ask(
+            return await session.ask(
                 "crystallizer",
                 aside(session, words, (), quotes),
                 key="closing",
@@ -270,9 +275,6 @@ class Debate(DebateSettings):
                 kind="closing",
                 closing=True,
             )
-        if isinstance(reply, Failure):
-            floor.failures.append(reply)
-        return reply
 
     def _corrections(self, floor: Floor, run: DebateRun) -> tuple[tuple[str, str], ...]:
         """Letter and words of each agent whose final ballot counts otherwise than it was cast; none after a new fact."""
@@ -280,22 +282,6 @@ class Debate(DebateSettings):
             (floor.letters[agent], ", ".join(again_words(floor, agent, floor.asked))) for agent in floor.debaters
         )
         return () if run.told else tuple((letter, words) for letter, words in corrections if words)
-
-    def _stop(self, floor: Floor, run: DebateRun) -> StopReason:
-        """What ended the debate: a limit of the session first, then the reason of the exchange."""
-        limited = exhaustion(floor.failures)
-        if limited is not None:
-            return limited
-        if not isinstance(run.closing, Reply):
-            return StopReason.FAILED
-        ends: dict[str, StopReason] = {
-            "settled": StopReason.SETTLED,
-            "stable": StopReason.SETTLED,
-            "stalled": StopReason.STALLED,
-            "max_messages": StopReason.EXHAUSTED_STEPS,
-            "max_duration": StopReason.EXHAUSTED_STEPS,
-        }
-        return ends.get(floor.over or "", StopReason.STALLED)
 
 
 def disputed(framing: Framing, ballots: Sequence[Sequence[Side]]) -> list[int]:
@@ -313,4 +299,4 @@ def disputed(framing: Framing, ballots: Sequence[Sequence[Side]]) -> list[int]:
 
 
 def ballot_quotes(floor: Floor, run: DebateRun) -> list[Quote]:
-    return [Quote(r.key, floor.letters[r.agent]) for r in run.last_ballots if isinstance(r, Reply)]
+    return [Quote(ballot.key, floor.letters[ballot.agent]) for ballot in run.last_ballots]

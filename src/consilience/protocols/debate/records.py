@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from consilience.domain.messages import Quotation, is_empty_remark
 from consilience.domain.report import Frozen
@@ -21,9 +21,16 @@ from consilience.protocols.debate.moves import (
     ThreadStatus,
     TopSide,
 )
+from consilience.protocols.debate.reasons import Criterion, Flaw, Missing
 
 Crystallized = Literal["", "crux", "null", "NEEDS_CLARIFICATION"]
 """Result of crystallizing a thread: a crux, no disagreement, or a dispute too confused to extract; empty before."""
+
+
+class _Noted(Frozen):
+    """A record that is a note as it is: without the values that are the default of their field."""
+
+    sparse: ClassVar[bool] = True
 
 
 class Falsifier(Frozen):
@@ -46,7 +53,7 @@ class Falsifier(Frozen):
         return self.finding + ("" if is_empty_remark(self.deadline) else f", by {self.deadline}")
 
 
-class Framing(Frozen):
+class Framing(_Noted):
     """How the task is disputed."""
 
     form: QuestionForm
@@ -160,7 +167,7 @@ class DebateMessage(TurnData):
         return self.label.startswith("M")
 
 
-class Commitment(Frozen):
+class Commitment(_Noted):
     """An agent's declared position on the question of a thread. A later one, or an update, replaces it."""
 
     agent: str
@@ -179,7 +186,7 @@ class Commitment(Frozen):
     message: str = ""
 
 
-class SteelmanAttempt(Frozen):
+class SteelmanAttempt(_Noted):
     """A steelman with its grade."""
 
     agent: str
@@ -317,7 +324,7 @@ class Crux(Frozen):
     locked: bool
     validated: bool
     """By the flips that its test showed, as far as it was tested, else by declared ones."""
-    validation_failures: tuple[str, ...] = ()
+    validation_failures: tuple[Flaw, ...] = ()
 
     @property
     def deciding_score(self) -> CruxScore:
@@ -378,11 +385,19 @@ class StageRecord(Frozen):
 
 
 class LockAttempt(Frozen):
+    """It succeeded if nothing failed."""
+
     at: int
-    success: bool
-    failures: tuple[str, ...] = ()
-    kinds: tuple[str, ...] = ()
-    """The criteria that failed: `commitments`, `sides`, `steelmen`, `falsifiers`."""
+    failures: tuple[Missing, ...] = ()
+
+    @property
+    def success(self) -> bool:
+        return not self.failures
+
+    @property
+    def kinds(self) -> tuple[Criterion, ...]:
+        """The criteria that failed."""
+        return tuple(dict.fromkeys(missing.criterion for missing in self.failures))
 
 
 class ThreadRecord(Frozen):

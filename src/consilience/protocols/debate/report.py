@@ -14,7 +14,7 @@ from consilience.protocols.debate.moves import FIRM, Side
 from consilience.protocols.debate.progress import extend_progress, note_line
 from consilience.protocols.debate.records import Crux, CruxPosition, ThreadRecord
 from consilience.protocols.debate.sections import presentation
-from consilience.protocols.debate.state import DebateData, numbered_tries, state_of
+from consilience.protocols.debate.state import DebateData, numbered_tries
 
 
 class DebateReport(DebateData):
@@ -93,19 +93,18 @@ class DebateReport(DebateData):
     def forecasts(self) -> tuple[Forecast, ...]:
         """Return the propositions (`p1` …) with the falsifiers of opening ballots, then the cruxes (`crux-1` …), as numbered in the
         report."""
-        state = state_of(self)
         falsifiers = tuple((b.agent, b.falsifier.finding, b.falsifier.deadline) for b in self.ballots if b.falsifier)
         forecasts = [
             Forecast(
                 id=f"p{n}",
                 question=text,
-                sides=_firm({b.agent: (b.positions[n - 1], b.confidence) for b in state.final.values()}),
+                sides=_firm({b.agent: (b.positions[n - 1], b.confidence) for b in self.final.values()}),
                 falsifiers=falsifiers if n == 1 else (),
             )
-            for n, text in enumerate(state.propositions, 1)
+            for n, text in enumerate(self.propositions, 1)
         ]
-        for n, crux in enumerate(state.cruxes, 1):
-            ballots = [ballot for ballot in state.final.values() if crux.thread in ballot.questions]
+        for n, crux in enumerate(self.cruxes, 1):
+            ballots = [ballot for ballot in self.final.values() if crux.thread in ballot.questions]
             falsifiers_by_agent = {
                 agent: position.falsifier for agent, position in crux.positions.items() if position.falsifier
             }
@@ -229,7 +228,7 @@ def _crux(crux: Crux, thread: ThreadRecord) -> JsonObject:
         "steelman_pairs": _pairs(thread),
         "supporting_messages": list(crux.supporting_messages),
         "validated": crux.validated,
-        "validation_failures": list(crux.validation_failures),
+        "validation_failures": [flaw.name for flaw in crux.validation_failures],
     }
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from consilience.domain.positions import exact
-from consilience.protocols.debate.moves import FIRM, CruxKind, Side, dominant_horizon
+from consilience.protocols.debate.moves import FIRM, ClosingSide, CruxKind, Side, dominant_horizon
+from consilience.protocols.debate.reasons import MIN_CRITERIA, MIN_FLIPS, Flaw
 from consilience.protocols.debate.records import (
     Coalition,
     Contradiction,
@@ -27,6 +28,7 @@ from consilience.protocols.debate.records import (
     DebateMessage,
     Dependency,
     Flip,
+    Recheck,
 )
 from consilience.protocols.debate.stipulated import FlipRecord
 from consilience.protocols.debate.threads import Thread
@@ -35,8 +37,6 @@ Regime = Literal["inconclusive", "polarized", "partial", "consensus"]
 
 VAGUE = ("probably", "might", "seems", "feels", "generally")
 MEASUREMENT = ("will correlation", "will volatility", "will price")
-MIN_CRITERIA = MIN_FLIPS = 2
-_HANGING = "top claims that hang on it"
 
 _VAGUE = re.compile(rf"\b({'|'.join(VAGUE)})\b", re.IGNORECASE)
 
@@ -53,16 +53,16 @@ def crux_score(sides: Mapping[str, Side], flips: Mapping[str, Flip], agents: int
 
 def written_failures(
     question: str, criteria: Sequence[str], kind: CruxKind | None = None, unclear: str = ""
-) -> tuple[str, ...]:
+) -> tuple[Flaw, ...]:
     """Why the words of a crux fail the seed's tests, which other words may pass; empty if they do not."""
-    failures: list[str] = []
+    failures: list[Flaw] = []
     if unclear:
-        failures.append(f"needs clarification: {unclear}")
+        failures.append(Flaw(kind="unclear", text=unclear))
     if len(criteria) < MIN_CRITERIA:
-        failures.append(f"resolution criteria: {len(criteria)}, at least {MIN_CRITERIA} are needed")
-    failures += [f'vague criterion: "{criterion}"' for criterion in criteria if _VAGUE.search(criterion)]
+        failures.append(Flaw(kind="criteria", n=len(criteria)))
+    failures += [Flaw(kind="vague_criterion", text=criterion) for criterion in criteria if _VAGUE.search(criterion)]
     if kind == "measurement" or any(phrase in question.casefold() for phrase in MEASUREMENT):
-        failures.append("a question of measurement")
+        failures.append(Flaw(kind="measurement"))
     return tuple(failures)
 
 
@@ -73,25 +73,27 @@ def validation_failures(
     flips: Mapping[str, Flip],
     locked: bool,
     *,
+    attempts: int = 0,
     kind: CruxKind | None = None,
     unclear: str = "",
     thresholds: Sequence[str] = (),
     challenged: Sequence[str] = (),
-) -> tuple[str, ...]:
-    """Why a question is no valid crux, by the seed's tests; empty for one that is. `thresholds` are those of declared falsifiers,
-    `challenged` the objections to its last extraction."""
-    failures: list[str] = []
+) -> tuple[Flaw, ...]:
+    """Why a question is no valid crux, by the seed's tests; empty for one that is. `attempts` are those to lock it, `thresholds`
+    those of declared falsifiers, `challenged` the objections to its last extraction."""
+    failures: list[Flaw] = []
     if not locked:
-        failures.append("not locked")
-    if not {"YES", "NO"} <= set(sides):
-        failures.append("no firm agent on each side")
+        failures.append(Flaw(kind="unlocked", n=attempts) if attempts else Flaw(kind="untried"))
+    if not is_split(sides):
+        failures.append(Flaw(kind="one_sided"))
     failures += written_failures(question, criteria, kind, unclear)
     known_criteria = set(criteria)
-    failures += [f'vague falsifier: "{t}"' for t in thresholds if _VAGUE.search(t) and t not in known_criteria]
+    vague = (t for t in thresholds if _VAGUE.search(t) and t not in known_criteria)
+    failures += [Flaw(kind="vague_falsifier", text=threshold) for threshold in vague]
     flipping = sum(flip.would_flip for flip in flips.values())
     if flipping < MIN_FLIPS:
-        failures.append(f"{_HANGING}: {flipping}, at least {MIN_FLIPS} are needed")
-    failures += [f"challenged: {objection}" for objection in challenged]
+        failures.append(Flaw(kind="hanging", n=flipping))
+    failures += [Flaw(kind="challenged", text=objection) for objection in challenged]
     return tuple(failures)
 
 
@@ -105,9 +107,9 @@ def hanging_on(crux: Crux, records: Sequence[FlipRecord]) -> int:
 
 def revalidated(crux: Crux, hanging: int) -> Crux:
     """Return a crux that was tested, valid or not by the top claims that hang on it in truth."""
-    failures = [failure for failure in crux.validation_failures if not failure.startswith(_HANGING)]
+    failures = [flaw for flaw in crux.validation_failures if flaw.kind != "hanging"]
     if hanging < MIN_FLIPS:
-        failures.append(f"{_HANGING}: {hanging} when tested, at least {MIN_FLIPS} are needed")
+        failures.append(Flaw(kind="hanging_tested", n=hanging))
     return crux.model_copy(update={"validated": not failures, "validation_failures": tuple(failures)})
 
 
@@ -143,6 +145,7 @@ def crux_of(thread: Thread, agents: int, *, written: bool = False) -> Crux:
         criteria,
         flips,
         thread.locked_at is not None,
+        attempts=len(thread.attempts),
         kind=draft.kind if draft else None,
         unclear=draft.unclear if draft else "",
         thresholds=declared,
@@ -201,6 +204,49 @@ def regime_of(
     if len(split) == len(firm) and split & set(validated):
         return "polarized"
     return "partial"
+
+
+def as_cast(final: Sequence[DebateBallot], rechecks: Sequence[Recheck]) -> dict[str, dict[str, Side]]:
+    """The side of each agent by question, as its ballot was cast; `final` counts what was answered again."""
+    sides: dict[str, dict[str, Side]] = {}
+    for ballot in final:
+        for n, side in enumerate(ballot.positions, 1):
+            sides.setdefault(f"p{n}", {})[ballot.agent] = side
+        for thread, side in ballot.questions.items():
+            sides.setdefault(thread, {})[ballot.agent] = side
+    for check in reversed(rechecks):  # the first says what the ballot was
+        sides.get(check.question, {})[check.agent] = check.ballot
+    return sides
+
+
+class Held(NamedTuple):
+    """A final ballot against the answer on a proposition."""
+
+    ballot: DebateBallot
+    n: int
+    """The proposition, from 1."""
+    side: Side
+    only_when_cast: bool
+    """Whether the ballot counts as undecided since it was cast again."""
+
+
+def dissenting(
+    answer: Sequence[ClosingSide], final: Iterable[DebateBallot], cast: Mapping[str, Mapping[str, Side]]
+) -> Iterator[Held]:
+    """Yield the final ballots against the answer on each proposition; where it is undecided, against the most frequent firm side,
+    on a tie those of both. A ballot that counts as undecided since it was cast again is listed as it was `cast`."""
+    ballots = list(final)
+    for n, decided in enumerate(answer):
+        firm = [ballot.positions[n] for ballot in ballots if ballot.positions[n] != "UNCERTAIN"]
+        yes, no = firm.count("YES"), firm.count("NO")
+        accepted = {decided} if decided != "UNDECIDED" else {"YES"} if yes > no else {"NO"} if no > yes else set()
+        for ballot in ballots:
+            side = ballot.positions[n]
+            again = side == "UNCERTAIN"
+            if again:
+                side = cast.get(f"p{n + 1}", {}).get(ballot.agent, side)
+            if side != "UNCERTAIN" and side not in accepted:
+                yield Held(ballot, n + 1, side, again)
 
 
 # --- the graph: what follows from what, contradictory answers, roots, irreducible cruxes

@@ -6,7 +6,7 @@ resolved, and how far the debate can be trusted. A label in brackets names the m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Report
@@ -37,8 +37,9 @@ from consilience.protocols.debate.crux_sections import (
     dependencies,
     next_questions,
 )
-from consilience.protocols.debate.moves import ACTIVE, ENDINGS, SHIFTING, STAGES
+from consilience.protocols.debate.moves import ACTIVE, ENDINGS, SHIFTING, STAGES, ClosingSide
 from consilience.protocols.debate.records import DebateBallot, Recheck
+from consilience.protocols.debate.scoring import as_cast, dissenting
 from consilience.protocols.debate.single import single_blocks
 from consilience.protocols.debate.state import (
     WHEN_CAST,
@@ -49,7 +50,6 @@ from consilience.protocols.debate.state import (
     joined,
     position_words,
     side_word,
-    state_of,
     tally,
     thread_name,
 )
@@ -59,36 +59,35 @@ from consilience.protocols.debate.views import transcript_blocks, views
 
 def presentation(report: DebateData) -> Presentation:
     """Return how a finished debate is shown."""
-    state = state_of(report)
     ordinary = (StopReason.SETTLED, StopReason.STALLED, StopReason.EXHAUSTED_STEPS)
     sections = (
-        _section("cruxes", "", crux_blocks(report, state)),
-        _section("told", "What the new fact changed", _told(report, state)),
-        _section("changes", "Changes of position", _moves(report, state)),
-        _section("common-ground", f"All {len(state.debaters)} agents confirmed", common_ground(report, state)),
-        _section("coalitions", "Who stands together", coalitions(report, state)),
-        _section("dependencies", "What depends on what", bullets(dependencies(report, state))),
-        _section("next-questions", "What to ask next", bullets(next_questions(report, state)), "unknown"),
-        _section("dissent", "Dissent", _dissent(report, state)),
-        _section("unresolved", "Unresolved threads", bullets(_unresolved(report, state))),
-        _section("debate", "", bullets(trust_items(report, state)), "trust"),
-        _section("single-call", "Compared with one call", single_blocks(report, state), "trust"),
-        _section("transcript", "Messages in order", transcript_blocks(state), "figures", folded=True),
+        _section("cruxes", "", crux_blocks(report)),
+        _section("told", "What the new fact changed", _told(report)),
+        _section("changes", "Changes of position", _moves(report)),
+        _section("common-ground", f"All {len(report.debaters)} agents confirmed", common_ground(report)),
+        _section("coalitions", "Who stands together", coalitions(report)),
+        _section("dependencies", "What depends on what", bullets(dependencies(report))),
+        _section("next-questions", "What to ask next", bullets(next_questions(report)), "unknown"),
+        _section("dissent", "Dissent", _dissent(report)),
+        _section("unresolved", "Unresolved threads", bullets(_unresolved(report))),
+        _section("debate", "", bullets(trust_items(report)), "trust"),
+        _section("single-call", "Compared with one call", single_blocks(report), "trust"),
+        _section("transcript", "Messages in order", transcript_blocks(report), "figures", folded=True),
     )
     return extend_presentation(
         Report.presentation(report),
         ending=ENDINGS.get(report.ended_by, "") if report.stop_reason in ordinary else "",
         ended_by=_limit(report),
-        above_answer=(*_told_headline(report, state), *headline(report, state)),
-        below_answer=tuple(qualifications(report, state)),
+        above_answer=(*_told_headline(report), *headline(report)),
+        below_answer=tuple(qualifications(report)),
         sections=sections,
         figures=tuple(_figures(report)),
-        views=views(state),
-        positions=tuple(_positions(state)),
-        seats=_seats(state),
-        names=state.names,
+        views=views(report),
+        positions=tuple(_positions(report)),
+        seats=_seats(report),
+        names=report.names,
         calls=_calls(report),
-        can_tell=bool(state.final),
+        can_tell=bool(report.final),
     )
 
 
@@ -108,35 +107,35 @@ def _section(
 # --- who moved, dissent, what was never resolved
 
 
-def _moves(report: DebateData, state: DebateState) -> Iterator[Block]:
+def _moves(report: DebateData) -> Iterator[Block]:
     """Where each agent stood at first and in the end; of every change the message that caused it, quoted."""
-    if not state.opening:
+    if not report.opening:
         return
     rows, refs = [], []
-    for agent in state.debaters:
-        ballots = (state.opening.get(agent), state.final.get(agent))
+    for agent in report.debaters:
+        ballots = (report.opening.get(agent), report.final.get(agent))
         claims = [ballot.claim for ballot in ballots if ballot and ballot.claim]
-        rows.append((state.names[agent], *map(ballot_cell, ballots), claims[-1] if claims else ""))
+        rows.append((report.names[agent], *map(ballot_cell, ballots), claims[-1] if claims else ""))
         refs.append(tuple(ballot.key for ballot in ballots if ballot))
     yield Table(
         heads=("agent", "opening ballot", "final ballot", "argues for"), rows=tuple(rows), left=4, refs=tuple(refs)
     )
     yield from bullets(
         [
-            *_ballot_changes(state),
-            *_crux_changes(report, state),
-            *_public_and_private(state),
-            *_rechecks(report, state),
+            *_ballot_changes(report),
+            *_crux_changes(report),
+            *_public_and_private(report),
+            *_rechecks(report),
         ]
     )
-    if not state.final:
+    if not report.final:
         return
     if report.position_changes:
         unargued = sum(change.conformity for change in report.position_changes)
-        yield Paragraph(lead="Changes without a named argument:", text=f"{unargued}.", refs=state.ballot_refs)
+        yield Paragraph(lead="Changes without a named argument:", text=f"{unargued}.", refs=report.ballot_refs)
     else:
         yield Paragraph(
-            text="No agent changed its position on the task between its two ballots.", refs=state.ballot_refs
+            text="No agent changed its position on the task between its two ballots.", refs=report.ballot_refs
         )
 
 
@@ -157,16 +156,16 @@ def _ballot_changes(state: DebateState) -> Iterator[Item]:
         )
 
 
-def _crux_changes(report: DebateData, state: DebateState) -> Iterator[Item]:
+def _crux_changes(report: DebateData) -> Iterator[Item]:
     """Changes on the question of a thread: said in public, or seen only in the sealed ballot, unless a recheck shows them."""
     rechecked = {(check.agent, check.question) for check in report.rechecks}
-    for n, crux in enumerate(state.cruxes, 1):
+    for n, crux in enumerate(report.cruxes, 1):
         for agent in crux.positions:
-            before, committed = state.committed_side(agent, crux.thread)
-            now = state.final_side(agent, crux)
+            before, committed = report.committed_side(agent, crux.thread)
+            now = report.final_side(agent, crux)
             if before is None or committed is None or now is None or before == now:
                 continue
-            updates = [m for m in state.said_in(crux.thread) if m.agent == agent and m.move in SHIFTING and m.new_side]
+            updates = [m for m in report.said_in(crux.thread) if m.agent == agent and m.move in SHIFTING and m.new_side]
             if not updates and (agent, crux.thread) in rechecked:
                 continue
             text = "only in its sealed ballot; in public it kept its position"
@@ -174,8 +173,8 @@ def _crux_changes(report: DebateData, state: DebateState) -> Iterator[Item]:
                 text = f"said in public [{updates[-1].label}]: “{excerpt(updates[-1].text)}”"
             elif updates:
                 text = f"in its sealed ballot; in public it last said {side_word(updates[-1].new_side)} [{updates[-1].label}]"
-            lead = f"{state.names[agent]} on crux {n}: {side_word(before)} → {side_word(now)},"
-            ballot = (state.final[agent].key,) if agent in state.final else ()
+            lead = f"{report.names[agent]} on crux {n}: {side_word(before)} → {side_word(now)},"
+            ballot = (report.final[agent].key,) if agent in report.final else ()
             yield Item(lead=lead, text=text, refs=(committed.id, *(m.id for m in updates[-1:]), *ballot))
 
 
@@ -194,33 +193,34 @@ def _public_and_private(state: DebateState) -> Iterator[Item]:
             yield Item(lead=f"On crux {n}:", text=text, refs=refs)
 
 
-def _dissent(report: DebateData, state: DebateState) -> Iterator[Block]:
+def _dissent(report: DebateData) -> Iterator[Block]:
     """Final ballots against the answer; against the larger side where the answer is undecided, on a tie those of both."""
     if report.dissent and "UNDECIDED" in report.decided:
         text = "Where the answer takes no side, these are the ballots of the smaller side, on a tie of both."
         yield Paragraph(text=text, refs=("closing",))
-    for dissent in report.dissent:
-        position = (dissent.position or "").removesuffix(WHEN_CAST).rpartition(" ")[2]
-        mark = f"{WHEN_CAST}, counts as undecided" if (dissent.position or "").endswith(WHEN_CAST) else ""
-        number = (dissent.position or "").partition(":")[0].removeprefix("p") if ":" in (dissent.position or "") else ""
-        proposition_note = f"proposition {number}: " if number else ""
-        by = f"{state.names[dissent.agent]}, {proposition_note}{side_word(position)}{mark}"
-        yield QuoteBlock(text=dissent.text, by=by, refs=(f"final/{dissent.agent}",))
-    if not report.dissent and report.answer is not None and state.final:
-        undecided = sum("UNCERTAIN" in ballot.positions for ballot in state.final.values())
+    decided: Sequence[ClosingSide] = report.decided or ["UNDECIDED"] * len(report.propositions)
+    final = list(report.final.values())
+    for held in dissenting(decided, final, {} if report.told else as_cast(final, report.rechecks)):
+        mark = f"{WHEN_CAST}, counts as undecided" if held.only_when_cast else ""
+        proposition_note = f"proposition {held.n}: " if len(decided) > 1 else ""
+        by = f"{report.names[held.ballot.agent]}, {proposition_note}{side_word(held.side)}{mark}"
+        text = held.ballot.reason or held.ballot.claim
+        yield QuoteBlock(text=text, by=by, refs=(held.ballot.key,))
+    if not report.dissent and report.answer is not None and report.final:
+        undecided = sum("UNCERTAIN" in ballot.positions for ballot in report.final.values())
         undecided_note = f"; {plural(undecided, 'agent')} stayed undecided" if undecided else ""
-        yield Paragraph(text=f"No sealed final ballot is against the answer{undecided_note}.", refs=state.final_refs)
-    yield from _objections(report, state)
+        yield Paragraph(text=f"No sealed final ballot is against the answer{undecided_note}.", refs=report.final_refs)
+    yield from _objections(report)
 
 
-def _objections(report: DebateData, state: DebateState) -> Iterator[Block]:
+def _objections(report: DebateData) -> Iterator[Block]:
     """Those that were never answered in full; the others folded, each with what met it."""
     unanswered = [objection for objection in report.objections if objection.fate == "unanswered"]
     yield from bullets(
         Item(
             lead="Open objection, never answered:",
             text=f"“{objection.text}”",
-            by=f"{state.names[objection.agent]}{state.mark(objection.id)} → {state.names.get(objection.to, objection.to)}",
+            by=f"{report.names[objection.agent]}{report.mark(objection.id)} → {report.names.get(objection.to, objection.to)}",
             note="" if objection.read else "no agent read it",
             refs=(objection.id,),
         )
@@ -232,8 +232,8 @@ def _objections(report: DebateData, state: DebateState) -> Iterator[Block]:
     items = (
         Item(
             lead="Conceded:" if objection.fate == "yielded" else "Answered:",
-            text=f"“{excerpt(objection.text)}” — {state.names[objection.agent]}{state.mark(objection.id)}; the reply: "
-            f"“{excerpt(objection.how)}”{state.mark(objection.answer)}",
+            text=f"“{excerpt(objection.text)}” — {report.names[objection.agent]}{report.mark(objection.id)}; the reply: "
+            f"“{excerpt(objection.how)}”{report.mark(objection.answer)}",
             refs=(objection.id, *([objection.answer] if objection.answer else [])),
         )
         for objection in met
@@ -243,13 +243,13 @@ def _objections(report: DebateData, state: DebateState) -> Iterator[Block]:
     yield Details(summary=summary, blocks=(Bullets(items=tuple(items)),))
 
 
-def _unresolved(report: DebateData, state: DebateState) -> Iterator[Item]:
+def _unresolved(report: DebateData) -> Iterator[Item]:
     """Threads that ended without a crux that holds: failed, stale, merged, or not finished; then questions that two agents wanted
     and no thread asked. Of a validated crux its own section says that its thread is not finished."""
     for thread in report.threads:
         if thread.status == "CONVERGED" or (thread.status in ACTIVE and thread.crux and thread.crux.validated):
             continue
-        messages = state.said_in(thread.id)
+        messages = report.said_in(thread.id)
         spoken = [message for message in messages if not message.by_moderator]
         reasons = {
             "FAILED_LOCK": "failed: " + thread.closed_by,
@@ -261,14 +261,14 @@ def _unresolved(report: DebateData, state: DebateState) -> Iterator[Item]:
             lead=f"{thread.question or thread.topic}",
             text=f"({thread_name(thread.id)}) {reasons}",
             note=f"{plural(len(spoken), 'message')}{last}",
-            refs=tuple(message.id for message in (messages[:1] + spoken[-1:])) or state.last_refs,
+            refs=tuple(message.id for message in (messages[:1] + spoken[-1:])) or report.last_refs,
         )
     for question in report.unopened:
-        supporters = [f"{state.names[state.by_id[id].agent]}{state.mark(id)}" for id in question.supports]
+        supporters = [f"{report.names[report.by_id[id].agent]}{report.mark(id)}" for id in question.supports]
         yield Item(
             lead=question.question,
-            text=f"(proposed by {state.names[question.agent]}{state.mark(question.message)}, supported by {joined(supporters)}) no "
-            f"thread was opened: {question.reason}",
+            text=f"(proposed by {report.names[question.agent]}{report.mark(question.message)}, supported by {joined(supporters)}) "
+            f"no thread was opened: {question.reason}",
             refs=(question.message, *question.supports),
         )
 
@@ -329,15 +329,15 @@ def _seats(state: DebateState) -> dict[str, SeatNote]:
     return notes
 
 
-def _told_headline(report: DebateData, state: DebateState) -> Iterator[Block]:
+def _told_headline(report: DebateData) -> Iterator[Block]:
     """Return the last new fact with those who moved, for the top of the report."""
     if report.told:
         fact = report.told[-1]
         refs = tuple(f"told/{len(report.told)}/{ballot.agent}" for ballot in fact.ballots)
-        yield Paragraph(lead="New fact:", text=f"{fact.fact} {_count(fact, state)}", refs=refs)
+        yield Paragraph(lead="New fact:", text=f"{fact.fact} {_count(fact, report)}", refs=refs)
 
 
-def _told(report: DebateData, state: DebateState) -> Iterator[Block]:
+def _told(report: DebateData) -> Iterator[Block]:
     for n, fact in enumerate(report.told, 1):
         refs = tuple(f"told/{n}/{ballot.agent}" for ballot in fact.ballots)
         yield Paragraph(lead="Fact:", text=fact.fact, refs=refs)
@@ -345,13 +345,13 @@ def _told(report: DebateData, state: DebateState) -> Iterator[Block]:
         after = {ballot.agent: ballot for ballot in fact.ballots}
         moved = [change.agent for change in fact.moved]
         items = (
-            _answer(agent, before[agent], after.get(agent), moved, state).model_copy(
+            _answer(agent, before[agent], after.get(agent), moved, report).model_copy(
                 update={"refs": (f"told/{n}/{agent}",) if agent in after else (f"final/{agent}",)}
             )
             for agent in before
         )
         yield Bullets(items=tuple(items))
-        yield Paragraph(text=_count(fact, state), refs=refs)
+        yield Paragraph(text=_count(fact, report), refs=refs)
 
 
 def _answer(agent: str, before: DebateBallot, after: DebateBallot | None, moved: list[str], state: DebateState) -> Item:
@@ -373,13 +373,13 @@ def _count(fact: ToldFact, state: DebateState) -> str:
     return f"{len(names)} of {len(fact.ballots)} moved" + (f": {', '.join(names)}." if names else ".")
 
 
-def _rechecks(report: DebateData, state: DebateState) -> Iterator[Item]:
+def _rechecks(report: DebateData) -> Iterator[Item]:
     """One item for each answer that was asked again: what its agent had answered, what it answers now, and what counts."""
     for check in report.rechecks:
-        before = [f"{side_word(side)}{_where(key, state)}" for key, side in check.before.items()]
+        before = [f"{side_word(side)}{_where(key, report)}" for key, side in check.before.items()]
         history = ", ".join((*before, f"{side_word(check.ballot)} in its final ballot"))
         yield Item(
-            lead=f"{state.names[check.agent]} on {_subject(check.question, state)}:",
+            lead=f"{report.names[check.agent]} on {_subject(check.question, report)}:",
             text=f"{history}; {_outcome(check)}",
             note=f"its reason: {excerpt(check.reason)}" if check.reason else "",
             refs=(*check.before, f"final/{check.agent}", *([check.key] if check.again else [])),

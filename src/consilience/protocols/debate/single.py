@@ -117,16 +117,13 @@ def _refuse_empty(reply: SingleReply) -> None:
 NOTHING_ADDED = "by these figures the debate added nothing to it"
 
 
-def added_sentence(report: DebateData, cruxes: Sequence[Crux]) -> str:
-    """Return what the debate has that the single call has not, in one sentence; empty without the call.
-
-    `cruxes` are those of the report in the order in which it numbers them. The sentence counts and does not judge: which of two
-    texts is the better one follows from no figure.
-    """
+def added_sentence(report: DebateData) -> str:
+    """Return what the debate has that the single call has not, in one sentence; empty without the call. It counts and does not
+    judge: which of two texts is the better one follows from no figure."""
     single = report.single_call
     if single is None:
         return ""
-    added = [*_additions(report, single, cruxes)]
+    added = [*_additions(report, single, report.cruxes)]
     more = f"the debate added {joined(added)}" if added else NOTHING_ADDED
     return f"One call on the same task {_compared(report, single)}; {more}."
 
@@ -171,7 +168,7 @@ def _additions(report: DebateData, single: SingleCall, cruxes: Sequence[Crux]) -
 # --- its section
 
 
-def single_blocks(report: DebateData, state: DebateState) -> Iterator[Block]:
+def single_blocks(report: DebateData) -> Iterator[Block]:
     """The single call beside the debate: both answers, both costs, which cruxes it named, and what the debate added."""
     single = report.single_call
     if single is None:
@@ -181,20 +178,20 @@ def single_blocks(report: DebateData, state: DebateState) -> Iterator[Block]:
             yield Paragraph(text=text, refs=(failed[-1].key,))
         return
     own = (single.key, "closing") if report.decided else (single.key,)
-    rows = tuple(_comparison_rows(report, state, single))
+    rows = tuple(_comparison_rows(report, single))
     added = report.added.replace(NOTHING_ADDED, "a limit cut the debate off") if report.limit_reached else report.added
     yield Paragraph(text=added, tone="strong", refs=own)
     yield Table(heads=("", "the debate", "one call"), rows=rows, left=3, refs=(own,) * len(rows))
-    yield from bullets(_single_items(state, single))
+    yield from bullets(_single_items(report, single))
     yield Details(summary="The answer of the single call", blocks=(AgentText(text=single.answer or " "),))
 
 
-def _comparison_rows(report: DebateData, state: DebateState, single: SingleCall) -> Iterator[tuple[str, str, str]]:
+def _comparison_rows(report: DebateData, single: SingleCall) -> Iterator[tuple[str, str, str]]:
     spent = report.ledger.actual
-    several = len(state.propositions) > 1
+    several = len(report.propositions) > 1
     for n, position in enumerate(single.positions):
         decided = SIDES[report.decided[n]] if report.decided else "no answer"
-        votes = tally([ballot.positions[n] for ballot in state.final.values()])
+        votes = tally([ballot.positions[n] for ballot in report.final.values()])
         name = f"proposition {n + 1}" if several else "answer"
         sure = f", {certainty(single.confidence)}" if n == 0 else ""
         yield name, f"{decided} (ballots: {votes or 'none'})", f"{SIDES[position]}{sure}"

@@ -1,13 +1,10 @@
-"""A debate as data: the fields of its report, and its state as sections and views read it, of a finished session or another; and
-how both are worded."""
+"""A debate as data: what its notes came to, which views read of an unfinished session too, its report, and how both are worded."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 from consilience.domain.agents import Agent, point_of_view, voices
 from consilience.domain.positions import LEVELS
@@ -65,100 +62,50 @@ class SystemMetrics(Frozen):
     """Those of them whose message had an attention score of 0.7 or more."""
 
 
-class DebateData(Report):
-    """The header, and what a debate adds to it."""
+class DebateState(Frozen):
+    """What was said, by thread, and where agents stand. A report is one; an unfinished debate has only this."""
 
-    protocol: str = "debate"
+    agents: tuple[Agent, ...]
     framing: Framing | None = None
     """None where the framing failed."""
     letters: dict[str, str] = {}
     """The letter of each debater, by which prompts name it."""
-    attention_mode: str = ""
-    """`keyword` or `embedding`."""
-    ended_by: str = ""
-    """`settled`, `stable`, `stalled`, `max_messages`, `max_duration`, or `limit` for a limit of the session."""
+    messages: tuple[DebateMessage, ...] = ()
+    threads: tuple[ThreadRecord, ...] = ()
+    ballots: tuple[DebateBallot, ...] = ()
+    """Opening ballots (step 0), then final ones (step 1), with the answers that count; none before the end."""
     duration: int = 0
     """Virtual milliseconds."""
-    messages: tuple[DebateMessage, ...] = ()
-    ballots: tuple[DebateBallot, ...] = ()
-    """Opening ballots (step 0), then final ones (step 1), with the answers that count."""
+    ended_by: str = ""
+    """`settled`, `stable`, `stalled`, `max_messages`, `max_duration`, or `limit` for a limit of the session."""
     rechecks: tuple[Recheck, ...] = ()
     """Answers of final ballots that were asked again; the final ballots hold what they count as."""
-    threads: tuple[ThreadRecord, ...] = ()
-    decided: tuple[ClosingSide, ...] = ()
-    """The answer's own side on each proposition; empty without an answer."""
-    first_step: str = ""
-    """What to find out before anything that cannot be undone, by the closing call."""
-    regime: Regime = "inconclusive"
-    regime_description: str = ""
-    irreducible_cruxes: tuple[str, ...] = ()
-    """Threads of validated cruxes on which final ballots are split, the highest score first."""
-    primary_crux: str | None = None
-    """The thread of the validated crux with the highest score: when told so where it was tested, else as declared."""
-    primary_crux_reason: str = ""
-    coalitions: tuple[Coalition, ...] = ()
-    """By final ballots; preliminary where the exchange ended before they were stable."""
-    coalition_finding: str = ""
-    """Why there is no coalition, or why those found are preliminary; empty for stable ones."""
-    common_ground: tuple[CommonGround, ...] = ()
-    """Statements that every agent confirmed in its final ballot; none if a ballot is missing."""
     dependencies: tuple[Dependency, ...] = ()
     """Confirmed dependencies between cruxes, by thread."""
     duplicates: tuple[tuple[str, str], ...] = ()
     """Threads whose cruxes ask the same, the earlier first; the later one is left out of roots and irreducible cruxes."""
-    contradictions: tuple[Contradiction, ...] = ()
-    roots: dict[str, tuple[str, ...]] = {}
-    """Cruxes that follow from no other, each with what follows downstream of it, by thread."""
     next_questions: tuple[str, ...] = ()
     """What to debate or find out next, if the debate were to go on."""
-    unopened: tuple[UnopenedQuestion, ...] = ()
-    """Questions that an agent proposed, another supported, and no thread asked."""
-    tests: tuple[CruxTest, ...] = ()
-    """Each tested crux with YES stipulated, then with NO."""
-    placebo: PlaceboTest | None = None
-    """None if no crux was tested."""
-    flip_records: dict[str, tuple[FlipRecord, ...]] = {}
-    """What every voter declared, and did when told so and for the placebo, by the thread of each tested crux."""
-    told: tuple[ToldFact, ...] = ()
-    """Facts told after the end, in order; the final ballots are those cast on the last one."""
-    system_metrics: SystemMetrics = SystemMetrics()
-    single_call: SingleCall | None = None
-    """One structured call on the same documents; None where it was not asked for or failed."""
-    added: str = ""
-    """What the debate added to the single call, in a sentence that follows from the figures."""
 
-
-@dataclass(frozen=True)
-class DebateState:
-    """What was said, by thread, and where agents stand."""
-
-    agents: Sequence[Agent]
-    letters: Mapping[str, str]
-    framing: Framing | None
-    messages: Sequence[DebateMessage]
-    threads: Sequence[ThreadRecord]
-    ballots: Sequence[DebateBallot]
-    duration: int
-
-    @cached_property
+    @property
     def names(self) -> dict[str, str]:
         """Names of agents by id."""
         return agent_names(self.agents, self.letters)
 
-    @cached_property
+    @property
     def by_id(self) -> dict[str, DebateMessage]:
         return {message.id: message for message in self.messages}
 
-    @cached_property
+    @property
     def debaters(self) -> list[str]:
         return [agent.id for agent in voices(self.agents)]
 
-    @cached_property
+    @property
     def opening(self) -> dict[str, DebateBallot]:
         """Opening ballots by agent."""
         return {ballot.agent: ballot for ballot in self.ballots if ballot.step == 0}
 
-    @cached_property
+    @property
     def final(self) -> dict[str, DebateBallot]:
         """Final ballots by agent."""
         return {ballot.agent: ballot for ballot in self.ballots if ballot.step == 1}
@@ -167,7 +114,7 @@ class DebateState:
     def propositions(self) -> tuple[str, ...]:
         return self.framing.propositions if self.framing else ()
 
-    @cached_property
+    @property
     def cruxes(self) -> list[Crux]:
         """Validated ones first, then by the score that decides, ties in the order of their threads."""
         cruxes = [thread.crux for thread in self.threads if thread.crux]
@@ -251,16 +198,47 @@ class DebateState:
         return ", ".join(message.label for message in messages)
 
 
-def state_of(report: DebateData) -> DebateState:
-    return DebateState(
-        agents=report.agents,
-        letters=report.letters,
-        framing=report.framing,
-        messages=report.messages,
-        threads=report.threads,
-        ballots=report.ballots,
-        duration=report.duration,
-    )
+class DebateData(DebateState, Report):
+    """The header, and what a debate adds to it."""
+
+    protocol: str = "debate"
+    attention_mode: str = ""
+    """`keyword` or `embedding`."""
+    decided: tuple[ClosingSide, ...] = ()
+    """The answer's own side on each proposition; empty without an answer."""
+    first_step: str = ""
+    """What to find out before anything that cannot be undone, by the closing call."""
+    regime: Regime = "inconclusive"
+    regime_description: str = ""
+    irreducible_cruxes: tuple[str, ...] = ()
+    """Threads of validated cruxes on which final ballots are split, the highest score first."""
+    primary_crux: str | None = None
+    """The thread of the validated crux with the highest score: when told so where it was tested, else as declared."""
+    primary_crux_reason: str = ""
+    coalitions: tuple[Coalition, ...] = ()
+    """By final ballots; preliminary where the exchange ended before they were stable."""
+    coalition_finding: str = ""
+    """Why there is no coalition, or why those found are preliminary; empty for stable ones."""
+    common_ground: tuple[CommonGround, ...] = ()
+    """Statements that every agent confirmed in its final ballot; none if a ballot is missing."""
+    contradictions: tuple[Contradiction, ...] = ()
+    roots: dict[str, tuple[str, ...]] = {}
+    """Cruxes that follow from no other, each with what follows downstream of it, by thread."""
+    unopened: tuple[UnopenedQuestion, ...] = ()
+    """Questions that an agent proposed, another supported, and no thread asked."""
+    tests: tuple[CruxTest, ...] = ()
+    """Each tested crux with YES stipulated, then with NO."""
+    placebo: PlaceboTest | None = None
+    """None if no crux was tested."""
+    flip_records: dict[str, tuple[FlipRecord, ...]] = {}
+    """What every voter declared, and did when told so and for the placebo, by the thread of each tested crux."""
+    told: tuple[ToldFact, ...] = ()
+    """Facts told after the end, in order; the final ballots are those cast on the last one."""
+    system_metrics: SystemMetrics = SystemMetrics()
+    single_call: SingleCall | None = None
+    """One structured call on the same documents; None where it was not asked for or failed."""
+    added: str = ""
+    """What the debate added to the single call, in a sentence that follows from the figures."""
 
 
 def _refs(*ids: str) -> Refs:
@@ -358,31 +336,6 @@ def virtual_time(ms: int) -> str:
 def ordinal_try(number: int) -> str:
     """Return `the first try`."""
     return f"the {('first', 'second', 'third')[number - 1]} try" if number <= 3 else f"try {number}"
-
-
-def validation_failure(failure: str) -> str:
-    """Return why a question is no validated crux as a clause."""
-    if failure == "not locked":
-        return "it was never locked"
-    if failure == "no firm agent on each side":
-        return "at the end of its thread no agent held one of the two sides firmly"
-    if failure == "a question of measurement":
-        return "it asks for a measurement"
-    if match := re.fullmatch(r"resolution criteria: (\d+).*", failure):
-        return f"two findings that would settle it are needed, {match[1]} {'was' if match[1] == '1' else 'were'} named"
-    if match := re.fullmatch(r"top claims that hang on it: (\d+) when tested.*", failure):
-        return f"{match[1]} of its agents {'changes' if match[1] == '1' else 'change'} position over it when tested, two are needed"
-    if match := re.fullmatch(r"top claims that hang on it: (\d+).*", failure):
-        return f"by their own word the top claims of {match[1]} of its agents depend on it, two are needed"
-    if match := re.fullmatch(r"vague criterion: (.*)", failure, re.DOTALL):
-        return f"a finding that would settle it is vague: {match[1]}"
-    if match := re.fullmatch(r"vague falsifier: (.*)", failure, re.DOTALL):
-        return f"what would change a mind is vague: {match[1]}"
-    if match := re.fullmatch(r"needs clarification: (.*)", failure, re.DOTALL):
-        return f"the dispute needs clarification: {match[1]}"
-    if match := re.fullmatch(r"challenged: (.*)", failure, re.DOTALL):
-        return f"a participant objects that it misrepresents the dispute: {match[1]}"
-    return failure
 
 
 def excerpt(text: str, chars: int = 300) -> str:

@@ -14,13 +14,14 @@ from typing import Any
 
 from consilience.domain.positions import LEVELS, PositionChange
 from consilience.engine.prompt import Quote
-from consilience.engine.work import Ask, Failure, Reply, exhaustion
+from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.debate import notes
 from consilience.protocols.debate.ballots import (
     OWN_BALLOT,
+    Ballots,
     again_words,
-    ballot_of,
     ballot_words,
+    cast,
     sides_of,
     votes_on_candidates,
 )
@@ -35,8 +36,6 @@ from consilience.protocols.debate.threads import Thread
 PLACEBO = "Was the first proposal on this matter made in writing?"
 """The question of the placebo if the crystallizer wrote none."""
 
-Voters = Mapping[str, Reply[Any]]
-"""The last ballot of each agent that cast one."""
 FlipRecords = dict[str, tuple[FlipRecord, ...]]
 
 
@@ -50,16 +49,12 @@ class Stipulations:
     """By thread."""
 
 
-def voters(replies: Iterable[Reply[Any] | Failure]) -> Voters:
-    return {reply.agent: reply for reply in replies if isinstance(reply, Reply)}
-
-
 def cruxes_to_test(cruxes: Iterable[Crux], limit: int) -> list[Crux]:
     """Return the top cruxes: validated ones first, then by score, ties to the earlier thread."""
     return sorted(cruxes, key=lambda crux: (not crux.validated, -crux.score.score))[:limit]
 
 
-async def run_tests(floor: Floor, final: Voters, asked: Sequence[Thread]) -> Stipulations:
+async def run_tests(floor: Floor, final: Ballots, asked: Sequence[Thread]) -> Stipulations:
     """Test the top cruxes with every voter. After a limit has refused a call none is tested.
 
     The order of the ballots is that in which a budget that runs out is worth most: the first crux, the placebo, the second.
@@ -68,7 +63,7 @@ async def run_tests(floor: Floor, final: Voters, asked: Sequence[Thread]) -> Sti
     results = Stipulations()
     if not cruxes or not final:
         return results
-    if exhaustion(floor.failures):
+    if floor.session.limit_hit:
         floor.session.warn("no crux was tested: a limit had run out")
         return results
     facts = [(f"{c.thread}/{side}", stipulation(c.question, side)) for c in cruxes for side in FIRM]
@@ -83,40 +78,44 @@ async def run_tests(floor: Floor, final: Voters, asked: Sequence[Thread]) -> Sti
                 for agent in final
             ]
         )
-    _count_failures(floor, replies, "ballots of tested cruxes")
+    _warn_of_missing(floor, replies, "ballots of tested cruxes")
     rows = [replies[n : n + len(final)] for n in range(0, len(replies), len(final))]
-    cast = {name: _ballots(row) for (name, _), row in zip(facts, rows, strict=True)}
-    results.placebo = PlaceboTest(fact=placebo, ballots=cast["placebo"])
+    by_fact = {name: _ballots(row) for (name, _), row in zip(facts, rows, strict=True)}
+    results.placebo = PlaceboTest(fact=placebo, ballots=by_fact["placebo"])
     results.tests = [
-        CruxTest(thread=crux.thread, stipulated=side, ballots=cast[f"{crux.thread}/{side}"])
+        CruxTest(thread=crux.thread, stipulated=side, ballots=by_fact[f"{crux.thread}/{side}"])
         for crux in cruxes
         for side in FIRM
     ]
-    _evaluate(floor, final, asked, cruxes, results)
+    _evaluate(floor, final, cruxes, results)
     return results
 
 
-async def run_told(
-    floor: Floor, final: Voters, asked: Sequence[Thread], facts: Sequence[str]
-) -> list[Sequence[Reply[Any] | Failure]]:
+async def run_told(floor: Floor, final: Ballots, asked: Sequence[Thread], facts: Sequence[str]) -> list[ToldFact]:
     """Ask every voter again for each fact in turn. A later fact is put to those who answered on the one before."""
-    told: list[Sequence[Reply[Any] | Failure]] = []
-    base = ballot_type(ToldReply, len(floor.framing.propositions), len(asked))
+    told: list[ToldFact] = []
+    base, last = ballot_type(ToldReply, len(floor.framing.propositions), len(asked)), final
     for n, fact in enumerate(facts, 1):
-        last = voters(told[-1]) if told else final
         async with floor.session.phase("told", n):
             replies = await floor.session.gather(
-                [_ask(floor, last[agent], asked, "told", base, key=f"told/{n}/{agent}", fact=fact) for agent in last]
+                [_ask(floor, ballot, asked, "told", base, key=f"told/{n}/{a}", fact=fact) for a, ballot in last.items()]
             )
-        _count_failures(floor, replies, f"ballots on the new fact {n}")
-        told.append(replies)
+        _warn_of_missing(floor, replies, f"ballots on the new fact {n}")
+        before, last = last, cast(floor, replies, asked, told=n)
+        moved = tuple(
+            PositionChange(agent=a, before=_answers(before[a]), after=_answers(b), step=1 + n)
+            for a, b in last.items()
+            if (b.positions, b.questions) != (before[a].positions, before[a].questions)
+        )
+        told.append(ToldFact(fact=fact, before=tuple(before.values()), ballots=tuple(last.values()), moved=moved))
+        floor.note(notes.FactTold(at=floor.now, fact=fact, moved=tuple(change.agent for change in moved)))
     return told
 
 
-def control_question(floor: Floor, cruxes: Sequence[Crux], final: Voters) -> str:
+def control_question(floor: Floor, cruxes: Sequence[Crux], final: Ballots) -> str:
     """Return a question of the form of a crux to which all said yes: the first statement that their final ballots confirmed, else
     what the crystallizer wrote beside the first tested crux or another one. It is no question that the debate has asked."""
-    confirmed, _ = votes_on_candidates(floor, final.values())
+    confirmed, _ = votes_on_candidates(floor, final)
     threads = list(floor.threads.values())
     asked = {text.casefold() for t in threads for text in (t.question, t.locked_question, t.topic) if text}
     agreed = (candidate.question for candidate in confirmed)
@@ -165,31 +164,9 @@ def flips_of(
     return tuple(records), flips
 
 
-def told_facts(
-    floor: Floor, before: Sequence[DebateBallot], told: Sequence[Sequence[Reply[Any] | Failure]]
-) -> list[ToldFact]:
-    """Return each fact with the ballots cast on it and those whose typed answers it changed."""
-    facts = []
-    asked = floor.asked
-    for n, (fact, replies) in enumerate(zip(floor.settings.new_facts, told, strict=True), 1):
-        earlier = {ballot.agent: ballot for ballot in before}
-        ballots = tuple(
-            ballot_of(reply.agent, reply.value, asked, step=1, told=n) for reply in replies if isinstance(reply, Reply)
-        )
-        moved = tuple(
-            PositionChange(agent=b.agent, before=_answers(earlier[b.agent]), after=_answers(b), step=1 + n)
-            for b in ballots
-            if (b.positions, b.questions) != (earlier[b.agent].positions, earlier[b.agent].questions)
-        )
-        facts.append(ToldFact(fact=fact, before=tuple(before), ballots=ballots, moved=moved))
-        floor.note(notes.FactTold(at=floor.now, fact=fact, moved=tuple(change.agent for change in moved)))
-        before = ballots
-    return facts
-
-
 def _ask(
     floor: Floor,
-    last: Reply[Any],
+    last: DebateBallot,
     asked: Sequence[Thread],
     template: str,
     returns: type[StipulatedReply],
@@ -206,7 +183,7 @@ def _ask(
         propositions=floor.framing.propositions,
         questions=tuple(thread.question or "" for thread in asked),
         fact=fact,
-        again=again_words(floor, agent, asked) if last.key.startswith("final/") else (),
+        again=again_words(floor, agent, asked) if not last.told else (),
     )
     return session.ask(
         agent,
@@ -219,11 +196,9 @@ def _ask(
     )
 
 
-def _count_failures(floor: Floor, replies: Sequence[Reply[Any] | Failure], what: str) -> None:
-    failures = [reply for reply in replies if isinstance(reply, Failure)]
-    floor.failures += failures
-    if failures:
-        floor.session.warn(f"{what} that are missing: {len(failures)} of {len(replies)}")
+def _warn_of_missing(floor: Floor, replies: Sequence[Reply[Any] | Failure], what: str) -> None:
+    if failed := sum(isinstance(reply, Failure) for reply in replies):
+        floor.session.warn(f"{what} that are missing: {failed} of {len(replies)}")
 
 
 def _ballots(replies: Sequence[Reply[Any] | Failure]) -> dict[str, StipulatedBallot]:
@@ -238,17 +213,11 @@ def _ballots(replies: Sequence[Reply[Any] | Failure]) -> dict[str, StipulatedBal
     }
 
 
-def _evaluate(
-    floor: Floor, final: Voters, asked: Sequence[Thread], cruxes: Sequence[Crux], results: Stipulations
-) -> None:
+def _evaluate(floor: Floor, final: Ballots, cruxes: Sequence[Crux], results: Stipulations) -> None:
     """Compute flips and observed scores, and record them."""
     assert results.placebo is not None
-    number = {thread.id: n for n, thread in enumerate(asked, 1)}
     for crux in cruxes:
-        held = {
-            agent: (sides_of(reply.value, "p"), getattr(reply.value, f"q{number[crux.thread]}"))
-            for agent, reply in final.items()
-        }
+        held = {agent: (ballot.positions, ballot.questions[crux.thread]) for agent, ballot in final.items()}
         tests: dict[str, Mapping[str, StipulatedBallot]] = {
             test.stipulated: test.ballots for test in results.tests if test.thread == crux.thread
         }
@@ -268,7 +237,7 @@ def _evaluate(
                     hanging=hanging_on(crux, records),
                 )
             )
-    idle = [ballot.positions != sides_of(final[a].value, "p") for a, ballot in results.placebo.ballots.items()]
+    idle = [ballot.positions != final[a].positions for a, ballot in results.placebo.ballots.items()]
     floor.note(notes.PlaceboTested(at=floor.now, moved=sum(idle), tested=len(idle)))
 
 

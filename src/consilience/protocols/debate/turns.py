@@ -7,7 +7,7 @@ from typing import Any
 from consilience.domain.positions import LEVELS
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.moves import LEADS, MOVES, TopSide, is_question, would_flip
-from consilience.protocols.debate.notes import Committed, SteelmanGraded, SteelmanNote
+from consilience.protocols.debate.notes import SteelmanGraded
 from consilience.protocols.debate.records import Commitment, DebateMessage, SteelmanAttempt
 from consilience.protocols.debate.replies import (
     CommitReply,
@@ -85,21 +85,21 @@ def record_turn(
     held, agent = thread.commitments.get(message.agent), message.agent
     match value:
         case CommitReply():
-            _commit(floor, thread, _commitment(message, value))
+            floor.note(_commitment(message, value))
             if agent in thread.to_commit:
                 thread.to_commit.remove(agent)
         case FalsifierTurn():
             if agent in thread.to_falsify:
                 thread.to_falsify.remove(agent)
             if held is not None and (falsifier := falsifier_of(value)) is not None:
-                _commit(floor, thread, held.model_copy(update={"falsifier": falsifier}))
+                floor.note(held.model_copy(update={"falsifier": falsifier, "statement": ""}))
         case GradeTurn():
             assert earlier is not None
             corrections = "" if value.grade == "ACCURATE" else value.corrections.strip()
             graded = {"message": earlier.message, "grade": value.grade, "corrections": corrections}
-            floor.note(SteelmanGraded(at=floor.now, thread=thread.id, **graded))
+            floor.note(SteelmanGraded(at=floor.now, **graded))
         case TurnReply(move="UPDATE_POSITION" | "CONCEDE") if held is not None:
-            _commit(floor, thread, _updated(held, message, value))
+            floor.note(_updated(held, message, value))
         case TurnReply(move="STEELMAN"):
             named: str = getattr(value, "steelman_of", "")
             _steelman(floor, thread, message, floor.agent_of[named], value)
@@ -110,11 +110,6 @@ def record_turn(
         claim = " ".join(getattr(value, "claim", "").split())
         if claim and message.top_claim is not None:
             floor.claims[agent] = claim
-
-
-def _commit(floor: Floor, thread: Thread, commitment: Commitment) -> None:
-    commitment = commitment.model_copy(update={"statement": ""})
-    floor.note(Committed(at=floor.now, thread=thread.id, commitment=commitment))
 
 
 def _commitment(message: DebateMessage, value: CommitReply) -> Commitment:
@@ -135,7 +130,8 @@ def _commitment(message: DebateMessage, value: CommitReply) -> Commitment:
 def _updated(before: Commitment, message: DebateMessage, value: TurnReply) -> Commitment:
     """A commitment with what an update or a concession changes. A falsifier of another position holds no more."""
     moved = message.new_side not in (None, before.side)
-    update: dict[str, object] = {"falsifier": falsifier_of(value, kept=None if moved else before.falsifier)}
+    falsifier = falsifier_of(value, kept=None if moved else before.falsifier)
+    update: dict[str, object] = {"falsifier": falsifier, "statement": ""}
     level: Any = getattr(value, "confidence", "unchanged")
     if level != "unchanged":
         update["confidence"] = LEVELS[level]
@@ -156,4 +152,4 @@ def _steelman(floor: Floor, thread: Thread, message: DebateMessage, of: str, val
         message=message.id,
         required=(message.agent, of) in (thread.required or ()),
     )
-    floor.note(SteelmanNote(at=floor.now, thread=thread.id, steelman=steelman))
+    floor.note(steelman)

@@ -265,7 +265,19 @@ def transcript_blocks(state: DebateState) -> Iterator[Block]:
             text=f"({thread_name(message.thread)}, {virtual_time(message.at)}): {message.words}",
             shows=message.id,
         )
+    if state.messages and state.messages[-1].by_moderator:
+        yield from _unanswered(state.messages[-1], state)
     if any(message.from_memory for message in state.messages):
         yield Paragraph(text="† evidence from the model's memory: no document is quoted.", tone="remark")
     if not state.messages:
         yield Paragraph(text="Nothing has been said.")
+
+
+def _unanswered(last: DebateMessage, state: DebateState) -> Iterator[Block]:
+    """What came of a message of the moderator after which nothing was said, once its thread has ended."""
+    thread = state.thread(last.thread)
+    if thread.status in ACTIVE:
+        return
+    crux = f", with {'a' if thread.crux.validated else 'no'} validated crux" if thread.crux else ""
+    ended = f"{thread_name(thread.id)} {badge(thread)}{crux}{_closing_reason(thread)}"
+    yield Paragraph(text=f"No message answers {last.label}: {ended}.", tone="remark", refs=(last.id,))

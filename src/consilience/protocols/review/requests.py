@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from consilience.domain.findings import CATEGORIES, BallotCast, Finding, place_of, topic_of
-from consilience.domain.messages import Message
+from consilience.domain.messages import Message, bare_label
 from consilience.engine.prompt import Prompt, Quote, estimate_tokens
 from consilience.engine.session import Session
 from consilience.engine.sources import Document, select_documents
@@ -235,7 +235,7 @@ class Requests:
 
 
 def _require_verdict(labels: frozenset[str], reply: CrossReply) -> None:
-    if not any(verdict.finding.strip().strip("[]") in labels for verdict in reply.verdicts):
+    if not any(bare_label(verdict.finding) in labels for verdict in reply.verdicts):
         raise ValueError(f"there is no verdict on any of {', '.join(sorted(labels))}")
 
 
