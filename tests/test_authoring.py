@@ -129,7 +129,7 @@ def test_unfinished_session_is_shown_as_the_page_says(importable: None, home: Pa
         run = consilience.Deliberation(Watched(), model=models, store=store, options=Options(patience=0))
         with pytest.raises(SessionWaiting):
             run.run_sync("Launch in June", session="s")
-        store.answer("s", "risk/A1", json.dumps({"severity": 5, "text": "Nobody bought it."}))
+        store.post("s", "answer", "risk/A1", json.dumps({"severity": 5, "text": "Nobody bought it."}))
         with pytest.raises(SessionWaiting):
             run.resume_sync("s")
     shown = CliRunner().invoke(app, ["show", "s"]).stdout

@@ -25,7 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("server", "evaluation", "integrations"),
     ("__init__",),
-    ("api", "testing"),
+    ("api", "testing", "executor"),
     ("deliberation",),
     ("configuration",),
     ("protocols", "protocols.*"),

@@ -54,7 +54,7 @@ async def test_session_with_an_absent_person_is_parked_at_once(store: SqliteStor
     (question,) = pending_questions(store.read("s"), store.text, store.prompt)
     assert (question.key, question.agent, question.form) == ("say/A2", "A2", None)
     assert question.text == "Be brief.\n\n# Task\nIs it so?\n\nsay"
-    store.answer("s", "say/A2", "It is.")
+    store.post("s", "answer", "say/A2", "It is.")
     report = await consilience.resume("s", model=seats("human"), store=store)  # type: ignore[arg-type]
     assert report.stop_reason == "settled"
     assert report.ledger.actual.cost == 0.0, "a person costs nothing that is counted here"
@@ -74,7 +74,7 @@ async def test_recorded_question_contains_documents_and_quotations(store: Sqlite
             session="s",
             **fields,  # type: ignore[arg-type]
         )
-    store.answer("s", "say/A1", "It is, \x1b[31msays the person.")
+    store.post("s", "answer", "say/A1", "It is, \x1b[31msays the person.")
     with pytest.raises(SessionWaiting) as parked:
         await consilience.resume("s", **fields)  # type: ignore[arg-type]
     assert parked.value.awaited == ("close",)
@@ -200,7 +200,7 @@ async def test_parked_question_ends_at_its_deadline_counted_from_the_question(
 async def test_answer_posted_while_parked_counts_after_the_deadline(store: SqliteStore, wall: list[float]) -> None:
     await park(store, human_deadline=3600)
     wall[0] += 1_000_000
-    store.answer("s", "say/A2", "It is.")
+    store.post("s", "answer", "say/A2", "It is.")
     report = await runner.resume("s", models=seats("human"), store=store)  # type: ignore[arg-type]
     assert failures(store) == []
     assert report.replied == 3
@@ -268,7 +268,7 @@ async def test_question_asked_before_max_time_can_be_answered_after_it(
         await runner.resume("s", **fields)  # type: ignore[arg-type]
     assert parked.value.awaited == ("say/A2",)
     assert failures(store) == []
-    store.answer("s", "say/A2", "It is.")
+    store.post("s", "answer", "say/A2", "It is.")
     report = await runner.resume("s", **fields)  # type: ignore[arg-type]
     assert report.replied == 3
     assert [(key, kind) for key, kind, _ in failures(store)] == [("close", FailureKind.TIME)]
@@ -302,7 +302,7 @@ async def test_person_is_named_as_a_person_in_report_page_and_questions(store: S
     with pytest.raises(SessionWaiting):
         await consilience.deliberate(TASK, Vote(votes=4), model=VOTERS, store=store, session="s")  # type: ignore[arg-type]
     for agent in ("V2", "V3", "V4"):
-        store.answer("s", f"answer/{agent}", "Yes.")
+        store.post("s", "answer", f"answer/{agent}", "Yes.")
     report = await consilience.resume("s", model=VOTERS, store=store)  # type: ignore[arg-type]
     text = report.markdown().replace("\\", "")
     assert "- 3 of the 4 agents are people: Anna (V2), Ben (V3), a person (V4)." in text

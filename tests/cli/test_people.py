@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import sys
@@ -300,9 +301,6 @@ def test_invalid_answer_is_reported(open_terminal: Sit, program: list[str]) -> N
     terminal = open_terminal(*RUN, "--quiet")
     terminal.until("an empty line ends the list")
     (session,) = recorded()
-    busy = run(program, "sessions", "answer", session, LEAF, "Yes.")
-    assert busy.returncode == 2
-    assert "is being run by" in busy.stderr
     terminal.type("later\n")
     assert terminal.end() == 5
     for given, complaint in (
@@ -362,3 +360,68 @@ def test_a_deadline_for_people_is_recorded_and_shown_with_the_question(program: 
     wrong = run(program, *RUN, "--human-deadline", "0")
     assert wrong.returncode == 2
     assert "invalid human deadline: 0.0" in wrong.stderr
+
+
+def test_three_people_answer_by_mailed_forms_over_a_resume_and_a_crash(program: list[str], tmp_path: Path) -> None:
+    seats = [word for n, name in enumerate(("Ada", "Ben", "Cy"), 1) for word in ("--agent", f"L2N{n}=human:{name}")]
+    emergence = ("emergence", TASK, "--model", MODEL, "--children", "3", "--max-rounds", "1", *seats)
+    assert run(program, *emergence).returncode == 5
+    (session,) = recorded()
+    answered: list[str] = []
+    for step in range(20):
+        forms = tmp_path / f"forms-{step}"
+        written = run(program, "sessions", "answer", session, "--out", str(forms))
+        assert written.returncode == 0, written.stderr
+        for form in sorted(forms.glob("*.md")):
+            page = form.with_suffix(".html").read_text()
+            person = form.name.partition("-")[0]
+            assert f"A question to {person}" in page
+            assert "not been assigned a part of the task" not in page, "that is said to models"
+            if step % 2:  # as the page saves it
+                key = json.loads(page.partition('id="facts">')[2].partition("</script>")[0])["key"]
+                saved = {"session": session, "key": key, "answer": answer_of(page, person)}
+                form = form.with_suffix(".json")
+                form.write_text(json.dumps(saved))
+            else:
+                form.write_text(filled_in(form.read_text(), person))
+            done = run(program, "sessions", "answer", session, f"@{form}", "--by", person)
+            assert done.returncode == 0, done.stderr
+            answered.append(person)
+        crashed = {"CONSILIENCE_FAULT": "after_commit#2"} if step == 0 else {}
+        resumed = forks.run(
+            [*program, "resume", session, "--yes"], capture_output=True, text=True, env=os.environ | crashed, timeout=60
+        )
+        if resumed.returncode == 0:
+            break
+        assert resumed.returncode in (5, -signal.SIGKILL), resumed.stderr
+    assert set(answered) == {"Ada", "Ben", "Cy"}
+    shown = run(program, "show", session).stdout
+    for name in ("Ada", "Ben", "Cy"):
+        assert f"person: {name}" in shown or f"{name} (" in shown or f"{name}," in shown
+
+
+def filled_in(form: str, person: str) -> str:
+    """The form with words below each heading: the first of the options where there are any."""
+    lines = []
+    for line in form.split("\n"):
+        lines.append(line)
+        if line.startswith("> One of "):
+            lines.append(line.removeprefix("> One of ").rstrip(".").split(",")[0])
+        elif line.startswith("> List") or "leave it empty" in line:
+            pass
+        elif line.startswith("> "):
+            lines.append(f"{person} says no.")
+    return "\n".join(lines)
+
+
+def answer_of(page: str, person: str) -> dict[str, str]:
+    """What the page's form would give: its first options, and words in every text field that is not a list."""
+    answer = {}
+    for name, explanation, control in re.findall(
+        r"<label>(\S+)\n<small>(.*?)</small>\n(.*?)\n</label>", page, re.DOTALL
+    ):
+        option = re.search(r"<option>(.*?)</option>", control)
+        answer[name] = (
+            option[1] if option else "" if "List" in explanation or "empty" in explanation else f"{person} says no."
+        )
+    return answer

@@ -106,7 +106,8 @@ def report() -> DebateReport:
     personas = tuple(Persona(name=name, description=f"You are {name}.") for name in NAMES)
     panel = Panel(name="sample", description="Five voices on Bitcoin.", personas=personas)
     protocol = Debate(max_duration=900, crystallization=1, test_cruxes=0)
-    made = consilience.run_sync(TOPIC, protocol, panel=panel, model=ScriptedModel(Debaters(changes)))
+    model, store = ScriptedModel(Debaters(changes)), consilience.SqliteStore(":memory:")
+    made = consilience.run_sync(TOPIC, protocol, panel=panel, model=model, store=store)
     assert isinstance(made, DebateReport)
     return made
 

@@ -132,7 +132,7 @@ async def test_question_to_a_person_contains_numbered_lines_before_and_after_par
         await play(body, model, sources=SOURCES, store=store, session="s")
     (question,) = pending_questions(store.read("s"), store.text, store.prompt)
     assert "document S2:120-121:\n  | plan\n  | 120| line 120\n  | 121| line 121\n" in question.text
-    store.answer("s", "say", 'So it says: "line 121" [S2:121].')
+    store.post("s", "answer", "say", 'So it says: "line 121" [S2:121].')
     report = await runner.resume("s", store=store, models=model)  # type: ignore[arg-type]
     assert [quotation.verified for quotation in report.quotations] == [True]
     store.close()

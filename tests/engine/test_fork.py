@@ -342,14 +342,14 @@ async def test_fork_with_more_parts_repeats_an_outside_answer_about_fewer() -> N
             TASK, Decompose(children=3), models=seats, store=store, session="g", limits=limits, options=options
         )
     parts = [{"title": t, "instructions": f"Do {t}."} for t in ("one", "two", "three")]
-    store.answer("g", "split/L1N1", json.dumps({"parts": parts}))
+    store.post("g", "answer", "split/L1N1", json.dumps({"parts": parts}))
     with pytest.raises(SessionWaiting):
         await runner.resume("g", store=store, models=seats, options=options)
-    store.answer("g", "synthesize/L1N1", "Two parts, says the person.")
+    store.post("g", "answer", "synthesize/L1N1", "Two parts, says the person.")
     with pytest.raises(SessionWaiting) as waiting:
         await fork("g", store=store, models=seats, limits=Limits(), session="f", options=options)
     assert waiting.value.awaited == ("synthesize/L1N1",)
-    store.answer("f", "synthesize/L1N1", "Three parts, says the person.")
+    store.post("f", "answer", "synthesize/L1N1", "Three parts, says the person.")
     report = await runner.resume("f", store=store, models=seats, options=options)
     assert report.answer == "Three parts, says the person."
     same = await fork("g", store=store, models=seats, limits=limits, session="s", options=options)

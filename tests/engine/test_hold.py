@@ -50,7 +50,7 @@ async def run_phase_by_phase(case: Case, store: SqliteStore, calls: int | None) 
             released.add(held.held[min(held.held)])
         except SessionWaiting as parked:
             for key in parked.awaited:
-                store.answer("s", key, f"from outside, on {key}")
+                store.post("s", "answer", key, f"from outside, on {key}")
         else:
             asked = [(request.key, request.attempt) for request in model.requests]
             return ShakenRun(report, store.read("s"), asked=asked), len(released)

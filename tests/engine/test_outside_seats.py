@@ -568,7 +568,7 @@ async def test_human_deadline_does_not_apply_to_an_outside_agent(store: SqliteSt
 
 async def test_answer_recorded_in_the_journal_withdraws_the_ticket(store: SqliteStore, workspace: Workspace) -> None:
     await park(store, workspace)
-    store.answer("s", "say/A2", "By hand.")
+    store.post("s", "answer", "say/A2", "By hand.")
     report = await go_on(store, workspace)
     assert report.replied == 3
     (ticket,) = workspace.tickets()

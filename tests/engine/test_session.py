@@ -238,7 +238,7 @@ async def test_session_that_waits_only_for_outside_answers_parks_and_resumes_whe
     store.close()
 
     store = SqliteStore(path)  # another process, later
-    store.answer(session, "say/A2", "I was out", by="A2")
+    store.post(session, "answer", "say/A2", "I was out", by="A2")
     before = len(model.requests)
     report = await runner.resume(session, store=store, models=seats)
     assert [r.key for r in model.requests[before:]] == ["close"]
@@ -623,7 +623,7 @@ async def test_outside_answer_costs_the_same_budget_parked_or_not(tmp_path: Path
         else:
             with pytest.raises(SessionWaiting):
                 await run
-            store.answer("s", "say/A2", "here")
+            store.post("s", "answer", "say/A2", "here")
             report = await runner.resume("s", store=store, models=seats)
         digests.append((report.digest(), canonical_digest(store.read("s"))))
         store.close()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, ClassVar
 
 import pytest
 
 from consilience.domain.errors import SessionBusy, SettingsError, StoreUnusable, UnknownName
 from consilience.domain.events import (
+    AnswerReceived,
+    AnyEvent,
     CallCompleted,
     CallStarted,
     CheckRecorded,
@@ -30,6 +32,10 @@ Open = Callable[[], Store]
 
 def completed(key: str, text: str, place: str = "0", **more: object) -> CallCompleted:
     return CallCompleted(place=place, key=key, agent="A", text=text_id(text), tokens_in=3, cost=0.5, **more)  # type: ignore[arg-type]
+
+
+async def collected(tail: AsyncGenerator[AnyEvent]) -> list[int]:
+    return [event.seq async for event in tail]
 
 
 class StoreConformance:
@@ -104,8 +110,6 @@ class StoreConformance:
         with pytest.raises(SessionBusy, match="process"):
             store.open("s")
         assert store.holder("s")
-        with pytest.raises(SessionBusy):
-            store.answer("s", "k", "t")
         await journal.close()
         assert store.holder("s") is None
         await store.open("s").close()
@@ -150,17 +154,68 @@ class StoreConformance:
             store.arrivals("s")
         store.close()
 
-    async def test_outside_answer_is_stored_under_its_key(self, opened: Open) -> None:
+    async def test_letter_is_stored_until_it_is_taken(self, opened: Open) -> None:
         store = opened()
         journal = store.create("s")
         await journal.commit(SessionParked(awaited=("k",)))
-        await journal.close()
         with pytest.raises(UnknownName, match="Awaited: k"):
-            store.answer("s", "typo", "forty-two")
-        store.answer("s", "k", "forty-two", by="Ada")
-        answer = store.read("s")[-1]
-        assert answer.type == "answer_received"
-        assert (answer.key, answer.by, store.text(answer.text)) == ("k", "Ada", "forty-two")
+            store.post("s", "answer", "typo", "forty-two")
+        store.post("s", "answer", "k", "forty-two", by="Ada")  # while the session is leased
+        store.post("s", "cancel")
+        answer, cancel = store.mail("s")
+        assert (answer.kind, answer.key, answer.text, answer.by) == ("answer", "k", "forty-two", "Ada")
+        assert (cancel.kind, cancel.key, cancel.text, cancel.by) == ("cancel", "", "", "")
+        assert answer.number < cancel.number
+        assert [event.type for event in store.read("s")] == ["session_parked"]
+        await journal.take(answer, answer.event())
+        assert store.mail("s") == [cancel]
+        received = store.read("s")[-1]
+        assert isinstance(received, AnswerReceived)
+        assert (received.key, received.by, store.text(received.text)) == ("k", "Ada", "forty-two")
+        await journal.close()
+        store.close()
+
+    async def test_letters_to_a_session_that_nobody_runs_are_recorded_in_order(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("s")
+        await journal.commit(SessionParked(awaited=("k",)))
+        store.post("s", "answer", "k", "one")
+        await journal.close()
+        store.post("s", "answer", "k", "two", by="Ada")
+        answers = [event for event in store.read("s") if isinstance(event, AnswerReceived)]
+        assert [(store.text(event.text), event.by) for event in answers] == [("one", ""), ("two", "Ada")]
+        assert (store.mail("s"), store.holder("s")) == ([], None)
+        store.close()
+
+    async def test_letter_is_delivered_to_the_process_that_holds_the_session(self, opened: Open) -> None:
+        store = opened()
+        journal, other = store.create("s"), store.create("other")
+        delivered: asyncio.Queue[list[str]] = asyncio.Queue()
+        journal.receive(lambda letters: delivered.put_nowait([letter.text for letter in letters]))
+        elsewhere = opened() if self.survives else store
+        for text in ("one", "two"):
+            elsewhere.post("s", "cancel", text=text)
+            elsewhere.post("other", "cancel", text="not for s")
+        while (texts := await asyncio.wait_for(delivered.get(), 10)) != ["one", "two"]:
+            assert texts == ["one"], "again, until it is taken"
+        journal.receive(None)
+        await journal.close()
+        await other.close()
+        for each in {id(each): each for each in (store, elsewhere)}.values():
+            each.close()
+
+    async def test_letter_to_a_finished_session_is_refused_and_those_left_are_gone(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("s")
+        store.post("s", "cancel")
+        finish = SessionFinished(
+            stop_reason=StopReason.SETTLED, report=text_id("r"), report_digest="d", presentation="p"
+        )
+        await journal.commit(finish, texts=["r"])
+        await journal.close()
+        assert store.mail("s") == []
+        with pytest.raises(SettingsError, match="is finished"):
+            store.post("s", "cancel")
         store.close()
 
     async def test_sessions_are_listed_oldest_first_and_do_not_mix(self, opened: Open) -> None:
@@ -171,6 +226,39 @@ class StoreConformance:
             await journal.close()
         assert store.sessions() == ["z", "a", "m"]
         assert [event.key for event in store.read("a")] == ["of a"]  # type: ignore[union-attr]
+        store.close()
+
+    async def test_owner_sees_own_sessions_and_replies_only(self, opened: Open) -> None:
+        store = opened()
+        ada, bob = store.of("ada"), store.of("bob")
+        for view, name in ((ada, "a"), (bob, "b"), (store, "c")):
+            journal = view.create(name)
+            await journal.commit(completed("k", f"of {name}", digest="same"), texts=[f"of {name}"])
+            await journal.close()
+        assert (ada.sessions(), bob.sessions(), store.sessions()) == (["a"], ["b"], ["a", "b", "c"])
+        assert [store.owner(name) for name in store.sessions()] == ["ada", "bob", ""]
+        replies = [
+            found and store.text(found.text) for view in (ada, bob, store.of("eve")) for found in [view.reply("same")]
+        ]
+        assert replies == ["of a", "of b", None]
+        reads: list[Callable[[Store], object]] = [
+            lambda view: view.read("a"),
+            lambda view: view.beginning("a"),
+            lambda view: view.open("a"),
+            lambda view: view.post("a", "cancel"),
+            lambda view: view.admin.remove(["a"]),
+            lambda view: view.owner("a"),
+        ]
+        for read in reads:
+            with pytest.raises(UnknownName, match="there is no session 'a'"):
+                read(bob)
+        with pytest.raises(UnknownName):
+            await bob.reader.read("a")
+        assert (await ada.reader.sessions(), await bob.reader.sessions()) == (["a"], ["b"])
+        with pytest.raises(SettingsError, match="already"):
+            bob.create("a")
+        ada.admin.remove(["a"])
+        assert store.sessions() == ["b", "c"]
         store.close()
 
     async def test_session_id_in_use_is_refused(self, opened: Open) -> None:
@@ -427,6 +515,33 @@ class StoreConformance:
             store.texts([*ids, missing])
         with pytest.raises(StoreUnusable, match=missing):
             store.prompts([prompts[0].id, missing])
+        await journal.close()
+        store.close()
+
+    async def test_readers_that_tail_a_session_share_its_poll_and_see_every_event(self, opened: Open) -> None:
+        store = opened()
+        journal, polls = store.create("s"), asyncio.Queue[str]()
+        run = store.reader.run
+
+        async def counted(work: Callable[[Records], Any]) -> Any:
+            polls.put_nowait(work.__qualname__)
+            return await run(work)
+
+        store.reader.run = counted  # type: ignore[method-assign]
+        await journal.commit(completed("0", "t"), texts=["t"])
+        tails = [asyncio.ensure_future(collected(store.reader.tail("s"))) for _ in range(30)]
+        looked = [await asyncio.wait_for(polls.get(), 10) for _ in range(80)]
+        reads = sum(".read." in name for name in looked)
+        assert 30 <= reads <= 60, "each reads when it comes, and once when the poll first finds the event"
+        assert len(looked) - reads >= 20
+        for n in range(1, 5):
+            await journal.commit(completed(str(n), "t", str(n)), texts=["t"])
+            await polls.get()
+        finish = SessionFinished(
+            stop_reason=StopReason.SETTLED, report=text_id("r"), report_digest="d", presentation="p"
+        )
+        await journal.commit(finish, texts=["r"])
+        assert await asyncio.wait_for(asyncio.gather(*tails), 10) == [list(range(1, 7))] * 30
         await journal.close()
         store.close()
 

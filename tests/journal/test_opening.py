@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -31,12 +32,45 @@ def test_journal_of_a_development_version_is_refused_unchanged_with_advice(versi
     before = path.read_bytes()
     for _ in range(2):
         with pytest.raises(
-            StoreUnusable, match=rf"development version \(schema {version}; this one reads 3\)"
+            StoreUnusable, match=rf"development version \(schema {version}; this one reads 4\)"
         ) as refused:
             SqliteStore(path)
         assert str(path) in refused.value.where
         assert "Move it away" in refused.value.do
     assert path.read_bytes() == before
+
+
+def older(path: Path) -> Path:
+    """A journal as schema 3 wrote it."""
+    shutil.copy(FIXTURE_JOURNAL, path)
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(
+            "DROP TABLE mail; DROP TABLE claims; DROP TABLE spent; ALTER TABLE sessions DROP COLUMN owner; PRAGMA user_version=3"
+        )
+    return path
+
+
+def test_journal_of_schema_3_is_brought_to_this_one(tmp_path: Path) -> None:
+    now, before = SqliteStore(FIXTURE_JOURNAL), SqliteStore(older(tmp_path / "journal.db"))
+    assert before.sessions() == now.sessions()
+    for session in now.sessions():
+        assert (before.read(session), before.owner(session), before.mail(session)) == (now.read(session), "", [])
+    before.close()
+    now.close()
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (4,)
+
+
+def test_journal_of_schema_3_is_migrated_once_by_processes_that_open_it_together(tmp_path: Path) -> None:
+    path = older(tmp_path / "journal.db")
+    program = "import sys; from consilience.journal.sqlite import SqliteStore; print(len(SqliteStore(sys.argv[1]).sessions()))"
+    opening = [
+        forks.Fork([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(4)
+    ]
+    ended = [process.communicate(timeout=60) for process in opening]
+    assert {process.returncode for process in opening} == {0}, ended
+    assert len({out for out, _ in ended}) == 1
 
 
 def test_journal_whose_creation_is_killed_is_created_by_the_next_process(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import json
 import os
 import shlex
@@ -283,6 +284,7 @@ def run_until_done(
 
     if threading.current_thread() is not threading.main_thread():
         return asyncio.run(work)
+    gc.freeze()  # what was imported stays, and is not looked through again
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
         loop.set_default_executor(_DaemonExecutor())

@@ -240,8 +240,12 @@ def apply_conditions(report: Report, request: DeliveryRequest, code: int) -> int
 
 
 def exit_code(report: Report) -> int:
-    """Return the exit code of a report: an answer with a quorum is a success, whatever the stop reason."""
-    if report.answer is not None and report.quorum_met:
+    """Return the exit code of a report: an answer with a quorum is a success, whatever the stop reason.
+
+    A cancelled run has one only if its closing call was made.
+    """
+    cancelled = report.stop_reason is StopReason.CANCELLED and report.closing is None
+    if report.answer is not None and report.quorum_met and not cancelled:
         return EXIT_OK
     return EXIT_FAILED if report.stop_reason is StopReason.FAILED else EXIT_NO_ANSWER
 

@@ -339,7 +339,7 @@ def resume_session(request: ResumeRequest) -> int:
                 f"session {session} is being run by {holder}",
                 do="Wait for it to end, or stop that process; then try again.",
             )
-        elif started is not None:
+        elif started is not None and (course.cancel is None or course.cancel.answer):
             confirm_recorded_code(started, store)
             plan = _remaining_plan(started, course.made, store, config.endpoints)
             _check_recorded(session, plan)

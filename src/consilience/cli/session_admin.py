@@ -1,4 +1,4 @@
-"""The command `sessions`: list, remove, answer."""
+"""The command `sessions`: list, remove, answer, cancel."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,9 +19,11 @@ from consilience.cli.errors import can_confirm, confirm, notify, print_json, pri
 from consilience.cli.main import FIXED
 from consilience.cli.options import Id, JsonOption, ListingGroup, argument, new_app
 from consilience.cli.sessions import find_session, find_sessions, user_store
-from consilience.domain.errors import JournalError, SessionBusy, SettingsError, UnknownName
+from consilience.domain.errors import JournalError, SessionBusy, SettingsError, SourceError, UnknownName
 from consilience.domain.events import SessionFinished
 from consilience.domain.paths import check_home, journal_path
+from consilience.domain.report import Report
+from consilience.journal.store import WITH_ANSWER
 from consilience.reporting.formatting import count, money, one_line, printable
 from consilience.reporting.session_state import fold_events, status_of
 
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from consilience.reporting.questions import Question
 
 AGE_UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+CANCEL_PATIENCE_SECONDS = 5.0
+"""How long `sessions cancel` waits for the process that runs the session to end it."""
 MAX_REMOVED_AT_ONCE = 100
 """Sessions per removal; each one holds a file open."""
 
@@ -277,6 +282,39 @@ def _size(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 
 
+@sessions.command("cancel")
+def _cancel(
+    id: Id,
+    answer: Annotated[bool, typer.Option("--answer", help="Let the closing call be made, for an answer.")] = False,
+    by: Annotated[str, typer.Option(help="Name of the person who cancels, recorded.", metavar="NAME")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """End a session with a report, also while another process runs it. Calls in flight are ended and listed."""
+    with user_store() as store:
+        cancel_session(store, find_session(store, id), answer=answer, by=by, as_json=as_json)
+
+
+def cancel_session(store: Store, session: str, *, answer: bool, by: str, as_json: bool) -> None:
+    """Cancel a session. One that no process runs is ended here, unless its closing call is to be made."""
+    from consilience.deliberation import Deliberation
+
+    store.post(session, "cancel", text=WITH_ANSWER if answer else "", by=by)
+    holder = store.holder(session)
+    if holder is None and not answer:
+        Deliberation[Report](store=store).resume_sync(session)
+    until = time.monotonic() + CANCEL_PATIENCE_SECONDS
+    while holder and not isinstance(store.ending(session), SessionFinished) and time.monotonic() < until:
+        time.sleep(0.1)
+    ended = isinstance(store.ending(session), SessionFinished)
+    if ended:
+        text = f"Session {session} has ended. Its report: consilience show {session}"
+    elif holder:
+        text = f"Session {session} is told to end; {holder} has not ended it yet. To see how it stands: consilience show {session}"
+    else:
+        text = f"Session {session} makes its closing call when it is resumed: consilience resume {session}"
+    print_result({"session": session, "ended": ended}, text, as_json=as_json)
+
+
 @sessions.command("answer")
 def _answer(
     id: Id,
@@ -285,27 +323,93 @@ def _answer(
         str | None, argument("Text, or JSON for a typed answer; @FILE reads a file, - standard input.", "TEXT")
     ] = None,
     by: Annotated[str, typer.Option(help="Name of the person who answers, recorded.", metavar="NAME")] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the open questions as forms to be mailed, Markdown and HTML, into DIR.", metavar="DIR"
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Answer an open question of a session, or show its open questions. A session asks persons and outside processes."""
+    """Answer an open question of a session, or show its open questions. A session asks persons and outside processes.
+
+    A form that was filled in is read with @FILE, also in place of KEY.
+    """
     with user_store() as store:
-        answer_question(store, find_session(store, id), key, text, by=by, as_json=as_json)
+        session = find_session(store, id)
+        if out is not None:
+            write_forms(store, session, key, out, as_json=as_json)
+        else:
+            answer_question(store, session, key, text, by=by, as_json=as_json)
+
+
+def write_forms(store: Store, session: str, key: str, directory: Path, *, as_json: bool) -> None:
+    """Write each open question, or one, as two files. Raises `UnknownName`, `SourceError`."""
+    from consilience.reporting.forms import file_name, html_form, markdown_form
+
+    questions = [question for question in _open_questions(store, session, key).values() if not question.answered]
+    paths = []
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for question in questions:
+            for ending, form in (("md", markdown_form), ("html", html_form)):
+                path = directory / f"{file_name(question)}.{ending}"
+                path.write_text(form(session, question), encoding="utf-8")
+                paths.append(str(path))
+    except OSError as error:
+        raise SourceError(
+            f"the forms cannot be written: {error.strerror or error}",
+            where=str(directory),
+            do="Name another directory.",
+        ) from None
+    text = "\n".join((*paths, f"To read one that was filled in: consilience sessions answer {session} @FILE"))
+    print_result(paths, text if paths else f"Session {session} has no open question.", as_json=as_json)
+
+
+def _open_questions(store: Store, session: str, key: str) -> dict[str, Question]:
+    """Return the open questions by key, or the one that `key` names. Raises `UnknownName`."""
+    import consilience.engine.protocol  # noqa: F401  finds what the protocol asks of people
+    from consilience.reporting.questions import named_question, pending_questions
+
+    asked = {question.key: question for question in pending_questions(store.read(session), store.text, store.prompt)}
+    name = named_question(key, list(asked.values()))
+    if key and name not in asked:
+        choices = f"Open questions: {', '.join(asked)}." if asked else "There are none."
+        raise UnknownName(f"session {session} has no open question {name!r}", do=choices)
+    return {name: asked[name]} if key else asked
 
 
 def answer_question(store: Store, session: str, key: str, text: str | None, *, by: str, as_json: bool) -> None:
     """Record an answer; without a text show the open questions. Raises `UserError` for an invalid answer."""
     from consilience.cli.inputs import read_text
-    from consilience.reporting.questions import named_question, pending_questions
+    from consilience.reporting.forms import read_form
 
-    asked = {question.key: question for question in pending_questions(store.read(session), store.text, store.prompt)}
-    key = named_question(key, list(asked.values()))
-    if key not in asked and (key or text is not None):
-        choices = f"Open questions: {', '.join(asked)}." if asked else "There are none."
-        raise UnknownName(f"session {session} has no open question {key!r}", do=choices)
+    if key.startswith("@") and text is None:
+        key, text = "", key
+    answer = "" if text is None else read_text(text)
+    if text is not None and not key:
+        filled = read_form(answer)
+        if filled is None:
+            raise SettingsError(
+                "it is not a form of a question",
+                where=text,
+                do=f"Name the question: sessions answer {session} KEY {text}",
+            )
+        key = filled.key
+    asked = _open_questions(store, session, key)
     if text is None:
-        _show_questions(session, [asked[key]] if key else list(asked.values()), as_json)
+        _show_questions(session, list(asked.values()), as_json)
         return
-    answer = read_text(text)
+    (key,) = asked
+    filled = read_form(answer, asked[key])
+    if filled is not None:
+        if filled.session != session:
+            raise SettingsError(
+                f"the form is of session {filled.session}, not of {session}",
+                where=text,
+                do="Give the form of this session.",
+            )
+        answer = filled.text
     if not answer.strip():
         raise SettingsError(f"the answer to {key} is empty", do="Give a text.")
     form = asked[key].form
@@ -315,9 +419,11 @@ def answer_question(store: Store, session: str, key: str, text: str | None, *, b
         raise SettingsError(
             f"invalid answer to {key}: {wrong}", do=f"The question: consilience sessions answer {session} {key}."
         ) from None
-    store.answer(session, key, reply, by=by)
-    waiting = [open_key for open_key, question in asked.items() if open_key != key and not question.answered]
+    store.post(session, "answer", key, reply, by=by)
+    others = _open_questions(store, session, "")
+    waiting = [open_key for open_key, question in others.items() if open_key != key and not question.answered]
     rest_note = f"Still open: {', '.join(waiting)}. " if waiting else ""
+    running = store.holder(session) is not None
     resume = f"consilience resume {session}"
     if as_json:
         print_json(
@@ -326,7 +432,8 @@ def answer_question(store: Store, session: str, key: str, text: str | None, *, b
         return
     replacing = ", replacing the earlier one" if asked[key].answered else ""
     again = "(give --out, --require and the like again)"
-    notify(f"Recorded the answer to {key}{replacing}. {rest_note}Resume: {resume} {again}")
+    after = "" if running else f" Resume: {resume} {again}"
+    notify(f"{'Posted' if running else 'Recorded'} the answer to {key}{replacing}. {rest_note}".rstrip() + after)
 
 
 def _show_questions(session: str, questions: list[Question], as_json: bool) -> None:

@@ -145,6 +145,10 @@ class SessionBusy(JournalError, UserError):
     pass
 
 
+class OverAllowance(UserError):
+    """The owner of a session may not run another one now."""
+
+
 class NewerSchema(JournalError, UserError):
     pass
 

@@ -26,7 +26,7 @@ from consilience.domain.detail import Detail
 from consilience.domain.outcome import Check, Estimate, FailureKind, Limits, LimitUnit, StopReason, ThinkingLevel
 from consilience.domain.topology import Topology
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Schema of sessions and of the tables of a journal. From the first release on, journals of released schemas stay readable."""
 
 CUT = "length"
@@ -241,7 +241,7 @@ class CallFailed(CallEvent):
     exhausted: LimitUnit = ""
     """What the limit that refused or ended the call bounds."""
     possibly_charged: bool = False
-    """A time limit or deadline ended the call while a request was in flight, whose cost is unknown."""
+    """A time limit, a deadline or a cancel ended the call while a request was in flight, whose cost is unknown."""
     tokens_in: int = 0
     tokens_out: int = 0
     cost: float | None = 0.0
@@ -312,8 +312,18 @@ class CallAwaited(Event):
     """Id of the ticket in the workspace that the agent's model names; "" for other agents."""
 
 
+class CancelRequested(Event):
+    """Somebody ended the session. From here on every live call fails as `cancelled`, those in flight too."""
+
+    type: Literal["cancel_requested"] = "cancel_requested"
+    canonical: ClassVar[bool] = False
+    by: str = ""
+    answer: bool = False
+    """Whether the closing call is made nevertheless."""
+
+
 class AnswerReceived(Event):
-    """The answer of a person or an outside process, given while no process ran the session."""
+    """The answer of a person or an outside process, posted to the session's mailbox."""
 
     type: Literal["answer_received"] = "answer_received"
     canonical: ClassVar[bool] = False
@@ -418,6 +428,7 @@ AnyEvent = Annotated[
     | CallLost
     | CallAwaited
     | AnswerReceived
+    | CancelRequested
     | SearchExpired
     | MessagePublished
     | Noted
@@ -448,6 +459,19 @@ def decode_event(body: str, seq: int) -> AnyEvent:
     event = EVENT.validate_json(body)
     event.__dict__["seq"] = seq
     return shrink_event(event)
+
+
+def awaited_keys(events: Iterable[Event]) -> set[str]:
+    """Return the keys of the calls that somebody outside was asked and that have not ended."""
+    awaited: set[str] = set()
+    for event in events:
+        if isinstance(event, CallAwaited):
+            awaited.add(event.key)
+        elif isinstance(event, SessionParked):
+            awaited.update(event.awaited)
+        elif isinstance(event, CallCompleted | CallFailed | CallLost):
+            awaited.discard(event.key)
+    return awaited
 
 
 def canonical(events: Iterable[Event]) -> list[dict[str, object]]:

@@ -50,13 +50,19 @@ class StopReason(StrEnum):
         return StopReason.INCONCLUSIVE if self is StopReason.CONVERGED and unmet else self
 
 
+CUT_SHORT = (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME, StopReason.CANCELLED)
+"""A limit or a cancel ended the run before the protocol did."""
+
+
 class FailureKind(StrEnum):
-    """Why a call gave no reply. `BUDGET` and `TIME` are limits; the others are permanent failures of the seat."""
+    """Why a call gave no reply. `BUDGET` and `TIME` are limits; the others but `CANCELLED` are permanent failures of the seat."""
 
     BUDGET = "budget"
     """A limit on calls, tokens or cost refused it."""
     TIME = "time"
     """A limit on time refused it, or ended it in flight."""
+    CANCELLED = "cancelled"
+    """The session was cancelled before the call, or while it was in flight."""
     DEADLINE = "deadline"
     """The model did not answer within the seconds of one request, or the ticket of an outside agent expired."""
     QUORUM = "quorum"
@@ -78,7 +84,8 @@ class FailureKind(StrEnum):
 
     @property
     def is_limit(self) -> bool:
-        return self in (FailureKind.BUDGET, FailureKind.TIME)
+        """Whether the run was not to go on: a limit or a cancel, which say nothing of the agent."""
+        return self in (FailureKind.BUDGET, FailureKind.TIME, FailureKind.CANCELLED)
 
     @property
     def is_of_reply(self) -> bool:
@@ -87,8 +94,9 @@ class FailureKind(StrEnum):
 
     @property
     def exhaustion(self) -> StopReason:
-        """The stop reason of a run that this limit ended."""
-        return StopReason.EXHAUSTED_TIME if self is FailureKind.TIME else StopReason.EXHAUSTED_BUDGET
+        """The stop reason of a run that this limit or cancel ended."""
+        endings = {FailureKind.TIME: StopReason.EXHAUSTED_TIME, FailureKind.CANCELLED: StopReason.CANCELLED}
+        return endings.get(self, StopReason.EXHAUSTED_BUDGET)
 
 
 EACH = "*"

@@ -22,7 +22,8 @@ class UsageTotals(Frozen):
     lost: int = 0
     """Calls in flight when a process ended. They may have been charged."""
     timed_out: int = 0
-    """Calls ended by a time limit while a request was in flight. They may have been charged; their tokens and cost are unknown."""
+    """Calls ended by a time limit or a cancel while a request was in flight. They may have been charged; their tokens and cost are
+    unknown."""
     inherited: int = 0
     """Calls made by the session from which this one was forked."""
     cached: int = 0

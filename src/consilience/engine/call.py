@@ -8,10 +8,10 @@ request, waits for a commit of its own, which includes the event.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from pydantic import BaseModel
@@ -20,14 +20,12 @@ from consilience.domain.detail import CAPS
 from consilience.domain.errors import ProviderError, replace_surrogates
 from consilience.domain.events import (
     CUT,
-    CallAwaited,
     CallCompleted,
     CallFailed,
     CallStarted,
     Ended,
     ReplyRejected,
     age_of,
-    text_id,
 )
 from consilience.domain.messages import Message
 from consilience.domain.outcome import FailureKind
@@ -35,10 +33,11 @@ from consilience.domain.report import find_report
 from consilience.engine.activity import Phase
 from consilience.engine.call_failures import failure_event, refusal_event, unreached
 from consilience.engine.ledger import CallBudget, TimeLeft
+from consilience.engine.outside import question_to
+from consilience.engine.owners import claim_of, cost_of, reserve_for_owner
 from consilience.engine.ports import (
     AnswerDeadline,
     PendingAnswer,
-    seconds_since_epoch,
     withdraw_sent,
 )
 from consilience.engine.prompt import (
@@ -54,16 +53,17 @@ from consilience.engine.sizes import ONE_REQUEST, Usage
 from consilience.engine.state import State
 from consilience.engine.steps import StepLog, run_worker
 from consilience.engine.telemetry import set_outcome, span
-from consilience.engine.timing import TimeLimitReached, await_within, take_back
+from consilience.engine.timing import CallEnded, TimeLimitReached, take_back
 from consilience.engine.usage import completion_figures, with_estimated_tokens
 from consilience.engine.work import Ask, Branch, Failure, Reply, current_phase
 from consilience.models.limiter import may_retry
-from consilience.models.parsing import Malformed, is_prose, parse_reply, prose_field
+from consilience.models.parsing import Malformed, is_prose, parse_reply
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.registry import is_person
 from consilience.models.visible import visible_text
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 @dataclass(slots=True)
@@ -89,6 +89,8 @@ class Call(Generic[T]):
         self.port = state.ports[ask.agent]
         self.seconds_outside = 0.0
         """Seconds in which the current attempt waited for a person."""
+        self.posted = False
+        """Whether the reply to the current attempt came through the session's mailbox."""
         self.size = state.ledger.sizes.reply(ask.agent, ask.max_tokens)
         self.seed = 0
         """Seed of the current attempt."""
@@ -216,13 +218,16 @@ class Call(Generic[T]):
         if state.cache and not held and (cached := await self._cached(common, rendered)) is not None:
             return cached
         need = self._need(rendered)
-        answered = ask.key in state.recorder.answers
         arrived = state.recorder.take_arrival(ask.key, attempt, digest)
-        was_asked = answered or state.recorder.was_asked(ask.key, attempt)  # by an earlier process, in time
+        was_asked = ask.key in state.recorder.answers or state.recorder.was_asked(
+            ask.key, attempt
+        )  # in time, by another process
         limit = await self.budget.reserve(need, attempt, forced=was_asked, arrived=arrived is not None)
         if held:  # only now: calls that are recorded may have waited for budget together with this one
             state.activity.hold(ask.key, self.phase)
             await _wait_forever()
+        if limit is None and self.port.counts_tokens and not arrived:
+            limit = await reserve_for_owner(state, ask.key, attempt, ask.agent, self._request_size(rendered))
         if limit is not None:
             taken = state.recorder.steps_of(ask.key, attempt)
             refusal = refusal_event(common, limit, error, taken, repeated=attempt > 1)
@@ -231,7 +236,7 @@ class Call(Generic[T]):
         if ask.closing:
             state.faults("closing_call", self.phase)
         await state.recorder.start(CallStarted(**common))
-        began, self.seconds_outside = time.monotonic(), 0.0
+        began, self.seconds_outside, self.posted = time.monotonic(), 0.0, False
         steps = self._steps(attempt, need)
         with span(f"call {ask.agent}", session=state.id, agent=ask.agent, key=ask.key, attempt=attempt) as current:
             try:
@@ -241,10 +246,10 @@ class Call(Generic[T]):
                 text, value = "", None
             else:
                 # Without a check of the protocol's nothing but the parser comes before the event; steps are recorded already.
-                if ask.accept is not None and not (arrived or answered or steps):
+                if ask.accept is not None and not (arrived or self.posted or steps):
                     await state.recorder.keep(ask.key, attempt, digest, completion)
                 completion, estimated = (
-                    (completion, False) if answered else with_estimated_tokens(completion, rendered, self.port)
+                    (completion, False) if self.posted else with_estimated_tokens(completion, rendered, self.port)
                 )
                 common |= {"steps": steps.steps_taken if steps else 1, "estimated": estimated}
                 event, text, value = await self._read(common, completion)
@@ -253,6 +258,8 @@ class Call(Generic[T]):
         if self.budget.is_limited:
             self.budget.settle(_usage_of(event), seconds)
         event.volatile["s"] = round(seconds, 3)
+        if state.account is not None:
+            state.account.settle(claim_of(event), cost_of(event))
         state.faults("after_reply", self.phase)
         texts = rendered.texts if isinstance(event, CallFailed) else (text, *rendered.texts)
         state.recorder.append(event, texts, rendered.parts)
@@ -278,17 +285,15 @@ class Call(Generic[T]):
 
     def _refuse(self, event: CallFailed, rendered: Rendered) -> CallFailed:
         """Record the refusal. An agent with tools may have taken steps before the session was interrupted."""
-        if event.unsent:
-            self.state.recorder.append(event)
-        else:
-            self.budget.settle(_usage_of(event))
-            self.state.recorder.append(event, rendered.texts, rendered.parts)
+        self.budget.settle(_usage_of(event))
+        self.state.recorder.append(event, *(() if event.unsent else (rendered.texts, rendered.parts)))
         return event
 
     async def _cached(self, common: dict[str, object], rendered: Rendered) -> tuple[Ended, str, T | None] | None:
         """Return the reply of a model to an identical request in any session of the store."""
         recorder = self.state.recorder
-        recorded = recorder.journal.store.reply(str(common["digest"])) if self.port.cacheable else None
+        usable = self.port.cacheable and not self.state.cancellation.forbids(closing=self.ask.closing)
+        recorded = recorder.journal.store.reply(str(common["digest"])) if usable else None
         if recorded is None:
             return None
         completion = Completion(
@@ -319,10 +324,7 @@ class Call(Generic[T]):
         state, ask = self.state, self.ask
         request_id = digest if self.port.cacheable else state.digest_in_session(digest)
         if ask.key in state.recorder.answers:
-            await withdraw_sent(self.port, ask.key, request_id)
-            return Completion(
-                text=state.recorder.answers.pop(ask.key), model=self.port.name, cost=self.port.price(0, 0)
-            )
+            return await self._take_posted(request_id)
         ended = [] if state.resumed else state.recorder.ends_so_far.values()
         if (failure := unreached(ended, self.phase, state.models[ask.agent], state.models)) is not None:
             raise failure
@@ -348,9 +350,22 @@ class Call(Generic[T]):
         )
         time_left = TimeLeft() if state.recorder.was_asked(ask.key, attempt) else self.budget.time_left()
         if steps is not None:
-            return await await_within(time_left, run_worker(self.port, request, steps), state.cancelled)
-        answer = await await_within(time_left, self._answer(request), state.cancelled)
-        return await self._arrival(answer, attempt, rendered, schema) if isinstance(answer, PendingAnswer) else answer
+            return await self._await_within(time_left, run_worker(self.port, request, steps))
+        answer = await self._await_within(time_left, self._answer(request))
+        if not isinstance(answer, PendingAnswer):
+            return answer
+        completion = await self._arrival(answer, attempt, rendered, schema)
+        return await self._take_posted(request_id) if completion is None else completion
+
+    async def _await_within(self, left: TimeLeft, work: Coroutine[Any, Any, U]) -> U:
+        return await self.state.in_flight.await_within(left, work, closing=self.ask.closing)
+
+    async def _take_posted(self, request_id: str) -> Completion:
+        """Return the answer that was posted to the session, and take back the ticket of the call if it has one."""
+        self.posted = True
+        await withdraw_sent(self.port, self.ask.key, request_id)
+        text = self.state.recorder.answers.pop(self.ask.key)
+        return Completion(text=text, model=self.port.name, cost=self.port.price(0, 0))
 
     def _for_person(self, rendered: Rendered, attempt: int) -> str:
         if not any(agent.is_person for agent in self.state.agents if agent.id == self.ask.agent):
@@ -367,32 +382,23 @@ class Call(Generic[T]):
 
     async def _arrival(
         self, answer: PendingAnswer, attempt: int, rendered: Rendered, schema: dict[str, object] | None
-    ) -> Completion:
-        """Wait for an answer from outside this process."""
+    ) -> Completion | None:
+        """Wait for an answer from outside this process. Return None if it was posted to the session."""
         state, ask = self.state, self.ask
-        form = json.dumps(schema, ensure_ascii=False) if schema else ""
-        question = CallAwaited(
-            key=ask.key,
-            agent=ask.agent,
-            attempt=attempt,
-            prompt=rendered.parts.id,
-            form=text_id(form) if form else "",
-            prose=prose_field(ask.returns) if schema and issubclass(ask.returns, BaseModel) else "",
-            asked_at=seconds_since_epoch(),
-            ticket=answer.ticket.id if answer.ticket else "",
-        )
-        texts = (*rendered.texts, form) if form else rendered.texts
-        asked_at = await state.recorder.ask_outside(question, texts, rendered.parts)
+        question, form = question_to(answer, ask, attempt, rendered.parts.id, schema)
+        asked_at = await state.recorder.ask_outside(question, (*rendered.texts, *form), rendered.parts)
         answer_deadline = AnswerDeadline(asked_at, state.human_deadline if answer.person else None)
         time_left = TimeLeft() if answer.person else self.budget.time_left()
         state.activity.wait_outside(ask.key, answer)
         started_waiting = time.monotonic()
         try:
-            arrival = answer_deadline.wait_for(answer.arrival, lambda: state.activity.mark_departed(ask.key))
-            completion = await await_within(time_left, arrival, state.cancelled)
+            posted = state.recorder.until_posted(ask.key)
+            departed = partial(state.activity.mark_departed, ask.key)
+            arrival = answer_deadline.wait_for(answer.arrival, posted, departed)
+            completion = await self._await_within(time_left, arrival)
         except ProviderError as failure:
             state.activity.end_wait(ask.key)
-            if answer.ticket is None or not isinstance(failure, TimeLimitReached):
+            if answer.ticket is None or not isinstance(failure, CallEnded):
                 raise
             if (late_completion := await take_back(answer.ticket, failure.detail)) is None:
                 raise
@@ -444,7 +450,7 @@ class Call(Generic[T]):
             return
         untouched = isinstance(event, CallCompleted) and event.cached
         if isinstance(event, CallFailed) and event.unsent:
-            untouched = event.failure is FailureKind.TIME or bool(event.limit)
+            untouched = event.failure is not FailureKind.BUDGET or bool(event.limit)
         refused = isinstance(event, CallFailed) and event.unsent and not event.limit
         if not untouched:
             await self.budget.reserve(need, event.attempt, forced=True, refused=refused)
@@ -456,6 +462,9 @@ class Call(Generic[T]):
     def _need(self, rendered: Rendered) -> Usage:
         if not self.budget.is_limited:
             return ONE_REQUEST
+        return self._request_size(rendered)
+
+    def _request_size(self, rendered: Rendered) -> Usage:
         return self.state.ledger.sizes.request(self.ask.agent, rendered.tokens, self.size.tokens)
 
     def _common(self, attempt: int, digest: str, rendered: Rendered) -> dict[str, object]:

@@ -21,14 +21,22 @@ from consilience.engine.ledger import CallBudget, LimitHit
 from consilience.engine.ports import AgentPort
 from consilience.engine.quorum import QuorumReached
 from consilience.engine.steps import StepLog, StepRefused
-from consilience.engine.timing import TimeLimitReached
+from consilience.engine.timing import CallCancelled, CallEnded, TimeLimitReached
 from consilience.models.port import Completion
 
 NO_FURTHER_ATTEMPT = "allowed no further attempt; "
 """In the detail of a call whose last attempt failed when its share of the limits allowed no further one."""
 
+REFUSED_AGAIN = {
+    FailureKind.BUDGET: "no budget for another attempt",
+    FailureKind.TIME: "no budget for another attempt",
+    FailureKind.CANCELLED: "the session was cancelled before another attempt",
+}
+"""In the detail of a call whose last reply was unusable, why it was not asked again."""
+
 FAILURE_KINDS: tuple[tuple[type[ProviderError], FailureKind], ...] = (
     (TimeLimitReached, FailureKind.TIME),
+    (CallCancelled, FailureKind.CANCELLED),
     (StepRefused, FailureKind.BUDGET),
     (RateLimited, FailureKind.RATE_LIMITED),
     (ServerError, FailureKind.SERVER),
@@ -45,7 +53,11 @@ def refusal_event(
 ) -> CallFailed:
     """Return the event of an attempt that a limit refuses. `repeated`: it follows an unusable reply with that
     `error`. `steps_taken`: the requests that an agent with tools had made for it before the session was interrupted."""
-    whose = f" of {refusal.whose}" if refusal.whose else ""
+    refused = f"refused by a limit of {refusal.whose}" if refusal.whose else "refused by a limit"
+    if refusal.of_owner is not None:
+        refused = f"refused, since {refusal.of_owner or 'this machine'} may spend no more today"
+    if refusal.kind is FailureKind.CANCELLED:
+        refused = "not made, because the session was cancelled"
     figures: dict[str, object] = {"prompt": ""}  # nothing was sent
     if steps_taken:
         costs = [step.cost for step in steps_taken]
@@ -60,7 +72,7 @@ def refusal_event(
     return CallFailed(
         **{**common, **figures},
         failure=refusal.kind,
-        detail=f"{error}; no budget for another attempt" if repeated else f"refused by a limit{whose}",
+        detail=f"{error}; {REFUSED_AGAIN[refusal.kind]}" if repeated else refused,
         limit=refusal.whose,
         exhausted=refusal.unit,
     )
@@ -102,7 +114,7 @@ def failure_event(
     requests, refusal = failure.requests, budget.hit
     is_model = not port.keeps_requests
     overdue = is_model and isinstance(failure, Timeout)
-    in_flight = failure.possibly_charged if isinstance(failure, TimeLimitReached) else overdue
+    in_flight = failure.possibly_charged if isinstance(failure, CallEnded) else overdue
     figures["possibly_charged"] = in_flight
     if is_model and requests and in_flight:
         figures["cost"] = port.price(0, 0)
@@ -110,7 +122,7 @@ def failure_event(
         figures |= {"tokens_in": steps.tokens_in, "tokens_out": steps.tokens_out, "cost": steps.cost}
         figures["tokens_thought"] = steps.tokens_thought
         figures["steps"] = max(steps.steps_taken, 1)
-        requests = int(steps.spent.calls) + (failure.requests if isinstance(failure, TimeLimitReached) else 0)
+        requests = int(steps.spent.calls) + (failure.requests if isinstance(failure, CallEnded) else 0)
     elif charged is not None:
         completion, estimated = charged
         figures |= {"tokens_in": completion.tokens_in, "tokens_out": completion.tokens_out, "cost": completion.cost}
@@ -121,6 +133,8 @@ def failure_event(
     kind = next((kind for cls, kind in FAILURE_KINDS if isinstance(failure, cls)), FailureKind.REJECTED)
     if isinstance(failure, TimeLimitReached):
         refusal, figures["limit"], figures["exhausted"] = None, failure.whose, "seconds"
+    elif isinstance(failure, CallCancelled):
+        refusal = None
     elif isinstance(failure, StepRefused):
         figures["exhausted"] = failure.hit.unit
     return CallFailed(

@@ -14,7 +14,6 @@ from consilience.domain.events import TextsEmbedded, text_id
 from consilience.engine.ledger import TimeLeft
 from consilience.engine.similarity import Encoder, quantise
 from consilience.engine.state import State
-from consilience.engine.timing import await_within
 
 
 class EmbeddingFailed(Exception):
@@ -95,7 +94,7 @@ class Embeddings:
             try:
                 time_left = TimeLeft(self._state.ledger.seconds_left(closing=False))
                 encoding = encoder.encode([texts[id] for id in mine])
-                vectors = await await_within(time_left, encoding, self._state.cancelled)
+                vectors = await self._state.in_flight.await_within(time_left, encoding)
                 self._vectors.update(zip(mine, map(quantise, vectors), strict=True))
             finally:
                 for id in mine:

@@ -18,6 +18,7 @@ from consilience.domain.errors import (
     StoreUnusable,
 )
 from consilience.domain.events import (
+    Ended,
     Event,
     SessionFinished,
     SessionParked,
@@ -28,12 +29,15 @@ from consilience.domain.outcome import THINKING_TOKENS, Limits, ThinkingLevel
 from consilience.domain.presenting import try_forecasts, try_present
 from consilience.domain.report import FORECASTS, NOT_DECLARED, Report
 from consilience.engine.activity import Activity, Phase
+from consilience.engine.cancelling import Cancellation
 from consilience.engine.faults import Crash, parse_fault
 from consilience.engine.ledger import Ledger
+from consilience.engine.mail import MailTaker
+from consilience.engine.owners import claim_of, cost_of
 from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
 from consilience.engine.recorder import Observer, Recorder
-from consilience.engine.seats import Seats
+from consilience.engine.seats import Seats, check_prices
 from consilience.engine.session import Session
 from consilience.engine.similarity import Encoder
 from consilience.engine.sizes import CallSizes
@@ -42,8 +46,9 @@ from consilience.engine.state import FaultHook, State
 from consilience.engine.telemetry import span
 from consilience.engine.template_use import TemplateUse
 from consilience.engine.templates import INSTRUCTIONS, Templates
-from consilience.engine.timing import NOTE_INTERVAL_SECONDS
+from consilience.engine.timing import NOTE_INTERVAL_SECONDS, CallsInFlight
 from consilience.engine.work import Branch, current_branch
+from consilience.journal.accounts import Account, Accounts
 from consilience.journal.store import Journal
 from consilience.models.endpoints import NO_ENDPOINTS, Endpoints
 
@@ -96,6 +101,8 @@ class Options:
     allow_unpriced: bool = False
     """Whether a new session with a limit on money may have models without a known price, whose cost that limit does not bound."""
 
+    accounts: Accounts | None = None
+    """Bounds what the owners of sessions may spend a day and run at the same time. None: nothing does."""
     endpoints: Endpoints = NO_ENDPOINTS
     """What is declared of OpenAI-compatible endpoints, and which of them may have a key. A deliberation adds the endpoints among
     the models that it is given, and those of the user's own `consilience.toml`."""
@@ -195,18 +202,41 @@ async def leased(journal: Journal) -> AsyncIterator[None]:
     await journal.close()
 
 
+async def open_account(state: State, accounts: Accounts | None) -> Account | None:
+    """Return the account of the session's owner; None in a replay, and where nothing bounds the owner.
+
+    Raises `OverAllowance`, and `SettingsError` for a model of unknown price if the owner's money is bounded.
+    """
+    recorder = state.recorder
+    if accounts is None or recorder.replay:
+        return None
+    costs = {
+        claim_of(event): cost_of(event) for event in recorder.events if isinstance(event, Ended) and not event.inherited
+    }
+    account = await accounts.open(recorder.journal, costs)
+    if account is not None and account.allowance.cost is not None:
+        try:
+            check_prices(state.ports, Limits(cost=account.allowance.cost))
+        except SettingsError:
+            account.release()
+            raise
+    return account
+
+
 async def execute(setup: Setup, state: State) -> Report:
     """Run the protocol to its report, to a park or into a defect."""
     protocol, options = setup.protocol, setup.options
+    state.account = await open_account(state, options.accounts)
     session = Session(state)
     loop = asyncio.get_running_loop()
     current_branch.set(Branch("", state.ledger.root, max(state.estimate.max - protocol.closing, 0)))
     state.recorder.idle_seconds = lambda: state.activity.idle_seconds
     state.activity.enter()
     main = loop.create_task(_run(protocol, session, state))
-    clock = loop.create_task(_note_time(state))
+    clock, mail = loop.create_task(_note_time(state)), MailTaker(state)
+    mail.begin()
     try:
-        await _until_still(main, state, options.patience)
+        await _until_ended_or_still(main, state, options.patience, mail)
         if not main.done():
             session.raise_defect()
             held = dict(sorted(state.activity.held_calls.items()))
@@ -231,7 +261,11 @@ async def execute(setup: Setup, state: State) -> Report:
         raise
     finally:
         clock.cancel()
-        await state.cancelled.wait()
+        await mail.end()
+        if state.account is not None:
+            with suppress(StoreUnusable):
+                state.account.release()
+        await state.in_flight.wait()
 
 
 async def _run(protocol: Protocol, session: Session, state: State) -> Report:
@@ -298,6 +332,18 @@ async def _stop(main: asyncio.Task[Report], session: Session) -> None:
     await session.abandon()
 
 
+async def _until_ended_or_still(
+    main: asyncio.Task[Report], state: State, patience: float | None, mail: MailTaker
+) -> None:
+    """As `_until_still`, and nothing lies in the mailbox that could move the run."""
+    activity = state.activity
+    while True:
+        await _until_still(main, state, patience)
+        stillness = activity.generation
+        if main.done() or not (await mail.look() or activity.running or activity.generation != stillness):
+            return
+
+
 async def _until_still(main: asyncio.Task[Report], state: State, patience: float | None) -> None:
     """Return when the run has ended, or when it is to be parked or held, or is deadlocked. A claimed ticket prevents parking."""
     activity = state.activity
@@ -324,9 +370,11 @@ def _when_still(state: State, patience: float | None, still: asyncio.Future[None
     loop, stillness = asyncio.get_running_loop(), state.activity.generation
 
     def look() -> None:
-        if state.activity.running or state.activity.generation != stillness or still.done():
-            return
         activity = state.activity
+        if activity.running or activity.generation != stillness or still.done():
+            return
+        if state.in_flight.is_ending or not activity.outside.keys().isdisjoint(state.recorder.answers):
+            return  # calls go on or end in a moment
         if activity.outside or activity.held_calls or activity.defective or not state.ledger.fund_waiting():
             still.set_result(None)
 
@@ -342,7 +390,7 @@ def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> St
     sizes = CallSizes(
         opening, protocol, started.agents, started.prices, started.thinking_tokens, started.steps, started.fit
     )
-    activity = Activity()
+    activity, cancellation = Activity(), Cancellation()
     faults = fault_hook(options)
     own = {agent.id: agent.introduction() for agent in protocol.agents_without_panel()}
     state = State(
@@ -359,7 +407,8 @@ def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> St
         encoder=setup.encoder,
         has_encoder=setup.encoder is not None,
         activity=activity,
-        ledger=Ledger(sizes, started.limits, activity, recorder.now),
+        ledger=Ledger(sizes, started.limits, activity, recorder.now, cancellation),
+        in_flight=CallsInFlight(cancellation),
         limits=started.limits,
         estimate=started.estimate,
         quorum=started.quorum,

@@ -30,7 +30,7 @@ from consilience.domain.events import (
     age_of,
 )
 from consilience.domain.messages import Source
-from consilience.domain.outcome import Limits, StopReason
+from consilience.domain.outcome import CUT_SHORT, Limits
 from consilience.domain.report import Report
 from consilience.engine.activity import Phase, phase_name
 from consilience.engine.execution import Options, Setup
@@ -408,7 +408,7 @@ def _failed(events: Sequence[AnyEvent], last: int, repairs: int) -> Iterator[End
 
 def _is_complete(events: Sequence[AnyEvent], last: int) -> bool:
     finished = next((event for event in events if isinstance(event, SessionFinished)), None)
-    if finished is None or finished.stop_reason in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME):
+    if finished is None or finished.stop_reason in CUT_SHORT:
         return False
     return all(event.seq <= last for event in events if isinstance(event, Ended | AnswerReceived))
 

@@ -29,7 +29,7 @@ from consilience.engine.sizes import MIN_FIT
 from consilience.engine.sources import find_quotations, repeatable_quotations
 from consilience.engine.state import State
 from consilience.engine.template_use import describe_inherited, pronoun
-from consilience.engine.timing import TIME_LIMIT_DETAIL
+from consilience.engine.timing import CANCEL_DETAIL, TIME_LIMIT_DETAIL
 from consilience.engine.work import Failure, Reply
 
 MAX_LABEL_CHARS = 40
@@ -398,13 +398,14 @@ def _unused_limits(state: State, ended: Sequence[Ended]) -> Iterator[str]:
 
 
 def _timed_out(failures: Sequence[CallFailed]) -> list[str]:
-    """Warnings that list calls ended by a time limit or by the deadline of a request, by owner of the limit and whether they may
-    have been charged."""
+    """Warnings that list calls ended by a time limit, the deadline of a request or a cancel, by owner of the limit and whether they
+    may have been charged."""
     keys: dict[tuple[str, bool], list[str]] = {}
     for event in failures:
-        ended_by = f"{TIME_LIMIT_DETAIL}{f' of {event.limit}' if event.limit else ''}"
-        if event.failure is FailureKind.DEADLINE:
-            ended_by = "ended by the deadline of a request"
+        ended_by = {
+            FailureKind.DEADLINE: "ended by the deadline of a request",
+            FailureKind.CANCELLED: CANCEL_DETAIL,
+        }.get(event.failure, f"{TIME_LIMIT_DETAIL}{f' of {event.limit}' if event.limit else ''}")
         keys.setdefault((ended_by, event.possibly_charged), []).append(event.key)
     return [
         f"{format_count(len(call_keys), 'call', 'calls')} {ended_by}, "

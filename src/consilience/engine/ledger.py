@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from consilience.domain.events import place_key
 from consilience.domain.outcome import FailureKind, Limits, LimitUnit, SpendingLimits
 from consilience.engine.activity import Activity, Phase
+from consilience.engine.cancelling import Cancellation
 from consilience.engine.sizes import NOTHING, ONE_REQUEST, UNLIMITED, CallSizes, Demand, Usage, usage_allowed
 
 MAX_RETRIES = 9
@@ -211,6 +212,8 @@ class LimitHit:
     whose: str = ""
     unit: LimitUnit = "seconds"
     """What the limit bounds."""
+    of_owner: str | None = None
+    """The owner of the session whose money of the day it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +274,10 @@ class CallBudget:
         `arrived` before the session was interrupted, it is funded as then and not refused either. `refused`: the record says that
         it was.
         """
-        hit = None if self._is_free else await self._reserve(amount, attempt, forced=forced)
+        if self._ledger.cancellation.forbids(closing=self._closing) and not forced:
+            hit: LimitHit | None = LimitHit(FailureKind.CANCELLED, unit="")
+        else:
+            hit = None if self._is_free else await self._reserve(amount, attempt, forced=forced)
         if hit is not None and arrived:
             hit = await self._reserve(amount, attempt, forced=True)
         self.branch.decide(refused=refused or (hit is not None and not hit.whose))
@@ -399,9 +405,17 @@ class Ledger:
     """What a session may spend: the budget of its first branch, caps per agent and per phase, time, and the reserve for the closing
     call: one call of the largest size, or all there is if that is less."""
 
-    def __init__(self, sizes: CallSizes, limits: Limits, activity: Activity, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        sizes: CallSizes,
+        limits: Limits,
+        activity: Activity,
+        now: Callable[[], float],
+        cancellation: Cancellation,
+    ) -> None:
         self.sizes = sizes
         self.limits = limits
+        self.cancellation = cancellation
         self.root = BranchBudget(usage_allowed(limits))
         reserve = sizes.closing_call.limited_to(self.root.left) if sizes.protocol.closing else NOTHING
         self.reserve = self.root.bounded(reserve)

@@ -191,33 +191,47 @@ class AnswerDeadline:
     asked_at: float
     seconds: float | None
 
-    async def wait_for(self, arrival: Awaitable[Completion], departed: Callable[[], None]) -> Completion:
-        """The answer, if it is there in time; past the deadline `arrival` is not begun. Raises `Timeout`.
+    async def wait_for(
+        self, arrival: Awaitable[Completion], posted: asyncio.Future[None], departed: Callable[[], None]
+    ) -> Completion | None:
+        """The answer, if it is there in time; None if it was `posted` to the session first. Past the deadline `arrival` is not
+        begun.
 
-        Calls `departed` if the person leaves, and goes on waiting: for the deadline, without one until cancelled.
+        Calls `departed` if the person leaves, and goes on waiting for a post until the deadline. Raises `Timeout`.
         """
         seconds_left = None if self.seconds is None else self.asked_at + self.seconds - time.time()
         limit = asyncio.timeout(seconds_left)
         try:
             async with limit:
                 await asyncio.sleep(0)  # a deadline that has passed cancels here
-                return await _arrival_of(arrival, departed)
+                return await _arrival_of(arrival, posted, departed)
         except TimeoutError:
             if not limit.expired():
                 raise
             raise Timeout(f"no answer within {self.seconds:g} s, the deadline for people") from None
         finally:
+            posted.cancel()
             if asyncio.iscoroutine(arrival):
                 arrival.close()
 
 
-async def _arrival_of(arrival: Awaitable[Completion], departed: Callable[[], None]) -> Completion:
+async def _arrival_of(
+    arrival: Awaitable[Completion], posted: asyncio.Future[None], departed: Callable[[], None]
+) -> Completion | None:
+    waiting = asyncio.ensure_future(arrival)
     try:
-        return await arrival
+        await asyncio.wait((waiting, posted), return_when=asyncio.FIRST_COMPLETED)
+        if posted.done():
+            return None
+        return waiting.result()
     except AnswerDeferred:
         departed()
-        never: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        return await never
+        await posted
+        return None
+    finally:
+        if not waiting.done():
+            waiting.cancel()
+            await asyncio.wait((waiting,))
 
 
 class Person(FreePort):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +17,7 @@ from consilience.domain.events import (
     CallCompleted,
     CallLost,
     CallStarted,
+    CancelRequested,
     Ended,
     Event,
     ReplyRejected,
@@ -31,7 +33,7 @@ from consilience.domain.outcome import Check
 from consilience.engine.prompt import Rendered
 from consilience.engine.telemetry import log_event, may_be_logged
 from consilience.engine.usage import completion_from, completion_json
-from consilience.journal.store import Arrival, Journal, PromptParts
+from consilience.journal.store import Arrival, Journal, Letter, PromptParts
 from consilience.models.port import Completion
 
 Observer = Callable[[Event], None]
@@ -48,6 +50,10 @@ class Recorder:
         self.replay = replay
         self.events: list[Event] = list(events)
         self.answers: dict[str, str] = {}
+        """Answers that were posted to the session and that no call has taken, by key."""
+        self.cancel: CancelRequested | None = None
+        """The last cancel of the session, if there is one."""
+        self._posted: dict[str, asyncio.Future[None]] = {}
         self._observer = observer
         self._observer_error: BaseException | None = None
         self._context = copy_context()  # the observer may use context variables of the caller
@@ -146,6 +152,27 @@ class Recorder:
         """Store a reply that has arrived; durable on return."""
         await self.journal.keep(Arrival(key, attempt, digest, completion_json(completion)))
         self._check_observer()
+
+    async def take(self, letter: Letter) -> None:
+        """Record a letter from the session's mailbox; durable before it has any effect. A call that waits for it goes on."""
+        event = letter.event()
+        self._stamp(event)
+        await self.journal.take(letter, event)
+        self.events.append(event)
+        if isinstance(event, CancelRequested):
+            self.cancel = event
+        else:
+            self.answers[letter.key] = letter.text
+            if (posted := self._posted.pop(letter.key, None)) is not None and not posted.done():
+                posted.set_result(None)
+        self._check_observer()
+
+    def until_posted(self, key: str) -> asyncio.Future[None]:
+        """Return a future that is done once an answer to this call was posted to the session."""
+        posted = self._posted[key] = asyncio.get_running_loop().create_future()
+        if key in self.answers:
+            posted.set_result(None)
+        return posted
 
     def take_arrival(self, key: str, attempt: int, digest: str) -> Completion | None:
         """Return the reply to this attempt that an earlier process received and did not come to record. Raises `RequestMismatch` if
@@ -317,6 +344,8 @@ class Recorder:
         elif isinstance(event, AnswerReceived):
             self.answers[event.key] = self._texts[event.text]
             self._ages[event.key] = age_of(event)
+        elif isinstance(event, CancelRequested):
+            self.cancel = event
         elif not isinstance(event, SessionStarted | SessionResumed | CallLost) and not (
             isinstance(event, TextsEmbedded) and event.inherited
         ):

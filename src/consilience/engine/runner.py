@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import secrets
 import threading
@@ -22,6 +23,7 @@ from consilience.domain.events import (
     AnyEvent,
     CallFailed,
     CallLost,
+    CancelRequested,
     SessionFinished,
     SessionParked,
     SessionResumed,
@@ -31,6 +33,7 @@ from consilience.domain.events import (
 from consilience.domain.outcome import DEFAULT_THINKING, FailureKind
 from consilience.domain.report import Report
 from consilience.engine.execution import Options, Setup, build_state, execute, fault_hook, leased
+from consilience.engine.mail import apply_cancel, take
 from consilience.engine.ports import AgentPort
 from consilience.engine.prompt import PROMPT_FORMAT
 from consilience.engine.protocol import (
@@ -161,7 +164,7 @@ async def _recorded(
                 "a setting, a persona or the name of a model contains a lone surrogate, which is not valid Unicode",
                 do="Write it in UTF-8.",
             ) from None
-        journal = store.create(session or f"r{secrets.token_hex(4)}")
+        journal = await asyncio.to_thread(store.create, session or f"r{secrets.token_hex(4)}", deferred=True)
         async with leased(journal):
             events = list(inherited.events) if inherited is not None else []
             recorder = Recorder(journal, events, replay=False, observer=setup.options.observer)
@@ -256,8 +259,9 @@ async def _rerun(
             return _recorded_report(started.protocol, finished, journal.store)
         cls = recorded_protocol(started.protocol)
         check_version(session, started, cls)
-        if replay:
-            seats = replay_seats(started.agents)
+        letters = [] if replay else store.mail(session)
+        if replay or _is_cancelled([*events, *(letter.event() for letter in letters)]):
+            seats = replay_seats(started.agents)  # nobody will be sent anything
         else:
             check_programs(started.agents, models, store)
             names = {agent.id: agent.model for agent in started.agents}
@@ -274,6 +278,9 @@ async def _rerun(
                 setup = replace(setup, encoder=open_encoder(encoder, options.endpoints))
             state = resumed_state(setup, started, recorder)
             if not replay:
+                for letter in letters:
+                    await take(state, letter)
+                apply_cancel(state)
                 await _note_lost(journal, recorder, state)
             report = await execute(setup, state)
         if replay and (unreplayed := recorder.unreplayed()):
@@ -283,6 +290,12 @@ async def _rerun(
             report = _as_recorded(session, report, recorded_report)
         state.forget()
         return report
+
+
+def _is_cancelled(events: Sequence[AnyEvent]) -> bool:
+    """Return whether no call at all will be made, because the session was cancelled."""
+    cancel = next((event for event in reversed(events) if isinstance(event, CancelRequested)), None)
+    return cancel is not None and not cancel.answer
 
 
 def _check_models(session: str, started: SessionStarted, ports: Mapping[str, AgentPort]) -> None:

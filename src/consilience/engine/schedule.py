@@ -177,13 +177,13 @@ class Clock:
         """
         loop, elapsed = asyncio.get_running_loop(), time - self._now
         self._now = time
-        if not self._state.pace or not self._state.recorder.live:
+        if not self._state.pace or not self._state.recorder.live or self._state.cancellation.is_requested:
             self._wall = loop.time()
             return
         self._wall += elapsed / 1000 * self._state.pace
         seconds = min(self._wall - loop.time(), self._state.ledger.seconds_left(closing=False))
         if seconds > 0:
-            await asyncio.sleep(seconds)
+            await self._state.cancellation.pause(seconds)
         self._wall = max(self._wall, loop.time())
 
     def _check_caller(self, action: str) -> None:

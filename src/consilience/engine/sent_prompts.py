@@ -35,7 +35,7 @@ from consilience.engine.seats import replay_seats
 from consilience.engine.state import State
 from consilience.engine.template_use import TemplateUse, describe_inherited, pronoun
 from consilience.engine.templates import INSTRUCTIONS
-from consilience.journal.store import Arrival, OnCommit, PromptParts, Store
+from consilience.journal.store import Arrival, Letter, OnCommit, OnMail, PromptParts, Store
 
 
 @dataclass(frozen=True)
@@ -183,6 +183,12 @@ class _Unwritten:
         pass
 
     async def keep(self, arrival: Arrival) -> None:
+        raise AssertionError
+
+    def receive(self, on_mail: OnMail | None) -> None:
+        pass
+
+    async def take(self, letter: Letter, event: Event) -> None:
         raise AssertionError
 
     def note_seconds(self, seconds: float) -> None:

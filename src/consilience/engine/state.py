@@ -21,6 +21,7 @@ from consilience.domain.outcome import Estimate, Limits, ThinkingLevel
 from consilience.domain.report import Report
 from consilience.domain.topology import Topology
 from consilience.engine.activity import Activity, Phase
+from consilience.engine.cancelling import Cancellation
 from consilience.engine.ledger import Ledger
 from consilience.engine.ports import AgentPort
 from consilience.engine.prompt import Opening, Prompt, Rendered, render
@@ -29,7 +30,8 @@ from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document
 from consilience.engine.template_use import TemplateUse
 from consilience.engine.templates import Templates
-from consilience.engine.timing import CancelledTasks
+from consilience.engine.timing import CallsInFlight
+from consilience.journal.accounts import Account
 
 FaultHook = Callable[[str, Phase | None], None]
 
@@ -70,6 +72,7 @@ class State:
     reply_tokens: int
     detail: Detail
     ledger: Ledger
+    in_flight: CallsInFlight
     encoder: Encoder | None = None
     has_encoder: bool = False
     """Whether the session has an encoder. A replay has its vectors and opens none."""
@@ -91,6 +94,8 @@ class State:
     hold: Callable[[Phase | None], bool] = nothing_held
     on_rendered: Callable[[str, int, str, Rendered, Mapping[str, object] | None], None] = not_observed
     """Called with the key, attempt, agent, prompt and schema of each attempt that is new or equals the recorded one."""
+    account: Account | None = None
+    """That of the session's owner, if something bounds it."""
     warnings: list[tuple[str, str]] = field(default_factory=list)
     shown: dict[str, tuple[str, ...]] = field(default_factory=dict)
     documents: dict[str, tuple[Document, ...]] = field(default_factory=dict)
@@ -107,13 +112,16 @@ class State:
     """Labels that replies named without having been shown them."""
     timeouts: Counter[str] = field(default_factory=Counter)
     """How often outside agents were too late, by agent."""
-    cancelled: CancelledTasks = field(default_factory=CancelledTasks)
     _messages: dict[str, Message] = field(default_factory=dict)
 
     @cached_property
     def models(self) -> Mapping[str, str]:
         """Names of the models by agent, as recorded."""
         return {agent.id: agent.model for agent in self.agents}
+
+    @property
+    def cancellation(self) -> Cancellation:
+        return self.ledger.cancellation
 
     def render(self, agent: str, prompt: Prompt, correction: str | None = None) -> Rendered:
         return render(self.opening, agent, prompt, self.message, correction)

@@ -161,10 +161,10 @@ def _originals(cls: type, detail: Detail) -> Iterator[tuple[str, str]]:
     names: set[str] = set()
     folders = set()
     for base in reversed(cls.__mro__):
-        folder = _folder_beside(base.__module__)
-        if folder is not None and str(folder) not in folders:
-            folders.add(str(folder))
-            beside = _files_in(folder) | _files_in(folder / detail)
+        module = sys.modules.get(base.__module__)
+        folder, beside = _beside(base.__module__, getattr(module, "__file__", None), detail)
+        if folder and folder not in folders:
+            folders.add(folder)
             names |= beside.keys()
             _own_sources.update(beside.values())
             yield from beside.items()
@@ -179,6 +179,13 @@ def _originals(cls: type, detail: Detail) -> Iterator[tuple[str, str]]:
         names |= own.keys()
         _own_sources.update(own.values())
         yield from own.items()
+
+
+@lru_cache(maxsize=256)
+def _beside(module_name: str, file: str | None, detail: Detail) -> tuple[str, Mapping[str, str]]:
+    """Return the folder `prompts` beside a module, "" if there is none, and its templates. They are read once a process."""
+    folder = _folder_beside(module_name)
+    return ("", {}) if folder is None else (str(folder), _files_in(folder) | _files_in(folder / detail))
 
 
 def _has_methods(cls: type) -> bool:

@@ -1,4 +1,4 @@
-"""Ending a call in flight at its time limit."""
+"""Ending a call in flight at its time limit, or by a cancel."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from consilience.domain.errors import ProviderError
+from consilience.engine.cancelling import Cancellation
 from consilience.engine.ledger import TimeLeft
 from consilience.engine.ports import OpenTicket
 from consilience.models.limiter import Sendings, sendings
@@ -24,67 +25,110 @@ NOTE_INTERVAL_SECONDS = 1.0
 
 TIME_LIMIT_DETAIL = "ended by the time limit"
 """First words of the detail of a call that a time limit ended."""
+CANCEL_DETAIL = "ended by the cancel"
+"""First words of the detail of a call that a cancel ended."""
 
 
-class TimeLimitReached(ProviderError):
+class CallEnded(ProviderError):
+    """A call was ended from outside. `words` say by what."""
+
+    def __init__(self, words: str, count: Sendings) -> None:
+        self.possibly_charged = count.in_flight
+        """Whether a request was in flight."""
+        super().__init__(f"{words} while {'a' if count.in_flight else 'no'} request was in flight")
+        self.requests = count.requests
+
+
+class TimeLimitReached(CallEnded):
     """A time limit ended a call."""
 
     def __init__(self, left: TimeLeft, count: Sendings) -> None:
         self.whose = left.whose
-        self.possibly_charged = count.in_flight
-        """Whether a request was in flight."""
-        state = "while a request was in flight" if count.in_flight else "while no request was in flight"
-        super().__init__(f"{TIME_LIMIT_DETAIL}{f' of {left.whose}' if left.whose else ''} {state}")
-        self.requests = count.requests
+        super().__init__(f"{TIME_LIMIT_DETAIL}{f' of {left.whose}' if left.whose else ''}", count)
 
 
-class CancelledTasks:
-    """Calls that were ended and may still hold a connection, a program or a slot of a limiter."""
+class CallCancelled(CallEnded):
+    """The session was cancelled."""
 
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
+    def __init__(self, count: Sendings) -> None:
+        super().__init__(CANCEL_DETAIL, count)
 
-    def add(self, task: asyncio.Task[Any]) -> None:
-        """Cancel a task at its time limit. Its `CancelledError` has an argument; that of a run that is cancelled has none."""
-        self._tasks.add(task)
-        task.add_done_callback(self._remove)
-        task.cancel(TIME_LIMIT_DETAIL)
+
+class CallsInFlight:
+    """The calls that a run awaits, and those that were ended and may still hold a connection, a program or a slot of a limiter."""
+
+    def __init__(self, cancellation: Cancellation) -> None:
+        self._cancellation = cancellation
+        self._awaited: dict[asyncio.Task[Any], bool] = {}
+        """The tasks that await a call, and whether it is a closing one."""
+        self._cancelled: set[asyncio.Task[Any]] = set()
+        self._ended: set[asyncio.Task[Any]] = set()
+
+    def cancel(self) -> None:
+        """End all calls that a cancel forbids. Their `CancelledError` has an argument; that of a run that is stopped has none."""
+        for task, closing in self._awaited.items():
+            if self._cancellation.forbids(closing=closing) and task not in self._cancelled:
+                self._cancelled.add(task)
+                task.cancel(CANCEL_DETAIL)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a cancelled call has not come to its end yet."""
+        return bool(self._cancelled)
 
     async def wait(self) -> None:
         """Return when all have ended, after at most `CLEANUP_SECONDS`: a tool that blocks a thread cannot be ended."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=CLEANUP_SECONDS)
+        if self._ended:
+            await asyncio.wait(self._ended, timeout=CLEANUP_SECONDS)
+
+    async def await_within(self, left: TimeLeft, work: Coroutine[Any, Any, T], *, closing: bool = False) -> T:
+        """Return the result of `work`. Raises `TimeLimitReached` at the limit, without waiting for `work` to end.
+
+        Raises `CallCancelled` when the session is cancelled. A result that exists at the limit counts. Without a limit no task is
+        made.
+        """
+        count = Sendings()
+        cancelled = self._cancellation.forbids(closing=closing)
+        if cancelled or left.seconds < MIN_SECONDS:
+            count.expect()
+            work.close()
+            raise CallCancelled(count) if cancelled else TimeLimitReached(left, count)
+        sendings.set(count)
+        current = asyncio.current_task()
+        assert current is not None
+        self._awaited[current] = closing
+        try:
+            return await (work if left.seconds == float("inf") else self._until(left, work, count))
+        except asyncio.CancelledError:
+            if current not in self._cancelled or current.uncancel():  # the run itself is being stopped
+                raise
+            raise CallCancelled(count) from None
+        finally:
+            del self._awaited[current]
+            self._cancelled.discard(current)
+
+    async def _until(self, left: TimeLeft, work: Coroutine[Any, Any, T], count: Sendings) -> T:
+        task = asyncio.get_running_loop().create_task(work)
+        try:
+            await asyncio.wait((task,), timeout=left.seconds)
+        except asyncio.CancelledError as stopped:
+            task.cancel(*stopped.args)
+            await asyncio.wait((task,), timeout=CLEANUP_SECONDS if stopped.args else None)
+            self._keep(task)
+            raise
+        if task.done():
+            return task.result()
+        task.cancel(TIME_LIMIT_DETAIL)
+        self._keep(task)
+        raise TimeLimitReached(left, count)
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._ended.add(task)
+        task.add_done_callback(self._remove)
 
     def _remove(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._ended.discard(task)
         _ignore_result(task)
-
-
-async def await_within(left: TimeLeft, work: Coroutine[Any, Any, T], cancelled: CancelledTasks) -> T:
-    """Return the result of `work`. Raises `TimeLimitReached` at the limit, without waiting for `work` to end.
-
-    A result that exists at the limit counts. Without a limit no task is made.
-    """
-    if left.seconds == float("inf"):
-        return await work
-    count = Sendings()
-    if left.seconds < MIN_SECONDS:
-        count.expect()
-        work.close()
-        raise TimeLimitReached(left, count)
-    sendings.set(count)
-    task = asyncio.get_running_loop().create_task(work)
-    try:
-        await asyncio.wait((task,), timeout=left.seconds)
-    except asyncio.CancelledError:
-        task.cancel()
-        await asyncio.wait((task,))
-        _ignore_result(task)
-        raise
-    if task.done():
-        return task.result()
-    cancelled.add(task)
-    raise TimeLimitReached(left, count)
 
 
 def _ignore_result(task: asyncio.Task[Any]) -> None:
@@ -94,7 +138,7 @@ def _ignore_result(task: asyncio.Task[Any]) -> None:
 
 
 async def take_back(ticket: OpenTicket, reason: str) -> Completion | None:
-    """Withdraw a ticket at a time limit, for a moment at most; return the answer if it came first."""
+    """Withdraw a ticket of an ended call, for a moment at most; return the answer if it came first."""
     with suppress(ProviderError, TimeoutError):
         async with asyncio.timeout(CLEANUP_SECONDS):
             return await ticket.withdraw(reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from consilience.domain.outcome import StopReason
+from consilience.domain.outcome import CUT_SHORT, StopReason
 from consilience.domain.report import Frozen
 
 Match = Literal["tokens", "calls", "cost"]
@@ -43,9 +43,6 @@ class RowSetup(Frozen):
     """Its size was chosen to match the budget."""
     ceiling: bool = False
     """It sees every private source and is not compared with other rows."""
-
-
-CUT_SHORT_REASONS = (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
 
 
 class Run(Frozen):
@@ -136,8 +133,8 @@ class RowResult(Frozen):
 
     @property
     def cut_short(self) -> int:
-        """Runs that a limit ended early."""
-        return sum(n for reason, n in self.stops.items() if reason in CUT_SHORT_REASONS)
+        """Runs that a limit or a cancel ended early."""
+        return sum(n for reason, n in self.stops.items() if reason in CUT_SHORT)
 
 
 Verdict = Literal["won", "lost", "cannot tell"]

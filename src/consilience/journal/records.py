@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sqlite3
 import threading
 import zlib
 from collections.abc import Collection, Iterator, Mapping
+from typing import Self, cast
 
 from consilience.domain.errors import StoreUnusable, UnknownName
 from consilience.domain.events import (
@@ -28,7 +30,7 @@ from consilience.journal.sqlite_open import (
     schema_of,
     store_error,
 )
-from consilience.journal.store import Arrival, InFlightCall, PromptParts
+from consilience.journal.store import Arrival, InFlightCall, Letter, LetterKind, PromptParts
 
 MIN_COMPRESSED_CHARS = 1000
 """Min length of a text that is stored compressed, as bytes. SQLite gives the end of a longer row pages of its own."""
@@ -50,6 +52,14 @@ def _unpacked(body: object) -> str:
 
 
 MEMORY = ":memory:"
+READ_MAIL = "SELECT n, kind, key, text, sender FROM mail"
+ALL_MAIL = (
+    "SELECT id, mail.n, kind, key, text, sender FROM mail JOIN sessions ON sessions.n=mail.session ORDER BY mail.n"
+)
+
+
+def _letter(number: object, kind: object, *words: object) -> Letter:
+    return Letter(int(str(number)), cast(LetterKind, str(kind)), *map(str, words))
 
 
 class SqliteRecords:
@@ -62,9 +72,21 @@ class SqliteRecords:
             threading.RLock()
         )  # a read that shares its transaction with a thread's older one misses the last commit
         self._records_checked = self._all_checked = path == MEMORY
+        self._owner: str | None = None
+        """Whose sessions are there; None for all."""
+
+    def of(self, owner: str) -> Self:
+        view = copy.copy(self)
+        view._owner = owner
+        return view
+
+    def owner(self, session: str) -> str:
+        ((owner,),) = self._rows("SELECT owner FROM sessions WHERE n=?", self._number(session))
+        return str(owner)
 
     def sessions(self) -> list[str]:
-        session_ids = [str(row[0]) for row in self._rows("SELECT id FROM sessions ORDER BY n")]
+        rows = self._rows("SELECT id FROM sessions WHERE owner=COALESCE(?,owner) ORDER BY n", self._owner)
+        session_ids = [str(row[0]) for row in rows]
         if not session_ids:
             self._check_records()
         return session_ids
@@ -102,6 +124,10 @@ class SqliteRecords:
             raise newer_schema(version, self.path)
         return decode_event(body, seq)
 
+    def last(self, session: str) -> int:
+        ((last,),) = self._rows("SELECT MAX(seq) FROM events WHERE session=?", self._number(session))
+        return int(str(last or 0))
+
     def flights(self, session: str) -> list[InFlightCall]:
         rows = self._rows("SELECT key, agent, place FROM in_flight WHERE session=?", self._number(session))
         return [InFlightCall(*map(str, row)) for row in rows]
@@ -111,12 +137,23 @@ class SqliteRecords:
         rows = self._rows(sql, self._number(session))
         return [Arrival(str(key), int(str(attempt)), str(digest), str(body)) for key, attempt, digest, body in rows]
 
+    def mail(self, session: str) -> list[Letter]:
+        rows = self._rows(f"{READ_MAIL} WHERE session=? ORDER BY n", self._number(session))
+        return [_letter(*row) for row in rows]
+
+    def all_mail(self) -> dict[str, list[Letter]]:
+        """Return the letters of all sessions that have any, as `mail` does."""
+        letters: dict[str, list[Letter]] = {}
+        for session, *row in self._rows(ALL_MAIL):
+            letters.setdefault(str(session), []).append(_letter(*row))
+        return letters
+
     def parents(self) -> dict[str, str]:
         sql = (
             "SELECT s.id, json_extract(e.body, '$.parent') FROM sessions s JOIN events e ON e.session=s.n AND e.seq=1 "
-            "WHERE json_extract(e.body, '$.parent') IS NOT NULL ORDER BY s.n"
+            "WHERE json_extract(e.body, '$.parent') IS NOT NULL AND s.owner=COALESCE(?,s.owner) ORDER BY s.n"
         )
-        return {str(session): str(parent) for session, parent in self._rows(sql)}
+        return {str(session): str(parent) for session, parent in self._rows(sql, self._owner)}
 
     def created(self, session: str) -> float:
         ((created,),) = self._rows("SELECT created FROM sessions WHERE n=?", self._number(session))
@@ -196,7 +233,8 @@ class SqliteRecords:
         return StoreUnusable(f"{kind} {id} is {'damaged' if damaged else 'missing'}", where=self.path, do=RECOVERY)
 
     def _number(self, session: str) -> int:
-        row = next(iter(self._rows("SELECT n FROM sessions WHERE id=?", session)), None)
+        sql = "SELECT n FROM sessions WHERE id=? AND owner=COALESCE(?,owner)"
+        row = next(iter(self._rows(sql, session, self._owner)), None)
         if row is None:
             import difflib
 

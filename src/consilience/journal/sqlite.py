@@ -6,12 +6,14 @@ import asyncio
 import json
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import Self
 
 from pydantic import ValidationError
 from pydantic_core import to_json
@@ -25,11 +27,13 @@ from consilience.domain.events import (
     CallLost,
     CallStarted,
     Event,
-    SessionParked,
+    SessionFinished,
+    awaited_keys,
     text_id,
 )
 from consilience.journal import sqlite_open
 from consilience.journal.lease import FileLease, Lease, MemoryLease, describe_process, live_holder
+from consilience.journal.mailbox import Mailroom
 from consilience.journal.records import MEMORY, SqliteRecords, pack
 from consilience.journal.sqlite_open import (
     connect_reader,
@@ -38,39 +42,64 @@ from consilience.journal.sqlite_open import (
     raw_id,
     store_error,
 )
-from consilience.journal.store import Arrival, OnCommit, PromptParts, ThreadReader, check_name
+from consilience.journal.statements import (
+    ADD_ARRIVAL,
+    ADD_EVENT,
+    ADD_IN_FLIGHT,
+    ADD_PROMPT,
+    ADD_TEXT,
+    CREATE,
+    DISCARD_MAIL,
+    END_ARRIVAL,
+    END_IN_FLIGHT,
+    FIND_REPLY,
+    HOLD,
+    INDEX_REPLIES,
+    NOTE_SECONDS,
+    POST,
+    RANKS,
+    REMOVE,
+    TAKE,
+    WEIGHT,
+)
+from consilience.journal.store import (
+    Arrival,
+    Letter,
+    LetterKind,
+    OnCommit,
+    OnMail,
+    PromptParts,
+    ThreadReader,
+    check_name,
+)
 from consilience.journal.writer import Notice, SqlStatement, Writer
 
 LEASE_PROBE_SECONDS = 0.2
 """How long to wait for a process that takes a lease only to learn its holder."""
 
-ADD_EVENT = "INSERT INTO events VALUES(?,?,?)"
-ADD_IN_FLIGHT = "INSERT OR REPLACE INTO in_flight VALUES(?,?,?,?)"
-END_IN_FLIGHT = "DELETE FROM in_flight WHERE session=? AND key=?"
-ADD_ARRIVAL = "INSERT OR REPLACE INTO arrivals VALUES(?,?,?,?,?)"
-END_ARRIVAL = "DELETE FROM arrivals WHERE session=? AND key=?"
-NOTE_SECONDS = "INSERT OR REPLACE INTO held VALUES(?,?)"
-ADD_TEXT = "INSERT OR IGNORE INTO texts VALUES(?,?)"
-ADD_PROMPT = "INSERT OR IGNORE INTO prompts VALUES(?,?,?)"
 _ENDS_FLIGHT = (CallEvent, CallLost)
-_RANKS = {ADD_TEXT: 0, ADD_PROMPT: 1, ADD_EVENT: 2, ADD_IN_FLIGHT: 3, END_IN_FLIGHT: 3, NOTE_SECONDS: 4}
-_RANKS |= {ADD_ARRIVAL: 5, END_ARRIVAL: 5}
-"""The order of statements in a transaction, so that those of one table are run together, in half the time."""
+MAX_CHECKPOINTS = 100
+"""Max attempts to empty the log, for about four seconds."""
 
 
-INDEX_REPLIES = """
-CREATE INDEX IF NOT EXISTS replies ON events(json_extract(body, '$.digest'))
-WHERE json_extract(body, '$.type') = 'call_completed'"""
-FIND_REPLY = """
-SELECT body FROM events
-WHERE json_extract(body, '$.digest') = ? AND json_extract(body, '$.type') = 'call_completed'
-  AND json_extract(body, '$.inherited') IS NULL
-ORDER BY session DESC, seq DESC LIMIT 1"""
+_numbering = threading.Lock()
+_last_number = 0
+
+
+def new_number() -> int:
+    """Return the number of a new session, above those of older ones, without asking the journal.
+
+    Microseconds since the epoch, with ten bits of the process in the last place.
+    """
+    global _last_number
+    with _numbering:
+        _last_number = max(_last_number + 1024, (time.time_ns() // 1000) << 10 | os.getpid() & 1023)
+        return _last_number
 
 
 def _rank(statement: SqlStatement) -> int:
     """Other statements, such as a removal, come last and one by one."""
-    return _RANKS.get(statement[0], len(_RANKS))
+    return RANKS.get(statement[0], len(RANKS))
 
 
 class SqliteStore(SqliteRecords):
@@ -100,25 +129,36 @@ class SqliteStore(SqliteRecords):
         self._file = None if path == MEMORY else sqlite_open.identity(path)
         self._writer = Writer(self._execute, Path(path).name)
         self._memory_leases: dict[str, MemoryLease] = {}
+        self.mailroom = Mailroom(self.all_mail)
         self.reader = ThreadReader(self._connect_reader)
         self.admin = SqliteAdmin(self)
+
+    def of(self, owner: str) -> Self:
+        view = super().of(owner)
+        view.reader, view.admin = self.reader.of(owner), SqliteAdmin(view)
+        return view
 
     def _connect_reader(self) -> SqliteRecords:
         if self.path == MEMORY or self.refused:  # a connection to a log without an index excludes all others
             return self
         return SqliteRecords(self.path, connect_reader(self.path))
 
-    def create(self, session: str) -> SqliteJournal:
+    def create(self, session: str, *, deferred: bool = False) -> SqliteJournal:
         check_name(session)
         self.must_write()
         lease = self.lease(session)
         if not lease.acquire(patience=LEASE_PROBE_SECONDS):
             raise self._already_exists(session)
         try:
-            if self._rows("SELECT n FROM sessions WHERE id=?", session):
+            if self._rows("SELECT n FROM sessions WHERE id=?", session):  # of any owner
                 raise self._already_exists(session)
-            self._execute_now("INSERT INTO sessions(id, created) VALUES(?,?)", (session, time.time_ns() // 1_000_000))
-            return self._lease_journal(session, lease)
+            journal = SqliteJournal(self, session, new_number(), lease)
+            created = (journal.number, session, time.time_ns() // 1_000_000, describe_process(), self._owner or "")
+            journal.begun.append((CREATE, created))
+            if not deferred:
+                self._writer.put(journal.creation())
+                self._writer.flush()
+            return journal
         except BaseException:
             lease.release()
             raise
@@ -142,9 +182,9 @@ class SqliteStore(SqliteRecords):
 
     def _lease_journal(self, session: str, lease: Lease) -> SqliteJournal:
         """Return the session's journal under its lease. Raises `UnknownName` if it was removed before the lease was acquired."""
-        number = self._number(session)
-        self._execute_now("UPDATE sessions SET holder=? WHERE n=?", (describe_process(), number))
-        return SqliteJournal(self, session, number, lease)
+        journal = SqliteJournal(self, session, self._number(session), lease)
+        self._execute_now(HOLD, (describe_process(), journal.number))
+        return journal
 
     def _already_exists(self, session: str) -> SettingsError:
         return SettingsError(
@@ -158,27 +198,40 @@ class SqliteStore(SqliteRecords):
         if not self._replies_indexed:
             self._execute_now(INDEX_REPLIES, ())
             self._replies_indexed = True
-        row = next(iter(self._rows(FIND_REPLY, digest)), None)
+        row = next(iter(self._rows(FIND_REPLY, digest, self._owner)), None)
         try:
             recorded = EVENT.validate_json(str(row[0])) if row else None
         except ValidationError as error:
             raise store_error(self.path, error) from error
         return recorded if isinstance(recorded, CallCompleted) else None
 
-    def answer(self, session: str, key: str, text: str, by: str = "") -> None:
-        journal = self.open(session)
+    def post(self, session: str, kind: LetterKind, key: str = "", text: str = "", by: str = "") -> None:
+        if isinstance(self.ending(session), SessionFinished):
+            raise SettingsError(
+                f"session {session} is finished", where=self.path, do=f"See it: consilience show {session}."
+            )
+        if kind == "answer" and key not in (awaited := awaited_keys(self.read(session))):
+            choices = f"Awaited: {', '.join(sorted(awaited))}." if awaited else "Nothing is awaited."
+            raise UnknownName(f"no answer to {key!r} is awaited in session {session}", where=self.path, do=choices)
+        self._execute_now(POST, (self._number(session), kind, key, text, by))
+        self.mailroom.look()
+        self._take_unless_held(session)
+
+    def _take_unless_held(self, session: str) -> None:
+        """Record the letters of a session that no process runs."""
+        lease = self.lease(session)
+        if not lease.acquire(patience=0):
+            return
         try:
-            awaited = {flight.key for flight in self.flights(session)}
-            awaited |= {k for e in self.read(session) if isinstance(e, SessionParked) for k in e.awaited}
-            if key not in awaited:
-                choices = f"Awaited: {', '.join(sorted(awaited))}." if awaited else "Nothing is awaited."
-                raise UnknownName(f"no answer to {key!r} is awaited in session {session}", where=self.path, do=choices)
-            journal.append(AnswerReceived(key=key, text=text_id(text), by=by), texts=[text])
+            journal = self._lease_journal(session, lease)
+            for letter in self.mail(session):
+                journal.append_letter(letter)
             self._writer.flush()
         finally:
-            journal.release()
+            lease.release()
 
     def close(self) -> None:
+        self.mailroom.close()
         self.reader.close()
         try:
             self._writer.close()
@@ -205,7 +258,7 @@ class SqliteStore(SqliteRecords):
                         # Packed here and not by an SQL function: that would wait for the interpreter lock while it holds the
                         # connection, and a reader of a journal in memory would wait the other way round.
                         rows = [(id, pack(str(text))) for id, text in rows]
-                    if sql in _RANKS:
+                    if sql in RANKS:
                         self._db.executemany(sql, rows)
                     else:  # threads that create sessions at the same time share a commit
                         for row in rows:
@@ -233,6 +286,8 @@ class SqliteJournal:
         self.number = number
         self.lease = lease
         self.on_commit: OnCommit | None = None
+        self.begun: list[SqlStatement] = []
+        """What creates the session, until its first commit."""
         # Only what this session itself has stored: what another session stored may be removed with it.
         self._texts: set[str] = set()
         self._prefixes: set[bytes] = set()
@@ -248,7 +303,7 @@ class SqliteJournal:
         await self.store._writer.put_and_wait(self._statements(event, texts, prompt), self._notices([event]))
 
     async def commit_all(self, events: Sequence[Event], *, texts: Iterable[str] = ()) -> None:
-        statements = self._statements_for_texts(texts)
+        statements = [*self.creation(), *self._statements_for_texts(texts)]
         for event in events:
             statements += self._statements(event, (), None)
         await self.store._writer.put_and_wait(statements, self._notices(events))
@@ -264,9 +319,24 @@ class SqliteJournal:
         rows = self.store._rows("SELECT seconds FROM held WHERE session=?", self.number)
         return float(str(rows[0][0])) if rows else 0.0
 
+    def receive(self, on_mail: OnMail | None) -> None:
+        self.store.mailroom.receive(self.session, on_mail)
+
+    async def take(self, letter: Letter, event: Event) -> None:
+        await self.store._writer.put_and_wait(self._taking(letter, event), self._notices([event]))
+
+    def append_letter(self, letter: Letter) -> None:
+        """Queue the event of a letter, which leaves the mailbox in the same transaction."""
+        self.store._writer.put(self._taking(letter, letter.event()))
+
+    def _taking(self, letter: Letter, event: Event) -> list[SqlStatement]:
+        texts = [letter.text] if isinstance(event, AnswerReceived) else []
+        return [*self._statements(event, texts, None), (TAKE, (letter.number,))]
+
     async def close(self) -> None:
+        self.receive(None)
         try:
-            await self.store._writer.put_and_wait([])
+            await self.store._writer.put_and_wait(self.creation())
         finally:
             self.release()
 
@@ -274,10 +344,16 @@ class SqliteJournal:
         self.lease.release()
 
     def abandon(self) -> None:
+        self.store.mailroom.close()
         self.store._writer.close(drop=True)
         self.store.reader.close()
         self.store._disconnect()
         self.lease.release()
+
+    def creation(self) -> list[SqlStatement]:
+        """Return what creates the session, once."""
+        begun, self.begun = self.begun, []
+        return begun
 
     def _notices(self, events: Sequence[Event]) -> list[Notice]:
         if self.on_commit is None:
@@ -287,8 +363,8 @@ class SqliteJournal:
 
     def _statements(self, event: Event, texts: Iterable[str], prompt: PromptParts | None) -> list[SqlStatement]:
         if isinstance(event, CallStarted):
-            return [(ADD_IN_FLIGHT, (self.number, event.key, event.agent, event.place))]
-        statements_found = self._statements_for_texts(texts)
+            return [*self.creation(), (ADD_IN_FLIGHT, (self.number, event.key, event.agent, event.place))]
+        statements_found = [*self.creation(), *self._statements_for_texts(texts)]
         if prompt is not None:
             statements_found += self._statements_for_prompt(prompt)
         self._seq += 1
@@ -297,6 +373,8 @@ class SqliteJournal:
         # `type` is a default, and must be in the body nevertheless
         body = f'{{"type":"{event.type}"' + (f",{body[1:]}" if body != "{}" else "}")
         statements_found.append((ADD_EVENT, (self.number, self._seq, body)))
+        if isinstance(event, SessionFinished):
+            statements_found.append((DISCARD_MAIL, (self.number,)))
         if isinstance(event, _ENDS_FLIGHT):
             statements_found.append((END_IN_FLIGHT, (self.number, event.key)))
             statements_found.append((END_ARRIVAL, (self.number, event.key)))
@@ -333,44 +411,6 @@ class SqliteJournal:
         return inserts
 
 
-# --- removal
-# Texts and prompts belong to all sessions that refer to them. References are not read from known fields of events, because a new
-# field could be forgotten: everything in a record that has the form of an id counts as a reference.
-
-MAX_CHECKPOINTS = 100
-"""Max attempts to empty the log, for about four seconds."""
-
-_KEPT = """
-WITH RECURSIVE
-  named(id) AS (
-    SELECT DISTINCT raw_id(found.value) FROM events, json_each(ids_in(events.body)) AS found
-    WHERE session NOT IN (SELECT value FROM json_each(?1))),
-  chain(id, base, added) AS (
-    SELECT prompts.id, base, added FROM named JOIN prompts USING (id)
-    UNION SELECT prompts.id, prompts.base, prompts.added FROM chain JOIN prompts ON prompts.id = chain.base),
-  kept(id) AS (
-    SELECT id FROM named UNION SELECT id FROM chain
-    UNION SELECT raw_id(found.value) FROM chain, json_each(ids_in(added)) AS found)
-"""
-"""Ids that sessions refer to, except the sessions whose numbers are in the JSON list `?1`."""
-
-_REMOVE = (
-    "DELETE FROM sessions WHERE n IN (SELECT value FROM json_each(?1))",
-    "DELETE FROM events WHERE session IN (SELECT value FROM json_each(?1))",
-    "DELETE FROM in_flight WHERE session IN (SELECT value FROM json_each(?1))",
-    "DELETE FROM arrivals WHERE session IN (SELECT value FROM json_each(?1))",
-    "DELETE FROM held WHERE session IN (SELECT value FROM json_each(?1))",
-    f"CREATE TEMP TABLE still AS {_KEPT} SELECT id FROM kept",
-    "DELETE FROM texts WHERE id NOT IN (SELECT id FROM still)",
-    "DELETE FROM prompts WHERE id NOT IN (SELECT id FROM still)",
-    "DROP TABLE still",
-)
-_WEIGHT = f"""{_KEPT} SELECT
-  (SELECT COALESCE(SUM(LENGTH(CAST(body AS BLOB))), 0) FROM events WHERE session IN (SELECT value FROM json_each(?1)))
-  + (SELECT COALESCE(SUM(LENGTH(CAST(body AS BLOB))), 0) FROM texts WHERE id NOT IN (SELECT id FROM kept))
-  + (SELECT COALESCE(SUM(LENGTH(CAST(added AS BLOB))), 0) FROM prompts WHERE id NOT IN (SELECT id FROM kept))"""
-
-
 class SqliteAdmin:
     """Removal from a SQLite journal. Removed bytes are overwritten, and gone from the write-ahead log when `remove` returns."""
 
@@ -387,7 +427,7 @@ class SqliteAdmin:
                 journals.append(store.open(session))
                 leases.callback(journals[-1].release)
             numbers = json.dumps([journal.number for journal in journals])
-            store._writer.put([(statement, (numbers,) if "?1" in statement else ()) for statement in _REMOVE])
+            store._writer.put([(statement, (numbers,) if "?1" in statement else ()) for statement in REMOVE])
             store._writer.flush()
             leases.pop_all()
             for journal in journals:
@@ -398,7 +438,7 @@ class SqliteAdmin:
         store = self._store
         store.check_all()
         numbers = [store._number(session) for session in dict.fromkeys(sessions)]
-        ((size,),) = store._rows(_WEIGHT, json.dumps(numbers))
+        ((size,),) = store._rows(WEIGHT, json.dumps(numbers))
         return int(str(size))
 
     def compact(self) -> int:

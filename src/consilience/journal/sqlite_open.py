@@ -82,7 +82,7 @@ def _connect(path: str) -> sqlite3.Connection:
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS)
         version = _check_version(db, path)
         if version:
-            check_tables(db, path, version)
+            check_tables(db, path, _migrate(db, version))
         else:
             check_new(db, path)
         db.execute("PRAGMA journal_mode=WAL")
@@ -212,6 +212,27 @@ def _create_tables(db: sqlite3.Connection) -> None:
         raise
 
 
+def _migrate(db: sqlite3.Connection, version: int) -> int:
+    """Bring a journal of an older schema to this one, wholly or not at all. Return its version, which stays as it is for one that
+    is too old or of another program. Raises `sqlite3.Error`."""
+    if version + 1 not in MIGRATIONS or not _tables(db).keys() >= set(RECORDS):
+        return version
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        (version,) = db.execute("PRAGMA user_version").fetchone()  # another process may have done it meanwhile
+        while version + 1 in MIGRATIONS:
+            version += 1
+            for statement in MIGRATIONS[version]:
+                db.execute(statement)
+        db.execute(f"PRAGMA user_version={version}")
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    return int(version)
+
+
 def _check_version(db: sqlite3.Connection, path: str) -> int:
     """Return the schema version of the journal; 0 for a new one. Raises `NewerSchema`."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
@@ -277,7 +298,8 @@ def store_error(path: str, error: Exception) -> StoreUnusable:
 
 
 TABLES: Mapping[str, str] = {
-    "sessions": "(n INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, created INTEGER NOT NULL, holder TEXT)",
+    "sessions": "(n INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, created INTEGER NOT NULL, holder TEXT, "
+    "owner TEXT NOT NULL DEFAULT '')",
     "events": "(session INTEGER NOT NULL, seq INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY(session, seq)) WITHOUT ROWID",
     "in_flight": "(session INTEGER NOT NULL, key TEXT NOT NULL, agent TEXT NOT NULL, place TEXT NOT NULL, "
     "PRIMARY KEY(session, key)) WITHOUT ROWID",
@@ -286,9 +308,23 @@ TABLES: Mapping[str, str] = {
     "held": "(session INTEGER PRIMARY KEY, seconds REAL NOT NULL)",
     "arrivals": "(session INTEGER NOT NULL, key TEXT NOT NULL, attempt INTEGER NOT NULL, digest TEXT NOT NULL, "
     "completion TEXT NOT NULL, PRIMARY KEY(session, key)) WITHOUT ROWID",
+    "mail": "(n INTEGER PRIMARY KEY AUTOINCREMENT, session INTEGER NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL, "
+    "text TEXT NOT NULL, sender TEXT NOT NULL)",
+    "claims": "(session INTEGER NOT NULL, call TEXT NOT NULL, owner TEXT NOT NULL, day TEXT NOT NULL, amount INTEGER NOT NULL, "
+    "PRIMARY KEY(session, call)) WITHOUT ROWID",
+    "spent": "(owner TEXT NOT NULL, day TEXT NOT NULL, amount INTEGER NOT NULL, PRIMARY KEY(owner, day)) WITHOUT ROWID",
 }
 """The declaration of every table. `held`: how long processes held a session; `arrivals`: replies until the end of their attempt is
-recorded. A change is a new `SCHEMA_VERSION`."""
+recorded; `mail`: letters until the process that runs the session takes them; `claims` and `spent`: see `SqliteAccounts`. A change
+is a new `SCHEMA_VERSION`, with its `MIGRATIONS`."""
+
+MIGRATIONS: Mapping[int, Sequence[str]] = {
+    4: (
+        *(f"CREATE TABLE IF NOT EXISTS {name}{TABLES[name]}" for name in ("mail", "claims", "spent")),
+        "ALTER TABLE sessions ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
+    ),
+}
+"""The statements that lead to a schema from the one before. A journal older than the first of these is refused."""
 
 RECORDS = ("sessions", "events", "in_flight")
 """Tables without another check; texts and prompts are verified by their digests."""

@@ -7,14 +7,25 @@ reads a `Reader`.
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, Self, TypeVar
 
 from consilience.domain.errors import SettingsError
-from consilience.domain.events import AnyEvent, CallCompleted, Event, SessionFinished, SessionStarted, id_of
+from consilience.domain.events import (
+    AnswerReceived,
+    AnyEvent,
+    CallCompleted,
+    CancelRequested,
+    Event,
+    SessionFinished,
+    SessionStarted,
+    id_of,
+    text_id,
+)
 
 T = TypeVar("T")
 
@@ -43,6 +54,32 @@ class Arrival:
     """Digest of the request."""
     completion: str
     """The completion as JSON."""
+
+
+LetterKind = Literal["answer", "cancel"]
+WITH_ANSWER = "answer"
+"""The text of a cancel after which the closing call is still made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """What somebody sent to a session: an answer to an open question, or the wish to end it."""
+
+    number: int
+    """Letters of a store are numbered in the order in which they were posted."""
+    kind: LetterKind
+    key: str
+    """Of an answer, the key of the call."""
+    text: str
+    """Of an answer, its words; of a cancel, `WITH_ANSWER` or nothing."""
+    by: str
+    """Who sent it, as they said."""
+
+    def event(self) -> AnswerReceived | CancelRequested:
+        """Return what is recorded when the letter is taken."""
+        if self.kind == "cancel":
+            return CancelRequested(by=self.by, answer=self.text == WITH_ANSWER)
+        return AnswerReceived(key=self.key, text=text_id(self.text), by=self.by)
 
 
 @dataclass(slots=True)
@@ -92,6 +129,8 @@ def check_name(session: str) -> None:
 
 OnCommit = Callable[[Event], None]
 """Receives committed events in order of `seq`, on the event loop of the run."""
+OnMail = Callable[[Sequence[Letter]], None]
+"""Receives all letters of a session that lie in its mailbox, in order, on the event loop of the run."""
 
 
 class Journal(Protocol):
@@ -120,6 +159,17 @@ class Journal(Protocol):
 
     async def commit_all(self, events: Sequence[Event], *, texts: Iterable[str] = ()) -> None:
         """Commit several events in one transaction: after a power cut all of them are stored, or none."""
+        ...
+
+    def receive(self, on_mail: OnMail | None) -> None:
+        """Call `on_mail` within 0.5 s of every post to this session, until another function is given, or None, or it is closed.
+
+        A letter that is not taken yet is delivered again.
+        """
+        ...
+
+    async def take(self, letter: Letter, event: Event) -> None:
+        """Commit the event of a letter, which leaves the mailbox in the same transaction."""
         ...
 
     async def keep(self, arrival: Arrival) -> None:
@@ -154,12 +204,20 @@ class Records(Protocol):
         """Return a session's committed events with a `seq` above `after`, in order of `seq`. Raises `UnknownName`."""
         ...
 
+    def last(self, session: str) -> int:
+        """Return the `seq` of the last committed event; 0 if there is none. Raises `UnknownName`."""
+        ...
+
     def flights(self, session: str) -> list[InFlightCall]:
         """Calls in flight: started and not ended. Raises `UnknownName`."""
         ...
 
     def arrivals(self, session: str) -> list[Arrival]:
         """Replies of calls in flight that have arrived. Raises `UnknownName`."""
+        ...
+
+    def mail(self, session: str) -> list[Letter]:
+        """Letters that no process has taken yet, in order. Raises `UnknownName`."""
         ...
 
     def beginning(self, session: str) -> SessionStarted | None:
@@ -172,6 +230,14 @@ class Records(Protocol):
 
     def parents(self) -> dict[str, str]:
         """The parent of each forked session. The parent may have been removed."""
+        ...
+
+    def of(self, owner: str) -> Self:
+        """Return the same records as their `owner` sees them: sessions of others are not there."""
+        ...
+
+    def owner(self, session: str) -> str:
+        """Return whom the session belongs to; "" for one that was created without `of`. Raises `UnknownName`."""
         ...
 
     def created(self, session: str) -> float:
@@ -202,6 +268,10 @@ class Reader(Protocol):
         """Return `work(records)`, executed on the reading thread. One at a time."""
         ...
 
+    def of(self, owner: str) -> Self:
+        """As `Records.of`, on the same thread."""
+        ...
+
     async def sessions(self) -> list[str]: ...
 
     async def read(self, session: str, *, after: int = 0) -> list[AnyEvent]:
@@ -218,6 +288,8 @@ class Reader(Protocol):
 
     def tail(self, session: str, *, after: int = 0) -> AsyncGenerator[AnyEvent]:
         """Yield committed events with a `seq` above `after` as they appear, whichever process writes them.
+
+        Any number of readers of a session cost one poll, and each reads at its own pace.
 
         Ends after `SessionFinished`. Raises `UnknownName` if the session does not exist or is removed.
         """
@@ -244,7 +316,10 @@ class Admin(Protocol):
 
 
 class Store(Records, Protocol):
-    """Creates and opens journals."""
+    """Creates and opens journals. What `of(owner)` returns creates sessions of that owner, and its `close` closes the whole store.
+
+    A text or prompt is found by its id whoever refers to it: a face that takes ids from a caller asks for the session too.
+    """
 
     path: str
     """Where it is: of a file the absolute path without links, or `:memory:`."""
@@ -255,8 +330,11 @@ class Store(Records, Protocol):
     @property
     def admin(self) -> Admin: ...
 
-    def create(self, session: str) -> Journal:
-        """Create a session and lease it. Raises `SettingsError` for an invalid or existing id, `StoreUnusable`."""
+    def create(self, session: str, *, deferred: bool = False) -> Journal:
+        """Create a session and lease it. Raises `SettingsError` for an invalid or existing id, `StoreUnusable`.
+
+        It is durable on return; if `deferred`, with its first commit, before which nobody else sees it.
+        """
         ...
 
     def open(self, session: str) -> Journal:
@@ -264,14 +342,18 @@ class Store(Records, Protocol):
         ...
 
     def reply(self, digest: str) -> CallCompleted | None:
-        """Return the latest completed call with this request digest, of any session; None if there is none.
+        """Return the latest completed call with this request digest, of any session that is there; None if there is none.
 
         The first call builds an index over all events. The index is then kept up to date.
         """
         ...
 
-    def answer(self, session: str, key: str, text: str, by: str = "") -> None:
-        """Append an outside answer under its key. Raises `SessionBusy` while a process runs the session."""
+    def post(self, session: str, kind: LetterKind, key: str = "", text: str = "", by: str = "") -> None:
+        """Put a letter into the session's mailbox; durable on return. It needs no lease.
+
+        The process that runs the session takes it within 0.5 s and records it; if none does, it is recorded here. Raises
+        `UnknownName` for an answer to a call that nobody outside is asked, `SettingsError` if the session is finished.
+        """
         ...
 
     def close(self) -> None: ...
@@ -282,18 +364,41 @@ MAX_POLL_SECONDS = 0.25
 """A tail looks for new events at these intervals; each look without one doubles the interval."""
 
 
+class _Watch:
+    """A session that is tailed on one event loop."""
+
+    def __init__(self) -> None:
+        self.readers = 0
+        self.last = 0
+        """The last event that was there when it was last looked for."""
+        self.news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when there is a later one, and then replaced."""
+        self.polling: asyncio.Future[None] | None = None
+
+
 class ThreadReader:
     """A `Reader` over the blocking `Records` that `connect` opens, on the reading thread, when first needed."""
 
     def __init__(self, connect: Callable[[], Records]) -> None:
         self._connect = connect
         self._records: Records | None = None
+        self._base: ThreadReader | None = None
+        """The reader whose records and thread this one shares."""
+        self._owner = ""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal-reader")
+        self._watches: dict[tuple[asyncio.AbstractEventLoop, str], _Watch] = {}
 
     async def run(self, work: Callable[[Records], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
 
+    def of(self, owner: str) -> Self:
+        view = copy.copy(self)
+        view._base, view._owner = self, owner
+        return view
+
     def _work(self, work: Callable[[Records], T]) -> T:
+        if self._base is not None:
+            return self._base._work(lambda records: work(records.of(self._owner)))
         if self._records is None:
             self._records = self._connect()
         return work(self._records)
@@ -311,16 +416,40 @@ class ThreadReader:
         return await self.run(lambda records: records.prompts(ids))
 
     async def tail(self, session: str, *, after: int = 0) -> AsyncGenerator[AnyEvent]:
+        watch = self._watches.setdefault((asyncio.get_running_loop(), session), _Watch())
+        watch.readers += 1
+        try:
+            while True:
+                news = watch.news  # before the read: what is committed after it is new
+                events = await self.read(session, after=after)
+                for event in events:
+                    yield event
+                    if isinstance(event, SessionFinished):
+                        return
+                    after = event.seq
+                if watch.polling is None or watch.polling.done():
+                    watch.polling = asyncio.ensure_future(self._poll(session, watch))
+                await asyncio.wait((news, watch.polling), return_when=asyncio.FIRST_COMPLETED)
+                if watch.polling.done():
+                    watch.polling.result()  # raises if the session is removed
+        finally:
+            watch.readers -= 1
+            if not watch.readers:
+                self._watches.pop((asyncio.get_running_loop(), session), None)
+                if watch.polling is not None:
+                    watch.polling.cancel()
+
+    async def _poll(self, session: str, watch: _Watch) -> None:
+        """Look for the session's new events for all who tail it on this loop. A slow reader is not waited for."""
         seconds = MIN_POLL_SECONDS
         while True:
-            events = await self.read(session, after=after)
-            for event in events:
-                yield event
-                if isinstance(event, SessionFinished):
-                    return
-                after = event.seq
-            seconds = MIN_POLL_SECONDS if events else min(2 * seconds, MAX_POLL_SECONDS)
             await asyncio.sleep(seconds)
+            last = await self.run(lambda records: records.last(session))
+            seconds = MIN_POLL_SECONDS if last > watch.last else min(2 * seconds, MAX_POLL_SECONDS)
+            if last > watch.last:
+                watch.last = last
+                watch.news.set_result(None)
+                watch.news = asyncio.get_running_loop().create_future()
 
     def close(self) -> None:
         self._thread.shutdown()

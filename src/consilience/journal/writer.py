@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from consilience.domain.errors import StoreUnusable
 from consilience.domain.events import Event
 
-SqlStatement = tuple[str, tuple[object, ...]]
+SqlStatement = tuple[str, tuple[object, ...] | dict[str, object]]
+"""With its values, by place or by name."""
 Notice = tuple[asyncio.AbstractEventLoop, Callable[[Event], None], Event]
 """A callback for an event, and the loop to call it on, once a commit is durable."""
 

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import get_args
 
 from consilience.domain.agents import voices
-from consilience.domain.outcome import FailureKind, StopReason
+from consilience.domain.outcome import CUT_SHORT, FailureKind, StopReason
 from consilience.domain.positions import PositionChange
 from consilience.domain.report import FailedCall, Objection, ObjectionFate, Report, labels_of
 from consilience.domain.sections import (
@@ -155,7 +155,7 @@ def _answer_stands(report: Report) -> bool:
         or report.answer_cut
         or not report.quorum_met
         or is_single_reply(report)
-        or report.stop_reason in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME, StopReason.FAILED)
+        or report.stop_reason in (*CUT_SHORT, StopReason.FAILED)
     )
 
 
@@ -268,13 +268,22 @@ def _degraded(report: Report, degraded: str) -> str:
 
 
 def _missing_replies(calls: Iterable[FailedCall]) -> Iterator[str]:
-    """Yield how many calls failed, and how many a limit refused or ended."""
-    for is_limit in (False, True):
-        some = [call for call in calls if call.kind.is_limit is is_limit]
-        kinds = dict.fromkeys(call.kind for call in some)
-        ended = "refused or ended by a limit" if FailureKind.TIME in kinds else "refused by a limit"
-        if some:
-            yield f"{count(len(some), 'call')} {ended if is_limit else 'failed'} ({', '.join(kinds)})"
+    """Yield how many calls failed, how many a limit refused or ended, and how many were cancelled."""
+    groups: dict[str, list[FailureKind]] = {"failed": [], "limit": [], "cancelled": []}
+    for call in calls:
+        is_cancelled = call.kind is FailureKind.CANCELLED
+        groups["cancelled" if is_cancelled else "limit" if call.kind.is_limit else "failed"].append(call.kind)
+    for group, kinds in groups.items():
+        words = (
+            group
+            if group != "limit"
+            else "refused or ended by a limit"
+            if FailureKind.TIME in kinds
+            else "refused by a limit"
+        )
+        if kinds:
+            named = "" if group == "cancelled" else f" ({', '.join(dict.fromkeys(kinds))})"
+            yield f"{count(len(kinds), 'call')} {words}{named}"
 
 
 def _common(report: Report, presentation: Presentation) -> Iterator[Section]:
@@ -321,6 +330,8 @@ def _answer(report: Report, presentation: Presentation) -> Iterator[Block]:
         yield Paragraph(text="No other agent replied: the answer is one agent's alone.", tone="remark")
     elif report.stop_reason in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME):
         yield Paragraph(text="A limit cut in: the answer rests on what existed by then.", tone="remark")
+    elif report.stop_reason is StopReason.CANCELLED:
+        yield Paragraph(text="It was cancelled: the answer rests on what existed by then.", tone="remark")
     if report.answer_cut:
         yield Paragraph(
             text="Incomplete: this text was cut off at the token limit.",

@@ -15,6 +15,7 @@ from consilience.domain.events import (
     CallFailed,
     CallLost,
     CallStarted,
+    CancelRequested,
     CheckRecorded,
     Ended,
     Event,
@@ -43,11 +44,13 @@ class SessionState:
     awaited: tuple[str, ...] = ()
     """Keys of calls that a person or an outside process still has to answer."""
     answered: tuple[str, ...] = ()
-    """Keys of calls answered while no process ran the session, until the answer is read."""
+    """Keys of calls whose answer was posted to the session, until it is read."""
     asked: dict[str, CallAwaited] = field(default_factory=dict)
     """Questions to people without a recorded answer, by key of the call."""
     tickets: dict[str, str] = field(default_factory=dict)
     """Ids of the tickets by which outside agents are asked, by key of the call."""
+    cancel: CancelRequested | None = None
+    """The last cancel of the session."""
     finished: SessionFinished | None = None
     seconds: float = 0.0
     """Time during which a process held the session."""
@@ -148,6 +151,8 @@ class SessionState:
             self.awaited = event.awaited
         elif isinstance(event, AnswerReceived):
             self._record_answer(event)
+        elif isinstance(event, CancelRequested):
+            self.cancel = event
         elif isinstance(event, SessionResumed):
             self.awaited = ()
         elif isinstance(event, SessionFinished):

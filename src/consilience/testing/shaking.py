@@ -98,7 +98,7 @@ async def to_the_end(
             return await begun
         except SessionWaiting as parked:
             for key in parked.awaited:
-                store.answer(parked.session, key, answer(key))
+                store.post(parked.session, "answer", key, answer(key))
             begun = resuming(store, models).resume(parked.session)
 
 

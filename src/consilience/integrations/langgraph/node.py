@@ -73,7 +73,7 @@ class Visit:
                     return f"invalid answer to {key}: {wrong}"
                 if not reply:
                     return f"the answer to {key} is empty"
-                store.answer(self.session, key, reply, by="langgraph")
+                store.post(self.session, "answer", key, reply, by="langgraph")
         strays = [repr(key) for key in answers if key not in waiting.awaited]
         unanswered_keys = [repr(key) for key in waiting.awaited if key not in answers]
         if not strays or not unanswered_keys:

@@ -113,6 +113,8 @@ def _shortcomings(report: DebateData) -> Iterator[str]:
     )
     if report.ended_by == "stalled" or report.stop_reason is StopReason.STALLED:
         yield f"The debate stalled: messages brought no question, no lock and no crux any more.{open_note}"
+    elif report.stop_reason is StopReason.CANCELLED:
+        yield f"The debate was cancelled.{open_note}"
     elif report.ended_by == "max_messages":
         yield f"After {plural(report.steps, 'message')}{unfinished}."
     elif report.ended_by == "max_duration":

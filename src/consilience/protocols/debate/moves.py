@@ -294,6 +294,7 @@ BLOCKED: Mapping[str, str] = {
 FAILURES: Mapping[FailureKind, str] = {
     FailureKind.BUDGET: "a limit refused the call",
     FailureKind.TIME: "a time limit refused or ended the call",
+    FailureKind.CANCELLED: "the session was cancelled",
     FailureKind.DEADLINE: "no reply in time",
     FailureKind.QUORUM: "the call was withdrawn, since enough others had replied",
     FailureKind.MALFORMED: "the reply could not be read",

@@ -1,0 +1,162 @@
+"""The port of executors, which run sessions that were prepared, and the executor of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self
+
+from consilience.deliberation import Deliberation
+from consilience.domain.errors import ConsilienceError, OverAllowance, SessionBusy, SessionWaiting, SettingsError
+from consilience.domain.events import SessionFinished
+from consilience.domain.report import Report
+from consilience.engine.runner import Models, Options
+from consilience.journal.store import WITH_ANSWER, Store
+from consilience.reporting.session_state import fold_events, status_of
+
+MAX_RUNNING = 32
+"""Sessions that an executor runs at the same time by default. They wait for providers nearly all of the time."""
+
+logger = logging.getLogger("consilience")
+OnEnd = Callable[[str, Report | BaseException], None]
+"""Called with a session and its report, or with what ended its run, on the thread of the executor."""
+
+
+class Executor(Protocol):
+    """Runs sessions that `Deliberation.prepare` has recorded."""
+
+    def submit(self, session: str) -> None:
+        """Run a session when its turn comes: a prepared one, an interrupted one, or a parked one that was answered."""
+        ...
+
+    def cancel(self, session: str, *, answer: bool = False, by: str = "") -> None:
+        """End a session with a report, wherever it runs; see `engine.cancelling`. Raises `SettingsError` if it is finished."""
+        ...
+
+    def close(self) -> None:
+        """Run nothing any more. What was running is interrupted and can be resumed."""
+        ...
+
+
+def open_executor(url: str, store: Store, *, options: Options | None = None) -> Executor:
+    """Return the executor that a URL names: `local`. Raises `SettingsError` for another one."""
+    if url == "local":
+        return LocalExecutor(store, options=options)
+    raise SettingsError(f"there is no executor {url!r}", where="executor", do="Name one of: local.")
+
+
+class LocalExecutor:
+    """Runs sessions on an event loop in a thread of its own, the first `running` of them at the same time, the others in order.
+
+    It begins with all sessions of the store that were prepared or interrupted, and that no process runs. A session whose owner may
+    not run another one waits until one of the others ends.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        running: int = MAX_RUNNING,
+        model: Models | None = None,
+        options: Options | None = None,
+        on_end: OnEnd | None = None,
+    ) -> None:
+        self._store = store
+        self._max_running = running
+        self._deliberation = Deliberation[Report](model=model, store=store, options=options)
+        self._on_end = on_end
+        self._queue: deque[str] = deque()
+        self._held: list[str] = []
+        """Sessions whose owners run as many as they may."""
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._idle = threading.Condition()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="consilience-executor", daemon=True)
+        self._thread.start()
+        for session in interrupted(store):
+            self.submit(session)
+
+    def submit(self, session: str) -> None:
+        self._store.created(session)  # raises for an unknown session
+        self._loop.call_soon_threadsafe(self._enqueue, session)
+
+    def cancel(self, session: str, *, answer: bool = False, by: str = "") -> None:
+        self._store.post(session, "cancel", text=WITH_ANSWER if answer else "", by=by)
+        self.submit(session)  # if nobody runs it, this writes its report
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is queued or runs, at most `timeout` seconds. Return whether that is so."""
+        settled = threading.Event()
+        self._loop.call_soon_threadsafe(settled.set)  # what was submitted before is queued by then
+        settled.wait(timeout)
+        with self._idle:
+            return self._idle.wait_for(lambda: not (self._queue or self._running), timeout)
+
+    def close(self) -> None:
+        if not self._loop.is_closed():
+            asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def _stop(self) -> None:
+        self._queue.clear()
+        self._held.clear()
+        tasks = list(self._running.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _enqueue(self, session: str) -> None:
+        if session not in self._queue and session not in self._running:
+            self._queue.append(session)
+            self._fill()
+
+    def _fill(self) -> None:
+        while self._queue and len(self._running) < self._max_running:
+            session = self._queue.popleft()
+            self._running[session] = self._loop.create_task(self._run(session))
+
+    async def _run(self, session: str) -> None:
+        outcome: Report | BaseException
+        try:
+            outcome = await self._deliberation.resume(session)
+        except OverAllowance:
+            self._held.append(session)
+            outcome = OverAllowance("held")
+        except asyncio.CancelledError:
+            return
+        except (SessionWaiting, SessionBusy) as parked:
+            outcome = parked
+        except Exception as error:  # of this session alone; the others go on
+            log = logger.warning if isinstance(error, ConsilienceError) else logger.exception
+            log("session %s was not run to its end: %s", session, error)
+            outcome = error
+        finally:
+            del self._running[session]
+        if not isinstance(outcome, OverAllowance):
+            self._queue.extendleft(reversed(self._held))
+            self._held.clear()
+            if self._on_end is not None:
+                self._on_end(session, outcome)
+        self._fill()
+        with self._idle:
+            self._idle.notify_all()
+
+
+def interrupted(store: Store) -> list[str]:
+    """Return the sessions that can go on and that no process runs, oldest first: prepared, interrupted, or parked and answered."""
+    open_sessions = [s for s in store.sessions() if not isinstance(store.ending(s), SessionFinished)]
+    return [s for s in open_sessions if status_of(fold_events(store.read(s)), store.holder(s)) == "unfinished"]

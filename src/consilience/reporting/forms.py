@@ -1,0 +1,194 @@
+"""Questions as files that can be mailed: a form in Markdown and one as an HTML page, which are filled in and read back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from consilience.domain.errors import SourceError
+from consilience.reporting.questions import Form, Question, SchemaNode, choices, match_choice
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+ANSWER = "Your answer"
+"""The heading of an answer that is plain text."""
+_MARK = re.compile(r"<!-- consilience form (\{.*?\}) -->")
+_HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
+_ITEM = re.compile(r"^\s*[-*] ?", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class FilledForm:
+    """An answer that was read from a form."""
+
+    session: str
+    key: str
+    text: str
+    """As it is posted: JSON for a typed answer."""
+
+
+def file_name(question: Question) -> str:
+    """Return the name of a question's form, without its ending."""
+    words = re.sub(r"\W+", "-", f"{question.person or question.agent}-{question.key}")
+    return words.strip("-")[:100]
+
+
+def markdown_form(session: str, question: Question) -> str:
+    lines = [f"# A question to {question.addressee}", "", question.text, "", "---", "", _mark(session, question), ""]
+    lines += [
+        "Write below each heading and send this file back. The line below a heading says what is asked for.",
+        "",
+    ]
+    for name, explanation in _fields(question):
+        lines += [f"## {name}", f"> {explanation}", "", ""]
+    return "\n".join(lines)
+
+
+def html_form(session: str, question: Question) -> str:
+    """Return a page that loads nothing: its fields, and a button that saves the answer as a file to send back."""
+    from markupsafe import Markup
+
+    form = question.form or Form({"properties": {ANSWER: {"type": "string"}}}, ANSWER)
+    facts = {"session": session, "key": question.key, "plain": question.form is None}
+    data = json.dumps(facts, ensure_ascii=False).replace("<", "\\u003c")
+    fields = [(name, *_control(form, name, node)) for name, node in form.fields().items()]
+    return _page().render(question=question, fields=fields, name=file_name(question), data=Markup(data))
+
+
+@cache
+def _page() -> Template:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string((files("consilience.reporting") / "page" / "form.html.j2").read_text("utf-8"))
+
+
+def _control(form: Form, name: str, node: SchemaNode) -> tuple[str, list[str], str]:
+    """Return which control a field has, its options, and what it may hold."""
+    explanation, required = _explanation(form, name, node), name not in form.optional_fields(form.schema)
+    if options := choices(node):
+        return "choice", options if required else ["", *options], explanation
+    kind = node.get("type")
+    if kind == "boolean":
+        return "choice", ["true", "false"] if required else ["", "true", "false"], explanation
+    return ("line" if kind in ("integer", "number") else "lines"), [], explanation
+
+
+def read_form(text: str, question: Question | None = None) -> FilledForm | None:
+    """Return what was filled in, or None for a text that is no form. Raises `SourceError` for one that cannot be read."""
+    saved = _saved(text)
+    mark = saved or _marked(text)
+    if mark is None:
+        return None
+    session, key = str(mark.get("session", "")), str(mark.get("key", ""))
+    if question is None:
+        return FilledForm(session, key, "")
+    if question.key != key:
+        raise SourceError(f"the form answers {key}, not {question.key}", do="Give the form of this question.")
+    given = saved["answer"] if saved else _written(text, question)
+    if question.form is None:
+        return FilledForm(session, key, str(given.get(ANSWER, "")).strip() if isinstance(given, Mapping) else "")
+    values = {}
+    for name, node in question.form.fields().items():
+        raw = str(given.get(name, "") if isinstance(given, Mapping) else "").strip()
+        if raw or name not in question.form.optional_fields(question.form.schema):
+            values[name] = _value(question.form, node, raw)
+    return FilledForm(session, key, json.dumps(values, ensure_ascii=False))
+
+
+def _saved(text: str) -> Mapping[str, object] | None:
+    """Return what a page has saved, None for another text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and {"session", "key", "answer"} <= value.keys() else None
+
+
+def _marked(text: str) -> Mapping[str, object] | None:
+    marks = _MARK.findall(text)
+    try:
+        value = json.loads(marks[-1]) if marks else None  # one before is in the words of the question
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _mark(session: str, question: Question) -> str:
+    return f"<!-- consilience form {json.dumps({'session': session, 'key': question.key}, ensure_ascii=False)} -->"
+
+
+def _written(text: str, question: Question) -> dict[str, str]:
+    """Return what stands below each heading of a form in Markdown, by its name."""
+    explained = dict(_fields(question))
+    text = text.replace("\r\n", "\n")
+    marks = list(_MARK.finditer(text))
+    parts = _HEADING.split(text[marks[-1].end() :])[1:]
+    found: dict[str, str] = {}
+    last = ""
+    for heading, body in zip(parts[::2], parts[1::2], strict=True):
+        name = next((name for name in explained if name.casefold() == heading.strip().casefold()), "")
+        if name:
+            last = name
+            found[name] = body.replace(f"\n> {explained[name]}", "", 1)
+        elif last:  # a heading within somebody's words
+            found[last] += f"## {heading}{body}"
+    return found
+
+
+def _fields(question: Question) -> Iterator[tuple[str, str]]:
+    if question.form is None:
+        yield ANSWER, "Words."
+        return
+    for name, node in question.form.fields().items():
+        yield name, _explanation(question.form, name, node)
+
+
+def _explanation(form: Form, name: str, node: SchemaNode) -> str:
+    words = form.describe_field(node)
+    if node.get("type") == "array":
+        inner = form.items(node)
+        how = "; write its fields as `name: words`, one to a line" if inner.get("type") == "object" else ""
+        words += f". Begin each with a dash{how}. Leave it empty for none"
+    elif name in form.optional_fields(form.schema):
+        words += ", or leave it empty"
+    return f"{words[:1].upper()}{words[1:]}."
+
+
+def _value(form: Form, node: SchemaNode, raw: str) -> object:
+    """Return a field's value from what was written; what does not fit stays as it is, for the check of the whole."""
+    kind = node.get("type")
+    if options := choices(node):
+        return match_choice(raw, options) or raw
+    if kind == "array":
+        inner = form.items(node)
+        items = [item.strip() for item in _ITEM.split(f"\n{raw}") if item.strip()]
+        return [_value(form, inner, item) for item in items]
+    if kind == "object":
+        return _object(form, node, raw)
+    if kind in ("integer", "number", "boolean"):
+        try:
+            return json.loads(raw.casefold())
+        except ValueError:
+            return raw
+    return raw
+
+
+def _object(form: Form, node: SchemaNode, raw: str) -> dict[str, object]:
+    """Return an object from lines `name: words`; a line without a name continues the one before."""
+    fields, found, last = form.fields(node), dict[str, str](), ""
+    for line in raw.split("\n"):
+        name, colon, words = line.strip().partition(":")
+        if colon and name.strip() in fields:
+            last = name.strip()
+            found[last] = words.strip()
+        elif last:
+            found[last] += f"\n{line.strip()}"
+    optional = form.optional_fields(node)
+    return {name: _value(form, fields[name], text) for name, text in found.items() if text or name not in optional}

@@ -1,0 +1,180 @@
+"""The executor of this process: order, bounds, cancel, restart."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from consilience import Deliberation, Options, SqliteStore, StopReason, Vote
+from consilience.domain.errors import SettingsError, UnknownName
+from consilience.domain.events import SessionFinished
+from consilience.domain.report import Report
+from consilience.executor import LocalExecutor, open_executor
+from consilience.journal.accounts import Allowance
+from consilience.journal.sqlite_accounts import SqliteAccounts
+from consilience.models.port import Completion, ModelRequest
+from consilience.models.scripted import ScriptedModel
+
+PATIENCE = 60
+
+
+class Gated(ScriptedModel):
+    """Replies to a session's calls once its gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda request: f"said in {request.session}")
+        self.asked: list[str] = []
+        """Sessions in the order in which they first asked."""
+        self.open: set[str] = set()
+        self.changed = threading.Condition()
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        with self.changed:
+            if request.session not in self.asked:
+                self.asked.append(request.session)
+            self.changed.notify_all()
+        while request.session not in self.open and "all" not in self.open:
+            await asyncio.to_thread(self._wait)
+        return await super().complete(request)
+
+    def _wait(self) -> None:
+        with self.changed:
+            self.changed.wait(0.05)
+
+    def let(self, session: str) -> None:
+        with self.changed:
+            self.open.add(session)
+            self.changed.notify_all()
+
+    def until_asked(self, n: int) -> list[str]:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.asked) >= n, PATIENCE)
+            return list(self.asked)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    with_path = SqliteStore(tmp_path / "j.db")
+    yield with_path
+    with_path.close()
+
+
+def prepared(store: SqliteStore, model: object, *sessions: str, seats: object = None) -> None:
+    for session in sessions:
+        deliberation = Deliberation(Vote(votes=1), model=seats or model, store=store)  # type: ignore[arg-type]
+        asyncio.run(deliberation.prepare("Is it so?", session=session))
+
+
+def stops(store: SqliteStore) -> dict[str, StopReason | None]:
+    endings = {session: store.ending(session) for session in store.sessions()}
+    return {s: e.stop_reason if isinstance(e, SessionFinished) else None for s, e in endings.items()}
+
+
+def test_sessions_run_in_order_and_at_most_so_many_at_once(store: SqliteStore) -> None:
+    model, ended = Gated(), []
+    prepared(store, model, "a", "b", "c", "d")
+    with LocalExecutor(
+        store, running=2, model=model, on_end=lambda session, outcome: ended.append(session)
+    ) as executor:
+        assert model.until_asked(2) == ["a", "b"]
+        model.let("b")
+        assert model.until_asked(3) == ["a", "b", "c"]
+        model.let("all")
+        assert executor.join(PATIENCE)
+    assert sorted(ended) == ["a", "b", "c", "d"]
+    assert stops(store) == dict.fromkeys("abcd", StopReason.SETTLED)
+    assert len(model.requests) == 4
+
+
+def test_closed_executor_leaves_sessions_that_the_next_one_takes_up(store: SqliteStore) -> None:
+    model = Gated()
+    prepared(store, model, "a", "b")
+    with LocalExecutor(store, running=1, model=model):
+        model.until_asked(1)
+    assert stops(store) == {"a": None, "b": None}
+    assert store.holder("a") is None
+    model.let("all")
+    with LocalExecutor(store, running=1, model=model) as executor:
+        assert executor.join(PATIENCE)
+    assert stops(store) == dict.fromkeys("ab", StopReason.SETTLED)
+
+
+def test_cancel_ends_running_and_queued_sessions(store: SqliteStore) -> None:
+    model = Gated()
+    prepared(store, model, "running", "queued")
+    with LocalExecutor(store, running=1, model=model) as executor:
+        assert model.until_asked(1) == ["running"]
+        executor.cancel("queued")
+        executor.cancel("running", by="Ada")
+        assert executor.join(PATIENCE)
+    assert stops(store) == dict.fromkeys(("running", "queued"), StopReason.CANCELLED)
+    assert model.asked == ["running"]
+    with LocalExecutor(store) as executor, pytest.raises(SettingsError, match="is finished"):
+        executor.cancel("running")
+
+
+def test_parked_session_goes_on_when_it_was_answered(store: SqliteStore) -> None:
+    model, ended = Gated(), list[tuple[str, str]]()
+    model.let("all")
+    prepared(store, model, "s", seats="human")
+
+    def note(session: str, outcome: Report | BaseException) -> None:
+        ended.append((session, type(outcome).__name__))
+
+    with LocalExecutor(store, on_end=note) as executor:
+        assert executor.join(PATIENCE)
+        (key,) = next(event.awaited for event in store.read("s") if event.type == "session_parked")
+        store.post("s", "answer", key, "Yes.")
+        executor.submit("s")
+        assert executor.join(PATIENCE)
+    assert ended == [("s", "SessionWaiting"), ("s", "VoteReport")]
+    with LocalExecutor(store, on_end=note) as executor:
+        assert executor.join(PATIENCE)
+    assert len(ended) == 2, "a finished session is not taken up"
+
+
+def test_waiting_session_is_not_taken_up_before_it_is_answered(store: SqliteStore) -> None:
+    prepared(store, None, "s", seats="human")
+    for _ in range(2):
+        with LocalExecutor(store) as executor:
+            assert executor.join(PATIENCE)
+    assert [event.type for event in store.read("s")].count("session_resumed") == 1
+
+
+def test_session_over_the_allowance_of_its_owner_waits_for_another_of_theirs(store: SqliteStore) -> None:
+    model = Gated()
+    accounts = SqliteAccounts(lambda owner: Allowance(running=1 if owner == "ada" else None))
+    for session, owner in (("a", "ada"), ("b", "ada"), ("c", "bob")):
+        prepared(store.of(owner), model, session)
+    with LocalExecutor(store, model=model, options=Options(accounts=accounts)) as executor:
+        assert sorted(model.until_asked(2)) == ["a", "c"]
+        model.let("a")
+        assert model.until_asked(3)[2] == "b"
+        model.let("all")
+        assert executor.join(PATIENCE)
+    assert stops(store) == dict.fromkeys("abc", StopReason.SETTLED)
+
+
+def test_session_that_cannot_run_does_not_stop_the_others(store: SqliteStore) -> None:
+    model, ended = Gated(), dict[str, Report | BaseException]()
+    model.let("all")
+    prepared(store, model, "good")
+    asyncio.run(
+        Deliberation(Vote(votes=1), model=ScriptedModel(["yes"], name="other"), store=store).prepare("?", session="bad")
+    )
+    with LocalExecutor(store, model=model, on_end=ended.__setitem__) as executor:
+        with pytest.raises(UnknownName):
+            executor.submit("unknown")
+        assert executor.join(PATIENCE)
+    assert isinstance(ended["good"], Report)
+    assert "other models" in str(ended["bad"])
+
+
+def test_executor_of_an_unknown_name_is_an_error(store: SqliteStore) -> None:
+    with pytest.raises(SettingsError, match="no executor 'remote'"):
+        open_executor("remote", store)
+    open_executor("local", store).close()
