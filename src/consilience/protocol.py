@@ -5,6 +5,7 @@ so every run can be resumed, replayed and forked. `consilience.testing.shake` ch
 """
 
 from consilience.domain.agents import Agent, seat_names
+from consilience.domain.delivery import Delivery
 from consilience.domain.detail import Caps, capped
 from consilience.domain.events import Noted
 from consilience.domain.messages import FILE, FreeText, Label, Message
@@ -62,6 +63,7 @@ __all__ = [
     "Claim",
     "Claims",
     "ConfidenceScore",
+    "Delivery",
     "Details",
     "Dissent",
     "Estimate",

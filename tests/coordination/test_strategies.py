@@ -24,7 +24,7 @@ from consilience.coordination.strategies import (
     ParallelDecomposition,
     select_convergence_strategy,
 )
-from consilience.coordination.strategy import ConvergenceStrategy
+from consilience.coordination.strategy import ConvergenceStrategy, Strategy, TicketStrategy
 from consilience.domain.errors import SettingsError, UnknownName, WorkspaceError
 from kit.outside import FakeTime, take, work
 
@@ -46,9 +46,9 @@ def workspace(tmp_path: Path) -> Workspace:
     return Workspace.create(tmp_path / "session", agents=("red", "blue"), now=1_000_000.0)
 
 
-def adversarial(workspace: Workspace, **config: object) -> AdversarialReview:
+def adversarial(workspace: Workspace, **config: object) -> TicketStrategy:
     strategy = select_convergence_strategy("adversarial_review", config, clock=lambda: 1_000_000.0)
-    assert isinstance(strategy, AdversarialReview)
+    assert isinstance(strategy.strategy, AdversarialReview)
     strategy.initialize(workspace.path)
     return strategy
 
@@ -386,7 +386,7 @@ def test_workspace_records_the_threshold_of_each_iteration_of_a_schedule(tmp_pat
 def test_select_convergence_strategy_by_name_or_kind_of_review(name: str, strategy: type) -> None:
     config = {"ParallelDecomposition": {"num_agents": 2}, "Hierarchical": {"teams": {"lead": ["a"]}}}
     selected = select_convergence_strategy(name, config.get(strategy.__name__))
-    assert type(selected) is strategy
+    assert type(selected.strategy) is strategy
     assert isinstance(selected, ConvergenceStrategy)
 
 
@@ -481,9 +481,9 @@ def test_evaluate_partial_with_an_unknown_policy_is_refused() -> None:
 # --- parallel decomposition
 
 
-def parallel(workspace: Workspace, time: FakeTime, **config: object) -> ParallelDecomposition:
+def parallel(workspace: Workspace, time: FakeTime, **config: object) -> TicketStrategy:
     strategy = select_convergence_strategy("parallel_decomposition", config, clock=time.wall)
-    assert isinstance(strategy, ParallelDecomposition)
+    assert isinstance(strategy.strategy, ParallelDecomposition)
     strategy.initialize(workspace.path)
     strategy.post_tickets(workspace.path, 1)
     return strategy
@@ -557,9 +557,9 @@ def test_parallel_decomposition_waits_for_priority_agents_until_the_timeout(tmp_
 TEAMS = {"lead_1": ["a", "b"], "lead_2": ["c"]}
 
 
-def hierarchical(workspace: Workspace) -> Hierarchical:
+def hierarchical(workspace: Workspace) -> TicketStrategy:
     strategy = select_convergence_strategy("architecture", {"teams": TEAMS}, clock=lambda: 1_000_000.0)
-    assert isinstance(strategy, Hierarchical)
+    assert isinstance(strategy.strategy, Hierarchical)
     strategy.initialize(workspace.path)
     return strategy
 
@@ -603,3 +603,46 @@ def test_hierarchical_missing_worker_is_named_to_its_sub_lead_and_in_the_result(
         "lead_2": "none of its workers handed in anything",
     }
     assert "0 of 2 teams complete" in evaluation.reason
+
+
+# --- strategies of other packages
+
+
+class TeamsThatRefine(Strategy):
+    """Two workers and a sub-lead, in two iterations, judged by a gate."""
+
+    agents: tuple[str, ...] = ("a", "b", "lead")
+    gates: tuple[str, ...] = ("specific_examples",)
+
+    @property
+    def iterations(self) -> int:
+        return 2
+
+    @property
+    def gate_ids(self) -> tuple[str, ...]:
+        return self.gates
+
+    @property
+    def by_lead(self) -> dict[str, tuple[str, ...]]:
+        return {"lead": ("a", "b")}
+
+
+def test_strategy_of_ones_own_may_combine_teams_gates_and_iterations(workspace: Workspace) -> None:
+    strategy = TicketStrategy(TeamsThatRefine, {"topic": "Lock"}, clock=lambda: 1_000_000.0)
+    strategy.initialize(workspace.path)
+    assert workspace.convergence().max_iterations == 2
+    for iteration, text, converged in ((1, NO_EXAMPLE, False), (2, COMPLETE, True)):
+        posted = strategy.post_tickets(workspace.path, iteration)
+        assert [ticket.id for ticket in posted] == [f"a_{iteration}", f"b_{iteration}"]
+        assert ("missed:\n- specific_examples" in posted[0].specific_focus) is (iteration == 2)
+        work(workspace, "a", text, iteration)
+        work(workspace, "b", COMPLETE, iteration)
+        lead = strategy.post_tickets(workspace.path, iteration)[-1]
+        assert (lead.id, lead.type, lead.iteration) == (f"lead_{iteration}", "synthesis", iteration)
+        assert quote_block(text) in lead.prior_context
+        work(workspace, "lead", COMPLETE, iteration)
+        assert strategy.check_convergence(workspace.path, iteration) is converged
+    text = strategy.synthesize(workspace.path)
+    assert "Outcome: converged, 1 of 1 gates met" in text
+    assert "## lead, iteration 2" in text
+    assert "## a," not in text

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from consilience.domain.agents import Agent
+from consilience.domain.delivery import Delivery
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.report import Dissent, Report
 from consilience.domain.topology import Topology, complete, independent
@@ -73,3 +74,31 @@ class Council(PanelSeats):
             answer=closing.text if isinstance(closing, Reply) else None,
             dissent=tuple(Dissent(agent=reply.agent, text=reply.text) for reply in spoke),
         )
+
+
+class JuryReport(Report):
+    """A report with a format, a condition and a file of its own."""
+
+    exports: ClassVar[Mapping[str, str]] = {"seats.json": "seats"}
+    formats: ClassVar[Mapping[str, str]] = {"seats": "seats.json"}
+    deliveries: ClassVar[tuple[Delivery, ...]] = (
+        Delivery(option="--unless", help="Exit with 9.", values=("many", "few"), method="too_small", exit_code=9),
+        Delivery(option="--roll", help="Write who sat.", method="roll"),
+    )
+
+    def seats(self) -> list[str]:
+        return [agent.id for agent in self.agents]
+
+    def roll(self) -> str:
+        return "\n".join(self.seats())
+
+    def too_small(self, size: str) -> str:
+        return f"only {len(self.agents)} sat." if size == "many" else ""
+
+
+@register
+class Jury(Council):
+    """The council with that report."""
+
+    name: ClassVar[str] = "jury"
+    report: ClassVar[type[Report]] = JuryReport

@@ -333,7 +333,7 @@ CASES = [
         PAIR,
         fails("strange_loop-1"),
         INCONCLUSIVE,
-        "no reply: strange_loop 1 by L1N1",
+        "no reply in self-review 1",
     ),
     case(
         "broadcast, the answer is against all ballots",

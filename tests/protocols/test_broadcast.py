@@ -461,7 +461,7 @@ async def test_quoted_flags_are_capped_with_critical_flags_first() -> None:
     most = max(len([q for q in r.quoted if "/flag-" in q.message]) for r in record.readings.values())
     assert most == 12
     assert any(
-        w.startswith("left out: ") and w.endswith(" beyond the 2 that a reply may raise") for w in report.warnings
+        w.startswith("left out: ") and w.endswith(" flags beyond the maximum of a reply") for w in report.warnings
     )
     assert any(w.endswith("beyond the 12 that a prompt may quote") for w in report.warnings)
     quoted = [q.message for q in record.readings["synthesize/L1N1"].quoted if "/flag-" in q.message]
@@ -621,6 +621,10 @@ async def test_run_with_a_dead_seat_continues_and_never_satisfies() -> None:
     assert report.degraded == "2 of 3 agents; no reply: execute 1 L2N2 (rejected); execute 2 L2N2 (rejected)"
     assert report.answer is not None
     assert [m.agent for m in report.missing] == ["L2N2"]
+    failed = "no reply: execute by L2N2 (iteration 2)"
+    assert failed in report.iterations[1].unmet, "worded as in the headline"
+    assert report.check is not None
+    assert failed in report.check.detail
     assert "from B>" not in next(r.text for r in model.requests if r.key == "synthesize/L1N1")
 
 

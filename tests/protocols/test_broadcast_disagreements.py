@@ -84,6 +84,37 @@ async def test_disagreement_named_in_against_is_refuted_and_not_dissent() -> Non
     ]
 
 
+@pytest.mark.parametrize(
+    ("closing", "line"),
+    [
+        ({}, "- **Open:** L2N1 says otherwise — *use (L2N1) → risks (L2N2)* risks (L2N2): L2N2 says otherwise"),
+        (
+            {"against": [{"text": "B errs.", "ids": ["B.1"]}], "followed": ["A.1"]},
+            "- **Upheld in the answer:** L2N1 says otherwise — *use (L2N1) → risks (L2N2)* "
+            "risks (L2N2): L2N2 says otherwise (refuted)",
+        ),
+    ],
+)
+async def test_disagreement_of_two_siblings_is_listed_once_with_both_sides(
+    closing: dict[str, object], line: str
+) -> None:
+    report, _ = await go(PAIR, agents(disagreeing(**closing), 8))
+    text = markdown(report)
+    assert [entry for entry in text.splitlines() if "says otherwise" in entry] == [line]
+
+
+async def test_several_disagreements_of_two_siblings_are_listed_each() -> None:
+    def extra(request: ModelRequest) -> dict[str, object]:
+        if "/coordinate-1/L2N1" in request.key:
+            return {"disagreements": [{"to": "B", "text": "It is too dear."}, {"to": "B", "text": "It comes late."}]}
+        return disagreeing()(request)
+
+    report, _ = await go(PAIR, agents(extra, 8))
+    text = markdown(report)
+    for words in ("It is too dear.", "It comes late.", "L2N2 says otherwise"):
+        assert sum(words in entry and "Open:" in entry for entry in text.splitlines()) == 1
+
+
 async def test_against_that_says_that_there_is_nothing_rejects_no_disagreement() -> None:
     closing = {"against": [{"text": "None.", "ids": ["B.1"]}], "followed": ["B.1"]}
     report, _ = await go(PAIR, agents(disagreeing(**closing), 8))
@@ -112,7 +143,7 @@ async def test_self_reflection_decides_a_disagreement_left_open_by_the_synthesis
     ],
 )
 async def test_void_disagreements_do_not_count_toward_the_cap(disagreement: dict[str, object], kept: int) -> None:
-    """Those with oneself, with an unknown label and without words are left out before the cap."""
+    """Those with oneself, with an unknown label and without words are left out before the cap. The report counts them."""
     real = [{"to": "B", "text": f"real point {n}"} for n in range(3)]
 
     def extra(request: ModelRequest) -> dict[str, object]:
@@ -123,6 +154,9 @@ async def test_void_disagreements_do_not_count_toward_the_cap(disagreement: dict
     texts = [objection.text for objection in report.objections]
     expected = [*["a point"] * kept, *(f"real point {n}" for n in range(3))]
     assert texts == expected[:3]
+    void = "left out: 1 disagreement that was empty or addressed no other agent's text"
+    assert (void in report.warnings) == (not kept)
+    assert ("left out: 1 disagreement beyond the maximum of a reply" in report.warnings) == bool(kept)
 
 
 @pytest.mark.parametrize(("detail", "kept"), [("full", 3), ("brief", 1)])
@@ -228,8 +262,8 @@ async def test_report_lists_disagreements_with_outcomes_or_says_none_was_declare
     rows = [line for line in lines if "says otherwise" in line and "→" in line]
     assert rows[0].startswith("- **Open:** ")
     assert "(L2N1) → " in rows[0]
-    assert rows[1].startswith("- **Refuted:** ")
-    assert lines[lines.index(rows[1]) + 1] == "  - Ruling: B errs: the price is known."
+    assert rows[0].endswith("L2N2 says otherwise (refuted)")
+    assert lines[lines.index(rows[0]) + 1] == "  - Ruling: B errs: the price is known."
     assert "Strongest argument against" not in markdown(report), "the ruling is printed once"
     closing["against"].append({"text": "Prices may fall.", "ids": ["A"]})
     report, _ = await go(PAIR, agents(disagreeing(**closing), 8))
@@ -245,8 +279,9 @@ async def test_disagreement_that_the_answer_follows_is_upheld_and_not_conceded()
     """Its target was not asked about it."""
     report, _ = await go(PAIR, agents(disagreeing(followed=["A.1"]), 8))
     text = markdown(report)
-    assert "- **Upheld in the answer:** L2N1 says otherwise" in text
-    assert "- **Open:** L2N2 says otherwise" in text
+    (row,) = [line for line in text.splitlines() if "says otherwise" in line]
+    assert row.startswith("- **Open:** L2N2 says otherwise")
+    assert row.endswith("L2N1 says otherwise (upheld)")
     assert "Conceded" not in text
 
 

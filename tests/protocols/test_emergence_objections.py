@@ -349,3 +349,17 @@ async def test_quotations_in_points_are_verified() -> None:
         Emergence(children=2, max_rounds=1), answering(quoting), sources=[Source(text="The quay is old.")]
     )
     assert [(q.words, q.verified) for q in report.quotations][:1] == [("The quay is old", True)]
+
+
+async def test_objection_to_a_text_that_was_not_shown_is_void() -> None:
+    """A child without a text has a label, too."""
+
+    def reply(request: ModelRequest) -> str:
+        if request.agent == "L3N2":
+            raise Rejected("refused")
+        wrong = objects("A2") if "/observe/L2N1" in request.key else {}
+        return json.dumps({"text": f"{request.agent} writes for {request.key}.", **wrong})
+
+    report, _ = await go(Emergence(children=2, depth=3, max_rounds=1), ScriptedModel(reply))
+    assert report.objections == ()
+    assert report.metrics["void_objections"] == 1

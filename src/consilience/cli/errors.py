@@ -53,8 +53,6 @@ EXIT_NO_ANSWER = 3
 EXIT_REQUIREMENT_NOT_MET = 4
 """The report is complete and the run did not stop for a reason in --require."""
 EXIT_WAITING = 5
-EXIT_FINDINGS = 6
-"""The report is complete and has a finding that --fail-on names, or a part of the target was not read."""
 EXIT_SIGNAL = 128
 """Added to the number of the signal that ended the command, as shells do."""
 EXIT_INTERRUPTED = EXIT_SIGNAL + 2

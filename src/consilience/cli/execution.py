@@ -16,13 +16,10 @@ from typing import TypeVar
 import typer
 from pydantic import BaseModel
 
+from consilience.cli.delivering import TEXT_FORMATS, apply_conditions, exit_code, report_data, write_deliveries
 from consilience.cli.display import Display, RunProgress, ticking
 from consilience.cli.errors import (
-    EXIT_FAILED,
-    EXIT_FINDINGS,
-    EXIT_NO_ANSWER,
     EXIT_OK,
-    EXIT_REQUIREMENT_NOT_MET,
     EXIT_WAITING,
     can_confirm,
     exit_code_of,
@@ -30,16 +27,12 @@ from consilience.cli.errors import (
     print_json,
     run_until_done,
 )
-from consilience.cli.options import (
-    DeliveryRequest,
-    FindingsRequest,
-)
+from consilience.cli.options import DeliveryRequest
 from consilience.cli.plan import RunPlan
 from consilience.cli.sessions import PAGE, open_in_browser, read_back, write_page
 from consilience.cli.setup import ensure_weights, loaded
 from consilience.domain.errors import SessionWaiting, SettingsError
 from consilience.domain.events import AnyEvent
-from consilience.domain.outcome import StopReason
 from consilience.domain.report import DEFECTS, Report
 from consilience.domain.sections import Presentation
 from consilience.engine.ports import AgentPort, AnswerDeferred, Person
@@ -51,7 +44,7 @@ from consilience.models.parsing import Malformed, parse_reply, prose_field
 from consilience.models.port import ModelRequest
 from consilience.models.registry import is_person
 from consilience.reporting.export import report_files
-from consilience.reporting.files import claim_directory, write_file, write_files
+from consilience.reporting.files import write_files
 from consilience.reporting.formatting import describe_place
 from consilience.reporting.markdown import markdown, print_markdown
 from consilience.reporting.partial_report import partial_json, replies_without_answer
@@ -205,11 +198,11 @@ class RunExecution:
 
         def write() -> list[Path]:
             session = report.session if self.stored else ""
-            baseline_paths = write_baseline(report, request, session)
+            own = write_deliveries(report, request, session)
             if request.out is None:
-                return [*baseline_paths, *([write_page(read_back(self.store, report.session))] if request.open else [])]
+                return [*own, *([write_page(read_back(self.store, report.session))] if request.open else [])]
             files = report_files(report, record=read_back(self.store, report.session), stored=self.stored)
-            return [*baseline_paths, *write_files(request.out, files, session=session)]
+            return [*own, *write_files(request.out, files, session=session)]
 
         replies = replies_without_answer(read_back(self.store, report.session)) if report.answer is None else ""
         format = request.output_format
@@ -227,29 +220,6 @@ class RunExecution:
         return apply_conditions(report, request, code)
 
 
-def apply_conditions(report: Report, request: DeliveryRequest, code: int) -> int:
-    """Return the exit code; a success becomes another if the report lacks what --require names or has what --fail-on names."""
-    if request.require and report.stop_reason not in request.require:
-        required_reasons = " or ".join(reason.value for reason in request.require)
-        notify(f"It stopped {report.stop_reason.value}; {required_reasons} was required.")
-        code = code or EXIT_REQUIREMENT_NOT_MET
-    if isinstance(request, FindingsRequest) and request.fail_on and (reason := report.failing(request.fail_on)):
-        notify(f"--fail-on {request.fail_on}: {reason}")
-        code = code or EXIT_FINDINGS
-    return code
-
-
-def exit_code(report: Report) -> int:
-    """Return the exit code of a report: an answer with a quorum is a success, whatever the stop reason.
-
-    A cancelled run has one only if its closing call was made.
-    """
-    cancelled = report.stop_reason is StopReason.CANCELLED and report.closing is None
-    if report.answer is not None and report.quorum_met and not cancelled:
-        return EXIT_OK
-    return EXIT_FAILED if report.stop_reason is StopReason.FAILED else EXIT_NO_ANSWER
-
-
 def new_id(store: Store) -> str:
     """Return an unused session id."""
     used_ids = set(store.sessions())
@@ -258,49 +228,6 @@ def new_id(store: Store) -> str:
         if id not in used_ids:
             return id
     raise SettingsError("no free session id was found", do="Remove old sessions.")
-
-
-# --- output
-
-BASELINE = "baseline"
-TEXT_FORMATS = ("text", "markdown")
-
-
-def check_output(report: type[Report], request: FindingsRequest) -> None:
-    """Raise `SettingsError` for a format or findings that the report does not have, or a place that is not writable."""
-    if request.json and request.format not in ("text", "json"):
-        raise SettingsError("two formats are given", where=f"--json and --format {request.format}", do="Give one.")
-    exported = [name for name, file in report.formats.items() if file in report.exports]
-    formats = (*TEXT_FORMATS, "json", *exported)
-    if request.format not in formats:
-        raise SettingsError(
-            f"the report has no format {request.format!r}",
-            where="--format",
-            do=f"Use one of {', '.join(formats)}.",
-        )
-    if request.fail_on is not None and report.failing is Report.failing:
-        raise SettingsError("the report has no findings", where="--fail-on", do="Leave it out.")
-    if request.write_baseline is not None:
-        if BASELINE not in exported:
-            raise SettingsError("the report has no findings to write", where="--write-baseline", do="Leave it out.")
-        claim_directory(request.write_baseline.parent)
-
-
-def report_data(report: Report, format: str) -> object:
-    """Return the report as data for JSON, in its own form or in another."""
-    if format == "json":
-        return report.model_dump(mode="json")
-    return getattr(report, report.exports[report.formats[format]])()
-
-
-def write_baseline(report: Report, request: DeliveryRequest, session: str = "") -> list[Path]:
-    """Write the findings, if a file is named; return its path. `session` as for `write_file`. Raises `SettingsError`."""
-    if not isinstance(request, FindingsRequest) or request.write_baseline is None:
-        return []
-    findings = report_data(report, BASELINE)
-    text = findings if isinstance(findings, str) else json.dumps(findings, indent=2, ensure_ascii=False) + "\n"
-    write_file(request.write_baseline, text, session=session)
-    return [request.write_baseline]
 
 
 # --- people on the terminal

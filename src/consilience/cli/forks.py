@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import typer
+
+from consilience.cli.delivering import check_output, declared_by_all
 from consilience.cli.errors import EXIT_OK, run_until_done
-from consilience.cli.execution import RunExecution, check_output
+from consilience.cli.execution import RunExecution
 from consilience.cli.inputs import (
     assign_models,
     own_models,
@@ -17,7 +20,7 @@ from consilience.cli.inputs import (
     unassigned_models,
 )
 from consilience.cli.model_words import recorded_level
-from consilience.cli.options import FindingsRequest, ForkRequest, InheritingRequest, TellRequest, request_app
+from consilience.cli.options import ForkRequest, InheritingRequest, TellRequest, request_app
 from consilience.cli.plan import approve, check_models, make_plan, with_documents
 from consilience.cli.sessions import confirm_code, find_session, read_back, user_store
 from consilience.cli.settings import confirm_recorded_programs, load_config, setting_value
@@ -81,8 +84,7 @@ def _changes(request: InheritingRequest) -> forks.ForkChanges:
 
 def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, position: str) -> int:
     config = load_config(env_file=request.env_file, named=request.endpoints_named)
-    if isinstance(request, FindingsRequest):
-        check_output(planned.protocol.report, request)
+    check_output(planned.protocol.report, request)
     planned, models = _with_models(request, planned)
     idle = planned.makes_no_call and not _is_shown_differently(store, planned.parent)
     sources = [Source(text=d.text, name=d.name, agents=d.agents) for d in planned.documents]
@@ -161,5 +163,10 @@ def _with_models(request: InheritingRequest, planned: forks.Fork) -> tuple[forks
     return planned, models
 
 
-fork = request_app("fork", ForkRequest, fork_session)
+def fork_app(name: str) -> typer.Typer:
+    """Return the command `fork`, with the options that the report of any protocol declares."""
+    own = declared_by_all()
+    return request_app(name, ForkRequest, fork_session, parameters=own.parameters, read=own.read)
+
+
 tell = request_app("tell", TellRequest, tell_session)

@@ -64,9 +64,9 @@ SECTIONS = {
     ],
     "Sessions": [
         LazyCommand("show", "sessions", "Show a session's report or its progress."),
-        LazyCommand("resume", "run", "Resume a session; recorded calls are not paid for again."),
+        LazyCommand("resume", "run:resume_app", "Resume a session; recorded calls are not paid for again."),
         LazyCommand("replay", "sessions", "Run a session again from its record, without model calls."),
-        LazyCommand("fork", "forks", "Continue from an event of a session with changes."),
+        LazyCommand("fork", "forks:fork_app", "Continue from an event of a session with changes."),
         LazyCommand("tell", "forks", "Tell a finished session a new fact; show which agents change position."),
         LazyCommand("diff", "sessions", "Show what differs between two sessions."),
         LazyCommand("due", "follow_up", "List findings whose deadline is past or near."),

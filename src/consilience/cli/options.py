@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import EnumType
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -163,7 +163,7 @@ def parameters_of(cls: type[Any]) -> list[inspect.Parameter]:
 
 def options_in(cls: type[Any]) -> list[Field[Any]]:
     """Return the fields of a request dataclass that are options; one with `init=False` is an option that this command lacks."""
-    return [field for field in fields(cls) if field.init]
+    return [field for field in fields(cls) if field.init and "declared" not in field.metadata]
 
 
 def _parameter(field: Field[Any], annotation: Any) -> inspect.Parameter:
@@ -186,23 +186,29 @@ def set_signature(function: Callable[..., None], parameters: Sequence[inspect.Pa
 
 
 def request_app(
-    name: str, cls: type[T], execute: Callable[[T], int], *, command_class: type[SectionedCommand] = SectionedCommand
+    name: str,
+    cls: type[T],
+    execute: Callable[[T], int],
+    *,
+    command_class: type[SectionedCommand] = SectionedCommand,
+    parameters: Sequence[inspect.Parameter] = (),
+    read: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> typer.Typer:
-    """Return a command that passes its options, as the dataclass `cls`, to `execute` and exits with the result."""
+    """Return a command that passes its options, as the dataclass `cls`, to `execute` and exits with the result.
+
+    `read` returns the fields of `cls` from the values of its options and of further `parameters`.
+    """
 
     def command(**values: Any) -> None:
-        raise typer.Exit(execute(cls(**values)))
+        raise typer.Exit(execute(cls(**read(values))))
 
-    set_signature(command, parameters_of(cls))
+    set_signature(command, [*parameters_of(cls), *parameters])
     app = new_app()
     app.command(name, cls=command_class, help=inspect.getdoc(execute))(command)
     return app
 
 
 # --- requests
-
-FailOn = Literal["critical", "major", "minor", "reject"]
-ReportFormat = Literal["text", "markdown", "json", "sarif", "github"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,49 +272,30 @@ class DeliveryRequest(SpendingRequest):
         "Exit with 4 unless the run stopped for one of these reasons.", OUTPUT, "REASON", kind=StopReason
     )
 
+    format: str | None = field(default=None, metadata={"declared": True})
+    asked: Mapping[str, str] = field(default_factory=dict, metadata={"declared": True})
+    """What the options that the report declares ask for, by parameter."""
+
     @property
     def output_format(self) -> str:
         """The format in which the report is printed; `text` is Markdown, rendered on a terminal."""
-        return "json" if self.json else "text"
+        return "json" if self.json else self.format or "text"
+
+    @property
+    def deliveries(self) -> Mapping[str, str]:
+        """What a session records of all this, for its resume."""
+        return {**self.asked, **({"format": self.output_format} if self.output_format != "text" else {})}
 
     def repeated(self, known: Endpoints) -> list[str]:
-        """Return the options that `resume` needs again to deliver the report as asked, because no session records them."""
-        words: list[str] = []
-        for name in ("out", "require", "fail_on", "format", "write_baseline"):
-            value = getattr(self, name, None)
-            for format_name in value if isinstance(value, list) else [value] if value not in (None, "text") else []:
-                words += [f"--{name.replace('_', '-')}", str(format_name)]
+        """Return the options that `resume` needs again, because no session records them."""
+        words = ["--out", str(self.out)] if self.out is not None else []
+        words += [word for reason in self.require or () for word in ("--require", str(reason))]
         only_here = known.only_named(self.endpoints_named)
         return [*words, *(word for address in only_here for word in ("--key-to", address))]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FindingsRequest(DeliveryRequest):
-    """The same of every command whose session may be of a protocol that reports findings."""
-
-    fail_on: FailOn | None = option(
-        "Exit with 6 if a review has a finding this severe or worse, or with reject if a reviewer rejects; also if a part was not"
-        " read.",
-        OUTPUT,
-        "critical|major|minor|reject",
-    )
-    format: ReportFormat = option(
-        "How to print the report: text, markdown or json; of a review also sarif (2.1.0) or github (comments on lines).",
-        OUTPUT,
-        "text|markdown|json|sarif|github",
-        default="text",
-    )
-    write_baseline: Path | None = option(
-        "Of a review: write the findings into this file, for --baseline in later runs.", OUTPUT, "FILE"
-    )
-
-    @property
-    def output_format(self) -> str:
-        return "json" if self.json else self.format
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResumeRequest(FindingsRequest):
+class ResumeRequest(DeliveryRequest):
     """Options of `resume`."""
 
     id: Id
@@ -430,7 +417,7 @@ class RunRequest(NewSessionRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetRequest(FindingsRequest, NewSessionRequest):
+class TargetRequest(NewSessionRequest):
     """Options of the command of a protocol that reads a target, without the protocol's own settings."""
 
     target: Annotated[
@@ -480,7 +467,7 @@ class TellRequest(InheritingRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForkRequest(FindingsRequest, InheritingRequest):
+class ForkRequest(InheritingRequest):
     """Options of `fork`."""
 
     id: Id

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from consilience.cli.errors import EXIT_OK, notify, print_json
-from consilience.cli.execution import (
+from consilience.cli.delivering import (
     TEXT_FORMATS,
-    RunExecution,
+    Declared,
     apply_conditions,
+    as_begun,
     check_output,
+    declared_by_all,
     report_data,
-    write_baseline,
+    write_deliveries,
 )
+from consilience.cli.errors import EXIT_OK, notify, print_json
+from consilience.cli.execution import RunExecution
 from consilience.cli.inputs import (
     assign_models,
     own_models,
@@ -91,8 +94,8 @@ COMMON = frozenset({"model", "models", "source", "max_cost", "out", "panel", "dr
 
 COMMON_SETTINGS = 3
 
-COMMON_TARGET = frozenset({"model", "max_cost", "dry_run", "diff", "staged", "focus", "fail_on", "format"})
-"""The same for a protocol that reads a target, with the first `COMMON_TARGET_SETTINGS` settings."""
+COMMON_TARGET = frozenset({"model", "max_cost", "dry_run", "diff", "staged", "focus"})
+"""The same for a protocol that reads a target, with what its report declares and the first `COMMON_TARGET_SETTINGS` settings."""
 
 COMMON_TARGET_SETTINGS = 2
 
@@ -101,11 +104,13 @@ def app_for(name: str) -> typer.Typer:
     """Return the command of a protocol: its options are the settings and those of a request. Raises `UnknownName`."""
     cls = find_protocol(name)
     request_class = TargetRequest if cls.reads_target else RunRequest
-    common_options = options_in(request_class)
-    settings = setting_options(cls, [field.name for field in common_options])
+    common = [*(field.name for field in options_in(request_class)), "format", "asked"]
+    declared = Declared(cls.report)
+    settings = setting_options(cls, [*common, *(parameter.name for parameter in declared.parameters)])
 
     def command(ctx: typer.Context, **values: Any) -> None:
-        request = request_class(**{field.name: values.pop(field.name) for field in common_options})
+        values = declared.read(values)
+        request = request_class(**{name: values.pop(name) for name in common})
         options_given = {
             field: _setting_value(cls, field, values[name], option_spelling(name))
             for name, field in settings.items()
@@ -121,11 +126,11 @@ def app_for(name: str) -> typer.Typer:
     setting_parameters = [
         setting_parameter(cls.model_fields[field], name, f"Settings of {cls.name}") for name, field in settings.items()
     ]
-    set_signature(command, [context, *setting_parameters, *parameters_of(request_class)])
+    set_signature(command, [context, *setting_parameters, *parameters_of(request_class), *declared.parameters])
     fixed, n = (COMMON_TARGET, COMMON_TARGET_SETTINGS) if cls.reads_target else (COMMON, COMMON_SETTINGS)
 
     class ProtocolCommand(SectionedCommand):
-        common = fixed | frozenset([name for name in settings if name != "reply_tokens"][:n])
+        common = fixed | declared.common | frozenset([name for name in settings if name != "reply_tokens"][:n])
 
     app = new_app()
     app.command(name, cls=ProtocolCommand, help=f"{name}: {cls.summary}.")(command)
@@ -150,8 +155,8 @@ def run(cls: type[Protocol], request: NewSessionRequest, settings: Mapping[str, 
     """Run a protocol; return the exit code. Raises `UserError` before anything is spent."""
     config = load_config(env_file=request.env_file, named=request.endpoints_named)
     target = None
+    check_output(cls.report, request)
     if isinstance(request, TargetRequest):
-        check_output(cls.report, request)
         target = read_request(request)
         settings = {**settings, "left_out": target.left_out, "unread_files": target.unread}
         if not target.sources:
@@ -203,7 +208,7 @@ def _report_nothing(protocol: Protocol, request: TargetRequest, target: Target) 
         }
     )
     if not request.dry_run:
-        write_baseline(report, request)
+        write_deliveries(report, request)
         if request.out is not None:
             save_report(report, request.out)
     if request.output_format in TEXT_FORMATS:
@@ -326,7 +331,10 @@ def resume_session(request: ResumeRequest) -> int:
         events = store.read(session)
         course = fold_events(events)
         started = course.started
-        check_output((started and report_type(started.protocol)) or Report, request)
+        report_class = (started and report_type(started.protocol)) or Report
+        if started is not None:
+            request = as_begun(request, report_class, started.deliveries, finished=course.finished is not None)
+        check_output(report_class, request)
         plan = None
         if course.finished is not None:
             if request.out is not None:
@@ -418,4 +426,9 @@ class ResumeCommand(SectionedCommand):
             raise
 
 
-resume = request_app("resume", ResumeRequest, resume_session, command_class=ResumeCommand)
+def resume_app(name: str) -> typer.Typer:
+    """Return the command `resume`, with the options that the report of any protocol declares."""
+    own = declared_by_all()
+    return request_app(
+        name, ResumeRequest, resume_session, command_class=ResumeCommand, parameters=own.parameters, read=own.read
+    )

@@ -37,7 +37,7 @@ from consilience.coordination.records import (
     TicketType,
 )
 from consilience.coordination.strategies import UnknownStrategy, select_convergence_strategy
-from consilience.coordination.strategy import ConvergenceStrategy, Hooks, TicketStrategy, hook
+from consilience.coordination.strategy import ConvergenceStrategy, Hooks, Strategy, TicketStrategy, hook
 from consilience.coordination.tickets import (
     Result,
     SweepResult,
@@ -96,6 +96,7 @@ __all__ = [
     "SessionMetadata",
     "ShutdownResult",
     "ShutdownSignal",
+    "Strategy",
     "SweepResult",
     "Ticket",
     "TicketResult",

@@ -1,4 +1,7 @@
-"""The arithmetic of convergence: gates over the texts of all agents, quality, thresholds, refinements, partial results."""
+"""When an iteration has converged: gates over the texts of all agents, quality, thresholds, refinements, partial results.
+
+One judge serves the tickets of a workspace and the reviewers of `review`. Nothing here reads a file, a clock or a model.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,16 @@ Partial = Literal["fail", "accept", "use"]
 on and name the missing agent. `use`: end with what is there at the first timeout."""
 RETRY_TTL_FACTOR = 1.5
 IterationOutcome = Literal["waiting", "continue", "converged", "exhausted", "partial"]
+StrategyName = Literal["adversarial_review", "parallel_decomposition", "hierarchical"]
+REVIEW_TYPES: Mapping[str, StrategyName] = {
+    "skill": "adversarial_review",
+    "skill_review": "adversarial_review",
+    "code": "adversarial_review",
+    "documentation": "parallel_decomposition",
+    "parallel_analysis": "parallel_decomposition",
+    "architecture": "hierarchical",
+}
+"""The strategy of each kind of review."""
 
 
 class CoordinationFailure(ConsilienceError):
@@ -109,6 +122,58 @@ def threshold_at(schedule: float | Sequence[float], iteration: int) -> float:
     if isinstance(schedule, int | float):
         return schedule
     return schedule[min(max(iteration, 1), len(schedule)) - 1]
+
+
+def required_after_timeout(quorum: int) -> int:
+    """Return how many results are enough after the timeout: 80 % of the quorum, rounded up."""
+    return -(-quorum * 4 // 5)
+
+
+def judge_iteration(
+    iteration: int,
+    present: Sequence[str],
+    missing: Mapping[str, str],
+    *,
+    quorum: int,
+    verdicts: Sequence[GateVerdict] | None = None,
+    teams: Mapping[str, bool] | None = None,
+    threshold: float = 1.0,
+    is_over: bool = True,
+    is_last: bool = True,
+    partial: Partial = "accept",
+) -> ConvergenceCheck:
+    """Return the result of an iteration: of its gates if there are `verdicts`, else of its `teams`, by whether each is complete,
+    else of the number of agents present, of whom 80 % of the quorum are enough. `is_over`: nobody is waited for any more.
+    """
+    is_quorum, is_cut = len(present) >= quorum, True
+    if verdicts is not None:
+        quality, met = quality_of(verdicts), sum(verdict.met for verdict in verdicts)
+        is_enough, is_cut = is_quorum and quality >= threshold, partial == "use" and not is_quorum
+        reason = f"{met} of {len(verdicts)} gates met, quality {quality:.2f}, threshold {threshold:.2f}"
+        reason += f"; no result from {', '.join(missing)}" if missing else ""
+    elif teams is not None:
+        short = [team for team, is_complete in teams.items() if not is_complete]
+        complete = len(teams) - len(short)
+        quality, is_enough = complete / len(teams), not short
+        reason = f"{complete} of {len(teams)} teams complete"
+        reason += f", not {', '.join(short)}" if short else ""
+    else:
+        agents = len(present) + len(missing)
+        quality, threshold = len(present) / agents, quorum / agents
+        is_enough = is_over and len(present) >= required_after_timeout(quorum)
+        reason = f"{len(present)} of {agents} handed in, quorum {quorum}"
+        reason += ", 80 % of it after the timeout" if is_enough and not is_quorum else ""
+    short_outcome: IterationOutcome = "partial" if is_cut else "exhausted" if is_last else "continue"
+    return ConvergenceCheck(
+        iteration=iteration,
+        verdicts=tuple(verdicts or ()),
+        present=tuple(present),
+        missing=dict(missing),
+        quality=quality,
+        threshold=threshold,
+        outcome="waiting" if not is_over else "converged" if is_enough else short_outcome,
+        reason=reason,
+    )
 
 
 def refinement(evaluation: ConvergenceCheck, agent: str, role: ReviewerRole | None = None) -> str:

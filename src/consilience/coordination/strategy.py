@@ -1,7 +1,7 @@
-"""The base of convergence strategies: asking by tickets, collecting, recording verdicts, combining.
+"""How a strategy is carried out with tickets: asking, collecting, recording verdicts, combining.
 
-A strategy holds no state but its settings. What it knows of a session it reads from the workspace, so that any process can go on
-where another ended. It waits for nothing but in `collect`.
+A strategy is a value. What is known of a session is read from the workspace, so that any process can go on where another ended.
+Nothing waits but `collect`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Annotated, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from consilience.coordination.convergence import (
+    RETRY_TTL_FACTOR,
     REVIEWER,
     ROLES,
     ConvergenceCheck,
@@ -24,6 +25,11 @@ from consilience.coordination.convergence import (
     Partial,
     ReviewerRole,
     compose,
+    judge_gates,
+    judge_iteration,
+    quote_block,
+    refinement,
+    threshold_at,
 )
 from consilience.coordination.gates import BUILT_IN_GATES, Gate, gate, load_gate, load_plugin
 from consilience.coordination.records import CustomHooks, GateStatus, RecordName, Ticket
@@ -41,12 +47,14 @@ from consilience.coordination.waiting import (
     wait_for_results,
 )
 from consilience.coordination.workspace import Workspace, read_protocol
-from consilience.domain.errors import SettingsError, UserError
+from consilience.domain.errors import SettingsError, UserError, WorkspaceError
 from consilience.domain.validation import describe_invalid
 
 HOOK_ENTRY_POINTS = "consilience.coordination_hooks"
 SessionDir = str | PathLike[str]
 Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+MAX_QUOTED_CHARS = 20_000
+"""Max length of a prior artifact that a ticket quotes; of a longer one it names the file only."""
 
 
 class ConvergenceStrategy(ABC):
@@ -65,10 +73,14 @@ class ConvergenceStrategy(ABC):
         """Return the final output."""
 
 
-class StrategySettings(BaseModel):
-    """What all strategies of this package can be told."""
+class Strategy(BaseModel):
+    """Who is asked for what, and when that has converged."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    title: ClassVar[str] = "Results"
+    """Of the synthesis."""
+    ends_at_quorum: ClassVar[bool] = False
+    """Whether an iteration ends with a quorum or when the timeout, which all share, is over, not only when nobody is at work."""
 
     agents: tuple[RecordName, ...] = ()
     """Names of the agents that are asked."""
@@ -85,12 +97,34 @@ class StrategySettings(BaseModel):
     partial: Partial = "accept"
 
     @model_validator(mode="after")
-    def _check_agents(self) -> StrategySettings:
+    def _check_agents(self) -> Strategy:
         if len(set(self.agents)) < len(self.agents):
             raise ValueError("agents must have different names")
         if self.quorum is not None and self.quorum > len(self.agents):
             raise ValueError(f"the quorum of {self.quorum} is more than the {len(self.agents)} agents")
         return self
+
+    @property
+    def iterations(self) -> int:
+        return 1
+
+    @property
+    def gate_ids(self) -> tuple[str, ...] | None:
+        """The gates that decide; None if the number of results decides."""
+        return None
+
+    @property
+    def thresholds(self) -> float | tuple[float, ...]:
+        """The share of gates to meet; several are a schedule."""
+        return 1.0
+
+    @property
+    def by_lead(self) -> Mapping[str, tuple[str, ...]]:
+        """The workers of each sub-lead, who is asked to combine their results once they have ended."""
+        return {}
+
+    def role_of(self, agent: str) -> ReviewerRole:
+        return self.roles.get(agent) or ROLES.get(agent, REVIEWER)
 
 
 @dataclass(frozen=True)
@@ -139,39 +173,33 @@ class Hooks:
 
 
 class TicketStrategy(ConvergenceStrategy):
-    """A strategy that asks its agents by tickets, one for each agent and iteration."""
+    """A strategy carried out by asking its agents by tickets, one for each agent and iteration."""
 
-    settings_type: ClassVar[type[StrategySettings]] = StrategySettings
-    title: ClassVar[str] = "Results"
-
-    def __init__(self, config: Mapping[str, object] | None = None, *, clock: Callable[[], float] = time.time) -> None:
-        """Raises `SettingsError` for invalid settings. `clock`: of the times in tickets."""
-        self._config = dict(config or {})
-        self.clock = clock
+    def __init__(
+        self,
+        kind: type[Strategy],
+        config: Mapping[str, object] | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Raises `SettingsError` for a config that `kind` refuses. `clock`: of the times in tickets."""
+        self._kind, self._config, self.clock = kind, dict(config or {}), clock
         self._timeouts: Timeouts | None = None
-        self.settings = self._validated(self._config)
+        self.strategy = self._validated(self._config)
 
-    def _validated(self, config: Mapping[str, object]) -> StrategySettings:
+    def _validated(self, config: Mapping[str, object]) -> Strategy:
         try:
-            return self.settings_type.model_validate(config)
+            return self._kind.model_validate(config)
         except ValidationError as error:
-            problem = describe_invalid(error, model=self.settings_type)
-            raise SettingsError(f"invalid settings of {type(self).__name__}: {problem}") from None
-
-    @property
-    def max_iterations(self) -> int:
-        return 1
-
-    @property
-    def gate_ids(self) -> tuple[str, ...]:
-        return ()
+            problem = describe_invalid(error, model=self._kind)
+            raise SettingsError(f"invalid settings of {self._kind.__name__}: {problem}") from None
 
     def initialize(self, session_dir: SessionDir, config: Mapping[str, object] | None = None) -> None:
         """Write the criteria to `convergence.json`; a session under way keeps its progress.
 
         Raises `SettingsError` for invalid settings, and `UnknownName` for an unknown gate or hook.
         """
-        self.settings = self._validated({**self._config, **(config or {})})
+        self.strategy = self._validated({**self._config, **(config or {})})
         workspace = Workspace.open(session_dir)
         gates = tuple(
             GateStatus(id=gate_id, description=gate.description) for gate_id, gate in self.gates(workspace).items()
@@ -185,35 +213,93 @@ class TicketStrategy(ConvergenceStrategy):
                 update={"convergence_gates": gates, "current_iteration": 1, "converged": False, "current_quality": 0.0}
             )
         criteria = {
-            "max_iterations": self.max_iterations,
-            "quality_threshold": self.threshold(recorded.current_iteration),
+            "max_iterations": self.strategy.iterations,
+            "quality_threshold": threshold_at(self.strategy.thresholds, recorded.current_iteration),
         }
         workspace.save_convergence(recorded.model_copy(update=criteria))
 
     # --- asking
 
-    @abstractmethod
+    @property
+    def workers(self) -> Sequence[str]:
+        """Agents that are asked first."""
+        return [agent for agent in self.strategy.agents if agent not in self.strategy.by_lead]
+
+    @property
+    def authors(self) -> Sequence[str]:
+        """Agents whose artifacts the synthesis holds: the sub-leads, if there are any."""
+        return tuple(self.strategy.by_lead) or self.strategy.agents
+
     def tickets(self, workspace: Workspace, iteration: int) -> list[Ticket]:
-        """Return the tickets of an iteration that can be posted now."""
+        """Return the tickets of an iteration that can be posted now: a sub-lead's only once its workers have ended."""
+        by_lead, last_check = self.strategy.by_lead, None
+        if iteration > 1:
+            last_check = self.evaluation(workspace, iteration - 1)
+            if last_check.outcome == "waiting":
+                raise WorkspaceError(
+                    f"iteration {iteration - 1} is not finished: {last_check.reason}",
+                    where=str(workspace.path),
+                    do="Wait for its results, or withdraw its open tickets.",
+                )
+        workers = [
+            self._refined(workspace, agent, last_check) if last_check else self.ticket(agent) for agent in self.workers
+        ]
+        return [*workers, *filter(None, (self._combining(workspace, lead, iteration) for lead in by_lead))]
+
+    def _combining(self, workspace: Workspace, lead: str, iteration: int) -> Ticket | None:
+        """Return the ticket of a sub-lead; None while a worker is at work, or with nothing to combine."""
+        team = self.strategy.by_lead[lead]
+        seats = seats_of(workspace, team, iteration)
+        if any(seat.is_open for seat in seats.values()) or not texts_of(seats):
+            return None
+        focus = "Combine the results of your workers. Keep where they differ; add nothing that none of them wrote."
+        reasons = {name: f" ({reason})" for name, reason in missing_seats(seats).items()}
+        context = self._context(workspace, team, iteration, reasons)
+        return self.ticket(lead, iteration, type="synthesis", specific_focus=focus, prior_context=context)
+
+    def _refined(self, workspace: Workspace, agent: str, last_check: ConvergenceCheck) -> Ticket:
+        own_first = sorted(self.strategy.agents, key=lambda name: name != agent)
+        others = {name: "" for name in last_check.missing if name != agent}
+        fields: dict[str, object] = {}
+        if agent in last_check.missing and self.strategy.partial == "fail":
+            late = seats_of(workspace, [agent], last_check.iteration)[agent].ticket
+            fields["ttl_seconds"] = late.ttl_seconds * RETRY_TTL_FACTOR if late is not None else 0
+        return self.ticket(
+            agent,
+            last_check.iteration + 1,
+            type="iteration",
+            specific_focus=refinement(last_check, agent, self.strategy.role_of(agent)),
+            prior_context=self._context(workspace, own_first, last_check.iteration, others, agent),
+            **fields,
+        )
+
+    def _context(
+        self, workspace: Workspace, agents: Sequence[str], iteration: int, absent: Mapping[str, str], reader: str = ""
+    ) -> str:
+        """Return the last artifacts of these agents as their reader is shown them, and who handed in nothing."""
+        quotations = [
+            _quoted(part, is_own=part.agent == reader) for part in self.contributions(workspace, agents, iteration)
+        ]
+        missing = [f"{name} handed in nothing{reason}; do not write for it." for name, reason in absent.items()]
+        return "\n\n".join([*quotations, *missing])
 
     def post_tickets(self, session_dir: SessionDir, iteration: int) -> list[Ticket]:
         """Post the tickets of an iteration that can be posted now; return them as they are. May be repeated.
 
         Raises `SettingsError` beyond the last iteration.
         """
-        if not 1 <= iteration <= self.max_iterations:
-            raise SettingsError(f"there is no iteration {iteration}: the session has {self.max_iterations}")
+        if not 1 <= iteration <= (last := self.strategy.iterations):
+            raise SettingsError(f"there is no iteration {iteration}: the session has {last}")
         workspace = Workspace.open(session_dir)
         protocol = read_protocol(workspace)
         hooks = Hooks(protocol.custom_hooks)
         tickets = self.tickets(workspace, iteration)
         tickets.sort(key=lambda ticket: ticket.assigned_to not in protocol.extensions.priority_agents)
         there = find_tickets(workspace, [ticket.assigned_to for ticket in tickets], iteration)
-        posted = []
-        for ticket in tickets:
-            posted.append(
-                there.get(ticket.assigned_to) or post(workspace, hooks.before_posting(ticket), now=self.clock())
-            )
+        posted = [
+            there.get(ticket.assigned_to) or post(workspace, hooks.before_posting(ticket), now=self.clock())
+            for ticket in tickets
+        ]
         convergence = workspace.convergence()
         if convergence.current_iteration != iteration:
             workspace.save_convergence(convergence.model_copy(update={"current_iteration": iteration}))
@@ -227,36 +313,44 @@ class TicketStrategy(ConvergenceStrategy):
                 "iteration": iteration,
                 "assigned_to": agent,
                 "assigned_by": "lead",
-                "topic": self.settings.topic,
-                "specific_focus": self.role_of(agent).focus,
-                "instructions": self.settings.instructions,
-                "convergence_gates": self.gate_ids,
+                "topic": self.strategy.topic,
+                "specific_focus": self.strategy.role_of(agent).focus,
+                "instructions": self.strategy.instructions,
+                "convergence_gates": self.strategy.gate_ids or (),
                 **fields,
             }
         )
 
-    def role_of(self, agent: str) -> ReviewerRole:
-        return self.settings.roles.get(agent) or ROLES.get(agent, REVIEWER)
-
     def collect(self, session_dir: SessionDir, iteration: int, *, waiter: Waiter | None = None) -> Waited:
-        """Wait for the agents of an iteration as the settings and `protocol.json` say, and end the tickets of those that are late.
+        """Wait for the agents of an iteration as the strategy and `protocol.json` say, and end the tickets of those that are late.
 
-        Afterwards no ticket of the iteration is open, except those of people.
+        Then do the same with the sub-leads. Afterwards no ticket of the iteration is open, except those of people.
         """
-        return self.wait(Workspace.open(session_dir), self.settings.agents, iteration, waiter)
+        workspace = Workspace.open(session_dir)
+        waited = self._wait(workspace, self.workers, iteration, waiter)
+        if self.strategy.by_lead:
+            posted = {ticket.assigned_to for ticket in self.post_tickets(session_dir, iteration)}
+            leads = self._wait(workspace, [lead for lead in self.authors if lead in posted], iteration, waiter)
+            waited.results |= leads.results
+            waited.missing |= leads.missing
+            waited.timed_out += leads.timed_out
+            waited.is_quorum &= leads.is_quorum
+        return waited
 
-    def wait(self, workspace: Workspace, agents: Sequence[str], iteration: int, waiter: Waiter | None) -> Waited:
-        protocol = read_protocol(workspace)
+    def _wait(self, workspace: Workspace, agents: Sequence[str], iteration: int, waiter: Waiter | None) -> Waited:
+        strategy, protocol = self.strategy, read_protocol(workspace)
+        extensions, is_shared = protocol.extensions, strategy.ends_at_quorum
         if self._timeouts is None:
-            self._timeouts = self.new_timeouts(protocol.extensions.timeout_multiplier)
+            timeout = strategy.timeout * extensions.timeout_multiplier
+            self._timeouts = Timeouts(timeout, strategy.timeout_strategy, shared=timeout if is_shared else None)
         waited = wait_for_results(
             workspace,
             agents,
             iteration=iteration,
-            quorum=self.quorum_to_wait_for(workspace, agents),
-            priority=[agent for agent in protocol.extensions.priority_agents if agent in agents],
+            quorum=extensions.quorum_of(len(agents), strategy.quorum) if is_shared else None,
+            priority=[agent for agent in extensions.priority_agents if agent in agents],
             timeouts=self._timeouts,
-            on_timeout="withdraw" if self.settings.partial == "use" else "requeue",
+            on_timeout="withdraw" if strategy.partial == "use" else "requeue",
             waiter=waiter,
         )
         hooks = Hooks(protocol.custom_hooks)
@@ -264,18 +358,43 @@ class TicketStrategy(ConvergenceStrategy):
             hooks.after_result(result)
         return waited
 
-    def new_timeouts(self, multiplier: float) -> Timeouts:
-        return Timeouts(self.settings.timeout * multiplier, self.settings.timeout_strategy)
-
-    def quorum_to_wait_for(self, workspace: Workspace, agents: Sequence[str]) -> int | None:
-        """Return None to wait for every agent."""
-        return None
-
     # --- judging
 
-    @abstractmethod
     def evaluation(self, workspace: Workspace, iteration: int) -> ConvergenceCheck:
         """Judge an iteration by what lies in the workspace."""
+        strategy, extensions = self.strategy, read_protocol(workspace).extensions
+        seats = seats_of(workspace, strategy.agents, iteration)
+        for lead, team in strategy.by_lead.items():
+            if seats[lead].ticket is None and not any(seats[name].is_open or seats[name].result for name in team):
+                seats[lead] = Seat(reason="none of its workers handed in anything")
+        texts, missing = texts_of(seats), missing_seats(seats)
+        teams = {
+            lead: lead in texts and len(texts.keys() & set(team)) >= extensions.quorum_of(len(team))
+            for lead, team in strategy.by_lead.items()
+        }
+        quorum = extensions.quorum_of(len(seats), strategy.quorum)
+        is_quorum = len(texts) >= quorum
+        is_over = not any(seats[agent].is_open for agent in self.authors)
+        if strategy.ends_at_quorum and not is_over:
+            posted = [seat.ticket.created_at for seat in seats.values() if seat.ticket is not None]
+            timeout = strategy.timeout * extensions.timeout_multiplier
+            is_complete = is_quorum and texts.keys() >= set(extensions.priority_agents) & seats.keys()
+            is_over = is_complete or (bool(posted) and self.clock() - min(posted) >= timeout)
+        is_gated = strategy.gate_ids is not None
+        return judge_iteration(
+            iteration,
+            tuple(texts),
+            missing,
+            quorum=quorum,
+            verdicts=judge_gates(self.gates(workspace), texts, () if is_quorum else tuple(missing))
+            if is_gated
+            else None,
+            teams=teams or None,
+            threshold=threshold_at(strategy.thresholds, iteration),
+            is_over=is_over,
+            is_last=iteration >= strategy.iterations,
+            partial=strategy.partial,
+        )
 
     def evaluate(self, session_dir: SessionDir, iteration: int) -> ConvergenceCheck:
         """Judge an iteration and record the verdict in `convergence.json`.
@@ -316,14 +435,9 @@ class TicketStrategy(ConvergenceStrategy):
         Nothing is added to what the agents wrote. Raises `CoordinationFailure` without any artifact.
         """
         workspace = Workspace.open(session_dir)
-        iteration = min(max(workspace.convergence().current_iteration, 1), self.max_iterations)
+        iteration = min(max(workspace.convergence().current_iteration, 1), self.strategy.iterations)
         evaluation = self.evaluation(workspace, iteration)
-        return compose(self.title, evaluation, self.contributions(workspace, self.authors, iteration))
-
-    @property
-    def authors(self) -> Sequence[str]:
-        """Agents whose artifacts the synthesis holds."""
-        return self.settings.agents
+        return compose(self.strategy.title, evaluation, self.contributions(workspace, self.authors, iteration))
 
     def contributions(self, workspace: Workspace, agents: Sequence[str], iteration: int) -> list[LatestArtifact]:
         """Return each agent's last artifact up to an iteration."""
@@ -338,7 +452,7 @@ class TicketStrategy(ConvergenceStrategy):
     def gates(self, workspace: Workspace) -> dict[str, Gate]:
         """Return the gates by id. Raises `UnknownName`."""
         hooks = Hooks(read_protocol(workspace).custom_hooks)
-        return {gate_id: self._gate(gate_id, hooks) for gate_id in self.gate_ids}
+        return {gate_id: self._gate(gate_id, hooks) for gate_id in self.strategy.gate_ids or ()}
 
     def _gate(self, gate_id: str, hooks: Hooks) -> Gate:
         if gate_id not in BUILT_IN_GATES and hooks.evaluate_gate(gate_id, "") is not None:
@@ -347,9 +461,6 @@ class TicketStrategy(ConvergenceStrategy):
             )
         return load_gate(gate_id)
 
-    def threshold(self, iteration: int) -> float:
-        return 1.0
-
 
 def missing_seats(seats: Mapping[str, Seat]) -> dict[str, str]:
     return {agent: seat.reason or "no result yet" for agent, seat in seats.items() if seat.result is None}
@@ -357,3 +468,11 @@ def missing_seats(seats: Mapping[str, Seat]) -> dict[str, str]:
 
 def texts_of(seats: Mapping[str, Seat]) -> dict[str, str]:
     return {agent: seat.result.text for agent, seat in seats.items() if seat.result is not None}
+
+
+def _quoted(contribution: LatestArtifact, *, is_own: bool) -> str:
+    whose = "Your" if is_own else f"{contribution.agent}'s"
+    heading = f"{whose} artifact of iteration {contribution.iteration}, {contribution.path}:"
+    if len(contribution.text) > MAX_QUOTED_CHARS:
+        return f"{heading} {len(contribution.text):,} characters, in the file"
+    return f"{heading}\n\n{quote_block(contribution.text)}"

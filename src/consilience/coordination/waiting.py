@@ -7,12 +7,14 @@ another machine's clock, neither ends a wait nor prolongs it.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Literal
 
+from consilience.coordination.convergence import required_after_timeout
 from consilience.coordination.records import Ticket, assigned_agent, is_human
 from consilience.coordination.tickets import Result, fail, look, result, withdraw
 from consilience.coordination.workspace import Workspace
@@ -30,9 +32,9 @@ ADAPTIVE_FACTOR = 1.5
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 1.0
 
 
-def required_after_timeout(quorum: int) -> int:
-    """Return how many results are enough after the timeout: 80 % of the quorum, rounded up."""
-    return -(-quorum * 4 // 5)
+def timeout_after(late: int, timeout: float, strategy: TimeoutStrategy) -> float:
+    """Return the timeout of an agent that was late so often."""
+    return timeout * ADAPTIVE_FACTOR**late if strategy == "adaptive" else timeout
 
 
 class Timeouts:
@@ -49,11 +51,11 @@ class Timeouts:
         self.strategy = strategy
         self._timeout = timeout
         self._shared = shared
-        self._factors: dict[str, float] = {}
+        self._late: Counter[str] = Counter()
 
     def limit(self, agent: str) -> float:
         """Return how long an agent is waited for from its claim or, without a claim, from the start."""
-        return self._timeout * self._factors.get(agent, 1.0)
+        return timeout_after(self._late[agent], self._timeout, self.strategy)
 
     def shared(self, agents: Sequence[str]) -> float | None:
         """Return how long all agents are waited for together; None unless the strategy is `total`."""
@@ -62,8 +64,7 @@ class Timeouts:
         return self._timeout * len(agents) if self._shared is None else self._shared
 
     def record_timeout(self, agent: str) -> None:
-        if self.strategy == "adaptive":
-            self._factors[agent] = self._factors.get(agent, 1.0) * ADAPTIVE_FACTOR
+        self._late[agent] += 1
 
 
 @dataclass(frozen=True, slots=True)

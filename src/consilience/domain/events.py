@@ -140,6 +140,8 @@ class SessionStarted(Event):
     """Max seconds per answer of a person; None for no limit."""
     fit: float = 1.0
     """Share of their size that replies may have for the first phase and the closing call to fit the limits."""
+    deliveries: dict[str, str] = {}
+    """Options of the command that began it, by which a resume delivers the report, unless it is given others."""
     parent: str | None = None
     """The session from which this one was forked."""
     forked_at: int | None = None

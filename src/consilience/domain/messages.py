@@ -26,6 +26,12 @@ ObjectionLabel = Annotated[str, WithJsonSchema({"type": "string", "x-labels": "o
 LABELLED_APART = ("objection", "critique")
 """Kinds of messages that a message label never names: an objection has an `ObjectionLabel`, and no text rests on a critique."""
 
+
+def bare_label(label: str) -> str:
+    """Return a label without the brackets that some models put around it."""
+    return label.strip().strip("[]")
+
+
 JsonObject = dict[str, object]
 """A JSON object as an export writes it."""
 

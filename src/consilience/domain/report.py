@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import TypeAdapter
 
 from consilience.domain.agents import Agent
+from consilience.domain.delivery import Delivery
 from consilience.domain.events import AnyEvent, Noted, SessionStarted
 from consilience.domain.messages import Quotation
 from consilience.domain.outcome import Check, FailureKind, Limits, LimitUnit, StopReason
@@ -138,7 +139,8 @@ class Objection(Frozen):
     how: str = ""
     """The target's answer, in its words."""
     answer: str | None = None
-    """Id of the message with the target's answer, if the protocol has separate messages for answers."""
+    """Id of the message with the target's answer, if the protocol has separate messages for answers. If that is an objection, too,
+    both are one disagreement."""
     ruled: Literal["upheld", "rejected"] | None = None
     """The ruling of the common parent of both agents: its text follows the objection or not. None without a ruling."""
     ruling: str = ""
@@ -321,7 +323,9 @@ class Report(Frozen):
     exports: ClassVar[Mapping[str, str]] = {}
     """Further files of a report directory by name, each with the method that returns its content: text, or data for JSON."""
     formats: ClassVar[Mapping[str, str]] = {}
-    """Names for --format, each with the file of `exports` that it prints. `baseline` is what --write-baseline writes."""
+    """Names for --format, each with the file of `exports` that it prints."""
+    deliveries: ClassVar[tuple[Delivery, ...]] = ()
+    """Options of the commands that deliver the report, each with what it does and the exit code."""
 
     schema_version: int = 1
     session: str = ""
@@ -380,10 +384,6 @@ class Report(Frozen):
     facts: FactsKept | None = None
     """None if no agent wrote points before it read others, or without an answer."""
     metrics: dict[str, float | int | None] = {}
-
-    def failing(self, what: str) -> str:
-        """Return why a command with --fail-on WHAT fails, in a sentence; empty if it does not."""
-        return ""
 
     @property
     def limit_reached(self) -> ReportLimit | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -100,9 +100,10 @@ class Options:
     `deadline`. None: no limit."""
     allow_unpriced: bool = False
     """Whether a new session with a limit on money may have models without a known price, whose cost that limit does not bound."""
-
     accounts: Accounts | None = None
     """Bounds what the owners of sessions may spend a day and run at the same time. None: nothing does."""
+    deliveries: Mapping[str, str] = field(default_factory=dict)
+    """Options of a command by which the report is delivered, recorded for its resume. Nothing else reads them."""
     endpoints: Endpoints = NO_ENDPOINTS
     """What is declared of OpenAI-compatible endpoints, and which of them may have a key. A deliberation adds the endpoints among
     the models that it is given, and those of the user's own `consilience.toml`."""

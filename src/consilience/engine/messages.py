@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from consilience.domain.messages import Message, Quotation
+from consilience.domain.messages import Message, Quotation, bare_label
 from consilience.engine.header import call_usage, quotations_in
 from consilience.engine.prompt import Quote
 from consilience.engine.state import State
@@ -28,7 +28,7 @@ class Messages:
         """Return the ids of the messages whose labels a reply names, in order, once each. The report counts and names others."""
         ids: dict[str, None] = {}
         for label in labels:
-            id = reply.labels.get(label.strip().strip("[]"))
+            id = reply.labels.get(bare_label(label))
             if id is None:
                 self._state.dropped[" ".join(label.split())] += 1
             else:

@@ -14,12 +14,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from consilience.coordination.waiting import (
-    ADAPTIVE_FACTOR,
-    AGENT_TIMEOUT_SECONDS,
-    TimeoutStrategy,
-    required_after_timeout,
-)
+from consilience.coordination.convergence import required_after_timeout
+from consilience.coordination.waiting import AGENT_TIMEOUT_SECONDS, TimeoutStrategy, timeout_after
 from consilience.domain.errors import ProviderError, SettingsError
 from consilience.domain.outcome import FailureKind
 from consilience.engine.activity import Phase
@@ -98,8 +94,7 @@ class PhaseReplies:
         if replied >= required:
             return f"the quorum of {required} agents was reached"
         began_at = self._opened_at or began_at if self._quorum.strategy == "total" else began_at
-        factor = ADAPTIVE_FACTOR ** self._timeouts[agent] if self._quorum.strategy == "adaptive" else 1
-        timeout = self._quorum.timeout * factor
+        timeout = timeout_after(self._timeouts[agent], self._quorum.timeout, self._quorum.strategy)
         if now < began_at + timeout or replied < required_after_timeout(required):
             return ""
         return f"{TIMEOUT_DETAIL}: 80 % of the quorum of {required} agents was reached"

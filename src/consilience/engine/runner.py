@@ -193,6 +193,7 @@ def _start_event(setup: Setup) -> SessionStarted:
         temperature=options.temperature,
         deadline=options.deadline,
         human_deadline=options.human_deadline,
+        deliveries=dict(options.deliveries),
         thinking=level,
         thinking_tokens=thinking,
         detail=setup.detail,

@@ -371,7 +371,7 @@ def _differences(report: Report, names: Names, presentation: Presentation) -> It
         yield Subheading(text="Dissent and open objections")
         yield Bullets(items=tuple(items))
     if answered:
-        yield Bullets(items=tuple(_objection_item(report, objection, names) for objection in _open_first(answered)))
+        yield Bullets(items=tuple(_objection_items(report, _open_first(answered), names)))
     is_open = bool(items) or any(objection.is_open for objection in answered)
     was_asked = report.answer is not None and not has_one_voice(report) and not is_single_reply(report)
     if presentation.asks_for_dissent and was_asked and not is_open:
@@ -388,6 +388,20 @@ def _open_first(objections: Iterable[Objection]) -> list[Objection]:
     return sorted(
         objections, key=lambda objection: (not objection.is_open, FATES.index(objection.fate or "unanswered"))
     )
+
+
+def _objection_items(report: Report, objections: Iterable[Objection], names: Names) -> Iterator[Item]:
+    """Yield objections. Two that answer each other are one item, with the words of both sides."""
+    waiting = {objection.id: objection for objection in objections}
+    while waiting:
+        objection = waiting.pop(next(iter(waiting)))
+        item, other = _objection_item(report, objection, names), waiting.pop(objection.answer or "", None)
+        if other is not None:
+            outcome = "" if other.outcome == objection.outcome else f" ({other.outcome.lower()})"
+            words = f"{names.get(other.agent, other.agent)}: {other.text}{cut_mark(report, other.id)}{outcome}"
+            below = " ".join(filter(None, (item.below, other.ruling_words)))
+            item = item.model_copy(update={"note": " ".join(filter(None, (item.note, words))), "below": below})
+        yield item
 
 
 def _objection_item(report: Report, objection: Objection, names: Names) -> Item:

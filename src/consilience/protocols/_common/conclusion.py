@@ -205,6 +205,12 @@ class TreeRun:
             self.reviews.append(reply)
         return text is not None and not lost
 
+    @property
+    def failed_reviews(self) -> tuple[str, ...]:
+        """The self-reviews without a reply, in words."""
+        failed = (loop.index for loop in self.loops if loop.after is None and not loop.discarded)
+        return tuple(f"no reply in self-review {index}" for index in failed)
+
 
 @dataclass(frozen=True)
 class BallotResult:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,6 +17,8 @@ from consilience.domain.positions import exact
 from consilience.domain.report import Frozen
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import Conclusion, TextReply, TreeRun
+from consilience.protocols._common.presenting import describe_calls
+from consilience.protocols._common.remarks import LeftOut
 from consilience.protocols._common.revisions import loses_draft
 from consilience.protocols.broadcast.settings import (
     Evaluation,
@@ -29,9 +32,9 @@ from consilience.protocols.broadcast.settings import (
 MIN_CONTENT_RATING = 0.9
 """Siblings who rate themselves above this and raise no flag need not coordinate (seed 001, §8)."""
 
-NO_REPLY = "no reply to "
-"""Begins the reason that lists the calls without a reply, by key."""
-EVALUATOR_SAYS_NO = "the evaluator says no"
+Shortfall = Literal["ratings", "mean", "flags", "evaluator", "calls"]
+"""What keeps a parent from being satisfied: a rating that cannot be read, the mean rating, critical flags, the evaluator's no, or
+calls without a reply."""
 
 Path = tuple[int, ...]
 """Iterations from the root's down."""
@@ -128,8 +131,7 @@ class Remarks:
     flags: tuple[FlagRaised, ...] = ()
     disagreements: tuple[Disagreement, ...] = ()
     missing: Message | None = None
-    surplus: int = 0
-    """Flags beyond those that a reply may raise."""
+    left_out: LeftOut = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ class AgentExecution:
     failures: tuple[Failure, ...] = ()
     lost: int = 0
     """Revisions that kept less than a third of its text and did not replace it."""
-    surplus: int = 0
+    left_out: LeftOut = field(default_factory=Counter)
 
     @property
     def standing(self) -> tuple[FlagRaised, ...]:
@@ -237,7 +239,7 @@ class AgentExecution:
             self,
             rating=reply.value.rating,
             flags=(*self.flags, *remarks.flags),
-            surplus=self.surplus + remarks.surplus,
+            left_out=self.left_out + remarks.left_out,
         )
 
     @property
@@ -266,8 +268,8 @@ class IterationResult:
     rounds: int
     """Rounds of coordination held."""
     check: Check
-    unmet: tuple[str, ...] = ()
-    """Why it does not satisfy."""
+    unmet: Mapping[Shortfall, str] = field(default_factory=dict)
+    """Why it does not satisfy, in words."""
     evaluation: Reply[Evaluation] | None = None
     failures: tuple[Failure, ...] = ()
     """The parent's own."""
@@ -292,7 +294,7 @@ class IterationResult:
             "coordination_rounds": self.rounds,
             "said_satisfied": self.evaluation.value.satisfied if self.evaluation else None,
             "satisfied": self.check.met,
-            "unmet": "; ".join(self.unmet),
+            "unmet": "; ".join(self.unmet.values()),
         }
 
 
@@ -341,8 +343,6 @@ class BroadcastRun(TreeRun):
     """The conclusion that the synthesis and the reviews declared last, as the root is shown it."""
     root: AgentExecution | None = None
     """The root's answer as its reflection left it."""
-    failures: list[Failure] = field(default_factory=list)
-    """Calls for the answer and its reviews that failed."""
 
     @property
     def conclusion(self) -> TextReply | None:
@@ -397,21 +397,21 @@ def shortfalls(
     critical: Sequence[Tag],
     evaluation: Reply[Evaluation] | None,
     failures: Sequence[Failure],
-) -> tuple[str, ...]:
+) -> dict[Shortfall, str]:
     """Return why a parent is not satisfied. It is if every child's latest rating is readable, their mean reaches the threshold, no
     critical flag stands, the evaluator does not say no, and no call of the iteration failed. `failures` are the parent's own."""
     mean, unrated = mean_rating(children), [child.agent for child in children if child.rating is None]
     short = mean is not None and sum(exact(child.rating or 0) for child in children) < exact(threshold) * len(children)
     flags = dict.fromkeys(flag.link for flag in standing_flags(children) if flag.tag in critical)
     failed = [*failures, *(failure for child in children for failure in child.failures)]
-    reasons = (
-        f"no readable rating of {', '.join(unrated)}" if unrated else "",
-        f"mean rating {mean:.2f}, needed {threshold:g}" if short else "",
-        f"critical flags: {', '.join(flags)}" if flags else "",
-        EVALUATOR_SAYS_NO if evaluation is not None and evaluation.value.satisfied is False else "",
-        f"{NO_REPLY}{', '.join(failure.key for failure in failed)}" if failed else "",
-    )
-    return tuple(filter(None, reasons))
+    reasons: dict[Shortfall, str] = {
+        "ratings": f"no readable rating of {', '.join(unrated)}" if unrated else "",
+        "mean": f"mean rating {mean:.2f}, needed {threshold:g}" if short else "",
+        "flags": f"critical flags: {', '.join(flags)}" if flags else "",
+        "evaluator": "the evaluator says no" if evaluation and evaluation.value.satisfied is False else "",
+        "calls": f"no reply: {describe_calls(failure.key for failure in failed)}" if failed else "",
+    }
+    return {kind: words for kind, words in reasons.items() if words}
 
 
 def mean_rating(children: Sequence[AgentExecution]) -> float | None:
@@ -420,8 +420,8 @@ def mean_rating(children: Sequence[AgentExecution]) -> float | None:
     return math.fsum(ratings) / len(ratings) if ratings and len(ratings) == len(children) else None
 
 
-def satisfaction(children: Sequence[AgentExecution], threshold: float, unmet: Sequence[str]) -> Check:
+def satisfaction(children: Sequence[AgentExecution], threshold: float, unmet: Mapping[Shortfall, str]) -> Check:
     """Return the check of an iteration, with its `shortfalls`."""
     rated = ", ".join(f"{c.agent} {'unrated' if c.rating is None else f'{c.rating:.2f}'}" for c in children)
     check = Check(met=True, kind="satisfaction", score=mean_rating(children), threshold=threshold, detail=rated)
-    return check.vetoed(*unmet)
+    return check.vetoed(*unmet.values())

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from consilience.domain.messages import Message, Synthesis, is_no_finding
-from consilience.engine.analysis import MIN_RESTATED_OVERLAP
+from consilience.domain.messages import Message, Synthesis
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
-from consilience.engine.similarity import jaccard
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols._common.answers import describe_pattern
 from consilience.protocols._common.conclusion import TextReply, publish_from, quoted, with_position
+from consilience.protocols._common.remarks import LeftOut, is_restated, take
 from consilience.protocols._common.trees import ROOT, peer_labels, siblings_and_parents
 from consilience.protocols.broadcast.executions import (
     AgentExecution,
@@ -308,22 +307,19 @@ class Publisher:
         value = reply.value
         assert isinstance(value, RatedReply)
         self.session.note("rating", Rated(agent=run.agent, path=run.path, call=reply.key, rating=value.rating))
-        return Remarks(
-            flags=self._flags(run, reply, value),
-            disagreements=self._disagreements(run, reply, value),
-            missing=self._missing(run, reply, value),
-            surplus=len(value.stated_flags[MAX_FLAGS:]),
-        )
+        flags = self._flags(run, reply, value)
+        disagreements, left_out = self._disagreements(run, reply, value)
+        left_out["flag", "surplus"] += len(value.stated_flags[MAX_FLAGS:])
+        return Remarks(flags, disagreements, self._missing(run, reply, value), +left_out)
 
     def _flags(self, run: AgentExecution, reply: Reply[Any], value: RatedReply) -> tuple[FlagRaised, ...]:
         """Publish flags for the parents up to the root. One raised before in nearly the same words already stands."""
         raised: list[FlagRaised] = []
-        texts = [(flag.tag, self.session.message(flag.id).text) for flag in run.flags]
         new: list[str] = []
         for entry in value.stated_flags[:MAX_FLAGS]:
             text = f"{entry.tag}: {entry.text.strip()}".rstrip(": ")
-            is_old = any(tag == entry.tag and jaccard(earlier, text) >= MIN_RESTATED_OVERLAP for tag, earlier in texts)
-            if is_old or text in new:
+            earlier = [self.session.message(flag.id).text for flag in run.flags if flag.tag == entry.tag]
+            if is_restated(text, earlier) or text in new:
                 continue
             new.append(text)
             message = publish_from(self.session, reply, "flag", len(new), text, self._ancestors(run.agent))
@@ -340,22 +336,23 @@ class Publisher:
             self.session.note("flag", flag)
         return tuple(raised)
 
-    def _disagreements(self, run: AgentExecution, reply: Reply[Any], value: RatedReply) -> tuple[Disagreement, ...]:
-        """Publish disagreements for siblings and the parent. Empty ones and those not with a sibling are dropped before the cap."""
+    def _disagreements(
+        self, run: AgentExecution, reply: Reply[Any], value: RatedReply
+    ) -> tuple[tuple[Disagreement, ...], LeftOut]:
+        """Publish disagreements for siblings and the parent."""
         if not isinstance(value, Coordination | SealedCoordination):
-            return ()
+            return (), LeftOut()
         published: list[Disagreement] = []
         siblings = self.session.topology.siblings(run.agent)
         readers = (*siblings, *self.session.topology.parents[run.agent])
-        for entry in value.disagreements:
-            target = next((self.session.message(id).sender for id in self.session.named(reply, [entry.to])), run.agent)
-            if target not in siblings or is_no_finding(entry.text) or len(published) == self.session.caps.objections:
-                continue
+        targets = {self.labels[sibling]: sibling for sibling in siblings}
+        entries, left_out = take(reply, "disagreement", value.disagreements, targets, self.session.caps.objections)
+        for n, (entry, target) in enumerate(entries, 1):
             text = entry.text.strip()
             quoted = f"against {self.labels[target]}: {text}"
-            message = publish_from(self.session, reply, "disagreement", len(published) + 1, quoted, readers)
+            message = publish_from(self.session, reply, "disagreement", n, quoted, readers)
             published.append(Disagreement(id=message.id, agent=run.agent, to=target, text=text, path=run.path))
-        return tuple(published)
+        return tuple(published), left_out
 
     def _missing(self, run: AgentExecution, reply: Reply[Any], value: RatedReply) -> Message | None:
         """Publish it for the parent, whose next broadcast it may cause."""

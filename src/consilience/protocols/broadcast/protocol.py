@@ -15,14 +15,13 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel
 
-from consilience.domain.messages import Message, is_no_finding
+from consilience.domain.messages import Message, bare_label, is_no_finding
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, Spellings, exact
 from consilience.domain.report import ConfidenceScore, Objection, ObjectionFate
-from consilience.engine.analysis import MIN_RESTATED_OVERLAP, novelty
+from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
-from consilience.engine.similarity import jaccard
-from consilience.engine.work import Failure, Reply
+from consilience.engine.work import Reply
 from consilience.protocols._common.conclusion import (
     NO_POSITION,
     Conclusion,
@@ -40,10 +39,9 @@ from consilience.protocols._common.conclusion import (
     with_position,
 )
 from consilience.protocols._common.presenting import describe_calls, plural
+from consilience.protocols._common.remarks import LeftOut, is_restated, warn_left_out
 from consilience.protocols._common.trees import ROOT
 from consilience.protocols.broadcast.executions import (
-    EVALUATOR_SAYS_NO,
-    NO_REPLY,
     NOTES,
     AgentExecution,
     BroadcastRun,
@@ -58,7 +56,6 @@ from consilience.protocols.broadcast.executions import (
 from consilience.protocols.broadcast.family import Family
 from consilience.protocols.broadcast.report import BroadcastAgentState, BroadcastReport, Flag, Iteration
 from consilience.protocols.broadcast.settings import (
-    MAX_FLAGS,
     MAX_QUOTED_FLAGS,
     BroadcastSettings,
     CoordinatorSynthesis,
@@ -76,8 +73,8 @@ class Broadcast(BroadcastSettings):
     # 2 converged over an evaluator's no, failed calls, unsatisfied parents beneath the root, and the root's own rating and flags;
     # 3 kept the evaluation from a synthesis that satisfied, showed re-executed seats nothing of theirs, and coordinated by remarks
     # 4 reported a disagreement that the result follows as yielded by its target;
-    # 5 took "none found" for a disagreement; 6 searched the answer for its position
-    version: ClassVar[int] = 7
+    # 5 took "none found" for a disagreement; 6 searched the answer for its position; 7 noted failed calls by their keys
+    version: ClassVar[int] = 8
     notes: ClassVar[Mapping[str, type[BaseModel]]] = NOTES
     report: ClassVar[type[BroadcastReport]] = BroadcastReport
     phase_names: ClassVar[tuple[str, ...]] = (
@@ -130,9 +127,7 @@ class Broadcast(BroadcastSettings):
                 returns=with_position(RootSynthesis, self.answer_pattern),
                 closing=True,
             )
-        if isinstance(reply, Failure):
-            run.failures.append(reply)
-        else:
+        if isinstance(reply, Reply):
             run.closing = run.synthesis = reply
             run.declared = _publish_conclusion(family.session, reply)
 
@@ -146,8 +141,6 @@ class Broadcast(BroadcastSettings):
                 key=f"strange_loop-{n}/{ROOT}",
                 returns=with_position(RootSynthesis, self.answer_pattern),
             )
-        if isinstance(reply, Failure):
-            run.failures.append(reply)
         if run.add_review(reply, task=family.session.task, domain=bool(domain)) and isinstance(reply, Reply):
             run.declared = _publish_conclusion(family.session, reply) or run.declared
 
@@ -163,8 +156,6 @@ class Broadcast(BroadcastSettings):
                 returns=with_position(RootReflection, self.answer_pattern),
                 closing=True,
             )
-        if isinstance(reply, Failure):
-            run.failures.append(reply)
         execution = AgentExecution(ROOT, (), run.synthesis, text=run.closing)
         run.root = execution.reflected(reply, family.publisher.publish(execution, reply), family.session.task)
         run.closing = run.root.text
@@ -231,14 +222,14 @@ async def conclude(
 def _unmet(settings: BroadcastSettings, run: BroadcastRun) -> tuple[str, ...]:
     """Return what was not satisfied: parents in their last iterations, then the root's judgement of its own answer."""
     reasons = [
-        f"{iteration.agent} is not satisfied ({'; '.join(map(_in_words, iteration.unmet))})"
-        for iteration in run.unsatisfied
+        f"{iteration.agent} is not satisfied ({'; '.join(iteration.unmet.values())})" for iteration in run.unsatisfied
     ]
     unread = [iteration.agent for iteration, _ in run.families if iteration.check.met and _is_unread(iteration)]
     reasons += [f"the evaluator gave no readable verdict ({agent})" for agent in unread]
-    reasons += [f"no reply: {describe_calls([failure.key])}" for failure in run.failures]
+    reasons += run.failed_reviews
     if run.root is None:
         return tuple(reasons)
+    reasons += [f"no reply: {describe_calls([failure.key])}" for failure in run.root.failures]
     rating, threshold = run.root.rating, settings.satisfaction_threshold
     if rating is None and run.root.reflection is not None:
         reasons.append(f"{ROOT} gave no readable rating of its own answer")
@@ -247,13 +238,6 @@ def _unmet(settings: BroadcastSettings, run: BroadcastRun) -> tuple[str, ...]:
     if flags := dict.fromkeys(flag.link for flag in run.root.flags if flag.critical):
         reasons.append(f"critical flags: {', '.join(flags)}")
     return tuple(reasons)
-
-
-def _in_words(reason: str) -> str:
-    """Return a reason of an unsatisfied parent, with calls in words."""
-    if not reason.startswith(NO_REPLY):
-        return reason
-    return f"no reply: {describe_calls(reason.removeprefix(NO_REPLY).split(', '))}"
 
 
 def _is_unread(iteration: IterationResult) -> bool:
@@ -287,7 +271,8 @@ def _objections(session: Session, settings: BroadcastSettings, run: BroadcastRun
     shown_ids = session.shown()
     for iteration, rulings in run.families:
         ruled_ids = {id for reply in rulings for id in reply.shown}
-        for entry in (entry for child in iteration.children for entry in child.disagreements):
+        entries = [entry for child in iteration.children for entry in child.disagreements]
+        for entry in entries:
             ruled, ruling = _ruling(entry.id, rulings)
             unmet: ObjectionFate = "stands" if entry.id in ruled_ids else "unanswered"
             yield Objection(
@@ -297,6 +282,7 @@ def _objections(session: Session, settings: BroadcastSettings, run: BroadcastRun
                 text=entry.text,
                 read=entry.id in shown_ids,
                 fate="refuted" if ruled == "rejected" else unmet,
+                answer=_other_side(entry, entries),
                 ruled="upheld" if ruled == "upheld" else None,
                 ruling=ruling,
             )
@@ -316,6 +302,13 @@ def _objections(session: Session, settings: BroadcastSettings, run: BroadcastRun
         )
 
 
+def _other_side(entry: Disagreement, entries: Sequence[Disagreement]) -> str | None:
+    """Return the disagreement of the target with the author; None unless each has one with the other."""
+    between = [other for other in entries if {other.agent, other.to} == {entry.agent, entry.to}]
+    back = [other.id for other in between if other.agent == entry.to]
+    return back[0] if len(back) == 1 and len(between) == 2 else None
+
+
 def _ruling(id: str, rulings: Sequence[TextReply]) -> tuple[Literal["upheld", "rejected"] | None, str]:
     """Return the latest decision about a message: `rejected` if `against` names it, with the words there; `upheld` if the result
     follows it."""
@@ -331,7 +324,7 @@ def _ruling(id: str, rulings: Sequence[TextReply]) -> tuple[Literal["upheld", "r
 
 
 def _is_named(reply: Reply[object], labels: Sequence[str], id: str) -> bool:
-    return any(reply.labels.get(label.strip().strip("[]")) == id for label in labels)
+    return any(reply.labels.get(bare_label(label)) == id for label in labels)
 
 
 def _past_disagreements(
@@ -340,18 +333,17 @@ def _past_disagreements(
     """Yield, latest first, the disagreements before a family's last coordination that their author did not raise again in nearly
     the same words."""
     known_ids = {objection.id for objection in objections}
-    raised = [(objection.agent, objection.to, objection.text) for objection in objections]
+    raised: dict[tuple[str, str], list[str]] = {}
+    for objection in objections:
+        raised.setdefault((objection.agent, objection.to), []).append(objection.text)
     disagreements = [
         (execution, entry) for execution in executions for entry in (*execution.superseded, *execution.disagreements)
     ]
     for execution, entry in reversed(disagreements):
-        is_repeated = any(
-            (entry.agent, entry.to) == (agent, target) and jaccard(entry.text, text) >= MIN_RESTATED_OVERLAP
-            for agent, target, text in raised
-        )
-        if entry.id not in known_ids and not is_repeated:
+        texts = raised.setdefault((entry.agent, entry.to), [])
+        if entry.id not in known_ids and not is_restated(entry.text, texts):
             known_ids.add(entry.id)
-            raised.append((entry.agent, entry.to, entry.text))
+            texts.append(entry.text)
             yield entry.model_copy(update={"path": execution.path})  # of the last execution that kept it
 
 
@@ -447,7 +439,7 @@ def _metrics(session: Session, run: BroadcastRun) -> dict[str, float | int | Non
 def _is_contradicted(iteration: IterationResult) -> bool:
     """Return whether the evaluator says no and nothing else is unmet, or yes and something is."""
     satisfied = iteration.evaluation.value.satisfied if iteration.evaluation else None
-    return bool(iteration.unmet) if satisfied else iteration.unmet == (EVALUATOR_SAYS_NO,)
+    return bool(iteration.unmet) if satisfied else set(iteration.unmet) == {"evaluator"}
 
 
 def _warn(
@@ -461,8 +453,7 @@ def _warn(
         )
     if lost := sum(execution.lost for execution in executions):
         session.warn(f"left out: {plural(lost, 'revision')} that kept less than a third of the text; the text stands")
-    if surplus := sum(execution.surplus for execution in executions):
-        session.warn(f"left out: {plural(surplus, 'flag')} beyond the {MAX_FLAGS} that a reply may raise")
+    warn_left_out(session, sum((execution.left_out for execution in executions), LeftOut()))
     flags = {flag.id for execution in executions if execution.agent != ROOT for flag in execution.flags}
     for flag in sorted(flags - session.shown()):
         session.warn(f"the flag {flag} was read by no later call")

@@ -26,6 +26,7 @@ from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.answers import BallotPattern
 from consilience.protocols._common.conclusion import count_ballots, read_ballot, step_limit, with_position
+from consilience.protocols._common.remarks import NOTES
 from consilience.protocols._common.trees import (
     ROOT,
     AnonymousPeers,
@@ -36,7 +37,7 @@ from consilience.protocols._common.trees import (
 )
 from consilience.protocols.emergence.report import EmergenceReport, conclude
 from consilience.protocols.emergence.rounds import PERSPECTIVES, FamilyResult, Nudge, RoundRun
-from consilience.protocols.emergence.turns import NOTES, EmergenceRun, RootRevision
+from consilience.protocols.emergence.turns import EmergenceRun, RootRevision
 
 BRIEF_MAX_ROUNDS = 2
 """Rounds of models that are asked briefly."""
@@ -130,7 +131,10 @@ class Emergence(TreeProtocol):
         run.nudges.append({node: reply for node, reply in sent.items() if isinstance(reply, Reply)})
         turns = {turn.agent: turn for turn in result.turns}
         run.rounds.append(turns)
-        run.book.add([turns[agent] for agent in session.topology.agents])
+        in_order = [turns[agent] for agent in session.topology.agents]
+        run.book.raised(objection for turn in in_order for objection in turn.objections)
+        run.book.met([met for turn in in_order for met in turn.met])
+        run.left_out = sum((turn.left_out for turn in in_order), run.left_out)
         if result.top.response is not None:
             run.closing = result.top.response
             run.texts.append(run.closing)
@@ -216,7 +220,7 @@ class Emergence(TreeProtocol):
                     closing=n == reviews,
                 )
                 if isinstance(reply, Reply):
-                    run.book.met += last_round.rulings(reply)
+                    run.book.met(last_round.rulings(reply))
             run.add_review(reply, task=session.task, domain=bool(domain))
 
     async def _conclude(self, session: Session, run: EmergenceRun, stop: StopReason) -> EmergenceReport:

@@ -39,20 +39,17 @@ from consilience.protocols._common.presenting import (
     empty_view,
     held_positions,
     key_figures,
-    plural,
     position_blocks,
     single_call_section,
     trajectory,
 )
+from consilience.protocols._common.remarks import ObjectionBook, ObjectionMet, ObjectionRaised, warn_left_out
 from consilience.protocols._common.trees import ROOT
 from consilience.protocols.emergence.turns import (
     EmergenceRun,
-    ObjectionMet,
-    ObjectionRaised,
     RootRevision,
     Stance,
     declared_stance,
-    objection_fates,
 )
 
 NEAR_THRESHOLD_MARGIN = 0.2
@@ -222,10 +219,11 @@ class EmergenceReport(TreeReport):
     def progress(cls, progress: UnfinishedSession) -> Presentation:
         """Show the objections so far, with their fates as far as they are decided."""
         notes = [event for event in progress.events if isinstance(event, Noted)]
-        raised = [load_note(ObjectionRaised, n, progress.text) for n in notes if n.name == "objection_raised"]
-        met = [load_note(ObjectionMet, n, progress.text) for n in notes if n.name == "objection_met"]
+        book = ObjectionBook()
+        book.raised(load_note(ObjectionRaised, n, progress.text) for n in notes if n.name == "objection_raised")
+        book.met([load_note(ObjectionMet, n, progress.text) for n in notes if n.name == "objection_met"])
         names = seat_names(progress.started.agents)
-        view = _objections_view(objection_fates(raised, met), names)
+        view = _objections_view(book.objections(), names)
         return extend_presentation(super().progress(progress), stance="position", views=(view,))
 
     def mca_report(self) -> dict[str, object]:
@@ -326,7 +324,7 @@ async def conclude(
     session: Session, run: EmergenceRun, stop: StopReason, positions: BallotResult, has_ballots: bool, threshold: float
 ) -> EmergenceReport:
     """Return the report. Dissent and objections follow from what agents declared, never from a model's judgement."""
-    objections = objection_fates(run.book.raised, run.book.met, session.shown())
+    objections = run.book.objections(session.shown())
     answer_changes = tuple(_answer_changes(session, run))
     agents, topology, sources = session.agents, session.topology, [document.text for document in session.sources]
     rounds, metrics = await session.compute(
@@ -341,12 +339,10 @@ async def conclude(
     laterals = sum(turn.lateral_response is not None for _, turn in turns)
     revised = Counter(agent for agent, turn in turns if turn.revised)
     rate = revised.total() / laterals if laterals else None
-    failed_reviews = [
-        f"no reply in self-review {loop.index}" for loop in run.loops if loop.after is None and not loop.discarded
-    ]
-    is_unread = not laterals and any("/lateral/" in failure.key for failure in _failures(run))
+    failures = (failure for turns in run.rounds for turn in turns.values() for failure in turn.failures)
+    is_unread = not laterals and any("/lateral/" in failure.key for failure in failures)
     unread = ("no agent read the texts of its siblings",) if is_unread else ()
-    reasons = (*unread, *run.silences, *failed_reviews, *positions.unmet)
+    reasons = (*unread, *run.silences, *run.failed_reviews, *positions.unmet)
     is_cut = run.closing is not None and run.closing.cut
     return await session.close(
         EmergenceReport,
@@ -364,7 +360,7 @@ async def conclude(
             "conformity": positions.conformity,
             "revision_rate": rate,
             "dropped_labels": session.dropped,
-            "void_objections": run.book.void,
+            "void_objections": run.left_out["objection", "void"],
         },
         answer_changes=answer_changes,
         rounds=rounds,
@@ -400,11 +396,6 @@ def _texts_of_leaves(session: Session, run: EmergenceRun) -> dict[str, set[str]]
         for reply in filter(None, (turn.response, turn.lateral)):
             texts.setdefault(turn.agent, set()).add(reply.text)
     return texts
-
-
-def _failures(run: EmergenceRun) -> Iterator[Failure]:
-    """Yield the failures of all turns."""
-    yield from (failure for turns in run.rounds for turn in turns.values() for failure in turn.failures)
 
 
 def _first_results(session: Session, run: EmergenceRun) -> list[Reply[object] | Failure]:
@@ -484,11 +475,7 @@ def _warn(session: Session, run: EmergenceRun, scores: Sequence[float | None]) -
             f"in round {', '.join(map(str, copies))} the root repeated its last text word for word, "
             "so a stable text means little"
         )
-    if run.book.surplus:
-        session.warn(f"left out: {plural(run.book.surplus, 'objection')} beyond the maximum of a reply")
-    if run.book.void:
-        was = "was empty" if run.book.void == 1 else "were empty"
-        session.warn(f"left out: {plural(run.book.void, 'objection')} that {was} or addressed no other agent's text")
+    warn_left_out(session, run.left_out)
     last = run.rounds[-1].get(ROOT) if run.rounds else None
     if run.closing is not None and last is not None and last.response is None and not session.limit_hit:
         session.warn("the last closing call got no reply; the answer is that of an earlier round")

@@ -10,19 +10,25 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from consilience.domain.messages import LeafReply, is_empty_remark, is_no_finding
+from consilience.domain.messages import LeafReply, bare_label, is_empty_remark
 from consilience.domain.positions import BallotReply
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Pending, Reply
 from consilience.protocols._common.answers import declared_answer, describe_pattern
 from consilience.protocols._common.conclusion import TextReply, publish_from, with_position
-from consilience.protocols._common.trees import ROOT, siblings_and_parents
-from consilience.protocols.emergence.turns import (
-    AnswerReply,
+from consilience.protocols._common.remarks import (
     ObjectionBook,
     ObjectionMet,
     ObjectionRaised,
+    find_repeated,
+    find_words,
+    quote_objection,
+    take,
+)
+from consilience.protocols._common.trees import ROOT, siblings_and_parents
+from consilience.protocols.emergence.turns import (
+    AnswerReply,
     ObjectionReply,
     ObservationReply,
     PeerReply,
@@ -31,11 +37,6 @@ from consilience.protocols.emergence.turns import (
     RootRevision,
     Turn,
     addressed,
-    bare_label,
-    find_repeated,
-    find_words,
-    is_restated,
-    quote_objection,
     replaced_texts,
     with_answers,
     with_list,
@@ -173,7 +174,7 @@ class RoundRun:
         shared = tuple(self._quote_texts(speaking))
         level = self.session.topology.levels[tops[0].agent]
         leaves = not self.session.topology.children[tops[0].agent]
-        refuted = self.book.refuted_by(speaking)
+        refuted = self.book.refuted_by(met for turn in speaking for met in turn.met)
         asks = [self._ask_lateral(turn, shared, again=turn.agent in refuted) for turn in speaking]
         async with self.session.phase("lateral_leaves" if leaves else f"lateral_L{level}", self.index):
             replies = await self.session.gather(asks)
@@ -354,30 +355,17 @@ class RoundRun:
     # objections
 
     def _with_objections(self, turn: Turn, reply: Reply[Any], family: list[Turn]) -> Turn:
-        """Publish the valid objections of a reply to texts of `family`, up to the cap, as messages for their targets and the
-        reply's readers. Void ones are dropped before: to the author itself, to no text of the family, empty, or a copy of what
-        the author's own text or a text of the family says."""
+        """Publish the objections of a reply to texts of `family` as messages for their targets and the reply's readers."""
         if not reply.value.objections:
             return turn
         targets = {self.labels[other.agent]: other.agent for other in family if other.agent != turn.agent}
         texts = [reply.text, *(self.session.message(other.text.key).text for other in family if other.text is not None)]
-        valid = [
-            entry
-            for entry in reply.value.objections
-            if bare_label(entry.to) in targets
-            and not is_no_finding(entry.text)
-            and not is_restated(entry.text, texts)
-            and not any(find_words(entry.text, text) for text in texts)
-        ]
-        accepted = valid[: self.session.caps.objections]
+        cap = self.session.caps.objections
+        entries, left_out = take(reply, "objection", reply.value.objections, targets, cap, texts)
         raised = list(turn.objections)
-        for n, entry in enumerate(accepted, 1):
-            raised.append(self._raise(reply, n, entry, targets[bare_label(entry.to)], raised))
-        return turn.altered(
-            objections=tuple(raised),
-            void=turn.void + len(reply.value.objections) - len(valid),
-            surplus=turn.surplus + len(valid) - len(accepted),
-        )
+        for n, (entry, target) in enumerate(entries, 1):
+            raised.append(self._raise(reply, n, entry, target, raised))
+        return turn.altered(objections=tuple(raised), left_out=turn.left_out + left_out)
 
     def _raise(
         self, reply: Reply[Any], n: int, entry: ObjectionReply, target: str, this_round: Sequence[ObjectionRaised]

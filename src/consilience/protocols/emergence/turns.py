@@ -1,24 +1,21 @@
-"""What agents return, what they did in a round, and the objections they raised and met."""
+"""What agents return, what they did in a round, and how a text is quoted with the objections to it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from consilience.domain.detail import capped
-from consilience.domain.messages import ClaimReply, FreeText, Label, LeafReply, ObjectionLabel
-from consilience.domain.notes import LongText
+from consilience.domain.messages import ClaimReply, FreeText, Label, LeafReply, ObjectionLabel, bare_label
 from consilience.domain.outcome import Check
 from consilience.domain.positions import Ballot, Spellings, last_of
-from consilience.domain.report import Objection, ObjectionFate
-from consilience.engine.analysis import MIN_RESTATED_OVERLAP
-from consilience.engine.similarity import jaccard
-from consilience.engine.sources import same_form
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import Conclusion, TextReply, TreeRun
+from consilience.protocols._common.remarks import LeftOut, ObjectionBook, ObjectionMet, ObjectionRaised
 
 # Replies: typed decisions and lists first, one free text last, which alone is required.
 
@@ -97,43 +94,6 @@ class RootRevision(Conclusion, _ListsChanges):
     """A later text of the root, which may be the answer. `changes` are what is new in it, with the texts that caused that."""
 
 
-# Objections. Their records are also the protocol's notes, so that a running session shows the same fates as its report.
-
-
-class ObjectionRaised(BaseModel):
-    """An objection of `agent` to a text of `to`."""
-
-    model_config = ConfigDict(frozen=True)
-
-    id: str
-    label: str
-    """Its address in prompts: `A2.1`."""
-    agent: str
-    to: str
-    against: str
-    """Id of the message it is against."""
-    text: LongText
-    words: LongText = ""
-    """The words it is against; empty unless they occur in that message."""
-    repeats: str | None = None
-    """An earlier objection of the same agent to the same target in nearly the same words, which this one replaces."""
-
-
-class ObjectionMet(BaseModel):
-    """What a reader of an objection declared about it. A declaration by an agent other than the target is a ruling."""
-
-    model_config = ConfigDict(frozen=True)
-
-    objection: str
-    agent: str
-    fate: Literal["yielded", "refuted"] | None
-    """None for a target that was shown the objection and passed it over."""
-    how: LongText = ""
-
-
-NOTES: dict[str, type[BaseModel]] = {"objection_raised": ObjectionRaised, "objection_met": ObjectionMet}
-
-
 @dataclass(frozen=True)
 class Turn:
     """What one agent did in one round."""
@@ -152,10 +112,7 @@ class Turn:
     """Points of its first text of the round. They belong to that text: one revised in lateral talk contains them."""
     objections: tuple[ObjectionRaised, ...] = ()
     met: tuple[ObjectionMet, ...] = ()
-    void: int = 0
-    """Objections to their own author, to no text of the family, or without content."""
-    surplus: int = 0
-    """Valid objections beyond the cap of a reply."""
+    left_out: LeftOut = field(default_factory=Counter)
     failures: tuple[Failure, ...] = ()
 
     def altered(self, **fields: object) -> Turn:
@@ -211,60 +168,6 @@ class Turn:
 
 
 @dataclass
-class ObjectionBook:
-    """All objections of a run in order. While a round runs, those up to the round before."""
-
-    raised: list[ObjectionRaised] = field(default_factory=list)
-    met: list[ObjectionMet] = field(default_factory=list)
-    void: int = 0
-    surplus: int = 0
-    refuted: set[str] = field(default_factory=set)
-    """Agents that raised an objection which its target refuted."""
-    _by: dict[str, list[ObjectionRaised]] = field(default_factory=dict)
-    _pending: dict[str, dict[str, ObjectionRaised]] = field(default_factory=dict)
-    _fates: dict[str, ObjectionFate] = field(default_factory=dict)
-    """Kept up to date, since they are counted in every round."""
-
-    def add(self, turns: Sequence[Turn]) -> None:
-        """Add a round: first what was met, then what was raised, since no objection is met in the round it was raised in."""
-        self.refuted |= self.refuted_by(turns)
-        for met in (met for turn in turns for met in turn.met):
-            self.met.append(met)
-            answered = self._pending.get(met.agent, {}).pop(met.objection, None)
-            if answered is not None:
-                self._fates[answered.id] = _fate(met, self._fates[answered.id])
-        for objection in (objection for turn in turns for objection in turn.objections):
-            self.raised.append(objection)
-            self._by.setdefault(objection.agent, []).append(objection)
-            pending = self._pending.setdefault(objection.to, {})
-            pending.pop(objection.repeats or "", None)
-            pending[objection.id] = objection
-            self._fates[objection.id] = _fate(
-                None, self._fates.pop(objection.repeats, None) if objection.repeats else None
-            )
-        self.void += sum(turn.void for turn in turns)
-        self.surplus += sum(turn.surplus for turn in turns)
-
-    def refuted_by(self, turns: Iterable[Turn]) -> set[str]:
-        """Return the authors of the pending objections that these turns of their targets refute."""
-        refuted = [answer for turn in turns for answer in turn.met if answer.fate == "refuted"]
-        objections = [self._pending.get(answer.agent, {}).get(answer.objection) for answer in refuted]
-        return {objection.agent for objection in objections if objection is not None}
-
-    def by(self, agent: str) -> Sequence[ObjectionRaised]:
-        """Return all objections that this agent raised."""
-        return self._by.get(agent, ())
-
-    def pending(self, agent: str) -> Sequence[ObjectionRaised]:
-        """Return the objections to this agent's texts that it has not been shown in a call it answered."""
-        return tuple(self._pending.get(agent, {}).values())
-
-    def count(self, fate: ObjectionFate) -> int:
-        """Return the number of objections with this fate. `unanswered` ones wait for their target."""
-        return sum(recorded == fate for recorded in self._fates.values())
-
-
-@dataclass
 class EmergenceRun(TreeRun):
     """What a run has produced so far, round by round."""
 
@@ -281,6 +184,7 @@ class EmergenceRun(TreeRun):
     texts: list[TextReply] = field(default_factory=list)
     """The root's texts."""
     book: ObjectionBook = field(default_factory=ObjectionBook)
+    left_out: LeftOut = field(default_factory=Counter)
     silences: tuple[str, ...] = ()
     """Why no stop test can be met in the last round."""
 
@@ -294,86 +198,8 @@ class EmergenceRun(TreeRun):
         return last_of(self.all_ballots)
 
 
-_RULED: Mapping[str, Literal["upheld", "rejected"]] = {"yielded": "upheld", "refuted": "rejected"}
-
-
-def objection_fates(
-    raised: Sequence[ObjectionRaised], answered: Iterable[ObjectionMet], read: Collection[str] = ()
-) -> tuple[Objection, ...]:
-    """Return every objection that no later one replaces, with its fate, how its target met it, and its last ruling.
-
-    `read` are ids of messages that any call was shown.
-    """
-    targets = {objection.id: objection.to for objection in raised}
-    answers: dict[str, ObjectionMet] = {}
-    rulings: dict[str, ObjectionMet] = {}
-    for declared in answered:
-        (answers if declared.agent == targets.get(declared.objection) else rulings)[declared.objection] = declared
-    objections: dict[str, Objection] = {}
-    for objection in raised:
-        earlier = objections.pop(objection.repeats, None) if objection.repeats else None
-        fate = _fate(None, earlier.fate if earlier else None)
-        how = earlier.how if earlier is not None and fate == "stands" else ""
-        if answer := answers.get(objection.id):
-            fate, how = _fate(answer, fate), answer.how
-        ruling = rulings.get(objection.id)
-        objections[objection.id] = Objection(
-            id=objection.id,
-            agent=objection.agent,
-            to=objection.to,
-            text=quote_objection(objection.words, objection.text),
-            read=objection.id in read,
-            fate=fate,
-            how=how,
-            ruled=_RULED[ruling.fate] if ruling and ruling.fate else None,
-            ruling=ruling.how if ruling else "",
-        )
-    return tuple(objections.values())
-
-
-def _fate(answer: ObjectionMet | None, former_fate: ObjectionFate | None) -> ObjectionFate:
-    """Return the fate after an answer, `former_fate` being the fate until then; without an answer, the fate of a new objection,
-    `former_fate` being that of the objection it repeats. An objection raised again after its target refuted it or passed it over
-    stands, unless the target now yields."""
-    if answer is None:
-        return "stands" if former_fate in ("refuted", "stands") else "unanswered"
-    if answer.fate == "yielded":
-        return "yielded"
-    return "stands" if former_fate == "stands" or answer.fate is None else "refuted"
-
-
 MAX_ITEM_CHARS = 300
 """Characters of a point or answer as others read it: two long sentences."""
-
-MAX_COMPARED = 6
-"""Latest objections of an author with which a new one is compared: two rounds at the highest cap."""
-
-
-def find_repeated(text: str, target: str, own_objections: Sequence[ObjectionRaised]) -> str | None:
-    """Return the id of a recent objection to the same target that this text repeats. `own_objections`: those of its author."""
-    recent = reversed(own_objections[-MAX_COMPARED:])
-    return next((earlier.id for earlier in recent if earlier.to == target and is_restated(text, [earlier.text])), None)
-
-
-def quote_objection(words: str, text: str) -> str:
-    """Return an objection as others read it: the words it is against, then its text."""
-    return f"“{words}”: {text}" if words else text
-
-
-def bare_label(label: str) -> str:
-    """Return the label without the brackets that some models put around it."""
-    return label.strip().strip("[]")
-
-
-def find_words(words: str, text: str) -> str:
-    """Return `words` on one line if they occur in `text`, compared as quotations are; else nothing."""
-    normal_words = " ".join(words.split()).strip("“”\"'«»„ ")
-    return normal_words if normal_words and same_form(normal_words) in same_form(text) else ""
-
-
-def is_restated(text: str, earlier_texts: Iterable[str]) -> bool:
-    """Return whether one of the other texts is in nearly the same words."""
-    return any(jaccard(text, earlier) >= MIN_RESTATED_OVERLAP for earlier in earlier_texts)
 
 
 def addressed(text: TextReply | None, pending: Sequence[ObjectionRaised]) -> dict[str, Hashable]:

@@ -168,7 +168,6 @@ class ReviewData(FindingsReport):
     formats: ClassVar[Mapping[str, str]] = {
         "sarif": "review.sarif",
         "github": "comments.json",
-        "baseline": "baseline.json",
     }
 
     protocol: str = "review"
@@ -176,8 +175,11 @@ class ReviewData(FindingsReport):
     """Of each iteration of red and blue: which gates were met, by whom, and what followed."""
 
     def failing(self, what: str) -> str:
-        """Name the findings of at least this severity that no agent refuted, listed or over the limit, or, with `reject`, who votes
-        so; or the parts that no agent reviewed."""
+        """Return why a command with --fail-on WHAT fails, in a sentence; "" if it does not.
+
+        It names the findings of at least this severity that no agent refuted, listed or over the limit, or, with `reject`, who
+        votes so; or the parts that no agent reviewed.
+        """
         if what == "reject":
             if self.verdict is not None and self.verdict.vote == "reject":
                 return f"the verdict is reject, by {', '.join(self.verdict.by)}."

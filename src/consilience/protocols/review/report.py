@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from consilience.domain.delivery import Delivery
+from consilience.domain.findings import SEVERITIES
 from consilience.domain.outcome import StopReason
 from consilience.domain.sections import Presentation, extend_presentation
 from consilience.protocols._common.presenting import key_figures
@@ -42,6 +44,21 @@ class ReviewReport(ReviewData):
         "comments.json": "github_comments",
         "baseline.json": "baseline",
     }
+    deliveries: ClassVar[tuple[Delivery, ...]] = (
+        Delivery(
+            option="--fail-on",
+            help="Exit with 6 if a review has a finding this severe or worse, or with reject if a reviewer rejects; also if a part "
+            "was not read.",
+            values=(*SEVERITIES, "reject"),
+            method="failing",
+            exit_code=6,
+        ),
+        Delivery(
+            option="--write-baseline",
+            help="Of a review: write the findings into this file, for --baseline in later runs.",
+            method="baseline",
+        ),
+    )
     for_people: ClassVar[Mapping[str, str]] = {
         "": "You review work that others will rely on. A finding is a defect that whoever maintains the work would fix, with "
         "the words that prove it. Taste, style and praise are no findings.",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from consilience.domain.findings import CATEGORIES, BallotCast, Finding, place_of, topic_of
-from consilience.domain.messages import Message
+from consilience.domain.messages import Message, bare_label
 from consilience.engine.prompt import Prompt, Quote, estimate_tokens
 from consilience.engine.session import Session
 from consilience.engine.sources import Document, select_documents
@@ -141,8 +141,7 @@ class Requests:
         documents, before = self.references(judge, part), (Quote(vote.id, "you"),) if vote else ()
         values = {"votes": votes, "voted": vote is not None}
         entries = max(self.session.reply_tokens // VERDICT_TOKENS - votes, 1)
-        n = self._fitting(judge, "judge", groups[:entries], documents, before, **values)
-        prompt = self._with_findings(judge, "judge", groups[:n], documents, before, **values)
+        prompt, n = self._quoting(judge, "judge", groups[:entries], documents, before, lambda untold: values)
         key = f"judge/part-{part}/{judge}"
         accept = partial(_require_verdict, frozenset(group[0].label for group in groups[:n]))
         returns = FinalBallotReply if votes else CrossReply
@@ -179,8 +178,7 @@ class Requests:
             Quote(message.id, f"vote of {ballot.agent}" + (f" on part {ballot.part}" if self.has_parts else ""))
             for ballot, message in votes.items()
         )
-        n = self._fitting(LEAD, "closing", groups, (), before, **values, untold=len(groups))
-        prompt = self._with_findings(LEAD, "closing", groups[:n], (), before, **values, untold=len(groups) - n)
+        prompt, n = self._quoting(LEAD, "closing", groups, (), before, lambda untold: {**values, "untold": untold})
         returns = BriefClosingReply if self.session.detail == "brief" else ClosingReply
         return self.session.ask(
             LEAD,
@@ -192,46 +190,35 @@ class Requests:
             max_tokens=self.settings.closing_tokens,
         ), n
 
-    def _with_findings(
+    def _quoting(
         self,
         agent: str,
         template: str,
         groups: Sequence[tuple[Quote, ...]],
         documents: tuple[str, ...],
-        before: tuple[Quote, ...] = (),
-        **values: Hashable,
-    ) -> Prompt:
-        words = self.session.render_template(
-            template,
-            seat=self.session.agent(agent).introduction(),
-            labels=tuple(group[0].label for group in groups),
-            **values,
-        )
-        quotes = (*before, *(quote for group in groups for quote in group))
-        return Prompt(words, quotes, documents=documents, asks_for_quotations=False)
+        before: tuple[Quote, ...],
+        values: Callable[[int], Mapping[str, Hashable]],
+    ) -> tuple[Prompt, int]:
+        """Return a prompt that quotes findings, and how many: at least one, by their size and by the window of the model.
 
-    def _fitting(
-        self,
-        agent: str,
-        template: str,
-        groups: Sequence[tuple[Quote, ...]],
-        documents: tuple[str, ...],
-        before: tuple[Quote, ...] = (),
-        **values: Hashable,
-    ) -> int:
-        """Return how many of the findings a prompt may quote, at least one, by their size and by the window of the model."""
+        `values` are the template's, by the number of findings left out; until it is known, all count as left out.
+        """
+
+        def prompt_of(n: int, untold: int) -> Prompt:
+            seat, labels = self.session.agent(agent).introduction(), tuple(group[0].label for group in groups[:n])
+            words = self.session.render_template(template, seat=seat, labels=labels, **values(untold))
+            quotes = (*before, *(quote for group in groups[:n] for quote in group))
+            return Prompt(words, quotes, documents=documents, asks_for_quotations=False)
+
         room, n = QUOTED_REPLIES * self.session.reply_tokens, 0
         for group in groups:
             room -= sum(estimate_tokens(self.session.message(quote.id).text) + QUOTE_TOKENS for quote in group)
             if room < 0 and n:
                 break
             n += 1
-        while n > 1:
-            prompt = self._with_findings(agent, template, groups[:n], documents, before, **values)
-            if self.session.window_share(agent, prompt) <= QUOTED_SHARE:
-                break
+        while n > 1 and self.session.window_share(agent, prompt_of(n, len(groups))) > QUOTED_SHARE:
             n -= 1
-        return n
+        return prompt_of(n, len(groups) - n), n
 
     def publish(self, finding: Finding, sender: str, audience: Iterable[str]) -> Message:
         """Publish a finding of a reply, for those who judge it and for the lead."""
@@ -248,7 +235,7 @@ class Requests:
 
 
 def _require_verdict(labels: frozenset[str], reply: CrossReply) -> None:
-    if not any(verdict.finding.strip().strip("[]") in labels for verdict in reply.verdicts):
+    if not any(bare_label(verdict.finding) in labels for verdict in reply.verdicts):
         raise ValueError(f"there is no verdict on any of {', '.join(sorted(labels))}")
 
 

@@ -11,13 +11,12 @@ from typing import Any
 from consilience.coordination.convergence import (
     RETRY_TTL_FACTOR,
     ConvergenceCheck,
-    IterationOutcome,
     evaluate_partial,
-    quality_of,
+    judge_iteration,
     refinement,
     threshold_at,
 )
-from consilience.coordination.waiting import ADAPTIVE_FACTOR
+from consilience.coordination.waiting import timeout_after
 from consilience.domain.findings import BallotCast, DroppedFinding, Finding, JudgedBy, place_of
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Check, FailureKind
@@ -145,7 +144,7 @@ class ReviewRun:
         timeout, strategy = self.settings.waiting
         late = Counter(failure.agent for failure in self.failures if failure.kind is FailureKind.DEADLINE)
         seconds = {
-            agent: timeout * RETRY_TTL_FACTOR**again * (ADAPTIVE_FACTOR ** late[agent] if strategy == "adaptive" else 1)
+            agent: timeout_after(late[agent], timeout, strategy) * RETRY_TTL_FACTOR**again
             for agent in self.settings.topology().agents
         }
         return Claims(seconds, max_requeues=1 if self.settings.partial == "accept" else 0)
@@ -204,28 +203,24 @@ class ReviewRun:
         settings, missing = self.settings, self.missing_by_agent
         gates = settings.review_gates
         verdicts = gates.judge(list(self.submitted.values()), self.session.sources, absent=tuple(missing))
-        quality, threshold = quality_of(verdicts), threshold_at(settings.thresholds, iteration)
-        outcome: IterationOutcome = "exhausted" if iteration == last or self.session.limit_hit else "continue"
-        if missing and settings.partial == "use":
-            outcome = "partial"
-        elif not missing and quality >= threshold:
-            outcome = "converged"
-        met = sum(verdict.met for verdict in verdicts)
-        reason = f"{met} of {len(verdicts)} gates met, quality {quality:.2f}, threshold {threshold:.2f}"
-        if missing:
-            reason += f"; no result from {', '.join(missing)}"
-        evaluation = ConvergenceCheck(
-            iteration=iteration,
+        evaluation = judge_iteration(
+            iteration,
+            [agent for agent in settings.plan.reviewers if agent not in missing],
+            missing,
+            quorum=len(settings.plan.reviewers),
             verdicts=verdicts,
-            present=tuple(agent for agent in settings.plan.reviewers if agent not in missing),
-            missing=missing,
-            quality=quality,
-            threshold=threshold,
-            outcome=outcome,
-            reason=reason,
+            threshold=threshold_at(settings.thresholds, iteration),
+            is_last=iteration == last or self.session.limit_hit is not None,
+            partial=settings.partial,
         )
         self.evaluations.append(evaluation)
-        check = Check(met=evaluation.converged, kind="gates", score=quality, threshold=threshold, detail=reason)
+        check = Check(
+            met=evaluation.converged,
+            kind="gates",
+            score=evaluation.quality,
+            threshold=evaluation.threshold,
+            detail=evaluation.reason,
+        )
         self.session.record_check(check, iteration)
         self.check = check
         return evaluation

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from consilience.coordination.convergence import Partial
+from consilience.coordination.convergence import REVIEW_TYPES, Partial
 from consilience.coordination.waiting import AGENT_TIMEOUT_SECONDS, TimeoutStrategy
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
@@ -22,7 +22,7 @@ from consilience.engine.sources import Document
 from consilience.protocols.review.baseline import parse_baseline
 from consilience.protocols.review.gates import ReviewGates, load_gates
 from consilience.protocols.review.parts import make_parts
-from consilience.protocols.review.strategies import LEAD, STRATEGY_OF, ReviewType, Strategy, make_strategy
+from consilience.protocols.review.strategies import LEAD, ReviewPlan, ReviewType, make_plan
 from consilience.targets.diffs import parse_changes
 
 PART_TOKENS: Mapping[Detail, int] = {"full": 12_000, "brief": 1_500}
@@ -226,9 +226,9 @@ class ReviewSettings(Protocol):
     # what follows from the settings
 
     @cached_property
-    def plan(self) -> Strategy:
-        name = STRATEGY_OF[self.review_type] if self.strategy == "auto" else self.strategy
-        return make_strategy(name, self.reviewers)
+    def plan(self) -> ReviewPlan:
+        name = REVIEW_TYPES[self.review_type] if self.strategy == "auto" else self.strategy
+        return make_plan(name, self.reviewers)
 
     @property
     def waiting(self) -> tuple[float, TimeoutStrategy]:

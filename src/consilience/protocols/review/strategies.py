@@ -6,19 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from consilience.coordination.convergence import ReviewerRole
+from consilience.coordination.convergence import ReviewerRole, StrategyName
 from consilience.domain.topology import Topology, hierarchy, star
 
 ReviewType = Literal["code", "skill", "documentation", "parallel_analysis", "architecture"]
-StrategyName = Literal["adversarial_review", "parallel_decomposition", "hierarchical"]
-
-STRATEGY_OF: Mapping[ReviewType, StrategyName] = {
-    "code": "adversarial_review",
-    "skill": "adversarial_review",
-    "documentation": "parallel_decomposition",
-    "parallel_analysis": "parallel_decomposition",
-    "architecture": "hierarchical",
-}
 LEAD, RED, BLUE = "lead", "red", "blue"
 MAX_GROUP = 4
 """Max reviewers under one sub-lead."""
@@ -64,7 +55,7 @@ LENSES: Mapping[ReviewType, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Strategy:
+class ReviewPlan:
     """Who does what in a review."""
 
     name: StrategyName
@@ -108,15 +99,15 @@ class Strategy:
         )
 
 
-def make_strategy(name: StrategyName, reviewers: int) -> Strategy:
+def make_plan(name: StrategyName, reviewers: int) -> ReviewPlan:
     """Return the strategy of that name; red and blue are two, whatever `reviewers` says."""
     if name == "adversarial_review":
         sides = (RED, BLUE)
         topology = star(LEAD, sides).model_copy(update={"circles": (sides,)})
-        return Strategy(name, sides, {RED: (BLUE,), BLUE: (RED,)}, topology, is_iterative=True)
+        return ReviewPlan(name, sides, {RED: (BLUE,), BLUE: (RED,)}, topology, is_iterative=True)
     readers = tuple(f"R{n}" for n in range(1, reviewers + 1))
     if name == "parallel_decomposition":
-        return Strategy(name, readers, {}, star(LEAD, readers))
+        return ReviewPlan(name, readers, {}, star(LEAD, readers))
     groups = -(-reviewers // MAX_GROUP)
     teams = {f"S{n + 1}": readers[n::groups] for n in range(groups)}
-    return Strategy(name, readers, teams, hierarchy({LEAD: tuple(teams), **teams}))
+    return ReviewPlan(name, readers, teams, hierarchy({LEAD: tuple(teams), **teams}))
