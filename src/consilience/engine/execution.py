@@ -230,7 +230,7 @@ async def execute(setup: Setup, state: State) -> Report:
     state.account = await open_account(state, options.accounts)
     session = Session(state)
     loop = asyncio.get_running_loop()
-    current_branch.set(Branch("", state.ledger.root, max(state.estimate.max - protocol.closing, 0)))
+    current_branch.set(Branch("", state.ledger.root, max(state.started.estimate.max - protocol.closing, 0)))
     state.recorder.idle_seconds = lambda: state.activity.idle_seconds
     state.activity.enter()
     main = loop.create_task(_run(protocol, session, state))
@@ -271,7 +271,7 @@ async def execute(setup: Setup, state: State) -> Report:
 
 async def _run(protocol: Protocol, session: Session, state: State) -> Report:
     with span(
-        f"session {protocol.name}", session=state.id, protocol=protocol.name, agents=len(state.agents)
+        f"session {protocol.name}", session=state.id, protocol=protocol.name, agents=len(state.started.agents)
     ) as current:
         report = await protocol.run(session)
         if left := session.clock.close():
@@ -321,7 +321,7 @@ def _other_type(protocol: Protocol, report: Report) -> str:
 async def _note_time(state: State) -> None:
     """Store the time used if it is limited, so that after a kill at most a second is used twice."""
     with suppress(StoreUnusable):  # the next commit raises it
-        while state.limits.seconds is not None and not state.recorder.replay:
+        while state.started.limits.seconds is not None and not state.recorder.replay:
             await asyncio.sleep(NOTE_INTERVAL_SECONDS)
             state.recorder.note_time()
 
@@ -396,10 +396,7 @@ def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> St
     own = {agent.id: agent.introduction() for agent in protocol.agents_without_panel()}
     state = State(
         id=recorder.journal.session,
-        protocol=started.protocol,
-        settings=started.settings,
-        agents=started.agents,
-        topology=started.topology,
+        started=started,
         opening=opening,
         templates=setup.templates.of(recorder.journal.session),
         template_use=TemplateUse(setup.templates.replaced, opening.instructions),
@@ -410,20 +407,9 @@ def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> St
         activity=activity,
         ledger=Ledger(sizes, started.limits, activity, recorder.now, cancellation),
         in_flight=CallsInFlight(cancellation),
-        limits=started.limits,
-        estimate=started.estimate,
-        quorum=started.quorum,
-        seed=started.seed,
-        repairs=started.repairs,
         reply_tokens=protocol.max_reply_tokens,
-        detail=setup.detail,
-        temperature=started.temperature,
-        thinking=started.thinking,
-        cache=started.cache,
-        windows=started.windows,
         pace=0.0 if recorder.replay else options.pace,
         human_deadline=options.human_deadline or started.human_deadline,
-        parent=started.parent,
         report_type=protocol.report,
         notes=protocol.notes,
         must_be_read=protocol.must_be_read,
