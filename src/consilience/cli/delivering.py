@@ -25,7 +25,7 @@ D = TypeVar("D", bound=DeliveryRequest)
 TEXT_FORMATS = ("text", "markdown")
 PRINTED_FORMATS = (*TEXT_FORMATS, "json")
 """Of every report."""
-FORMAT_HELP = "How to print the report. Default: text; in a resume, as the session was begun."
+FORMAT_HELP = "How to print the report. Default: text; in the resume of an unfinished session, as it was begun."
 
 
 class Declared:
@@ -67,10 +67,10 @@ def declared_by_all() -> Declared:
 def as_begun(request: D, report: type[Report], recorded: Mapping[str, str], *, finished: bool) -> D:
     """Return the request with what the command that began the session asked for, unless it is asked for otherwise now.
 
-    A file is written by the command that finishes the session, not again by one that prints its report.
+    A session that is `finished` keeps its conditions; its report is printed as asked now, and no file is written again.
     """
     kept = {d.name: recorded[d.name] for d in report.deliveries if d.name in recorded and (d.values or not finished)}
-    format = request.format or (None if request.json else recorded.get("format"))
+    format = request.format or (None if request.json or finished else recorded.get("format"))
     return replace(request, asked={**kept, **request.asked}, format=format)
 
 

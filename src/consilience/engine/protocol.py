@@ -97,7 +97,7 @@ class Protocol(BaseModel, ABC):
     before the run. Empty if they are not known: such a limit is a warning in the report. A subclass with a `run` of its own does
     not inherit them."""
     after_answer: ClassVar[frozenset[str]] = frozenset()
-    """Phases of calls on which the answer does not rest: a limit that refuses one is not why the run stopped."""
+    """Phases of calls on which the answer does not rest: a limit that refuses one is not why the run stopped, a cancelling is."""
     must_be_read: ClassVar[frozenset[str]] = frozenset()
     """Kinds of messages that become a warning if no later call reads them."""
     closing: ClassVar[bool] = True

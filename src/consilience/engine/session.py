@@ -23,7 +23,7 @@ from consilience.domain.detail import CAPS, Caps, Detail
 from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import CheckRecorded, MessagePublished, Noted, place_key, text_id
 from consilience.domain.messages import Message
-from consilience.domain.outcome import Check, Limits, StopReason
+from consilience.domain.outcome import Check, FailureKind, Limits, StopReason
 from consilience.domain.report import ConfidenceScore, Report
 from consilience.domain.topology import Topology
 from consilience.engine.activity import Activity
@@ -211,7 +211,7 @@ class Session(Messages):
         result = count_reply(await Call(self._state, ask, branch, place).run())
         if isinstance(result, Failure) and result.kind.is_limit:
             phase, _ = current_phase.get() or ("", 0)
-            if phase not in self._state.after_answer:
+            if result.kind is FailureKind.CANCELLED or phase not in self._state.after_answer:
                 self._refused[place] = result.kind.exhaustion
         return result
 

@@ -73,7 +73,8 @@ class Broadcast(BroadcastSettings):
     # 2 converged over an evaluator's no, failed calls, unsatisfied parents beneath the root, and the root's own rating and flags;
     # 3 kept the evaluation from a synthesis that satisfied, showed re-executed seats nothing of theirs, and coordinated by remarks
     # 4 reported a disagreement that the result follows as yielded by its target;
-    # 5 took "none found" for a disagreement; 6 searched the answer for its position; 7 noted failed calls by their keys
+    # 5 took "none found" for a disagreement; 6 searched the answer for its position; 7 noted failed calls by their
+    # keys, and did not count what it left out of disagreements
     version: ClassVar[int] = 8
     notes: ClassVar[Mapping[str, type[BaseModel]]] = NOTES
     report: ClassVar[type[BroadcastReport]] = BroadcastReport

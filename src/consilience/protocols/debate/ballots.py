@@ -33,7 +33,7 @@ HOLDOUT_SHARE = 3
 """Near a consensus, fewer than one in so many agents hold out on a question."""
 OWN_BALLOT = "your last ballot"
 
-Ballots = Mapping[str, DebateBallot]
+DebateBallots = Mapping[str, DebateBallot]
 """The last ballot of each agent that cast one."""
 Answers = Mapping[str, Mapping[str, Side]]
 """Answers by question (`p1` …, `q1` …) and agent."""
@@ -97,7 +97,9 @@ def _stated_sides(value: OpeningReply | FinalReply | StipulatedReply) -> str:
     return f"{', '.join(sides)} ({value.confidence} of p1)."
 
 
-def cast(floor: Floor, replies: Iterable[Reply[Any] | Failure], asked: Sequence[Thread], **fields: Any) -> Ballots:
+def cast(
+    floor: Floor, replies: Iterable[Reply[Any] | Failure], asked: Sequence[Thread], **fields: Any
+) -> DebateBallots:
     """Return the final ballots in `replies`, with the message that moved each, and keep who failed to cast one."""
     ballots: dict[str, DebateBallot] = {}
     for reply in replies:
@@ -110,7 +112,7 @@ def cast(floor: Floor, replies: Iterable[Reply[Any] | Failure], asked: Sequence[
     return ballots
 
 
-async def recheck(floor: Floor, final: Ballots, threads: Sequence[Thread]) -> Ballots:
+async def recheck(floor: Floor, final: DebateBallots, threads: Sequence[Thread]) -> DebateBallots:
     """Ask again what needs it, and return the ballots with the answers that count. Without a reply the ballot stands; after a limit
     has refused a call nobody is asked."""
     answers = {(a.agent, a.name): a for ballot in final.values() for a in _answers(floor, ballot, threads)}
@@ -285,7 +287,7 @@ def _subject(name: str, asked: Sequence[Thread]) -> str:
 
 
 def votes_on_candidates(
-    floor: Floor, final: Ballots
+    floor: Floor, final: DebateBallots
 ) -> tuple[list[CommonGround], list[tuple[CommonGround, tuple[str, ...]]]]:
     """Return the candidates for common ground that every debater confirmed by a typed YES, and the others with the debaters who did
     not. If a final ballot is missing, nothing is known of either."""

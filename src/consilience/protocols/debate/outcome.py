@@ -15,7 +15,7 @@ from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import conclusion_fields
-from consilience.protocols.debate.ballots import Ballots, sides_of, votes_on_candidates
+from consilience.protocols.debate.ballots import DebateBallots, sides_of, votes_on_candidates
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.moves import SHIFTING, ClosingSide, Side
 from consilience.protocols.debate.records import Crux, DebateBallot, DebateMessage, Framing
@@ -45,7 +45,7 @@ class DebateRun:
     """The results of a run so far."""
 
     opening: list[Reply[Any] | Failure]
-    final: Ballots = field(default_factory=dict)
+    final: DebateBallots = field(default_factory=dict)
     told: Sequence[ToldFact] = ()
     closing: Reply[ClosingReply] | Failure | None = None
     single: Reply[SingleReply] | Failure | None = None
@@ -294,7 +294,7 @@ def _dissent(
         yield Dissent(agent=held.ballot.agent, text=text, position=place + (WHEN_CAST if held.only_when_cast else ""))
 
 
-def _changes(openings: Ballots, final: Ballots) -> Iterator[PositionChange]:
+def _changes(openings: DebateBallots, final: DebateBallots) -> Iterator[PositionChange]:
     for agent, ballot in final.items():
         before = openings[agent].positions
         if before != ballot.positions:

@@ -15,7 +15,7 @@ from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.debate.attention import Interests, Mode, keywords
 from consilience.protocols.debate.ballots import (
-    Ballots,
+    DebateBallots,
     again_words,
     ballot_of,
     ballot_words,
@@ -210,7 +210,7 @@ class Debate(DebateSettings):
         floor.unopened = moderator.spawning.unopened()
         floor.note(GlobalConvergence(at=at, reason=floor.over or "limit"))
 
-    async def _vote(self, floor: Floor) -> Ballots:
+    async def _vote(self, floor: Floor) -> DebateBallots:
         """Every debater's sealed final position."""
         async with floor.session.phase("final", 1):
             return cast(floor, await floor.session.gather(self._final_asks(floor)), floor.asked)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Self
 
 from consilience.domain.agents import Agent, point_of_view, voices
 from consilience.domain.positions import LEVELS
@@ -87,12 +89,19 @@ class DebateState(Frozen):
     next_questions: tuple[str, ...] = ()
     """What to debate or find out next, if the debate were to go on."""
 
-    @property
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy that works out anew what follows from its fields."""
+        copy = super().model_copy(update=update, deep=deep)
+        for derived in ("names", "by_id"):
+            copy.__dict__.pop(derived, None)
+        return copy
+
+    @cached_property
     def names(self) -> dict[str, str]:
         """Names of agents by id."""
         return agent_names(self.agents, self.letters)
 
-    @property
+    @cached_property
     def by_id(self) -> dict[str, DebateMessage]:
         return {message.id: message for message in self.messages}
 

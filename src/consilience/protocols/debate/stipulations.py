@@ -18,7 +18,7 @@ from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols.debate import notes
 from consilience.protocols.debate.ballots import (
     OWN_BALLOT,
-    Ballots,
+    DebateBallots,
     again_words,
     ballot_words,
     cast,
@@ -54,7 +54,7 @@ def cruxes_to_test(cruxes: Iterable[Crux], limit: int) -> list[Crux]:
     return sorted(cruxes, key=lambda crux: (not crux.validated, -crux.score.score))[:limit]
 
 
-async def run_tests(floor: Floor, final: Ballots, asked: Sequence[Thread]) -> Stipulations:
+async def run_tests(floor: Floor, final: DebateBallots, asked: Sequence[Thread]) -> Stipulations:
     """Test the top cruxes with every voter. After a limit has refused a call none is tested.
 
     The order of the ballots is that in which a budget that runs out is worth most: the first crux, the placebo, the second.
@@ -91,7 +91,7 @@ async def run_tests(floor: Floor, final: Ballots, asked: Sequence[Thread]) -> St
     return results
 
 
-async def run_told(floor: Floor, final: Ballots, asked: Sequence[Thread], facts: Sequence[str]) -> list[ToldFact]:
+async def run_told(floor: Floor, final: DebateBallots, asked: Sequence[Thread], facts: Sequence[str]) -> list[ToldFact]:
     """Ask every voter again for each fact in turn. A later fact is put to those who answered on the one before."""
     told: list[ToldFact] = []
     base, last = ballot_type(ToldReply, len(floor.framing.propositions), len(asked)), final
@@ -112,7 +112,7 @@ async def run_told(floor: Floor, final: Ballots, asked: Sequence[Thread], facts:
     return told
 
 
-def control_question(floor: Floor, cruxes: Sequence[Crux], final: Ballots) -> str:
+def control_question(floor: Floor, cruxes: Sequence[Crux], final: DebateBallots) -> str:
     """Return a question of the form of a crux to which all said yes: the first statement that their final ballots confirmed, else
     what the crystallizer wrote beside the first tested crux or another one. It is no question that the debate has asked."""
     confirmed, _ = votes_on_candidates(floor, final)
@@ -213,7 +213,7 @@ def _ballots(replies: Sequence[Reply[Any] | Failure]) -> dict[str, StipulatedBal
     }
 
 
-def _evaluate(floor: Floor, final: Ballots, cruxes: Sequence[Crux], results: Stipulations) -> None:
+def _evaluate(floor: Floor, final: DebateBallots, cruxes: Sequence[Crux], results: Stipulations) -> None:
     """Compute flips and observed scores, and record them."""
     assert results.placebo is not None
     for crux in cruxes:

@@ -55,7 +55,7 @@ PERSPECTIVES: Mapping[str, str] = {
 """The seed's eight in its order, each with a sentence that says what it means."""
 
 Nudge = Pending[Reply[str] | Failure]
-Ballots = dict[tuple[int, str], Pending[Reply[BallotReply] | Failure]]
+PendingBallots = dict[tuple[int, str], Pending[Reply[BallotReply] | Failure]]
 """Ballots being cast, by step and leaf."""
 
 
@@ -65,7 +65,7 @@ class FamilyResult:
 
     top: Turn
     below: tuple[Turn, ...] = ()
-    ballots: Ballots = field(default_factory=dict)
+    ballots: PendingBallots = field(default_factory=dict)
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -320,7 +320,7 @@ class RoundRun:
 
     # sealed ballots
 
-    async def _cast_ballots(self, step: int, turns: list[Turn], *, blind: bool = False) -> Ballots:
+    async def _cast_ballots(self, step: int, turns: list[Turn], *, blind: bool = False) -> PendingBallots:
         """Leaves begin to cast their ballots, `blind` ones before they have read any peer."""
         if not self.pattern or self.session.topology.children[turns[0].agent]:
             return {}
