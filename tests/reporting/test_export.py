@@ -18,6 +18,7 @@ from consilience.domain.events import (
     CallAwaited,
     CallFailed,
     CallLost,
+    CancelRequested,
     CheckRecorded,
     Event,
     MessagePublished,
@@ -119,6 +120,7 @@ EVERY: list[Event] = [
     CallAwaited(key="talk-1/A1", agent="A1", prompt="k:task t:own", form="{}", asked_at=0.0),
     StepCompleted(key="talk-1/A1/step-1", call="talk-1/A1", agent="A1", kind="tool", digest="d", text="found"),
     SearchExpired(search="00ff"),
+    CancelRequested(by="a person", answer=True),
 ]
 
 

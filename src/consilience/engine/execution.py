@@ -341,8 +341,15 @@ async def _until_ended_or_still(
     while True:
         await _until_still(main, state, patience)
         stillness = activity.generation
-        if main.done() or not (await mail.look() or activity.running or activity.generation != stillness):
+        if main.done() or not (
+            await mail.look() or activity.running or activity.generation != stillness or _goes_on(state)
+        ):
             return
+
+
+def _goes_on(state: State) -> bool:
+    """Return whether a call that waits goes on, or ends, in a moment: it was answered through the mailbox, or cancelled."""
+    return state.in_flight.is_ending or not state.activity.outside.keys().isdisjoint(state.recorder.answers)
 
 
 async def _until_still(main: asyncio.Task[Report], state: State, patience: float | None) -> None:
@@ -374,8 +381,8 @@ def _when_still(state: State, patience: float | None, still: asyncio.Future[None
         activity = state.activity
         if activity.running or activity.generation != stillness or still.done():
             return
-        if state.in_flight.is_ending or not activity.outside.keys().isdisjoint(state.recorder.answers):
-            return  # calls go on or end in a moment
+        if _goes_on(state):
+            return
         if activity.outside or activity.held_calls or activity.defective or not state.ledger.fund_waiting():
             still.set_result(None)
 
