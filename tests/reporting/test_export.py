@@ -131,7 +131,7 @@ def test_every_event_type_is_exported_with_its_references() -> None:
         line.validate(row)
     assert [set(row["bodies"]) for row in table[1:]] == [
         {"said", "own"}, {"unread", "own"}, set(), set(), {"answered"}, {"against"}, {"against"}, set(),
-        {"said", "against", "00ff"}, {"said"}, set(), set(), {"own", "{}"}, {"found"}, set(),
+        {"said", "against", "00ff"}, {"said"}, set(), set(), {"own", "{}"}, {"found"}, set(), set(),
     ]  # fmt: skip
     stored = set(EVENT.json_schema()["discriminator"]["mapping"]) - {"call_started"}
     assert stored - {row["type"] for row in table} == {"session_finished"}
