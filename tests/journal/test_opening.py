@@ -51,7 +51,8 @@ def older(path: Path) -> Path:
 
 
 def test_journal_of_schema_3_is_brought_to_this_one(tmp_path: Path) -> None:
-    now, before = SqliteStore(FIXTURE_JOURNAL), SqliteStore(older(tmp_path / "journal.db"))
+    now = SqliteStore(shutil.copy(FIXTURE_JOURNAL, tmp_path / "now.db"))
+    before = SqliteStore(older(tmp_path / "journal.db"))
     assert before.sessions() == now.sessions()
     for session in now.sessions():
         assert (before.read(session), before.owner(session), before.mail(session)) == (now.read(session), "", [])

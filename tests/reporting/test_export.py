@@ -18,6 +18,7 @@ from consilience.domain.events import (
     CallAwaited,
     CallFailed,
     CallLost,
+    CancelRequested,
     CheckRecorded,
     Event,
     MessagePublished,
@@ -119,6 +120,7 @@ EVERY: list[Event] = [
     CallAwaited(key="talk-1/A1", agent="A1", prompt="k:task t:own", form="{}", asked_at=0.0),
     StepCompleted(key="talk-1/A1/step-1", call="talk-1/A1", agent="A1", kind="tool", digest="d", text="found"),
     SearchExpired(search="00ff"),
+    CancelRequested(by="a person", answer=True),
 ]
 
 
@@ -129,7 +131,7 @@ def test_every_event_type_is_exported_with_its_references() -> None:
         line.validate(row)
     assert [set(row["bodies"]) for row in table[1:]] == [
         {"said", "own"}, {"unread", "own"}, set(), set(), {"answered"}, {"against"}, {"against"}, set(),
-        {"said", "against", "00ff"}, {"said"}, set(), set(), {"own", "{}"}, {"found"}, set(),
+        {"said", "against", "00ff"}, {"said"}, set(), set(), {"own", "{}"}, {"found"}, set(), set(),
     ]  # fmt: skip
     stored = set(EVENT.json_schema()["discriminator"]["mapping"]) - {"call_started"}
     assert stored - {row["type"] for row in table} == {"session_finished"}

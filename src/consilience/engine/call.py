@@ -106,7 +106,7 @@ class Call(Generic[T]):
             state.documents[ask.key] = state.opening.shown(ask.agent, ask.prompt.documents)
         fix: str | None = None
         error, kind = "", FailureKind.MALFORMED
-        for attempt in range(1, 2 + state.repairs):
+        for attempt in range(1, 2 + state.started.repairs):
             result = await self._inherited(attempt) or await self._recorded_or_live(attempt, fix, error)
             event = result.event
             if self.cut_outcome is not None:
@@ -134,7 +134,7 @@ class Call(Generic[T]):
 
     def _may_ask_again(self, attempt: int) -> bool:
         """Return whether to repeat a closing call whose reply was cut, with twice the room. It counts as a repair."""
-        return self.ask.closing and attempt <= self.state.repairs and not self.size.enlarged
+        return self.ask.closing and attempt <= self.state.started.repairs and not self.size.enlarged
 
     def _reply(self, outcome: _Attempt[T]) -> Reply[T]:
         ask, value, event = self.ask, cast(T, outcome.value), outcome.event
@@ -192,8 +192,8 @@ class Call(Generic[T]):
         state.template_use.note_call(ask.key, ask.prompt)
         rendered = state.render(ask.agent, ask.prompt, fix)
         returns: type[Any] = ask.returns
-        schema, schema_id = schema_for(returns, rendered.kinds, CAPS[state.detail])
-        self.seed = request_seed(state.seed, ask.key, attempt)
+        schema, schema_id = schema_for(returns, rendered.kinds, CAPS[state.started.detail])
+        self.seed = request_seed(state.started.seed, ask.key, attempt)
         digest = request_digest(rendered, ask.agent, state.models[ask.agent], self._parameters(), self.seed, schema_id)
         event = state.recorder.recorded(ask.key, attempt, self.place, digest, rendered)
         state.on_rendered(ask.key, attempt, ask.agent, rendered, schema)
@@ -214,7 +214,7 @@ class Call(Generic[T]):
         state.recorder.on_live()
         common = self._common(attempt, digest, rendered)
         held = state.hold(self.phase)
-        if state.cache and not held and (cached := await self._cached(common, rendered)) is not None:
+        if state.started.cache and not held and (cached := await self._cached(common, rendered)) is not None:
             return cached
         need = self._need(rendered)
         arrived = state.recorder.take_arrival(ask.key, attempt, digest)
@@ -338,11 +338,11 @@ class Call(Generic[T]):
             schema=schema,
             attempt=attempt,
             max_tokens=self.size.answer,
-            temperature=state.temperature,
+            temperature=state.started.temperature,
             seed=self.seed,
-            thinking=state.thinking,
+            thinking=state.started.thinking,
             thinking_tokens=self.size.thinking,
-            shared=rendered.shared if state.estimate.max > 1 else (),
+            shared=rendered.shared if state.started.estimate.max > 1 else (),
             digest=request_id,
             session=state.id,
             for_person=self._for_person(rendered, attempt),
@@ -368,12 +368,12 @@ class Call(Generic[T]):
 
     @property
     def _asks_person(self) -> bool:
-        return any(agent.is_person for agent in self.state.agents if agent.id == self.ask.agent)
+        return any(agent.is_person for agent in self.state.started.agents if agent.id == self.ask.agent)
 
     def _for_person(self, rendered: Rendered, attempt: int) -> str:
         if not self._asks_person:
             return ""
-        report = find_report(self.state.protocol)
+        report = find_report(self.state.started.protocol)
         if not report.for_people:
             return ""
         asked = report.asked_of_people(self.ask.key)
@@ -485,9 +485,9 @@ class Call(Generic[T]):
 
     def _parameters(self) -> Parameters:
         state, size = self.state, self.size
-        parameters = (("max_tokens", size.answer), ("temperature", state.temperature))
+        parameters = (("max_tokens", size.answer), ("temperature", state.started.temperature))
         if size.thinking or self.ask.agent in state.ledger.sizes.thinking_tokens:
-            return (*parameters, ("thinking", state.thinking), ("thinking_tokens", size.thinking))
+            return (*parameters, ("thinking", state.started.thinking), ("thinking_tokens", size.thinking))
         return parameters
 
 

@@ -230,7 +230,7 @@ async def execute(setup: Setup, state: State) -> Report:
     state.account = await open_account(state, options.accounts)
     session = Session(state)
     loop = asyncio.get_running_loop()
-    current_branch.set(Branch("", state.ledger.root, max(state.estimate.max - protocol.closing, 0)))
+    current_branch.set(Branch("", state.ledger.root, max(state.started.estimate.max - protocol.closing, 0)))
     state.recorder.idle_seconds = lambda: state.activity.idle_seconds
     state.activity.enter()
     main = loop.create_task(_run(protocol, session, state))
@@ -271,7 +271,7 @@ async def execute(setup: Setup, state: State) -> Report:
 
 async def _run(protocol: Protocol, session: Session, state: State) -> Report:
     with span(
-        f"session {protocol.name}", session=state.id, protocol=protocol.name, agents=len(state.agents)
+        f"session {protocol.name}", session=state.id, protocol=protocol.name, agents=len(state.started.agents)
     ) as current:
         report = await protocol.run(session)
         if left := session.clock.close():
@@ -321,7 +321,7 @@ def _other_type(protocol: Protocol, report: Report) -> str:
 async def _note_time(state: State) -> None:
     """Store the time used if it is limited, so that after a kill at most a second is used twice."""
     with suppress(StoreUnusable):  # the next commit raises it
-        while state.limits.seconds is not None and not state.recorder.replay:
+        while state.started.limits.seconds is not None and not state.recorder.replay:
             await asyncio.sleep(NOTE_INTERVAL_SECONDS)
             state.recorder.note_time()
 
@@ -341,8 +341,15 @@ async def _until_ended_or_still(
     while True:
         await _until_still(main, state, patience)
         stillness = activity.generation
-        if main.done() or not (await mail.look() or activity.running or activity.generation != stillness):
+        if main.done() or not (
+            await mail.look() or activity.running or activity.generation != stillness or _goes_on(state)
+        ):
             return
+
+
+def _goes_on(state: State) -> bool:
+    """Return whether a call that waits goes on, or ends, in a moment: it was answered through the mailbox, or cancelled."""
+    return state.in_flight.is_ending or not state.activity.outside.keys().isdisjoint(state.recorder.answers)
 
 
 async def _until_still(main: asyncio.Task[Report], state: State, patience: float | None) -> None:
@@ -374,8 +381,8 @@ def _when_still(state: State, patience: float | None, still: asyncio.Future[None
         activity = state.activity
         if activity.running or activity.generation != stillness or still.done():
             return
-        if state.in_flight.is_ending or not activity.outside.keys().isdisjoint(state.recorder.answers):
-            return  # calls go on or end in a moment
+        if _goes_on(state):
+            return
         if activity.outside or activity.held_calls or activity.defective or not state.ledger.fund_waiting():
             still.set_result(None)
 
@@ -396,10 +403,7 @@ def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> St
     own = {agent.id: agent.introduction() for agent in protocol.agents_without_panel()}
     state = State(
         id=recorder.journal.session,
-        protocol=started.protocol,
-        settings=started.settings,
-        agents=started.agents,
-        topology=started.topology,
+        started=started,
         opening=opening,
         templates=setup.templates.of(recorder.journal.session),
         template_use=TemplateUse(setup.templates.replaced, opening.instructions),
@@ -410,20 +414,9 @@ def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> St
         activity=activity,
         ledger=Ledger(sizes, started.limits, activity, recorder.now, cancellation),
         in_flight=CallsInFlight(cancellation),
-        limits=started.limits,
-        estimate=started.estimate,
-        quorum=started.quorum,
-        seed=started.seed,
-        repairs=started.repairs,
         reply_tokens=protocol.max_reply_tokens,
-        detail=setup.detail,
-        temperature=started.temperature,
-        thinking=started.thinking,
-        cache=started.cache,
-        windows=started.windows,
         pace=0.0 if recorder.replay else options.pace,
         human_deadline=options.human_deadline or started.human_deadline,
-        parent=started.parent,
         report_type=protocol.report,
         notes=protocol.notes,
         must_be_read=protocol.must_be_read,

@@ -41,29 +41,29 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
     """Return the header fields. `first`: results of the first phase, for quorum and degradation; service seats do not count."""
     calls = EndedCalls(state)
     failures = failed_calls(calls)
-    voiced = {agent.id for agent in voices(state.agents)}
+    voiced = {agent.id for agent in voices(state.started.agents)}
     first = [result for result in first if result.agent in voiced]
     replied = sum(isinstance(result, Reply) for result in first)
-    required = quorum_of(state.quorum, len(first))
+    required = quorum_of(state.started.quorum, len(first))
     quotations = quotations_in_replies(calls, state)
     sizes = state.ledger.sizes
     warnings = sorted(state.warnings, key=lambda warning: place_key(warning[0].rstrip(".")))
     return {
         "session": state.id,
-        "parent": state.parent,
-        "protocol": state.protocol,
+        "parent": state.started.parent,
+        "protocol": state.started.protocol,
         "task": state.opening.task,
-        "settings": dict(state.settings),
-        "seed": state.seed,
+        "settings": dict(state.started.settings),
+        "seed": state.started.seed,
         "replaced_prompts": state.templates.replaced,
-        "agents": state.agents,
-        "topology": state.topology,
+        "agents": state.started.agents,
+        "topology": state.started.topology,
         "replied": replied,
         "quorum_met": bool(first) and replied >= max(required, 1),
         "degraded": _degraded(failures, replied, len(first), state.prose.values()),
-        "limits": state.limits,
+        "limits": state.started.limits,
         "ledger": LedgerReport(
-            estimated=state.estimate,
+            estimated=state.started.estimate,
             actual=usage_totals(calls, state),
             reserve_drawn=state.ledger.reserve_drawn,
             held_back=state.ledger.held_back,
@@ -74,7 +74,7 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
         "missing": tuple(seat for seat in missing_agents(calls) if seat.agent in voiced),
         "failed_calls": failures,
         "warnings": (*_warnings(state, calls), *(text for _, text in warnings)),
-        "independence": independence(voices(state.agents)),
+        "independence": independence(voices(state.started.agents)),
         "same_material": _same_material(state),
         "quotations": tuple(quotations),
         "cut_replies": tuple(event.key for event in calls.cut),
@@ -347,7 +347,7 @@ def _replaced_without_effect(state: State) -> list[str]:
         groups.append(f"{', '.join(sorted(unused))} (no call of this run uses {pronoun(unused)})")
     if inherited:
         ended = [event for event in state.recorder.events if isinstance(event, Ended) and event.inherited]
-        reason = describe_inherited(inherited, state.parent or "ID", ended)
+        reason = describe_inherited(inherited, state.started.parent or "ID", ended)
         groups.append(f"{', '.join(sorted(inherited))} ({reason})")
     return [f"{REPLACED_WITHOUT_EFFECT}{', '.join(groups)}"] if groups else []
 

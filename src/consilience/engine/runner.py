@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import secrets
 import threading
@@ -164,7 +163,7 @@ async def _recorded(
                 "a setting, a persona or the name of a model contains a lone surrogate, which is not valid Unicode",
                 do="Write it in UTF-8.",
             ) from None
-        journal = await asyncio.to_thread(store.create, session or f"r{secrets.token_hex(4)}", deferred=True)
+        journal = store.create(session or f"r{secrets.token_hex(4)}", deferred=True)
         async with leased(journal):
             events = list(inherited.events) if inherited is not None else []
             recorder = Recorder(journal, events, replay=False, observer=setup.options.observer)

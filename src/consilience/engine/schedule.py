@@ -75,7 +75,7 @@ class Clock:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._index = {agent.id: n for n, agent in enumerate(state.agents)}
+        self._index = {agent.id: n for n, agent in enumerate(state.started.agents)}
         self._queue: list[tuple[int, int, int, _Routine]] = []
         self._scheduled = 0
         self._now = 0

@@ -70,7 +70,7 @@ class Session(Messages):
         super().__init__(state)
         self._started: list[Pending[Any]] = []
         self._refused: dict[str, StopReason] = {}  # by place
-        self._agents = {agent.id: agent for agent in state.agents}
+        self._agents = {agent.id: agent for agent in state.started.agents}
         self._embeddings = Embeddings(state)
         self.searches = Searches(state)
         self.clock = Clock(state)
@@ -83,7 +83,7 @@ class Session(Messages):
 
     @property
     def agents(self) -> tuple[Agent, ...]:
-        return self._state.agents
+        return self._state.started.agents
 
     def agent(self, id: str) -> Agent:
         if id not in self._agents:
@@ -92,7 +92,7 @@ class Session(Messages):
 
     @property
     def topology(self) -> Topology:
-        return self._state.topology
+        return self._state.started.topology
 
     @property
     def sources(self) -> tuple[Document, ...]:
@@ -100,7 +100,7 @@ class Session(Messages):
 
     @property
     def limits(self) -> Limits:
-        return self._state.limits
+        return self._state.started.limits
 
     @property
     def reply_tokens(self) -> int:
@@ -110,7 +110,7 @@ class Session(Messages):
     @property
     def detail(self) -> Detail:
         """Which set of prompts the session uses."""
-        return self._state.detail
+        return self._state.started.detail
 
     @property
     def caps(self) -> Caps:
@@ -119,12 +119,12 @@ class Session(Messages):
 
     def window_share(self, agent: str, prompt: Prompt) -> float:
         """Estimated share of the context window of the agent's model that a prompt takes; 0 if the window is unknown."""
-        window = self._state.windows.get(agent)
+        window = self._state.started.windows.get(agent)
         return self._state.render(agent, prompt).tokens / window if window else 0.0
 
     def is_quorum(self, alive: int, total: int) -> bool:
         """Return whether `alive` agents, at least one, are a quorum of `total`."""
-        return alive > 0 and alive >= quorum_of(self._state.quorum, total)
+        return alive > 0 and alive >= quorum_of(self._state.started.quorum, total)
 
     def has_quorum(self, first: Sequence[Reply[Any] | Failure]) -> bool:
         """Return whether enough seats are alive, by the first result of each. One that a limit refused counts as alive."""
@@ -151,7 +151,7 @@ class Session(Messages):
 
     def rng(self, *names: object) -> random.Random:
         """Return a generator seeded by SHA-256 of (seed, place of the branch, names)."""
-        seed = "/".join([str(self._state.seed), current_branch.get().prefix, *map(str, names)])
+        seed = "/".join([str(self._state.started.seed), current_branch.get().prefix, *map(str, names)])
         return random.Random(int.from_bytes(hashlib.sha256(seed.encode()).digest(), "big"))
 
     # calls and branches
@@ -308,7 +308,7 @@ class Session(Messages):
         branch that started it awaits it."""
         branch = current_branch.get()
         place = branch.next_place()
-        (budget,) = self._split(branch, [work], retries=self._state.repairs)
+        (budget,) = self._split(branch, [work], retries=self._state.started.repairs)
         if not isinstance(work, Ask):
             budget.decide()
         self._state.activity.enter()

@@ -12,14 +12,11 @@ from functools import cached_property
 from pydantic import BaseModel
 
 from consilience.domain.agents import Agent
-from consilience.domain.detail import Detail
 from consilience.domain.errors import ProtocolViolation
-from consilience.domain.events import text_id
+from consilience.domain.events import SessionStarted, text_id
 from consilience.domain.messages import Message
 from consilience.domain.notes import MAX_NOTE_CHARS, dump_note
-from consilience.domain.outcome import Estimate, Limits, ThinkingLevel
 from consilience.domain.report import Report
-from consilience.domain.topology import Topology
 from consilience.engine.activity import Activity, Phase
 from consilience.engine.cancelling import Cancellation
 from consilience.engine.ledger import Ledger
@@ -53,10 +50,8 @@ class State:
     """What the branches of one running session share."""
 
     id: str
-    protocol: str
-    settings: Mapping[str, object]
-    agents: tuple[Agent, ...]
-    topology: Topology
+    started: SessionStarted
+    """The event that began it: settings, agents, limits and all else that the run depends on."""
     opening: Opening
     templates: Templates
     template_use: TemplateUse
@@ -64,25 +59,14 @@ class State:
     ports: Mapping[str, AgentPort]
     recorder: Recorder
     activity: Activity
-    limits: Limits
-    estimate: Estimate
-    quorum: float
-    seed: int
-    repairs: int
     reply_tokens: int
-    detail: Detail
     ledger: Ledger
     in_flight: CallsInFlight
     encoder: Encoder | None = None
     has_encoder: bool = False
     """Whether the session has an encoder. A replay has its vectors and opens none."""
-    parent: str | None = None
     resumed: bool = False
     lost: int = 0
-    temperature: float | None = None
-    thinking: ThinkingLevel | None = None
-    cache: bool = False
-    windows: Mapping[str, int] = field(default_factory=dict)
     report_type: type[Report] = Report
     notes: Mapping[str, type[BaseModel]] = field(default_factory=dict)
     must_be_read: frozenset[str] = frozenset()
@@ -117,7 +101,7 @@ class State:
     @cached_property
     def models(self) -> Mapping[str, str]:
         """Names of the models by agent, as recorded."""
-        return {agent.id: agent.model for agent in self.agents}
+        return {agent.id: agent.model for agent in self.started.agents}
 
     @property
     def cancellation(self) -> Cancellation:
