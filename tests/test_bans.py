@@ -216,6 +216,22 @@ def too_long_in(path: Path) -> list[str]:
     return problems
 
 
+NAME_PREFIXES = {"exec:", "human", "human:", "workspace:", "local", "local:", "http://", "https://"}
+
+
+def test_only_the_grammar_asks_a_model_what_it_is_by_its_name() -> None:
+    """`domain.model_names` reads names, `models` has what follows from them; nothing else compares how a name begins."""
+    asked = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        for path in python_files(SOURCE)
+        if path.relative_to(SOURCE).parts[0] != "models" and path.name not in ("model_names.py", "paths.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "startswith"
+        if any(isinstance(leaf, ast.Constant) and leaf.value in NAME_PREFIXES for leaf in ast.walk(node))
+    ]
+    assert not asked
+
+
 def test_files_and_functions_are_within_the_length_limits() -> None:
     problems = [what for path in python_files(SOURCE) for what in too_long_in(path)]
     assert not problems, "\n".join(problems)

@@ -33,10 +33,9 @@ from consilience.models.child_process import kill_all
 from consilience.models.limiter import limiter_for
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.program import ProgramModel, without_secret
-from consilience.models.registry import paid
+from consilience.models.registry import paid, resolve
 from consilience.testing import ScriptedModel
 from kit.forks import PYTHONPATH
-from kit.models import resolve
 
 pytestmark = pytest.mark.processes
 

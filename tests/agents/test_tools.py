@@ -34,10 +34,10 @@ from consilience.engine.faults import Crash, Fault
 from consilience.engine.recorder import Recorder
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
+from consilience.models.registry import resolve
 from consilience.reporting.session_state import fold_events
 from consilience.testing import ScriptedModel
 from kit import forks
-from kit.models import resolve
 from kit.throwaways import OutsideAgent
 from models.misbehaving import Answer, completion, misbehaving
 

@@ -42,12 +42,12 @@ from consilience.models.embeddings import ProviderEncoder
 from consilience.models.fallback import Fallback
 from consilience.models.limiter import Limited, Limiter, Pace
 from consilience.models.port import Completion, ModelRequest
+from consilience.models.registry import resolve
 from consilience.models.scripted import ScriptedModel
 from consilience.models.tool_agent import ToolAgent
 from consilience.protocols.emergence import Emergence
 from kit import runner
 from kit.cases import CASES, Case, emergent, well_formed
-from kit.models import resolve
 from kit.runs import seated
 from kit.throwaways import NestedGathers
 from models.misbehaving import Answer, error, misbehaving

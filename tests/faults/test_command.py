@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 from consilience import EmergenceReport
 from consilience.cli.main import app
 from consilience.engine import seats
+from consilience.models.registry import resolve
 from consilience.reporting.formatting import seat_labels as seat_words
 from faults.house import FaultyServer, faulty_server_in_a_thread
-from kit.models import resolve
 from models.misbehaving import KEY, Answer, completion, error
 
 pytestmark = pytest.mark.processes

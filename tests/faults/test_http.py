@@ -13,9 +13,9 @@ from consilience.cli.execution import exit_code
 from consilience.domain.events import CallCompleted, CallFailed, ReplyRejected
 from consilience.domain.outcome import FailureKind, Limits
 from consilience.models.limiter import Pace, limiter_for
+from consilience.models.registry import resolve
 from consilience.reporting.markdown import markdown
 from faults.house import BAD, Bad, FaultyServer, faulty_server
-from kit.models import resolve
 from models.misbehaving import KEY, Answer, completion, error
 
 TREE = Emergence(children=3, max_rounds=1)

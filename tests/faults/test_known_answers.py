@@ -17,9 +17,9 @@ from consilience.domain.outcome import FailureKind
 from consilience.engine.protocol import Protocol
 from consilience.models.limiter import Limiter, limiter_for
 from consilience.models.port import Completion, Model, ModelRequest
+from consilience.models.registry import resolve
 from consilience.reporting.markdown import markdown
 from consilience.testing import KNOWN_ANSWERS, AnyModel, KnownAnswer, MisbehavingServer, ServerRequest
-from kit.models import resolve
 from kit.reviewing import CODE
 
 PROTOCOLS: dict[str, Protocol] = {

@@ -14,8 +14,7 @@ from consilience.models import hosted
 from consilience.models.embeddings import ProviderEncoder
 from consilience.models.hosted import RETRIES
 from consilience.models.limiter import Limiter, Pace, limiter_for, requests_of
-from consilience.models.registry import paid
-from kit.models import resolve
+from consilience.models.registry import paid, resolve
 
 from .misbehaving import KEY, Answer, Server, error, misbehaving
 

@@ -19,8 +19,7 @@ from consilience.models.limiter import Limited, may_retry, requests_of
 from consilience.models.port import ModelRequest, context_window
 from consilience.models.provider import ProviderModel
 from consilience.models.providers import key_variables
-from consilience.models.registry import choose
-from kit.models import resolve
+from consilience.models.registry import choose, resolve
 
 from .misbehaving import KEY, Answer, Server, completion, misbehaving
 

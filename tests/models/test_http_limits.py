@@ -20,9 +20,9 @@ from consilience.domain.errors import ProviderError, Rejected
 from consilience.models.embeddings import MAX_VECTORS_BYTES, ProviderEncoder
 from consilience.models.limiter import requests_of
 from consilience.models.port import ModelRequest
+from consilience.models.registry import resolve
 from consilience.models.transfer import MAX_REPLY_BYTES
 from kit.forks import PYTHONPATH
-from kit.models import resolve
 
 from .misbehaving import KEY, Answer, Server, completion, error, misbehaving
 

@@ -16,7 +16,7 @@ from kit.forks import PYTHONPATH
 pytestmark = pytest.mark.processes
 
 PACKAGE = '''
-from consilience.domain.errors import UnknownName
+from consilience.domain.errors import UnknownName, Unreachable
 from consilience.models.kinds import ModelKind
 from consilience.models.port import Completion, Model
 from consilience.models.providers import Declaration
@@ -26,11 +26,15 @@ class Echo(Model):
     """Says what it was asked last, at a price."""
 
     def __init__(self, model):
-        self.name = f"echo:{model}"
+        self._model = model
+
+    @property
+    def name(self):
+        return f"echo:{self._model}"
 
     async def complete(self, request):
         if self.name == "echo:deaf":
-            raise ConnectionError("it hears nothing")
+            raise Unreachable("it hears nothing")
         return Completion("Yes, says the echo.", self.name, tokens_in=10, tokens_out=5, cost=self.price(10, 5))
 
     def price(self, tokens_in, tokens_out):
@@ -53,6 +57,11 @@ class Kind(ModelKind):
 
 
 class Dearer(Kind):
+    def open(self, model):
+        opened = Echo(model)
+        type(opened).name = property(lambda self: f"dearer:{self._model}")
+        return opened
+
     def declared(self, model):
         return Declaration(prices=(1.0, 1.0))
 '''
@@ -114,7 +123,7 @@ def test_chain_falls_back_on_and_from_an_added_kind(env: dict[str, str]) -> None
         ("dearer:loud", "(1.0, 1.0) is declared"),
         ("broken:x", "entry point broken = 'echoing:Missing' of the package echoing"),
         ("absent:x", "No module named 'no_such_module'"),
-        ("ecko:loud", "Did you mean echo?"),
+        ("ecko:loud", "Did you mean echo"),
     ],
 )
 def test_unusable_name_is_an_error_that_says_why(name: str, complaint: str, env: dict[str, str]) -> None:

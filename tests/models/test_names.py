@@ -16,8 +16,7 @@ from consilience.models import endpoints, hosted, registry
 from consilience.models.limiter import Limited
 from consilience.models.port import Model, ModelRequest
 from consilience.models.providers import PROVIDERS, Declaration, Provider, is_loopback, key_variables, known_providers
-from consilience.models.registry import Choice, canonical_name, choose, paid
-from kit.models import resolve
+from consilience.models.registry import Choice, canonical_name, choose, paid, resolve
 
 from .misbehaving import KEY, Answer, completion, misbehaving
 

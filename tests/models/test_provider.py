@@ -641,7 +641,7 @@ def test_context_window_is_read_from_the_price_list(
     monkeypatch: pytest.MonkeyPatch, name: str, window: int | None
 ) -> None:
     from consilience.models.port import context_window
-    from kit.models import resolve
+    from consilience.models.registry import resolve
 
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     assert context_window(resolve(name)) == window

@@ -20,10 +20,9 @@ from consilience.models.parsing import parse_reply
 from consilience.models.port import ModelRequest
 from consilience.models.provider import ProviderModel
 from consilience.models.providers import proxy_of
-from consilience.models.registry import paid
+from consilience.models.registry import paid, resolve
 from consilience.testing import MisbehavingServer
 from consilience.testing import ServerRequest as Seen
-from kit.models import resolve
 
 from .misbehaving import KEY, Answer, Server, completion, misbehaving
 from .wordings import (

@@ -18,7 +18,7 @@ from consilience.engine.similarity import Encoder
 from consilience.models.endpoints import NO_ENDPOINTS, Endpoints
 from consilience.models.hosted import SERVER_DEADLINE_SECONDS
 from consilience.models.port import Model, Worker, context_window, links, thinks
-from consilience.models.registry import PersonName, WorkspaceName, canonical_name, is_embedded, parse
+from consilience.models.registry import PersonName, WorkspaceName, canonical_name, is_embedded, parse, resolve
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
@@ -73,7 +73,7 @@ def make_seats(
                     return open_seat(workspace)
             name = chain.canonical
             if name not in opened:
-                opened[name] = chain.open(deadline=deadline)
+                opened[name] = resolve(name, deadline=deadline, known=known)
             model = opened[name]
         if id(model) not in ports_by_model:
             ports_by_model[id(model)] = to_port(model)

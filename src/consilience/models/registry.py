@@ -252,6 +252,13 @@ def parse(name: str, known: Endpoints = NO_ENDPOINTS) -> Chain:
     return Chain(tuple(_NAMES[kind_of(link)](link, known) for link in links(name)))
 
 
+def resolve(
+    name: str, *, deadline: float | None = None, retries: int = RETRIES, known: Endpoints = NO_ENDPOINTS
+) -> Model:
+    """Return the model of that name; see `Chain.open`. Only an endpoint that `known` or the environment names gets a key."""
+    return parse(name, known).open(deadline=deadline, retries=retries)
+
+
 def canonical_name(name: str) -> str:
     """Return the one spelling of a name: `local` is the default local model, and paths and addresses are whole.
 
