@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from consilience import Deliberation, Options, SqliteStore, StopReason, Vote
-from consilience.domain.errors import SettingsError, UnknownName
+from consilience.domain.errors import SettingsError, UnknownName, UserError
 from consilience.domain.events import SessionFinished
 from consilience.domain.report import Report
 from consilience.executor import LocalExecutor, open_executor
@@ -157,6 +157,41 @@ def test_session_over_the_allowance_of_its_owner_waits_for_another_of_theirs(sto
         model.let("all")
         assert executor.join(PATIENCE)
     assert stops(store) == dict.fromkeys("abc", StopReason.SETTLED)
+
+
+def test_held_session_runs_once_its_owner_may_run_it_again(store: SqliteStore) -> None:
+    model, taken = Gated(), [1]
+    accounts = SqliteAccounts(lambda owner: Allowance(running=1 - taken[0]))  # as if another process ran one
+    model.let("all")
+    prepared(store, model, "a")
+    with LocalExecutor(store, model=model, options=Options(accounts=accounts)) as executor:
+        assert not executor.join(0.2)
+        executor.submit("a")
+        executor.submit("a")
+        taken[0] = 0
+        assert executor.join(PATIENCE)
+    assert (stops(store), len(model.requests)) == ({"a": StopReason.SETTLED}, 1)
+
+
+def test_closed_executor_takes_no_session_and_no_cancel(store: SqliteStore) -> None:
+    model, problems = Gated(), list[BaseException]()
+    model.let("all")
+    prepared(store, model, "a", "b")
+
+    def close(session: str, outcome: Report | BaseException) -> None:
+        try:
+            executor.close()
+        except UserError as error:
+            problems.append(error)
+
+    executor = LocalExecutor(store, model=model, on_end=close)
+    assert executor.join(PATIENCE)
+    executor.close()
+    executor.close()
+    assert len(problems) == 2
+    for late in (executor.submit, executor.cancel):
+        with pytest.raises(UserError, match="closed"):
+            late("a")
 
 
 def test_session_that_cannot_run_does_not_stop_the_others(store: SqliteStore) -> None:

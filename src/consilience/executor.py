@@ -11,7 +11,14 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from consilience.deliberation import Deliberation
-from consilience.domain.errors import ConsilienceError, OverAllowance, SessionBusy, SessionWaiting, SettingsError
+from consilience.domain.errors import (
+    ConsilienceError,
+    OverAllowance,
+    SessionBusy,
+    SessionWaiting,
+    SettingsError,
+    UserError,
+)
 from consilience.domain.events import SessionFinished
 from consilience.domain.report import Report
 from consilience.engine.runner import Models, Options
@@ -20,6 +27,9 @@ from consilience.reporting.session_state import fold_events, status_of
 
 MAX_RUNNING = 32
 """Sessions that an executor runs at the same time by default. They wait for providers nearly all of the time."""
+
+HELD_SECONDS = 1.0
+"""How long a session whose owner may not run another one waits before it is tried again, if none of this executor ends."""
 
 logger = logging.getLogger("consilience")
 OnEnd = Callable[[str, Report | BaseException], None]
@@ -70,8 +80,12 @@ class LocalExecutor:
         self._deliberation = Deliberation[Report](model=model, store=store, options=options)
         self._on_end = on_end
         self._queue: deque[str] = deque()
-        self._held: list[str] = []
-        """Sessions whose owners run as many as they may."""
+        self._held: dict[str, None] = {}
+        """Sessions whose owners run as many as they may, in order. They are tried again when a session ends, and each second."""
+        self._again: set[str] = set()
+        """Sessions that were submitted while they ran."""
+        self._closed = False
+        self._retrying: asyncio.TimerHandle | None = None
         self._running: dict[str, asyncio.Task[None]] = {}
         self._idle = threading.Condition()
         self._loop = asyncio.new_event_loop()
@@ -82,9 +96,11 @@ class LocalExecutor:
 
     def submit(self, session: str) -> None:
         self._store.created(session)  # raises for an unknown session
+        self._check_open()
         self._loop.call_soon_threadsafe(self._enqueue, session)
 
     def cancel(self, session: str, *, answer: bool = False, by: str = "") -> None:
+        self._check_open()
         self._store.post(session, "cancel", text=WITH_ANSWER if answer else "", by=by)
         self.submit(session)  # if nobody runs it, this writes its report
 
@@ -94,14 +110,21 @@ class LocalExecutor:
         self._loop.call_soon_threadsafe(settled.set)  # what was submitted before is queued by then
         settled.wait(timeout)
         with self._idle:
-            return self._idle.wait_for(lambda: not (self._queue or self._running), timeout)
+            return self._idle.wait_for(lambda: not (self._queue or self._running or self._held), timeout)
 
     def close(self) -> None:
-        if not self._loop.is_closed():
+        if threading.current_thread() is self._thread:
+            raise UserError("an executor cannot be closed by its own `on_end`", do="Close it from another thread.")
+        if not self._closed:
+            self._closed = True
             asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UserError("the executor is closed", do="Open another one.")
 
     def __enter__(self) -> Self:
         return self
@@ -120,9 +143,20 @@ class LocalExecutor:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _enqueue(self, session: str) -> None:
-        if session not in self._queue and session not in self._running:
+        if session in self._running:
+            self._again.add(session)
+        elif session not in self._queue and session not in self._held:
             self._queue.append(session)
             self._fill()
+
+    def _retry_held(self) -> None:
+        """Try the sessions again whose owners may run another one now, perhaps since another process ended one."""
+        if self._retrying is not None:
+            self._retrying.cancel()
+            self._retrying = None
+        self._queue.extendleft(reversed(self._held))
+        self._held.clear()
+        self._fill()
 
     def _fill(self) -> None:
         while self._queue and len(self._running) < self._max_running:
@@ -133,9 +167,8 @@ class LocalExecutor:
         outcome: Report | BaseException
         try:
             outcome = await self._deliberation.resume(session)
-        except OverAllowance:
-            self._held.append(session)
-            outcome = OverAllowance("held")
+        except OverAllowance as over:
+            outcome = over
         except asyncio.CancelledError:
             return
         except (SessionWaiting, SessionBusy) as parked:
@@ -146,14 +179,27 @@ class LocalExecutor:
             outcome = error
         finally:
             del self._running[session]
-        if not isinstance(outcome, OverAllowance):
-            self._queue.extendleft(reversed(self._held))
-            self._held.clear()
-            if self._on_end is not None:
-                self._on_end(session, outcome)
+        if session in self._again:
+            self._again.remove(session)
+            self._queue.append(session)
+        if isinstance(outcome, OverAllowance):
+            if session not in self._queue:
+                self._held[session] = None
+            if self._retrying is None:
+                self._retrying = self._loop.call_later(HELD_SECONDS, self._retry_held)
+        else:
+            self._retry_held()
+            self._report(session, outcome)
         self._fill()
         with self._idle:
             self._idle.notify_all()
+
+    def _report(self, session: str, outcome: Report | BaseException) -> None:
+        if self._on_end is not None:
+            try:
+                self._on_end(session, outcome)
+            except Exception:
+                logger.exception("what is called at the end of session %s failed", session)
 
 
 def interrupted(store: Store) -> list[str]:

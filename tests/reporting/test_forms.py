@@ -164,3 +164,37 @@ def test_file_that_the_page_saves_is_read_as_the_typed_answer() -> None:
 
 def test_file_name_has_the_person_and_the_question_and_no_path() -> None:
     assert file_name(question(person="Ada / Bob")) == "Ada-Bob-round-1-leaf_respond-L2N1"
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"text": None}, "no words"),
+        ({"text": ["x"]}, "no words"),
+        ({"text": "x", "more": "y"}, "no field 'more'"),
+        ([], "no words"),
+    ],
+)
+def test_file_that_no_page_saves_is_refused(given: object, complaint: str) -> None:
+    with pytest.raises(SourceError, match=complaint):
+        read_form(json.dumps({"session": "s", "key": KEY, "answer": given}), question())
+
+
+def test_form_that_a_reply_quotes_is_refused_with_the_reason() -> None:
+    form = filled({"Your answer": "Yes."}, question(None))
+    for mailed in ("".join(f"> {line}\n" for line in form.split("\n")), f"{form}\n> {form.split('---')[1]}"):
+        quoted = mailed.replace("\n<!--", "\n> <!--") if not mailed.startswith(">") else mailed
+        with pytest.raises(SourceError, match="quoted in a reply"):
+            read_form(quoted, question(None))
+
+
+def test_odd_files_are_read_or_are_no_forms() -> None:
+    asked = question(None)
+    assert read_form("[" * 100_000, asked) is None
+    form = filled({"Your answer": "Yes.\nIt is."}, asked)
+    assert read_form(form.replace("\n", "\r"), asked) == FilledForm("s", KEY, "Yes.\nIt is.")
+    without = form.replace("## Your answer\n> Words.\n", "")
+    assert "Yes.\nIt is." in (read_form(without, asked) or FilledForm("", "", "")).text
+    numbers = Form({"type": "object", "properties": {"score": {"type": "integer"}}})
+    with pytest.raises(ValueError, match="score must be a number"):
+        numbers.reply_from('{"score": 1e999}')

@@ -92,11 +92,15 @@ def read_form(text: str, question: Question | None = None) -> FilledForm | None:
     if question.key != key:
         raise SourceError(f"the form answers {key}, not {question.key}", do="Give the form of this question.")
     given = saved["answer"] if saved else _written(text, question)
+    if not isinstance(given, Mapping) or not all(isinstance(words, str) for words in given.values()):
+        raise SourceError("the saved answer has fields that are no words", do="Save it from the page once more.")
+    if unknown := [name for name in given if name not in dict(_fields(question))]:
+        raise SourceError(f"the form has no field {unknown[0]!r}", do="Save it from the page once more.")
     if question.form is None:
-        return FilledForm(session, key, str(given.get(ANSWER, "")).strip() if isinstance(given, Mapping) else "")
+        return FilledForm(session, key, given.get(ANSWER, "").strip())
     values = {}
     for name, node in question.form.fields().items():
-        raw = str(given.get(name, "") if isinstance(given, Mapping) else "").strip()
+        raw = given.get(name, "").strip()
         if raw or name not in question.form.optional_fields(question.form.schema):
             values[name] = _value(question.form, node, raw)
     return FilledForm(session, key, json.dumps(values, ensure_ascii=False))
@@ -106,12 +110,17 @@ def _saved(text: str) -> Mapping[str, object] | None:
     """Return what a page has saved, None for another text."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) and {"session", "key", "answer"} <= value.keys() else None
 
 
 def _marked(text: str) -> Mapping[str, object] | None:
+    if re.search(r"^> ?.*<!-- consilience form ", text, re.MULTILINE):
+        raise SourceError(
+            "the form was quoted in a reply, so that answer and question cannot be told apart",
+            do="Ask for the file itself, as an attachment.",
+        )
     marks = _MARK.findall(text)
     try:
         value = json.loads(marks[-1]) if marks else None  # one before is in the words of the question
@@ -127,9 +136,12 @@ def _mark(session: str, question: Question) -> str:
 def _written(text: str, question: Question) -> dict[str, str]:
     """Return what stands below each heading of a form in Markdown, by its name."""
     explained = dict(_fields(question))
-    text = text.replace("\r\n", "\n")
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
     marks = list(_MARK.finditer(text))
-    parts = _HEADING.split(text[marks[-1].end() :])[1:]
+    written = text[marks[-1].end() :]
+    parts = _HEADING.split(written)[1:]
+    if question.form is None and not parts:  # the heading was removed
+        return {ANSWER: written}
     found: dict[str, str] = {}
     last = ""
     for heading, body in zip(parts[::2], parts[1::2], strict=True):

@@ -6,6 +6,7 @@ The form of a typed reply is the JSON Schema that a model gets: objects, lists, 
 from __future__ import annotations
 
 import json
+import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -122,7 +123,7 @@ class Form:
             raise ValueError("the answer is empty")
         try:
             value = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict):
             if error := self.find_error(value):
@@ -158,7 +159,7 @@ def match_choice(text: str, options: list[str]) -> str | None:
 def _fits(value: object, node: SchemaNode) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    if node.get("type") == "integer" and value != int(value):
+    if not math.isfinite(value) or (node.get("type") == "integer" and value != int(value)):
         return False
     low, exclusive_low = node.get("minimum", value), node.get("exclusiveMinimum")
     high, exclusive_high = node.get("maximum", value), node.get("exclusiveMaximum")
