@@ -118,7 +118,7 @@ def _saved(text: str) -> Mapping[str, object] | None:
 def _marked(text: str) -> Mapping[str, object] | None:
     if re.search(r"^> ?.*<!-- consilience form ", text, re.MULTILINE):
         raise SourceError(
-            "the form was quoted in a reply, so that answer and question cannot be told apart",
+            "the form was quoted in a reply, so the answer cannot be separated from the question",
             do="Ask for the file itself, as an attachment.",
         )
     marks = _MARK.findall(text)
