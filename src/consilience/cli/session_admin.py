@@ -431,7 +431,7 @@ def answer_question(store: Store, session: str, key: str, text: str | None, *, b
         )
         return
     replacing = ", replacing the earlier one" if asked[key].answered else ""
-    again = "(give --out, --require and the like again)"
+    again = "(give --require and the like again)"
     after = "" if running else f" Resume: {resume} {again}"
     notify(f"{'Posted' if running else 'Recorded'} the answer to {key}{replacing}. {rest_note}".rstrip() + after)
 
