@@ -367,6 +367,7 @@ class SessionRequest(PlannedRequest, DeliveryRequest):
     phase_limit: list[str] | None = option(
         "Limit for one phase (NAME) or one round of it (NAME/INDEX). Repeatable.", LIMITS, "NAME:calls=N,…"
     )
+    name: str = option("Name of the session, by which show and sessions find it.", OUTPUT, "NAME", default="")
     cache: bool = option("Reuse recorded replies to identical requests (free).", OUTPUT, default=False)
 
     @property
