@@ -124,7 +124,7 @@ def test_fork_at_the_end_has_a_new_view_without_a_call(cli: Cli, town: Town) -> 
     [
         ("lengths", "## Lengths\n\nThese are lengths.\n"),
         ("figures", "## All figures\n\n| what | how much |\n"),
-        ("tree", "## Who took part\n\n    "),
+        ("tree", "## Who took part\n\n2 agents, independent, all on "),
     ],
 )
 def test_view_is_exported_as_markdown(cli: Cli, name: str, expected: str) -> None:

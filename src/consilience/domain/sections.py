@@ -75,24 +75,6 @@ class AgentText(_Data):
     text: str
 
 
-def fenced(text: str, language: str = "") -> str:
-    """Return Markdown of a code block, in a fence that the text cannot close."""
-    fence = "`" * max(3, _longest_run(text) + 1)
-    return f"{fence}{language}\n{text}\n{fence}"
-
-
-def code_span(text: str) -> str:
-    """Return text on one line as a code span of Markdown."""
-    line = " ".join(text.split()) or " "
-    marks = "`" * (_longest_run(line) + 1)
-    pad = " " if line[0] == "`" or line[-1] == "`" else ""
-    return f"{marks}{pad}{line}{pad}{marks}"
-
-
-def _longest_run(text: str) -> int:
-    return max(map(len, re.findall("`+", text)), default=0)
-
-
 class QuoteBlock(_Data):
     """Words of an agent or a document, on one line."""
 
@@ -114,6 +96,8 @@ class Item(_Data):
     """Shown after the author, behind a dash if there is none."""
     below: str = ""
     """Shown on a line of its own."""
+    depth: int = 0
+    """How many items it stands below."""
     refs: Refs = ()
 
 
@@ -205,10 +189,12 @@ class Node(_Data):
     label: str = ""
     """Default: the id."""
     note: str = ""
-    """A second line."""
+    """Below the label, at most two lines."""
     level: int = 0
     """Edges lead from lower to higher levels."""
     tone: Tone = "plain"
+    shade: float | None = None
+    """From 0 to 1, how strongly the box is coloured."""
     tip: str = ""
 
 
@@ -229,6 +215,9 @@ class GraphPanel(_Data):
     title: str = ""
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...] = ()
+    circles: tuple[tuple[str, ...], ...] = ()
+    """Groups of nodes that are all joined with each other: in one group, side by side on a level with others, or not drawn if there
+    are too many."""
 
 
 class Graph(_Data):
@@ -335,7 +324,7 @@ class GridCell(_Data):
     row: str
     column: str
     value: float | None = None
-    """From 0 to 1, drawn as a bar."""
+    """From 0 to 1, drawn as a bar before `value_text`."""
     value_text: str = ""
     lines: tuple[str, ...] = ()
     tone: Tone = "plain"
