@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
+import regex
 
 from consilience.domain.events import CallCompleted, SearchExpired
 from consilience.domain.outcome import Limits
+from consilience.engine.searches import matches_of
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
-from consilience.protocols._common.answers import find
 from consilience.protocols.baselines import Vote, VoteReport
 from consilience.protocols.emergence import Emergence
 from consilience.testing import ScriptedModel
@@ -59,29 +62,30 @@ async def test_loop_and_journal_go_on_while_a_hostile_pattern_runs(tmp_path: Pat
     assert (await runner.replay("s", store=store)).digest() == report.digest()
 
 
-def letters_of_a_long_search() -> int:
-    """How many letters make a search take between a tenth and a quarter of what it may, on this machine."""
-    for letters in range(16, 60):
-        began = time.thread_time()
-        find(HOSTILE_PATTERN, "a" * letters + "!", seconds=10)
-        if time.thread_time() - began > SECONDS_OF_A_SEARCH / 10:
-            return letters
-    raise AssertionError("no search takes long")
+class PatternOnABusyMachine:
+    """A pattern whose first searches end by the CPU time of other threads: their bound is up and this thread did nothing."""
+
+    def __init__(self, ends: int) -> None:
+        self.ends = ends
+        self.bounds: list[float] = []
+
+    def finditer(self, text: str, *, timeout: float) -> Iterator[regex.Match[str]]:
+        self.bounds.append(timeout)
+        if len(self.bounds) <= self.ends:
+            raise TimeoutError
+        return regex.finditer("a+", text, timeout=timeout)
 
 
-async def test_searches_in_parallel_do_not_expire_by_the_cpu_time_of_one_another() -> None:
-    field = "a" * letters_of_a_long_search() + "!a"
+def test_search_that_ends_by_the_time_of_others_is_begun_anew_with_a_longer_bound() -> None:
+    pattern = PatternOnABusyMachine(ends=5)
+    found = matches_of(cast("regex.Pattern[str]", pattern), "aa!a", seconds=10)
+    assert [match.group() for match in found] == ["aa", "a"]
+    assert pattern.bounds == [10, 20, 40, 80, 160, 320]
 
-    def reply(request: ModelRequest) -> str:
-        if "/ballot/" in request.key:
-            return json.dumps({"position": field, "confidence": "certain", "reason": request.key})
-        return json.dumps({"text": "yes"})
 
-    model = ScriptedModel(reply)
-    protocol = Emergence(children=4, depth=3, max_rounds=1, answer_pattern=HOSTILE_PATTERN)
-    report = await runner.start("Which?", protocol, models=model, store=SqliteStore(":memory:"))
-    assert report.ledger.actual.repairs == 0
-    assert len(report.ballots) == 32  # type: ignore[attr-defined]
+def test_search_that_takes_its_own_time_ends() -> None:
+    with pytest.raises(TimeoutError):
+        matches_of(regex.compile(HOSTILE_PATTERN), "a" * 60 + "!", seconds=0.05)
 
 
 async def test_recorded_expiry_is_not_searched_again(tmp_path: Path) -> None:
