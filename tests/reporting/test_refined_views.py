@@ -479,8 +479,8 @@ async def test_seat_label_equal_to_its_id_is_not_repeated(store: SqliteStore) ->
     record = await refined(store, blog(max_passes=1))
     text = view_text("tree", record)
     assert "\n  coordinator: 2 replies\n" in text
-    assert "\n    critic: 1 reply\n" in text
-    assert "\n      stylist (specialist) (also below conclusion): 2 replies\n" in text
+    assert "\n      critic: 1 reply\n" in text
+    assert "\n          stylist (specialist) (also below conclusion): 2 replies\n" in text
     drawn = ElementTree.fromstring(view_svg("tree", record))
     words = [text.text for text in drawn.iterfind(f"{SVG}text")]
     assert words.count("coordinator") == words.count("critic") == 1

@@ -45,9 +45,9 @@ def test_tree_draws_lateral_edges_and_agent_states(recorded: SessionRecord) -> N
         "4 agents, tree, all on local:qwen2.5-coder-1.5b\n"
         "\n"
         "  integrator (L1N1): 3 replies\n"
-        "    analytical (L2N1): 4 replies\n"
-        "    creative (L2N2): 4 replies\n"
-        "    critical (L2N3): 4 replies\n"
+        "      analytical (L2N1): 4 replies\n"
+        "      creative (L2N2): 4 replies\n"
+        "      critical (L2N3): 4 replies\n"
         "\n"
         "  read each other: L2N1 – L2N2 – L2N3\n"
     )
@@ -60,7 +60,7 @@ def test_agent_with_two_parents_is_drawn_once() -> None:
     shape = hierarchy({"Chair": ["Law", "Tech"], "Law": ["Clerk"], "Tech": ["Clerk", "Coder"]})
     lines = view_text("tree", by_hand(shape)).splitlines()
     assert sum("Clerk" in line for line in lines) == 1
-    assert "      Clerk (seat) (also below Tech): not asked yet, 0 replies" in lines
+    assert "          Clerk (seat) (also below Tech): not asked yet, 0 replies" in lines
     drawn = ElementTree.fromstring(view_svg("tree", by_hand(shape)))
     assert len(drawn.findall(f"{SVG}polyline")) == 5, "an edge for every parent"
     assert "\n    - **Clerk (seat) (also below Tech):** not" in view_markdown("tree", by_hand(shape))

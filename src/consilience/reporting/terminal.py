@@ -145,7 +145,7 @@ def _lines(block: Block, width: int) -> list[str]:
 
 def _item_lines(item: Item, width: int) -> list[str]:
     opening = " ".join(filter(None, (item.lead, item.text)))
-    indent = "  " * min(1 + item.depth, width // 8)
+    indent = "  " * min(1 + 2 * item.depth, width // 4)
     lines = paragraph(indent + " — ".join(filter(None, (opening, item.by, item.note))), width, f"{indent}  ")
     return [*lines, *(paragraph(f"{indent}  {item.below}", width, f"{indent}  ") if item.below else ())]
 

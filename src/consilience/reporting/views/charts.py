@@ -185,10 +185,10 @@ def _draw_node(drawing: Drawing, node: Node, left: float, middle: float, plan: _
         drawing.box(left + 1, top + 1, plan.wide - 2, plan.high - 2, "cv-shade", round=5, shade=shade)
     note = node.note.splitlines()[:2]
     base = middle + 5 - 8 * len(note)
-    drawing.words(left + 10, base, node.label or node.id, "cv-strong", within=plan.wide - 20)
+    drawing.words(left + 10, base, node.label or node.id, "cv-strong", within=plan.wide - 16)
     for n, line in enumerate(note):
         style = "cv-small" if n + 1 == len(note) else ""
-        drawing.words(left + 10, base + 17 + 16 * n, line, style, within=plan.wide - 20)
+        drawing.words(left + 10, base + 17 + 16 * n, line, style, within=plan.wide - 16)
 
 
 def _interpolate(start: tuple[float, float], end: tuple[float, float], part: float) -> tuple[float, float]:
