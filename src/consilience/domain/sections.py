@@ -17,7 +17,7 @@ ReportPart = Literal["answer", "basis", "differences", "unknown", "trust", "figu
 """The places of a report, in their order: the answer with what stopped the run; what it rests on; where the agents differed and
 the outcome; what would overturn it and what is unknown; how far to trust it; figures."""
 
-Length = Annotated[float, Field(ge=0)]
+Length = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A value on a scale from 0."""
 
 FIGURES, WORDS = "figures", "glossary"
@@ -262,22 +262,29 @@ class Bar(_Data):
 
 
 class Bars(_Data):
-    """A bar chart from 0 to `max`, with a dashed line at `threshold`."""
+    """A bar chart from 0 to `max`, by default the largest value but at least 1, with a dashed line at `threshold`."""
 
     form: Literal["bars"] = "bars"
     title: str = ""
     rows: tuple[Bar, ...]
-    max: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1
+    max: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     threshold: Length | None = None
     legend: tuple[str, ...] = ()
 
+    @property
+    def length(self) -> float:
+        """Where the axis ends."""
+        values = [self.threshold, *(value for row in self.rows for value in (row.value, *row.dots))]
+        return self.max or max(1.0, *(value or 0.0 for value in values))
+
     @model_validator(mode="after")
     def _within_max(self) -> Self:
+        end = self.length
         for row in self.rows:
-            if longer := [value for value in (row.value, *row.dots) if value is not None and value > self.max]:
-                raise ValueError(f"the bar {row.name!r:.60} has the value {longer[0]:g}, but max is {self.max:g}")
-        if self.threshold is not None and self.threshold > self.max:
-            raise ValueError(f"the threshold is {self.threshold:g}, but max is {self.max:g}")
+            if longer := [value for value in (row.value, *row.dots) if value is not None and value > end]:
+                raise ValueError(f"the bar {row.name!r:.60} has the value {longer[0]:g}, but max is {end:g}")
+        if self.threshold is not None and self.threshold > end:
+            raise ValueError(f"the threshold is {self.threshold:g}, but max is {end:g}")
         return self
 
 

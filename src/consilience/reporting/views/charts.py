@@ -246,17 +246,17 @@ def _draw_bars(drawing: Drawing, bars: Bars) -> None:
     for share in (0.0, 0.5, 1.0):
         x = _BARS_LEFT + share * _BAR_WIDE
         drawing.line([(x, _BARS_TOP - 8), (x, bottom)], "cv-faint")
-        drawing.words(x, _BARS_TOP - 14, f"{share * bars.max:g}", "cv-small", "middle")
+        drawing.words(x, _BARS_TOP - 14, f"{share * bars.length:g}", "cv-small", "middle")
     for row, row_lines, y in zip(bars.rows, lines, tops, strict=True):
         drawing.words(16, y + 16, row.name, "cv-strong", within=_BARS_LEFT - 26)
         if row.value is not None:
-            drawing.box(_BARS_LEFT, y + 4, max(1.0, row.value / bars.max * _BAR_WIDE), 16, "cv-cell", round=2)
+            drawing.box(_BARS_LEFT, y + 4, max(1.0, row.value / bars.length * _BAR_WIDE), 16, "cv-cell", round=2)
         for dot in row.dots:
-            drawing.dot(_BARS_LEFT + dot / bars.max * _BAR_WIDE, y + 12, "cv-dot", 3.5)
+            drawing.dot(_BARS_LEFT + dot / bars.length * _BAR_WIDE, y + 12, "cv-dot", 3.5)
         drawing.words(_BARS_LEFT + _BAR_WIDE + 14, y + 16, row.note, "cv-small")
         drawing.lines(_BARS_LEFT + _BAR_WIDE + 14, y + 31, row_lines, "cv-small", 14)
     if bars.threshold is not None:
-        x = _BARS_LEFT + bars.threshold / bars.max * _BAR_WIDE
+        x = _BARS_LEFT + bars.threshold / bars.length * _BAR_WIDE
         drawing.line([(x, _BARS_TOP - 8), (x, bottom)], "cv-needed")
     _legend(drawing, bottom + 22, bars.legend)
 
