@@ -59,7 +59,7 @@ class Given:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class ProtocolChoice:
     """The protocol for a task, and the rule that chose it."""
 
     protocol: Protocol
@@ -74,7 +74,7 @@ class Choice:
         return isinstance(self.protocol, Solo)
 
 
-def choose(given: Given, reading: TaskReading | None = None) -> Choice | None:
+def choose(given: Given, reading: TaskReading | None = None) -> ProtocolChoice | None:
     """Return how a task is worked on; None if that depends on what it asks for, which a model has to read.
 
     Raises `SettingsError` for documents that fit neither one reading nor a seat.
@@ -85,20 +85,20 @@ def choose(given: Given, reading: TaskReading | None = None) -> Choice | None:
     return choice and replace(choice, reading=reading, documents=choice.documents or given.documents)
 
 
-def _by_facts(given: Given) -> Choice | None:
+def _by_facts(given: Given) -> ProtocolChoice | None:
     if given.is_change:
-        return Choice(protocol=Review(), rule="change", given=given)
+        return ProtocolChoice(protocol=Review(), rule="change", given=given)
     if given.embedded and given.tokens <= given.room:
-        return Choice(protocol=Solo(), rule="embedded", given=given)
+        return ProtocolChoice(protocol=Solo(), rule="embedded", given=given)
     return None
 
 
-def _by_reading(given: Given, reading: TaskReading) -> Choice:
+def _by_reading(given: Given, reading: TaskReading) -> ProtocolChoice:
     seats = min(len(given.models), MAX_SEATS)
     is_large = given.tokens > given.room
 
-    def chosen(rule: Rule, protocol: Protocol) -> Choice:
-        return Choice(protocol=protocol, rule=rule, given=given)
+    def chosen(rule: Rule, protocol: Protocol) -> ProtocolChoice:
+        return ProtocolChoice(protocol=protocol, rule=rule, given=given)
 
     if reading.kind == "review" and given.is_target:
         return chosen("review", Review())

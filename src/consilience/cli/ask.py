@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated
 
-from consilience.choosing import REASONS, Choice, Given, choose
+from consilience.choosing import REASONS, Given, ProtocolChoice, choose
 from consilience.cli.delivering import check_output
 from consilience.cli.errors import can_confirm, confirm, notify
 from consilience.cli.execution import RunExecution
@@ -119,7 +119,7 @@ def ask(request: AskRequest) -> int:
     )
 
 
-def choice_json(choice: Choice, *, unread: bool) -> dict[str, object]:
+def choice_json(choice: ProtocolChoice, *, unread: bool) -> dict[str, object]:
     """Return what was chosen and why, for programs."""
     return {
         "protocol": choice.protocol.name,
@@ -199,8 +199,9 @@ def read_by_model(work: AskedWork, model: str, request: AskRequest, config: Conf
 
     Raises `SettingsError` without consent to its cost, `UnknownName` without a usable reply.
     """
-    documents = tuple(f"{source.name}, about {estimate_tokens(source.text):,} tokens" for source in work.sources)
-    protocol = Choose(documents=documents)
+    protocol = Choose(
+        material_index=tuple(f"{source.name}, about {estimate_tokens(source.text):,} tokens" for source in work.sources)
+    )
     agents = protocol.agents(None)
     models, limits = {agents[0].id: model}, read_limits(request, agents)
     detail = choose_detail(request.detail, agents, models)
@@ -239,7 +240,7 @@ def read_by_model(work: AskedWork, model: str, request: AskRequest, config: Conf
 
 
 def proposal_lines(
-    choice: Choice, plan: RunPlan, work: AskedWork, seconds: Sequence[float], *, unread: bool
+    choice: ProtocolChoice, plan: RunPlan, work: AskedWork, seconds: Sequence[float], *, unread: bool
 ) -> list[str]:
     """Return what is run and why, what it costs, and how long it takes: three lines, or four where nothing was read yet."""
     settings = choice.protocol.model_dump(exclude_defaults=True, exclude={"reply_tokens"})

@@ -52,7 +52,7 @@ class Choose(Protocol):
     report: ClassVar[type[ChooseReport]] = ChooseReport
     phase_names: ClassVar[tuple[str, ...]] = ("choose",)
 
-    documents: Annotated[
+    material_index: Annotated[
         tuple[str, ...], Field(description="what is given with the task, one line per document"), NO_OPTION
     ] = ()
 
@@ -75,7 +75,7 @@ class Choose(Protocol):
         async with session.phase("choose", 1):
             reply = await session.ask(
                 SEAT,
-                Prompt(session.render_template("choose", documents=self.documents)),
+                Prompt(session.render_template("choose", material_index=self.material_index)),
                 key=f"choose/{SEAT}",
                 returns=TaskReading,
                 closing=True,
