@@ -366,7 +366,7 @@ def resume_session(request: ResumeRequest) -> int:
             confirm_recorded_code(started, store)
             plan = _remaining_plan(started, course.made, store, config.endpoints)
             _check_recorded(session, plan)
-            approve(plan, request, config, summary=_resume_line(session, course, store))
+            approve(plan, request, config, line=_resume_line(session, course, store))
             confirm_recorded_programs(plan.programs)
         execution = RunExecution.open(request, store, plan, config.endpoints)
         seated = execution.seat(plan.models_by_agent) if plan else None
