@@ -13,7 +13,7 @@ from consilience.domain.errors import SettingsError
 from consilience.domain.messages import Source
 from consilience.engine.prompt import estimate_tokens
 from consilience.protocols.choose import TaskReading
-from consilience.protocols.choose.protocol import TaskKind, TaskParts
+from consilience.protocols.choose.protocol import TaskKind, TaskShape
 from consilience.protocols.emergence import Emergence
 
 ONE, THREE = ("openai-chat:a",), ("openai-chat:a", "openai-chat:b", "human:anna")
@@ -36,15 +36,15 @@ def given(models: Sequence[str] = ONE, sources: Sequence[Source] = (), **known: 
         (given(), {"kind": "decision", "divides": True}, "divides", "debate"),
         (given(), {"kind": "answer", "divides": True}, "one", "solo"),
         (given(), {"kind": "answer", "record": True}, "divides", "debate"),
-        (given(), {"kind": "text", "parts": "separate"}, "fields", "refinement"),
-        (given(), {"kind": "text", "parts": "ordered"}, "one", "solo"),
+        (given(), {"kind": "text", "shape": "separate"}, "fields", "refinement"),
+        (given(), {"kind": "text", "shape": "ordered"}, "one", "solo"),
         (given(THREE), {"kind": "answer"}, "short answer", "vote"),
         (given(THREE), {"kind": "decision"}, "models", "emergence"),
         (given(THREE), {"kind": "decision", "divides": True}, "divides", "debate"),
         (given(sources=documents(100), is_target=True), {"kind": "review"}, "review", "review"),
         (given(sources=documents(100)), {"kind": "review"}, "one", "solo"),
         (given(sources=documents(6_000, 6_000)), {"kind": "answer"}, "large", "emergence"),
-        (given(sources=documents(5_500, 5_500)), {"kind": "text", "parts": "ordered"}, "ordered", "solo"),
+        (given(sources=documents(5_500, 5_500)), {"kind": "text", "shape": "ordered"}, "ordered", "solo"),
         (given(sources=documents(9_000)), {"kind": "text"}, "one", "solo"),
     ],
 )
@@ -103,15 +103,15 @@ def test_documents_that_no_seats_can_hold_are_refused_with_their_sizes(sizes: tu
 
 def test_work_in_order_that_exceeds_the_window_is_refused() -> None:
     with pytest.raises(SettingsError):
-        choose(given(sources=documents(9_000, 9_000)), TaskReading(kind="text", parts="ordered"))
+        choose(given(sources=documents(9_000, 9_000)), TaskReading(kind="text", shape="ordered"))
 
 
 def test_whatever_is_given_the_choice_has_a_reason_and_comes_twice_the_same() -> None:
     chosen = set()
     readings = [
-        TaskReading(kind=kind, divides=divides, record=record, parts=parts)
-        for kind, divides, record, parts in itertools.product(
-            get_args(TaskKind), (False, True), (False, True), get_args(TaskParts)
+        TaskReading(kind=kind, divides=divides, record=record, shape=shape)
+        for kind, divides, record, shape in itertools.product(
+            get_args(TaskKind), (False, True), (False, True), get_args(TaskShape)
         )
     ]
     for models, sizes, target, change, embedded in itertools.product(

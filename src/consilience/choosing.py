@@ -102,7 +102,7 @@ def _by_reading(given: Given, reading: TaskReading) -> ProtocolChoice:
 
     if reading.kind == "review" and given.is_target:
         return chosen("review", Review())
-    if is_large and reading.parts == "ordered":
+    if is_large and reading.shape == "ordered":
         if given.window is None or given.tokens > given.window - 2 * Solo().max_reply_tokens:
             raise _too_large(given)
         return chosen("ordered", Solo(reviews=1))
@@ -116,7 +116,7 @@ def _by_reading(given: Given, reading: TaskReading) -> ProtocolChoice:
         if reading.kind == "answer":
             return chosen("short answer", Vote(votes=seats))
         return chosen("models", Emergence(children=seats, max_rounds=2))
-    if reading.kind == "text" and reading.parts == "separate":
+    if reading.kind == "text" and reading.shape == "separate":
         return chosen("fields", Refinement())
     return chosen("one", Solo(reviews=1))
 

@@ -20,7 +20,7 @@ from consilience.engine.work import Reply
 SEAT = "C1"
 
 TaskKind = Literal["answer", "decision", "text", "review"]
-TaskParts = Literal["one", "separate", "ordered"]
+TaskShape = Literal["one", "separate", "ordered"]
 
 
 class TaskReading(BaseModel):
@@ -31,7 +31,7 @@ class TaskReading(BaseModel):
     """Whether informed people would still disagree."""
     record: bool = False
     """Whether objections or differing views are to be kept on record."""
-    parts: TaskParts = "one"
+    shape: TaskShape = "one"
     why: str = ""
     """What decided it, in a sentence for whoever asked."""
 
