@@ -18,7 +18,7 @@ from typing import Self
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from consilience.domain.errors import SessionBusy, SettingsError, StoreUnusable, UnknownName
+from consilience.domain.errors import SessionBusy, SettingsError, StoreUnusable, UnknownName, check_unicode
 from consilience.domain.events import (
     EVENT,
     CallCompleted,
@@ -206,6 +206,8 @@ class SqliteStore(SqliteRecords):
         return recorded if isinstance(recorded, CallCompleted) else None
 
     def post(self, session: str, kind: LetterKind, key: str = "", text: str = "", by: str = "") -> None:
+        check_unicode(text, f"the {kind}")
+        check_unicode(by, "the name of the sender")
         if isinstance(self.ending(session), SessionFinished):
             raise SettingsError(
                 f"session {session} is finished", where=self.path, do=f"See it: consilience show {session}."
@@ -218,17 +220,20 @@ class SqliteStore(SqliteRecords):
         self._take_unless_held(session)
 
     def _take_unless_held(self, session: str) -> None:
-        """Record the letters of a session that no process runs."""
+        """Record the letters of a session that no process runs; drop those of one that has finished meanwhile."""
         lease = self.lease(session)
-        if not lease.acquire(patience=0):
-            return
+        is_free = lease.acquire(patience=0)
         try:
-            journal = self._lease_journal(session, lease)
-            for letter in self.mail(session):
-                journal.append_letter(letter)
-            self._writer.flush()
+            if isinstance(self.ending(session), SessionFinished):
+                self._execute_now(DISCARD_MAIL, (self._number(session),))
+            elif is_free:
+                journal = self._lease_journal(session, lease)
+                for letter in self.mail(session):
+                    journal.append_letter(letter)
+                self._writer.flush()
         finally:
-            lease.release()
+            if is_free:
+                lease.release()
 
     def close(self) -> None:
         self.mailroom.close()
