@@ -151,6 +151,10 @@ class _NormalForm:
     def _reversed(self) -> str:
         return self.text[::-1]
 
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        return frozenset(self.text.split())
+
     def begins(self, wanted: str, line: int) -> bool:
         """Return whether `wanted` begins in the line with that index."""
         wanted = _joined(wanted) if self._joined else wanted
@@ -162,6 +166,8 @@ class _NormalForm:
         if not self.spans:
             return []
         wanted = _joined(wanted) if self._joined else wanted
+        if not self._words.issuperset(wanted.split()[1:-1]):  # the first and the last may be parts of words
+            return []
         start = self.spans[min(max(line, 0), len(self.spans) - 1)][0]
         # backwards in the reversed text, since only `str.find` is linear in all cases
         backward = self._reversed.find(wanted[::-1], max(len(self.text) - start + 1 - len(wanted), 0))
