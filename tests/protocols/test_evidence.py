@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from consilience.domain.detail import Detail
 from consilience.domain.messages import Quotation, Source
 from consilience.domain.report import Report
 from consilience.engine.protocol import Protocol
+from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
@@ -170,3 +172,19 @@ async def test_bare_reference_leads_to_the_document_on_a_page() -> None:
     assert '[<span title="contract-2.md">S2:2-3</span>]' in alone
     assert "#document-2" not in alone
     store.close()
+
+
+@pytest.mark.parametrize("detail", ["full", "brief"])
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
+async def test_lead_without_documents_is_told_to_repeat_references(protocol: Protocol, detail: Detail) -> None:
+    """Only where there are documents: a small model would make up references in a session without."""
+
+    async def instructions(sources: list[Source]) -> set[str]:
+        model, store = ScriptedModel(quoting), SqliteStore(":memory:")
+        fields = {"sources": sources, "options": Options(detail=detail)}
+        await runner.start("What is due?", protocol, models=model, store=store, session="s", **fields)
+        assert not any("contract-" in r.text for r in model.requests if r.agent == LEAD)
+        store.close()
+        return {"[S1:2]" in request.text.partition("# Task")[0] for request in model.requests}
+
+    assert (await instructions(SOURCES), await instructions([])) == ({True}, {False})
