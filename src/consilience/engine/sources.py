@@ -151,6 +151,10 @@ class _NormalForm:
     def _reversed(self) -> str:
         return self.text[::-1]
 
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        return frozenset(self.text.split())
+
     def begins(self, wanted: str, line: int) -> bool:
         """Return whether `wanted` begins in the line with that index."""
         wanted = _joined(wanted) if self._joined else wanted
@@ -162,6 +166,8 @@ class _NormalForm:
         if not self.spans:
             return []
         wanted = _joined(wanted) if self._joined else wanted
+        if not self._words.issuperset(wanted.split()[1:-1]):  # the first and the last may be parts of words
+            return []
         start = self.spans[min(max(line, 0), len(self.spans) - 1)][0]
         # backwards in the reversed text, since only `str.find` is linear in all cases
         backward = self._reversed.find(wanted[::-1], max(len(self.text) - start + 1 - len(wanted), 0))
@@ -279,31 +285,74 @@ def parse_reference(reference: str, documents: Sequence[Document]) -> Document:
 
 
 def find_quotations(
-    text: str, documents: Sequence[Document], agent: str, quotable: Iterable[tuple[str, str, int]] = ()
+    text: str,
+    documents: Sequence[Document],
+    agent: str,
+    *,
+    shown: Sequence[Document] | None = None,
+    read: Iterable[str] = (),
 ) -> list[Quotation]:
-    """Return every `"words" [S2:41]` in the text, verified if a document that is open to the agent contains it, or `quotable` does.
+    """Return every `"words" [S2:41]` in the text. It is verified if the agent was shown these lines, or if it is a part of a true
+    quotation in the text or in one that the agent read.
 
-    `documents` are documents or parts of them.
+    `documents` are all of the session, `shown` those, or parts of them, that the agent was shown (default: those open to it), and
+    `read` are texts by others; these are looked at only where something else is quoted.
     """
-    quotable_set = set(quotable)
-    return [
-        Quotation(
-            words=words,
-            source=source,
-            line=line,
-            verified=(same_form(words), source, line) in quotable_set
-            or any(
-                d.contains(words, line) for d in documents if d.id == source and (d.agents is None or agent in d.agents)
-            ),
-            agent=agent,
-        )
-        for words, source, line in _quoted(text)
-    ]
+    if shown is None:
+        shown = [document for document in documents if document.agents is None or agent in document.agents]
+    quoted = _quoted(text)
+    own = {q for q in quoted if any(d.id == q[1] and d.contains(q[0], q[2]) for d in shown)}
+    others = (q for other in read for q in _quoted(other)) if any(q not in own for q in quoted) else ()
+    told = _TrueQuotations([*own, *others], documents)
+    return [_judged(q, documents, shown, agent, is_own=q in own, is_told=told.have_part(*q)) for q in quoted]
 
 
-def repeatable_quotations(text: str, documents: Sequence[Document], agent: str) -> set[tuple[str, str, int]]:
-    """Return the verified quotations in a text that `agent` reads and may repeat: words, document, line."""
-    return {(same_form(q.words), q.source, q.line) for q in find_quotations(text, documents, agent) if q.verified}
+def _judged(
+    quoted: tuple[str, str, int],
+    documents: Sequence[Document],
+    shown: Sequence[Document],
+    agent: str,
+    *,
+    is_own: bool,
+    is_told: bool,
+) -> Quotation:
+    words, source, line = quoted
+    relayed, stands = False, ""
+    if is_told and not is_own:
+        relayed = not any(d.id == source and d.find(words, line) for d in shown)
+    elif not is_own:
+        by_claim = sorted(documents, key=lambda d: d.id != source)
+        stands = next((f"{d.id}:{lines[0]}" for d in by_claim if (lines := d.find(words, line))), "")
+    return Quotation(
+        words=words,
+        source=source,
+        line=line,
+        verified=is_own or is_told,
+        agent=agent,
+        relayed=relayed,
+        stands=stands,
+    )
+
+
+class _TrueQuotations:
+    """Quotations whose words are where claimed."""
+
+    def __init__(self, quoted: Iterable[tuple[str, str, int]], documents: Iterable[Document]) -> None:
+        self._documents = {document.id: document for document in documents}
+        forms: dict[tuple[str, int], list[str]] = {}
+        for words, source, line in quoted:
+            if source in self._documents and self._documents[source].contains(words, line):
+                for place in ((source, line), (source, 0)):
+                    forms.setdefault(place, []).append(same_form(words))
+        self._texts = {place: "\n".join(place_forms) for place, place_forms in forms.items()}
+        """By document and line, and by document with 0 as line: one text, since `in` is linear in it for any words."""
+
+    def have_part(self, words: str, source: str, line: int) -> bool:
+        """Return whether the words are part of one of them, with its line or with that in which the part begins."""
+        wanted = quoted_form(words)
+        if not wanted or wanted not in self._texts.get((source, 0), ""):
+            return False
+        return wanted in self._texts.get((source, line), "") or self._documents[source].contains(words, line)
 
 
 @lru_cache(maxsize=4)
@@ -318,7 +367,8 @@ def _line_at(spans: Sequence[tuple[int, int]], position: int) -> int:
 
 
 def _quoted(text: str) -> list[tuple[str, str, int]]:
-    return [(words, source, _line(line)) for words, source, line in _QUOTATION.findall(text)]
+    plain = text.replace('\\"', '"')  # a reply of several fields is JSON
+    return [(words, source, _line(line)) for words, source, line in _QUOTATION.findall(plain)]
 
 
 def _line(digits: str) -> int:
