@@ -372,7 +372,7 @@ def inherited_events(
     for event in _valid(events, last):
         if not isinstance(event, Ended | AnswerReceived | TextsEmbedded):
             continue
-        if isinstance(event, CallFailed) and not event.failure.is_of_reply and not failures:
+        if isinstance(event, CallFailed) and not event.is_refusal and not failures:
             continue
         if isinstance(event, TextsEmbedded) and (event.encoder != encoder or (event.error and not failures)):
             continue

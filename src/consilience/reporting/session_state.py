@@ -98,7 +98,7 @@ class SessionState:
         return [
             key
             for key, call in last.items()
-            if isinstance(call, CallFailed) and not call.failure.is_of_reply and call.failure is not FailureKind.QUORUM
+            if isinstance(call, CallFailed) and not call.is_refusal and call.failure is not FailureKind.QUORUM
         ]
 
     @property
