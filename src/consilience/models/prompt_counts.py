@@ -15,8 +15,9 @@ from typing import Literal, TypeAlias
 
 from consilience.domain.errors import ProviderError, Truncated
 from consilience.domain.tokens import estimate_tokens
-from consilience.models.limiter import Limited, requests_of, retry_allowed
+from consilience.models.limiter import Limited, Pace, requests_of, retry_allowed
 from consilience.models.port import Completion, ModelRequest, add_usage
+from consilience.models.provider import ProviderModel
 
 LOW_SHARE = 0.6
 """A count below this share of what is expected is low."""
@@ -30,7 +31,7 @@ MAX_PROBES = 2
 """In one script: the first may show that it needs few tokens, the second that the server does not count cached ones."""
 _PROBE_WORDS = 80
 
-Verdict: TypeAlias = Literal["whole", "cut", "low", "unsure"]
+CountVerdict: TypeAlias = Literal["whole", "cut", "low", "unsure"]
 """`low`: the count is low, and nobody knows why. `unsure`: a probe would tell."""
 
 
@@ -72,7 +73,7 @@ class CountHistory:
         return replace(self, ratios={**self.ratios, count.script: ratio})
 
 
-def judge(count: PromptCount, history: CountHistory, window: int | None) -> tuple[Verdict, CountHistory]:
+def judge(count: PromptCount, history: CountHistory, window: int | None) -> tuple[CountVerdict, CountHistory]:
     """Return whether the prompt of that count was read whole, and the history with it. `window` is the context window, if known."""
     read = count.tokens + count.cached
     if not count.tokens or count.estimate < 2 * MIN_TOKENS or read < MIN_TOKENS:
@@ -94,7 +95,7 @@ def judge(count: PromptCount, history: CountHistory, window: int | None) -> tupl
     return "low" if history.probed.count(count.script) >= MAX_PROBES else "unsure", replace(history, low=count)
 
 
-def judge_probe(count: PromptCount, probe: PromptCount, history: CountHistory) -> tuple[Verdict, CountHistory]:
+def judge_probe(count: PromptCount, probe: PromptCount, history: CountHistory) -> tuple[CountVerdict, CountHistory]:
     """Return the same of a low count by that of a `probe`: the same prompt below a random line, which makes it longer and unknown
     to any cache. A server that read all of it counts the line."""
     history = replace(history, probed=(*history.probed, count.script))
@@ -115,8 +116,11 @@ def count_of(request: ModelRequest, completion: Completion) -> PromptCount:
 class WholePrompts(Limited):
     """A model behind its account's limiter, no reply of which is taken if its server cut the prompt."""
 
-    _history = CountHistory()
-    _probing: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+    def __init__(self, inner: ProviderModel, *, deadline: float, retries: int, pace: Pace | None) -> None:
+        super().__init__(inner, deadline=deadline, retries=retries, pace=pace)
+        self._ask_window = inner.ask_window
+        self._history = CountHistory()
+        self._probing: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
     async def complete(self, request: ModelRequest) -> Completion:
         """Answer as `Limited` does. Raises `Truncated` for a cut prompt, with the reply as `completion`, since it was paid for."""
@@ -126,6 +130,8 @@ class WholePrompts(Limited):
         if verdict == "unsure":
             async with self._lock():  # calls that were sent together need one probe
                 verdict = self._judge(count)
+                if verdict == "unsure" and await self._ask_window():
+                    verdict = self._judge(count)
                 if verdict == "unsure" and retry_allowed():
                     completion, verdict = await self._probe(request, completion, count)
         if verdict == "cut":
@@ -140,13 +146,13 @@ class WholePrompts(Limited):
         uncounted = 0 if verdict == "whole" else max(self._history.expected(count) - count.tokens - count.cached, 0)
         return replace(completion, uncounted=uncounted) if uncounted else completion
 
-    def _judge(self, count: PromptCount) -> Verdict:
+    def _judge(self, count: PromptCount) -> CountVerdict:
         verdict, self._history = judge(count, self._history, self.context_window)
         return verdict
 
     async def _probe(
         self, request: ModelRequest, completion: Completion, count: PromptCount
-    ) -> tuple[Completion, Verdict]:
+    ) -> tuple[Completion, CountVerdict]:
         """Send the prompt again below a random line. Return the completion with the usage of both requests, and what it shows."""
         line = f"{' '.join(map(secrets.choice, (_WORDS,) * _PROBE_WORDS))}\n\n"
         part = "system" if request.system else "user"
