@@ -245,11 +245,6 @@ class CallFailed(CallEvent):
     reserve: bool = False
 
     @property
-    def is_refusal(self) -> bool:
-        """Whether the model read the prompt and refused to answer: it would most likely do so again."""
-        return self.failure is FailureKind.REFUSED
-
-    @property
     def unsent(self) -> bool:
         """Whether a limit refused the attempt before a request was sent. Its prompt is not recorded."""
         return self.failure.is_limit and not self.prompt
