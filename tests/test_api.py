@@ -411,8 +411,7 @@ async def test_file_that_is_not_a_document_is_refused(content: bytes | None, exp
         ("naïve".encode("cp1252"), "It may be WINDOWS-1252: iconv -f WINDOWS-1252 -t UTF-8 .*notes.txt > NEW"),
         ("naive".encode("utf-16-le"), "It may be UTF-16LE: iconv"),
         ("naive".encode("utf-16-be"), "It may be UTF-16BE: iconv"),
-        (b"%PDF-1.7\n\xff", "It is a PDF: convert it"),
-        (b"PK\x03\x04\xff\x00", "It is an archive, such as Word"),
+        (b"\xd0\xcf\x11\xe0\xff", "It is an old Word, Excel, PowerPoint or Outlook file: convert it"),
         (b"\x7fELF\x02\x01\x01\x00\x00\x10", "It is binary: give text"),
     ],
 )

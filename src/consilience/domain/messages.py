@@ -63,10 +63,14 @@ class Source(Frozen):
     name: str = ""
     agents: tuple[str, ...] | None = None
     """Ids of the only agents that may read it; None: all agents."""
+    remarks: tuple[str, ...] = ()
+    """What of its file or directory the text does not show, for the plan and the report's warnings."""
 
-    def __init__(self, text: str, name: str = "", agents: tuple[str, ...] | None = None) -> None:
+    def __init__(
+        self, text: str, name: str = "", agents: tuple[str, ...] | None = None, remarks: tuple[str, ...] = ()
+    ) -> None:
         try:
-            super().__init__(text=text, name=name, agents=agents)
+            super().__init__(text=text, name=name, agents=agents, remarks=remarks)
         except ValidationError as error:
             raise SettingsError(
                 describe_invalid(error, owner="the source"),
@@ -81,6 +85,12 @@ def numbered_lines(content: Sequence[str], name: str, lines: tuple[int, int] | N
     range_lines = (content or [""])[first - 1 : last]
     title = [" ".join(name.split())] if name else []
     return "\n".join([*title, *(f"{n}| {line}" for n, line in enumerate(range_lines, first))])
+
+
+def place_line(kind: str, number: int, remark: str = "") -> str:
+    """Return the line of a document before what is on one of its places, such as a page: `[page 4]`, `[sheet 2: Costs]`."""
+    title = " ".join(remark.split()).replace("]", ")")
+    return f"[{kind} {number}: {title}]" if title else f"[{kind} {number}]"
 
 
 class Quotation(Frozen):

@@ -1,9 +1,7 @@
-"""Source documents: reading them, and verifying quotations of them."""
+"""Source documents, and verifying quotations of them."""
 
 from __future__ import annotations
 
-import codecs
-import errno
 import re
 import sys
 from bisect import bisect_right
@@ -11,36 +9,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, zip_longest
-from pathlib import Path
 from unicodedata import normalize
 
-from consilience.domain.errors import ProtocolViolation, SourceError
+from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import SourceRef, text_id
 from consilience.domain.messages import Quotation, Source, numbered_lines
-from consilience.domain.paths import read_bounded
-
-MAX_SOURCE_BYTES = 10_000_000
-"""Max size of a file with a document, a task or an answer."""
 
 PLAIN_MARKS = str.maketrans(dict.fromkeys("“”„‟«»″", '"') | dict.fromkeys("‘’‚‛′", "'") | dict.fromkeys("‐‑‒–—―−", "-"))
 """Maps typographic quotation marks, dashes and minus signs to plain ones."""
-
-UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-"""What a text in UTF-16 or UTF-32 begins with."""
-
-_MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    **dict.fromkeys(UTF16_MARKS, "utf-16"),
-    codecs.BOM_UTF8: "utf-8-sig",
-}
-_FORMATS = {
-    b"%PDF": "a PDF",
-    b"PK\x03\x04": "an archive, such as Word, Excel, EPUB or ZIP",
-    b"\xd0\xcf\x11\xe0": "an old Word, Excel or PowerPoint file",
-    b"\x1f\x8b": "compressed",
-    b"{\\rtf": "RTF",
-}
 
 _IGNORABLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff"
@@ -70,6 +46,8 @@ class Document:
     """First and last line that a call is shown, from 1; None for all."""
     generations: int | None = None
     """Forks since a fork added it; None if it is as old as the first session."""
+    remarks: tuple[str, ...] = ()
+    """`Source.remarks` of a document that this run read; a recorded one has them in the warnings of its session."""
 
     @property
     def text_id(self) -> str:
@@ -185,56 +163,9 @@ def _is_divided(line: str, following: str) -> bool:
     return line[-1:] == "-" and line[-2:-1].isalpha() and following[:1].isalpha()
 
 
-def read_text_file(path: Path, label: str) -> str:
-    """Return the text of a file; `label` names it in errors. Raises `SourceError` if it is missing, too large or not UTF-8 text."""
-    try:
-        data = read_bounded(path, MAX_SOURCE_BYTES)
-    except FileNotFoundError:
-        raise SourceError(f"{label} does not exist", where=str(path), do="Check the path.") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        too_large = getattr(error, "errno", None) == errno.EFBIG
-        do = "Give the part that matters." if too_large else "Check the path and your rights."
-        raise SourceError(f"{label} cannot be read: {reason}", where=str(path), do=do) from None
-    return decode_text(data, label, str(path))
-
-
-def decode_text(data: bytes, label: str, where: str) -> str:
-    """Return bytes as text with line ends as `\\n`: UTF-8, or UTF-16 and UTF-32 with a byte order mark.
-
-    Raises `SourceError` for other data, which names what it seems to be and how to convert it.
-    """
-    encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8")
-    try:
-        text = data.decode(encoding)
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise SourceError(f"{label} is not UTF-8 text", where=where, do=_conversion(data, where))
-    return text.replace("\r\n", "\n")
-
-
-def is_binary(data: bytes) -> bool:
-    """Return whether Git would take the data for binary: a NUL byte near the beginning."""
-    return b"\0" in data[:8_000]
-
-
-def _conversion(data: bytes, where: str) -> str:
-    """Return how to make text of data that is not UTF-8."""
-    kind = next((name for magic, name in _FORMATS.items() if data.startswith(magic)), "")
-    if kind:
-        return f"It is {kind}: convert it to text first."
-    name = where if re.fullmatch(r"[\w./~-]+", where) else "FILE"
-    without_mark = next((code for code, nul in (("UTF-16LE", 1), ("UTF-16BE", 0)) if not any(data[nul:400:2])), "")
-    if without_mark or not is_binary(data):
-        encoding = without_mark or "WINDOWS-1252"
-        return f"It may be {encoding}: iconv -f {encoding} -t UTF-8 {name} > NEW"
-    return "It is binary: give text."
-
-
 def number_documents(sources: Iterable[Source]) -> tuple[Document, ...]:
     """Return documents numbered S1, S2, … in the order of their sources."""
-    return tuple(Document(f"S{n}", s.name, s.text, s.agents) for n, s in enumerate(sources, 1))
+    return tuple(Document(f"S{n}", s.name, s.text, s.agents, remarks=s.remarks) for n, s in enumerate(sources, 1))
 
 
 def document_from_ref(ref: SourceRef, text: str, *, forks: int = 0) -> Document:
