@@ -27,7 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("api", "testing", "executor"),
     ("deliberation",),
-    ("configuration",),
+    ("configuration", "choosing"),
     ("protocols", "protocols.*"),
     ("protocols._common", "reporting.formats"),
     ("protocol", "targets"),

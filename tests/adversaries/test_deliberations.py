@@ -103,6 +103,8 @@ def saying(text: str, who: Callable[[str], bool] = lambda agent: True) -> Script
         if "claims" in fields:
             plain = fields["claims"].annotation == list[str]
             body["claims"] = [words[:200] if plain else {"text": words[:200], "ids": ["A"]}]
+        if "divides" in fields:
+            body |= {"kind": "answer", "why": words[:400]}
         if "parts" in fields:
             body["parts"] = [{"title": words[:200], "instructions": words[:400]}] * 2
         if "rating" in fields:

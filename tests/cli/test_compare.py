@@ -394,7 +394,7 @@ def test_compare_after_ctrl_c_prints_how_to_continue(env: dict[str, str], here: 
 
 def test_compare_dry_run_names_rows_that_the_budget_may_cut_short(cli: Cli) -> None:
     output = cli(*ASKED, "--budget-calls", "3", "--dry-run").stdout
-    assert "circle may be cut short**: it needs up to 4 calls and the budget surely pays for 3" in " ".join(
+    assert "**circle may be cut short:** it needs up to 4 calls and the budget surely pays for 3" in " ".join(
         output.split()
     )
     assert "cut short" not in cli(*ASKED, "--budget-calls", "4", "--dry-run").stdout

@@ -324,6 +324,16 @@ def test_unknown_price_is_reported_as_unknown(cli: Cli) -> None:
     assert "the price of openai:of-next-year is not known" in output
 
 
+def test_chain_of_models_stays_in_its_cell_of_the_dry_run(cli: Cli) -> None:
+    output = cli("solo", TASK, "--dry-run", "--model", "ollama:a|ollama:b").stdout
+    assert "| S1 | respondent | – | ollama:a\\|ollama:b |" in output
+
+
+def test_dry_run_names_every_agent(cli: Cli) -> None:
+    output = cli("vote", TASK, "--dry-run", "--model", MODEL, "--votes", "60").stdout
+    assert f"| V60 | respondent | – | {MODEL} |" in output
+
+
 def test_first_line_names_model_reason_and_unused_keys(cli: Cli, town: Town) -> None:
     env: dict[str, str | None] = {"CONSILIENCE_MODEL": MODEL, "OPENAI_API_KEY": "sk-very-secret"}
     result = cli("emergence", TASK, "--max-rounds", "1", env=env)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
 
 from consilience import Emergence, Limits, Solo, SqliteStore, StopReason, Vote
 from consilience.domain.errors import SessionWaiting
-from consilience.domain.events import CallFailed, CancelRequested, Ended, Event, SessionFinished
+from consilience.domain.events import CallFailed, CallLost, CancelRequested, Ended, Event, SessionFinished
 from consilience.domain.outcome import FailureKind
 from consilience.domain.report import Report
 from consilience.engine.protocol import Protocol
@@ -261,3 +262,23 @@ async def test_session_cancelled_at_a_random_instant_ends_once_and_replays(case,
         assert (report.stop_reason is StopReason.CANCELLED) == cancelled, instant
         assert (await runner.replay("s", store=store)).digest() == report.digest(), instant
         store.close()
+
+
+async def test_cancel_of_a_killed_session_reports_its_calls_in_flight(tmp_path: Path) -> None:
+    """A copy of the journal, made while calls hang, is what a kill leaves."""
+    store, model = SqliteStore(tmp_path / "j.db"), Hanging(replies=1)
+    run = begun(Vote(votes=3), model, store)
+    await asyncio.wait_for(model.hung.wait(), 20)
+    with closing(sqlite3.connect(tmp_path / "j.db")) as seen, closing(sqlite3.connect(tmp_path / "copy.db")) as left:
+        seen.backup(left)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    store.close()
+    store = SqliteStore(tmp_path / "copy.db")
+    store.post("s", "cancel")
+    report = await runner.resume("s", store=store)
+    lost = [event.key for event in store.read("s") if isinstance(event, CallLost)]
+    assert (report.stop_reason, report.ledger.actual.lost, len(lost)) == (StopReason.CANCELLED, len(lost), len(lost))
+    assert lost
+    assert (await runner.replay("s", store=store)).digest() == report.digest()
+    store.close()

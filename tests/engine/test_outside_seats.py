@@ -855,3 +855,32 @@ async def test_outside_answers_in_any_order_give_the_same_journal(tmp_path: Path
         store.close()
         workspace.path.rename(tmp_path / f"w{n}")
     assert len(digests) == 1
+
+
+async def test_cancel_of_a_parked_session_takes_its_ticket_back(store: SqliteStore, workspace: Workspace) -> None:
+    await park(store, workspace)
+    store.post("s", "cancel")
+    report = await runner.resume("s", store=store)
+    (ticket,) = workspace.tickets()
+    assert (ticket.state, ticket.withdrawn[:19]) == ("permanently_failed", "ended by the cancel")
+    assert report.stop_reason is StopReason.CANCELLED
+    assert (await runner.replay("s", store=store)).digest() == report.digest()
+
+
+async def test_cancel_of_a_parked_session_keeps_what_was_answered_before(
+    store: SqliteStore, workspace: Workspace
+) -> None:
+    await park(store, workspace)
+    work_off(workspace, "red", answering())
+    store.post("s", "cancel")
+    await runner.resume("s", store=store)
+    assert "say/A2" in [e.key for e in store.read("s") if isinstance(e, CallCompleted)]
+
+
+async def test_cancel_of_a_parked_session_whose_workspace_is_gone_ends_it(
+    store: SqliteStore, workspace: Workspace
+) -> None:
+    await park(store, workspace)
+    workspace.path.rename(workspace.path.with_name("elsewhere"))
+    store.post("s", "cancel")
+    assert (await runner.resume("s", store=store)).stop_reason is StopReason.CANCELLED

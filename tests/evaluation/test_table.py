@@ -111,6 +111,13 @@ async def test_model_text_does_not_break_a_table(store: SqliteStore) -> None:
     assert len(re.findall(r"(?<!\\)\|", row)) == 6
 
 
+async def test_model_text_stays_as_written_in_a_table(store: SqliteStore) -> None:
+    model = ScriptedModel(lambda request: "*so* [it](http://x) <b>is</b>")
+    text = markdown(await compare("What?", ["circle", "solo"], models=model, store=store))
+    row = next(line for line in text.splitlines() if line.startswith("| solo |"))
+    assert r"\*so\* \[it\](http://x) \<b\>is\</b\>" in row
+
+
 async def test_notes_state_what_a_comparison_does_not_show(store: SqliteStore) -> None:
     model = ScriptedModel(adding_up)
     alone = markdown(await compare("Is it so?", ["circle"], models=model, store=store))

@@ -20,6 +20,7 @@ from consilience.domain.events import (
     CallLost,
     CancelRequested,
     CheckRecorded,
+    CommentPosted,
     Event,
     MessagePublished,
     Noted,
@@ -121,6 +122,7 @@ EVERY: list[Event] = [
     StepCompleted(key="talk-1/A1/step-1", call="talk-1/A1", agent="A1", kind="tool", digest="d", text="found"),
     SearchExpired(search="00ff"),
     CancelRequested(by="a person", answer=True),
+    CommentPosted(text="t", by="a person"),
 ]
 
 
@@ -131,7 +133,7 @@ def test_every_event_type_is_exported_with_its_references() -> None:
         line.validate(row)
     assert [set(row["bodies"]) for row in table[1:]] == [
         {"said", "own"}, {"unread", "own"}, set(), set(), {"answered"}, {"against"}, {"against"}, set(),
-        {"said", "against", "00ff"}, {"said"}, set(), set(), {"own", "{}"}, {"found"}, set(), set(),
+        {"said", "against", "00ff"}, {"said"}, set(), set(), {"own", "{}"}, {"found"}, set(), set(), {"t"},
     ]  # fmt: skip
     stored = set(EVENT.json_schema()["discriminator"]["mapping"]) - {"call_started"}
     assert stored - {row["type"] for row in table} == {"session_finished"}

@@ -20,12 +20,14 @@ from consilience.cli.model_words import key_notes
 from consilience.cli.options import LIMITS, MATERIAL, OUTPUT, PlannedRequest, argument, option, request_app
 from consilience.cli.plan import (
     AS_ASKED,
-    RunPlan,
+    NOTHING_DONE,
+    Plan,
     approve,
+    bullets,
     check_models,
     choose_model,
-    cost_json,
     cost_words,
+    joined,
     links,
     max_price,
     unspent_words,
@@ -37,6 +39,7 @@ from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import CallCompleted, Event
 from consilience.domain.outcome import Estimate, Limits
+from consilience.domain.sections import Block, Item, Paragraph, Table
 from consilience.domain.validation import describe_invalid
 from consilience.engine.protocol import Protocol, find_protocol
 from consilience.evaluation import (
@@ -154,13 +157,11 @@ def _compare(request: CompareRequest) -> int:
     )
     if request.jobs < 1:
         raise SettingsError(f"invalid number of jobs: {request.jobs}", where="--jobs", do="Give 1 or more.")
-    estimates = estimate_rows(planned)
-    plan = _plan(planned, estimates, models, choice, config.endpoints)
+    plan = _plan(planned, estimate_rows(planned), models, choice, config.endpoints)
     if request.match == "cost" and planned.budget.matched and not plan.max_cost:
         reason = "no price is known for one of the models" if plan.max_cost is None else "these models cost nothing"
         raise SettingsError(f"nothing can be matched by cost: {reason}", where="--match", do="Match tokens or calls.")
-    preview = _dry_run(planned, estimates, plan), _dry_run_json(planned, estimates, plan)
-    if not approve(plan, request, config, summary=_first_line(planned, plan), preview=preview):
+    if not approve(plan, request, config):
         return EXIT_OK
     comparison = _execute(request, planned, models)
     paths_written, code = publish(
@@ -342,26 +343,93 @@ def _settings_of(cls: type[Protocol], settings: Mapping[str, object]) -> Protoco
     return cls(**settings)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ComparePlan(Plan):
+    """The plan of all runs of a comparison."""
+
+    planned: ComparisonPlan
+    rows: Sequence[RowEstimate]
+
+    @property
+    def line(self) -> str:
+        """Rows, models and why, runs, calls, max cost, unused keys."""
+        choice_note = f" ({self.why})" if self.why != AS_ASKED else ""
+        return joined(
+            f"{', '.join(row.label for row in self.planned.rows)} with {', '.join(self.models)}{choice_note}",
+            count(len(self.planned.tasks), "task"),
+            count(self.planned.runs, "run"),
+            f"{describe_calls(self.estimate)} estimated",
+            cost_words(self),
+            unspent_words(self),
+        )
+
+    def describe(self) -> tuple[Block, ...]:
+        calls = format_range(self.estimate.min, self.estimate.max)
+        usual = _rounded(sum(row.usual for row in self.rows))
+        return (
+            Paragraph(text=f"Dry run of compare: {NOTHING_DONE}", tone="strong"),
+            Table(
+                heads=("row", "runs", "calls", "usual tokens", "tokens at most"),
+                rows=tuple(
+                    (r.row, f"{r.runs:,}", format_range(r.calls.min, r.calls.max), _rounded(r.usual), f"{r.tokens:,}")
+                    for r in self.rows
+                ),
+            ),
+            bullets(
+                f"Tasks: {len(self.planned.tasks):,}, with {_seeds_words(self.planned.seeds)}",
+                f"Budget: {_budget_words(self.planned)}",
+                f"Model: {', '.join(self.models)} ({self.why})",
+                f"Calls estimated: {calls}, including those recorded earlier",
+                f"Tokens: usually about {usual}, if runs end early and replies are of usual length; "
+                f"at most {self.max_tokens:,}, if every prompt has its max length",
+                f"Cost: {cost_words(self, headed=True)}",
+                *self.details,
+                *(_cut_item(row) for row in self.rows if row.needs),
+            ),
+        )
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "dry_run": True,
+            "rows": [
+                {
+                    "row": r.row,
+                    "runs": r.runs,
+                    "calls": r.calls.model_dump(),
+                    "usual_tokens": r.usual,
+                    "most_tokens": r.tokens,
+                    "needs": r.needs,
+                    "allowed": r.allowed,
+                }
+                for r in self.rows
+            ],
+            "tasks": [task.id for task in self.planned.tasks],
+            "seeds": list(self.planned.seeds),
+            "budget": self.planned.budget.model_dump(),
+            **super().as_json(),
+        }
+
+
 def _plan(
-    planned: ComparisonPlan, estimates: Sequence[RowEstimate], models: Sequence[str], choice: Choice, known: Endpoints
-) -> RunPlan:
-    """Return the whole comparison as one plan, for consent to its cost."""
+    planned: ComparisonPlan, rows: Sequence[RowEstimate], models: Sequence[str], choice: Choice, known: Endpoints
+) -> ComparePlan:
     paid_models = tuple(name for name in links(models) if paid(name, known))
     max_cost: float | None = 0.0
-    for row in estimates:
+    for row in rows:
         call_cost = max_price(dict.fromkeys(paid_models, row.written), row.read, known)
         row_cost = None if call_cost is None else row.calls.max * call_cost
         if planned.cost is not None and row_cost is not None:
             row_cost = min(row_cost, row.runs * planned.cost)
         max_cost = None if max_cost is None or row_cost is None else max_cost + row_cost
-    return RunPlan(
-        protocol=planned.rows[0].protocol,
-        agents=tuple(Agent(id=str(n), role="", model=name) for n, name in enumerate(dict.fromkeys(models))),
+    return ComparePlan(
+        planned=planned,
+        rows=rows,
+        models=tuple(dict.fromkeys(models)),
         why=choice.why,
-        estimate=Estimate(min=sum(r.calls.min for r in estimates), max=sum(r.calls.max for r in estimates)),
+        estimate=Estimate(min=sum(r.calls.min for r in rows), max=sum(r.calls.max for r in rows)),
         known=known,
         limits=Limits(cost=planned.cost),
-        max_tokens=sum(row.tokens for row in estimates),
+        max_tokens=sum(row.tokens for row in rows),
         max_cost=max_cost,
         paid=paid_models,
         unspent_keys=choice.unspent_keys,
@@ -369,50 +437,13 @@ def _plan(
     )
 
 
-def _first_line(planned: ComparisonPlan, plan: RunPlan) -> str:
-    choice_note = f" ({plan.why})" if plan.why != AS_ASKED else ""
-    parts = [
-        f"{', '.join(row.label for row in planned.rows)} with {', '.join(plan.models)}{choice_note}",
-        count(len(planned.tasks), "task"),
-        count(planned.runs, "run"),
-        f"{describe_calls(plan.estimate)} estimated",
-        cost_words(plan),
-        unspent_words(plan),
-    ]
-    return " · ".join(filter(None, parts))
+def _cut_item(row: RowEstimate) -> Item:
+    needs = f"it needs up to {count(row.needs, 'call')} and the budget surely pays for {row.allowed:,}"
+    return Item(lead=f"{row.row} may be cut short:", text=f"{needs}; a run that is cut short is compared as it stands")
 
 
 def _seeds_words(seeds: Sequence[int]) -> str:
     return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
-
-
-def _dry_run(planned: ComparisonPlan, estimates: Sequence[RowEstimate], plan: RunPlan) -> str:
-    lines = [
-        "**Dry run of compare: no model is called, nothing is spent or recorded.**",
-        "",
-        "| row | runs | calls | usual tokens | tokens at most |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {r.row} | {r.runs:,} | {format_range(r.calls.min, r.calls.max)} | {_rounded(r.usual)} | {r.tokens:,} |"
-            for r in estimates
-        ),
-        "",
-        f"- Tasks: {len(planned.tasks):,}, with {_seeds_words(planned.seeds)}",
-        f"- Budget: {_budget_words(planned)}",
-        f"- Model: {', '.join(plan.models)} ({plan.why})",
-        f"- Calls estimated: {format_range(plan.estimate.min, plan.estimate.max)}, including those recorded earlier",
-        f"- Tokens: usually about {_rounded(sum(r.usual for r in estimates))}, if runs end early and replies are of usual length; "
-        f"at most {plan.max_tokens:,}, if every prompt has its max length",
-        f"- Cost: {cost_words(plan, free='nothing').removeprefix('cost ')}",
-        *(f"- {line}" for line in plan.details),
-        *(
-            f"- **{r.row} may be cut short**: it needs up to {count(r.needs, 'call')} and the budget surely pays for "
-            f"{r.allowed:,}; a run that is cut short is compared as it stands"
-            for r in estimates
-            if r.needs
-        ),
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def _rounded(tokens: int) -> str:
@@ -430,25 +461,3 @@ def _budget_words(planned: ComparisonPlan) -> str:
             f"what the most expensive row may need, {format_range(min(bounds), max(bounds))} tokens per run{matched_by}"
         )
     return f"{bounds[0]:,} {'tokens' if planned.budget.calls is None else 'calls'} per run"
-
-
-def _dry_run_json(planned: ComparisonPlan, estimates: Sequence[RowEstimate], plan: RunPlan) -> Mapping[str, object]:
-    return {
-        "dry_run": True,
-        "rows": [
-            {
-                "row": r.row,
-                "runs": r.runs,
-                "calls": r.calls.model_dump(),
-                "usual_tokens": r.usual,
-                "most_tokens": r.tokens,
-                "needs": r.needs,
-                "allowed": r.allowed,
-            }
-            for r in estimates
-        ],
-        "tasks": [task.id for task in planned.tasks],
-        "seeds": list(planned.seeds),
-        "budget": planned.budget.model_dump(),
-        **cost_json(plan),
-    }

@@ -244,9 +244,8 @@ def _spending(name: str, known: Endpoints) -> tuple[str, bool]:
         has_unknown_price = any(ModelFacts(link, known).unpriced for link in links([name]))
         words = ["its price is not known" if has_unknown_price else "it is paid for"] if paid(name, known) else []
         if programs:
-            words.append(
-                f"{programs_words([without_secret(program) for program in programs])}, so a run asks, or needs --yes"
-            )
+            shown = programs_words([without_secret(program) for program in programs])
+            words.append(f"cost not known: {shown}, so a run asks, or needs --yes")
         spending = "; ".join(words) or spending
         check_models([name], known, keys=True)
         if local_weights([name]):

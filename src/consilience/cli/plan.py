@@ -23,6 +23,7 @@ from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError, UserError
 from consilience.domain.messages import Source
 from consilience.domain.outcome import DEFAULT_THINKING, Estimate, Limits, ThinkingLevel, thinking_tokens
+from consilience.domain.sections import Block, Bullets, Item, Paragraph, Table
 from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
 from consilience.engine.sizes import CallSizes
@@ -33,21 +34,20 @@ from consilience.models.facts import ModelFacts
 from consilience.models.registry import Choice, PersonName, ProgramName, WorkspaceName, paid, parse, window_by_name
 from consilience.reporting.files import claim_directory
 from consilience.reporting.formatting import count, describe_agent, describe_agents, describe_calls, format_range, money
-from consilience.reporting.markdown import print_markdown
+from consilience.reporting.markdown import blocks_markdown, print_markdown
 
 AS_ASKED = "as asked"
-COST_NOT_KNOWN = "cost not known: "
+NOTHING_DONE = "no model is called, nothing is spent or recorded."
 PERSONA = "its persona"
 """Origin of the model of a seat whose persona names one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunPlan:
-    """The agents of a run with their models, and upper bounds on calls, tokens and cost, without retries."""
+class Plan:
+    """What a command is about to do, and upper bounds on the tokens and money that it may use, without retries."""
 
-    protocol: Protocol
-    agents: tuple[Agent, ...]
-    """With their models."""
+    models: tuple[str, ...]
+    """Each once."""
     why: str
     """Why the model was chosen."""
     estimate: Estimate
@@ -64,6 +64,49 @@ class RunPlan:
     """An encoder that costs money; --max-cost does not bound it."""
     unspent_keys: Mapping[str, str] = field(default_factory=dict)
     """Variables of API keys that are set and unused, with a model that each would allow."""
+    details: Sequence[str] = ()
+    """Sentences that follow the first line of the run, on lines of their own."""
+    limits_adjustable: bool = True
+    """Whether the command takes --max-cost and --dry-run."""
+
+    @property
+    def line(self) -> str:
+        """What a run prints first."""
+        raise NotImplementedError
+
+    def describe(self) -> tuple[Block, ...]:
+        """Return what a dry run prints."""
+        raise NotImplementedError
+
+    def as_json(self) -> dict[str, object]:
+        """Return the plan as data; here the models and the bounds on what they use."""
+        return {
+            "models": list(self.models),
+            "estimate": self.estimate.model_dump(mode="json"),
+            "most_tokens": self.max_tokens,
+            "most_money": None if self.programs else self.max_cost,
+            "paid": list(self.paid),
+            "programs": self.programs,
+            "withheld_keys": key_notes(self.models, self.known),
+        }
+
+    @property
+    def programs(self) -> list[str]:
+        """Programs among the models and their fallbacks. Their own cost is unknown."""
+        return [link.text for name in self.models for link in parse(name).links if isinstance(link, ProgramName)]
+
+    @property
+    def makes_calls(self) -> bool:
+        return 0 not in (self.limits.calls, self.limits.tokens, self.limits.seconds, self.limits.steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan(Plan):
+    """The plan of a session."""
+
+    protocol: Protocol
+    agents: tuple[Agent, ...]
+    """With their models."""
     configured: Mapping[str, Path] = field(default_factory=dict)
     """Settings from configuration files, with the file."""
     detail: Detail = "full"
@@ -74,26 +117,85 @@ class RunPlan:
     """What named the model of a single agent, by agent id: `--agent` or its persona."""
     preamble: str = ""
     """What precedes the plan on the first line of the run."""
-    details: Sequence[str] = ()
-    """What follows it, on lines of their own."""
     warnings: Sequence[str] = ()
     """What the report will warn of; shown by a dry run alone."""
     data: Mapping[str, object] = field(default_factory=dict)
     """Further fields of a dry run as JSON."""
-    limits_adjustable: bool = True
-    """Whether the command takes --max-cost and --dry-run."""
     calls_note: str = ""
     """Which calls the estimate is of, if not those of a new run."""
+
+    @property
+    def line(self) -> str:
+        """Models and why, agents, calls, max cost, unused keys."""
+        by_persona = [f"{agent.model} ({agent.id})" for agent in self.agents if self.origins.get(agent.id) == PERSONA]
+        return joined(
+            self.preamble,
+            f"{self.protocol.name} with {self._models_words('' if self.why == AS_ASKED else self.why)}",
+            "" if self.preamble else describe_agents(self.agents),
+            f"named by personas: {', '.join(by_persona)}" if by_persona else "",
+            f"{self.detail} prompts{self._replaced}",
+            self.replies,
+            f"{describe_calls(self.estimate)} estimated{self.calls_note}",
+            self.outlook,
+            cost_words(self),
+            unspent_words(self),
+        )
+
+    def describe(self) -> tuple[Block, ...]:
+        shape = self.protocol.topology()
+        levels = max(shape.levels.values(), default=0)
+        limited = "" if self.limits.calls is None else f", limited to {count(self.limits.calls, 'call')}"
+        return (
+            Paragraph(text=f"Dry run of {self.protocol.name}: {NOTHING_DONE}", tone="strong"),
+            Table(heads=("agent", "role", "perspective", "model"), rows=tuple(map(self._seat, self.agents)), left=4),
+            bullets(
+                f"Topology: {shape.kind}, {count(len(shape.agents), 'agent')} on {count(levels, 'level')}",
+                *(
+                    f"Setting: {setting_words(self.protocol, name)}, in {path}"
+                    for name, path in self.configured.items()
+                ),
+                f"Model: {self._models_words(self.why)}",
+                *(f"Key not set: {variables}, for {name}" for name, variables in self.missing_keys.items()),
+                f"Prompts: {self.detail}{self._replaced}",
+                _sentence(self.replies),
+                f"Calls estimated: {format_range(self.estimate.min, self.estimate.max)}{self.calls_note}{limited}",
+                f"Tokens: at most {self.max_tokens:,}, if every prompt has its max length, without retries",
+                f"Cost: {cost_words(self, headed=True)}",
+                _sentence(self.outlook),
+                *(f"Key set, not used: {name}, for --model {allows}" for name, allows in self.unspent_keys.items()),
+                self.preamble,
+                *self.details,
+                *(f"{_sentence(warning)}." for warning in self.warnings),
+            ),
+        )
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "dry_run": True,
+            "protocol": self.protocol.name,
+            "settings": self.protocol.model_dump(mode="json"),
+            "configured": {name: str(path) for name, path in self.configured.items()},
+            "agents": [agent.model_dump(mode="json") for agent in self.agents],
+            "topology": self.protocol.topology().model_dump(mode="json"),
+            "why": self.why,
+            "outlook": self.outlook,
+            "limits": self.limits.model_dump(mode="json"),
+            **super().as_json(),
+            "unspent_keys": dict(self.unspent_keys),
+            "missing_keys": self.missing_keys,
+            "detail": self.detail,
+            "replaced_prompts": list(self.templates.replaced),
+            "replies": self.replies,
+            "named": dict(self.origins),
+            "notes": list(self.details),
+            "warnings": list(self.warnings),
+            **self.data,
+        }
 
     @property
     def outlook(self) -> str:
         """What the settings mean for a new run; a fork may have inherited the calls that it is about."""
         return "" if self.preamble else self.protocol.outlook
-
-    @property
-    def models(self) -> list[str]:
-        """Names of the models, each once, in the order of the agents."""
-        return list(dict.fromkeys(agent.model for agent in self.agents))
 
     @property
     def models_by_agent(self) -> dict[str, str]:
@@ -106,13 +208,25 @@ class RunPlan:
         return {model.name: model.missing_key for model in facts if model.missing_key}
 
     @property
-    def programs(self) -> list[str]:
-        """Programs among the models and their fallbacks. Their own cost is unknown."""
-        return [link.text for name in self.models for link in parse(name).links if isinstance(link, ProgramName)]
+    def _replaced(self) -> str:
+        """`, with NAME from DIR` for replaced templates, else nothing. A recorded session does not know the directory."""
+        templates = self.templates
+        place = f"from {templates.directory}" if templates.directory else "as recorded"
+        return f", with {', '.join(templates.replaced)} {place}" if templates.replaced else ""
 
-    @property
-    def makes_calls(self) -> bool:
-        return 0 not in (self.limits.calls, self.limits.tokens, self.limits.seconds, self.limits.steps)
+    def _models_words(self, why: str) -> str:
+        """Return the models; why those were chosen that are not named for single agents, which follow."""
+        shared = list(dict.fromkeys(agent.model for agent in self.agents if agent.id not in self.origins))
+        note = f" ({why})" if why and shared else ""
+        others = (
+            name for name in self.models if name not in shared and not isinstance(parse(name).waiting, PersonName)
+        )
+        return ", ".join(filter(None, (", ".join(shared) + note, *others))) or "people only"
+
+    def _seat(self, agent: Agent) -> tuple[str, ...]:
+        perspective = describe_agent(agent) if agent.perspective or not agent.voice else "–"
+        origin = f" ({self.origins[agent.id]})" if agent.id in self.origins else ""
+        return agent.id, agent.role, perspective, f"{agent.model}{origin}"
 
 
 def choose_model(request: PlannedRequest, config: Config, seats: int = 1, seats_with_own_model: int = 0) -> Choice:
@@ -199,11 +313,11 @@ def make_plan(
     if paid_encoder is not None:
         encoder_cost = ModelFacts(paid_encoder, known).price(calls * protocol.max_reply_tokens, 0)
         max_cost = None if max_cost is None or encoder_cost is None else max_cost + encoder_cost
-    notes = key_notes([*thinking_of, encoder or ""], known)
-    notes += window_warnings(thinking_of, sizes.longest_beginning, known)
+    warnings = window_warnings(thinking_of, sizes.longest_beginning, known)
     return RunPlan(
         protocol=protocol,
         agents=tuple(agent.model_copy(update={"model": models[agent.id]}) for agent in agents),
+        models=tuple(dict.fromkeys(models[agent.id] for agent in agents)),
         why=choice.why,
         estimate=estimate,
         known=known,
@@ -215,7 +329,7 @@ def make_plan(
         encoder=paid_encoder,
         unspent_keys=choice.unspent_keys,
         detail=detail,
-        details=notes,
+        details=[*key_notes([*thinking_of, encoder or ""], known), *warnings],
         replies=sizes.describe_reply(limits) + thinking_words(thinking, thinking_of, known),
     )
 
@@ -238,55 +352,47 @@ def max_price(written: Mapping[str, int], read: int, known: Endpoints) -> float 
     return None if None in prices else max((price for price in prices if price is not None), default=0.0)
 
 
-def first_line(plan: RunPlan) -> str:
-    """Return the line that a run prints first: models and why, agents, calls, max cost, unused keys."""
-    by_persona = [f"{agent.model} ({agent.id})" for agent in plan.agents if plan.origins.get(agent.id) == PERSONA]
-    parts = [
-        plan.preamble,
-        f"{plan.protocol.name} with {_models_words(plan, '' if plan.why == AS_ASKED else plan.why)}",
-        "" if plan.preamble else describe_agents(plan.agents),
-        f"named by personas: {', '.join(by_persona)}" if by_persona else "",
-        f"{plan.detail} prompts{_replaced_words(plan)}",
-        plan.replies,
-        f"{describe_calls(plan.estimate)} estimated{plan.calls_note}",
-        plan.outlook,
-        cost_words(plan),
-        unspent_words(plan),
-    ]
+def bullets(*items: str | Item) -> Bullets:
+    """Return a list without its empty texts."""
+    return Bullets(items=tuple(Item(text=item) if isinstance(item, str) else item for item in items if item))
+
+
+def joined(*parts: str) -> str:
+    """Return the parts of a line that are not empty."""
     return " · ".join(filter(None, parts))
 
 
-def _models_words(plan: RunPlan, why: str) -> str:
-    """Return the models; why those were chosen that are not named for single agents, which follow."""
-    shared = list(dict.fromkeys(agent.model for agent in plan.agents if agent.id not in plan.origins))
-    note = f" ({why})" if why and shared else ""
-    others = (name for name in plan.models if name not in shared and not isinstance(parse(name).waiting, PersonName))
-    return ", ".join(filter(None, (", ".join(shared) + note, *others))) or "people only"
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}"
 
 
-def unspent_words(plan: RunPlan) -> str:
+def setting_words(protocol: Protocol, name: str) -> str:
+    """Return a setting as a line of a configuration file: `children = 2`."""
+    return f"{name} = {json.dumps(protocol.model_dump(mode='json')[name], ensure_ascii=False)}"
+
+
+def unspent_words(plan: Plan) -> str:
     """Return the keys that are set and unused; empty if there are none."""
     unspent = ", ".join(f"{variable} (for --model {allows})" for variable, allows in plan.unspent_keys.items())
     return f"not spent: {unspent}" if unspent else ""
 
 
-def cost_words(plan: RunPlan, *, free: str = "costs nothing") -> str:
-    """Return the max cost, what --max-cost does not bound, and programs of unknown cost; `free` if there is no cost."""
-    amount = amount_words(plan) if plan.paid else ""
-    programs = programs_words(plan.programs) if plan.programs else ""
-    if amount and plan.max_cost is None:
-        programs = programs.removeprefix(COST_NOT_KNOWN)
-    if programs and plan.limits.cost is not None:
-        programs += ", which --max-cost does not bound"
-    return "; ".join(filter(None, (amount, unbounded_words(plan), programs))) or free
+def cost_words(plan: Plan, *, headed: bool = False) -> str:
+    """Return the max cost, what --max-cost does not bound, and programs of unknown cost; `headed`: behind `Cost:`."""
+    words = [*filter(None, (amount_words(plan) if plan.paid else "", unbounded_words(plan)))]
+    if plan.programs:
+        lead = "not known: " if headed and not words else "cost not known: "
+        bound = "" if plan.limits.cost is None else ", which --max-cost does not bound"
+        words.append(f"{'' if plan.max_cost is None else lead}{programs_words(plan.programs)}{bound}")
+    return "; ".join(words) or ("nothing" if headed else "costs nothing")
 
 
 def programs_words(programs: Sequence[str]) -> str:
     """`programs` must not be empty."""
-    return f"{COST_NOT_KNOWN}{', '.join(programs)} may spend money of {'its' if len(programs) == 1 else 'their'} own"
+    return f"{', '.join(programs)} may spend money of {'its' if len(programs) == 1 else 'their'} own"
 
 
-def amount_words(plan: RunPlan) -> str:
+def amount_words(plan: Plan) -> str:
     """Return the max cost of the models that cost money."""
     if plan.max_cost is None:
         return f"the price of {', '.join(_unpriced(plan))} is not known"
@@ -295,7 +401,7 @@ def amount_words(plan: RunPlan) -> str:
     return f"at most {money(plan.max_cost)}{retries}"
 
 
-def unbounded_words(plan: RunPlan) -> str:
+def unbounded_words(plan: Plan) -> str:
     """Return what --max-cost does not bound, if it is given; else nothing."""
     if plan.limits.cost is None:
         return ""
@@ -305,134 +411,38 @@ def unbounded_words(plan: RunPlan) -> str:
     return f"--max-cost does not bound the cost of {', '.join(spenders)}" if spenders else ""
 
 
-def _unpriced(plan: RunPlan) -> list[str]:
+def _unpriced(plan: Plan) -> list[str]:
     """Return the models that cost money at an unknown price."""
     facts = [ModelFacts(name, plan.known) for name in plan.paid if plan.max_cost is None]
     return [model.name for model in facts if model.price(1, 1) is None]
 
 
-def dry_run(plan: RunPlan) -> str:
-    """Return the plan as Markdown."""
-    lines = [
-        f"**Dry run of {plan.protocol.name}: no model is called, nothing is spent or recorded.**",
-        "",
-        "| agent | role | perspective | model |",
-        "|---|---|---|---|",
-    ]
-    lines += [
-        f"| {a.id} | {a.role} | {describe_agent(a) if a.perspective or not a.voice else '–'} | {a.model}{_origin_words(plan, a)} |"
-        for a in plan.agents
-    ]
-    shape = plan.protocol.topology()
-    levels = max(shape.levels.values(), default=0)
-    lines += [
-        "",
-        f"- Topology: {shape.kind}, {count(len(shape.agents), 'agent')} on {count(levels, 'level')}",
-        *(f"- Setting: {setting_words(plan.protocol, name)}, in {path}" for name, path in plan.configured.items()),
-        f"- Model: {_models_words(plan, plan.why)}",
-        *(f"- Key not set: {variables}, for {name}" for name, variables in plan.missing_keys.items()),
-        f"- Prompts: {plan.detail}{_replaced_words(plan)}",
-        f"- {plan.replies[:1].upper()}{plan.replies[1:]}",
-        f"- Calls estimated: {format_range(plan.estimate.min, plan.estimate.max)}{plan.calls_note}"
-        + ("" if plan.limits.calls is None else f", limited to {count(plan.limits.calls, 'call')}"),
-        f"- Tokens: at most {plan.max_tokens:,}, if every prompt has its max length, without retries",
-        f"- Cost: {cost_words(plan, free='nothing').removeprefix('cost ')}",
-    ]
-    if plan.outlook:
-        lines.append(f"- {plan.outlook[:1].upper()}{plan.outlook[1:]}")
-    lines += [f"- Key set, not used: {name}, for --model {allows}" for name, allows in plan.unspent_keys.items()]
-    lines += [f"- {line}" for line in (plan.preamble, *plan.details) if line]
-    lines += [f"- {warning[:1].upper()}{warning[1:]}." for warning in plan.warnings]
-    return "\n".join(lines) + "\n"
-
-
-def _replaced_words(plan: RunPlan) -> str:
-    """Return `, with NAME from DIR` for replaced templates, else nothing. A recorded session does not know the directory."""
-    templates = plan.templates
-    place = f"from {templates.directory}" if templates.directory else "as recorded"
-    return f", with {', '.join(templates.replaced)} {place}" if templates.replaced else ""
-
-
-def _origin_words(plan: RunPlan, agent: Agent) -> str:
-    return f" ({plan.origins[agent.id]})" if agent.id in plan.origins else ""
-
-
-def setting_words(protocol: Protocol, name: str) -> str:
-    """Return a setting as a line of a configuration file: `children = 2`."""
-    return f"{name} = {json.dumps(protocol.model_dump(mode='json')[name], ensure_ascii=False)}"
-
-
-def dry_run_json(plan: RunPlan) -> dict[str, object]:
-    return {
-        "dry_run": True,
-        "protocol": plan.protocol.name,
-        "settings": plan.protocol.model_dump(mode="json"),
-        "configured": {name: str(path) for name, path in plan.configured.items()},
-        "agents": [agent.model_dump(mode="json") for agent in plan.agents],
-        "topology": plan.protocol.topology().model_dump(mode="json"),
-        "why": plan.why,
-        "outlook": plan.outlook,
-        "limits": plan.limits.model_dump(mode="json"),
-        **cost_json(plan),
-        "unspent_keys": dict(plan.unspent_keys),
-        "missing_keys": plan.missing_keys,
-        "detail": plan.detail,
-        "replaced_prompts": list(plan.templates.replaced),
-        "replies": plan.replies,
-        "named": dict(plan.origins),
-        "notes": list(plan.details),
-        "warnings": list(plan.warnings),
-        **plan.data,
-    }
-
-
-def cost_json(plan: RunPlan) -> dict[str, object]:
-    """Return the models of a plan and the bounds on what they use."""
-    return {
-        "models": plan.models,
-        "estimate": plan.estimate.model_dump(mode="json"),
-        "most_tokens": plan.max_tokens,
-        "most_money": None if plan.programs else plan.max_cost,
-        "paid": list(plan.paid),
-        "programs": plan.programs,
-        "withheld_keys": key_notes(plan.models, plan.known),
-    }
-
-
-def approve(
-    plan: RunPlan,
-    request: SpendingRequest,
-    config: Config,
-    *,
-    summary: str = "",
-    preview: tuple[str, Mapping[str, object]] | None = None,
-) -> bool:
+def approve(plan: Plan, request: SpendingRequest, config: Config, *, line: str = "") -> bool:
     """Announce a run and get consent to its cost, or print its plan for --dry-run; return whether to run it.
 
-    `summary` and `preview` (as Markdown and as JSON) replace what the plan says of itself.
+    `line` replaces the first line of the plan.
     """
 
-    def tell(lines: Iterable[str]) -> None:
-        for line in () if request.quiet else lines:
-            notify(line)
+    def tell(sentences: Iterable[str]) -> None:
+        for sentence in () if request.quiet else sentences:
+            notify(sentence)
 
-    if isinstance(request, SessionRequest):
+    if isinstance(request, SessionRequest) and isinstance(plan, RunPlan):
         tell([*unused_options(request, plan.agents), *plan.templates.notes])
     if isinstance(request, PlannedRequest) and request.dry_run:
-        text, value = preview or (dry_run(plan), dry_run_json(plan))
         if request.json:
-            print_json(value)
+            print_json(plan.as_json())
         else:
-            print_markdown(text)
+            print_markdown(f"{blocks_markdown(plan.describe(), max_rows=None)}\n")
         return False
     if request.out is not None:
         claim_directory(request.out)
-    tell([summary or first_line(plan), *plan.details])
+    tell([line or plan.line, *plan.details])
     confirm_spending(plan, yes=request.yes, confirm_above=config.confirm_above)
     return True
 
 
-def confirm_spending(plan: RunPlan, *, yes: bool, confirm_above: float) -> None:
+def confirm_spending(plan: Plan, *, yes: bool, confirm_above: float) -> None:
     """Return if the run may spend its max cost: if it is free, approved, limited, or on a terminal cheap or confirmed.
 
     A limit on money does not bound programs, encoders and models of unknown price. Every alternative of a chain counts. Raises
@@ -457,7 +467,7 @@ def confirm_spending(plan: RunPlan, *, yes: bool, confirm_above: float) -> None:
     confirm(f"{unbounded}Spend {amount} on {spenders}?", otherwise="Nothing was spent.")
 
 
-def _consent_advice(plan: RunPlan) -> str:
+def _consent_advice(plan: Plan) -> str:
     hint = next((f" {hint}" for name in plan.paid if (hint := price_hint(name, plan.known))), "")
     if not plan.limits_adjustable:
         return f"Give --yes to agree.{hint}"

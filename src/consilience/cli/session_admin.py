@@ -1,4 +1,4 @@
-"""The command `sessions`: list, remove, answer, cancel."""
+"""The command `sessions`: list, remove, answer, cancel, comment."""
 
 from __future__ import annotations
 
@@ -313,6 +313,28 @@ def cancel_session(store: Store, session: str, *, answer: bool, by: str, as_json
     else:
         text = f"Session {session} makes its closing call when it is resumed: consilience resume {session}"
     print_result({"session": session, "ended": ended}, text, as_json=as_json)
+
+
+@sessions.command("comment")
+def _comment(
+    id: Id,
+    text: Annotated[str, argument("The comment; @FILE reads a file, - standard input.", "TEXT")],
+    by: Annotated[str, typer.Option(help="Name of the person who comments, recorded.", metavar="NAME")] = "",
+) -> None:
+    """Put a comment on the record of a session that is not finished. `show` has it; no agent reads it."""
+    with user_store() as store:
+        comment_on_session(store, find_session(store, id), text, by=by)
+
+
+def comment_on_session(store: Store, session: str, text: str, *, by: str) -> None:
+    """Post a comment. Raises `SettingsError` if it is empty or the session is finished."""
+    from consilience.cli.inputs import read_text
+
+    words = read_text(text, "the comment").strip()
+    if not words:
+        raise SettingsError("the comment is empty", do="Give a text.")
+    store.post(session, "comment", text=words, by=by)
+    notify(f"The comment is on the record. To read it: consilience show {session}")
 
 
 @sessions.command("answer")

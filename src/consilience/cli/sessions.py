@@ -190,7 +190,7 @@ def _print_report(record: SessionRecord) -> None:
 
     if record.report is not None:
         additions = "\n\n".join(filter(None, (replies_without_answer(record), record.family)))
-        print_markdown(markdown(record.report, record.presentation, addition=additions))
+        print_markdown(markdown(record.report, record.with_comments, addition=additions))
         return
     progress = partial_markdown(record)
     print_markdown(f"{progress}\n{record.family}\n" if record.family else progress)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from consilience.domain.model_names import is_embedded, kind_of, person_named
 from consilience.domain.validation import Frozen
@@ -124,6 +124,11 @@ def seat_names(agents: Iterable[Agent]) -> dict[str, str]:
     An id in words precedes a role, `intro (author)`, and stands alone if both are equal.
     """
     return {agent.id: _seat_name(agent) for agent in agents}
+
+
+def author_of(id: str, names: Mapping[str, str]) -> str:
+    """Return the name of the agent whose id a message id holds; the message id if there is none."""
+    return next((names[part] for part in reversed(id.split("/")) if part in names), id)
 
 
 def _seat_name(agent: Agent) -> str:

@@ -14,12 +14,7 @@ from collections.abc import Iterable
 from functools import cache, lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-)
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
@@ -324,6 +319,15 @@ class CancelRequested(Event):
     """Whether the closing call is made nevertheless."""
 
 
+class CommentPosted(Event):
+    """What somebody said about the session while it was open. No agent is shown it."""
+
+    type: Literal["comment_posted"] = "comment_posted"
+    canonical: ClassVar[bool] = False
+    text: str
+    by: str = ""
+
+
 class AnswerReceived(Event):
     """The answer of a person or an outside process, posted to the session's mailbox."""
 
@@ -431,6 +435,7 @@ AnyEvent = Annotated[
     | CallAwaited
     | AnswerReceived
     | CancelRequested
+    | CommentPosted
     | SearchExpired
     | MessagePublished
     | Noted

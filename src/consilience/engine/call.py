@@ -35,11 +35,7 @@ from consilience.engine.call_failures import failure_event, refusal_event, unrea
 from consilience.engine.ledger import CallBudget, TimeLeft
 from consilience.engine.outside import question_to
 from consilience.engine.owners import claim_of, cost_of, reserve_for_owner
-from consilience.engine.ports import (
-    AnswerDeadline,
-    PendingAnswer,
-    withdraw_sent,
-)
+from consilience.engine.ports import AnswerDeadline, PendingAnswer, withdraw_sent
 from consilience.engine.prompt import (
     Parameters,
     Rendered,
@@ -53,7 +49,7 @@ from consilience.engine.sizes import ONE_REQUEST, Usage
 from consilience.engine.state import State
 from consilience.engine.steps import StepLog, run_worker
 from consilience.engine.telemetry import set_outcome, span
-from consilience.engine.timing import CallEnded, TimeLimitReached, take_back
+from consilience.engine.timing import CallCancelled, CallEnded, TimeLimitReached, take_back
 from consilience.engine.usage import completion_figures, with_estimated_tokens
 from consilience.engine.work import Ask, Branch, Failure, Reply, current_phase
 from consilience.models.limiter import may_retry
@@ -210,17 +206,15 @@ class Call(Generic[T]):
         self, attempt: int, rendered: Rendered, schema: dict[str, object] | None, digest: str, error: str
     ) -> tuple[Ended, str, T | None]:
         """Fund, send, read and record one attempt. Return its event, text and value."""
-        state, ask = self.state, self.ask
-        state.recorder.on_live()
+        state, ask, recorder = self.state, self.ask, self.state.recorder
+        recorder.on_live()
         common = self._common(attempt, digest, rendered)
         held = state.hold(self.phase)
         if state.started.cache and not held and (cached := await self._cached(common, rendered)) is not None:
             return cached
         need = self._need(rendered)
         arrived = state.recorder.take_arrival(ask.key, attempt, digest)
-        was_asked = ask.key in state.recorder.answers or state.recorder.was_asked(
-            ask.key, attempt
-        )  # in time, by another process
+        was_asked = ask.key in recorder.answers or recorder.was_asked(ask.key, attempt)  # in time, by another process
         limit = await self.budget.reserve(need, attempt, forced=was_asked, arrived=arrived is not None)
         if held:  # only now: calls that are recorded may have waited for budget together with this one
             state.activity.hold(ask.key, self.phase)
@@ -350,7 +344,12 @@ class Call(Generic[T]):
         time_left = TimeLeft() if state.recorder.was_asked(ask.key, attempt) else self.budget.time_left()
         if steps is not None:
             return await self._await_within(time_left, run_worker(self.port, request, steps))
-        answer = await self._await_within(time_left, self._answer(request))
+        try:
+            answer = await self._await_within(time_left, self._answer(request))
+        except CallCancelled as cancelled:  # an earlier process may have posted a ticket
+            if (sent := await withdraw_sent(self.port, ask.key, request_id, cancelled.detail)) is None:
+                raise
+            return sent
         if not isinstance(answer, PendingAnswer):
             return answer
         completion = await self._arrival(answer, attempt, rendered, schema)
@@ -362,7 +361,7 @@ class Call(Generic[T]):
     async def _take_posted(self, request_id: str) -> Completion:
         """Return the answer that was posted to the session, and take back the ticket of the call if it has one."""
         self.posted = True
-        await withdraw_sent(self.port, self.ask.key, request_id)
+        await withdraw_sent(self.port, self.ask.key, request_id, "answered in the session's journal")
         text = self.state.recorder.answers.pop(self.ask.key)
         return Completion(text=text, model=self.port.name, cost=self.port.price(0, 0))
 

@@ -12,6 +12,7 @@ from inspect import isawaitable
 from typing import Protocol, runtime_checkable
 
 from consilience.domain.errors import ProviderError, SettingsError, Timeout
+from consilience.domain.model_names import kind_of
 from consilience.domain.outcome import Thinks
 from consilience.models.port import Completion, Model, ModelRequest, Steps, Worker, context_window, links, thinks
 
@@ -78,12 +79,14 @@ class AgentPort(Protocol):
     async def close(self) -> None: ...
 
 
-async def withdraw_sent(port: AgentPort, key: str, digest: str) -> None:
-    """Take back the ticket of a call that was answered through the store, if it has one."""
+async def withdraw_sent(port: AgentPort, key: str, digest: str, reason: str) -> Completion | None:
+    """Take back the ticket of a call, if it has one; return the answer if it came first."""
     with suppress(ProviderError):
         sent = await port.collect(key, digest)
-        if isinstance(sent, PendingAnswer) and sent.ticket is not None:
-            await sent.ticket.withdraw("answered in the session's journal")
+        if isinstance(sent, PendingAnswer):
+            return await sent.ticket.withdraw(reason) if sent.ticket is not None else None
+        return sent
+    return None
 
 
 class FreePort:
@@ -173,7 +176,11 @@ class WorkerPort(_PricedPort):
 
 
 class ReplayPort(FreePort):
-    """An agent in a replay, which sends nothing."""
+    """An agent that is sent nothing, in a replay or after a cancel."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.keeps_requests = kind_of(name) in ("person", "workspace")
 
 
 AskPerson = Callable[[ModelRequest], Awaitable[str]]

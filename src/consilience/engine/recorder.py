@@ -18,6 +18,7 @@ from consilience.domain.events import (
     CallLost,
     CallStarted,
     CancelRequested,
+    CommentPosted,
     Ended,
     Event,
     ReplyRejected,
@@ -161,7 +162,7 @@ class Recorder:
         self.events.append(event)
         if isinstance(event, CancelRequested):
             self.cancel = event
-        else:
+        elif isinstance(event, AnswerReceived):
             self.answers[letter.key] = letter.text
             if (posted := self._posted.pop(letter.key, None)) is not None and not posted.done():
                 posted.set_result(None)
@@ -346,7 +347,7 @@ class Recorder:
             self._ages[event.key] = age_of(event)
         elif isinstance(event, CancelRequested):
             self.cancel = event
-        elif not isinstance(event, SessionStarted | SessionResumed | CallLost) and not (
+        elif not isinstance(event, SessionStarted | SessionResumed | CallLost | CommentPosted) and not (
             isinstance(event, TextsEmbedded) and event.inherited
         ):
             self._derived[event.place, type(event).__name__] = event

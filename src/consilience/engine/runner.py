@@ -48,6 +48,7 @@ from consilience.engine.recorder import Recorder
 from consilience.engine.seats import (
     Models,
     Seats,
+    cancelled_seats,
     check_prices,
     estimate_with_steps,
     make_seats,
@@ -260,8 +261,10 @@ async def _rerun(
         cls = recorded_protocol(started.protocol)
         check_version(session, started, cls)
         letters = [] if replay else store.mail(session)
-        if replay or _is_cancelled([*events, *(letter.event() for letter in letters)]):
-            seats = replay_seats(started.agents)  # nobody will be sent anything
+        if replay:
+            seats = replay_seats(started.agents)
+        elif _is_cancelled([*events, *(letter.event() for letter in letters)]):
+            seats = cancelled_seats(started.agents)
         else:
             check_programs(started.agents, models, store)
             names = {agent.id: agent.model for agent in started.agents}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import ValidationError
@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from consilience.domain.agents import Agent, in_dealing_order, list_ids
 from consilience.domain.detail import Detail, DetailChoice
 from consilience.domain.errors import SettingsError, UserError
+from consilience.domain.model_names import kind_of
 from consilience.domain.outcome import EACH, Estimate, Limits, ThinkingLevel, thinking_tokens
 from consilience.engine.ports import AgentPort, Person, ReplayPort, to_port
 from consilience.engine.similarity import Encoder
@@ -250,3 +251,14 @@ def open_encoder(encoder: str | Encoder | None, known: Endpoints) -> Encoder | N
 def replay_seats(agents: Sequence[Agent]) -> Seats:
     """The seats of a replay, through which nothing is sent."""
     return Seats(tuple(agents), {agent.id: ReplayPort(agent.model) for agent in agents})
+
+
+def cancelled_seats(agents: Sequence[Agent]) -> Seats:
+    """The seats of a cancelled session, through which nothing is sent. Tickets are taken back from workspaces that are there."""
+    seats = replay_seats(agents)
+    ports = dict(seats.ports)
+    for agent in agents:
+        if kind_of(agent.model) == "workspace":
+            with suppress(UserError):
+                ports[agent.id] = make_seats([agent], agent.model).ports[agent.id]
+    return replace(seats, ports=ports)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from consilience.domain.sections import Block, Bullets, Item, Table
 from consilience.evaluation.results import Comparison, Difference, RowResult, Run
 from consilience.reporting.files import write_files
 from consilience.reporting.formatting import count, duration, format_range, money, one_line, percent, printable
+from consilience.reporting.markdown import blocks_markdown
 
 NO_VALUE = "–"
 MAX_ANSWER_CHARS = 60
@@ -20,16 +22,19 @@ TEST_NAMES = {"mcnemar": "McNemar", "sign-flip": "sign-flip"}
 
 def markdown(comparison: Comparison) -> str:
     """Return the comparison as Markdown. Answers are included for a single task; the files have all of them."""
-    lines = [f"# {heading(comparison)}", "", *_conditions(comparison), ""]
+    sections: list[tuple[str, Block]] = [("", _list(_conditions(comparison)))]
     if len(comparison.tasks) == 1:
-        lines += ["## Answers", "", *_answers(comparison), ""]
+        sections.append(("Answers", _answers(comparison)))
     if any(row.scored for row in comparison.rows):
-        lines += ["## Accuracy", "", *_accuracy(comparison), ""]
-    lines += ["## Cost", "", *_costs(comparison), ""]
+        sections.append(("Accuracy", _accuracy(comparison)))
+    sections.append(("Cost", _costs(comparison)))
     if comparison.differences:
-        lines += ["## Differences", "", *_differences(comparison), ""]
-    lines += ["## Summary", "", *(f"- {sentence}" for sentence in sentences(comparison))]
-    return "\n".join(lines) + "\n"
+        sections.append(("Differences", _differences(comparison)))
+    sections.append(("Summary", _list(sentences(comparison))))
+    parts = [f"# {heading(comparison)}"]
+    for name, block in sections:
+        parts += [f"## {name}" if name else "", blocks_markdown([block], max_rows=None)]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def heading(comparison: Comparison) -> str:
@@ -56,7 +61,8 @@ def sentences(comparison: Comparison) -> list[str]:
 
 def describe_difference(d: Difference) -> str:
     """Return which row won, by how much, and whether the set of tasks can show it."""
-    figures = f"{points(d.difference)} points, 95 % interval {points(d.low)} to {points(d.high)}; {TEST_NAMES[d.test]} {_p(d.p)}"
+    interval = f"95 % interval {points(d.low)} to {points(d.high)}"
+    figures = f"{points(d.difference)} points, {interval}; {TEST_NAMES[d.test]} p {_p(d.p, equal='= ')}"
     if d.verdict == "won":
         return f"{d.row} won over {d.reference}: {figures}."
     if d.verdict == "lost":
@@ -92,13 +98,13 @@ def _conditions(comparison: Comparison) -> list[str]:
         budget_text = f"the max need of the most expensive row, {bounds} tokens a run{named}"
     else:
         budget_text = f"{bounds} {'calls' if budget.calls is not None else 'tokens'} a run"
-    lines = [f"- Model: {', '.join(comparison.models)}", f"- Budget: {budget_text}"]
+    lines = [f"Model: {', '.join(comparison.models)}", f"Budget: {budget_text}"]
     if len(comparison.seeds) > 1:
-        lines.append(f"- Repeats: {len(comparison.seeds)}, seeds {comparison.seeds[0]} to {comparison.seeds[-1]}")
+        lines.append(f"Repeats: {len(comparison.seeds)}, seeds {comparison.seeds[0]} to {comparison.seeds[-1]}")
     return lines
 
 
-def _answers(comparison: Comparison) -> list[str]:
+def _answers(comparison: Comparison) -> Table:
     rows = []
     for setup in comparison.setups:
         runs = comparison.of(setup.row)
@@ -115,7 +121,7 @@ def _answers(comparison: Comparison) -> list[str]:
     return _table(["protocol", "position", "answer", "stopped", "session"], rows)
 
 
-def _accuracy(comparison: Comparison) -> list[str]:
+def _accuracy(comparison: Comparison) -> Table:
     repeated, magnitudes = len(comparison.seeds) > 1, any(row.orders is not None for row in comparison.rows)
     headings = ["protocol", "accuracy", "right", "unanswered"]
     headings += ["holds"] if repeated else []
@@ -134,7 +140,7 @@ def _accuracy(comparison: Comparison) -> list[str]:
     return _table(headings, rows)
 
 
-def _costs(comparison: Comparison) -> list[str]:
+def _costs(comparison: Comparison) -> Table:
     is_matched, calls = comparison.budget.matched, comparison.budget.calls is not None
     max_tokens = max((row.tokens for row in comparison.rows if not row.ceiling), default=0.0)
     last = "of the most expensive" if is_matched else "of the calls allowed" if calls else "of the tokens allowed"
@@ -166,14 +172,14 @@ def _voices(row: RowResult, runs: Sequence[Run]) -> str:
     return f"{drafts} (worth {sum(effective) / len(effective):.2g})" if effective and row.voices > 1 else drafts
 
 
-def _differences(comparison: Comparison) -> list[str]:
+def _differences(comparison: Comparison) -> Table:
     rows = [
         [
             f"{d.row} − {d.reference}",
             points(d.difference),
             f"{points(d.low)} to {points(d.high)}",
             f"{d.better} : {d.worse}",
-            f"{_p(d.p).removeprefix('p = ').removeprefix('p ')} ({TEST_NAMES[d.test]})",
+            f"{_p(d.p)} ({TEST_NAMES[d.test]})",
             NO_VALUE if d.detectable is None else points(d.detectable, sign=False),
             d.verdict,
         ]
@@ -226,15 +232,16 @@ def _row(comparison: Comparison, label: str) -> RowResult:
     return next(row for row in comparison.rows if row.row == label)
 
 
-def _p(p: float) -> str:
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}".rstrip("0").rstrip(".")
+def _p(p: float, *, equal: str = "") -> str:
+    return "< 0.001" if p < 0.001 else f"{equal}{p:.3f}".rstrip("0").rstrip(".")
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(one_line(cell).replace("|", "\\|") for cell in cells) + " |"
+def _list(texts: Sequence[str]) -> Bullets:
+    return Bullets(items=tuple(Item(text=text) for text in texts))
 
-    return [line(headings), "|" + "---|" * len(headings), *map(line, rows)]
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    return Table(heads=tuple(heads), rows=tuple(map(tuple, rows)))
 
 
 COLUMNS = [*Run.model_fields, "tokens"]

@@ -21,11 +21,11 @@ from pydantic_core import to_json
 from consilience.domain.errors import SessionBusy, SettingsError, StoreUnusable, UnknownName
 from consilience.domain.events import (
     EVENT,
-    AnswerReceived,
     CallCompleted,
     CallEvent,
     CallLost,
     CallStarted,
+    CancelRequested,
     Event,
     SessionFinished,
     awaited_keys,
@@ -330,7 +330,7 @@ class SqliteJournal:
         self.store._writer.put(self._taking(letter, letter.event()))
 
     def _taking(self, letter: Letter, event: Event) -> list[SqlStatement]:
-        texts = [letter.text] if isinstance(event, AnswerReceived) else []
+        texts = [] if isinstance(event, CancelRequested) else [letter.text]
         return [*self._statements(event, texts, None), (TAKE, (letter.number,))]
 
     async def close(self) -> None:

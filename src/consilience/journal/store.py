@@ -20,6 +20,7 @@ from consilience.domain.events import (
     AnyEvent,
     CallCompleted,
     CancelRequested,
+    CommentPosted,
     Event,
     SessionFinished,
     SessionStarted,
@@ -56,14 +57,14 @@ class Arrival:
     """The completion as JSON."""
 
 
-LetterKind = Literal["answer", "cancel"]
+LetterKind = Literal["answer", "cancel", "comment"]
 WITH_ANSWER = "answer"
 """The text of a cancel after which the closing call is still made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """What somebody sent to a session: an answer to an open question, or the wish to end it."""
+    """What somebody sent to a session: an answer to an open question, the wish to end it, or a comment."""
 
     number: int
     """Letters of a store are numbered in the order in which they were posted."""
@@ -71,15 +72,19 @@ class Letter:
     key: str
     """Of an answer, the key of the call."""
     text: str
-    """Of an answer, its words; of a cancel, `WITH_ANSWER` or nothing."""
+    """Of an answer or a comment, its words; of a cancel, `WITH_ANSWER` or nothing."""
     by: str
     """Who sent it, as they said."""
 
-    def event(self) -> AnswerReceived | CancelRequested:
+    def event(self) -> AnswerReceived | CancelRequested | CommentPosted:
         """Return what is recorded when the letter is taken."""
-        if self.kind == "cancel":
-            return CancelRequested(by=self.by, answer=self.text == WITH_ANSWER)
-        return AnswerReceived(key=self.key, text=text_id(self.text), by=self.by)
+        match self.kind:
+            case "answer":
+                return AnswerReceived(key=self.key, text=text_id(self.text), by=self.by)
+            case "cancel":
+                return CancelRequested(by=self.by, answer=self.text == WITH_ANSWER)
+            case "comment":
+                return CommentPosted(text=text_id(self.text), by=self.by)
 
 
 @dataclass(slots=True)

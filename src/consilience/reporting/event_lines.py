@@ -11,6 +11,7 @@ from consilience.domain.events import (
     CallFailed,
     CallLost,
     CheckRecorded,
+    CommentPosted,
     Ended,
     Event,
     Noted,
@@ -33,6 +34,8 @@ def event_line(event: Event, state: SessionState) -> str:
             return f"check after {step} {event.index}: {check_words(event)}"
         case Noted():
             return _note_line(event, state)
+        case CommentPosted():
+            return f"comment by {event.by or 'somebody'}"
         case CallLost():
             agent = names.get(event.agent, event.agent)
             return f"{state.place(event.key, event.agent)} · {agent}: was in flight at the end of the last process"

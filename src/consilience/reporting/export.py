@@ -16,6 +16,7 @@ from consilience.domain.events import (
     CallAwaited,
     CallCompleted,
     CallEvent,
+    CommentPosted,
     MessagePublished,
     Noted,
     ReplyRejected,
@@ -72,7 +73,7 @@ def as_markdown(record: SessionRecord) -> str:
     """Return the report, or the progress of a session without one, and related sessions."""
     extra = "\n\n".join(filter(None, (replies_without_answer(record), record.family)))
     if record.report is not None:
-        return markdown(record.report, record.presentation, addition=extra)
+        return markdown(record.report, record.with_comments, addition=extra)
     return "\n".join(filter(None, (partial_markdown(record), f"{extra}\n" if extra else "")))
 
 
@@ -104,7 +105,14 @@ def _texts(event: AnyEvent) -> Iterator[str]:
             yield event.task
             yield from (source.text for source in event.sources)
             yield from event.templates.values()
-        case CallCompleted() | ReplyRejected() | StepCompleted() | AnswerReceived() | MessagePublished():
+        case (
+            CallCompleted()
+            | ReplyRejected()
+            | StepCompleted()
+            | AnswerReceived()
+            | MessagePublished()
+            | CommentPosted()
+        ):
             yield event.text
         case CallAwaited() if event.form:
             yield event.form

@@ -60,7 +60,7 @@ _ALONE: Mapping[str, Sequence[object]] = dict.fromkeys(("views", "documents", "p
 def page(record: SessionRecord) -> str:
     """Return the page. Its size is linear in the texts and in the number of quotations."""
     started, report = record.state.started, record.report
-    document = partial_document(record) if report is None else report_document(report, record.presentation)
+    document = partial_document(record) if report is None else report_document(report, record.with_comments)
     places = places_of(record)
     links = LineLinks(places)
     body = document_html(document, links)

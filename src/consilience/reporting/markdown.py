@@ -77,11 +77,11 @@ def footer_markdown(document: ReportDocument) -> str:
     return f"---\n\n{parts}" if parts else ""
 
 
-def blocks_markdown(blocks: Sequence[Block | MarkdownBlock]) -> str:
-    return "\n\n".join(filter(None, map(_block, blocks)))
+def blocks_markdown(blocks: Sequence[Block | MarkdownBlock], *, max_rows: int | None = MAX_TABLE_ROWS) -> str:
+    return "\n\n".join(filter(None, (_block(block, max_rows) for block in blocks)))
 
 
-def _block(block: Block | MarkdownBlock) -> str:
+def _block(block: Block | MarkdownBlock, max_rows: int | None) -> str:
     match block:
         case MarkdownBlock():
             return block.markdown
@@ -98,13 +98,13 @@ def _block(block: Block | MarkdownBlock) -> str:
         case Bullets():
             return "\n".join(map(_item, block.items))
         case Table():
-            return _table(block.heads, block.rows)
+            return _table(block.heads, block.rows, max_rows)
         case KeyFigures():
-            return _table(("what", "how much"), [(figure.name, figure.value) for figure in block.figures])
+            return _table(("what", "how much"), [(figure.name, figure.value) for figure in block.figures], max_rows)
         case Diff():
             return _diff(block)
         case Details():
-            return f"**{escape_markdown(block.summary)}**\n\n{blocks_markdown(block.blocks)}"
+            return f"**{escape_markdown(block.summary)}**\n\n{blocks_markdown(block.blocks, max_rows=max_rows)}"
 
 
 def _item(item: Item) -> str:
@@ -120,11 +120,11 @@ def _item(item: Item) -> str:
     return f"- {line}" + (f"\n  - {escape_inline(item.below)}" if item.below else "")
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], max_rows: int | None) -> str:
     lines = [f"| {' | '.join(map(escape_inline, heads))} |", "|---" * len(heads) + "|"]
-    lines += [f"| {' | '.join(map(escape_inline, row))} |" for row in rows[:MAX_TABLE_ROWS]]
-    if len(rows) > MAX_TABLE_ROWS:
-        lines += ["", f"*And {len(rows) - MAX_TABLE_ROWS:,} more rows in the report's JSON.*"]
+    lines += [f"| {' | '.join(map(escape_inline, row))} |" for row in rows[:max_rows]]
+    if max_rows is not None and len(rows) > max_rows:
+        lines += ["", f"*And {len(rows) - max_rows:,} more rows in the report's JSON.*"]
     return "\n".join(lines)
 
 

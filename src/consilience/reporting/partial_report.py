@@ -47,7 +47,7 @@ def partial_document(record: SessionRecord) -> ReportDocument:
         status = f"Session `{record.session}` was killed before it began."
         return ReportDocument(None, status, (Chapter("", (MarkdownBlock("Nothing was spent; run it again."),)),))
     chapters = [Chapter("", (MarkdownBlock(" ".join(_progress(record))),))]
-    chapters += [Chapter(section.heading, section.blocks) for section in record.presentation.sections]
+    chapters += [Chapter(section.heading, section.blocks) for section in record.with_comments.sections]
     if record.state.calls:
         replies = "\n".join(_call_line(call, record) for call in record.state.calls)
         chapters.append(Chapter("Replies so far", (MarkdownBlock(replies),)))

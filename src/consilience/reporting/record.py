@@ -23,7 +23,7 @@ from consilience.domain.events import (
 )
 from consilience.domain.presenting import try_present, try_progress
 from consilience.domain.report import Report, UnfinishedSession, find_report, labels_of
-from consilience.domain.sections import Presentation, stored_presentation
+from consilience.domain.sections import Bullets, Item, Presentation, Section, stored_presentation
 from consilience.domain.topology import Topology
 from consilience.domain.validation import describe_invalid
 from consilience.reporting.formatting import describe_place, escape_markdown, one_line, seat_labels
@@ -161,6 +161,17 @@ class SessionRecord:
     def presentation(self) -> Presentation:
         """What the protocol adds to how the session is shown: as stored, else by its code, if that is installed, else nothing."""
         return self._shown[0]
+
+    @cached_property
+    def with_comments(self) -> Presentation:
+        """The presentation, with what people said about the session as a section."""
+        if not self.state.comments:
+            return self.presentation
+        items = (Item(text=self.text(comment.text), by=comment.by) for comment in self.state.comments)
+        section = Section(
+            name="comments", part="differences", heading="Comments", blocks=(Bullets(items=tuple(items)),)
+        )
+        return self.presentation.model_copy(update={"sections": (*self.presentation.sections, section)})
 
     @property
     def unpresented(self) -> str:

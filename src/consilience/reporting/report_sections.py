@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import get_args
 
-from consilience.domain.agents import voices
+from consilience.domain.agents import author_of, voices
 from consilience.domain.outcome import CUT_SHORT, FailureKind, StopReason
 from consilience.domain.positions import PositionChange
 from consilience.domain.report import FailedCall, Objection, ObjectionFate, Report, labels_of
@@ -49,7 +49,6 @@ from consilience.reporting.limits import limit_words, use_words, way_on
 from consilience.reporting.trust import (
     MAX_REASON_CHARS,
     Names,
-    author_of,
     authors,
     cut_mark,
     failed_items,

@@ -17,6 +17,7 @@ from consilience.domain.events import (
     CallStarted,
     CancelRequested,
     CheckRecorded,
+    CommentPosted,
     Ended,
     Event,
     SessionFinished,
@@ -51,6 +52,7 @@ class SessionState:
     """Ids of the tickets by which outside agents are asked, by key of the call."""
     cancel: CancelRequested | None = None
     """The last cancel of the session."""
+    comments: list[CommentPosted] = field(default_factory=list)
     finished: SessionFinished | None = None
     seconds: float = 0.0
     """Time during which a process held the session."""
@@ -153,6 +155,8 @@ class SessionState:
             self._record_answer(event)
         elif isinstance(event, CancelRequested):
             self.cancel = event
+        elif isinstance(event, CommentPosted):
+            self.comments.append(event)
         elif isinstance(event, SessionResumed):
             self.awaited = ()
         elif isinstance(event, SessionFinished):

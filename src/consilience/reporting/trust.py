@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from consilience.domain.agents import voices
+from consilience.domain.agents import author_of, voices
 from consilience.domain.report import Report
 from consilience.domain.sections import Block, Bullets, Item, Presentation
 from consilience.reporting.formatting import count, describe_phase_of, describe_place, one_line, seat_labels
@@ -25,11 +25,6 @@ GLOSSARY: Mapping[str, str] = {
     "tokens": "the units, about four characters each, in which models read, write and are paid",
 }
 """Words of every report of several agents."""
-
-
-def author_of(message: str, names: Names) -> str:
-    """Return the label of the author that a message id names; without one, the id."""
-    return next((names[part] for part in reversed(message.split("/")) if part in names), message)
 
 
 def authors(report: Report, ids: Iterable[str], names: Names) -> str:

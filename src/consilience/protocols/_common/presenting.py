@@ -92,11 +92,6 @@ def plural(n: int, noun: str) -> str:
     return f"{n:,} {noun if n == 1 else noun + 's'}"
 
 
-def author_of(id: str, names: Mapping[str, str]) -> str:
-    """Return the name of the agent whose id a message id holds; the message id if there is none."""
-    return next((names[part] for part in reversed(id.split("/")) if part in names), id)
-
-
 def bullets(items: Iterable[Item]) -> tuple[Block, ...]:
     """Return a list, or no block without items."""
     entries = tuple(items)

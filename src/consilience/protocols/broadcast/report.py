@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from consilience.domain.agents import seat_names
+from consilience.domain.agents import author_of, seat_names
 from consilience.domain.events import Noted
 from consilience.domain.notes import load_note
 from consilience.domain.outcome import StopReason
@@ -29,7 +29,6 @@ from consilience.domain.sections import (
 )
 from consilience.protocols._common.presenting import (
     TreeReport,
-    author_of,
     ballot_section,
     bullets,
     describe_unheard,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import ClassVar, Literal
 
-from consilience.domain.agents import Agent, seat_names
+from consilience.domain.agents import Agent, author_of, seat_names
 from consilience.domain.events import Noted
 from consilience.domain.messages import is_no_finding
 from consilience.domain.notes import load_note
@@ -32,7 +32,6 @@ from consilience.protocols._common.conclusion import (
 )
 from consilience.protocols._common.presenting import (
     TreeReport,
-    author_of,
     ballot_section,
     bullets,
     describe_unheard,
