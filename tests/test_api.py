@@ -430,6 +430,19 @@ async def test_file_with_a_byte_order_mark_is_read(encoding: str, tmp_path: Path
     assert "\ufeff" not in asked.requests[0].text
 
 
+FILES = Path(__file__).parent / "fixtures" / "documents"
+
+
+async def test_converted_documents_are_shown_with_their_pages_and_the_report_warns_of_what_they_lack() -> None:
+    asked = model()
+    report = await _deliberated([FILES / "columns.pdf", FILES / "costs.xlsx"], asked)
+    assert "4| " in asked.requests[0].text
+    assert "| [page 3]\n" in asked.requests[0].text
+    assert "| 2: Fuel | 2025 | 131500.5 | 2025-03-01\n" in asked.requests[0].text
+    assert f"{FILES / 'columns.pdf'}: pages without text, such as scans: 2" in report.warnings
+    assert f"{FILES / 'costs.xlsx'}: hidden sheets left out: 1" in report.warnings
+
+
 class Taken(consilience.Solo):
     """Another protocol under a name that is taken."""
 

@@ -93,6 +93,10 @@ def place_line(kind: str, number: int, remark: str = "") -> str:
     return f"[{kind} {number}: {title}]" if title else f"[{kind} {number}]"
 
 
+PLACE_LINE = re.compile(r"\[((?:page|sheet|slide|chapter|cell) (\d{1,9}))(?:: .*)?\]")
+"""Matches such a line: the place, and its number."""
+
+
 class Quotation(Frozen):
     """Words that an agent quotes from a document."""
 
@@ -104,6 +108,13 @@ class Quotation(Frozen):
     verified: bool
     """Whether they are there; case, whitespace and typographic marks make no difference."""
     agent: str = ""
+    place: str = ""
+    """The page, sheet, slide or chapter in which the line is, as in `page 4`; empty in a document without."""
+
+    @property
+    def reference(self) -> str:
+        """The document and the line, as in `S2:12 (page 4)`."""
+        return f"{self.source}:{self.line} ({self.place})" if self.place else f"{self.source}:{self.line}"
 
 
 _FREE = "free text"

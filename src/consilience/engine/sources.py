@@ -13,7 +13,7 @@ from unicodedata import normalize
 
 from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import SourceRef, text_id
-from consilience.domain.messages import Quotation, Source, numbered_lines
+from consilience.domain.messages import PLACE_LINE, Quotation, Source, numbered_lines
 
 PLAIN_MARKS = str.maketrans(dict.fromkeys("“”„‟«»″", '"') | dict.fromkeys("‘’‚‛′", "'") | dict.fromkeys("‐‑‒–—―−", "-"))
 """Maps typographic quotation marks, dashes and minus signs to plain ones."""
@@ -30,7 +30,8 @@ _HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
 
 _REFERENCE = re.compile(r"(S\d+)(?::([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?)?")
 
-_QUOTATION = re.compile(r"[\"“„«»]([^\"“”„«»]{2,}?)[\"”“«»]\s*\[(S\d+):(\d+)\]")
+_QUOTATION = re.compile(r"[\"“„«»]([^\"“”„«»]{2,}?)[\"”“«»]\s*\[(S\d+):(?:[A-Za-z]{1,8}\.? ?(\d{1,9}):)?(\d+)\]")
+"""Words, document, the number of the page or sheet if it is named (`[S3:p4:12]`), and line."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,11 @@ class Document:
     def line_count(self) -> int:
         """Lines of the whole document."""
         return len(self._lines)
+
+    def place(self, line: int) -> str:
+        """Return the page, sheet, slide, chapter or cell in which a line is, as in `page 4`; empty before the first."""
+        index = bisect_right(self._places, (line, "\uffff"))
+        return self._places[index - 1][1] if index else ""
 
     @cached_property
     def numbered(self) -> str:
@@ -97,6 +103,12 @@ class Document:
     @cached_property
     def _lines(self) -> tuple[str, ...]:
         return _split_lines(self.text)
+
+    @cached_property
+    def _places(self) -> list[tuple[int, str]]:
+        """Where each place begins: its line, and what it is."""
+        matches = ((n, PLACE_LINE.fullmatch(line)) for n, line in enumerate(self._lines, 1) if line.startswith("["))
+        return [(n, match[1]) for n, match in matches if match]
 
     @cached_property
     def _forms(self) -> tuple[_NormalForm, ...]:
@@ -212,24 +224,29 @@ def parse_reference(reference: str, documents: Sequence[Document]) -> Document:
 def find_quotations(
     text: str, documents: Sequence[Document], agent: str, quotable: Iterable[tuple[str, str, int]] = ()
 ) -> list[Quotation]:
-    """Return every `"words" [S2:41]` in the text, verified if a document that is open to the agent contains it, or `quotable` does.
+    """Return every `"words" [S2:41]` or `[S2:p3:41]` in the text, verified if a document that is open to the agent contains it,
+    on the page named if one is, or `quotable` does.
 
     `documents` are documents or parts of them.
     """
     quotable_set = set(quotable)
-    return [
-        Quotation(
-            words=words,
-            source=source,
-            line=line,
-            verified=(same_form(words), source, line) in quotable_set
-            or any(
-                d.contains(words, line) for d in documents if d.id == source and (d.agents is None or agent in d.agents)
-            ),
-            agent=agent,
+    quotations = []
+    for words, source, number, digits in _QUOTATION.findall(text):
+        line = _line(digits)
+        readable = [d for d in documents if d.id == source and (d.agents is None or agent in d.agents)]
+        place = next((d.place(line) for d in readable), "")
+        verified = (same_form(words), source, line) in quotable_set or any(d.contains(words, line) for d in readable)
+        quotations.append(
+            Quotation(
+                words=words,
+                source=source,
+                line=line,
+                verified=verified and (not number or not place or place.split()[1] == str(int(number))),
+                agent=agent,
+                place=place,
+            )
         )
-        for words, source, line in _quoted(text)
-    ]
+    return quotations
 
 
 def repeatable_quotations(text: str, documents: Sequence[Document], agent: str) -> set[tuple[str, str, int]]:
@@ -246,10 +263,6 @@ def _split_lines(text: str) -> tuple[str, ...]:
 def _line_at(spans: Sequence[tuple[int, int]], position: int) -> int:
     """Return the index of the line that holds a position of the text in normal form."""
     return bisect_right(spans, (position, sys.maxsize)) - 1
-
-
-def _quoted(text: str) -> list[tuple[str, str, int]]:
-    return [(words, source, _line(line)) for words, source, line in _QUOTATION.findall(text)]
 
 
 def _line(digits: str) -> int:

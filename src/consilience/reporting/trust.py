@@ -105,7 +105,7 @@ def _quotations(report: Report, names: Names) -> Iterator[Item]:
     missed = [quotation for quotation in report.quotations if not quotation.verified]
     verified = len(report.quotations) - len(missed)
     yield Item(text=f"Quotations from the documents: {verified} verified, {len(missed)} not found where claimed.")
-    listed_quotations = dict.fromkeys((q.words, f"{q.source}:{q.line}", names.get(q.agent, q.agent)) for q in missed)
+    listed_quotations = dict.fromkeys((q.words, q.reference, names.get(q.agent, q.agent)) for q in missed)
     for words, place, agent in list(listed_quotations)[:MAX_LISTED_QUOTATIONS]:
         yield Item(text=f"Not found: “{one_line(words, MAX_REASON_CHARS)}”", by=agent, note=f"claimed at {place}")
     if len(listed_quotations) > MAX_LISTED_QUOTATIONS:
