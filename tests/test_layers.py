@@ -27,12 +27,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("api", "testing", "executor"),
     ("deliberation",),
-    ("configuration",),
+    ("configuration", "choosing"),
     ("protocols", "protocols.*"),
     ("protocols._common", "reporting.formats"),
     ("protocol", "targets"),
     ("engine", "simulation"),
-    ("models", "journal", "coordination", "reporting", "ui"),
+    ("models", "journal", "coordination", "reporting", "documents", "ui"),
     ("domain", "blocking"),
 )
 

@@ -283,7 +283,7 @@ class Deliberation(Generic[R]):
                 where=f"session {report.session}",
                 do="Name a panel (consilience panels lists them), or describe personas with --persona.",
             )
-        return replace(self, panel=report.panel, limits=_remaining_limits(self._limits, report.ledger.actual))
+        return replace(self, panel=report.panel, limits=remaining_limits(self._limits, report.ledger.actual))
 
     def _is_begun(self, store: Store, session: str, task: str) -> bool:
         panel, choice = self._panel, self._options.detail
@@ -407,7 +407,7 @@ def _seats(agents: Sequence[Agent]) -> list[tuple[str, str]]:
     return [(agent.id, agent.introduction()) for agent in in_dealing_order(agents)]
 
 
-def _remaining_limits(limits: Limits, used: UsageTotals) -> Limits:
+def remaining_limits(limits: Limits, used: UsageTotals) -> Limits:
     """Return the limits less what a session used."""
     tokens = used.tokens_in + used.tokens_out
     return limits.model_copy(

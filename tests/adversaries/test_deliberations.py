@@ -103,6 +103,8 @@ def saying(text: str, who: Callable[[str], bool] = lambda agent: True) -> Script
         if "claims" in fields:
             plain = fields["claims"].annotation == list[str]
             body["claims"] = [words[:200] if plain else {"text": words[:200], "ids": ["A"]}]
+        if "divides" in fields:
+            body |= {"kind": "answer", "why": words[:400]}
         if "parts" in fields:
             body["parts"] = [{"title": words[:200], "instructions": words[:400]}] * 2
         if "rating" in fields:
@@ -279,7 +281,7 @@ async def test_false_quotations_are_counted_as_unverified() -> None:
     assert not any(quotation.verified for quotation in report.quotations)
     n = len(report.quotations)
     assert all(claim.from_memory for claim in report.claims)
-    assert f"Quotations from the documents: 0 verified, {n} not found where claimed." in markdown(report)
+    assert f"Quotations from the documents: 0 verified, {n} not found." in markdown(report)
 
 
 # --- hollow agreement and real

@@ -247,11 +247,11 @@ def test_help_shows_common_options_and_help_all_shows_all(cli: Cli, protocol: st
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
-        (["Should it's market move?"], """consilience emergence 'Should it'"'"'s market move?'"""),
-        (["Move?", "--max-cost", "1"], "consilience emergence 'Move?' --max-cost 1"),
-        (["run"], 'consilience emergence "Should we …?"'),
-        (["run", "Move the market?"], "consilience emergence 'Move the market?'"),
-        (["ask", "solo", "Move it?"], "consilience solo 'Move it?'"),
+        (["run"], 'consilience ask "Should we …?"'),
+        (["run", "Move the market?"], "consilience ask 'Move the market?'"),
+        (["run", "solo", "Should it's market move?"], """consilience solo 'Should it'"'"'s market move?'"""),
+        (["Move it?", "solo"], "consilience solo 'Move it?'"),
+        (["ask", "solo", "Move it?"], "Put the task into quotation marks, before the files"),
         (["help"], "Try: consilience --help"),
         (["help", "solo"], "Try: consilience solo --help"),
         (["version"], "Try: consilience --version"),

@@ -263,6 +263,20 @@ class StoreConformance:
         assert store.sessions() == ["b", "c"]
         store.close()
 
+    async def test_owner_or_letter_that_is_not_unicode_is_refused_and_the_store_goes_on(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("a")
+        for wrong in (
+            lambda: store.of("ad\ud800a"),
+            lambda: store.post("a", "comment", text="h\ud800m"),
+            lambda: store.post("a", "cancel", by="ad\ud800a"),
+        ):
+            with pytest.raises(SettingsError, match="not valid Unicode"):
+                wrong()
+        await journal.commit(SessionParked(awaited=("k",)))
+        await journal.close()
+        store.close()
+
     async def test_entries_tell_name_question_and_end_of_each_session_of_an_owner(self, opened: Open) -> None:
         store = opened()
         started = SessionStarted(

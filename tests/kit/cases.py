@@ -15,6 +15,7 @@ from consilience.engine.sources import number_documents
 from consilience.models.port import ModelRequest
 from consilience.protocols.baselines import Solo, Vote
 from consilience.protocols.broadcast import Broadcast
+from consilience.protocols.choose import Choose
 from consilience.protocols.debate import Debate
 from consilience.protocols.decompose import Decompose
 from consilience.protocols.emergence import Emergence
@@ -122,6 +123,11 @@ def proposing(request: ModelRequest) -> str:
     return json.dumps({"personas": [{"name": name, "asks": f"{name} {len(request.text)}?"} for name in names]})
 
 
+def reading_of_a_task(request: ModelRequest) -> str:
+    """A decision, whatever the task is."""
+    return json.dumps({"kind": "decision", "divides": True, "why": f"{len(request.text)} characters"})
+
+
 def weighing(request: ModelRequest) -> str:
     """A structured answer."""
     return json.dumps(
@@ -225,6 +231,7 @@ CASES = [
     Case("debate", Debate(debaters=3, max_messages=30, discovery_messages=6, evidence_messages=6), disputing),
     Case("decompose", Decompose(children=2, depth=3, strange_loops=1), dividing),
     Case("propose", Propose(), proposing),
+    Case("choose", Choose(), reading_of_a_task),
     Case("refinement", Refinement(hierarchy=HOUSE, max_passes=2, draft="# Old\n\nIt was so."), refining),
     Case(
         "review",

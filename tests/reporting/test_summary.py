@@ -80,7 +80,7 @@ async def test_short_report_is_whole_in_its_summary(store: SqliteStore) -> None:
     text = text_of(summary(record))
     assert "L1N1 thinks of round-2/observe/L1N1." in text
     assert "I object." in text
-    assert "Documents: S1 stalls.md" in text
+    assert text.count("S1 stalls.md") == 1
     assert "more in report.html" not in text
     assert "Shortened" not in text
 
@@ -100,7 +100,8 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_long_report_is_shortened_to_two_pages_and_says_so(shape: str, store: SqliteStore) -> None:
-    record = await ended(store, lambda request: saying(request, SHAPES[shape]))
+    sources = [Source(text="Forty stalls.", name=f"stalls {n}.md") for n in range(9)]
+    record = await ended(store, lambda request: saying(request, SHAPES[shape]), sources=sources)
     written = summary(record)
     assert_inert(parsed(written))
     text = text_of(written)
@@ -110,6 +111,7 @@ async def test_long_report_is_shortened_to_two_pages_and_says_so(shape: str, sto
     assert "Stopped: reached the limit of 2 rounds" in text, "what qualifies a long answer is kept"
     assert "How far to trust it" in text
     assert f"{record.state.made} calls" in text
+    assert all(source.name in text for source in sources)
 
 
 async def test_cut_answer_ends_with_a_sentence_and_no_heading(store: SqliteStore) -> None:

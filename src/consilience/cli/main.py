@@ -27,7 +27,7 @@ AS_JSON = "consilience.json"
 """Key in a context's `meta`: whether the command line contains --json."""
 
 
-ASKING = ("run", "ask", "start", "new", "chat", "query", "deliberate", "discuss")
+ASKING = ("run", "start", "new", "chat", "query", "deliberate", "discuss")
 """Words that other tools have for a command that takes a question."""
 MAX_SHOWN_CHARS = 60
 
@@ -56,6 +56,11 @@ class LazyCommand(TyperCommand):
         return self.load().make_context(info_name, args, parent, **extra)
 
 
+FRONT_DOOR = {
+    "Start here": [
+        LazyCommand("ask", "ask:app_for", "Answer a question or do a piece of work: chooses how, says what it costs.")
+    ]
+}
 SECTIONS = {
     "Evaluation": [
         LazyCommand(
@@ -89,11 +94,11 @@ SECTIONS = {
 }
 """The commands that belong to no protocol, by heading."""
 
-FIXED = {command.name: command for commands in SECTIONS.values() for command in commands}
+FIXED = {command.name: command for commands in (*FRONT_DOOR.values(), *SECTIONS.values()) for command in commands}
 
 
 class Commands(TyperGroup):
-    """One command per installed protocol, then those of `SECTIONS`."""
+    """`ask`, one command per installed protocol, then those of `SECTIONS`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -111,6 +116,8 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
         if args and self.get_command(ctx, args[0]) is None and (advice := self._advice(ctx, args)):
             ctx.fail(f"No such command {shorten(args[0], MAX_SHOWN_CHARS, placeholder=' …')!r}. {advice}")
+        if args and _is_question(args[0]) and self.get_command(ctx, args[0]) is None:
+            args = ["ask", *args]
         return super().resolve_command(ctx, args)
 
     def _advice(self, ctx: Context, args: list[str]) -> str:
@@ -125,11 +132,11 @@ class Commands(TyperGroup):
             return "Try: consilience --version"
         if re.fullmatch(r"r[0-9a-f]{6,}", word):
             return f"To show a session: consilience show {word}"
-        if word in ASKING or len(word.split()) > 1 or word.endswith("?"):
-            words = args if word not in ASKING else rest
-            words = words[words.index(named) + 1 :] if named else words
+        if word in ASKING or (named and _is_question(word)):
+            words = rest if word in ASKING else args
+            words = [other for other in words if other != named]
             command = " ".join(map(shlex.quote, words)) or '"Should we …?"'
-            return f"Name a protocol before the question: consilience {named or 'emergence'} {command}"
+            return f"Try: consilience {named or 'ask'} {command}"
         return ""
 
     def make_context(
@@ -192,7 +199,12 @@ class Commands(TyperGroup):
                 self._protocols[name] = LazyCommand(name, "run:app_for", summary_of(target))
         self.commands = {**self._protocols, **FIXED}
         protocols = {"Protocols": [self._protocols[name] for name in installed]} if installed else {}
-        return [*protocols.items(), *SECTIONS.items()]
+        return [*FRONT_DOOR.items(), *protocols.items(), *SECTIONS.items()]
+
+
+def _is_question(word: str) -> bool:
+    """Return whether a word in place of a command is a task for `ask`."""
+    return len(word.split()) > 1 or word.endswith("?")
 
 
 @contextmanager
@@ -238,7 +250,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
-    epilog='Try: consilience emergence "Should we …?" --dry-run',
+    epilog='Try: consilience "Should we …?" --dry-run',
 )
 
 

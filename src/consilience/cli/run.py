@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -151,8 +151,22 @@ def _setting_value(cls: type[Protocol], field: str, value: object, option: str) 
     return read_file(str(value), f"the {field}")
 
 
-def run(cls: type[Protocol], request: NewSessionRequest, settings: Mapping[str, object]) -> int:
-    """Run a protocol; return the exit code. Raises `UserError` before anything is spent."""
+Approval = Callable[[RunPlan, NewSessionRequest, Config], bool]
+"""Says what is planned, gets consent to its cost, and returns whether to run it."""
+
+
+def run(
+    cls: type[Protocol],
+    request: NewSessionRequest,
+    settings: Mapping[str, object],
+    *,
+    material: tuple[str, Sequence[Source]] | None = None,
+    approval: Approval = approve,
+) -> int:
+    """Run a protocol; return the exit code. Raises `UserError` before anything is spent.
+
+    `material` is the task with its documents, if they are not those that the request names.
+    """
     config = load_config(env_file=request.env_file, named=request.endpoints_named)
     target = None
     check_output(cls.report, request)
@@ -161,8 +175,8 @@ def run(cls: type[Protocol], request: NewSessionRequest, settings: Mapping[str, 
         settings = {**settings, "left_out": target.left_out, "unread_files": target.unread}
         if not target.sources:
             return _report_nothing(read_settings(cls, settings, config), request, target)
-    task, deliberation, plan = _prepare(cls, request, settings, config, target)
-    if not approve(plan, request, config):
+    task, deliberation, plan = _prepare(cls, request, settings, config, target, material)
+    if not approval(plan, request, config):
         return EXIT_OK
     with closing(open_store(":memory:" if request.no_store else None, writing=True)) as store:
         execution = RunExecution.open(request, store, plan, config.endpoints, stored=not request.no_store)
@@ -226,6 +240,7 @@ def _prepare(
     settings: Mapping[str, object],
     config: Config,
     target: Target | None,
+    material: tuple[str, Sequence[Source]] | None,
 ) -> tuple[str, Deliberation[Report], RunPlan]:
     """Return the task, how it is deliberated on, and the plan of that."""
     panel = read_panel(request)
@@ -237,7 +252,7 @@ def _prepare(
         raise SettingsError(
             f"a quorum of {request.quorum} is not a share", where="--quorum", do="Give a number from 0 to 1."
         )
-    task, sources = read_material(request, target, agents)
+    task, sources = material or read_material(request, target, agents)
     models, choice, origins = _choose_models(request, config, agents)
     detail = choose_detail(request.detail, agents, models)
     protocol = with_documents(protocol.with_detail(detail), sources, models.values(), config.endpoints)
@@ -270,6 +285,7 @@ def _prepare(
     table = config.tables.get(cls.name, {})
     configured = {name: path for name, (_, path) in table.items() if name not in settings}
     details = [*plan.details, *protocol.limit_warnings(limits), *(target_lines(target) if target else [])]
+    details += [remark for source in sources for remark in source.remarks]
     if request.panel == AUTO_PANEL:
         details.append("A panel is proposed first, by one additional call.")
     plan = replace(plan, details=details, warnings=seat_warnings(protocol, panel))

@@ -208,14 +208,14 @@ def _prompt_text(prompt: SentPrompt) -> str:
 
 
 def _print_view(name: str, record: SessionRecord, as_json: bool) -> None:
+    from consilience.reporting.terminal import view_text
     from consilience.reporting.views import view_of
 
     view = view_of(name, record)
-    data = view.fold(record)
     if as_json:
-        print_json(view.plain(data))
+        print_json(view.model_dump(mode="json"))
     else:
-        print(view.text(data, shutil.get_terminal_size((100, 24)).columns), end="")
+        print(view_text(view, shutil.get_terminal_size((100, 24)).columns), end="")
 
 
 def _print_report(record: SessionRecord) -> None:

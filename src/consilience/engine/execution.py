@@ -183,7 +183,8 @@ class Setup:
     @cached_property
     def opening(self) -> Opening:
         """The beginning of all prompts of the session."""
-        return Opening(self.templates.render(INSTRUCTIONS), self.task, self.documents, self.protocol.readers)
+        instructions = self.templates.render(INSTRUCTIONS, documents=bool(self.documents))
+        return Opening(instructions, self.task, self.documents, self.protocol.readers)
 
 
 def fault_hook(options: Options) -> FaultHook | None:

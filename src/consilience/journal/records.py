@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Self, cast
 
-from consilience.domain.errors import StoreUnusable, UnknownName
+from consilience.domain.errors import StoreUnusable, UnknownName, check_unicode
 from consilience.domain.events import (
     SCHEMA_VERSION,
     AnyEvent,
@@ -77,6 +77,7 @@ class SqliteRecords:
         """Whose sessions are there; None for all."""
 
     def of(self, owner: str) -> Self:
+        check_unicode(owner, "the name of the owner")
         view = copy.copy(self)
         view._owner = owner
         return view

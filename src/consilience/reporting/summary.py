@@ -27,7 +27,7 @@ from consilience.domain.sections import (
     Subheading,
     Table,
 )
-from consilience.reporting.formatting import demote_markdown, one_line, printable
+from consilience.reporting.formatting import demote_markdown, escape_xml, one_line, printable
 from consilience.reporting.html import (
     LineLinks,
     about_session,
@@ -64,21 +64,21 @@ AnyBlock = Block | MarkdownBlock
 
 
 def summary_page(report: Report, record: SessionRecord | None = None) -> str:
-    """Return the page. With the `record` of the session it has the date and the documents."""
+    """Return the page. With the `record` of the session it has the date."""
     document = report_document(report, record.presentation if record else present(report))
-    started = record.state.started if record else None
     question = _cut_text(printable(report.task).strip(), MAX_QUESTION_LINES)
-    sources = "; ".join(f"{source.id} {source.name}".strip() for source in started.sources) if started else ""
-    documents = one_line(sources, 4 * LINE_CHARS)
+    documents = one_line("; ".join(f"{d.id} {d.name}".strip() for d in report.documents), 4 * LINE_CHARS)
     room = LINES - _text_lines(question) * (1.4 if len(question) <= MAX_TITLE_CHARS else 1) - _text_lines(documents)
     document = replace(document, chapters=_fitted(document.chapters, room), folded=())
+    body = document_html(document, LineLinks({}, {}))
+    is_listed = all(escape_xml(one_line(d.name)) in body for d in report.documents)
     written = template("summary.html.j2").render(
         title=one_line(report.task, 160),
         question=question,
         is_long=len(question) > MAX_TITLE_CHARS,
         about=about_session(record) if record else describe_run(report.protocol, report.agents),
-        report=Markup(document_html(document, LineLinks({}))),
-        documents=documents,
+        report=Markup(body),
+        documents="" if is_listed else documents,
         session=report.session,
         style=Markup(read_file("page.css")),
     )

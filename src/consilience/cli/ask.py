@@ -1,0 +1,302 @@
+"""The command `ask`: chooses how a question or a piece of work is done, says so with cost and time, and runs it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+from consilience.choosing import REASONS, Given, ProtocolChoice, choose
+from consilience.cli.delivering import check_output
+from consilience.cli.errors import can_confirm, confirm, notify
+from consilience.cli.execution import RunExecution
+from consilience.cli.inputs import assign_models, read_limits, read_sources, read_task
+from consilience.cli.options import NewSessionRequest, RunRequest, TargetRequest, argument, request_app
+from consilience.cli.plan import RunPlan, approve, check_models, choose_model, confirm_spending, cost_words, make_plan
+from consilience.cli.run import run
+from consilience.cli.sessions import find_session, read_back
+from consilience.cli.settings import load_config
+from consilience.configuration import Config
+from consilience.deliberation import Deliberation, remaining_limits
+from consilience.domain.errors import SettingsError, SourceError, UnknownName
+from consilience.domain.events import CallCompleted
+from consilience.domain.messages import Source
+from consilience.domain.outcome import Limits, SpendingLimits
+from consilience.domain.paths import expanded, journal_path
+from consilience.domain.report import Report
+from consilience.domain.tokens import estimate_tokens
+from consilience.engine.protocol import Protocol
+from consilience.engine.seats import choose_detail
+from consilience.journal.open_store import open_store
+from consilience.journal.store import Store
+from consilience.models.registry import window_by_name
+from consilience.protocols.choose import Choose, TaskReading
+from consilience.reporting.formatting import count, describe_calls, duration, one_line
+from consilience.reporting.session_state import call_seconds
+
+CHANGES = (".diff", ".patch")
+MAX_SESSIONS = 20
+MAX_CALLS = 100
+"""From so many of the latest sessions, and so many calls in them, follows how long a call takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskRequest(NewSessionRequest):
+    """Options of `ask`. Which agents there are is not known yet, so none is named."""
+
+    words: Annotated[
+        list[str],
+        argument(
+            "A question or a piece of work (@FILE reads it from a file, - from standard input), then files and directories "
+            "that belong to it. The id of a session before it: a follow-up to its answer.",
+            "[ID] TASK [FILE|DIR]…",
+        ),
+    ]
+    agent: list[str] | None = field(default=None, init=False)
+    agent_limit: list[str] | None = field(default=None, init=False)
+    phase_limit: list[str] | None = field(default=None, init=False)
+
+    def for_protocol(self, protocol: Protocol, work: AskedWork) -> NewSessionRequest:
+        """Return the request of the protocol's command for this task."""
+        own = {f.name for f in fields(NewSessionRequest)}
+        common = {name: getattr(self, name) for name in own - {"source"}}
+        if protocol.reads_target:
+            return TargetRequest(**common, target=list(work.paths), focus=work.task)
+        return RunRequest(**common, task=work.task)
+
+
+@dataclass(frozen=True)
+class AskedWork:
+    """What a command line asks for."""
+
+    task: str
+    paths: tuple[str, ...]
+    """Files and directories that were named."""
+    sources: tuple[Source, ...]
+    parent: str = ""
+    """The session to which this is a follow-up."""
+
+
+def ask(request: AskRequest) -> int:
+    """Choose how a question or a piece of work is done, say what that costs, and run it. One call is often enough."""
+    config = load_config(env_file=request.env_file, named=request.endpoints_named)
+    check_output(Report, request)
+    work = read_work(request)
+    models = models_at_hand(request, config)
+    given = given_with(work, models, config)
+    choice = choose(given)
+    if choice is None and not request.dry_run:
+        reading, limits = read_by_model(work, models[0], request, config)
+        choice = choose(given, reading)
+        request = replace(request, **{f"max_{unit}": getattr(limits, unit) for unit in SpendingLimits.model_fields})
+    unread = choice is None
+    chosen = choice or choose(given, TaskReading(kind="answer"))
+    assert chosen is not None
+
+    def approval(plan: RunPlan, request: NewSessionRequest, config: Config) -> bool:
+        lines = proposal_lines(chosen, plan, work, usual_seconds(models), unread=unread)
+        for line in () if request.quiet else lines:
+            notify(line)
+        asks = can_confirm() and not request.yes and not request.dry_run
+        if asks:
+            confirm("Run it?", otherwise="Nothing more was spent." if chosen.reading else "Nothing was spent.")
+        return approve(
+            replace(plan, data={**plan.data, "choice": choice_json(chosen, unread=unread)}),
+            replace(request, yes=request.yes or asks, quiet=True),
+            config,
+        )
+
+    return run(
+        type(chosen.protocol),
+        request.for_protocol(chosen.protocol, work),
+        chosen.protocol.model_dump(exclude_defaults=True),
+        material=None if chosen.protocol.reads_target else (work.task, chosen.documents),
+        approval=approval,
+    )
+
+
+def choice_json(choice: ProtocolChoice, *, unread: bool) -> dict[str, object]:
+    """Return what was chosen and why, for programs."""
+    return {
+        "protocol": choice.protocol.name,
+        "rule": choice.rule,
+        "why": REASONS[choice.rule],
+        "reading": choice.reading.model_dump() if choice.reading and not unread else None,
+        "tokens": choice.given.tokens,
+        "room": choice.given.room,
+    }
+
+
+def read_work(request: AskRequest) -> AskedWork:
+    """Return what the words of a command line ask for. Raises `SourceError`, `SettingsError`, `UnknownName`."""
+    words, parent, sources = list(request.words), "", []
+    if len(words) > 1 and re.fullmatch(r"r[0-9a-f]{3,}|last", words[0]):
+        with closing(open_store(journal_path())) as store:
+            parent = find_session(store, words.pop(0))
+            sources = sources_of(store, parent)
+    task, *paths = words
+    for path in paths:
+        if path != "-" and not expanded(path).exists():
+            raise SourceError(
+                "there is no such file or directory",
+                where=path,
+                do="Put the task into quotation marks, before the files.",
+            )
+    sources += read_sources([*paths, *(request.source or ())], ())
+    return AskedWork(read_task(task), tuple(paths), tuple(sources), parent)
+
+
+def sources_of(store: Store, session: str) -> list[Source]:
+    """Return what a session leaves for a follow-up: its answer, its objections, its documents. Raises `SettingsError`."""
+    record = read_back(store, session)
+    report = record.report
+    if report is None or report.answer is None or record.state.started is None:
+        raise SettingsError(
+            f"session {session} has no answer to follow up", do=f"See how it stands: consilience show {session}."
+        )
+    sources = [Source(text=f"Task: {report.task}\n\n{report.answer}", name=f"the answer of session {session}")]
+    objections = [f"- {objection.text} ({objection.outcome.lower()})" for objection in report.objections]
+    objections += [f"- {dissent.text}" for dissent in report.dissent if dissent.text not in report.answer]
+    if objections:
+        text = "\n".join(dict.fromkeys(objections))
+        sources.append(Source(text=text, name=f"the objections of session {session}"))
+    return sources + [
+        Source(text=store.text(document.text), name=document.name)
+        for document in record.state.started.sources
+        if document.agents is None
+    ]
+
+
+def models_at_hand(request: AskRequest, config: Config) -> tuple[str, ...]:
+    """Return the names of the models that the options name, or the default one. All are checked."""
+    choice = choose_model(request, config)
+    seats = Choose().agents(None)
+    first = assign_models(request, seats, {}, choice.name)
+    models = tuple(dict.fromkeys((*first.values(), *(request.models or ()))))
+    check_models(models, config.endpoints, keys=not request.dry_run, origin=choice.why if choice.name else "")
+    return models
+
+
+def given_with(work: AskedWork, models: Sequence[str], config: Config) -> Given:
+    windows = [window for name in models if (window := window_by_name(name, config.endpoints)) is not None]
+    agents = Choose().agents(None)
+    return Given(
+        documents=work.sources,
+        models=models,
+        window=min(windows, default=None),
+        is_change=bool(work.paths) and all(Path(path).suffix in CHANGES for path in work.paths),
+        is_target=bool(work.paths) and not work.parent,
+        embedded=any(choose_detail("auto", agents, {agents[0].id: name}) == "brief" for name in models),
+    )
+
+
+def read_by_model(work: AskedWork, model: str, request: AskRequest, config: Config) -> tuple[TaskReading, Limits]:
+    """Return what a model reads in a task, and the limits that are left. It is one call, in a session of its own.
+
+    Raises `SettingsError` without consent to its cost, `UnknownName` without a usable reply.
+    """
+    protocol = Choose(
+        material_index=tuple(f"{source.name}, about {estimate_tokens(source.text):,} tokens" for source in work.sources)
+    )
+    agents = protocol.agents(None)
+    models, limits = {agents[0].id: model}, read_limits(request, agents)
+    detail = choose_detail(request.detail, agents, models)
+    protocol = protocol.with_detail(detail)
+    plan = make_plan(
+        protocol,
+        agents,
+        models,
+        choose_model(request, config),
+        known=config.endpoints,
+        limits=limits,
+        task=work.task,
+        sources=(),
+        templates=protocol.load_templates(None, detail),
+        encoder=None,
+        thinking=request.thinking,
+        detail=detail,
+    )
+    confirm_spending(plan, yes=request.yes, confirm_above=config.confirm_above)
+    with closing(open_store(":memory:" if request.no_store else None, writing=True)) as store:
+        execution = RunExecution.open(request, store, plan, config.endpoints, stored=not request.no_store)
+        deliberation = Deliberation(
+            protocol, model=execution.seat(models), seed=request.seed, limits=limits, store=store
+        )
+        report = execution.start(
+            protocol.name,
+            lambda options, session: replace(deliberation, options=options).run(work.task, session=session),
+        )
+    if report.reading is None:
+        raise UnknownName(
+            f"{model} gave no usable reading of the task",
+            where=f"session {report.session}",
+            do='Name a protocol: consilience solo "…" is one call; consilience --help lists them all.',
+        )
+    return report.reading, remaining_limits(limits, report.ledger.actual)
+
+
+def proposal_lines(
+    choice: ProtocolChoice, plan: RunPlan, work: AskedWork, seconds: Sequence[float], *, unread: bool
+) -> list[str]:
+    """Return what is run and why, what it costs, and how long it takes: three lines, or four where nothing was read yet."""
+    settings = choice.protocol.model_dump(exclude_defaults=True, exclude={"reply_tokens"})
+    options = "".join(f" --{name.replace('_', '-')} {value}" for name, value in settings.items())
+    why = REASONS[choice.rule]
+    if choice.reading and choice.reading.why:
+        why += f" ({choice.reading.kind}: {one_line(choice.reading.why, 160)})"
+    opening = "One call is enough, with a review by the same model" if choice.is_one_call and options else ""
+    opening = opening or ("One call is enough" if choice.is_one_call else "")
+    lines = [": ".join(filter(None, (opening, f"consilience {choice.protocol.name}{options}"))) + f", since {why}."]
+    if work.parent:
+        lines[0] += f" A follow-up to session {work.parent}."
+    if unread:
+        lines.append(
+            "Before that, one call reads the task; what is run depends on it. This is the plan for a plain question."
+        )
+    calls = describe_calls(plan.estimate)
+    cost = cost_words(plan)
+    lines.append(f"{cost[:1].upper()}{cost[1:]}; {calls}.")
+    lines.append(_time_words(plan, seconds))
+    return lines
+
+
+def _time_words(plan: RunPlan, seconds: Sequence[float]) -> str:
+    if not seconds:
+        return f"Time not known: no call of {', '.join(plan.models)} is on record."
+    usual = median(seconds)
+    calls = f"a call took {duration(usual)}, the median of the last {count(len(seconds), 'call')}"
+    apart = "" if plan.estimate.max == 1 else "; even if no two ran at the same time"
+    return f"At most about {duration(usual * plan.estimate.max)}: {calls}{apart}."
+
+
+def usual_seconds(models: Sequence[str]) -> list[float]:
+    """Return how long the latest recorded calls of these models took, without readings of tasks, which are short. Reads at most
+    `MAX_SESSIONS` sessions."""
+    path, found = journal_path(), list[float]()
+    if not path.exists():
+        return found
+    with closing(open_store(path)) as store:
+        looked = 0
+        for session in reversed(store.sessions()):
+            started = store.beginning(session)
+            if started is None or started.protocol == Choose.name:
+                continue
+            named = {agent.id for agent in started.agents if agent.model in models}
+            if not named:
+                continue
+            calls = (
+                event for event in store.read(session) if isinstance(event, CallCompleted) and event.agent in named
+            )
+            found += [took for call in calls if (took := call_seconds(call)) is not None and not call.cached]
+            looked += 1
+            if looked >= MAX_SESSIONS or len(found) >= MAX_CALLS:
+                break
+    return found[:MAX_CALLS]
+
+
+def app_for(name: str) -> object:
+    return request_app(name, AskRequest, ask)

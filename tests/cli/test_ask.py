@@ -1,0 +1,153 @@
+"""`consilience ask`: what it chooses and says before it spends, and what the agents are shown."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.loopback import MODEL, Provider, command, environment, prose, provider
+from cli.town import recorded
+from consilience.domain.paths import journal_path
+from consilience.journal.sqlite import SqliteStore
+from kit.forks import PYTHONPATH
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def env(home: Path, here: Path) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": PYTHONPATH,
+        "CONSILIENCE_HOME": str(home),
+        "HOME": str(here),
+        "OPENAI_API_KEY": "none-needed",
+    }
+
+
+def reader(reading: dict[str, object]) -> Any:
+    """Answers a reading of the task with `reading`, any other request in prose."""
+
+    def answer(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
+        status, reply = prose(body, headers)
+        if "You say what kind of task it is" in str(body["messages"]):
+            assert isinstance(reply, dict)
+            reply["choices"][0]["message"]["content"] = json.dumps(reading)
+        return status, reply
+
+    return answer
+
+
+def ask(server: Provider, env: dict[str, str], here: Path, *words: str) -> tuple[int, str, str]:
+    done = command("ask", *words, "--model", MODEL, env={**env, **environment(server.url)}, cwd=here)
+    return done.returncode, done.stdout, done.stderr
+
+
+def protocols() -> list[str]:
+    store = SqliteStore(journal_path())
+    try:
+        begun = [store.beginning(session) for session in recorded()]
+        return [started.protocol for started in begun if started is not None]
+    finally:
+        store.close()
+
+
+def test_plain_question_is_read_and_answered_by_one_model_that_reviews_itself(env: dict[str, str], here: Path) -> None:
+    with provider(reader({"kind": "answer", "why": "It asks for a fact."})) as server:
+        code, out, err = ask(server, env, here, "How deep is the lake?")
+    assert code == 0, err
+    assert "the answer is yes" in out
+    assert "One call is enough, with a review by the same model: consilience solo --reviews 1" in err
+    assert "(answer: It asks for a fact.)" in err
+    assert "Costs nothing; 2–3 calls." in err
+    assert f"Time not known: no call of {MODEL} is on record." in err, "a reading is shorter than other calls"
+    assert protocols() == ["choose", "solo"]
+
+
+def test_question_in_place_of_a_command_is_asked(env: dict[str, str], here: Path) -> None:
+    with provider(reader({"kind": "answer"})) as server:
+        done = command("How deep?", "--model", MODEL, "--json", env={**env, **environment(server.url)}, cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["protocol"] == "solo"
+
+
+def test_decision_that_divides_is_debated(env: dict[str, str], here: Path) -> None:
+    with provider(reader({"kind": "decision", "divides": True})) as server:
+        code, _, err = ask(server, env, here, "Bridge or ferry?", "--max-calls", "8")
+    assert "consilience debate" in err
+    assert "--max-messages 24" in err
+    assert code == 1, "no reply was usable"
+    assert protocols() == ["choose", "debate"]
+
+
+def test_files_belong_to_the_question_and_a_change_is_reviewed_without_a_reading(
+    env: dict[str, str], here: Path
+) -> None:
+    (here / "notes.md").write_text("The lake is 40 metres deep.\n")
+    (here / "a.diff").write_text("diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n")
+    with provider(reader({"kind": "answer"})) as server:
+        code, _, err = ask(server, env, here, "How deep is the lake?", "notes.md")
+        assert code == 0, err
+        first, *others = (str(body["messages"]) for body in server.asked)
+        assert "notes.md, about" in first
+        assert "40 metres" not in first
+        assert all("40 metres" in other for other in others)
+        del server.asked[:]
+        _, _, err = ask(server, env, here, "Is it safe?", "a.diff")
+        assert "At most about" in err
+        assert not any("You say what kind of task" in str(body["messages"]) for body in server.asked)
+    assert protocols() == ["choose", "solo", "review"]
+
+
+def test_follow_up_reads_answer_and_names_its_session(env: dict[str, str], here: Path) -> None:
+    (here / "notes.md").write_text("The lake is 40 metres deep.\n")
+    with provider(reader({"kind": "answer"})) as server:
+        ask(server, env, here, "How deep is the lake?", "notes.md")
+        session = recorded()[-1]
+        del server.asked[:]
+        code, _, err = ask(server, env, here, session, "And in feet?")
+        assert code == 0, err
+        read = str(server.asked[-1]["messages"])
+        assert "Task: How deep is the lake?" in read
+        assert "40 metres" in read
+        assert f"the answer of session {session}" in read
+        code, _, err = ask(server, env, here, "r000000", "And in feet?")
+        assert (code, "r000000" in err) == (2, True)
+
+
+def test_dry_run_calls_nobody_and_says_what_depends_on_the_reading(env: dict[str, str], here: Path) -> None:
+    with provider() as server:
+        code, out, err = ask(server, env, here, "Bridge or ferry?", "--dry-run")
+        assert (code, server.asked) == (0, [])
+        assert "Before that, one call reads the task" in err
+        assert "Dry run of solo" in out
+        code, out, _ = ask(server, env, here, "Bridge or ferry?", "--dry-run", "--json")
+        choice = json.loads(out)["choice"]
+        assert (choice["protocol"], choice["rule"], choice["reading"]) == ("solo", "one", None)
+    assert not journal_path().exists()
+
+
+def test_cost_without_consent_is_refused_before_anything_is_sent(env: dict[str, str], here: Path) -> None:
+    with provider() as server:
+        bought = {**env, "OPENAI_BASE_URL": f"{server.url}/v1"}
+        done = command("ask", "Bridge or ferry?", "--model", "openai-chat:gpt-5-mini", env=bought, cwd=here)
+        assert (done.returncode, server.asked) == (2, [])
+    assert "may cost money" in done.stderr
+
+
+def test_unusable_reading_says_how_to_name_a_protocol(env: dict[str, str], here: Path) -> None:
+    with provider() as server:
+        code, _, err = ask(server, env, here, "Bridge or ferry?")
+    assert code == 2
+    assert "gave no usable reading of the task" in err
+    assert "consilience solo" in err
+
+
+def test_words_that_are_no_files_are_refused(env: dict[str, str], here: Path) -> None:
+    with provider() as server:
+        code, _, err = ask(server, env, here, "Bridge", "or", "ferry?")
+    assert (code, "there is no such file or directory" in err, "quotation marks" in err) == (2, True, True)
