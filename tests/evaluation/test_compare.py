@@ -13,9 +13,10 @@ from pydantic import BaseModel
 from consilience.domain.errors import SessionBusy, SettingsError
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.report import Report
+from consilience.domain.tokens import estimate_tokens
 from consilience.engine import protocol as registry
 from consilience.engine.execution import Options
-from consilience.engine.prompt import Prompt, estimate_tokens
+from consilience.engine.prompt import Prompt
 from consilience.engine.protocol import find_protocol
 from consilience.engine.session import Session
 from consilience.evaluation import (

@@ -160,7 +160,7 @@ async def _recorded(
                 "a setting, a persona or the name of a model contains a lone surrogate, which is not valid Unicode",
                 do="Write it in UTF-8.",
             ) from None
-        journal = store.create(session or f"r{secrets.token_hex(4)}", deferred=True)
+        journal = store.create(session or f"r{secrets.token_hex(4)}", deferred=True, name=setup.options.name)
         async with leased(journal):
             events = list(inherited.events) if inherited is not None else []
             recorder = Recorder(journal, events, replay=False, observer=setup.options.observer)
@@ -190,6 +190,7 @@ def _start_event(setup: Setup) -> SessionStarted:
         deadline=options.deadline,
         human_deadline=options.human_deadline,
         deliveries=dict(options.deliveries),
+        comparison=options.comparison,
         thinking=level,
         thinking_tokens=thinking,
         detail=setup.detail,
@@ -207,7 +208,7 @@ def _start_event(setup: Setup) -> SessionStarted:
         fit=sizes.largest_fit(setup.limits),
         templates={name: text_id(source) for name, source in setup.templates.sources.items()},
         replaced_templates=setup.templates.replaced,
-        warnings=setup.warnings,
+        warnings=(*setup.warnings, *(remark for d in setup.documents for remark in d.remarks)),
         encoder=setup.encoder.name if setup.encoder else None,
     )
 

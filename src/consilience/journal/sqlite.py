@@ -59,6 +59,7 @@ from consilience.journal.statements import (
     POST,
     RANKS,
     REMOVE,
+    RENAME,
     TAKE,
     WEIGHT,
 )
@@ -95,6 +96,10 @@ def new_number() -> int:
     with _numbering:
         _last_number = max(_last_number + 1024, (time.time_ns() // 1000) << 10 | os.getpid() & 1023)
         return _last_number
+
+
+def _on_one_line(name: str) -> str:
+    return " ".join(name.encode("utf-8", "replace").decode().split())  # SQLite stores no lone surrogate
 
 
 def _rank(statement: SqlStatement) -> int:
@@ -143,7 +148,7 @@ class SqliteStore(SqliteRecords):
             return self
         return SqliteRecords(self.path, connect_reader(self.path))
 
-    def create(self, session: str, *, deferred: bool = False) -> SqliteJournal:
+    def create(self, session: str, *, deferred: bool = False, name: str = "") -> SqliteJournal:
         check_name(session)
         self.must_write()
         lease = self.lease(session)
@@ -153,7 +158,8 @@ class SqliteStore(SqliteRecords):
             if self._rows("SELECT n FROM sessions WHERE id=?", session):  # of any owner
                 raise self._already_exists(session)
             journal = SqliteJournal(self, session, new_number(), lease)
-            created = (journal.number, session, time.time_ns() // 1_000_000, describe_process(), self._owner or "")
+            now = time.time_ns() // 1_000_000
+            created = (journal.number, session, now, describe_process(), self._owner or "", _on_one_line(name))
             journal.begun.append((CREATE, created))
             if not deferred:
                 self._writer.put(journal.creation())
@@ -193,6 +199,9 @@ class SqliteStore(SqliteRecords):
 
     def lease(self, session: str) -> Lease:
         return MemoryLease(session, self._memory_leases) if self.path == MEMORY else FileLease(self.path, session)
+
+    def rename(self, session: str, name: str) -> None:
+        self._execute_now(RENAME, (_on_one_line(name), self._number(session)))
 
     def reply(self, digest: str) -> CallCompleted | None:
         if not self._replies_indexed:
