@@ -290,6 +290,9 @@ ANSWERED_BY_FALLBACK = "answered by a fallback model"
 ADAPTED = "requests were adapted to the server of "
 """Begins the warning in a report about a model whose server refused a part of the requests."""
 
+UNCOUNTED = "estimated tokens that were not counted by the server of "
+"""Begins the warning in a report about a model that may have read only parts of prompts."""
+
 DEFECTS = (NOT_PRESENTED, NOT_INTRODUCED, NOT_DECLARED)
 """Beginnings of the warnings about a defect in the protocol's code."""
 INCIDENTAL_WARNINGS = (
@@ -297,6 +300,7 @@ INCIDENTAL_WARNINGS = (
     "tickets offered again",
     ANSWERED_BY_FALLBACK,
     ADAPTED,
+    UNCOUNTED,
     REPLACED_WITHOUT_EFFECT,
     *DEFECTS,
 )

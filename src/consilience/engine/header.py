@@ -17,6 +17,7 @@ from consilience.domain.report import (
     ANSWERED_BY_FALLBACK,
     NOT_INTRODUCED,
     REPLACED_WITHOUT_EFFECT,
+    UNCOUNTED,
     ConfidenceScore,
     FailedCall,
     MissingAgent,
@@ -269,7 +270,7 @@ def _warnings(state: State, calls: EndedCalls) -> list[str]:
         warnings.append("the price of a model is not known; the cost is incomplete")
     warnings += _failure_warnings(calls.unanswered)
     warnings += [*_unused_limits(state, calls.attempts), *_fallbacks(calls.by_fallback)]
-    warnings += _adaptations(state, calls.attempts)
+    warnings += [*_adaptations(state, calls.attempts), *_uncounted(state, calls.attempts)]
     if unclaimed := state.recorder.unclaimed():
         warnings.append(
             f"{format_count(len(unclaimed), 'inherited reply', 'inherited replies')} not used by this run: "
@@ -345,6 +346,17 @@ def _adaptations(state: State, attempts: Sequence[Ended]) -> Iterator[str]:
             notes.setdefault(state.models[event.agent], {})[note] = None
     for model, changes in sorted(notes.items()):
         yield f"{ADAPTED}{model}: {'; '.join(changes)}"
+
+
+def _uncounted(state: State, attempts: Sequence[Ended]) -> Iterator[str]:
+    """Yield a warning for each model that may have read only parts of prompts, with the call of which it counted least."""
+    most: dict[str, tuple[int, str]] = {}
+    for event in attempts:
+        if uncounted := int(event.volatile.get("uncounted") or 0):
+            model = state.models[event.agent]
+            most[model] = max(most.get(model, (0, "")), (uncounted, event.key))
+    for model, (tokens, key) in sorted(most.items()):
+        yield f"{UNCOUNTED}{model}: about {tokens:,} of {key}; it may have read only parts of prompts"
 
 
 def _unread(state: State) -> Iterator[str]:

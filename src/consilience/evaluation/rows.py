@@ -13,7 +13,8 @@ from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import CallCompleted, CallFailed, Event, ReplyRejected
 from consilience.domain.outcome import Estimate, Limits
-from consilience.engine.prompt import Opening, estimate_tokens
+from consilience.domain.tokens import estimate_tokens
+from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol, find_protocol, protocol_names
 from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import number_documents

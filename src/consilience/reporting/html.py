@@ -34,6 +34,7 @@ from consilience.reporting.record import SessionRecord
 from consilience.reporting.report_sections import Chapter, MarkdownBlock, ReportDocument, describe_stop, report_document
 from consilience.reporting.transcript import PagePlace, place_words, places_of, transcript
 from consilience.reporting.views import folded_views, views_of
+from consilience.reporting.views.charts import draw
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -48,8 +49,6 @@ _LINK_MARK = re.compile("\ue000(\\d+)\ue001")
 _REFERENCES = re.compile(r"<[^>]*>|\[S\d[^\[\]<>]{0,80}\]")
 """A tag, or references to documents as agents write them: `[S3:12]`, `[S3:12-14, S4]`."""
 _REFERENCE = re.compile(r"S\d+(?::[\w:-]+)?")
-VIEW_COLUMNS = 92
-"""Columns of a view as text, which fit between the margins."""
 _TABLE = '<div class="table" tabindex="0" role="group" aria-label="A table that may be wider than the page">'
 """Scrolls by itself, so that no word or number is broken on a narrow page."""
 
@@ -123,16 +122,10 @@ def _views(record: SessionRecord, links: LineLinks) -> list[dict[str, str]]:
     folded = folded_views(record)
     rendered = []
     for name, view in views_of(record).items():
-        if name in folded:
+        if name in folded or view.is_empty:
             continue
-        data = view.fold(record)
-        if view.is_empty(data):
-            continue
-        if view.blocks is not None:
-            words = Markup("".join(_block_html(block, 1, links) for block in view.blocks))
-        else:
-            words = Markup('<pre tabindex="0">{}</pre>').format(strip_invalid_xml(view.text(data, VIEW_COLUMNS)))
-        picture = Markup(view.draw(data).svg()) if view.has_picture(data) else ""
+        words = Markup("".join(_block_html(block, 1, links) for block in view.blocks))
+        picture = Markup(draw(view).svg()) if view.picture is not None else ""
         rendered.append({"name": name, "heading": view.heading, "picture": picture, "words": words})
     return rendered
 
