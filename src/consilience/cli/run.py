@@ -285,6 +285,7 @@ def _prepare(
     table = config.tables.get(cls.name, {})
     configured = {name: path for name, (_, path) in table.items() if name not in settings}
     details = [*plan.details, *protocol.limit_warnings(limits), *(target_lines(target) if target else [])]
+    details += [remark for source in sources for remark in source.remarks]
     if request.panel == AUTO_PANEL:
         details.append("A panel is proposed first, by one additional call.")
     plan = replace(plan, details=details, warnings=seat_warnings(protocol, panel))

@@ -1,9 +1,7 @@
-"""Source documents: reading them, and verifying quotations of them."""
+"""Source documents, and verifying quotations of them."""
 
 from __future__ import annotations
 
-import codecs
-import errno
 import re
 import sys
 from bisect import bisect_right
@@ -11,36 +9,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, zip_longest
-from pathlib import Path
+from typing import NamedTuple
 from unicodedata import normalize
 
-from consilience.domain.errors import ProtocolViolation, SourceError
+from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import SourceRef, text_id
-from consilience.domain.messages import Quotation, Source, numbered_lines
-from consilience.domain.paths import read_bounded
-
-MAX_SOURCE_BYTES = 10_000_000
-"""Max size of a file with a document, a task or an answer."""
+from consilience.domain.messages import PLACE_LINE, Quotation, Source, line_reference, numbered_lines
 
 PLAIN_MARKS = str.maketrans(dict.fromkeys("“”„‟«»″", '"') | dict.fromkeys("‘’‚‛′", "'") | dict.fromkeys("‐‑‒–—―−", "-"))
 """Maps typographic quotation marks, dashes and minus signs to plain ones."""
-
-UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-"""What a text in UTF-16 or UTF-32 begins with."""
-
-_MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    **dict.fromkeys(UTF16_MARKS, "utf-16"),
-    codecs.BOM_UTF8: "utf-8-sig",
-}
-_FORMATS = {
-    b"%PDF": "a PDF",
-    b"PK\x03\x04": "an archive, such as Word, Excel, EPUB or ZIP",
-    b"\xd0\xcf\x11\xe0": "an old Word, Excel or PowerPoint file",
-    b"\x1f\x8b": "compressed",
-    b"{\\rtf": "RTF",
-}
 
 _IGNORABLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff"
@@ -54,7 +31,8 @@ _HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
 
 _REFERENCE = re.compile(r"(S\d+)(?::([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?)?")
 
-_QUOTATION = re.compile(r"[\"“„«»]([^\"“”„«»]{2,}?)[\"”“«»]\s*\[(S\d+):(\d+)\]")
+_QUOTATION = re.compile(r"[\"“„«»]([^\"“”„«»]{2,}?)[\"”“«»]\s*\[(S\d+):(?:[A-Za-z]{1,8}\.? ?(\d{1,9}):)?(\d+)\]")
+"""Words, document, the number of the page or sheet if it is named (`[S3:p4:12]`), and line."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +48,8 @@ class Document:
     """First and last line that a call is shown, from 1; None for all."""
     generations: int | None = None
     """Forks since a fork added it; None if it is as old as the first session."""
+    remarks: tuple[str, ...] = ()
+    """`Source.remarks` of a document that this run read; a recorded one has them in the warnings of its session."""
 
     @property
     def text_id(self) -> str:
@@ -84,6 +64,11 @@ class Document:
     def line_count(self) -> int:
         """Lines of the whole document."""
         return len(self._lines)
+
+    def place(self, line: int) -> str:
+        """Return the page, sheet, slide, chapter or cell in which a line is, as in `page 4`; empty before the first."""
+        index = bisect_right(self._places, (line, "\uffff"))
+        return self._places[index - 1][1] if index else ""
 
     @cached_property
     def numbered(self) -> str:
@@ -119,6 +104,12 @@ class Document:
     @cached_property
     def _lines(self) -> tuple[str, ...]:
         return _split_lines(self.text)
+
+    @cached_property
+    def _places(self) -> list[tuple[int, str]]:
+        """Where each place begins: its line, and what it is."""
+        matches = ((n, PLACE_LINE.fullmatch(line)) for n, line in enumerate(self._lines, 1) if line.startswith("["))
+        return [(n, match[1]) for n, match in matches if match]
 
     @cached_property
     def _forms(self) -> tuple[_NormalForm, ...]:
@@ -191,56 +182,9 @@ def _is_divided(line: str, following: str) -> bool:
     return line[-1:] == "-" and line[-2:-1].isalpha() and following[:1].isalpha()
 
 
-def read_text_file(path: Path, label: str) -> str:
-    """Return the text of a file; `label` names it in errors. Raises `SourceError` if it is missing, too large or not UTF-8 text."""
-    try:
-        data = read_bounded(path, MAX_SOURCE_BYTES)
-    except FileNotFoundError:
-        raise SourceError(f"{label} does not exist", where=str(path), do="Check the path.") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        too_large = getattr(error, "errno", None) == errno.EFBIG
-        do = "Give the part that matters." if too_large else "Check the path and your rights."
-        raise SourceError(f"{label} cannot be read: {reason}", where=str(path), do=do) from None
-    return decode_text(data, label, str(path))
-
-
-def decode_text(data: bytes, label: str, where: str) -> str:
-    """Return bytes as text with line ends as `\\n`: UTF-8, or UTF-16 and UTF-32 with a byte order mark.
-
-    Raises `SourceError` for other data, which names what it seems to be and how to convert it.
-    """
-    encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8")
-    try:
-        text = data.decode(encoding)
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise SourceError(f"{label} is not UTF-8 text", where=where, do=_conversion(data, where))
-    return text.replace("\r\n", "\n")
-
-
-def is_binary(data: bytes) -> bool:
-    """Return whether Git would take the data for binary: a NUL byte near the beginning."""
-    return b"\0" in data[:8_000]
-
-
-def _conversion(data: bytes, where: str) -> str:
-    """Return how to make text of data that is not UTF-8."""
-    kind = next((name for magic, name in _FORMATS.items() if data.startswith(magic)), "")
-    if kind:
-        return f"It is {kind}: convert it to text first."
-    name = where if re.fullmatch(r"[\w./~-]+", where) else "FILE"
-    without_mark = next((code for code, nul in (("UTF-16LE", 1), ("UTF-16BE", 0)) if not any(data[nul:400:2])), "")
-    if without_mark or not is_binary(data):
-        encoding = without_mark or "WINDOWS-1252"
-        return f"It may be {encoding}: iconv -f {encoding} -t UTF-8 {name} > NEW"
-    return "It is binary: give text."
-
-
 def number_documents(sources: Iterable[Source]) -> tuple[Document, ...]:
     """Return documents numbered S1, S2, … in the order of their sources."""
-    return tuple(Document(f"S{n}", s.name, s.text, s.agents) for n, s in enumerate(sources, 1))
+    return tuple(Document(f"S{n}", s.name, s.text, s.agents, remarks=s.remarks) for n, s in enumerate(sources, 1))
 
 
 def document_from_ref(ref: SourceRef, text: str, *, forks: int = 0) -> Document:
@@ -284,6 +228,14 @@ def parse_reference(reference: str, documents: Sequence[Document]) -> Document:
     return replace(document, lines=lines)
 
 
+class _Quoted(NamedTuple):
+    words: str
+    source: str
+    line: int
+    number: str
+    """Of the page or sheet, if it is named."""
+
+
 def find_quotations(
     text: str,
     documents: Sequence[Document],
@@ -292,8 +244,8 @@ def find_quotations(
     shown: Sequence[Document] | None = None,
     read: Iterable[str] = (),
 ) -> list[Quotation]:
-    """Return every `"words" [S2:41]` in the text. It is verified if the agent was shown these lines, or if it is a part of a true
-    quotation in the text or in one that the agent read.
+    """Return every `"words" [S2:41]` or `[S2:p3:41]` in the text. It is verified if the agent was shown these lines, or if it is a
+    part of a true quotation in the text or in one that the agent read; and if it names the right page, if it names one.
 
     `documents` are all of the session, `shown` those, or parts of them, that the agent was shown (default: those open to it), and
     `read` are texts by others; these are looked at only where something else is quoted.
@@ -301,14 +253,14 @@ def find_quotations(
     if shown is None:
         shown = [document for document in documents if document.agents is None or agent in document.agents]
     quoted = _quoted(text)
-    own = {q for q in quoted if any(d.id == q[1] and d.contains(q[0], q[2]) for d in shown)}
+    own = {q for q in quoted if any(d.id == q.source and d.contains(q.words, q.line) for d in shown)}
     others = (q for other in read for q in _quoted(other)) if any(q not in own for q in quoted) else ()
     told = _TrueQuotations([*own, *others], documents)
-    return [_judged(q, documents, shown, agent, is_own=q in own, is_told=told.have_part(*q)) for q in quoted]
+    return [_judged(q, documents, shown, agent, is_own=q in own, is_told=told.have_part(q)) for q in quoted]
 
 
 def _judged(
-    quoted: tuple[str, str, int],
+    quoted: _Quoted,
     documents: Sequence[Document],
     shown: Sequence[Document],
     agent: str,
@@ -316,19 +268,25 @@ def _judged(
     is_own: bool,
     is_told: bool,
 ) -> Quotation:
-    words, source, line = quoted
-    relayed, stands = False, ""
-    if is_told and not is_own:
-        relayed = not any(d.id == source and d.find(words, line) for d in shown)
-    elif not is_own:
+    words, source, line, number = quoted
+    place = next((d.place(line) for d in documents if d.id == source), "")
+    kind, _, true_number = place.partition(" ")
+    relayed, stands, verified = False, "", is_own or is_told
+    if number and place and number != true_number:
+        place, verified = f"{kind} {number}", False
+    if verified:
+        relayed = not is_own and not any(d.id == source and d.find(words, line) for d in shown)
+    else:
         by_claim = sorted(documents, key=lambda d: d.id != source)
-        stands = next((f"{d.id}:{lines[0]}" for d in by_claim if (lines := d.find(words, line))), "")
+        found = ((d, lines[0]) for d in by_claim if (lines := d.find(words, line)))
+        stands = next((line_reference(d.id, first, d.place(first)) for d, first in found), "")
     return Quotation(
         words=words,
         source=source,
         line=line,
-        verified=is_own or is_told,
+        verified=verified,
         agent=agent,
+        place=place,
         relayed=relayed,
         stands=stands,
     )
@@ -337,18 +295,19 @@ def _judged(
 class _TrueQuotations:
     """Quotations whose words are where claimed."""
 
-    def __init__(self, quoted: Iterable[tuple[str, str, int]], documents: Iterable[Document]) -> None:
+    def __init__(self, quoted: Iterable[_Quoted], documents: Iterable[Document]) -> None:
         self._documents = {document.id: document for document in documents}
         forms: dict[tuple[str, int], list[str]] = {}
-        for words, source, line in quoted:
+        for words, source, line, _ in quoted:
             if source in self._documents and self._documents[source].contains(words, line):
                 for place in ((source, line), (source, 0)):
                     forms.setdefault(place, []).append(same_form(words))
         self._texts = {place: "\n".join(place_forms) for place, place_forms in forms.items()}
         """By document and line, and by document with 0 as line: one text, since `in` is linear in it for any words."""
 
-    def have_part(self, words: str, source: str, line: int) -> bool:
-        """Return whether the words are part of one of them, with its line or with that in which the part begins."""
+    def have_part(self, quoted: _Quoted) -> bool:
+        """Return whether a quotation is part of one of them, with its line or with that in which the part begins."""
+        words, source, line, _ = quoted
         wanted = quoted_form(words)
         if not wanted or wanted not in self._texts.get((source, 0), ""):
             return False
@@ -366,9 +325,10 @@ def _line_at(spans: Sequence[tuple[int, int]], position: int) -> int:
     return bisect_right(spans, (position, sys.maxsize)) - 1
 
 
-def _quoted(text: str) -> list[tuple[str, str, int]]:
+def _quoted(text: str) -> list[_Quoted]:
     plain = text.replace('\\"', '"')  # a reply of several fields is JSON
-    return [(words, source, _line(line)) for words, source, line in _QUOTATION.findall(plain)]
+    found = _QUOTATION.findall(plain)
+    return [_Quoted(words, source, _line(line), number.lstrip("0")) for words, source, number, line in found]
 
 
 def _line(digits: str) -> int:

@@ -159,9 +159,9 @@ def _quotations(report: Report, names: Names) -> Iterator[Item]:
     listed = list(dict.fromkeys(sorted(missed, key=lambda quotation: order.index(_fault(quotation)))))
     for quotation in listed[:MAX_LISTED_QUOTATIONS]:
         fault = _fault(quotation)
-        note = f"claimed at {quotation.place}" + (f", but at {quotation.stands}" if quotation.stands else "")
+        note = f"claimed at {quotation.reference}" + (f", but at {quotation.stands}" if quotation.stands else "")
         if fault == "Not shown":
-            note = f"in {quotation.place}, which this agent was not shown"
+            note = f"in {quotation.reference}, which this agent was not shown"
         words, by = one_line(quotation.words, MAX_REASON_CHARS), names.get(quotation.agent, quotation.agent)
         yield Item(text=f"{fault}: “{words}”", by=by, note=note)
     if len(listed) > MAX_LISTED_QUOTATIONS:
