@@ -148,6 +148,9 @@ async def test_quotation_names_the_page_of_its_line_and_is_checked_against_a_nam
     sources = [Source(PAGES), Source("a\nIn May it did not.")]
     report, _ = await play(body, ScriptedModel([f'It says "In May it did not" [{reference}].']), sources=sources)
     assert [(q.source, q.verified, q.place) for q in report.quotations] == [(reference[:2], verified, place)]
+    (quotation,) = report.quotations
+    assert quotation.is_wrong is not verified
+    assert quotation.stands == ("" if verified else "S1:4 (page 2)")
 
 
 async def test_question_to_a_person_contains_numbered_lines_before_and_after_parking(tmp_path: Path) -> None:

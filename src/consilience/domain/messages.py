@@ -97,11 +97,6 @@ PLACE_LINE = re.compile(r"\[((?:page|sheet|slide|chapter|cell) (\d{1,9}))(?:: .*
 """Matches such a line: the place, and its number."""
 
 
-def line_reference(source: str, line: int, place: str) -> str:
-    """Return a document and a line for readers, as in `S2:12 (page 4)`."""
-    return f"{source}:{line} ({place})" if place else f"{source}:{line}"
-
-
 class Quotation(Frozen):
     """Words that an agent quotes from a document."""
 
@@ -114,17 +109,17 @@ class Quotation(Frozen):
     """Whether they are there, and the agent was shown that document or a text that quotes them; case, whitespace and typographic
     marks make no difference. A part of a verified quotation is verified."""
     agent: str = ""
-    place: str = ""
-    """The page, sheet, slide or chapter that the agent named, or else in which the line is, as in `page 4`; empty without."""
     relayed: bool = False
     """Whether the agent knew them from the text of another agent only."""
     stands: str = ""
-    """Where the words stand that are not verified, such as `S2:43`; empty if they are in no document."""
+    """Where the words stand that are not verified, as in `S2:43 (page 4)`; empty if they are in no document."""
+    place: str = ""
+    """The page, sheet, slide or chapter that the agent named, or else in which the line is, as in `page 4`; empty without."""
 
     @property
     def reference(self) -> str:
-        """Where the words are claimed to be, as in `S2:12 (page 4)`."""
-        return line_reference(self.source, self.line, self.place)
+        """Where the words are claimed to be, as in `S2:41 (page 4)`."""
+        return f"{self.source}:{self.line} ({self.place})" if self.place else f"{self.source}:{self.line}"
 
     @property
     def is_wrong(self) -> bool:

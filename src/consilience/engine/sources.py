@@ -14,7 +14,7 @@ from unicodedata import normalize
 
 from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import SourceRef, text_id
-from consilience.domain.messages import PLACE_LINE, Quotation, Source, line_reference, numbered_lines
+from consilience.domain.messages import PLACE_LINE, Quotation, Source, numbered_lines
 
 PLAIN_MARKS = str.maketrans(dict.fromkeys("“”„‟«»″", '"') | dict.fromkeys("‘’‚‛′", "'") | dict.fromkeys("‐‑‒–—―−", "-"))
 """Maps typographic quotation marks, dashes and minus signs to plain ones."""
@@ -69,6 +69,10 @@ class Document:
         """Return the page, sheet, slide, chapter or cell in which a line is, as in `page 4`; empty before the first."""
         index = bisect_right(self._places, (line, "\uffff"))
         return self._places[index - 1][1] if index else ""
+
+    def refer_to(self, line: int) -> str:
+        """Return a line for readers, as in `S2:41 (page 4)`."""
+        return f"{self.id}:{line} ({place})" if (place := self.place(line)) else f"{self.id}:{line}"
 
     @cached_property
     def numbered(self) -> str:
@@ -228,14 +232,6 @@ def parse_reference(reference: str, documents: Sequence[Document]) -> Document:
     return replace(document, lines=lines)
 
 
-class _Quoted(NamedTuple):
-    words: str
-    source: str
-    line: int
-    number: str
-    """Of the page or sheet, if it is named."""
-
-
 def find_quotations(
     text: str,
     documents: Sequence[Document],
@@ -244,8 +240,8 @@ def find_quotations(
     shown: Sequence[Document] | None = None,
     read: Iterable[str] = (),
 ) -> list[Quotation]:
-    """Return every `"words" [S2:41]` or `[S2:p3:41]` in the text. It is verified if the agent was shown these lines, or if it is a
-    part of a true quotation in the text or in one that the agent read; and if it names the right page, if it names one.
+    """Return every `"words" [S2:41]` or `[S2:p3:41]` in the text. It is verified if the agent was shown these lines, on the page
+    named if one is, or if it is a part of a true quotation in the text or in one that the agent read.
 
     `documents` are all of the session, `shown` those, or parts of them, that the agent was shown (default: those open to it), and
     `read` are texts by others; these are looked at only where something else is quoted.
@@ -253,7 +249,7 @@ def find_quotations(
     if shown is None:
         shown = [document for document in documents if document.agents is None or agent in document.agents]
     quoted = _quoted(text)
-    own = {q for q in quoted if any(d.id == q.source and d.contains(q.words, q.line) for d in shown)}
+    own = {q for q in quoted if any(q.stands_in(d) for d in shown)}
     others = (q for other in read for q in _quoted(other)) if any(q not in own for q in quoted) else ()
     told = _TrueQuotations([*own, *others], documents)
     return [_judged(q, documents, shown, agent, is_own=q in own, is_told=told.have_part(q)) for q in quoted]
@@ -268,27 +264,23 @@ def _judged(
     is_own: bool,
     is_told: bool,
 ) -> Quotation:
-    words, source, line, number = quoted
+    words, source, line, page = quoted
     place = next((d.place(line) for d in documents if d.id == source), "")
-    kind, _, true_number = place.partition(" ")
-    relayed, stands, verified = False, "", is_own or is_told
-    if number and place and number != true_number:
-        place, verified = f"{kind} {number}", False
-    if verified:
-        relayed = not is_own and not any(d.id == source and d.find(words, line) for d in shown)
-    else:
+    relayed, stands = False, ""
+    if is_told and not is_own:
+        relayed = not any(d.id == source and d.find(words, line) for d in shown)
+    elif not is_own:
         by_claim = sorted(documents, key=lambda d: d.id != source)
-        found = ((d, lines[0]) for d in by_claim if (lines := d.find(words, line)))
-        stands = next((line_reference(d.id, first, d.place(first)) for d, first in found), "")
+        stands = next((d.refer_to(lines[0]) for d in by_claim if (lines := d.find(words, line))), "")
     return Quotation(
         words=words,
         source=source,
         line=line,
-        verified=verified,
+        verified=is_own or is_told,
         agent=agent,
-        place=place,
         relayed=relayed,
         stands=stands,
+        place=f"{place.split()[0]} {int(page)}" if page and place else place,
     )
 
 
@@ -298,18 +290,23 @@ class _TrueQuotations:
     def __init__(self, quoted: Iterable[_Quoted], documents: Iterable[Document]) -> None:
         self._documents = {document.id: document for document in documents}
         forms: dict[tuple[str, int], list[str]] = {}
-        for words, source, line, _ in quoted:
-            if source in self._documents and self._documents[source].contains(words, line):
+        for quotation in quoted:
+            words, source, line, _ = quotation
+            if source in self._documents and quotation.stands_in(self._documents[source]):
                 for place in ((source, line), (source, 0)):
                     forms.setdefault(place, []).append(same_form(words))
         self._texts = {place: "\n".join(place_forms) for place, place_forms in forms.items()}
         """By document and line, and by document with 0 as line: one text, since `in` is linear in it for any words."""
 
     def have_part(self, quoted: _Quoted) -> bool:
-        """Return whether a quotation is part of one of them, with its line or with that in which the part begins."""
+        """Return whether the words are part of one of them, with its line or with that in which the part begins."""
         words, source, line, _ = quoted
         wanted = quoted_form(words)
-        if not wanted or wanted not in self._texts.get((source, 0), ""):
+        if (
+            not wanted
+            or wanted not in self._texts.get((source, 0), "")
+            or not quoted.is_on_page(self._documents[source])
+        ):
             return False
         return wanted in self._texts.get((source, line), "") or self._documents[source].contains(words, line)
 
@@ -325,10 +322,27 @@ def _line_at(spans: Sequence[tuple[int, int]], position: int) -> int:
     return bisect_right(spans, (position, sys.maxsize)) - 1
 
 
+class _Quoted(NamedTuple):
+    """Words with the place where they are claimed to be."""
+
+    words: str
+    source: str
+    line: int
+    page: str
+    """The number of the page, sheet or slide; empty if none is named."""
+
+    def is_on_page(self, document: Document) -> bool:
+        """Whether the line is on the page that is named, if one is and the document has pages."""
+        place = document.place(self.line) if self.page else ""
+        return not place or place.split()[1] == str(int(self.page))
+
+    def stands_in(self, document: Document) -> bool:
+        return document.id == self.source and document.contains(self.words, self.line) and self.is_on_page(document)
+
+
 def _quoted(text: str) -> list[_Quoted]:
     plain = text.replace('\\"', '"')  # a reply of several fields is JSON
-    found = _QUOTATION.findall(plain)
-    return [_Quoted(words, source, _line(line), number.lstrip("0")) for words, source, number, line in found]
+    return [_Quoted(words, source, _line(line), page) for words, source, page, line in _QUOTATION.findall(plain)]
 
 
 def _line(digits: str) -> int:
