@@ -145,6 +145,8 @@ class ReadDocument(Frozen):
     agents: tuple[str, ...] | None = None
     """Ids of the only agents that could see it; None: all agents."""
     readers: tuple[DocumentReader, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """What of its file or directory was not read, and why; also among the warnings."""
 
 
 _FREE = "free text"

@@ -49,7 +49,7 @@ class Document:
     generations: int | None = None
     """Forks since a fork added it; None if it is as old as the first session."""
     remarks: tuple[str, ...] = ()
-    """`Source.remarks` of a document that this run read; a recorded one has them in the warnings of its session."""
+    """What of its file or directory the text does not show."""
 
     @property
     def text_id(self) -> str:
@@ -194,12 +194,13 @@ def number_documents(sources: Iterable[Source]) -> tuple[Document, ...]:
 def document_from_ref(ref: SourceRef, text: str, *, forks: int = 0) -> Document:
     """Return a recorded document, as of `forks` forks later."""
     generations = None if ref.generations is None else ref.generations + forks
-    return Document(ref.id, ref.name, text, ref.agents, generations=generations)
+    return Document(ref.id, ref.name, text, ref.agents, generations=generations, remarks=ref.remarks)
 
 
 def document_refs(documents: Sequence[Document]) -> tuple[SourceRef, ...]:
     return tuple(
-        SourceRef(id=d.id, name=d.name, text=d.text_id, agents=d.agents, generations=d.generations) for d in documents
+        SourceRef(id=d.id, name=d.name, text=d.text_id, agents=d.agents, generations=d.generations, remarks=d.remarks)
+        for d in documents
     )
 
 
