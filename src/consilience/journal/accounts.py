@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol, runtime_checkable
 
-from consilience.domain.errors import SettingsError
+from pydantic import Field
+
+from consilience.domain.validation import check_fields
 from consilience.journal.store import Journal
 
 MAX_COST = 1_000_000_000
@@ -17,20 +19,13 @@ MAX_COST = 1_000_000_000
 class Allowance:
     """What an owner may use. None is no bound."""
 
-    cost: float | None = None
+    cost: Annotated[float, Field(ge=0, le=MAX_COST)] | None = None
     """US dollars a day; a day is one of UTC."""
-    running: int | None = None
+    running: Annotated[int, Field(ge=0)] | None = None
     """Sessions that run at the same time."""
 
     def __post_init__(self) -> None:
-        if self.cost is not None and not 0 <= self.cost <= MAX_COST:
-            raise SettingsError(
-                f"invalid allowance: {self.cost} dollars", do=f"Give 0 to {MAX_COST:,}, or None for no bound."
-            )
-        if self.running is not None and self.running < 0:
-            raise SettingsError(
-                f"invalid allowance: {self.running} sessions", do="Give 0 or more, or None for no bound."
-            )
+        check_fields(self)
 
 
 class Account(Protocol):
@@ -55,6 +50,7 @@ class Account(Protocol):
         ...
 
 
+@runtime_checkable
 class Accounts(Protocol):
     async def open(self, journal: Journal, costs: Mapping[str, float | None]) -> Account | None:
         """Take one of the running sessions that the owner of a session may have; None if the owner has no bound.
