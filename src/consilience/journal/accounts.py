@@ -11,17 +11,17 @@ from pydantic import Field
 from consilience.domain.validation import check_fields
 from consilience.journal.store import Journal
 
-MAX_COST = 1_000_000_000
-"""US dollars a day; more is no bound that could be counted."""
+MOST = 1_000_000_000
+"""US dollars a day, or sessions; more is no bound that could be counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
     """What an owner may use. None is no bound."""
 
-    cost: Annotated[float, Field(ge=0, le=MAX_COST)] | None = None
+    cost: Annotated[float, Field(ge=0, le=MOST)] | None = None
     """US dollars a day; a day is one of UTC."""
-    running: Annotated[int, Field(ge=0)] | None = None
+    running: Annotated[int, Field(ge=0, le=MOST)] | None = None
     """Sessions that run at the same time."""
 
     def __post_init__(self) -> None:
