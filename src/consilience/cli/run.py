@@ -185,7 +185,9 @@ def run(
             proposing = deliberation.proposing()
             proposed = execution.start(
                 "propose",
-                lambda options, session: replace(proposing, options=options).run(task, session=session),
+                lambda options, session: replace(proposing, options=replace(options, name="")).run(
+                    task, session=session
+                ),
             )
             models = _reassigned_models(plan, proposed.panel, request)
             deliberation = replace(deliberation.with_proposed(proposed), model=execution.seat(models))

@@ -106,15 +106,51 @@ class Quotation(Frozen):
     line: int
     """Where the words are claimed to begin, from 1."""
     verified: bool
-    """Whether they are there; case, whitespace and typographic marks make no difference."""
+    """Whether they are there, and the agent was shown that document or a text that quotes them; case, whitespace and typographic
+    marks make no difference. A part of a verified quotation is verified."""
     agent: str = ""
+    relayed: bool = False
+    """Whether the agent knew them from the text of another agent only."""
+    stands: str = ""
+    """Where the words stand that are not verified, such as `S2:43`; empty if they are in no document."""
+
     place: str = ""
     """The page, sheet, slide or chapter in which the line is, as in `page 4`; empty in a document without."""
 
     @property
+    def claimed(self) -> str:
+        """Where the words are claimed to be, such as `S2:41`."""
+        return f"{self.source}:{self.line}"
+
+    @property
     def reference(self) -> str:
-        """The document and the line, as in `S2:12 (page 4)`."""
-        return f"{self.source}:{self.line} ({self.place})" if self.place else f"{self.source}:{self.line}"
+        """The same with the page, as in `S2:41 (page 4)`."""
+        return f"{self.claimed} ({self.place})" if self.place else self.claimed
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the words are not where claimed. Those in lines that the agent was not shown are not verified, but there."""
+        return not self.verified and self.stands != self.claimed
+
+
+class DocumentReader(Frozen):
+    """An agent that read a document."""
+
+    agent: str
+    lines: tuple[tuple[int, int], ...] = ()
+    """First and last of the lines that its calls were shown, from 1, in order and apart; empty for all."""
+
+
+class ReadDocument(Frozen):
+    """A document of a session, and who read it."""
+
+    id: str
+    name: str
+    lines: int
+    characters: int
+    agents: tuple[str, ...] | None = None
+    """Ids of the only agents that could see it; None: all agents."""
+    readers: tuple[DocumentReader, ...] = ()
 
 
 _FREE = "free text"

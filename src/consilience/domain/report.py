@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from consilience.domain.agents import Agent
 from consilience.domain.delivery import Delivery
 from consilience.domain.events import AnyEvent, Noted, SessionStarted
-from consilience.domain.messages import Quotation
+from consilience.domain.messages import Quotation, ReadDocument
 from consilience.domain.outcome import Check, FailureKind, Limits, LimitUnit, StopReason
 from consilience.domain.positions import PositionChange
 from consilience.domain.sections import Presentation
@@ -214,6 +214,8 @@ INCIDENTAL: dict[str, Any] = {
     "facts": True,
     "same_material": True,
     "limits": True,
+    "documents": True,
+    "quotations": {"__all__": {"relayed", "stands"}},
     "failed_calls": {"__all__": {"limit", "exhausted"}},
     "ledger": {
         "reserve_drawn": True,
@@ -288,6 +290,9 @@ ANSWERED_BY_FALLBACK = "answered by a fallback model"
 ADAPTED = "requests were adapted to the server of "
 """Begins the warning in a report about a model whose server refused a part of the requests."""
 
+UNCOUNTED = "estimated tokens that were not counted by the server of "
+"""Begins the warning in a report about a model that may have read only parts of prompts."""
+
 DEFECTS = (NOT_PRESENTED, NOT_INTRODUCED, NOT_DECLARED)
 """Beginnings of the warnings about a defect in the protocol's code."""
 INCIDENTAL_WARNINGS = (
@@ -295,6 +300,7 @@ INCIDENTAL_WARNINGS = (
     "tickets offered again",
     ANSWERED_BY_FALLBACK,
     ADAPTED,
+    UNCOUNTED,
     REPLACED_WITHOUT_EFFECT,
     *DEFECTS,
 )
@@ -380,6 +386,7 @@ class Report(Frozen):
     dissent: tuple[Dissent, ...] = ()
     objections: tuple[Objection, ...] = ()
     """All objections with their fate; without a fate, only those that no later reply answered."""
+    documents: tuple[ReadDocument, ...] = ()
     quotations: tuple[Quotation, ...] = ()
     facts: FactsKept | None = None
     """None if no agent wrote points before it read others, or without an answer."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, zip_longest
+from typing import NamedTuple
 from unicodedata import normalize
 
 from consilience.domain.errors import ProtocolViolation
@@ -141,6 +142,10 @@ class _NormalForm:
     def _reversed(self) -> str:
         return self.text[::-1]
 
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        return frozenset(self.text.split())
+
     def begins(self, wanted: str, line: int) -> bool:
         """Return whether `wanted` begins in the line with that index."""
         wanted = _joined(wanted) if self._joined else wanted
@@ -152,6 +157,8 @@ class _NormalForm:
         if not self.spans:
             return []
         wanted = _joined(wanted) if self._joined else wanted
+        if not self._words.issuperset(wanted.split()[1:-1]):  # the first and the last may be parts of words
+            return []
         start = self.spans[min(max(line, 0), len(self.spans) - 1)][0]
         # backwards in the reversed text, since only `str.find` is linear in all cases
         backward = self._reversed.find(wanted[::-1], max(len(self.text) - start + 1 - len(wanted), 0))
@@ -222,36 +229,81 @@ def parse_reference(reference: str, documents: Sequence[Document]) -> Document:
 
 
 def find_quotations(
-    text: str, documents: Sequence[Document], agent: str, quotable: Iterable[tuple[str, str, int]] = ()
+    text: str,
+    documents: Sequence[Document],
+    agent: str,
+    *,
+    shown: Sequence[Document] | None = None,
+    read: Iterable[str] = (),
 ) -> list[Quotation]:
-    """Return every `"words" [S2:41]` or `[S2:p3:41]` in the text, verified if a document that is open to the agent contains it,
-    on the page named if one is, or `quotable` does.
+    """Return every `"words" [S2:41]` or `[S2:p3:41]` in the text. It is verified if the agent was shown these lines, on the page
+    named if one is, or if it is a part of a true quotation in the text or in one that the agent read.
 
-    `documents` are documents or parts of them.
+    `documents` are all of the session, `shown` those, or parts of them, that the agent was shown (default: those open to it), and
+    `read` are texts by others; these are looked at only where something else is quoted.
     """
-    quotable_set = set(quotable)
-    quotations = []
-    for words, source, number, digits in _QUOTATION.findall(text):
-        line = _line(digits)
-        readable = [d for d in documents if d.id == source and (d.agents is None or agent in d.agents)]
-        place = next((d.place(line) for d in readable), "")
-        verified = (same_form(words), source, line) in quotable_set or any(d.contains(words, line) for d in readable)
-        quotations.append(
-            Quotation(
-                words=words,
-                source=source,
-                line=line,
-                verified=verified and (not number or not place or place.split()[1] == str(int(number))),
-                agent=agent,
-                place=place,
-            )
-        )
-    return quotations
+    if shown is None:
+        shown = [document for document in documents if document.agents is None or agent in document.agents]
+    quoted = _quoted(text)
+    own = {q for q in quoted if any(q.stands_in(d) for d in shown)}
+    others = (q for other in read for q in _quoted(other)) if any(q not in own for q in quoted) else ()
+    told = _TrueQuotations([*own, *others], documents)
+    return [_judged(q, documents, shown, agent, is_own=q in own, is_told=told.have_part(q)) for q in quoted]
 
 
-def repeatable_quotations(text: str, documents: Sequence[Document], agent: str) -> set[tuple[str, str, int]]:
-    """Return the verified quotations in a text that `agent` reads and may repeat: words, document, line."""
-    return {(same_form(q.words), q.source, q.line) for q in find_quotations(text, documents, agent) if q.verified}
+def _judged(
+    quoted: _Quoted,
+    documents: Sequence[Document],
+    shown: Sequence[Document],
+    agent: str,
+    *,
+    is_own: bool,
+    is_told: bool,
+) -> Quotation:
+    words, source, line, _ = quoted
+    relayed, stands = False, ""
+    if is_told and not is_own:
+        relayed = not any(d.id == source and d.find(words, line) for d in shown)
+    elif not is_own:
+        by_claim = sorted(documents, key=lambda d: d.id != source)
+        stands = next((f"{d.id}:{lines[0]}" for d in by_claim if (lines := d.find(words, line))), "")
+    return Quotation(
+        words=words,
+        source=source,
+        line=line,
+        verified=is_own or is_told,
+        agent=agent,
+        relayed=relayed,
+        stands=stands,
+        place=next((d.place(line) for d in documents if d.id == source), ""),
+    )
+
+
+class _TrueQuotations:
+    """Quotations whose words are where claimed."""
+
+    def __init__(self, quoted: Iterable[_Quoted], documents: Iterable[Document]) -> None:
+        self._documents = {document.id: document for document in documents}
+        forms: dict[tuple[str, int], list[str]] = {}
+        for quotation in quoted:
+            words, source, line, _ = quotation
+            if source in self._documents and quotation.stands_in(self._documents[source]):
+                for place in ((source, line), (source, 0)):
+                    forms.setdefault(place, []).append(same_form(words))
+        self._texts = {place: "\n".join(place_forms) for place, place_forms in forms.items()}
+        """By document and line, and by document with 0 as line: one text, since `in` is linear in it for any words."""
+
+    def have_part(self, quoted: _Quoted) -> bool:
+        """Return whether the words are part of one of them, with its line or with that in which the part begins."""
+        words, source, line, _ = quoted
+        wanted = quoted_form(words)
+        if (
+            not wanted
+            or wanted not in self._texts.get((source, 0), "")
+            or not quoted.is_on_page(self._documents[source])
+        ):
+            return False
+        return wanted in self._texts.get((source, line), "") or self._documents[source].contains(words, line)
 
 
 @lru_cache(maxsize=4)
@@ -263,6 +315,29 @@ def _split_lines(text: str) -> tuple[str, ...]:
 def _line_at(spans: Sequence[tuple[int, int]], position: int) -> int:
     """Return the index of the line that holds a position of the text in normal form."""
     return bisect_right(spans, (position, sys.maxsize)) - 1
+
+
+class _Quoted(NamedTuple):
+    """Words with the place where they are claimed to be."""
+
+    words: str
+    source: str
+    line: int
+    page: str
+    """The number of the page, sheet or slide; empty if none is named."""
+
+    def is_on_page(self, document: Document) -> bool:
+        """Whether the line is on the page that is named, if one is and the document has pages."""
+        place = document.place(self.line) if self.page else ""
+        return not place or place.split()[1] == str(int(self.page))
+
+    def stands_in(self, document: Document) -> bool:
+        return document.id == self.source and document.contains(self.words, self.line) and self.is_on_page(document)
+
+
+def _quoted(text: str) -> list[_Quoted]:
+    plain = text.replace('\\"', '"')  # a reply of several fields is JSON
+    return [_Quoted(words, source, _line(line), page) for words, source, page, line in _QUOTATION.findall(plain)]
 
 
 def _line(digits: str) -> int:
