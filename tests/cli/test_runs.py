@@ -164,7 +164,7 @@ def test_source_with_id_is_shown_to_that_agent_only(cli: Cli, town: Town, here: 
     sources = ("--source", "rents.md", "--source", "L2N2=secret.txt", "--source", "notes", "--source", "-")
     result = cli("emergence", TASK, *QUICK, *sources, input="From a pipe.\n")
     assert result.exit_code == 0
-    assert "Skipped in notes, not text or too large: logo.png" in result.stderr
+    assert "notes: left out: binary: notes/logo.png\n" in result.stderr
     for request in town.requests:
         assert "Rents rose." in request.text
         assert "Note A." in request.text

@@ -283,7 +283,7 @@ class LineLinks:
             id = match[0].partition(":")[0]
             if id not in self._documents:
                 return match[0]
-            title = escape(one_line(self._documents[id]) or id)
+            title = escape_xml(one_line(self._documents[id]) or id)
             place = self._places.get(id)
             link = f'<a href="#{place.anchor}"' if place else "<span"
             return f'{link} title="{title}">{match[0]}</{"a" if place else "span"}>'
