@@ -94,7 +94,7 @@ def test_unwritable_report_of_no_store_is_not_called_recorded(cli: Cli, town: To
 def test_out_writes_the_report_files(cli: Cli, town: Town, here: Path) -> None:
     result = cli("emergence", TASK, *QUICK, "--out", "reports/first")
     directory = here / "reports" / "first"
-    names = ["final_state.json", "mca_report.json", "report.html", "report.json", "report.md"]
+    names = ["final_state.json", "mca_report.json", "report.html", "report.json", "report.md", "summary.html"]
     assert sorted(path.name for path in directory.iterdir()) == names
     assert "`reports/first/report.html`" in result.stdout
     page = (directory / "report.html").read_text()

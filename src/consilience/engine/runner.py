@@ -208,7 +208,7 @@ def _start_event(setup: Setup) -> SessionStarted:
         fit=sizes.largest_fit(setup.limits),
         templates={name: text_id(source) for name, source in setup.templates.sources.items()},
         replaced_templates=setup.templates.replaced,
-        warnings=(*setup.warnings, *(remark for d in setup.documents for remark in d.remarks)),
+        warnings=setup.warnings,
         encoder=setup.encoder.name if setup.encoder else None,
     )
 
