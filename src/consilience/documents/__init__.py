@@ -12,6 +12,7 @@ from consilience.documents.reading import (
     read_data,
     read_document,
     read_text_file,
+    without_pictures,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "read_data",
     "read_document",
     "read_text_file",
+    "without_pictures",
 ]
