@@ -56,6 +56,17 @@ class SettingsError(UserError):
     pass
 
 
+def check_unicode(text: str, label: str) -> None:
+    """Raise `SettingsError` for lone surrogates, such as bytes of a command line that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SettingsError(
+            f"{label} contains {text[error.start]!r} at character {error.start + 1}, which is not valid Unicode",
+            do="Write it in UTF-8.",
+        ) from None
+
+
 class PromptFailed(SettingsError):
     """A template failed with the values of a call. Its session cannot be resumed, since it keeps its templates."""
 

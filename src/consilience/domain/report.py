@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from consilience.domain.agents import Agent
 from consilience.domain.delivery import Delivery
 from consilience.domain.events import AnyEvent, Noted, SessionStarted
-from consilience.domain.messages import Quotation
+from consilience.domain.messages import Quotation, ReadDocument
 from consilience.domain.outcome import Check, FailureKind, Limits, LimitUnit, StopReason
 from consilience.domain.positions import PositionChange
 from consilience.domain.sections import Presentation
@@ -214,6 +214,8 @@ INCIDENTAL: dict[str, Any] = {
     "facts": True,
     "same_material": True,
     "limits": True,
+    "documents": True,
+    "quotations": {"__all__": {"relayed", "stands"}},
     "failed_calls": {"__all__": {"limit", "exhausted"}},
     "ledger": {
         "reserve_drawn": True,
@@ -384,6 +386,7 @@ class Report(Frozen):
     dissent: tuple[Dissent, ...] = ()
     objections: tuple[Objection, ...] = ()
     """All objections with their fate; without a fate, only those that no later reply answered."""
+    documents: tuple[ReadDocument, ...] = ()
     quotations: tuple[Quotation, ...] = ()
     facts: FactsKept | None = None
     """None if no agent wrote points before it read others, or without an answer."""

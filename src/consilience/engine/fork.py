@@ -311,7 +311,7 @@ def _with_added(documents: Sequence[Document], sources: Sequence[Source]) -> tup
     numbers = {document.name: document.id for document in documents if document.name}
     for source in sources:
         id = numbers.pop(source.name, f"S{len(by_id) + 1}")
-        by_id[id] = Document(id, source.name, source.text, source.agents, generations=0)
+        by_id[id] = Document(id, source.name, source.text, source.agents, generations=0, remarks=source.remarks)
     return tuple(by_id.values())
 
 

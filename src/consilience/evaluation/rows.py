@@ -161,7 +161,8 @@ class CompareRow:
 
     def _opening(self, task: Task) -> Opening:
         sources = number_documents(task.sources_for(self.protocol, everything=self.ceiling))
-        return Opening(self.protocol.load_templates(detail=self.detail).render(INSTRUCTIONS), task.task, sources)
+        templates = self.protocol.load_templates(detail=self.detail)
+        return Opening(templates.render(INSTRUCTIONS, documents=bool(sources)), task.task, sources)
 
 
 def rows_of(protocols: Sequence[str | Protocol | CompareRow]) -> list[CompareRow]:
