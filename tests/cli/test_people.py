@@ -400,6 +400,16 @@ def test_three_people_answer_by_mailed_forms_over_a_resume_and_a_crash(program: 
         assert f"person: {name}" in shown or f"{name} (" in shown or f"{name}," in shown
 
 
+def test_form_of_another_session_is_refused_by_its_name(program: list[str], tmp_path: Path) -> None:
+    for protocol in ("vote", "solo"):
+        run(program, protocol, TASK, "--model", "human")
+    of_vote, of_solo = recorded()
+    run(program, "sessions", "answer", of_vote, "V1", "--out", str(tmp_path / "forms"))
+    (form,) = (tmp_path / "forms").glob("*.md")
+    refused = run(program, "sessions", "answer", of_solo, f"@{form}")
+    assert (refused.returncode, f"the form is of session {of_vote}, not of {of_solo}" in refused.stderr) == (2, True)
+
+
 def filled_in(form: str, person: str) -> str:
     """The form with words below each heading: the first of the options where there are any."""
     lines = []

@@ -324,7 +324,9 @@ class PlannedRequest(SpendingRequest):
     )
     models: list[str] | None = option("Models to assign to the agents in turn.", MODELS, "MODEL", kind=str)
     source: list[str] | None = option(
-        "A document to deliberate on; ID=FILE shows it to one agent only. Repeatable.", MATERIAL, "FILE|DIR|-"
+        "A document to deliberate on; ID,ID=FILE shows it to these agents only, named by id or persona. Repeatable.",
+        MATERIAL,
+        "FILE|DIR|-",
     )
     detail: DetailChoice | None = option(
         "Length of the prompts: full, brief (for small models), or auto (brief if an agent runs on an embedded "
@@ -460,8 +462,8 @@ class InheritingRequest(SessionRequest):
     id: Id
     replace_agent: list[str] | None = option("Another model for one agent. Repeatable.", CHANGES, "ID=MODEL")
     source: list[str] | None = option(
-        "A document to add; one with the name of a recorded document replaces it. ID=FILE shows it to one "
-        "agent. Repeatable.",
+        "A document to add; one with the name of a recorded document replaces it. ID,ID=FILE shows it "
+        "to these agents. Repeatable.",
         CHANGES,
         "FILE|DIR|-",
     )
