@@ -7,7 +7,6 @@ import errno
 import gc
 import json
 import os
-import re
 import shlex
 import signal
 import sys
@@ -28,6 +27,7 @@ from consilience.domain.errors import (
     SettingsError,
     UserError,
 )
+from consilience.domain.validation import InvalidValues
 from consilience.reporting.formatting import describe_awaited, escape_json
 
 T = TypeVar("T")
@@ -37,10 +37,9 @@ def option_spelling(parameter: str) -> str:
     return f"--{parameter.replace('_', '-')}"
 
 
-def with_options(error: SettingsError, settings: Mapping[str, str], given: Container[str]) -> SettingsError:
+def with_options(error: InvalidValues, settings: Mapping[str, str], given: Container[str]) -> SettingsError:
     """Return the error with the options of the given settings that it names as its place."""
-    named = {name for name, field in settings.items() if field in given and re.search(rf"(^|; ){field}\b", error.what)}
-    options = [option_spelling(name) for name in settings if name in named]
+    options = [option_spelling(name) for name, field in settings.items() if field in given and field in error.names]
     advice = f"Change {'it' if len(options) == 1 else 'them'} and try again."
     return SettingsError(error.what, where=", ".join(options), do=advice) if options else error
 

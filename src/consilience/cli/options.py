@@ -257,13 +257,13 @@ class SpendingRequest:
         Raises `SettingsError` for a value out of range.
         """
         from consilience.cli.errors import with_options
-        from consilience.domain.errors import SettingsError
+        from consilience.domain.validation import InvalidValues
         from consilience.engine.execution import Options
 
         names = [name for name in Options.__dataclass_fields__ if getattr(self, name, False) is not False]
         try:  # the command asks for consent to an unknown cost
             return Options(allow_unpriced=True, endpoints=known, **{name: getattr(self, name) for name in names})
-        except SettingsError as error:
+        except InvalidValues as error:
             raise with_options(error, dict(zip(names, names, strict=True)), names) from None
 
 

@@ -70,6 +70,7 @@ from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.domain.usage import LedgerReport, UsageTotals
+from consilience.domain.validation import InvalidValues
 from consilience.engine.protocol import Protocol, check_phases, find_protocol, recorded_protocol, report_type
 from consilience.engine.seats import choose_detail, of_persona, seat_warnings
 from consilience.engine.templates import recorded_templates
@@ -116,7 +117,7 @@ def app_for(name: str) -> typer.Typer:
         }
         try:
             code = run(cls, request, options_given)
-        except SettingsError as error:
+        except InvalidValues as error:
             raise with_options(error, settings, options_given) from None
         raise typer.Exit(code)
 

@@ -26,7 +26,7 @@ from consilience.domain.errors import SettingsError
 from consilience.domain.messages import FILE, NAMES, OptionName
 from consilience.domain.model_names import BY_HAND, named_by_hand
 from consilience.domain.paths import check_home, data_dir, is_own_journal, journal_path, read_bounded_text
-from consilience.domain.validation import similar_names
+from consilience.domain.validation import InvalidValues, similar_names
 from consilience.engine.protocol import Protocol
 from consilience.engine.recorded_code import code_named, foreign_code
 from consilience.models.program import without_secret
@@ -128,8 +128,8 @@ def read_settings(cls: type[Protocol], settings: Mapping[str, object], config: C
             _check_imports(cls, key, value, path)
             try:
                 cls(**{key: value})
-            except SettingsError as error:
-                if error.what.startswith(f"{key}"):
+            except InvalidValues as error:
+                if key in error.names:
                     raise SettingsError(error.what, where=place, do="Correct it there.") from None
     return cls(**{**{key: value for key, (value, _) in table.items()}, **settings})
 

@@ -41,14 +41,22 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class InvalidFields(SettingsError, ValueError):
-    """Invalid fields of a `UserWritten` model, with their `cause`. A `ValueError`, as pydantic expects of a nested model."""
+class Unfit(ValueError):
+    """Raised by a validator for values that do not fit each other, or the rest, with the `names` of their fields."""
 
-    def __init__(self, model: type[BaseModel], fields: Mapping[str, object], cause: ValidationError) -> None:
+    def __init__(self, what: str, *names: str) -> None:
+        self.names = names
+        super().__init__(what)
+
+
+class InvalidValues(SettingsError, ValueError):
+    """Values that fields do not take, with the `names` of the fields. A `ValueError`, as pydantic expects of a nested model."""
+
+    def __init__(self, cause: ValidationError, what: str, *, where: str = "", do: str) -> None:
         self.cause = cause
-        owner = f"the {model.__name__.lower()}{_name_words(fields)}"
-        do = f"Fields of a {model.__name__}: {', '.join(model.model_fields)}."
-        super().__init__(describe_invalid(cause, fields, model=model, owner=owner), do=do)
+        raised = [(detail["loc"], detail.get("ctx", {}).get("error")) for detail in _details(cause)]
+        self.names = {str(name) for place, error in raised for name in place[:1] or getattr(error, "names", ())}
+        super().__init__(what, where=where, do=do)
 
 
 class UserWritten(Frozen):
@@ -69,7 +77,10 @@ class UserWritten(Frozen):
             try:
                 super().__init__(**fields)
             except ValidationError as error:
-                raise InvalidFields(type(self), fields, error) from None
+                owner = f"the {name.lower()}{_name_words(fields)}"
+                do = f"Fields of a {name}: {', '.join(type(self).model_fields)}."
+                what = describe_invalid(error, fields, model=type(self), owner=owner)
+                raise InvalidValues(error, what, do=do) from None
 
 
 def check_fields(values: Any) -> None:
@@ -78,8 +89,8 @@ def check_fields(values: Any) -> None:
     try:
         _model_of(kind).model_validate({field.name: getattr(values, field.name) for field in fields(kind)})
     except ValidationError as error:
-        place = f"{kind.__name__}(…)"
-        raise SettingsError(describe_invalid(error), where=place, do="Change it and try again.") from None
+        what, place = describe_invalid(error), f"{kind.__name__}(…)"
+        raise InvalidValues(error, what, where=place, do="Change it and try again.") from None
 
 
 @cache
@@ -113,7 +124,7 @@ def _details(error: ValidationError) -> Iterator[ErrorDetails]:
     """Yield the errors; those of a nested `UserWritten` model with their place in the whole."""
     for detail in error.errors(include_url=False):
         raised = detail.get("ctx", {}).get("error")
-        if isinstance(raised, InvalidFields):
+        if isinstance(raised, InvalidValues):
             for inner in _details(raised.cause):
                 inner["loc"] = (*detail["loc"], *inner["loc"])
                 yield inner
