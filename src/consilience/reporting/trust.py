@@ -81,7 +81,7 @@ def trust_items(report: Report, names: Names) -> Iterator[Item]:
         yield Item(text=text)
     if report.replaced_prompts:
         yield Item(text=f"Prompt templates replaced: {', '.join(report.replaced_prompts)}.")
-    yield from (Item(text=f"{capitalised(warning)}.") for warning in report.warnings)
+    yield from (Item(text=f"{capitalised(warning)}.") for warning in report.all_warnings)
 
 
 def _prose(report: Report, names: Names) -> Iterator[Item]:
