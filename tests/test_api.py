@@ -411,8 +411,7 @@ async def test_file_that_is_not_a_document_is_refused(content: bytes | None, exp
         ("naïve".encode("cp1252"), "It may be WINDOWS-1252: iconv -f WINDOWS-1252 -t UTF-8 .*notes.txt > NEW"),
         ("naive".encode("utf-16-le"), "It may be UTF-16LE: iconv"),
         ("naive".encode("utf-16-be"), "It may be UTF-16BE: iconv"),
-        (b"%PDF-1.7\n\xff", "It is a PDF: convert it"),
-        (b"PK\x03\x04\xff\x00", "It is an archive, such as Word"),
+        (b"\xd0\xcf\x11\xe0\xff", "It is an old Word, Excel, PowerPoint or Outlook file: convert it"),
         (b"\x7fELF\x02\x01\x01\x00\x00\x10", "It is binary: give text"),
     ],
 )
@@ -429,6 +428,19 @@ async def test_file_with_a_byte_order_mark_is_read(encoding: str, tmp_path: Path
     await _deliberated([tmp_path / "notes.txt"], asked)
     assert "Ünï one\n" in asked.requests[0].text
     assert "\ufeff" not in asked.requests[0].text
+
+
+FILES = Path(__file__).parent / "fixtures" / "documents"
+
+
+async def test_converted_documents_are_shown_with_their_pages_and_the_report_warns_of_what_they_lack() -> None:
+    asked = model()
+    report = await _deliberated([FILES / "columns.pdf", FILES / "costs.xlsx"], asked)
+    assert "4| " in asked.requests[0].text
+    assert "| [page 3]\n" in asked.requests[0].text
+    assert "| 2: Fuel | 2025 | 131500.5 | 2025-03-01\n" in asked.requests[0].text
+    assert f"{FILES / 'columns.pdf'}: pages without text, such as scans: 2" in report.warnings
+    assert f"{FILES / 'costs.xlsx'}: hidden sheets left out: 1" in report.warnings
 
 
 class Taken(consilience.Solo):

@@ -26,7 +26,9 @@ from consilience.domain.sections import ReportPart, Tone
 from consilience.engine.protocol import installed_protocols
 from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
-from consilience.testing import AnyModel, shake
+from consilience.reporting.record import read_record
+from consilience.reporting.views import view_text
+from consilience.testing import AnyModel, ScriptedModel, shake
 from kit import forks
 
 PAGE = (Path(__file__).parent.parent / "docs" / "authoring.md").read_text()
@@ -136,6 +138,34 @@ def test_unfinished_session_is_shown_as_the_page_says(importable: None, home: Pa
     assert "3 of 4 estimated calls done" in shown
     assert "## Risks\n\n- A1 named a risk of severity 5\n- A" in shown
     assert shown.index("## Risks") < shown.index("## Replies so far")
+
+
+def test_stop_test_of_the_page_is_shown_with_its_score_and_threshold(home: Path) -> None:
+    rounds = names_of_block("record_check")["rounds"]
+
+    class Rounds(face.Protocol):
+        templates = {"instructions": "Answer with a number."}
+
+        def topology(self) -> face.Topology:
+            return face.complete(4)
+
+        def estimate(self) -> face.Estimate:
+            return face.Estimate(min=4, max=8)
+
+        async def run(self, session: face.Session) -> face.Report:
+            return await session.close(face.Report, None, first=[], stop=await rounds(session, 2))
+
+    model = ScriptedModel(lambda request: request.agent if "round-1" in request.key else "7")
+    with closing(SqliteStore(home / "journal.db")) as store:
+        report = consilience.run_sync("How much?", Rounds(), model=model, store=store)
+        shown = view_text("convergence", read_record(store, report.session))
+    assert report.stop_reason == face.StopReason.CONVERGED
+    lines = [" ".join(line.split()) for line in shown.splitlines() if line.strip()]
+    assert lines[0] == "agreement (scale 0 to 1)"
+    assert lines[1:5] == [
+        "after round 1 ···············|··············· 0.00, needed 0.5: not met", "100% differ",
+        "after round 2 ███████████████|███████········ 0.75, needed 0.5: met", "25% differ",
+    ]  # fmt: skip
 
 
 def test_clock_protocol_of_the_page_passes_shake(home: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from consilience.choosing import MAX_SEATS, REASONS, Given, Rule, choose
 from consilience.domain.errors import SettingsError
 from consilience.domain.messages import Source
-from consilience.engine.prompt import estimate_tokens
+from consilience.domain.tokens import estimate_tokens
 from consilience.protocols.choose import TaskReading
 from consilience.protocols.choose.protocol import TaskKind, TaskShape
 from consilience.protocols.emergence import Emergence

@@ -209,6 +209,22 @@ def test_session_that_cannot_run_does_not_stop_the_others(store: SqliteStore) ->
     assert "other models" in str(ended["bad"])
 
 
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_what_is_called_at_the_end_of_a_session_cannot_stop_the_others(
+    error: type[BaseException], store: SqliteStore
+) -> None:
+    model = Gated()
+    model.let("all")
+    prepared(store, model, "a", "b", "c")
+
+    def leave(session: str, outcome: Report | BaseException) -> None:
+        raise error
+
+    with LocalExecutor(store, running=1, model=model, on_end=leave) as executor:
+        assert executor.join(PATIENCE)
+    assert stops(store) == dict.fromkeys("abc", StopReason.SETTLED)
+
+
 def test_executor_of_an_unknown_name_is_an_error(store: SqliteStore) -> None:
     with pytest.raises(SettingsError, match="no executor 'remote'"):
         open_executor("remote", store)

@@ -32,7 +32,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("protocols._common", "reporting.formats"),
     ("protocol", "targets"),
     ("engine", "simulation"),
-    ("models", "journal", "coordination", "reporting", "ui"),
+    ("models", "journal", "coordination", "reporting", "documents", "ui"),
     ("domain", "blocking"),
 )
 

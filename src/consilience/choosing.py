@@ -11,7 +11,7 @@ from typing import Literal
 
 from consilience.domain.errors import SettingsError
 from consilience.domain.messages import Source
-from consilience.engine.prompt import estimate_tokens
+from consilience.domain.tokens import estimate_tokens
 from consilience.engine.protocol import Protocol
 from consilience.protocols.baselines import Solo, Vote
 from consilience.protocols.choose import TaskReading

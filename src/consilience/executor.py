@@ -198,7 +198,7 @@ class LocalExecutor:
         if self._on_end is not None:
             try:
                 self._on_end(session, outcome)
-            except Exception:
+            except BaseException:  # a SystemExit too would end the thread, and with it all sessions
                 logger.exception("what is called at the end of session %s failed", session)
 
 

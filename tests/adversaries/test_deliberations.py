@@ -281,7 +281,7 @@ async def test_false_quotations_are_counted_as_unverified() -> None:
     assert not any(quotation.verified for quotation in report.quotations)
     n = len(report.quotations)
     assert all(claim.from_memory for claim in report.claims)
-    assert f"Quotations from the documents: 0 verified, {n} not found where claimed." in markdown(report)
+    assert f"Quotations from the documents: 0 verified, {n} not found." in markdown(report)
 
 
 # --- hollow agreement and real

@@ -41,7 +41,7 @@ def test_cancelled_command_prints_its_report_and_exits_3(env: dict[str, str], he
         assert (cancelled.returncode, json.loads(cancelled.stdout)) == (0, {"session": session, "ended": True})
         out, err = running.communicate(timeout=PATIENCE)
         assert running.returncode == 3, err
-        assert "cancelled" in out
+        assert ("cancelled" in out, "time limit" in out) == (True, False)
         shown = command("show", session, env=env, cwd=here)
         assert "3 calls cancelled" in shown.stdout
         again = command("sessions", "cancel", session, env=env, cwd=here)
@@ -64,6 +64,8 @@ def test_session_that_nobody_runs_is_ended_by_the_cancel_itself(env: dict[str, s
         assert len(server.asked) == asked
         listed = json.loads(command("sessions", "list", "--json", env=env, cwd=here).stdout)
         assert [(row["state"], row["stop_reason"]) for row in listed] == [("finished", "cancelled")]
+        shown = command("show", session, "--events", env=env, cwd=here).stdout
+        assert ("not made, because the session was cancelled" in shown, "a limit" in shown) == (True, False)
 
 
 def test_cancel_with_answer_of_a_killed_session_is_for_the_process_that_resumes(
@@ -96,3 +98,16 @@ def test_person_answers_while_another_process_runs_the_session(env: dict[str, st
         _, err = running.communicate(timeout=PATIENCE)
         assert running.returncode == 0, err
         assert "a person (V2)" in err
+
+
+@pytest.mark.parametrize(
+    "letter", [("answer", "V1", "Yes."), ("comment", "Hm."), ("cancel",)], ids=lambda given: given[0]
+)
+def test_letter_that_is_not_unicode_is_a_mistake_of_the_user(
+    letter: tuple[str, ...], env: dict[str, str], here: Path
+) -> None:
+    assert command(*VOTE, "--model", "human", env=env, cwd=here).returncode == 5
+    (session,) = recorded()
+    kind, *words = letter
+    refused = command("sessions", kind, session, *words, "--by", os.fsdecode(b"Ad\xffa"), env=env, cwd=here)
+    assert (refused.returncode, "is not valid Unicode" in refused.stderr) == (2, True), refused.stderr

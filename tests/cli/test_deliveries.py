@@ -93,6 +93,32 @@ def test_resume_delivers_as_the_session_was_begun_unless_told_otherwise(
     assert Path("roll.txt").exists()
 
 
+def test_resume_writes_the_files_to_where_the_run_was_told_to(
+    cli: Cli, town: Town, here: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reply, town.reply = town.reply, broken
+    stopped = cli(*JURY, "--out", "report", "--require", "converged")
+    assert "--out" not in stopped.stderr
+    assert "--require converged" in stopped.stderr, "no session records it"
+    town.reply = reply
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    resumed = cli("resume", "last")
+    assert resumed.exit_code == 0, resumed.stderr
+    assert f"`{here / 'report' / 'report.html'}`" in resumed.stdout
+    (here / "report" / "report.md").unlink()
+    assert cli("resume", "last").exit_code == 0
+    assert not (here / "report" / "report.md").exists(), "that of a finished session is written when asked for only"
+
+
+def test_resume_with_out_writes_the_files_there_only(cli: Cli, town: Town, here: Path) -> None:
+    reply, town.reply = town.reply, broken
+    cli(*JURY, "--out", "first")
+    town.reply = reply
+    assert cli("resume", "last", "--out", "second").exit_code == 0
+    assert [path.name for path in here.glob("*/report.json")] == ["report.json"]
+    assert (here / "second" / "report.json").exists()
+
+
 def test_session_begun_with_json_is_resumed_with_json(cli: Cli, town: Town) -> None:
     reply, town.reply = town.reply, broken
     cli("solo", TASK, "--model", MODEL, "--json")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +15,7 @@ import pytest
 from cli.town import MODEL, TASK, Cli, Town, recorded
 from consilience.domain.paths import journal_path
 
+FILES = Path(__file__).parent.parent / "fixtures" / "documents"
 RUN = ("solo", TASK, "--model", MODEL)
 TOO_LONG = "it has more than {} MB, the maximum"
 
@@ -103,7 +106,7 @@ def test_journal_as_an_input_file_is_refused(cli: Cli, town: Town, home: Path) -
 # --- directories
 
 
-def test_source_directory_skips_links_that_lead_out(cli: Cli, town: Town, here: Path) -> None:
+def test_source_directory_skips_links_and_hidden_files(cli: Cli, town: Town, here: Path) -> None:
     docs, private = here / "docs", here / "private"
     (docs / "more").mkdir(parents=True)
     (docs / "more" / "tides.md").write_text("High tide is at noon.")
@@ -121,9 +124,60 @@ def test_source_directory_skips_links_that_lead_out(cli: Cli, town: Town, here: 
     shown = town.requests[0].user
     assert "private words" not in shown
     assert "hidden words" not in shown
-    assert shown.count("High tide is at noon.") == 2, "itself, and by a link inside"
-    left_out = next(line for line in done.stderr.splitlines() if "links" in line)
-    assert left_out.endswith("links out of it or to hidden files: folder, key.md, keys.md, nowhere.md")
+    assert shown.count("High tide is at noon.") == 1, "links are not followed"
+    links = "docs/folder, docs/inside.md, docs/into, docs/key.md, docs/keys.md, docs/nowhere.md"
+    assert f"docs: left out: link: {links}\n" in done.stderr
+    assert "docs: left out: hidden: docs/.keys\n" in done.stderr
+
+
+def folder(here: Path) -> Path:
+    (here / "docs").mkdir()
+    for name in ("columns.pdf", "talk.pptx", "locked.pdf"):
+        shutil.copy(FILES / name, here / "docs")
+    (here / "docs" / "page.html").write_text("<p>The fare is 3 euros.</p>")
+    (here / "docs" / "photo.png").write_bytes(b"\x89PNG\x00")
+    return here / "docs"
+
+
+SKIPPED = [
+    "docs: left out: cannot be read: the PDF needs a password: docs/locked.pdf",
+    "docs: left out: binary: docs/photo.png",
+    "docs/columns.pdf: pages without text, such as scans: 2",
+    "docs/talk.pptx: pictures left out: 1",
+    "docs/talk.pptx: hidden slides left out: 1",
+]
+
+
+def test_what_is_skipped_in_a_directory_is_in_the_plan_its_json_and_the_report(
+    cli: Cli, town: Town, here: Path
+) -> None:
+    folder(here)
+    plan = json.loads(cli(*RUN, "--source", "docs", "--dry-run", "--json").stdout)
+    assert [note for note in plan["notes"] if note in SKIPPED] == SKIPPED
+    printed = cli(*RUN, "--source", "docs", "--dry-run").stdout
+    assert all(f"- {line}" in printed for line in SKIPPED)
+    done = cli(*RUN, "--source", "docs", "--json")
+    assert [warning for warning in json.loads(done.stdout)["warnings"] if warning in SKIPPED] == SKIPPED
+    assert "docs: left out: binary: docs/photo.png\n" in done.stderr
+    shown = town.requests[0].user
+    assert "| The last page says: 3 March 2026.\n" in shown
+    assert "1| The fare is 3 euros.\n" in shown
+
+
+def test_document_of_any_format_is_read_from_standard_input(cli: Cli, town: Town) -> None:
+    assert cli(*RUN, "--source", "-", input=(FILES / "report.docx").read_bytes()).exit_code == 0
+    assert "1| # Harbour report 2025\n" in town.requests[0].user
+
+
+def test_review_reads_office_files_and_leaves_html_as_it_is(cli: Cli, town: Town, here: Path) -> None:
+    folder(here)
+    shutil.copy(FILES / "contract.docx", here)
+    plan = json.loads(cli("review", "docs", "contract.docx", "--model", MODEL, "--dry-run", "--json").stdout)
+    names = [document["name"] for document in plan["target"]["documents"]]
+    assert names == ["docs/columns.pdf", "docs/page.html", "docs/talk.pptx", "contract.docx"]
+    assert plan["target"]["documents"][1]["lines"] == 1
+    assert "cannot be read: the PDF needs a password: docs/locked.pdf" in plan["target"]["left_out"]
+    assert "contract.docx: tracked deletions left out: 1" in plan["notes"]
 
 
 def test_source_link_on_the_command_line_is_followed(cli: Cli, town: Town, here: Path) -> None:
@@ -149,10 +203,9 @@ def test_source_link_out_of_a_repository_is_refused(
     assert "the link leads out of its repository" in done.stderr
 
 
-def test_source_directory_with_outside_links_only_is_empty(cli: Cli, town: Town, here: Path) -> None:
+def test_source_directory_with_links_only_is_empty(cli: Cli, town: Town, here: Path) -> None:
     (here / "docs").mkdir()
     (here / "docs" / "a.md").symlink_to("/etc/hostname")
     done = cli(*RUN, "--source", "docs")
     assert done.exit_code == 2
-    assert "links out of it or to hidden files: a.md" in done.stderr
-    assert "the directory contains no text" in done.stderr
+    assert "the directory contains no text (link: docs/a.md)" in done.stderr

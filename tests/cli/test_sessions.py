@@ -201,7 +201,7 @@ def test_sessions_list_prints_one_line_per_session(cli: Cli, session: str, broke
     assert [session_id, protocol, state] == [session, "emergence", "exhausted_steps"]
     rows = json.loads(cli("sessions", "list", "--json", "--limit", "1").stdout)
     assert [(row["session"], row["calls"]) for row in rows] == [(broken_off, 6)]
-    assert "1 older sessions" in cli("sessions", "list", "--limit", "1").stderr
+    assert "1 older: --limit 2 shows all." in cli("sessions", "list", "--limit", "1").stderr
 
 
 def test_sessions_list_of_an_empty_journal_says_so(cli: Cli) -> None:

@@ -14,6 +14,7 @@ import pytest
 from cli.town import MODEL, TASK, Cli, Town
 from consilience.models import weights, weights_download
 from consilience.models.port import ModelRequest
+from consilience.testing import MisbehavingServer, ServerAnswer
 
 
 @pytest.fixture
@@ -178,6 +179,14 @@ def test_doctor_prints_chosen_model_with_reason(cli: Cli, here: Path) -> None:
 
     assert "it is paid for; NOT USABLE: openai:gpt-4o needs a key" in cli("doctor", env=env).stdout
     assert "NOT USABLE" not in cli("doctor", env={**env, "OPENAI_API_KEY": "sk-planted"}).stdout
+
+
+def test_doctor_prints_context_window_of_the_users_own_server(cli: Cli) -> None:
+    loaded = {"models": [{"model": "town:latest", "context_length": 4_096}]}
+    with MisbehavingServer(ServerAnswer(body=loaded)) as server:
+        env = {"CONSILIENCE_MODEL": "ollama:town", "OLLAMA_BASE_URL": f"{server.url}/v1"}
+        output = json.loads(cli("doctor", "--json", env=env).stdout)
+    assert output["Model"]["context window"] == "ollama:town: 4,096 tokens"
 
 
 @pytest.mark.parametrize(

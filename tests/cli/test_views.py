@@ -124,7 +124,7 @@ def test_fork_at_the_end_has_a_new_view_without_a_call(cli: Cli, town: Town) -> 
     [
         ("lengths", "## Lengths\n\nThese are lengths.\n"),
         ("figures", "## All figures\n\n| what | how much |\n"),
-        ("tree", "## Who took part\n\n    "),
+        ("tree", "## Who took part\n\n2 agents, independent, all on "),
     ],
 )
 def test_view_is_exported_as_markdown(cli: Cli, name: str, expected: str) -> None:
@@ -156,10 +156,18 @@ def test_unknown_fields_of_a_stored_presentation_are_ignored() -> None:
     assert stored.views[0].picture == Bars(rows=(Bar(name="x", value=0.2),))
 
 
-def test_axis_of_bars_ends_at_their_max() -> None:
-    counts = View(name="v", heading="V", picture=Bars(rows=(Bar(name="x", value=21),), max=42, threshold=30))
-    axis = re.findall(r">(0|21|42)</text>", draw(counts).svg())
-    assert axis == ["0", "21", "42"]
+@pytest.mark.parametrize(
+    ("bars", "axis"),
+    [
+        (Bars(rows=(Bar(name="x", value=21),), max=42, threshold=30), ["0", "21", "42"]),
+        (Bars(rows=(Bar(name="x", value=21, dots=(14,)),), threshold=30), ["0", "15", "30"]),
+        (Bars(rows=(Bar(name="x", value=3),)), ["0", "1.5", "3"]),
+        (Bars(rows=(Bar(name="x", value=0.3), Bar(name="y"))), ["0", "0.5", "1"]),
+    ],
+)
+def test_axis_of_bars_ends_at_their_max_or_the_largest_value(bars: Bars, axis: list[str]) -> None:
+    drawn = draw(View(name="v", heading="V", picture=bars)).svg()
+    assert re.findall(r'text-anchor="middle">([\d.]+)</text>', drawn) == axis
 
 
 def test_failing_progress_of_an_unfinished_session_is_named() -> None:

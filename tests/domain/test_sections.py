@@ -33,12 +33,13 @@ def views(*names: str) -> Presentation:
     [
         (partial(Table, heads=("a", "b"), rows=(("1", "2"), ("1",))), "row 2 of the table has 1 cells, .* 2 heads"),
         (partial(Table, heads=("a",), rows=(("1",), ("2",)), refs=(("r",),)), "refs for 1 of 2 rows"),
-        (partial(Bars, rows=(Bar(name="a", value=1.01),)), "the bar 'a' has the value 1.01, but max is 1"),
+        (partial(Bars, rows=(Bar(name="a", value=1.01),), max=1), "the bar 'a' has the value 1.01, but max is 1"),
         (partial(Bars, rows=(Bar(name="a", dots=(43,)),), max=42), "has the value 43, but max is 42"),
-        (partial(Bar, name="a", value=float("nan")), "greater than or equal to 0"),
+        (partial(Bar, name="a", value=float("nan")), "finite number"),
+        (partial(Bar, name="a", dots=(float("inf"),)), "finite number"),
         (partial(Bar, name="a", valeu=0.2), "valeu"),
         (partial(Bar, name="a", dots=(0.5, -0.1)), "greater than or equal to 0"),
-        (partial(Bars, rows=(), threshold=2), "the threshold is 2, but max is 1"),
+        (partial(Bars, rows=(), max=1, threshold=2), "the threshold is 2, but max is 1"),
         (partial(Matrix, rows=(), columns=("a",), cells=()), "at least 1 item"),
         (
             partial(Grid, rows=("a",), columns=(GridColumn(name="1"),), cells=(GridCell(row="a", column="2"),)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,6 +80,14 @@ async def test_refusal_says_whose_money_it_is_and_replays(tmp_path: Path) -> Non
     assert {call.detail for call in report.failed_calls} == {"refused, since ada may spend no more today"}
     assert (await runner.replay("s", store=store)).digest() == report.digest()
     store.close()
+
+
+@pytest.mark.parametrize(
+    "bound", [{"cost": -0.01}, {"cost": float("nan")}, {"cost": float("inf")}, {"running": -1}, {"running": 10**20}]
+)
+def test_bound_that_cannot_be_counted_is_refused(bound: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match="invalid allowance"):
+        Allowance(**bound)
 
 
 async def test_new_day_of_utc_has_its_own_money(tmp_path: Path) -> None:

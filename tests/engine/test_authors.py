@@ -261,7 +261,8 @@ async def test_persona_that_no_prompt_contains_is_a_warning_of_the_report(store:
 
 class Charted(Report):
     def presentation(self) -> Presentation:
-        return Presentation(views=(View(name="bars", heading="Bars", picture=Bars(rows=(Bar(name="a", value=1.2),))),))
+        bars = Bars(rows=(Bar(name="a", value=1.2),), max=1)
+        return Presentation(views=(View(name="bars", heading="Bars", picture=bars),))
 
 
 class Misdrawn(RoundOf2Talks):

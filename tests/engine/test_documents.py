@@ -116,10 +116,38 @@ async def test_quotation_of_lines_not_shown_to_the_call_is_unverified() -> None:
         ("line 121", "A3", True),
         ("line  121", "A3", True),
         ("line 200", "A3", False),
-        ("closed", "A3", False),
+        ("closed", "A3", True),
         ("line 7", "A3", True),
     ]
     assert (await runner.replay("s", store=store)).digest() == report.digest()
+
+
+PAGES = "[page 1]\nIn March it rained.\n[page 2]\nIn May it did not.\n[sheet 3: May]\nNobody came."
+
+
+@pytest.mark.parametrize(
+    ("reference", "verified", "place"),
+    [
+        ("S1:4", True, "page 2"),
+        ("S1:p2:4", True, "page 2"),
+        ("S1:P02:4", True, "page 2"),
+        ("S1:page 2:4", True, "page 2"),
+        ("S1:p.2:4", True, "page 2"),
+        ("S1:p1:4", False, "page 2"),
+        ("S1:p2:5", False, "sheet 3"),
+        ("S1:p2:999", False, "sheet 3"),
+        ("S2:p2:2", True, ""),
+    ],
+)
+async def test_quotation_names_the_page_of_its_line_and_is_checked_against_a_named_one(
+    reference: str, verified: bool, place: str
+) -> None:
+    async def body(session: Session) -> None:
+        await session.ask("A1", Prompt("x"), key="x")
+
+    sources = [Source(PAGES), Source("a\nIn May it did not.")]
+    report, _ = await play(body, ScriptedModel([f'It says "In May it did not" [{reference}].']), sources=sources)
+    assert [(q.source, q.verified, q.place) for q in report.quotations] == [(reference[:2], verified, place)]
 
 
 async def test_question_to_a_person_contains_numbered_lines_before_and_after_parking(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from consilience.domain.events import CallCompleted, CallFailed, canonical_diges
 from consilience.domain.messages import Source
 from consilience.domain.outcome import FailureKind, LimitOwner, Limits, SpendingLimits, StopReason
 from consilience.domain.report import Report
+from consilience.domain.tokens import BYTES_PER_TOKEN, estimate_tokens
 from consilience.engine.faults import Crash, Fault
-from consilience.engine.prompt import BYTES_PER_TOKEN, Opening, estimate_tokens
+from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Options
 from consilience.engine.session import Session

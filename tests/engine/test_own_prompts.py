@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -43,6 +44,63 @@ def test_override_may_use_a_variable_that_only_the_other_set_uses(tmp_path: Path
 
     (tmp_path / "answer.j2").write_text("{{ only_here }} {{ seat }}")
     assert OtherSets.load_templates(tmp_path).render("answer", only_here="x", seat="y") == "x y"
+
+
+class Careful(Solo):
+    """Its prompts share a text."""
+
+    templates: ClassVar = {
+        "answer": """{{ seat }}\n{% include '_care.j2' %}\nEnd.""",
+        "_care": """Care.{% include "_more.j2" %}""",
+        "_more": "{% if seat %} More.{% endif %}",
+    }
+
+    def agents_are_careful(self) -> bool:
+        return True
+
+
+async def test_include_is_sent_printed_and_stored_as_the_text_of_its_template() -> None:
+    originals = Careful.load_templates()
+    assert originals.sources["answer"] == "{{ seat }}\nCare.{% if seat %} More.{% endif %}\nEnd."
+    assert not [name for name in originals.sources if name.startswith("_")]
+    model, store = AnyModel(), SqliteStore(":memory:")
+    await runner.start("Why?", Careful(), models=model, store=store, session="s")
+    assert "\n\nCare.End." in model.requests[0].text
+    assert (await runner.replay("s", store=store)).answer
+    store.close()
+
+
+def test_class_that_changes_a_part_changes_every_prompt_that_includes_it() -> None:
+    class Hasty(Careful):
+        templates = {"_care": "Be quick."}
+
+    assert Hasty.load_templates().render("answer", seat="A.") == "A.\nBe quick.\nEnd."
+
+
+def test_override_includes_the_parts_of_the_protocol_and_replaces_none(tmp_path: Path) -> None:
+    (tmp_path / "answer.j2").write_text('{% include "_care.j2" %} Be brief.\n')
+    assert Careful.load_templates(tmp_path).render("answer", seat="A.") == "Care. More. Be brief."
+    (tmp_path / "_care.j2").write_text("Be quick.")
+    with pytest.raises(SettingsError, match=r"_care\.j2 overrides no prompt"):
+        Careful.load_templates(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{% include "_cares.j2" %}', r"_cares\.j2 is no template of the protocol.*Include one of: _care\.j2"),
+        ('{% include "_loop.j2" %}', r"_loop\.j2 includes itself"),
+    ],
+)
+def test_include_that_cannot_be_read_is_refused(text: str, problem: str) -> None:
+    class Wrong(Careful):
+        templates = {"answer": text, "_loop": 'Again: {% include "_loop.j2" %}'}
+
+        def is_wrong(self) -> bool:
+            return True
+
+    with pytest.raises(SettingsError, match=problem):
+        Wrong.load_templates()
 
 
 async def test_failing_override_ends_in_a_fork_that_keeps_the_recorded_calls(tmp_path: Path) -> None:

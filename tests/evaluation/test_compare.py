@@ -13,9 +13,10 @@ from pydantic import BaseModel
 from consilience.domain.errors import SessionBusy, SettingsError
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.report import Report
+from consilience.domain.tokens import estimate_tokens
 from consilience.engine import protocol as registry
 from consilience.engine.execution import Options
-from consilience.engine.prompt import Prompt, estimate_tokens
+from consilience.engine.prompt import Prompt
 from consilience.engine.protocol import find_protocol
 from consilience.engine.session import Session
 from consilience.evaluation import (
@@ -495,7 +496,7 @@ async def test_row_cut_by_the_budget_is_named_in_estimate_and_result(store: Sqli
     assert rows["circle"].stops == {StopReason.EXHAUSTED_BUDGET: 3}
     assert (rows["circle"].cut_short, rows["solo"].cut_short, rows["vote"].cut_short) == (3, 0, 0)
     text = markdown(comparison)
-    assert "Cut short by the budget, so not compared over a whole run: circle 3 of 3." in text
+    assert "Cut short by a limit or a cancel, so not compared over a whole run: circle 3 of 3." in text
     assert "| exhausted_budget 3 |" in text
     enough = await compare(SPLIT, ROWS, models=ScriptedModel(adding_up), store=store, budget=Budget(calls=4))
     assert "Cut short" not in markdown(enough)

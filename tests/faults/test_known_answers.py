@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,10 +15,10 @@ from consilience.domain.events import CallCompleted, CallFailed, ReplyRejected
 from consilience.domain.outcome import FailureKind
 from consilience.engine.protocol import Protocol
 from consilience.models.limiter import Limiter, limiter_for
-from consilience.models.port import Completion, Model, ModelRequest
 from consilience.models.registry import resolve
 from consilience.reporting.markdown import markdown
-from consilience.testing import KNOWN_ANSWERS, AnyModel, KnownAnswer, MisbehavingServer, ServerRequest
+from consilience.testing import KNOWN_ANSWERS, KnownAnswer, MisbehavingServer
+from kit.counting import Asked
 from kit.reviewing import CODE
 
 PROTOCOLS: dict[str, Protocol] = {
@@ -43,39 +42,6 @@ def skip_waits(limiter: Limiter) -> None:
 
     limiter.clock = lambda: time.monotonic() + skipped
     limiter.sleep = sleep
-
-
-class Asked(Model):
-    """A model behind the server, which is told what each request asks for, so that its text can be a good answer."""
-
-    def __init__(self, inner: Model) -> None:
-        self.inner = inner
-        self.requests: list[ModelRequest] = []
-        self.good = AnyModel()
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    @property
-    def account(self) -> str:
-        return self.inner.account
-
-    async def complete(self, request: ModelRequest) -> Completion:
-        self.requests.append(request)
-        return await self.inner.complete(request)
-
-    async def close(self) -> None:
-        await self.inner.close()
-
-    def text(self, sent: ServerRequest) -> str:
-        """What a capable model would write to a request that the server got."""
-        words = json.dumps(sent.body, ensure_ascii=False)
-        return self.good.reply(
-            next(
-                asked for asked in reversed(self.requests) if json.dumps(asked.user, ensure_ascii=False)[1:-1] in words
-            )
-        )
 
 
 @pytest.mark.matrix(keep=40)

@@ -21,10 +21,12 @@ from consilience.domain.events import (
     MessagePublished,
     SessionFinished,
     SessionParked,
+    SessionStarted,
     canonical_digest,
     text_id,
 )
-from consilience.domain.outcome import Check, StopReason
+from consilience.domain.outcome import Check, Estimate, StopReason
+from consilience.domain.topology import tree
 from consilience.journal.store import Arrival, PromptParts, Records, Store
 
 Open = Callable[[], Store]
@@ -259,6 +261,51 @@ class StoreConformance:
             bob.create("a")
         ada.admin.remove(["a"])
         assert store.sessions() == ["b", "c"]
+        store.close()
+
+    async def test_owner_or_letter_that_is_not_unicode_is_refused_and_the_store_goes_on(self, opened: Open) -> None:
+        store = opened()
+        journal = store.create("a")
+        for wrong in (
+            lambda: store.of("ad\ud800a"),
+            lambda: store.post("a", "comment", text="h\ud800m"),
+            lambda: store.post("a", "cancel", by="ad\ud800a"),
+        ):
+            with pytest.raises(SettingsError, match="not valid Unicode"):
+                wrong()
+        await journal.commit(SessionParked(awaited=("k",)))
+        await journal.close()
+        store.close()
+
+    async def test_entries_tell_name_question_and_end_of_each_session_of_an_owner(self, opened: Open) -> None:
+        store = opened()
+        started = SessionStarted(
+            schema_version=5, prompt_format=1, protocol="seance", protocol_version=1, settings={}, task=text_id("Who?"), seed=0,
+            agents=(), topology=tree(2, 2), quorum=0.5, estimate=Estimate(min=1, max=2), templates={}, comparison="k1",
+        )  # fmt: skip
+        finish = SessionFinished(
+            stop_reason=StopReason.SETTLED, report=text_id("r"), report_digest="d", presentation="p"
+        )
+        first = store.create("first", name="what\nI asked")
+        await first.commit(started, texts=["Who?"])
+        second = store.of("ada").create("second")
+        await second.commit(started, texts=["Who?"])
+        await second.commit(finish, texts=["r"])
+        store.create("without an event").release()
+        *entries, blank = store.entries()
+        assert (blank.session, blank.protocol, blank.task, blank.finished) == ("without an event", "", "", False)
+        assert [(e.session, e.name, e.finished) for e in entries] == [
+            ("first", "what I asked", False),
+            ("second", "", True),
+        ]
+        assert {(e.protocol, store.text(e.task), e.comparison) for e in entries} == {("seance", "Who?", "k1")}
+        assert [e.created for e in entries] == [store.created(e.session) for e in entries]
+        store.rename("second", "mine")
+        assert [(e.session, e.name) for e in store.of("ada").entries()] == [("second", "mine")]
+        with pytest.raises(UnknownName):
+            store.of("ada").rename("first", "stolen")
+        await first.close()
+        await second.close()
         store.close()
 
     async def test_session_id_in_use_is_refused(self, opened: Open) -> None:

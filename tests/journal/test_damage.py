@@ -163,6 +163,7 @@ def run(change: str) -> Callable[[Path], None]:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_missing_table_is_reported_and_not_created(journal: Path, table: str) -> None:
+    SqliteStore(journal).close()  # of this schema
     run(f"DROP TABLE {table}")(journal)
     for _ in range(2):
         with pytest.raises(StoreUnusable, match=f"the journal is damaged: the table {table} is missing"):

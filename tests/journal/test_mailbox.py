@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import signal
 import sys
 from pathlib import Path
 from subprocess import PIPE
 
-from consilience.domain.events import AnswerReceived, SessionParked
+import pytest
+
+from consilience.domain.events import AnswerReceived, AnyEvent, SessionFinished, SessionParked, text_id
+from consilience.domain.outcome import StopReason
 from consilience.journal.sqlite import SqliteStore
 from kit import forks
 
@@ -45,6 +49,7 @@ async def take(path, wanted):
 
 asyncio.run(take(sys.argv[1], int(sys.argv[2])))
 """
+FINISH = SessionFinished(stop_reason=StopReason.SETTLED, report=text_id("r"), report_digest="d", presentation="p")
 SENDERS, LETTERS = ("A", "B", "C", "D"), 12
 
 
@@ -116,3 +121,33 @@ async def test_letters_are_taken_once_and_in_order_by_processes_that_are_killed(
     finished(senders)
     assert kills, "the first taker held the session before the first letter was posted"
     check_each_once_in_order(path)
+
+
+async def test_letter_to_a_session_that_finishes_meanwhile_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "j.db"
+    store, other = SqliteStore(path), SqliteStore(path)
+    journal, ending = store.create("s"), other.ending
+    await journal.commit(SessionParked(awaited=("k",)))
+    await journal.close()
+    looks = 0
+
+    def finish_after_the_first_look(session: str) -> AnyEvent | None:
+        nonlocal looks
+        looks += 1
+        seen = ending(session)
+        if looks == 1:
+            asyncio.run(finish())
+        return seen
+
+    async def finish() -> None:
+        journal = store.open("s")
+        await journal.commit(FINISH)
+        await journal.close()
+
+    monkeypatch.setattr(other, "ending", finish_after_the_first_look)
+    await asyncio.to_thread(other.post, "s", "cancel")
+    assert (looks > 1, type(ending("s")), store.mail("s")) == (True, SessionFinished, [])
+    store.close()
+    other.close()

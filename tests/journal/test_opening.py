@@ -32,7 +32,7 @@ def test_journal_of_a_development_version_is_refused_unchanged_with_advice(versi
     before = path.read_bytes()
     for _ in range(2):
         with pytest.raises(
-            StoreUnusable, match=rf"development version \(schema {version}; this one reads 4\)"
+            StoreUnusable, match=rf"development version \(schema {version}; this one reads 5\)"
         ) as refused:
             SqliteStore(path)
         assert str(path) in refused.value.where
@@ -42,10 +42,11 @@ def test_journal_of_a_development_version_is_refused_unchanged_with_advice(versi
 
 def older(path: Path) -> Path:
     """A journal as schema 3 wrote it."""
-    shutil.copy(FIXTURE_JOURNAL, path)
+    SqliteStore(shutil.copy(FIXTURE_JOURNAL, path)).close()  # of this schema
     with closing(sqlite3.connect(path)) as db:
         db.executescript(
-            "DROP TABLE mail; DROP TABLE claims; DROP TABLE spent; ALTER TABLE sessions DROP COLUMN owner; PRAGMA user_version=3"
+            "DROP TABLE mail; DROP TABLE claims; DROP TABLE spent; ALTER TABLE sessions DROP COLUMN owner; "
+            "ALTER TABLE sessions DROP COLUMN name; PRAGMA user_version=3"
         )
     return path
 
@@ -59,7 +60,7 @@ def test_journal_of_schema_3_is_brought_to_this_one(tmp_path: Path) -> None:
     before.close()
     now.close()
     with closing(sqlite3.connect(tmp_path / "journal.db")) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (4,)
+        assert db.execute("PRAGMA user_version").fetchone() == (5,)
 
 
 def test_journal_of_schema_3_is_migrated_once_by_processes_that_open_it_together(tmp_path: Path) -> None:
@@ -103,6 +104,7 @@ SqliteStore(sys.argv[1])
 def test_journal_in_a_read_only_directory_is_read_and_left_alone() -> None:
     directory = Path(tempfile.mkdtemp())
     path = Path(shutil.copy(FIXTURE_JOURNAL, directory / "journal.db"))
+    SqliteStore(path).close()  # of this schema
     path.chmod(0o444)
     directory.chmod(0o555)
     before = path.read_bytes()

@@ -25,7 +25,7 @@ from consilience.protocols.broadcast import Broadcast, BroadcastReport
 from consilience.protocols.broadcast.settings import read_rating
 from consilience.reporting.export import report_files
 from consilience.reporting.record import SessionRecord, read_record
-from consilience.reporting.views.evolution import fold
+from consilience.reporting.views import view_text
 from kit import runner
 from kit.cases import Case, broadcasting
 from kit.runs import run, run_killed
@@ -779,6 +779,6 @@ async def test_evolution_of_an_agent_that_keeps_its_text_shows_that_text() -> No
 
     store = SqliteStore(":memory:")
     report = await runner.start("Is it so?", Broadcast(children=2), models=ScriptedModel(silent), store=store)
-    turn = fold(read_record(store, report.session)).turns["L2N1"]["iteration 1"]
+    text = view_text("evolution", read_record(store, report.session))
     store.close()
-    assert (turn.excerpt, turn.revised) == ("iteration-1/execute/L2N1 says L2N1", False)
+    assert "  iteration 1 [first words] iteration-1/execute/L2N1 says L2N1\n" in text

@@ -13,11 +13,13 @@ from pydantic import BaseModel
 from consilience.domain.agents import Agent
 from consilience.domain.events import CallCompleted, Event, SessionStarted
 from consilience.domain.outcome import Estimate
+from consilience.domain.sections import Grid
 from consilience.domain.topology import Topology
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.emergence import Emergence
 from consilience.reporting.record import SessionRecord, read_record
+from consilience.reporting.views import view_of
 from consilience.testing import Scripted, ScriptedModel
 from kit import runner
 
@@ -61,6 +63,13 @@ async def ran(
         task, protocol or Emergence(max_rounds=2), models=ScriptedModel(reply), store=store, session=session
     )
     return read_record(store, session)
+
+
+def turns(record: SessionRecord) -> dict[tuple[str, str], tuple[str, ...]]:
+    """What the evolution view draws, by label of the agent and step."""
+    picture = view_of("evolution", record).picture
+    assert isinstance(picture, Grid)
+    return {(cell.row, cell.column): cell.lines for cell in picture.cells}
 
 
 def demo(directory: Path) -> tuple[SqliteStore, str]:

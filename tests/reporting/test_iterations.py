@@ -63,7 +63,7 @@ async def test_tree_shows_ratings_and_flags(record: SessionRecord) -> None:
     drawn = ElementTree.fromstring(view_svg("tree", record))
     shades = [box.attrib["fill-opacity"] for box in drawn.iterfind(f"{SVG}rect[@class='cv-shade']")]
     rated = [state["satisfaction"] for state in states.values() if state["satisfaction"] is not None]
-    assert sorted(map(float, shades)) == pytest.approx(sorted(0.55 * rating for rating in rated), abs=0.006)
+    assert sorted(map(float, shades)) == pytest.approx(sorted(0.5 * rating for rating in rated), abs=0.006)
 
 
 async def test_iteration_rows_show_verdict_and_cause(record: SessionRecord) -> None:

@@ -301,10 +301,10 @@ def test_cut_answer_and_quotes_are_marked() -> None:
 def test_unverified_quotation_is_named_with_its_line() -> None:
     words = [Quotation(words=f"words {n}", source="S2", line=n, verified=n == 0, agent="L2N1") for n in range(8)]
     text = markdown(report(quotations=words))
-    assert "- Quotations from the documents: 1 verified, 7 not found where claimed." in text
+    assert "- Quotations from the documents: 1 verified, 7 not found." in text
     assert "- Not found: “words 1” — *critical (L2N1)* claimed at S2:1" in text
     assert text.count("Not found: “") == 5
-    assert "- Not found: 2 more, in the report's JSON." in text
+    assert "- 2 more, in the report's JSON." in text
 
 
 def test_a_run_of_one_agent_has_no_empty_sections() -> None:

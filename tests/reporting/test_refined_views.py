@@ -28,14 +28,14 @@ from consilience.reporting.html import page
 from consilience.reporting.record import SessionRecord, read_record
 from consilience.reporting.terminal import cells
 from consilience.reporting.terminal import view_text as stored_text
-from consilience.reporting.views import COMMON, evolution, view_of, view_svg, view_text, views_of
+from consilience.reporting.views import COMMON, view_of, view_svg, view_text, views_of
 from consilience.reporting.views.charts import draw
 from consilience.reporting.views.drawing import layered
 from consilience.testing import ScriptedModel, ServerError
 from kit import runner
 from kit.cases import blog
 from reporting.refinements import editing, refined
-from reporting.sessions import HOSTILE, by_hand, ran
+from reporting.sessions import HOSTILE, by_hand, ran, turns
 
 SVG = "{http://www.w3.org/2000/svg}"
 OURS = ("passes", "flow", "distances")
@@ -413,7 +413,7 @@ async def test_every_view_is_valid_svg(store: SqliteStore, name: str, case: str)
         if name in OURS:
             assert max(map(cells, text.splitlines())) <= width, text
     view = view_of(name, record)
-    json.dumps(view.plain(view.fold(record)))
+    assert View.model_validate_json(view.model_dump_json()) == view
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -458,10 +458,11 @@ async def test_specialist_of_two_authors_has_no_revision_in_evolution(store: Sql
             return json.dumps({"text": f"A fact for {request.key}."})
         return editing(request)
 
-    turns = evolution.fold(await refined(store, blog(max_passes=1), reply=reply)).turns
-    assert evolution.change(turns["researcher"]["pass 1"]) == "first words"
-    assert evolution.change(turns["intro"]["pass 1"]) == "first words, revised"
-    assert "critic" not in turns, "it says nothing of the matter"
+    record = await refined(store, blog(max_passes=1), reply=reply)
+    drawn = {agent: lines[0] for (agent, _), lines in turns(record).items()}
+    assert drawn[record.names["researcher"]] == "● first words"
+    assert drawn[record.names["intro"]] == "● first words, revised"
+    assert "critic" not in drawn, "it says nothing of the matter"
 
 
 async def test_check_is_labelled_by_pass(store: SqliteStore) -> None:
@@ -477,9 +478,9 @@ async def test_check_is_labelled_by_pass(store: SqliteStore) -> None:
 async def test_seat_label_equal_to_its_id_is_not_repeated(store: SqliteStore) -> None:
     record = await refined(store, blog(max_passes=1))
     text = view_text("tree", record)
-    assert "\ncoordinator: 2 replies\n" in text
-    assert "└─ critic: 1 reply\n" in text
-    assert "│  └─ stylist (specialist) (also below conclusion): 2 replies\n" in text
+    assert "\n  coordinator: 2 replies\n" in text
+    assert "\n      critic: 1 reply\n" in text
+    assert "\n          stylist (specialist) (also below conclusion): 2 replies\n" in text
     drawn = ElementTree.fromstring(view_svg("tree", record))
     words = [text.text for text in drawn.iterfind(f"{SVG}text")]
     assert words.count("coordinator") == words.count("critic") == 1

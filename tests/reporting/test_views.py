@@ -19,20 +19,19 @@ from consilience.domain.events import (
     SessionParked,
 )
 from consilience.domain.outcome import Check, FailureKind
-from consilience.domain.sections import Matrix
+from consilience.domain.sections import Graph, Matrix
 from consilience.domain.topology import Topology, complete, hierarchy, independent, star, tree
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.emergence import Emergence
 from consilience.reporting.record import SessionRecord, read_record
 from consilience.reporting.terminal import cells, fitted, wrapped
-from consilience.reporting.views import COMMON, evolution, reads, view_markdown, view_svg, view_text
-from consilience.reporting.views import tree as trees
+from consilience.reporting.views import COMMON, reads, view_markdown, view_of, view_svg, view_text
 from consilience.reporting.views.drawing import pixels
 from consilience.testing import ScriptedModel, ServerError
 from kit import runner
 from kit.cases import CASES
-from reporting.sessions import HOSTILE, by_hand, call, ran, saying
+from reporting.sessions import HOSTILE, by_hand, call, ran, saying, turns
 
 DEBATE = next(case for case in CASES if case.name == "debate")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -44,46 +43,58 @@ SVG = "{http://www.w3.org/2000/svg}"
 def test_tree_draws_lateral_edges_and_agent_states(recorded: SessionRecord) -> None:
     assert view_text("tree", recorded) == (
         "4 agents, tree, all on local:qwen2.5-coder-1.5b\n"
-        "integrator (L1N1): 3 replies\n"
-        "├─ analytical (L2N1): 4 replies\n"
-        "├─ creative (L2N2): 4 replies\n"
-        "└─ critical (L2N3): 4 replies\n"
         "\n"
-        "read each other: L2N1 – L2N2 – L2N3\n"
+        "  integrator (L1N1): 3 replies\n"
+        "      analytical (L2N1): 4 replies\n"
+        "      creative (L2N2): 4 replies\n"
+        "      critical (L2N3): 4 replies\n"
+        "\n"
+        "  read each other: L2N1 – L2N2 – L2N3\n"
     )
+    drawn = ElementTree.fromstring(view_svg("tree", recorded))
+    lines = Counter(line.attrib["class"] for line in drawn.iterfind(f"{SVG}polyline"))
+    assert lines == {"cv-line": 3, "cv-side": 2}
 
 
 def test_agent_with_two_parents_is_drawn_once() -> None:
     shape = hierarchy({"Chair": ["Law", "Tech"], "Law": ["Clerk"], "Tech": ["Clerk", "Coder"]})
     lines = view_text("tree", by_hand(shape)).splitlines()
     assert sum("Clerk" in line for line in lines) == 1
-    assert "│  └─ Clerk (seat) (also below Tech): not asked yet, 0 replies" in lines
+    assert "          Clerk (seat) (also below Tech): not asked yet, 0 replies" in lines
     drawn = ElementTree.fromstring(view_svg("tree", by_hand(shape)))
     assert len(drawn.findall(f"{SVG}polyline")) == 5, "an edge for every parent"
+    assert "\n    - **Clerk (seat) (also below Tech):** not" in view_markdown("tree", by_hand(shape))
+
+
+def test_deep_tree_keeps_its_width() -> None:
+    chain = hierarchy({f"a{n}": [f"a{n + 1}"] for n in range(40)})
+    assert max(map(cells, view_text("tree", by_hand(chain), 40).splitlines())) <= 40
 
 
 @pytest.mark.parametrize(
-    ("event", "expected", "well"),
+    ("event", "expected", "tone"),
     [
         (
             CallFailed(key="a/A1", agent="A1", failure=FailureKind.SERVER),
             "failed: server, 0 replies, 1 call without a reply",
-            False,
+            "bad",
         ),
         (
             CallFailed(key="a/A1", agent="A1", failure=FailureKind.BUDGET),
             "cut short by budget, 0 replies, 1 call without a reply",
-            True,
+            "quiet",
         ),
-        (SessionParked(awaited=("ask/A1",)), "awaited, 0 replies", True),
-        (AnswerReceived(key="ask/A1", text="t"), "answered, 0 replies", True),
-        (CallCompleted(key="a/A1", agent="A1", text="x"), "1 reply", True),
+        (SessionParked(awaited=("ask/A1",)), "awaited, 0 replies", "wait"),
+        (AnswerReceived(key="ask/A1", text="t"), "answered, 0 replies", "wait"),
+        (CallCompleted(key="a/A1", agent="A1", text="x"), "1 reply", "plain"),
     ],
 )
-def test_seat_state_is_shown(event: Event, expected: str, well: bool) -> None:
+def test_seat_state_is_shown(event: Event, expected: str, tone: str) -> None:
     record = by_hand(complete(2), [event])
-    assert f"\nseat (A1): {expected}\n" in view_text("tree", record)
-    assert trees.fold(record).seats[0].well is well
+    assert f"\n  seat (A1): {expected}\n" in view_text("tree", record)
+    picture = view_of("tree", record).picture
+    assert isinstance(picture, Graph)
+    assert picture.panels[0].nodes[0].tone == tone
 
 
 def test_tree_view_draws_lines_between_up_to_twelve_peers() -> None:
@@ -138,12 +149,12 @@ def test_evolution_shows_the_change_of_each_turn(store: SqliteStore) -> None:
             call("talk-2/A2", "alpha", "3"),
         ],
     )
-    view = evolution.fold(record)
-    assert view.steps == ("talk 1", "talk 2")
-    assert evolution.change(view.turns["A1"]["talk 1"]) == "first words"
-    assert evolution.change(view.turns["A1"]["talk 2"]) == "changed, 50 % of words kept"
-    assert evolution.change(view.turns["A2"]["talk 2"]) == "same words"
-    assert view.turns["A1"]["talk 2"].excerpt == "one two four"
+    assert turns(record) == {
+        ("seat (A1)", "talk 1"): ("● first words", "one two three"),
+        ("seat (A1)", "talk 2"): ("▲ changed, 50 % of words kept", "one two four"),
+        ("seat (A2)", "talk 1"): ("● first words", "alpha"),
+        ("seat (A2)", "talk 2"): ("= same words", "alpha"),
+    }
 
 
 def test_evolution_omits_a_common_beginning() -> None:
@@ -156,10 +167,8 @@ def test_evolution_omits_a_common_beginning() -> None:
             call("talk-3/A1", opening.strip(), "2"),
         ],
     )
-    turns = evolution.fold(record).turns["A1"]
-    assert turns["talk 1"].excerpt == f"{opening}Rents rise."
-    assert turns["talk 2"].excerpt == "… Rents fall."
-    assert turns["talk 3"].excerpt == opening.strip()
+    excerpts = [lines[-1] for lines in turns(record).values()]
+    assert excerpts == [f"{opening}Rents rise.", "… Rents fall.", opening.strip()]
 
 
 def test_evolution_skips_replies_without_text() -> None:
@@ -172,14 +181,14 @@ def test_evolution_skips_replies_without_text() -> None:
     ]
     text = view_text("evolution", by_hand(tree(2, 2), events), 60)
     assert text == (
-        "seat (L1N1)\n  synthesize [first words] rents rise\n\n"
-        "seat (L2N1)\n  execute [first words] rents: 3\n\n"
-        "seat (L2N2)\n  execute [first words] rents rise\n"
+        "seat (L1N1)\n\n  synthesize [first words] rents rise\n\n"
+        "seat (L2N1)\n\n  execute [first words] rents: 3\n\n"
+        "seat (L2N2)\n\n  execute [first words] rents rise\n"
     ), "and JSON is never shown as speech"
     events.append(named("pass-1/whole/L1N1", ("whole", 1), "rents fall", "4", kind="whole"))
     events.append(named("pass-2/whole/L1N1", ("whole", 2), "rents fall", "5", kind="whole"))
-    root = evolution.fold(by_hand(tree(2, 2), events)).turns["L1N1"]
-    assert [evolution.change(turn) for turn in root.values()] == ["first words", "first words", "same words"]
+    root = [lines[0] for (agent, _), lines in turns(by_hand(tree(2, 2), events)).items() if agent == "seat (L1N1)"]
+    assert root == ["● first words", "● first words", "= same words"]
 
 
 def test_steps_counted_by_level_are_labelled_by_level() -> None:
@@ -187,20 +196,16 @@ def test_steps_counted_by_level_are_labelled_by_level() -> None:
         named("synthesize/L2N1", ("synthesize", 2), "rents rise", "0"),
         named("synthesize/L1N1", ("synthesize", 1), "rents rise", "1"),
     ]
-    assert set(evolution.fold(by_hand(tree(2, 3), events)).heads.values()) == {
-        "synthesize, level 1",
-        "synthesize, level 2",
-    }
+    text = view_text("evolution", by_hand(tree(2, 3), events))
+    assert re.findall(r"^  (.+) \[", text, re.MULTILINE) == ["synthesize, level 1", "synthesize, level 2"]
 
 
 async def test_evolution_marks_changed_positions(store: SqliteStore) -> None:
     record = await ran(store, Emergence(children=3, max_rounds=2, answer_pattern="yes|no"))
-    view = evolution.fold(record)
-    assert view.steps == ("round 0", "round 1", "round 2")
-    held = [(view.turns["L2N2"][step].position, view.turns["L2N2"][step].moved) for step in view.steps]
-    assert held == [("no", False), ("no", False), ("yes", True)]
-    assert view.turns["L2N2"]["round 1"].revised
-    assert "[moved to: yes]" in view_text("evolution", record, 120)
+    marks = {step: lines[:2] for (agent, step), lines in turns(record).items() if agent == record.names["L2N2"]}
+    assert [lines[-1] for lines in marks.values()] == ["position: no", "position: no", "◆ moved to: yes"]
+    assert marks["round 1"][0] == "● first words, revised"
+    assert "; moved to: yes]" in view_text("evolution", record, 120)
 
 
 async def test_failed_turn_is_shown_in_its_step(store: SqliteStore) -> None:
@@ -208,23 +213,21 @@ async def test_failed_turn_is_shown_in_its_step(store: SqliteStore) -> None:
         return ServerError("down") if request.agent == "L2N2" and "round-2" in request.key else saying(request)
 
     record = await ran(store, reply=reply)
-    turn = evolution.fold(record).turns["L2N2"]["round 2"]
-    assert evolution.change(turn) == "no reply: server"
-    assert "no reply: server" in view_text("evolution", record, 100)
+    assert turns(record)[record.names["L2N2"], "round 2"] == ("✕ no reply: server",)
+    assert "  round 2 [no reply: server]\n" in view_text("evolution", record, 100)
 
 
 async def test_self_reviews_come_after_the_rounds(store: SqliteStore) -> None:
     record = await ran(store, Emergence(max_rounds=2, strange_loops=1))
-    assert evolution.fold(record).steps == ("round 1", "round 2", "finalize 1")
+    assert {step: None for _, step in turns(record)} == dict.fromkeys(("round 1", "round 2", "finalize 1"))
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
-def test_narrow_table_becomes_a_list(recorded: SessionRecord, width: int) -> None:
+def test_evolution_lists_what_was_said(recorded: SessionRecord, width: int) -> None:
     text = view_text("evolution", recorded, width)
     assert "batch jobs" in " ".join(text.split())
     assert max(map(cells, text.splitlines())) <= width
-    listed = "round 1 [first words, revised] I keep my answer" in " ".join(text.split())
-    assert listed == (width < 80)
+    assert "round 1 [first words, revised] I keep my answer" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100])

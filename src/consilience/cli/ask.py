@@ -28,7 +28,7 @@ from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, SpendingLimits
 from consilience.domain.paths import expanded, journal_path
 from consilience.domain.report import Report
-from consilience.engine.prompt import estimate_tokens
+from consilience.domain.tokens import estimate_tokens
 from consilience.engine.protocol import Protocol
 from consilience.engine.seats import choose_detail
 from consilience.journal.open_store import open_store

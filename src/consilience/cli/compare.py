@@ -265,10 +265,10 @@ def _tasks(request: CompareRequest) -> list[Task]:
     if request.only is not None or request.limit is not None:
         raise SettingsError("--only and --limit need --tasks", do="Leave them out, or give --tasks FILE.")
     seats = [Agent(id=str(n), role="seat") for n in range(1, MAX_SEATS + 1)]
-    sources = [
-        TaskSource(text=s.text, name=s.name, seat=int(s.agents[0]) if s.agents else None)
-        for s in read_sources(request.source or (), seats, noun="a seat")
-    ]
+    documents = read_sources(request.source or (), seats, noun="a seat")
+    for remark in (remark for document in documents for remark in document.remarks):
+        notify(remark)
+    sources = [TaskSource(text=s.text, name=s.name, seat=int(s.agents[0]) if s.agents else None) for s in documents]
     return [
         _checked_task(
             id="task",

@@ -70,8 +70,11 @@ def as_begun(request: D, report: type[Report], recorded: Mapping[str, str], *, f
     A session that is `finished` keeps its conditions; its report is printed as asked now, and no file is written again.
     """
     kept = {d.name: recorded[d.name] for d in report.deliveries if d.name in recorded and (d.values or not finished)}
-    format = request.format or (None if request.json or finished else recorded.get("format"))
-    return replace(request, asked={**kept, **request.asked}, format=format)
+    if finished:
+        return replace(request, asked={**kept, **request.asked})
+    format = request.format or (None if request.json else recorded.get("format"))
+    out = request.out or (Path(recorded["out"]) if "out" in recorded else None)
+    return replace(request, asked={**kept, **request.asked}, format=format, out=out)
 
 
 def check_output(report: type[Report], request: DeliveryRequest) -> None:

@@ -31,7 +31,7 @@ from consilience.models.local import need_libraries
 from consilience.models.program import without_secret
 from consilience.models.providers import ENDPOINT_KEY_VARIABLE, key_variables, known_providers
 from consilience.models.redaction import scrub
-from consilience.models.registry import LocalName, ProgramName, paid, parse
+from consilience.models.registry import LocalName, ProgramName, facts_of, paid, parse
 from consilience.models.server_models import list_models
 from consilience.models.weights import CATALOGUE, ENCODERS, installed, locate
 from consilience.reporting.formatting import count
@@ -219,6 +219,7 @@ def _model(config: Config, problem: str) -> list[Row]:
     spending, fine = _spending(choice.name, config.endpoints)
     return [
         Row("would be used", f"{without_secret(choice.name)}: {choice.why}{note}; {spending}", fine),
+        *(_windows(choice.name, config.endpoints) if fine else []),
         Row("1. option", "--model, --models, --agent: PROVIDER:MODEL, http://HOST:PORT/v1#MODEL and others"),
         Row(
             "2. environment", f"CONSILIENCE_MODEL={without_secret(os.environ.get('CONSILIENCE_MODEL') or '(not set)')}"
@@ -234,6 +235,17 @@ def _model(config: Config, problem: str) -> list[Row]:
             f"${config.confirm_above:.2f} per run, on a terminal; without one a paid run needs --yes or --max-cost",
         ),
     ]
+
+
+def _windows(name: str, known: Endpoints) -> list[Row]:
+    """Return the context windows of the models of that name that are known, or for which a server of the user's own is asked."""
+    rows = []
+    for facts in facts_of(name, known):
+        if facts.context_window is not None:
+            rows.append(Row("context window", f"{without_secret(facts.name)}: {facts.context_window:,} tokens"))
+        elif facts.own_server is not None:
+            rows.append(Row("context window", f"{facts.name}: its server does not say, or has not loaded it yet"))
+    return rows
 
 
 def _spending(name: str, known: Endpoints) -> tuple[str, bool]:

@@ -87,12 +87,13 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
     check_output(planned.protocol.report, request)
     planned, models = _with_models(request, planned)
     idle = planned.makes_no_call and not _is_shown_differently(store, planned.parent)
-    sources = [Source(text=d.text, name=d.name, agents=d.agents) for d in planned.documents]
+    sources = [Source(text=d.text, name=d.name, agents=d.agents, remarks=d.remarks) for d in planned.documents]
     planned = replace(planned, protocol=with_documents(planned.protocol, sources, models.values(), config.endpoints))
     check_models(models.values(), config.endpoints, keys=not request.dry_run, origin="as recorded")
     check_models(unassigned_models(request, planned.agents), config.endpoints, keys=False)
     if request.encoder is not None:
         check_encoder(request.encoder)
+    remarks = [remark for source in sources for remark in source.remarks]
     notes = run_until_done(replaced_without_effect(planned, store=store))
     if idle and not request.dry_run:
         raise forks.no_call_error(planned, notes)
@@ -121,7 +122,7 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
     place |= {"failures_inherited": len(planned.failures), "asked_again": planned.asked_again}
     if idle:
         notes.append(f"This fork will be refused: {forks.no_call_error(planned)}")
-    plan = replace(plan, preamble=origin, details=[*plan.details, *notes], data=place)
+    plan = replace(plan, preamble=origin, details=[*plan.details, *remarks, *notes], data=place)
     if not approve(plan, request, config):
         return EXIT_OK
     confirm_recorded_programs(name for name in plan.programs if name not in request.endpoints_named)

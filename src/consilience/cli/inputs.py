@@ -15,6 +15,13 @@ from pydantic import ValidationError
 from consilience.cli.errors import notify
 from consilience.cli.options import NewSessionRequest, PlannedRequest, RunRequest, SessionRequest, TargetRequest
 from consilience.deliberation import AUTO_PANEL
+from consilience.documents import (
+    MAX_SOURCE_BYTES,
+    decode_text,
+    read_data,
+    read_document,
+    read_text_file,
+)
 from consilience.domain.agents import Agent, list_ids
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
 from consilience.domain.messages import Source
@@ -23,11 +30,12 @@ from consilience.domain.panels import Panel, Persona, load_panel
 from consilience.domain.paths import expanded, too_long
 from consilience.domain.validation import describe_invalid
 from consilience.engine.runner import check_task
-from consilience.engine.sources import MAX_SOURCE_BYTES, decode_text, read_text_file
 from consilience.models.registry import canonical_name
 from consilience.reporting.formatting import count
 from consilience.targets import Target, read_target
-from consilience.targets.files import check_links
+from consilience.targets.collection import Collection
+from consilience.targets.files import add_directory, check_links
+from consilience.targets.ignore import parse_patterns
 
 _MAX_NAME_WORDS = 5
 _MAX_NAME_CHARS = 40
@@ -44,8 +52,12 @@ def read_file(path: str, label: str) -> str:
     """Return the text of a file, or of standard input for `-`. Raises `SourceError`, also if it is empty."""
     text = read_text(path if path == "-" else f"@{path}", label)
     if not text.strip():
-        raise SourceError(f"{label} is empty", where=source_name(path), do="Leave it out or fill it.")
+        raise _empty(label, path)
     return text
+
+
+def _empty(label: str, path: str) -> SourceError:
+    return SourceError(f"{label} is empty", where=source_name(path), do="Leave it out or fill it.")
 
 
 def source_name(path: str) -> str:
@@ -122,6 +134,7 @@ def read_sources(arguments: Sequence[str], agents: Sequence[Agent], *, noun: str
     `noun` is what error messages call an agent.
     """
     sources: list[Source] = []
+    label = "the document"
     for argument in arguments:
         reader, path = _reader_and_path(argument, agents, noun)
         only = (reader,) if reader else None
@@ -129,11 +142,16 @@ def read_sources(arguments: Sequence[str], agents: Sequence[Agent], *, noun: str
         if path != "-":
             check_links(place)
         if path != "-" and place.is_dir():
-            sources += _directory(place, only)
+            sources += _directory(place, path.rstrip("/"), only)
         elif path != "-" and not place.exists() and _all_exist(path.split(",")):
             raise _one_at_a_time("--source", "FILE", argument)
         else:
-            sources.append(Source(text=read_file(path, "the document"), name=source_name(path), agents=only))
+            reading = (
+                read_data(_input_bytes(), label, source_name(path)) if path == "-" else read_document(place, label)
+            )
+            if not reading.text.strip():
+                raise _empty(label, path)
+            sources.append(reading.source(source_name(path), only))
     return sources
 
 
@@ -311,55 +329,18 @@ def _reader_and_path(argument: str, agents: Sequence[Agent], noun: str) -> tuple
     )
 
 
-def _directory(directory: Path, only: tuple[str, ...] | None) -> list[Source]:
-    """Return the text files of a directory and its subdirectories. Hidden files are skipped silently.
-
-    Other skipped files are reported: files that are not text, and links out of the directory or to hidden files. Such links are
-    not followed, because the author of the directory could have a model read any file of the user.
-    """
-    sources: list[Source] = []
-    not_text: list[str] = []
-    leading_out: list[str] = []
-    real = directory.resolve()
-    for path in sorted(directory.rglob("*")):
-        inside = path.relative_to(directory)
-        if _is_hidden(inside):
-            continue
-        if path.is_symlink() and not _is_within(path, real):
-            leading_out.append(str(inside))
-            continue
-        if not path.is_file():
-            continue
-        try:
-            text = read_text_file(path, "the document")
-        except SourceError:
-            not_text.append(str(inside))
-            continue
-        if text.strip():
-            sources.append(Source(text=text, name=str(path), agents=only))
-    for reason, names in {
-        "not text or too large": not_text,
-        "links out of it or to hidden files": leading_out,
-    }.items():
-        if names:
-            notify(f"Skipped in {directory}, {reason}: {', '.join(names[:10])}{' …' if len(names) > 10 else ''}")
-    if not sources:
+def _directory(directory: Path, name: str, only: tuple[str, ...] | None) -> list[Source]:
+    """Return the documents of a directory and its subdirectories. The first has the remarks on what was skipped."""
+    collection = Collection(parse_patterns(()), as_documents=True)
+    add_directory(directory, name, collection)
+    skipped = tuple(f"{name}: left out: {reason}" for reason in collection.left_out)
+    if not collection.sources:
+        reasons = "; ".join(collection.left_out) or "it has no files"
         raise SourceError(
-            "the directory contains no text", where=str(directory), do="Name files, or another directory."
+            f"the directory contains no text ({reasons})", where=name, do="Name files, or another directory."
         )
-    return sources
-
-
-def _is_hidden(inside: Path) -> bool:
-    return any(part.startswith(".") for part in inside.parts)
-
-
-def _is_within(path: Path, directory: Path) -> bool:
-    """Return whether a link leads to a file of the directory (a real path) that is not hidden."""
-    try:
-        return not _is_hidden(path.resolve(strict=True).relative_to(directory))
-    except (OSError, ValueError, RuntimeError):  # it is broken, leads out of the directory, or is circular
-        return False
+    first, *others = (source.model_copy(update={"agents": only}) for source in collection.sources)
+    return [first.model_copy(update={"remarks": (*skipped, *first.remarks)}), *others]
 
 
 _READ: WeakSet[TextIO] = WeakSet()
@@ -367,6 +348,10 @@ _READ: WeakSet[TextIO] = WeakSet()
 
 
 def _standard_input() -> str:
+    return decode_text(_input_bytes(), "the text", "standard input")
+
+
+def _input_bytes() -> bytes:
     if sys.stdin in _READ:
         raise SettingsError(
             "standard input is named twice and can be read once",
@@ -382,7 +367,7 @@ def _standard_input() -> str:
             where="standard input",
             do="Shorten it.",
         )
-    return decode_text(data, "the text", "standard input")
+    return data
 
 
 _PERSONA_FORM = (

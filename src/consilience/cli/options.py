@@ -283,13 +283,17 @@ class DeliveryRequest(SpendingRequest):
 
     @property
     def deliveries(self) -> Mapping[str, str]:
-        """What a session records of all this, for its resume."""
-        return {**self.asked, **({"format": self.output_format} if self.output_format != "text" else {})}
+        """What a session records of all this, for its resume. A directory keeps its place."""
+        recorded = dict(self.asked)
+        if self.output_format != "text":
+            recorded["format"] = self.output_format
+        if self.out is not None:
+            recorded["out"] = str(self.out.absolute())
+        return recorded
 
     def repeated(self, known: Endpoints) -> list[str]:
         """Return the options that `resume` needs again, because no session records them."""
-        words = ["--out", str(self.out)] if self.out is not None else []
-        words += [word for reason in self.require or () for word in ("--require", str(reason))]
+        words = [word for reason in self.require or () for word in ("--require", str(reason))]
         only_here = known.only_named(self.endpoints_named)
         return [*words, *(word for address in only_here for word in ("--key-to", address))]
 
@@ -363,6 +367,7 @@ class SessionRequest(PlannedRequest, DeliveryRequest):
     phase_limit: list[str] | None = option(
         "Limit for one phase (NAME) or one round of it (NAME/INDEX). Repeatable.", LIMITS, "NAME:calls=N,…"
     )
+    name: str = option("Name of the session, by which show and sessions find it.", OUTPUT, "NAME", default="")
     cache: bool = option("Reuse recorded replies to identical requests (free).", OUTPUT, default=False)
 
     @property

@@ -185,7 +185,9 @@ def run(
             proposing = deliberation.proposing()
             proposed = execution.start(
                 "propose",
-                lambda options, session: replace(proposing, options=options).run(task, session=session),
+                lambda options, session: replace(proposing, options=replace(options, name="")).run(
+                    task, session=session
+                ),
             )
             models = _reassigned_models(plan, proposed.panel, request)
             deliberation = replace(deliberation.with_proposed(proposed), model=execution.seat(models))
@@ -283,6 +285,7 @@ def _prepare(
     table = config.tables.get(cls.name, {})
     configured = {name: path for name, (_, path) in table.items() if name not in settings}
     details = [*plan.details, *protocol.limit_warnings(limits), *(target_lines(target) if target else [])]
+    details += [remark for source in sources for remark in source.remarks]
     if request.panel == AUTO_PANEL:
         details.append("A panel is proposed first, by one additional call.")
     plan = replace(plan, details=details, warnings=seat_warnings(protocol, panel))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
+import difflib
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,13 +14,14 @@ import typer
 from consilience.cli.errors import can_confirm, confirm, notify, print_json, print_result
 from consilience.cli.main import FIXED
 from consilience.cli.options import Id, JsonOption, ListingGroup, argument, new_app
+from consilience.cli.session_list import SessionRow, created_at, list_sessions, unless_removed
+from consilience.cli.session_search import MAX_TITLE_CHARS, age, local_time
 from consilience.cli.sessions import find_session, find_sessions, user_store
 from consilience.domain.errors import JournalError, SessionBusy, SettingsError, SourceError, UnknownName
 from consilience.domain.events import SessionFinished
-from consilience.domain.paths import check_home, journal_path
 from consilience.domain.report import Report
 from consilience.journal.store import WITH_ANSWER
-from consilience.reporting.formatting import count, money, one_line, printable
+from consilience.reporting.formatting import count, one_line, printable
 from consilience.reporting.session_state import fold_events, status_of
 
 if TYPE_CHECKING:
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
     from consilience.journal.store import Store
     from consilience.reporting.questions import Question
 
-AGE_UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 CANCEL_PATIENCE_SECONDS = 5.0
 """How long `sessions cancel` waits for the process that runs the session to end it."""
 MAX_REMOVED_AT_ONCE = 100
@@ -41,23 +37,6 @@ MAX_REMOVED_AT_ONCE = 100
 
 SHARED = ("show", "resume", "replay", "fork", "tell", "diff", "export")
 """Commands of `sessions` that stand at the top level too."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SessionRow:
-    """A session in a list. Its `state` is `unreadable` if its record is damaged or of a newer version."""
-
-    session: str
-    protocol: str | None = None
-    state: str
-    stop_reason: str | None = None
-    has_answer: bool | None = None
-    quorum_met: bool | None = None
-    """Whether enough agents replied for the answer. None, like `has_answer`, without a report."""
-    calls: int = 0
-    cost: float | None = None
-    created: str
-    task: str | None = None
 
 
 class SessionsGroup(ListingGroup):
@@ -71,18 +50,17 @@ class SessionsGroup(ListingGroup):
             return FIXED[cmd_name]
         return super().get_command(ctx, cmd_name)
 
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Search for words that neither name a command nor resemble one: `sessions book club`."""
+        word = args[0] if args and not args[0].startswith("-") else ""
+        if word and self.get_command(ctx, word) is None:
+            if near := difflib.get_close_matches(word, self.list_commands(ctx), 1, 0.8):
+                ctx.fail(f"No such command {word!r}. Did you mean {near[0]!r}? To search: sessions list {word}")
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
 
 sessions = new_app(SessionsGroup)
-
-
-@contextmanager
-def _unless_removed(store: Store, session: str) -> Iterator[None]:
-    """Skip a session that another process removes meanwhile."""
-    try:
-        yield
-    except (JournalError, UnknownName):
-        if session in store.sessions():
-            raise
 
 
 @sessions.callback()
@@ -90,58 +68,20 @@ def _sessions() -> None:
     """Sessions recorded on this machine. The default command is list."""
 
 
-@sessions.command("list")
-def _list(
-    max_sessions: Annotated[int, typer.Option("--limit", min=1, help="Max number of sessions.", metavar="N")] = 20,
+sessions.command("list")(list_sessions)
+
+
+@sessions.command("name")
+def _name(
+    id: Id,
+    name: Annotated[str, argument('The name; "" takes it away.', "NAME")],
     as_json: JsonOption = False,
 ) -> None:
-    """List sessions, newest first."""
-    check_home()
-    rows: list[SessionRow] = []
-    if not journal_path().exists():
-        print_result(rows, "No session is recorded yet.", as_json=as_json)
-        return
+    """Name a session, so that show finds it."""
     with user_store() as store:
-        session_ids = store.sessions()
-        for session in reversed(session_ids[-max_sessions:]):
-            with _unless_removed(store, session):
-                rows.append(_row(store, session))
-    columns, lines = shutil.get_terminal_size().columns, []
-    for row in rows:
-        stop = row.stop_reason or row.state
-        missing = "no answer" if row.has_answer is False else "no quorum" if row.quorum_met is False else ""
-        head = f"{row.session:<10} {_local_time(row.created)} {row.protocol or '–':<12} {stop:<17} {missing:<10} "
-        head += f"{row.calls:>5} calls {money(row.cost):>9}  "
-        lines.append(head + one_line(row.task or "", max(20, columns - len(head))))
-    print_result([asdict(row) for row in rows], "\n".join(lines) or "No session is recorded.", as_json=as_json)
-    if len(session_ids) > max_sessions and not as_json:
-        notify(f"{len(session_ids) - max_sessions} older sessions: --limit {len(session_ids)} shows all.")
-
-
-def _local_time(iso: str) -> str:
-    return datetime.fromisoformat(iso).astimezone().strftime("%Y-%m-%d %H:%M")
-
-
-def _created(store: Store, session: str) -> str:
-    return datetime.fromtimestamp(store.created(session), UTC).isoformat(timespec="seconds")
-
-
-def _row(store: Store, session: str) -> SessionRow:
-    course = fold_events(store.read(session))
-    started, finished = course.started, course.finished
-    report = json.loads(store.text(finished.report)) if finished else {}
-    return SessionRow(
-        session=session,
-        protocol=started.protocol if started else None,
-        state=status_of(course, None if finished else store.holder(session)),
-        stop_reason=finished.stop_reason.value if finished else None,
-        has_answer=report["answer"] is not None if report else None,
-        quorum_met=report.get("quorum_met"),
-        calls=course.made,
-        cost=course.cost,
-        created=_created(store, session),
-        task=store.text(started.task) if started else None,
-    )
+        session = find_session(store, id)
+        store.rename(session, name)
+        print_result({"session": session, "name": name}, f"Session {session} is named {name!r}.", as_json=as_json)
 
 
 @sessions.command("rm")
@@ -207,22 +147,12 @@ def _remove(store: Store, sessions: list[str]) -> list[str]:
     return sessions
 
 
-def age(text: str) -> float:
-    """Return the seconds of `45m`, `12h`, `30d` or `4w`. Raises `SettingsError`."""
-    match = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)\s*([mhdw])", text.strip(), re.ASCII)
-    if not match:
-        raise SettingsError(
-            f"invalid age: {text!r}", where="--older-than", do="Write a number with m, h, d or w: 12h, 30d, 4w."
-        )
-    return float(match[1]) * AGE_UNITS[match[2]]
-
-
 def _old(store: Store, seconds: float, *, everything: bool) -> list[SessionRow]:
     """Return sessions of at least this age, oldest first. A clock that was set back makes a session younger, never older."""
     states = ("finished", "waiting", "unfinished") if everything else ("finished",)
     rows = []
     for session in store.sessions():
-        with _unless_removed(store, session):
+        with unless_removed(store, session):
             if time.time() - store.created(session) >= seconds:
                 rows.append(_removal_row(store, session, whole=everything))
     for row in rows:
@@ -234,7 +164,7 @@ def _old(store: Store, seconds: float, *, everything: bool) -> list[SessionRow]:
 def _removal_row(store: Store, session: str, *, whole: bool = True) -> SessionRow:
     """Return the fields that `_line` prints. Of a finished session two events and the task are read, of others all events, unless
     it suffices that they are not finished (`whole`)."""
-    created, state, task = _created(store, session), "finished", None
+    created, state, task = created_at(store.created(session)), "finished", None
     try:
         started = store.beginning(session)
         if not isinstance(store.ending(session), SessionFinished):
@@ -275,7 +205,8 @@ def _print_removed(rows: Sequence[SessionRow], freed: int, *, as_json: bool) -> 
 
 
 def _line(row: SessionRow) -> str:
-    return f"{row.session:<10} {_local_time(row.created)} {row.state:<10} {one_line(row.task or '', 60)}".rstrip()
+    moment = local_time(datetime.fromisoformat(row.created).timestamp())
+    return f"{row.session:<10} {moment} {row.state:<10} {one_line(row.task or '', MAX_TITLE_CHARS)}".rstrip()
 
 
 def _size(size: int) -> str:
@@ -291,7 +222,7 @@ def _cancel(
 ) -> None:
     """End a session with a report, also while another process runs it. Calls in flight are ended and listed."""
     with user_store() as store:
-        cancel_session(store, find_session(store, id), answer=answer, by=by, as_json=as_json)
+        cancel_session(store, find_sessions(store, [id])[0], answer=answer, by=by, as_json=as_json)
 
 
 def cancel_session(store: Store, session: str, *, answer: bool, by: str, as_json: bool) -> None:
@@ -453,7 +384,7 @@ def answer_question(store: Store, session: str, key: str, text: str | None, *, b
         )
         return
     replacing = ", replacing the earlier one" if asked[key].answered else ""
-    again = "(give --out, --require and the like again)"
+    again = "(give --require and the like again)"
     after = "" if running else f" Resume: {resume} {again}"
     notify(f"{'Posted' if running else 'Recorded'} the answer to {key}{replacing}. {rest_note}".rstrip() + after)
 

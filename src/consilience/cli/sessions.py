@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from consilience.reporting.record import SessionRecord
 
 MAX_QUOTED_CHARS = 400
+MAX_LISTED_MATCHES = 5
+"""Sessions of an ambiguous title that an error lists."""
 PAGE = "report.html"
 """Name of the HTML page among the files of a report."""
 BROWSER_TIMEOUT_SECONDS = 5.0
@@ -66,29 +69,60 @@ def confirm_code(store: Store, session: str) -> None:
 
 
 def find_session(store: Store, name: str) -> str:
-    """Return the session with this id, unique prefix of an id, or `last`. Raises `UnknownName`."""
-    return find_sessions(store, [name])[0]
+    """Return the session with this id, unique prefix of an id, or `last`, or the only one with these words in its question or
+    name. Raises `UnknownName`."""
+    session_ids = store.sessions()
+    found = _match_id(session_ids, name) or _match_title(store, name)
+    if found is None:
+        raise _unknown(session_ids, name)
+    return found
 
 
 def find_sessions(store: Store, names: Iterable[str]) -> list[str]:
-    """As `find_session`, for several names; each session once."""
+    """Return the sessions with these ids, or unique prefixes of them, each once. Raises `UnknownName`."""
     session_ids = store.sessions()
     known = set(session_ids)
-    return list(dict.fromkeys(name if name in known else _match_session(session_ids, name) for name in names))
+    found = {name: name if name in known else _match_id(session_ids, name) for name in names}
+    for name, id in found.items():
+        if id is None:
+            raise _unknown(session_ids, name)
+    return list(dict.fromkeys(id for id in found.values() if id is not None))
 
 
-def _match_session(session_ids: Sequence[str], name: str) -> str:
+def _match_id(session_ids: Sequence[str], name: str) -> str | None:
+    if name in session_ids:
+        return name
     if name == "last" and session_ids:
         return session_ids[-1]
     matches = [id for id in session_ids if name and id.startswith(name)]
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
+    if len(matches) > 1:
         raise UnknownName(
             f"{name!r} is the beginning of several sessions", do=f"Give one of them: {', '.join(matches[:8])}."
         )
+    return matches[0] if matches else None
+
+
+def _match_title(store: Store, words: str) -> str | None:
+    """Return the session with these words; of several the only one that no comparison began. Raises `UnknownName`."""
+    from consilience.cli.session_search import search, titled
+
+    found = search(store, words.split()) if words.strip() else []
+    found = [entry for entry in found if not entry.comparison] or found
+    if len(found) > 1:
+        newest = "; ".join(titled(store, entry) for entry in found[: -MAX_LISTED_MATCHES - 1 : -1])
+        raise UnknownName(
+            f"{words!r} is in the question or name of {len(found)} sessions",
+            do=f"Give the id of one: {newest}. To list all of them: consilience sessions list {shlex.quote(words)}",
+        )
+    if not found:
+        return None
+    notify(f"Session {titled(store, found[0])}")
+    return found[0].session
+
+
+def _unknown(session_ids: Sequence[str], name: str) -> UnknownName:
     recent = ", ".join(session_ids[-5:])
-    raise UnknownName(
+    return UnknownName(
         f"there is no session {name!r}",
         do=f"The latest are: {recent}; all of them: consilience sessions list." if recent else "None is recorded yet.",
     )
@@ -174,14 +208,14 @@ def _prompt_text(prompt: SentPrompt) -> str:
 
 
 def _print_view(name: str, record: SessionRecord, as_json: bool) -> None:
+    from consilience.reporting.terminal import view_text
     from consilience.reporting.views import view_of
 
     view = view_of(name, record)
-    data = view.fold(record)
     if as_json:
-        print_json(view.plain(data))
+        print_json(view.model_dump(mode="json"))
     else:
-        print(view.text(data, shutil.get_terminal_size((100, 24)).columns), end="")
+        print(view_text(view, shutil.get_terminal_size((100, 24)).columns), end="")
 
 
 def _print_report(record: SessionRecord) -> None:

@@ -10,6 +10,7 @@ ConsilienceError
 │       └── ClaimLost         the claim of a ticket has ended: it expired, was withdrawn or belongs to another agent
 ├── ProviderError             a model's failure; `Session.ask` turns it into a `Failure`
 │   ├── RateLimited           429, with the provider's `retry_after` if any
+│   ├── Truncated             a prompt of which the server read only a part
 │   ├── ServerError           5xx and overload
 │   ├── Timeout               no answer within the deadline
 │   ├── Unreachable           the connection failed
@@ -30,7 +31,7 @@ ConsilienceError
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
+from typing import ClassVar, Self
 
 
 def replace_surrogates(text: str) -> str:
@@ -53,6 +54,17 @@ class UserError(ConsilienceError):
 
 class SettingsError(UserError):
     pass
+
+
+def check_unicode(text: str, label: str) -> None:
+    """Raise `SettingsError` for lone surrogates, such as bytes of a command line that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SettingsError(
+            f"{label} contains {text[error.start]!r} at character {error.start + 1}, which is not valid Unicode",
+            do="Write it in UTF-8.",
+        ) from None
 
 
 class PromptFailed(SettingsError):
@@ -131,6 +143,13 @@ class Refused(ProviderError):
 
 class Rejected(ProviderError):
     pass
+
+
+class Truncated(ProviderError):
+    """The server read a part of the prompt, and answered that."""
+
+    cause: ClassVar[str] = "its context window is smaller than the prompt"
+    """In the detail of each."""
 
 
 class JournalError(ConsilienceError):

@@ -31,7 +31,7 @@ from consilience.domain.outcome import (
 )
 from consilience.domain.topology import Topology
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Schema of sessions and of the tables of a journal. From the first release on, journals of released schemas stay readable."""
 
 CUT = "length"
@@ -125,6 +125,8 @@ class SessionStarted(Event):
     """Share of their size that replies may have for the first phase and the closing call to fit the limits."""
     deliveries: dict[str, str] = {}
     """Options of the command that began it, by which a resume delivers the report, unless it is given others."""
+    comparison: str = ""
+    """The comparison that began it, an id that its sessions share."""
     parent: str | None = None
     """The session from which this one was forked."""
     forked_at: int | None = None

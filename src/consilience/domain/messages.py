@@ -63,10 +63,14 @@ class Source(Frozen):
     name: str = ""
     agents: tuple[str, ...] | None = None
     """Ids of the only agents that may read it; None: all agents."""
+    remarks: tuple[str, ...] = ()
+    """What of its file or directory the text does not show, for the plan and the report's warnings."""
 
-    def __init__(self, text: str, name: str = "", agents: tuple[str, ...] | None = None) -> None:
+    def __init__(
+        self, text: str, name: str = "", agents: tuple[str, ...] | None = None, remarks: tuple[str, ...] = ()
+    ) -> None:
         try:
-            super().__init__(text=text, name=name, agents=agents)
+            super().__init__(text=text, name=name, agents=agents, remarks=remarks)
         except ValidationError as error:
             raise SettingsError(
                 describe_invalid(error, owner="the source"),
@@ -83,6 +87,16 @@ def numbered_lines(content: Sequence[str], name: str, lines: tuple[int, int] | N
     return "\n".join([*title, *(f"{n}| {line}" for n, line in enumerate(range_lines, first))])
 
 
+def place_line(kind: str, number: int, remark: str = "") -> str:
+    """Return the line of a document before what is on one of its places, such as a page: `[page 4]`, `[sheet 2: Costs]`."""
+    title = " ".join(remark.split()).replace("]", ")")
+    return f"[{kind} {number}: {title}]" if title else f"[{kind} {number}]"
+
+
+PLACE_LINE = re.compile(r"\[((?:page|sheet|slide|chapter|cell) (\d{1,9}))(?:: .*)?\]")
+"""Matches such a line: the place, and its number."""
+
+
 class Quotation(Frozen):
     """Words that an agent quotes from a document."""
 
@@ -92,8 +106,51 @@ class Quotation(Frozen):
     line: int
     """Where the words are claimed to begin, from 1."""
     verified: bool
-    """Whether they are there; case, whitespace and typographic marks make no difference."""
+    """Whether they are there, and the agent was shown that document or a text that quotes them; case, whitespace and typographic
+    marks make no difference. A part of a verified quotation is verified."""
     agent: str = ""
+    relayed: bool = False
+    """Whether the agent knew them from the text of another agent only."""
+    stands: str = ""
+    """Where the words stand that are not verified, such as `S2:43`; empty if they are in no document."""
+
+    place: str = ""
+    """The page, sheet, slide or chapter in which the line is, as in `page 4`; empty in a document without."""
+
+    @property
+    def claimed(self) -> str:
+        """Where the words are claimed to be, such as `S2:41`."""
+        return f"{self.source}:{self.line}"
+
+    @property
+    def reference(self) -> str:
+        """The same with the page, as in `S2:41 (page 4)`."""
+        return f"{self.claimed} ({self.place})" if self.place else self.claimed
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the words are not where claimed. Those in lines that the agent was not shown are not verified, but there."""
+        return not self.verified and self.stands != self.claimed
+
+
+class DocumentReader(Frozen):
+    """An agent that read a document."""
+
+    agent: str
+    lines: tuple[tuple[int, int], ...] = ()
+    """First and last of the lines that its calls were shown, from 1, in order and apart; empty for all."""
+
+
+class ReadDocument(Frozen):
+    """A document of a session, and who read it."""
+
+    id: str
+    name: str
+    lines: int
+    characters: int
+    agents: tuple[str, ...] | None = None
+    """Ids of the only agents that could see it; None: all agents."""
+    readers: tuple[DocumentReader, ...] = ()
 
 
 _FREE = "free text"

@@ -70,7 +70,7 @@ class FailureKind(StrEnum):
     MALFORMED = "malformed"
     """The reply could not be read as the type asked for, also when it was asked for again."""
     TRUNCATED = "truncated"
-    """The reply was cut at its token limit and is unusable, or thinking left no room for it."""
+    """The reply was cut at its token limit and is unusable, thinking left no room for it, or the server cut the prompt."""
     REFUSED = "refused"
     """The model or its content filter refused to answer."""
     RATE_LIMITED = "rate_limited"

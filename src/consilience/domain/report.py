@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, computed_field
 from consilience.domain.agents import Agent
 from consilience.domain.delivery import Delivery
 from consilience.domain.events import AnyEvent, Noted, SessionStarted
-from consilience.domain.messages import Quotation
+from consilience.domain.messages import Quotation, ReadDocument
 from consilience.domain.objections import Objection as Objection
 from consilience.domain.objections import ObjectionFate as ObjectionFate
 from consilience.domain.outcome import Check, FailureKind, LimitOwner, Limits, LimitUnit, StopReason
@@ -175,6 +175,8 @@ INCIDENTAL: dict[str, Any] = {
     "facts": True,
     "same_material": True,
     "limits": True,
+    "documents": True,
+    "quotations": {"__all__": {"relayed", "stands"}},
     "failed_calls": {"__all__": {"limit", "exhausted"}},
     "ledger": {
         "reserve_drawn": True,
@@ -322,6 +324,7 @@ class Report(Frozen):
     dissent: tuple[Dissent, ...] = ()
     objections: tuple[Objection, ...] = ()
     """All objections with their fate; without a fate, only those that no later reply answered."""
+    documents: tuple[ReadDocument, ...] = ()
     quotations: tuple[Quotation, ...] = ()
     facts: FactsKept | None = None
     """None if no agent wrote points before it read others, or without an answer."""

@@ -17,7 +17,7 @@ ReportPart = Literal["answer", "basis", "differences", "unknown", "trust", "figu
 """The places of a report, in their order: the answer with what stopped the run; what it rests on; where the agents differed and
 the outcome; what would overturn it and what is unknown; how far to trust it; figures."""
 
-Length = Annotated[float, Field(ge=0)]
+Length = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A value on a scale from 0."""
 
 FIGURES, WORDS = "figures", "glossary"
@@ -75,24 +75,6 @@ class AgentText(_Data):
     text: str
 
 
-def fenced(text: str, language: str = "") -> str:
-    """Return Markdown of a code block, in a fence that the text cannot close."""
-    fence = "`" * max(3, _longest_run(text) + 1)
-    return f"{fence}{language}\n{text}\n{fence}"
-
-
-def code_span(text: str) -> str:
-    """Return text on one line as a code span of Markdown."""
-    line = " ".join(text.split()) or " "
-    marks = "`" * (_longest_run(line) + 1)
-    pad = " " if line[0] == "`" or line[-1] == "`" else ""
-    return f"{marks}{pad}{line}{pad}{marks}"
-
-
-def _longest_run(text: str) -> int:
-    return max(map(len, re.findall("`+", text)), default=0)
-
-
 class QuoteBlock(_Data):
     """Words of an agent or a document, on one line."""
 
@@ -114,6 +96,8 @@ class Item(_Data):
     """Shown after the author, behind a dash if there is none."""
     below: str = ""
     """Shown on a line of its own."""
+    depth: int = 0
+    """How many items it stands below."""
     refs: Refs = ()
 
 
@@ -183,8 +167,8 @@ Block = Annotated[
 
 class Section(_Data):
     """A section of a report. One with the name of a section that every report has (`answer`, `claims`, `dissent`, `changes`,
-    `conditions`, `missing`, `failed`, `trust`, `figures`) replaces that section; sections of the same part that the protocol lists
-    before it come before it. All others come last in their part, in the order listed. Each part has a heading of its own."""
+    `conditions`, `missing`, `failed`, `trust`, `documents`, `figures`) replaces it; sections of the same part that the protocol
+    lists before it come before it. All others come last in their part, in the order listed. Each part has a heading of its own."""
 
     name: str
     part: ReportPart
@@ -205,10 +189,12 @@ class Node(_Data):
     label: str = ""
     """Default: the id."""
     note: str = ""
-    """A second line."""
+    """Below the label, at most two lines."""
     level: int = 0
     """Edges lead from lower to higher levels."""
     tone: Tone = "plain"
+    shade: float | None = None
+    """From 0 to 1, how strongly the box is coloured."""
     tip: str = ""
 
 
@@ -229,6 +215,9 @@ class GraphPanel(_Data):
     title: str = ""
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...] = ()
+    circles: tuple[tuple[str, ...], ...] = ()
+    """Groups of nodes that are all joined with each other: in one group, side by side on a level with others, or not drawn if there
+    are too many."""
 
 
 class Graph(_Data):
@@ -273,22 +262,29 @@ class Bar(_Data):
 
 
 class Bars(_Data):
-    """A bar chart from 0 to `max`, with a dashed line at `threshold`."""
+    """A bar chart from 0 to `max`, by default the largest value but at least 1, with a dashed line at `threshold`."""
 
     form: Literal["bars"] = "bars"
     title: str = ""
     rows: tuple[Bar, ...]
-    max: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1
+    max: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     threshold: Length | None = None
     legend: tuple[str, ...] = ()
 
+    @property
+    def length(self) -> float:
+        """Where the axis ends."""
+        values = [self.threshold, *(value for row in self.rows for value in (row.value, *row.dots))]
+        return self.max or max(1.0, *(value or 0.0 for value in values))
+
     @model_validator(mode="after")
     def _within_max(self) -> Self:
+        end = self.length
         for row in self.rows:
-            if longer := [value for value in (row.value, *row.dots) if value is not None and value > self.max]:
-                raise ValueError(f"the bar {row.name!r:.60} has the value {longer[0]:g}, but max is {self.max:g}")
-        if self.threshold is not None and self.threshold > self.max:
-            raise ValueError(f"the threshold is {self.threshold:g}, but max is {self.max:g}")
+            if longer := [value for value in (row.value, *row.dots) if value is not None and value > end]:
+                raise ValueError(f"the bar {row.name!r:.60} has the value {longer[0]:g}, but max is {end:g}")
+        if self.threshold is not None and self.threshold > end:
+            raise ValueError(f"the threshold is {self.threshold:g}, but max is {end:g}")
         return self
 
 
@@ -335,7 +331,7 @@ class GridCell(_Data):
     row: str
     column: str
     value: float | None = None
-    """From 0 to 1, drawn as a bar."""
+    """From 0 to 1, drawn as a bar before `value_text`."""
     value_text: str = ""
     lines: tuple[str, ...] = ()
     tone: Tone = "plain"

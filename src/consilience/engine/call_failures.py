@@ -12,6 +12,7 @@ from consilience.domain.errors import (
     Rejected,
     ServerError,
     Timeout,
+    Truncated,
     Unreachable,
 )
 from consilience.domain.events import CallFailed, Ended, StepCompleted
@@ -42,6 +43,7 @@ FAILURE_KINDS: tuple[tuple[type[ProviderError], FailureKind], ...] = (
     (Unreachable, FailureKind.UNREACHABLE),
     (Refused, FailureKind.REFUSED),
     (Rejected, FailureKind.REJECTED),
+    (Truncated, FailureKind.TRUNCATED),
 )
 
 

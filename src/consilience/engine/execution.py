@@ -102,6 +102,10 @@ class Options:
     """Whether a new session with a limit on money may have models without a known price, whose cost that limit does not bound."""
     accounts: Accounts | None = None
     """Bounds what the owners of sessions may spend a day and run at the same time. None: nothing does."""
+    name: str = ""
+    """What the user calls a new session, in lists and searches; may be changed later (`Store.rename`)."""
+    comparison: str = ""
+    """Id of the comparison that begins the session, recorded, so that a list can show its sessions together."""
     deliveries: Mapping[str, str] = field(default_factory=dict)
     """Options of a command by which the report is delivered, recorded for its resume. Nothing else reads them."""
     endpoints: Endpoints = NO_ENDPOINTS
@@ -179,7 +183,8 @@ class Setup:
     @cached_property
     def opening(self) -> Opening:
         """The beginning of all prompts of the session."""
-        return Opening(self.templates.render(INSTRUCTIONS), self.task, self.documents, self.protocol.readers)
+        instructions = self.templates.render(INSTRUCTIONS, documents=bool(self.documents))
+        return Opening(instructions, self.task, self.documents, self.protocol.readers)
 
 
 def fault_hook(options: Options) -> FaultHook | None:

@@ -30,7 +30,7 @@ from consilience.domain.events import (
     age_of,
 )
 from consilience.domain.messages import Source
-from consilience.domain.outcome import CUT_SHORT, Limits
+from consilience.domain.outcome import CUT_SHORT, FailureKind, Limits
 from consilience.domain.report import Report
 from consilience.engine.activity import Phase, phase_name
 from consilience.engine.execution import Options, Setup
@@ -311,7 +311,7 @@ def _with_added(documents: Sequence[Document], sources: Sequence[Source]) -> tup
     numbers = {document.name: document.id for document in documents if document.name}
     for source in sources:
         id = numbers.pop(source.name, f"S{len(by_id) + 1}")
-        by_id[id] = Document(id, source.name, source.text, source.agents, generations=0)
+        by_id[id] = Document(id, source.name, source.text, source.agents, generations=0, remarks=source.remarks)
     return tuple(by_id.values())
 
 
@@ -372,7 +372,7 @@ def inherited_events(
     for event in _valid(events, last):
         if not isinstance(event, Ended | AnswerReceived | TextsEmbedded):
             continue
-        if isinstance(event, CallFailed) and not event.failure.is_of_reply and not failures:
+        if isinstance(event, CallFailed) and event.failure is not FailureKind.REFUSED and not failures:
             continue
         if isinstance(event, TextsEmbedded) and (event.encoder != encoder or (event.error and not failures)):
             continue

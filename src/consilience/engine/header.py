@@ -10,7 +10,6 @@ from typing import Any
 
 from consilience.domain.agents import voices
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected, place_key
-from consilience.domain.messages import Quotation
 from consilience.domain.outcome import FailureKind, StopReason
 from consilience.domain.positions import exact
 from consilience.domain.report import (
@@ -20,8 +19,8 @@ from consilience.domain.report import (
 )
 from consilience.domain.usage import LedgerReport, UsageTotals
 from consilience.engine.analysis import independence
+from consilience.engine.evidence import quotations_in_replies, read_documents
 from consilience.engine.sizes import MIN_FIT
-from consilience.engine.sources import find_quotations, repeatable_quotations
 from consilience.engine.state import State
 from consilience.engine.template_use import describe_inherited, pronoun
 from consilience.engine.timing import CANCEL_DETAIL, TIME_LIMIT_DETAIL
@@ -38,7 +37,6 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
     first = [result for result in first if result.agent in voiced]
     replied = sum(isinstance(result, Reply) for result in first)
     required = quorum_of(state.started.quorum, len(first))
-    quotations = quotations_in_replies(calls, state)
     sizes = state.ledger.sizes
     warnings = sorted(state.warnings, key=lambda warning: place_key(warning[0].rstrip(".")))
     return {
@@ -71,7 +69,8 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
         "defects": tuple(_defects(state, calls)),
         "independence": independence(voices(state.started.agents)),
         "same_material": _same_material(state),
-        "quotations": tuple(quotations),
+        "documents": read_documents(state, calls.attempts),
+        "quotations": quotations_in_replies(state, calls.replies.values()),
         "cut_replies": tuple(event.key for event in calls.cut),
         "typed_replies": len(state.prose),
         "prose_replies": tuple(key for key in calls.replies if state.prose.get(key)),
@@ -204,30 +203,6 @@ def missing_agents(calls: EndedCalls) -> tuple[MissingAgent, ...]:
     return tuple(since.values())
 
 
-def quotations_in_replies(calls: EndedCalls, state: State) -> list[Quotation]:
-    """Quotations of documents in all replies, in program order, verified. A repeated quotation is listed at each place."""
-    quotations: list[Quotation] = []
-    if state.opening.documents:
-        for event in calls.replies.values():
-            if event.key in state.messages:
-                quotations.extend(quotations_in(state, state.messages[event.key].text, event.key, event.agent))
-    return quotations
-
-
-def quotations_in(state: State, text: str, key: str, agent: str) -> list[Quotation]:
-    """Quotations in a text that an agent wrote in a call, verified. A call that named documents is verified against the lines and
-    the quotations that it was shown."""
-    documents = state.opening.documents
-    named_documents = state.documents.get(key)
-    if named_documents is None:
-        return find_quotations(text, documents, agent)
-    texts = (state.message(id).text for id in state.shown.get(key, ()))
-    quotable = (
-        quotation for quoted_text in texts for quotation in repeatable_quotations(quoted_text, documents, agent)
-    )
-    return find_quotations(text, named_documents, agent, quotable)
-
-
 def failed_calls(calls: EndedCalls) -> tuple[FailedCall, ...]:
     """Calls whose last attempt gave no usable reply, in program order."""
     last = {event.key: event for event in calls.unanswered}
@@ -291,6 +266,7 @@ def _incidents(state: State, calls: EndedCalls) -> Iterator[str]:
     """Yield what another run with the same replies may not have."""
     yield from _fallbacks(calls.by_fallback)
     yield from _adaptations(state, calls.attempts)
+    yield from _uncounted(state, calls.attempts)
     if calls.requeued:
         offered = ", ".join(f"{event.agent} on {event.key}" for event in calls.requeued[:5])
         yield f"tickets offered again after a claim that brought no answer: {offered}"
@@ -359,6 +335,17 @@ def _adaptations(state: State, attempts: Sequence[Ended]) -> Iterator[str]:
             notes.setdefault(state.models[event.agent], {})[note] = None
     for model, changes in sorted(notes.items()):
         yield f"requests were adapted to the server of {model}: {'; '.join(changes)}"
+
+
+def _uncounted(state: State, attempts: Sequence[Ended]) -> Iterator[str]:
+    """Yield a warning for each model that may have read only parts of prompts, with the call of which it counted least."""
+    most: dict[str, tuple[int, str]] = {}
+    for event in attempts:
+        if uncounted := int(event.volatile.get("uncounted") or 0):
+            model = state.models[event.agent]
+            most[model] = max(most.get(model, (0, "")), (uncounted, event.key))
+    for model, (tokens, key) in sorted(most.items()):
+        yield f"estimated tokens that were not counted by the server of {model}: about {tokens:,} of {key}; it may have read only parts of prompts"
 
 
 def _unread(state: State) -> Iterator[str]:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from consilience.domain.messages import Message, Quotation, bare_label
-from consilience.engine.header import call_usage, quotations_in
+from consilience.engine.evidence import quotations_in
+from consilience.engine.header import call_usage
 from consilience.engine.prompt import Quote
 from consilience.engine.state import State
 from consilience.engine.work import Reply, current_branch
@@ -36,7 +37,7 @@ class Messages:
         return tuple(ids)
 
     def quotations(self, text: str, quoting: Reply[Any] | Message) -> list[Quotation]:
-        """Quotations of documents in a part of a reply or message, verified against the lines that its call was shown."""
+        """Quotations of documents in a part of a reply or message, verified against the lines and texts that its call was shown."""
         key, agent = (quoting.key, quoting.agent) if isinstance(quoting, Reply) else (quoting.id, quoting.sender)
         return quotations_in(self._state, text, key, agent)
 

@@ -22,13 +22,11 @@ from consilience.domain.detail import CAP, CAPS, Caps
 from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import text_id
 from consilience.domain.messages import LABELLED_APART, Message
+from consilience.domain.tokens import estimate_tokens
 from consilience.engine.sources import Document, select_documents
 from consilience.journal.store import PromptParts
 
 PROMPT_FORMAT = 2
-
-BYTES_PER_TOKEN = 3.5
-"""Bytes of UTF-8 per token. Low for English text, so that estimates are rather too high."""
 
 
 NUMBERED = "Below are documents with numbered lines."
@@ -159,11 +157,6 @@ class Rendered:
     @property
     def tokens(self) -> int:
         return estimate_tokens(self.system) + estimate_tokens(self.user) + 16
-
-
-def estimate_tokens(text: str) -> int:
-    """Estimate the tokens of a text from its bytes, which works for any script that the tokenizer was made for."""
-    return int(len(text.encode("utf-8", "surrogatepass")) / BYTES_PER_TOKEN) + 1
 
 
 def fence_mark(text: str) -> str:

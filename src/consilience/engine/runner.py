@@ -12,11 +12,7 @@ from typing import Self
 
 from pydantic_core import PydanticSerializationError
 
-from consilience.domain.errors import (
-    RequestMismatch,
-    SettingsError,
-    VersionMismatch,
-)
+from consilience.domain.errors import RequestMismatch, SettingsError, VersionMismatch, check_unicode
 from consilience.domain.events import (
     SCHEMA_VERSION,
     AnyEvent,
@@ -164,7 +160,7 @@ async def _recorded(
                 "a setting, a persona or the name of a model contains a lone surrogate, which is not valid Unicode",
                 do="Write it in UTF-8.",
             ) from None
-        journal = store.create(session or f"r{secrets.token_hex(4)}", deferred=True)
+        journal = store.create(session or f"r{secrets.token_hex(4)}", deferred=True, name=setup.options.name)
         async with leased(journal):
             events = list(inherited.events) if inherited is not None else []
             recorder = Recorder(journal, events, replay=False, observer=setup.options.observer)
@@ -194,6 +190,7 @@ def _start_event(setup: Setup) -> SessionStarted:
         deadline=options.deadline,
         human_deadline=options.human_deadline,
         deliveries=dict(options.deliveries),
+        comparison=options.comparison,
         thinking=level,
         thinking_tokens=thinking,
         detail=setup.detail,
@@ -211,7 +208,7 @@ def _start_event(setup: Setup) -> SessionStarted:
         fit=sizes.largest_fit(setup.limits),
         templates={name: text_id(source) for name, source in setup.templates.sources.items()},
         replaced_templates=setup.templates.replaced,
-        warnings=setup.warnings,
+        warnings=(*setup.warnings, *(remark for d in setup.documents for remark in d.remarks)),
         encoder=setup.encoder.name if setup.encoder else None,
     )
 
@@ -389,10 +386,10 @@ def _check(setup: Setup) -> None:
     check_task(task)
     if not 0 <= quorum <= 1:
         raise SettingsError(f"invalid quorum: {quorum}", do="Give a number from 0 to 1.")
-    _check_unicode(task, "the task")
+    check_unicode(task, "the task")
     for n, document in enumerate(setup.documents, 1):
-        _check_unicode(document.name, f"the name of document {n}")
-        _check_unicode(document.text, f"document {document.name or n}")
+        check_unicode(document.name, f"the name of document {n}")
+        check_unicode(document.text, f"document {document.name or n}")
         if not document.text.strip():
             raise SettingsError(
                 "the document is empty", where=document.name or f"source {n}", do="Leave it out or fill it."
@@ -412,17 +409,6 @@ def check_task(task: str, where: str = "") -> None:
             where=where,
             do="Give long material as documents (--source FILE, in Python sources=[…]) and ask about them.",
         )
-
-
-def _check_unicode(text: str, label: str) -> None:
-    """Raise `SettingsError` for lone surrogates, such as bytes of a command line that are not UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise SettingsError(
-            f"{label} contains {text[error.start]!r} at character {error.start + 1}, which is not valid Unicode",
-            do="Write it in UTF-8.",
-        ) from None
 
 
 def _check_name(protocol: Protocol) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from consilience.engine.prompt import estimate_tokens
+from consilience.domain.tokens import estimate_tokens
 from consilience.engine.sizes import NOTHING
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from consilience.domain.agents import Agent
 from consilience.domain.outcome import THINKING_TOKENS, CallKind, Estimate, Limits, LimitUnit, SpendingLimits
-from consilience.engine.prompt import Opening, estimate_tokens
+from consilience.domain.tokens import estimate_tokens
+from consilience.engine.prompt import Opening
 from consilience.engine.sources import parse_reference
 
 MONEY_DIGITS = 12

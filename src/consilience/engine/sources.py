@@ -1,9 +1,7 @@
-"""Source documents: reading them, and verifying quotations of them."""
+"""Source documents, and verifying quotations of them."""
 
 from __future__ import annotations
 
-import codecs
-import errno
 import re
 import sys
 from bisect import bisect_right
@@ -11,36 +9,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, zip_longest
-from pathlib import Path
+from typing import NamedTuple
 from unicodedata import normalize
 
-from consilience.domain.errors import ProtocolViolation, SourceError
+from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import SourceRef, text_id
-from consilience.domain.messages import Quotation, Source, numbered_lines
-from consilience.domain.paths import read_bounded
-
-MAX_SOURCE_BYTES = 10_000_000
-"""Max size of a file with a document, a task or an answer."""
+from consilience.domain.messages import PLACE_LINE, Quotation, Source, numbered_lines
 
 PLAIN_MARKS = str.maketrans(dict.fromkeys("“”„‟«»″", '"') | dict.fromkeys("‘’‚‛′", "'") | dict.fromkeys("‐‑‒–—―−", "-"))
 """Maps typographic quotation marks, dashes and minus signs to plain ones."""
-
-UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-"""What a text in UTF-16 or UTF-32 begins with."""
-
-_MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    **dict.fromkeys(UTF16_MARKS, "utf-16"),
-    codecs.BOM_UTF8: "utf-8-sig",
-}
-_FORMATS = {
-    b"%PDF": "a PDF",
-    b"PK\x03\x04": "an archive, such as Word, Excel, EPUB or ZIP",
-    b"\xd0\xcf\x11\xe0": "an old Word, Excel or PowerPoint file",
-    b"\x1f\x8b": "compressed",
-    b"{\\rtf": "RTF",
-}
 
 _IGNORABLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff"
@@ -54,7 +31,8 @@ _HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
 
 _REFERENCE = re.compile(r"(S\d+)(?::([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?)?")
 
-_QUOTATION = re.compile(r"[\"“„«»]([^\"“”„«»]{2,}?)[\"”“«»]\s*\[(S\d+):(\d+)\]")
+_QUOTATION = re.compile(r"[\"“„«»]([^\"“”„«»]{2,}?)[\"”“«»]\s*\[(S\d+):(?:[A-Za-z]{1,8}\.? ?(\d{1,9}):)?(\d+)\]")
+"""Words, document, the number of the page or sheet if it is named (`[S3:p4:12]`), and line."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +48,8 @@ class Document:
     """First and last line that a call is shown, from 1; None for all."""
     generations: int | None = None
     """Forks since a fork added it; None if it is as old as the first session."""
+    remarks: tuple[str, ...] = ()
+    """`Source.remarks` of a document that this run read; a recorded one has them in the warnings of its session."""
 
     @property
     def text_id(self) -> str:
@@ -84,6 +64,11 @@ class Document:
     def line_count(self) -> int:
         """Lines of the whole document."""
         return len(self._lines)
+
+    def place(self, line: int) -> str:
+        """Return the page, sheet, slide, chapter or cell in which a line is, as in `page 4`; empty before the first."""
+        index = bisect_right(self._places, (line, "\uffff"))
+        return self._places[index - 1][1] if index else ""
 
     @cached_property
     def numbered(self) -> str:
@@ -121,6 +106,12 @@ class Document:
         return _split_lines(self.text)
 
     @cached_property
+    def _places(self) -> list[tuple[int, str]]:
+        """Where each place begins: its line, and what it is."""
+        matches = ((n, PLACE_LINE.fullmatch(line)) for n, line in enumerate(self._lines, 1) if line.startswith("["))
+        return [(n, match[1]) for n, match in matches if match]
+
+    @cached_property
     def _forms(self) -> tuple[_NormalForm, ...]:
         """The lines shown in normal form; a second time without hyphens within words, if a word may be divided at a line end."""
         first, last = self.lines or (1, None)
@@ -151,6 +142,10 @@ class _NormalForm:
     def _reversed(self) -> str:
         return self.text[::-1]
 
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        return frozenset(self.text.split())
+
     def begins(self, wanted: str, line: int) -> bool:
         """Return whether `wanted` begins in the line with that index."""
         wanted = _joined(wanted) if self._joined else wanted
@@ -162,6 +157,8 @@ class _NormalForm:
         if not self.spans:
             return []
         wanted = _joined(wanted) if self._joined else wanted
+        if not self._words.issuperset(wanted.split()[1:-1]):  # the first and the last may be parts of words
+            return []
         start = self.spans[min(max(line, 0), len(self.spans) - 1)][0]
         # backwards in the reversed text, since only `str.find` is linear in all cases
         backward = self._reversed.find(wanted[::-1], max(len(self.text) - start + 1 - len(wanted), 0))
@@ -185,56 +182,9 @@ def _is_divided(line: str, following: str) -> bool:
     return line[-1:] == "-" and line[-2:-1].isalpha() and following[:1].isalpha()
 
 
-def read_text_file(path: Path, label: str) -> str:
-    """Return the text of a file; `label` names it in errors. Raises `SourceError` if it is missing, too large or not UTF-8 text."""
-    try:
-        data = read_bounded(path, MAX_SOURCE_BYTES)
-    except FileNotFoundError:
-        raise SourceError(f"{label} does not exist", where=str(path), do="Check the path.") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        too_large = getattr(error, "errno", None) == errno.EFBIG
-        do = "Give the part that matters." if too_large else "Check the path and your rights."
-        raise SourceError(f"{label} cannot be read: {reason}", where=str(path), do=do) from None
-    return decode_text(data, label, str(path))
-
-
-def decode_text(data: bytes, label: str, where: str) -> str:
-    """Return bytes as text with line ends as `\\n`: UTF-8, or UTF-16 and UTF-32 with a byte order mark.
-
-    Raises `SourceError` for other data, which names what it seems to be and how to convert it.
-    """
-    encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8")
-    try:
-        text = data.decode(encoding)
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise SourceError(f"{label} is not UTF-8 text", where=where, do=_conversion(data, where))
-    return text.replace("\r\n", "\n")
-
-
-def is_binary(data: bytes) -> bool:
-    """Return whether Git would take the data for binary: a NUL byte near the beginning."""
-    return b"\0" in data[:8_000]
-
-
-def _conversion(data: bytes, where: str) -> str:
-    """Return how to make text of data that is not UTF-8."""
-    kind = next((name for magic, name in _FORMATS.items() if data.startswith(magic)), "")
-    if kind:
-        return f"It is {kind}: convert it to text first."
-    name = where if re.fullmatch(r"[\w./~-]+", where) else "FILE"
-    without_mark = next((code for code, nul in (("UTF-16LE", 1), ("UTF-16BE", 0)) if not any(data[nul:400:2])), "")
-    if without_mark or not is_binary(data):
-        encoding = without_mark or "WINDOWS-1252"
-        return f"It may be {encoding}: iconv -f {encoding} -t UTF-8 {name} > NEW"
-    return "It is binary: give text."
-
-
 def number_documents(sources: Iterable[Source]) -> tuple[Document, ...]:
     """Return documents numbered S1, S2, … in the order of their sources."""
-    return tuple(Document(f"S{n}", s.name, s.text, s.agents) for n, s in enumerate(sources, 1))
+    return tuple(Document(f"S{n}", s.name, s.text, s.agents, remarks=s.remarks) for n, s in enumerate(sources, 1))
 
 
 def document_from_ref(ref: SourceRef, text: str, *, forks: int = 0) -> Document:
@@ -279,31 +229,81 @@ def parse_reference(reference: str, documents: Sequence[Document]) -> Document:
 
 
 def find_quotations(
-    text: str, documents: Sequence[Document], agent: str, quotable: Iterable[tuple[str, str, int]] = ()
+    text: str,
+    documents: Sequence[Document],
+    agent: str,
+    *,
+    shown: Sequence[Document] | None = None,
+    read: Iterable[str] = (),
 ) -> list[Quotation]:
-    """Return every `"words" [S2:41]` in the text, verified if a document that is open to the agent contains it, or `quotable` does.
+    """Return every `"words" [S2:41]` or `[S2:p3:41]` in the text. It is verified if the agent was shown these lines, on the page
+    named if one is, or if it is a part of a true quotation in the text or in one that the agent read.
 
-    `documents` are documents or parts of them.
+    `documents` are all of the session, `shown` those, or parts of them, that the agent was shown (default: those open to it), and
+    `read` are texts by others; these are looked at only where something else is quoted.
     """
-    quotable_set = set(quotable)
-    return [
-        Quotation(
-            words=words,
-            source=source,
-            line=line,
-            verified=(same_form(words), source, line) in quotable_set
-            or any(
-                d.contains(words, line) for d in documents if d.id == source and (d.agents is None or agent in d.agents)
-            ),
-            agent=agent,
-        )
-        for words, source, line in _quoted(text)
-    ]
+    if shown is None:
+        shown = [document for document in documents if document.agents is None or agent in document.agents]
+    quoted = _quoted(text)
+    own = {q for q in quoted if any(q.stands_in(d) for d in shown)}
+    others = (q for other in read for q in _quoted(other)) if any(q not in own for q in quoted) else ()
+    told = _TrueQuotations([*own, *others], documents)
+    return [_judged(q, documents, shown, agent, is_own=q in own, is_told=told.have_part(q)) for q in quoted]
 
 
-def repeatable_quotations(text: str, documents: Sequence[Document], agent: str) -> set[tuple[str, str, int]]:
-    """Return the verified quotations in a text that `agent` reads and may repeat: words, document, line."""
-    return {(same_form(q.words), q.source, q.line) for q in find_quotations(text, documents, agent) if q.verified}
+def _judged(
+    quoted: _Quoted,
+    documents: Sequence[Document],
+    shown: Sequence[Document],
+    agent: str,
+    *,
+    is_own: bool,
+    is_told: bool,
+) -> Quotation:
+    words, source, line, _ = quoted
+    relayed, stands = False, ""
+    if is_told and not is_own:
+        relayed = not any(d.id == source and d.find(words, line) for d in shown)
+    elif not is_own:
+        by_claim = sorted(documents, key=lambda d: d.id != source)
+        stands = next((f"{d.id}:{lines[0]}" for d in by_claim if (lines := d.find(words, line))), "")
+    return Quotation(
+        words=words,
+        source=source,
+        line=line,
+        verified=is_own or is_told,
+        agent=agent,
+        relayed=relayed,
+        stands=stands,
+        place=next((d.place(line) for d in documents if d.id == source), ""),
+    )
+
+
+class _TrueQuotations:
+    """Quotations whose words are where claimed."""
+
+    def __init__(self, quoted: Iterable[_Quoted], documents: Iterable[Document]) -> None:
+        self._documents = {document.id: document for document in documents}
+        forms: dict[tuple[str, int], list[str]] = {}
+        for quotation in quoted:
+            words, source, line, _ = quotation
+            if source in self._documents and quotation.stands_in(self._documents[source]):
+                for place in ((source, line), (source, 0)):
+                    forms.setdefault(place, []).append(same_form(words))
+        self._texts = {place: "\n".join(place_forms) for place, place_forms in forms.items()}
+        """By document and line, and by document with 0 as line: one text, since `in` is linear in it for any words."""
+
+    def have_part(self, quoted: _Quoted) -> bool:
+        """Return whether the words are part of one of them, with its line or with that in which the part begins."""
+        words, source, line, _ = quoted
+        wanted = quoted_form(words)
+        if (
+            not wanted
+            or wanted not in self._texts.get((source, 0), "")
+            or not quoted.is_on_page(self._documents[source])
+        ):
+            return False
+        return wanted in self._texts.get((source, line), "") or self._documents[source].contains(words, line)
 
 
 @lru_cache(maxsize=4)
@@ -317,8 +317,27 @@ def _line_at(spans: Sequence[tuple[int, int]], position: int) -> int:
     return bisect_right(spans, (position, sys.maxsize)) - 1
 
 
-def _quoted(text: str) -> list[tuple[str, str, int]]:
-    return [(words, source, _line(line)) for words, source, line in _QUOTATION.findall(text)]
+class _Quoted(NamedTuple):
+    """Words with the place where they are claimed to be."""
+
+    words: str
+    source: str
+    line: int
+    page: str
+    """The number of the page, sheet or slide; empty if none is named."""
+
+    def is_on_page(self, document: Document) -> bool:
+        """Whether the line is on the page that is named, if one is and the document has pages."""
+        place = document.place(self.line) if self.page else ""
+        return not place or place.split()[1] == str(int(self.page))
+
+    def stands_in(self, document: Document) -> bool:
+        return document.id == self.source and document.contains(self.words, self.line) and self.is_on_page(document)
+
+
+def _quoted(text: str) -> list[_Quoted]:
+    plain = text.replace('\\"', '"')  # a reply of several fields is JSON
+    return [_Quoted(words, source, _line(line), page) for words, source, page, line in _QUOTATION.findall(plain)]
 
 
 def _line(digits: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -24,6 +25,7 @@ from consilience.engine.bounded_templates import BoundedEnvironment, render_boun
 
 INSTRUCTIONS = "instructions"
 """The template that every protocol has: the system prompt of all its agents."""
+_INCLUDE = re.compile(r"""{%\s*include\s+(["'])(\w+)\.j2\1\s*%}""")
 
 
 class Templates:
@@ -104,9 +106,12 @@ def load(cls: type, override: Path | None = None, detail: Detail = "full") -> Te
     of `prompts/full` or `prompts/brief` according to `detail`, and its own `templates`. Later ones replace earlier ones of the
     same name, so a protocol with one set of prompts uses it for both. The files of a directory may override them.
 
+    `{% include "_shared.j2" %}` stands for the text of another template, without its last line break. The returned templates
+    have that text in its place, so a session stores all of it. A name that begins with `_` is no prompt by itself.
+
     Raises `SettingsError` for a missing directory or one without templates, a file or an entry of `templates` that overrides
-    nothing, a file that uses a variable that no original of its name uses, a template that does not parse, and a class without
-    instructions.
+    nothing, a file that uses a variable that no original of its name uses, a template that does not parse or includes one that
+    does not exist, and a class without instructions.
     """
     sources = dict(_originals(cls, detail))
     for name, source in sources.items():
@@ -125,7 +130,8 @@ def load(cls: type, override: Path | None = None, detail: Detail = "full") -> Te
             for name, source in _originals(cls, some):
                 _check_readable(cls, name, source)
                 variables[name] |= _variables(source)
-        replaced = _overrides(override, {name: variables[name] for name in sources}, detail)
+        parts = dict(_sources(cls, detail))
+        replaced = _overrides(override, {name: variables[name] for name in sources}, detail, parts)
     lacking = {name: _variables(sources[name]) - _variables(text) for name, text in replaced.items()}
     return Templates(
         dict(sorted({**sources, **replaced}.items())),
@@ -145,7 +151,7 @@ def recorded_templates(cls: type, started: SessionStarted, text: Callable[[str],
 def _load_own(cls: type) -> None:
     """Note the templates of a class as its own."""
     for detail in get_args(Detail):
-        list(_originals(cls, detail))
+        _originals(cls, detail)
 
 
 def _check_readable(cls: type, name: str, source: str) -> None:
@@ -156,8 +162,37 @@ def _check_readable(cls: type, name: str, source: str) -> None:
         raise SettingsError(f"the prompt cannot be read: {error}", where=where, do="Fix the template.") from error
 
 
-def _originals(cls: type, detail: Detail) -> Iterator[tuple[str, str]]:
-    """Yield the templates of a class by name, bases first; a later one replaces an earlier one of the same name."""
+def _originals(cls: type, detail: Detail) -> list[tuple[str, str]]:
+    """Return the prompts of a class with what they include, bases first; a later one replaces an earlier one of the same name."""
+    sources = list(_sources(cls, detail))
+    originals = [
+        (name, _expanded(source, dict(sources), f"{name}.j2 of {cls.__qualname__}"))
+        for name, source in sources
+        if not name.startswith("_")
+    ]
+    _own_sources.update(source for _, source in originals)
+    return originals
+
+
+def _expanded(source: str, sources: Mapping[str, str], where: str, within: tuple[str, ...] = ()) -> str:
+    """Return a template with the text of those that it includes. `within` are the names of those around it."""
+
+    def included(match: re.Match[str]) -> str:
+        name = match[2]
+        if name not in sources or name in within:
+            problem = "includes itself" if name in within else "is no template of the protocol"
+            raise SettingsError(
+                f"{match[0]} cannot be read: {name}.j2 {problem}",
+                where=where,
+                do=f"Include one of: {_file_names(sources.keys() - {*within, INSTRUCTIONS})}.",
+            )
+        return _expanded(sources[name], sources, where, (*within, name)).removesuffix("\n")
+
+    return _INCLUDE.sub(included, source)
+
+
+def _sources(cls: type, detail: Detail) -> Iterator[tuple[str, str]]:
+    """Yield the templates of a class as they are written, bases first."""
     names: set[str] = set()
     folders = set()
     for base in reversed(cls.__mro__):
@@ -166,7 +201,6 @@ def _originals(cls: type, detail: Detail) -> Iterator[tuple[str, str]]:
         if folder and folder not in folders:
             folders.add(folder)
             names |= beside.keys()
-            _own_sources.update(beside.values())
             yield from beside.items()
         own = {name: cleandoc(text) for name, text in vars(base).get("templates", {}).items()}
         unused = own.keys() - names
@@ -177,7 +211,6 @@ def _originals(cls: type, detail: Detail) -> Iterator[tuple[str, str]]:
                 do=f"Use one of: {', '.join(sorted(names))}. Only a class with methods of its own can add a prompt.",
             )
         names |= own.keys()
-        _own_sources.update(own.values())
         yield from own.items()
 
 
@@ -210,8 +243,10 @@ def _folder_beside(module_name: str) -> Traversable | None:
     return folder if folder is not None and folder.is_dir() else None
 
 
-def _overrides(directory: Path, known: Mapping[str, set[str]], detail: Detail) -> dict[str, str]:
-    """Return the templates of a directory by name. `known` has the variables of the originals, by name."""
+def _overrides(
+    directory: Path, known: Mapping[str, set[str]], detail: Detail, parts: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the templates of a directory by name. `known` has the variables of the originals, `parts` what may be included."""
     sources: dict[str, str] = {}
     for path in _override_files(directory, known, detail):
         if path.stem not in known:
@@ -221,7 +256,7 @@ def _overrides(directory: Path, known: Mapping[str, set[str]], detail: Detail) -
                 do=f"Use one of: {_file_names(known)}.",
             )
         try:
-            sources[path.stem] = read_bounded_text(path)
+            sources[path.stem] = _expanded(read_bounded_text(path), parts, str(path))
             _compiled(sources[path.stem])
             unknown = sorted(_variables(sources[path.stem]) - known[path.stem])
         except (OSError, UnicodeError, TemplateError) as error:

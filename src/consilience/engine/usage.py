@@ -7,8 +7,9 @@ from dataclasses import asdict, replace
 
 from consilience.domain.errors import replace_surrogates
 from consilience.domain.events import CUT, Volatile, text_id
+from consilience.domain.tokens import estimate_tokens
 from consilience.engine.ports import AgentPort
-from consilience.engine.prompt import Rendered, estimate_tokens
+from consilience.engine.prompt import Rendered
 from consilience.models.port import Completion
 
 
@@ -40,7 +41,8 @@ def completion_figures(completion: Completion, text: str, full_text: str, name: 
     if completion.requests != 1:
         volatile["requests"] = completion.requests
     waited, requeued = round(completion.waited, 3), completion.requeued
-    for field, figure in (("cached", completion.tokens_cached), ("waited", waited), ("requeued", requeued)):
+    figures = {"cached": completion.tokens_cached, "waited": waited, "requeued": requeued}
+    for field, figure in (figures | {"uncounted": completion.uncounted}).items():
         if figure:
             volatile[field] = figure
     if completion.fallback:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from consilience.documents import read_document
 from consilience.domain.agents import Agent, list_ids
 from consilience.domain.errors import SettingsError
 from consilience.domain.messages import Source
@@ -16,7 +17,6 @@ from consilience.engine.execution import Options
 from consilience.engine.protocol import Protocol, find_protocol, protocol_names
 from consilience.engine.runner import check_task
 from consilience.engine.similarity import Encoder
-from consilience.engine.sources import read_text_file
 from consilience.journal.store import Store
 
 _ARGUMENTS: Mapping[str, tuple[tuple[type, ...], str, str]] = {
@@ -109,7 +109,7 @@ def _to_source(n: int, source: Any) -> Source:
     if isinstance(source, Source):
         return source
     if isinstance(source, Path):
-        return Source(text=read_text_file(source, "the document"), name=str(source))
+        return read_document(source, "the document").source(str(source))
     path = repr(source) if isinstance(source, str) and len(source) <= 60 and "\n" not in source else '"file.txt"'
     raise SettingsError(
         f"{_describe(source)} is neither a Source nor a path",

@@ -90,6 +90,12 @@ class ComparisonPlan:
         private = sum(task.private for task in self.tasks) if self.ceiling else 0
         return (len(self.tasks) * len(self.rows) + private) * len(self.seeds)
 
+    @property
+    def id(self) -> str:
+        """A digest of name, tasks and models. The plan with other rows, seeds or limits is of the same comparison."""
+        identity = [self.name, [[task.id, task.task] for task in self.tasks], model_names(self.models)]
+        return f"k{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]}"
+
     def rows_on(self, task: Task) -> list[tuple[CompareRow, bool]]:
         """Return rows in the order in which they run on a task, and whether each is resized; resized rows run last."""
         allotment = self.allotments[task.id]
@@ -289,7 +295,13 @@ class _Runner:
             limits=limits,
             store=self._store,
             # parking one of many runs gains nothing
-            options=replace(self._planned.options, observer=self._observer.event, patience=None),
+            options=replace(
+                self._planned.options,
+                observer=self._observer.event,
+                patience=None,
+                name=self._planned.name,
+                comparison=self._planned.id,
+            ),
         )
         report: Report = await deliberation.run_or_resume(session, task.task)
         self._known.add(session)

@@ -13,7 +13,8 @@ from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import CallCompleted, CallFailed, Event, ReplyRejected
 from consilience.domain.outcome import Estimate, Limits
-from consilience.engine.prompt import Opening, estimate_tokens
+from consilience.domain.tokens import estimate_tokens
+from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol, find_protocol, protocol_names
 from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import number_documents
@@ -160,7 +161,8 @@ class CompareRow:
 
     def _opening(self, task: Task) -> Opening:
         sources = number_documents(task.sources_for(self.protocol, everything=self.ceiling))
-        return Opening(self.protocol.load_templates(detail=self.detail).render(INSTRUCTIONS), task.task, sources)
+        templates = self.protocol.load_templates(detail=self.detail)
+        return Opening(templates.render(INSTRUCTIONS, documents=bool(sources)), task.task, sources)
 
 
 def rows_of(protocols: Sequence[str | Protocol | CompareRow]) -> list[CompareRow]:

@@ -53,7 +53,7 @@ def sentences(comparison: Comparison) -> list[str]:
         counts = ", ".join(f"{row} {n} of {_row(comparison, row).runs}" for row, n in unanswered.items())
         summary.append(f"Not answered, and counted as wrong if the task has a reference: {counts}.")
     if cut_counts := [f"{row.row} {row.cut_short} of {row.runs}" for row in comparison.rows if row.cut_short]:
-        summary.append(f"Cut short by the budget, so not compared over a whole run: {', '.join(cut_counts)}.")
+        summary.append(f"Cut short by a limit or a cancel, so not compared over a whole run: {', '.join(cut_counts)}.")
     if unequal := _unequal(comparison):
         summary.append(unequal)
     return [*summary, *comparison.notes]

@@ -9,8 +9,8 @@ from typing import Protocol
 from consilience.domain.errors import SettingsError
 from consilience.journal.store import Journal
 
-MAX_COST = 1_000_000_000
-"""US dollars a day; more is no bound that could be counted."""
+MOST = 1_000_000_000
+"""US dollars a day, or sessions; more is no bound that could be counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,11 @@ class Allowance:
     """Sessions that run at the same time."""
 
     def __post_init__(self) -> None:
-        if self.cost is not None and not 0 <= self.cost <= MAX_COST:
-            raise SettingsError(
-                f"invalid allowance: {self.cost} dollars", do=f"Give 0 to {MAX_COST:,}, or None for no bound."
-            )
-        if self.running is not None and self.running < 0:
-            raise SettingsError(
-                f"invalid allowance: {self.running} sessions", do="Give 0 or more, or None for no bound."
-            )
+        for bound, unit in ((self.cost, "dollars"), (self.running, "sessions")):
+            if bound is not None and not 0 <= bound <= MOST:
+                raise SettingsError(
+                    f"invalid allowance: {bound} {unit}", do=f"Give 0 to {MOST:,}, or None for no bound."
+                )
 
 
 class Account(Protocol):

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Self, cast
 
-from consilience.domain.errors import StoreUnusable, UnknownName
+from consilience.domain.errors import StoreUnusable, UnknownName, check_unicode
 from consilience.domain.events import (
     SCHEMA_VERSION,
     AnyEvent,
@@ -30,7 +30,8 @@ from consilience.journal.sqlite_open import (
     schema_of,
     store_error,
 )
-from consilience.journal.store import Arrival, InFlightCall, Letter, LetterKind, PromptParts
+from consilience.journal.statements import ENTRIES
+from consilience.journal.store import Arrival, InFlightCall, Letter, LetterKind, PromptParts, SessionEntry
 
 MIN_COMPRESSED_CHARS = 1000
 """Min length of a text that is stored compressed, as bytes. SQLite gives the end of a longer row pages of its own."""
@@ -76,6 +77,7 @@ class SqliteRecords:
         """Whose sessions are there; None for all."""
 
     def of(self, owner: str) -> Self:
+        check_unicode(owner, "the name of the owner")
         view = copy.copy(self)
         view._owner = owner
         return view
@@ -147,6 +149,12 @@ class SqliteRecords:
         for session, *row in self._rows(ALL_MAIL):
             letters.setdefault(str(session), []).append(_letter(*row))
         return letters
+
+    def entries(self) -> list[SessionEntry]:
+        return [
+            SessionEntry(str(id), int(str(created)) / 1000, bool(finished), *(str(word or "") for word in words))
+            for id, created, finished, *words in self._rows(ENTRIES, self._owner)
+        ]
 
     def parents(self) -> dict[str, str]:
         sql = (

@@ -18,7 +18,7 @@ from typing import Self
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from consilience.domain.errors import SessionBusy, SettingsError, StoreUnusable, UnknownName
+from consilience.domain.errors import SessionBusy, SettingsError, StoreUnusable, UnknownName, check_unicode
 from consilience.domain.events import (
     EVENT,
     CallCompleted,
@@ -59,6 +59,7 @@ from consilience.journal.statements import (
     POST,
     RANKS,
     REMOVE,
+    RENAME,
     TAKE,
     WEIGHT,
 )
@@ -95,6 +96,10 @@ def new_number() -> int:
     with _numbering:
         _last_number = max(_last_number + 1024, (time.time_ns() // 1000) << 10 | os.getpid() & 1023)
         return _last_number
+
+
+def _on_one_line(name: str) -> str:
+    return " ".join(name.encode("utf-8", "replace").decode().split())  # SQLite stores no lone surrogate
 
 
 def _rank(statement: SqlStatement) -> int:
@@ -143,7 +148,7 @@ class SqliteStore(SqliteRecords):
             return self
         return SqliteRecords(self.path, connect_reader(self.path))
 
-    def create(self, session: str, *, deferred: bool = False) -> SqliteJournal:
+    def create(self, session: str, *, deferred: bool = False, name: str = "") -> SqliteJournal:
         check_name(session)
         self.must_write()
         lease = self.lease(session)
@@ -153,7 +158,8 @@ class SqliteStore(SqliteRecords):
             if self._rows("SELECT n FROM sessions WHERE id=?", session):  # of any owner
                 raise self._already_exists(session)
             journal = SqliteJournal(self, session, new_number(), lease)
-            created = (journal.number, session, time.time_ns() // 1_000_000, describe_process(), self._owner or "")
+            now = time.time_ns() // 1_000_000
+            created = (journal.number, session, now, describe_process(), self._owner or "", _on_one_line(name))
             journal.begun.append((CREATE, created))
             if not deferred:
                 self._writer.put(journal.creation())
@@ -194,6 +200,9 @@ class SqliteStore(SqliteRecords):
     def lease(self, session: str) -> Lease:
         return MemoryLease(session, self._memory_leases) if self.path == MEMORY else FileLease(self.path, session)
 
+    def rename(self, session: str, name: str) -> None:
+        self._execute_now(RENAME, (_on_one_line(name), self._number(session)))
+
     def reply(self, digest: str) -> CallCompleted | None:
         if not self._replies_indexed:
             self._execute_now(INDEX_REPLIES, ())
@@ -206,6 +215,8 @@ class SqliteStore(SqliteRecords):
         return recorded if isinstance(recorded, CallCompleted) else None
 
     def post(self, session: str, kind: LetterKind, key: str = "", text: str = "", by: str = "") -> None:
+        check_unicode(text, f"the {kind}")
+        check_unicode(by, "the name of the sender")
         if isinstance(self.ending(session), SessionFinished):
             raise SettingsError(
                 f"session {session} is finished", where=self.path, do=f"See it: consilience show {session}."
@@ -218,17 +229,20 @@ class SqliteStore(SqliteRecords):
         self._take_unless_held(session)
 
     def _take_unless_held(self, session: str) -> None:
-        """Record the letters of a session that no process runs."""
+        """Record the letters of a session that no process runs; drop those of one that has finished meanwhile."""
         lease = self.lease(session)
-        if not lease.acquire(patience=0):
-            return
+        is_free = lease.acquire(patience=0)
         try:
-            journal = self._lease_journal(session, lease)
-            for letter in self.mail(session):
-                journal.append_letter(letter)
-            self._writer.flush()
+            if isinstance(self.ending(session), SessionFinished):
+                self._execute_now(DISCARD_MAIL, (self._number(session),))
+            elif is_free:
+                journal = self._lease_journal(session, lease)
+                for letter in self.mail(session):
+                    journal.append_letter(letter)
+                self._writer.flush()
         finally:
-            lease.release()
+            if is_free:
+                lease.release()
 
     def close(self) -> None:
         self.mailroom.close()

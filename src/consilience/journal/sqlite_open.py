@@ -299,7 +299,7 @@ def store_error(path: str, error: Exception) -> StoreUnusable:
 
 TABLES: Mapping[str, str] = {
     "sessions": "(n INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, created INTEGER NOT NULL, holder TEXT, "
-    "owner TEXT NOT NULL DEFAULT '')",
+    "owner TEXT NOT NULL DEFAULT '', name TEXT NOT NULL DEFAULT '')",
     "events": "(session INTEGER NOT NULL, seq INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY(session, seq)) WITHOUT ROWID",
     "in_flight": "(session INTEGER NOT NULL, key TEXT NOT NULL, agent TEXT NOT NULL, place TEXT NOT NULL, "
     "PRIMARY KEY(session, key)) WITHOUT ROWID",
@@ -323,6 +323,7 @@ MIGRATIONS: Mapping[int, Sequence[str]] = {
         *(f"CREATE TABLE IF NOT EXISTS {name}{TABLES[name]}" for name in ("mail", "claims", "spent")),
         "ALTER TABLE sessions ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
     ),
+    5: ("ALTER TABLE sessions ADD COLUMN name TEXT NOT NULL DEFAULT ''",),
 }
 """The statements that lead to a schema from the one before. A journal older than the first of these is refused."""
 

@@ -10,8 +10,9 @@ END_ARRIVAL = "DELETE FROM arrivals WHERE session=? AND key=?"
 NOTE_SECONDS = "INSERT OR REPLACE INTO held VALUES(?,?)"
 ADD_TEXT = "INSERT OR IGNORE INTO texts VALUES(?,?)"
 ADD_PROMPT = "INSERT OR IGNORE INTO prompts VALUES(?,?,?)"
-CREATE = "INSERT INTO sessions(n, id, created, holder, owner) VALUES(?,?,?,?,?)"
+CREATE = "INSERT INTO sessions(n, id, created, holder, owner, name) VALUES(?,?,?,?,?,?)"
 HOLD = "UPDATE sessions SET holder=? WHERE n=?"
+RENAME = "UPDATE sessions SET name=? WHERE n=?"
 POST = "INSERT INTO mail(session, kind, key, text, sender) VALUES(?,?,?,?,?)"
 TAKE = "DELETE FROM mail WHERE n=?"
 DISCARD_MAIL = "DELETE FROM mail WHERE session=?"
@@ -19,6 +20,13 @@ RANKS = {ADD_TEXT: 0, ADD_PROMPT: 1, ADD_EVENT: 2, ADD_IN_FLIGHT: 3, END_IN_FLIG
 RANKS |= {ADD_ARRIVAL: 5, END_ARRIVAL: 5, POST: 6, TAKE: 6, DISCARD_MAIL: 7}
 """The order of statements in a transaction, so that those of one table are run together, in half the time."""
 
+
+ENTRIES = """
+SELECT id, created,
+  (SELECT json_extract(body, '$.type') FROM events WHERE session = n ORDER BY seq DESC LIMIT 1) = 'session_finished',
+  name, json_extract(first.body, '$.protocol'), json_extract(first.body, '$.task'), json_extract(first.body, '$.comparison')
+FROM sessions LEFT JOIN events AS first ON first.session = n AND first.seq = 1
+WHERE owner = COALESCE(?, owner) ORDER BY n"""
 
 INDEX_REPLIES = """
 CREATE INDEX IF NOT EXISTS replies ON events(json_extract(body, '$.digest'))

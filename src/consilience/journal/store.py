@@ -57,6 +57,24 @@ class Arrival:
     """The completion as JSON."""
 
 
+@dataclass(frozen=True, slots=True)
+class SessionEntry:
+    """What a list shows of a session, and by what it is found."""
+
+    session: str
+    created: float
+    """Seconds since the epoch."""
+    finished: bool
+    name: str
+    """What its user calls it; "" without a name."""
+    protocol: str
+    """"" like `task` and `comparison` if the session was killed before its first commit."""
+    task: str
+    """Id of the text."""
+    comparison: str
+    """Id of the comparison that began it; "" for any other session."""
+
+
 LetterKind = Literal["answer", "cancel", "comment"]
 WITH_ANSWER = "answer"
 """The text of a cancel after which the closing call is still made."""
@@ -233,6 +251,10 @@ class Records(Protocol):
         """Return the last event without reading the others; None as in `beginning`. That of a finished session is its end."""
         ...
 
+    def entries(self) -> list[SessionEntry]:
+        """Return an entry per session, oldest first, in one query."""
+        ...
+
     def parents(self) -> dict[str, str]:
         """The parent of each forked session. The parent may have been removed."""
         ...
@@ -335,8 +357,9 @@ class Store(Records, Protocol):
     @property
     def admin(self) -> Admin: ...
 
-    def create(self, session: str, *, deferred: bool = False) -> Journal:
-        """Create a session and lease it. Raises `SettingsError` for an invalid or existing id, `StoreUnusable`.
+    def create(self, session: str, *, deferred: bool = False, name: str = "") -> Journal:
+        """Create a session and lease it; `name` as for `rename`. Raises `SettingsError` for an invalid or existing id,
+        `StoreUnusable`.
 
         It is durable on return; if `deferred`, with its first commit, before which nobody else sees it.
         """
@@ -344,6 +367,10 @@ class Store(Records, Protocol):
 
     def open(self, session: str) -> Journal:
         """Lease an existing session. Raises `UnknownName`, `SessionBusy` (which names the holder), `NewerSchema`."""
+        ...
+
+    def rename(self, session: str, name: str) -> None:
+        """Give a session a name for lists and searches, on one line, or none (""); needs no lease. Raises `UnknownName`."""
         ...
 
     def reply(self, digest: str) -> CallCompleted | None:

@@ -35,6 +35,7 @@ from consilience.models.providers import (
     check_address,
     chosen_address,
     is_loopback,
+    is_near,
     key_variables,
     provider_at,
     valid_key_advice,
@@ -415,25 +416,26 @@ _recognized: dict[tuple[str, str | None], tuple[float, Mapping[str, str]]] = {}
 """When each loopback address was asked with a key, and the owners of the models that it listed."""
 
 
-def is_own_server(address: str, model: str, key: str | None) -> bool:
-    """Return whether a server of a kind in `SERVERS` computes `model` at this loopback address: it says so in its list of models,
-    for which it is sent `key`.
+def server_at(address: str, model: str, key: str | None) -> str | None:
+    """Return the kind of server in `SERVERS` that computes `model` at an address on this machine or in its network: it says so in
+    its list of models, for which it is sent `key`. None for another server.
 
     Asks the server, for at most 0.3 s, but not on an event loop, where the last answer holds. A model that Ollama passes on to its
     maker's cloud is not computed here.
     """
-    if not is_loopback(address) or urlsplit(address).path not in ("", "/v1") or is_cloud(model):
-        return False
+    if not is_near(address) or urlsplit(address).path not in ("", "/v1") or is_cloud(model):
+        return None
     asked_at, owners = _recognized.get((address, key), (-_RECOGNIZED_SECONDS, {}))
-    if time.monotonic() - asked_at >= _RECOGNIZED_SECONDS and not _on_event_loop():
+    if time.monotonic() - asked_at >= _RECOGNIZED_SECONDS and not on_event_loop():
         owners = list_models(address, PROBE_SECONDS, key).owners
         _recognized[address, key] = (time.monotonic(), owners)
-    own = {server.listed_owner for server in SERVERS.values()}
+    own = {server.listed_owner: kind for kind, server in SERVERS.items()}
     named = {owners[name] for name in (model, f"{model}:latest") if name in owners} or set(owners.values())
-    return bool(named) and named <= own
+    return own[min(named)] if named and named <= own.keys() else None
 
 
-def _on_event_loop() -> bool:
+def on_event_loop() -> bool:
+    """Return whether this thread must not block."""
     import asyncio
 
     try:

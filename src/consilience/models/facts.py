@@ -8,6 +8,7 @@ client library. No key is needed, and no network except loopback, where a server
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,12 +26,13 @@ from consilience.models.providers import (
     account_of,
     check_environment,
     find_provider,
+    is_loopback,
     is_own_host,
     key_variables,
     provider_at,
     valid_key_advice,
 )
-from consilience.models.server_models import is_cloud
+from consilience.models.server_models import PROBE_SECONDS, is_cloud, served_window
 from consilience.models.weights import CONTEXT_TOKENS, MINILM
 
 if TYPE_CHECKING:
@@ -44,6 +46,10 @@ _OUTSIDE = ("program", "person", "workspace")
 _OPENAI_COMPATIBLE = ("lmstudio", "llamacpp")
 """Servers on this machine that the client library does not know."""
 
+
+_WINDOW_SECONDS = 30.0
+_windows: dict[tuple[str, str], tuple[float, int | None]] = {}
+"""When the user's own servers were asked for the context windows of their models, and what they said, by address and model."""
 
 _MAKERS = frozenset(
     {"openai", "anthropic", "google", "google-gla", "google-vertex", "deepseek", "mistral", "cohere", "xai"}
@@ -124,7 +130,8 @@ class ModelFacts:
         if self.provider in SERVERS and not is_endpoint(self.name):
             return is_cloud(self.model) or not self._on_own_server
         if self.declared.prices is None and self.address is not None:
-            return not endpoints.is_own_server(self.address, self.model, self.known.key(self.address))
+            key = self.known.key(self.address)
+            return not (is_loopback(self.address) and endpoints.server_at(self.address, self.model, key))
         return self.declared.prices != FREE
 
     @cached_property
@@ -150,11 +157,14 @@ class ModelFacts:
 
     @cached_property
     def context_window(self) -> int | None:
-        """Max tokens of prompt and reply together; None if unknown. Listed windows are a 0.1 s import."""
+        """Max tokens of prompt and reply together; None if unknown. Listed windows are a 0.1 s import; the user's own server is
+        asked."""
         if self.kind == "local":
             return CONTEXT_TOKENS
         if (window := self.declared.context_window) is not None:
             return window
+        if self.own_server is not None:
+            return self.served_window()
         if self.kind in _OUTSIDE or self._added is not None or not self._is_own:
             return None
         try:
@@ -164,6 +174,33 @@ class ModelFacts:
         except (ImportError, LookupError):
             return None
         return found[1].context_window
+
+    @property
+    def own_server(self) -> tuple[str, str, str | None] | None:
+        """Kind and address of the user's own server, and the key for it, if one computes the model there."""
+        if self._on_own_server and not is_cloud(self.model):
+            key = next((key for variable in self.key_variables if (key := self.environ.get(variable))), None)
+            return self.provider, endpoints.base_url(self.provider, self.environ), key
+        if self.address is None or self.kind not in ("endpoint", "provider"):
+            return None
+        key = self.known.key(self.address, self.model)
+        kind = endpoints.server_at(self.address, self.model, key)
+        return (kind, self.address, key) if kind else None
+
+    def served_window(self, *, anew: bool = False) -> int | None:
+        """Return the context window that the user's own server gives to the model; None if it does not say, or there is none.
+
+        Asks the server, for at most 0.3 s, but not on an event loop, where the last answer holds. It also holds for 30 s unless the
+        server is asked `anew`.
+        """
+        if self.own_server is None:
+            return None
+        kind, address, key = self.own_server
+        asked_at, window = _windows.get((address, self.model), (-_WINDOW_SECONDS, None))
+        if not endpoints.on_event_loop() and (anew or time.monotonic() - asked_at >= _WINDOW_SECONDS):
+            window = served_window(kind, address, self.model, PROBE_SECONDS, key)
+            _windows[address, self.model] = (time.monotonic(), window)
+        return window
 
     @property
     def _listing_provider(self) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from consilience.domain.errors import ProviderError
 from consilience.domain.outcome import Thinks
 from consilience.models.limiter import requests_of, retry_allowed
-from consilience.models.port import Completion, Model, ModelRequest, context_window, thinks
+from consilience.models.port import Completion, Model, ModelRequest, add_usage, context_window, thinks
 
 
 class Fallback:
@@ -55,7 +54,7 @@ class Fallback:
             else:
                 if not earlier_failures:
                     return completion
-                whole = _add_usage([*charged, completion], cost_unknown=cost_unknown)
+                whole = add_usage([*charged, completion], cost_unknown=cost_unknown)
                 return replace(
                     whole, requests=sent + completion.requests, waited=seconds_waited + completion.waited, fallback=True
                 )
@@ -68,7 +67,7 @@ class Fallback:
                 break
             earlier_failures.append(failure.detail)
         failure = failure.with_detail("; before that, ".join([failure.detail, *reversed(earlier_failures)]))
-        paid = _add_usage(charged, cost_unknown=cost_unknown) if charged else None
+        paid = add_usage(charged, cost_unknown=cost_unknown) if charged else None
         vars(failure).update(requests=sent, waited=seconds_waited, completion=paid, cost_unknown=cost_unknown)
         raise failure
 
@@ -81,16 +80,3 @@ class Fallback:
     async def close(self) -> None:
         for model in self.links:
             await model.close()
-
-
-def _add_usage(completions: Sequence[Completion], *, cost_unknown: bool) -> Completion:
-    """The last completion, with the usage of all of them. With `cost_unknown` another request may have cost money too."""
-    costs = [completion.cost for completion in completions]
-    return replace(
-        completions[-1],
-        tokens_in=sum(completion.tokens_in for completion in completions),
-        tokens_out=sum(completion.tokens_out for completion in completions),
-        tokens_thought=sum(completion.tokens_thought for completion in completions),
-        tokens_cached=sum(completion.tokens_cached for completion in completions),
-        cost=None if cost_unknown or None in costs else math.fsum(cost for cost in costs if cost is not None),
-    )

@@ -48,13 +48,13 @@ def open_hosted(facts: ModelFacts, provider: str, model: str, *, deadline: float
 
     Only an endpoint that the facts' `known` or the environment names gets a key.
     """
-    from consilience.models.limiter import Limited
+    from consilience.models.prompt_counts import WholePrompts
     from consilience.models.provider import ProviderModel
 
     library = _library_model(facts, provider, model)
     policy = connection_policy(provider, _url(library))
     inner = ProviderModel(facts.name, policy.account, library, facts=facts)
-    return Limited(inner, deadline=deadline or policy.deadline, retries=retries, pace=policy.pace)
+    return WholePrompts(inner, deadline=deadline or policy.deadline, retries=retries, pace=policy.pace)
 
 
 def endpoint_key(endpoint: endpoints.Endpoint, known: Endpoints) -> str | None:

@@ -452,9 +452,13 @@ class Limited:
 
     async def complete(self, request: ModelRequest) -> Completion:
         """Return the inner model's answer with `requests` and `seconds_waited` set. Raises as `Limiter.send` does."""
+        return await self.send(request, retries=self.retries)
+
+    async def send(self, request: ModelRequest, *, retries: int) -> Completion:
+        """Do the same with another number of `retries`."""
         limiter = self._limiter or limiter_for(self.inner.account, self._pace)
         completion, failed, seconds_waited = await limiter.send(
-            lambda: self.inner.complete(request), deadline=self.deadline, retries=self.retries
+            lambda: self.inner.complete(request), deadline=self.deadline, retries=retries
         )
         if not failed and not seconds_waited:
             return completion

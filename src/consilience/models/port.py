@@ -5,8 +5,9 @@ A model raises only `ProviderError`s; any other exception is a defect.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from consilience.domain.outcome import ThinkingLevel, Thinks
@@ -83,6 +84,21 @@ class Completion:
     """How often the ticket of an outside agent was offered again before it was answered."""
     notes: tuple[str, ...] = ()
     """What is sent otherwise than asked for from this reply on, because the server refuses it; each is said once."""
+    uncounted: int = 0
+    """About how many tokens of the prompt were not counted in `tokens_in`, if they are many and nobody knows why; else 0."""
+
+
+def add_usage(completions: Sequence[Completion], *, cost_unknown: bool = False) -> Completion:
+    """The last completion, with the usage of all of them. With `cost_unknown` another request may have cost money too."""
+    costs = [completion.cost for completion in completions]
+    return replace(
+        completions[-1],
+        tokens_in=sum(completion.tokens_in for completion in completions),
+        tokens_out=sum(completion.tokens_out for completion in completions),
+        tokens_thought=sum(completion.tokens_thought for completion in completions),
+        tokens_cached=sum(completion.tokens_cached for completion in completions),
+        cost=None if cost_unknown or None in costs else math.fsum(cost for cost in costs if cost is not None),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ class ProviderModel:
         self._form = RequestForm(_strongest_mode(model.profile))
         self._notes: list[str] = []
         self._said: set[str] = set()
+        self._window: int | None = None
         self._other_limit = _other_limit(model)
         self._settings = _fixed_settings(model, extra_body)
         declared = self._facts.declared.thinks
@@ -265,7 +266,13 @@ class ProviderModel:
     @property
     def context_window(self) -> int | None:
         """Max tokens of prompt and reply together; None if unknown."""
-        return self._facts.context_window
+        return self._window or self._facts.context_window
+
+    async def ask_window(self) -> bool:
+        """Ask the user's own server for its context window, which it may only know once it has loaded the model. Returns whether it
+        said so."""
+        self._window = await asyncio.to_thread(self._facts.served_window, anew=True)
+        return self._window is not None
 
     async def close(self) -> None:
         """Close the connections. The model may be used again afterwards, on this event loop or another."""

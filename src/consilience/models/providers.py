@@ -303,6 +303,16 @@ def is_loopback(url: str) -> bool:
         return False
 
 
+def is_near(url: str) -> bool:
+    """Return whether the address is this machine's own or that of its network, by the numbers in it."""
+    import ipaddress
+
+    try:
+        return is_loopback(url) or ipaddress.ip_address(urlsplit(url).hostname or "").is_private
+    except ValueError:
+        return False
+
+
 def check_address(
     url: str, variable: str, schemes: Sequence[str] = ("http", "https"), example: str = "http://HOST:PORT/v1"
 ) -> None:

@@ -1,12 +1,13 @@
-"""Asks servers which models they list. Blocks, in threads."""
+"""Asks servers which models they list, and what context windows these have. Blocks, in threads."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from consilience.models.providers import Server
@@ -51,8 +52,8 @@ def chat_models(server: Server, url: str, seconds: float) -> tuple[str, ...]:
     return tuple(name for name in names if name and _chats_here(name))
 
 
-def _get(url: str, path: str, seconds: float, key: str | None = None) -> tuple[int, Any]:
-    """GET `path` at the host of `url`. Returns status and JSON body (None unless the status is 200)."""
+def _get(url: str, path: str, seconds: float, key: str | None = None, body: object = None) -> tuple[int, Any]:
+    """GET `path` at the host of `url`, or POST a `body` to it. Returns status and JSON body (None unless the status is 200)."""
     import http.client
     import json
 
@@ -61,7 +62,9 @@ def _get(url: str, path: str, seconds: float, key: str | None = None) -> tuple[i
     connection = connect(parts.hostname or "127.0.0.1", parts.port, timeout=seconds)
     try:
         bearer = {"Authorization": f"Bearer {key}"} if key else {}
-        connection.request("GET", path, headers={"Accept": "application/json", **bearer})
+        sent = None if body is None else json.dumps(body)
+        headers = {"Accept": "application/json", "Content-Type": "application/json", **bearer}
+        connection.request("GET" if sent is None else "POST", path, sent, headers)
         response = connection.getresponse()
         return response.status, json.loads(response.read(_MAX_LISTING_BYTES)) if response.status == 200 else None
     finally:
@@ -100,6 +103,61 @@ def _listing(url: str, seconds: float, key: str | None) -> Listing:
     except Exception:  # not HTTP, not JSON, or another structure
         return Listing(problem="answers, but lists no models")
     return Listing(tuple(owners), "" if owners else "answers, but lists no models", owners)
+
+
+def served_window(kind: str, url: str, model: str, seconds: float, key: str | None = None) -> int | None:
+    """Return the context window that a server of that kind gives to `model`; None if it does not say, as Ollama and LM Studio
+    before they have loaded it. Blocks for at most `seconds`; never raises."""
+    answers = answers_within(seconds, {url: partial(_WINDOWS[kind], partial(_answer, url, seconds, key), model)})
+    window = answers.get(url)
+    return window if isinstance(window, int) and not isinstance(window, bool) and window > 0 else None
+
+
+_Ask: TypeAlias = Callable[..., Any]
+"""Asks a server for the JSON at a path, for a POST with a body; None for a failure."""
+
+
+def _answer(url: str, seconds: float, key: str | None, path: str, body: object = None) -> Any:
+    try:
+        return _get(url, path, seconds, key, body)[1]
+    except Exception:  # another question may be answered
+        return None
+
+
+def _ollama_window(ask: _Ask, model: str) -> object:
+    """As it has loaded the model, or as its Modelfile says. What it chooses otherwise it tells nobody before."""
+    for entry in (ask("/api/ps") or {}).get("models", []):
+        if entry.get("model") in (model, f"{model}:latest"):
+            return entry.get("context_length")
+    parameters = str((ask("/api/show", {"model": model}) or {}).get("parameters", ""))
+    found = re.search(r"^num_ctx\s+(\d+)", parameters, re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def _vllm_window(ask: _Ask, model: str) -> object:
+    return next((entry.get("max_model_len") for entry in ask("/v1/models")["data"] if entry["id"] == model), None)
+
+
+def _llamacpp_window(ask: _Ask, model: str) -> object:
+    """Of one slot."""
+    return ask("/props")["default_generation_settings"]["n_ctx"]
+
+
+def _lmstudio_window(ask: _Ask, model: str) -> object:
+    """As it has loaded the model, the smallest of several copies. Version 0.4 has another list than those before."""
+    for entry in (ask("/api/v1/models") or {}).get("models", []):
+        if entry.get("key") == model and (loaded := entry.get("loaded_instances")):
+            return min(instance["config"]["context_length"] for instance in loaded)
+    data = (ask("/api/v0/models") or {}).get("data", [])
+    return next((entry.get("loaded_context_length") for entry in data if entry.get("id") == model), None)
+
+
+_WINDOWS: Mapping[str, Callable[[_Ask, str], object]] = {
+    "ollama": _ollama_window,
+    "vllm": _vllm_window,
+    "llamacpp": _llamacpp_window,
+    "lmstudio": _lmstudio_window,
+}
 
 
 def _chats_here(name: str) -> bool:

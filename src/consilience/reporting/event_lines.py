@@ -18,6 +18,7 @@ from consilience.domain.events import (
     ReplyRejected,
     SessionStarted,
 )
+from consilience.domain.outcome import FailureKind
 from consilience.domain.report import find_report
 from consilience.reporting.formatting import count, duration, format_range, one_line, seat_labels
 from consilience.reporting.session_state import SessionState, call_seconds
@@ -66,6 +67,8 @@ def _call_line(event: Ended, agent: str, state: SessionState) -> str:
             then = "asking again" if event.attempt <= state.repairs else "giving up"
             return f"{opening}: the reply could not be used, {then} ({one_line(event.error, 120)})"
         case CallFailed():
+            if event.failure is FailureKind.CANCELLED and event.unsent:
+                return f"{opening}: {event.detail}"
             if event.unsent:
                 return f"{opening}: refused by a limit ({event.failure.value})"
             return f"{opening}: no reply, {event.failure.value} ({one_line(event.reason, 200)})"

@@ -57,9 +57,9 @@ def _calls(report: Report) -> str:
 
 
 def timed_out(spent: UsageTotals) -> str:
-    """Return how many of the calls a time limit ended; empty for none."""
+    """Return how many of the calls a limit or a cancel ended in flight; empty for none."""
     of = "" if spent.timed_out == spent.calls == 1 else f"{spent.timed_out} of them "
-    return f"{of}ended by a time limit, possibly charged" if spent.timed_out else ""
+    return f"{of}ended in flight, possibly charged" if spent.timed_out else ""
 
 
 def further_calls(spent: UsageTotals) -> list[str]:

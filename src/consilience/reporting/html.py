@@ -34,6 +34,7 @@ from consilience.reporting.record import SessionRecord
 from consilience.reporting.report_sections import Chapter, MarkdownBlock, ReportDocument, describe_stop, report_document
 from consilience.reporting.transcript import PagePlace, place_words, places_of, transcript
 from consilience.reporting.views import folded_views, views_of
+from consilience.reporting.views.charts import draw
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -45,8 +46,9 @@ MAX_LINKS = 8
 """Links of one line to calls and messages; a line on more of them says how many."""
 _LINK_MARK = re.compile("\ue000(\\d+)\ue001")
 """Stands for the links of a line until the line is HTML. The characters are for private use, and no markup."""
-VIEW_COLUMNS = 92
-"""Columns of a view as text, which fit between the margins."""
+_REFERENCES = re.compile(r"<[^>]*>|\[S\d[^\[\]<>]{0,80}\]")
+"""A tag, or references to documents as agents write them: `[S3:12]`, `[S3:12-14, S4]`."""
+_REFERENCE = re.compile(r"S\d+(?::[\w:-]+)?")
 _TABLE = '<div class="table" tabindex="0" role="group" aria-label="A table that may be wider than the page">'
 """Scrolls by itself, so that no word or number is broken on a narrow page."""
 
@@ -62,7 +64,8 @@ def page(record: SessionRecord) -> str:
     started, report = record.state.started, record.report
     document = partial_document(record) if report is None else report_document(report, record.with_comments)
     places = places_of(record)
-    links = LineLinks(places)
+    names = {source.id: source.name for source in started.sources} if started else {}
+    links = LineLinks(places, names)
     body = document_html(document, links)
     views = _views(record, links) if started else []
     return _page(
@@ -77,7 +80,7 @@ def page(record: SessionRecord) -> str:
         settings="\n".join(_settings(started)) if started else "",
         documents=_documents(record),
         calls=count(len(record.calls), "call"),
-        phases=transcript(record, places, text_html, links.cited),
+        phases=transcript(record, places, lambda text: links.resolved(text_html(text)), links.cited),
         family=Markup(html_of(record.family, down=0)) if record.family else "",
     )
 
@@ -96,7 +99,7 @@ def report_page(report: Report) -> str:
         about=_describe_run(report.protocol, report.agents),
         finished=True,
         facts=(),
-        report=Markup(document_html(document, LineLinks(places, is_document=True))),
+        report=Markup(document_html(document, LineLinks(places, _document_names(report), is_document=True))),
         settings="\n".join(_named_settings(report.settings)),
     )
 
@@ -119,16 +122,10 @@ def _views(record: SessionRecord, links: LineLinks) -> list[dict[str, str]]:
     folded = folded_views(record)
     rendered = []
     for name, view in views_of(record).items():
-        if name in folded:
+        if name in folded or view.is_empty:
             continue
-        data = view.fold(record)
-        if view.is_empty(data):
-            continue
-        if view.blocks is not None:
-            words = Markup("".join(_block_html(block, 1, links) for block in view.blocks))
-        else:
-            words = Markup('<pre tabindex="0">{}</pre>').format(strip_invalid_xml(view.text(data, VIEW_COLUMNS)))
-        picture = Markup(view.draw(data).svg()) if view.has_picture(data) else ""
+        words = Markup("".join(_block_html(block, 1, links) for block in view.blocks))
+        picture = Markup(draw(view).svg()) if view.picture is not None else ""
         rendered.append({"name": name, "heading": view.heading, "picture": picture, "words": words})
     return rendered
 
@@ -137,7 +134,7 @@ def fragment(report: Report) -> str:
     """Return a report as part of another page, such as a notebook, in the style of that page."""
     document = report_document(report, present(report))
     title = html_of(f"# {document.title}", down=1) if document.title is not None else ""
-    return f'<div class="consilience">\n{title}{document_html(document, LineLinks({}), down=1)}</div>\n'
+    return f'<div class="consilience">\n{title}{document_html(document, LineLinks({}, _document_names(report)), down=1)}</div>\n'
 
 
 def html_of(text: str, *, down: int = 1) -> str:
@@ -234,11 +231,16 @@ def _anchor(chapter: Chapter) -> str:
 
 
 class LineLinks:
-    """Marks the lines of blocks, and replaces the marks by links once the blocks are rendered."""
+    """Marks the lines of blocks, and replaces the marks by links once the blocks are rendered. References to documents get the
+    document's name, and a link to its text if the page has it."""
 
-    def __init__(self, places: Mapping[str, PagePlace], *, is_document: bool = False) -> None:
-        """`places`: by key of a call or id of a message; `is_document`: paragraphs that show a message are its place."""
+    def __init__(
+        self, places: Mapping[str, PagePlace], documents: Mapping[str, str], *, is_document: bool = False
+    ) -> None:
+        """`places`: by key of a call or id of a message or document; `documents`: their names by id; `is_document`: paragraphs that
+        show a message are its place."""
         self._places = places
+        self._documents = documents
         self._is_document = is_document
         self._lines: list[str] = []
         self.cited: set[str] = set()
@@ -271,7 +273,21 @@ class LineLinks:
             n = int(match[1][:9])
             return self._lines[n] if n < len(self._lines) else ""
 
-        return _LINK_MARK.sub(links, html)
+        return _LINK_MARK.sub(links, self.resolved(html))
+
+    def resolved(self, html: str) -> str:
+        """Return HTML in which references to documents, such as [S3:12], have the name of the document."""
+
+        def named(match: re.Match[str]) -> str:
+            id = match[0].partition(":")[0]
+            if id not in self._documents:
+                return match[0]
+            title = escape(one_line(self._documents[id]) or id)
+            place = self._places.get(id)
+            link = f'<a href="#{place.anchor}"' if place else "<span"
+            return f'{link} title="{title}">{match[0]}</{"a" if place else "span"}>'
+
+        return _REFERENCES.sub(lambda m: m[0] if m[0][0] == "<" else _REFERENCE.sub(named, m[0]), html)
 
     def _item(self, item: Item) -> Item:
         name = "note" if item.note or item.by else "text"
@@ -323,6 +339,10 @@ def _about(record: SessionRecord) -> str:
     if started is None:
         return when
     return " · ".join(filter(None, (when, _describe_run(started.protocol, started.agents))))
+
+
+def _document_names(report: Report) -> dict[str, str]:
+    return {document.id: document.name for document in report.documents}
 
 
 def _describe_run(protocol: str, agents: Sequence[Agent]) -> str:

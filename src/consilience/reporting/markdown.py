@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, TextIO
 
+from consilience.domain.markdown import fenced
 from consilience.domain.presenting import present
 from consilience.domain.report import Report
 from consilience.domain.sections import (
@@ -22,7 +23,6 @@ from consilience.domain.sections import (
     QuoteBlock,
     Subheading,
     Table,
-    fenced,
 )
 from consilience.reporting.formatting import demote_markdown, escape_inline, escape_markdown, printable
 from consilience.reporting.report_sections import Chapter, MarkdownBlock, ReportDocument, report_document
@@ -117,7 +117,8 @@ def _item(item: Item) -> str:
         line += f" — *{escape_inline(item.by)}*" + (f" {escape_inline(item.note)}" if item.note else "")
     elif item.note:
         line += f" — {escape_inline(item.note)}"
-    return f"- {line}" + (f"\n  - {escape_inline(item.below)}" if item.below else "")
+    indent = "  " * item.depth
+    return f"{indent}- {line}" + (f"\n{indent}  - {escape_inline(item.below)}" if item.below else "")
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], max_rows: int | None) -> str:

@@ -100,7 +100,7 @@ class SessionState:
         return [
             key
             for key, call in last.items()
-            if isinstance(call, CallFailed) and not call.failure.is_of_reply and call.failure is not FailureKind.QUORUM
+            if isinstance(call, CallFailed) and call.failure not in (FailureKind.REFUSED, FailureKind.QUORUM)
         ]
 
     @property

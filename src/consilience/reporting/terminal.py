@@ -6,7 +6,6 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
-from typing import TYPE_CHECKING
 
 from consilience.domain.sections import (
     AgentText,
@@ -23,9 +22,6 @@ from consilience.domain.sections import (
     View,
 )
 from consilience.reporting.formatting import one_line, printable
-
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
 
 MAX_LINE_CHARS = 2_000
 """Characters shown of one line of a text."""
@@ -86,6 +82,7 @@ def fits(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> boo
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int, *, left_columns: int = 1) -> list[str]:
     """Return lines of at most `width` cells. The first `left_columns` columns are aligned left, the others right."""
     from rich.box import SIMPLE_HEAD
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -96,26 +93,6 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int, *, le
         )
     for row in rows:
         grid.add_row(*(Text(one_line(cell)) for cell in row))
-    return _table_lines(grid, width)
-
-
-def text_columns(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> list[str]:
-    """Return a table of wrapped texts in columns of equal width; the first column is narrow."""
-    from rich.box import SIMPLE
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(box=SIMPLE, width=width, show_lines=True, pad_edge=False)
-    for n, head in enumerate(heads):
-        grid.add_column(Text(head), width=None if n else 14, ratio=1 if n else None)
-    for row in rows:
-        grid.add_row(*map(Text, row))
-    return _table_lines(grid, width)
-
-
-def _table_lines(grid: RichTable, width: int) -> list[str]:
-    from rich.console import Console
-
     stream = StringIO()
     Console(file=stream, width=width, color_system=None).print(grid)
     return [line.rstrip() for line in stream.getvalue().strip("\n").splitlines()]
@@ -168,8 +145,9 @@ def _lines(block: Block, width: int) -> list[str]:
 
 def _item_lines(item: Item, width: int) -> list[str]:
     opening = " ".join(filter(None, (item.lead, item.text)))
-    lines = paragraph("  " + " — ".join(filter(None, (opening, item.by, item.note))), width, "    ")
-    return [*lines, *(paragraph(f"    {item.below}", width, "    ") if item.below else ())]
+    indent = "  " * min(1 + 2 * item.depth, width // 4)
+    lines = paragraph(indent + " — ".join(filter(None, (opening, item.by, item.note))), width, f"{indent}  ")
+    return [*lines, *(paragraph(f"{indent}  {item.below}", width, f"{indent}  ") if item.below else ())]
 
 
 def _table(block: Table, width: int) -> list[str]:

@@ -6,13 +6,21 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from consilience.domain.agents import author_of, voices
+from consilience.domain.messages import Quotation, ReadDocument
 from consilience.domain.report import Report
-from consilience.domain.sections import Block, Bullets, Item, Presentation
+from consilience.domain.sections import Block, Bullets, Item, Presentation, Table
 from consilience.reporting.formatting import count, describe_phase_of, describe_place, one_line, seat_labels
 
 MAX_REASON_CHARS = 200
 MAX_LISTED_QUOTATIONS = 5
-"""Quotations that were not found, listed in a report; its JSON has all of them."""
+"""Quotations that are not verified, listed in a report; its JSON has all of them."""
+
+FAULTS: Mapping[str, str] = {
+    "Not found": "not found",
+    "At another place": "at another place",
+    "Not shown": "in lines that the author was not shown",
+}
+"""What a quotation that is not verified is called in a list, and how such are counted, in the order of their weight."""
 
 Names = Mapping[str, str]
 """Names of agents by id."""
@@ -63,6 +71,44 @@ def failed_items(report: Report, names: Names, labels: Mapping[str, str]) -> Ite
         yield Item(text=f"{phase}: {callers}", note=reason)
 
 
+def documents_table(report: Report, names: Names) -> tuple[Block, ...]:
+    """Return the documents of a session with who read which lines of them and who could not see them; nothing without any."""
+    rows = [
+        (
+            f"{document.id} {one_line(document.name)}".rstrip(),
+            _readers(report, document, names),
+            ", ".join(names.get(a.id, a.id) for a in report.agents if a.id not in document.agents)
+            if document.agents is not None
+            else "",
+            f"{document.lines:,}",
+            f"{document.characters:,}",
+        )
+        for document in report.documents
+    ]
+    if not rows:
+        return ()
+    heads = ("document", "read by", "could not be seen by", "lines", "characters")
+    if any(row[2] for row in rows):
+        return (Table(heads=heads, rows=tuple(rows), left=3),)
+    return (Table(heads=(*heads[:2], *heads[3:]), rows=tuple((*row[:2], *row[3:]) for row in rows), left=2),)
+
+
+def _readers(report: Report, document: ReadDocument, names: Names) -> str:
+    """Return the agents that read a document: `all 4 agents`, `legal, cash flow (lines 1-120, 300-380)`."""
+    whole = {reader.agent for reader in document.readers if not reader.lines}
+    if len(whole) == len(report.agents) > 1:
+        return f"all {len(whole)} agents"
+    readers = (
+        names.get(reader.agent, reader.agent) + (f" (lines {_ranges(reader.lines)})" if reader.lines else "")
+        for reader in document.readers
+    )
+    return ", ".join(readers) or "no agent"
+
+
+def _ranges(lines: Iterable[tuple[int, int]]) -> str:
+    return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in lines)
+
+
 def trust_items(report: Report, names: Names) -> Iterator[Item]:
     if embedded := dict.fromkeys(agent.model for agent in report.agents if agent.is_embedded):
         yield Item(
@@ -103,13 +149,30 @@ def _quotations(report: Report, names: Names) -> Iterator[Item]:
     if not report.quotations:
         return
     missed = [quotation for quotation in report.quotations if not quotation.verified]
-    verified = len(report.quotations) - len(missed)
-    yield Item(text=f"Quotations from the documents: {verified} verified, {len(missed)} not found where claimed.")
-    listed_quotations = dict.fromkeys((q.words, f"{q.source}:{q.line}", names.get(q.agent, q.agent)) for q in missed)
-    for words, place, agent in list(listed_quotations)[:MAX_LISTED_QUOTATIONS]:
-        yield Item(text=f"Not found: “{one_line(words, MAX_REASON_CHARS)}”", by=agent, note=f"claimed at {place}")
-    if len(listed_quotations) > MAX_LISTED_QUOTATIONS:
-        yield Item(text=f"Not found: {len(listed_quotations) - MAX_LISTED_QUOTATIONS} more, in the report's JSON.")
+    kinds = Counter(map(_fault, missed))
+    verified = f"{len(report.quotations) - len(missed)} verified"
+    if relayed := sum(quotation.relayed for quotation in report.quotations):
+        verified += f" ({relayed} of them known to the author from another agent's text only)"
+    faults = (f"{kinds[fault]} {words}" for fault, words in FAULTS.items() if kinds[fault] or fault == "Not found")
+    yield Item(text=f"Quotations from the documents: {', '.join((verified, *faults))}.")
+    order = list(FAULTS)
+    listed = list(dict.fromkeys(sorted(missed, key=lambda quotation: order.index(_fault(quotation)))))
+    for quotation in listed[:MAX_LISTED_QUOTATIONS]:
+        fault = _fault(quotation)
+        note = f"claimed at {quotation.reference}" + (f", but at {quotation.stands}" if quotation.stands else "")
+        if fault == "Not shown":
+            note = f"in {quotation.reference}, which this agent was not shown"
+        words, by = one_line(quotation.words, MAX_REASON_CHARS), names.get(quotation.agent, quotation.agent)
+        yield Item(text=f"{fault}: “{words}”", by=by, note=note)
+    if len(listed) > MAX_LISTED_QUOTATIONS:
+        yield Item(text=f"{len(listed) - MAX_LISTED_QUOTATIONS} more, in the report's JSON.")
+
+
+def _fault(quotation: Quotation) -> str:
+    """Return what is wrong with a quotation that is not verified, as a key of `FAULTS`."""
+    if not quotation.stands:
+        return "Not found"
+    return "At another place" if quotation.is_wrong else "Not shown"
 
 
 def _independence(report: Report) -> Iterator[str]:

@@ -204,10 +204,10 @@ def _add_text(
         collection.leave_out(file.name, "missing in this clone")
     else:
         size = max([sizes[blob] for blob in blobs] + [_size_of(path) if file.is_in_files else 0])
-        text = collection.take(file.name, size, read)
-        if text is not None and text.strip() and file.status != "D":
-            collection.sources.append(Source(text=text, name=file.name))
-        return text is not None
+        source = collection.take(file.name, size, read)
+        if source is not None and source.text.strip() and file.status != "D":
+            collection.sources.append(source)
+        return source is not None
     return False
 
 

@@ -7,9 +7,18 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from consilience.documents import (
+    MAX_OFFICE_BYTES,
+    MAX_SOURCE_BYTES,
+    UTF16_MARKS,
+    DocumentText,
+    decode_text,
+    is_binary,
+    is_office,
+    read_data,
+)
 from consilience.domain.errors import SourceError
 from consilience.domain.messages import Source
-from consilience.engine.sources import MAX_SOURCE_BYTES, UTF16_MARKS, decode_text, is_binary
 from consilience.targets.ignore import Patterns, parse_patterns
 
 MAX_FILES = 1_000
@@ -41,7 +50,15 @@ LEFT_OUT_NAMES = {
     "patch": PATCH_FILES,
 }
 
-_UNREAD = ("not readable", "not UTF-8 text", "missing in this clone", "in a conflict", "larger than", "after the first")
+_UNREAD = (
+    "not readable",
+    "cannot be read",
+    "not UTF-8 text",
+    "missing in this clone",
+    "in a conflict",
+    "larger than",
+    "after the first",
+)
 """How the reasons begin for which a file counts as not read. For the others it is left out on purpose."""
 
 _NAMES_LISTED = 8
@@ -92,6 +109,8 @@ class Collection:
     """Files that are taken although their name or content says that they are locked, generated, minified or large."""
     is_of_changes: bool = False
     """Whether a diff is shown beside the texts."""
+    as_documents: bool = False
+    """Whether HTML, e-mails and notebooks are read as text, and not only what is no text without being converted."""
     sources: list[Source] = field(default_factory=list)
     count: int = 0
     """Files taken."""
@@ -111,51 +130,58 @@ class Collection:
     def is_asked_for(self, name: str) -> bool:
         return self.include.covers(name)
 
+    def is_converted(self, name: str) -> bool:
+        """Return whether a file is read by converting it to text. Beside the diff of a file its own lines are needed."""
+        return is_office(name) and not self.is_of_changes
+
     def accepts(self, name: str, size: int) -> bool:
         """Return whether a file of `size` bytes may be read; what is not is left out with its reason."""
         asked = self.is_asked_for(name)
-        limit = MAX_SOURCE_BYTES if asked else MAX_FILE_BYTES
+        limit = MAX_OFFICE_BYTES if self.is_converted(name) else MAX_SOURCE_BYTES if asked else MAX_FILE_BYTES
         reason = "" if asked else next((why for why, patterns in _LEFT_OUT.items() if patterns.covers(name)), "")
         if not reason and size > limit:
             reason = f"larger than {limit / 1e6:g} MB"
         if not reason and self.count >= MAX_FILES:
             reason = f"after the first {MAX_FILES:,} files"
-        if not reason and self.size + size > MAX_TOTAL_BYTES:
+        if not reason and self.size + (0 if self.is_converted(name) else size) > MAX_TOTAL_BYTES:
             reason = f"after the first {MAX_TOTAL_BYTES / 1e6:g} MB"
         if reason:
             self.leave_out(name, reason)
         return not reason
 
-    def take(self, name: str, size: int, read: Callable[[], bytes | None]) -> str | None:
-        """Return the text of a file; None, with the reason noted, for one that is left out. `read` returns None for no file."""
+    def take(self, name: str, size: int, read: Callable[[], bytes | None]) -> Source | None:
+        """Return a file as a document; None, with the reason noted, for one that is left out. `read` returns None for no file."""
         if not self.accepts(name, size):
             return None
         data = read()
-        reason, text = ("not readable", "") if data is None else self._checked(name, data)
+        reason, reading = ("not readable", DocumentText("")) if data is None else self._checked(name, data)
         if reason:
             self.leave_out(name, reason)
             return None
         self.count += 1
-        self.size += size
-        return text
+        self.size += len(reading.text) if self.is_converted(name) else size
+        return reading.source(name)
 
-    def _checked(self, name: str, data: bytes) -> tuple[str, str]:
+    def _checked(self, name: str, data: bytes) -> tuple[str, DocumentText]:
         """Return why the file is left out, empty for no reason, and its text."""
         try:
+            if self.as_documents or self.is_converted(name):
+                return "", read_data(data, "the file", name)
             text = with_plain_lines(decode_text(data, "the file", name))
-        except SourceError:
-            return "binary" if is_binary(data) else "not UTF-8 text", ""
+        except SourceError as error:
+            reason = error.what.removeprefix("the file ").removeprefix("is ")
+            return "binary" if reason == "not UTF-8 text" and is_binary(data) else reason, DocumentText("")
         if self.is_of_changes and data.startswith(UTF16_MARKS):  # the diff of such a text is not text
-            return "not UTF-8 text", ""
+            return "not UTF-8 text", DocumentText("")
         text, pictures = without_pictures(text, name)
         if pictures:
             self.leave_out(name, "pictures inside of")
         lines = text.split("\n")
         if self.is_asked_for(name):
-            return "", text
+            return "", DocumentText(text)
         if any(_MARKED_GENERATED.search(line) for line in lines[:_MARKER_LINES]):
-            return "generated", ""
-        return "minified" if max(map(len, lines)) > MAX_LINE_CHARS else "", text
+            return "generated", DocumentText("")
+        return "minified" if max(map(len, lines)) > MAX_LINE_CHARS else "", DocumentText(text)
 
     @property
     def left_out(self) -> tuple[str, ...]:

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from consilience.documents import MAX_OFFICE_BYTES, MAX_SOURCE_BYTES
 from consilience.domain.errors import SourceError
-from consilience.domain.messages import Source
 from consilience.domain.paths import is_of_journal
-from consilience.engine.sources import MAX_SOURCE_BYTES
 from consilience.targets.collection import Collection, name_of
 from consilience.targets.ignore import Patterns, parse_patterns
 
@@ -105,9 +104,10 @@ def _add_file(entry: os.DirEntry[str], name: str, collection: Collection) -> Non
     except OSError:  # it vanished, or its directory may be listed and not entered
         collection.leave_out(name, "not readable")
         return
-    text = collection.take(name, size, lambda: read_regular(Path(entry.path)))
-    if text is not None and text.strip():
-        collection.sources.append(Source(text=text, name=name))
+    limit = MAX_OFFICE_BYTES if collection.is_converted(name) else MAX_SOURCE_BYTES
+    source = collection.take(name, size, lambda: read_regular(Path(entry.path), limit))
+    if source is not None and source.text.strip():
+        collection.sources.append(source)
 
 
 def _is_skipped(entry: os.DirEntry[str], name: str, rules: list[IgnoreFile], collection: Collection) -> bool:

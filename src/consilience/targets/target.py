@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from consilience.documents import MAX_SOURCE_BYTES, decode_text, is_office, read_document, read_text_file
 from consilience.domain.errors import SourceError
 from consilience.domain.messages import Source
 from consilience.domain.paths import expanded, too_long
-from consilience.engine.sources import MAX_SOURCE_BYTES, decode_text, read_text_file
 from consilience.targets.changes import add_changes, compare
 from consilience.targets.collection import (
     PATCH_FILES,
@@ -106,6 +106,8 @@ def _add_named(names: Sequence[str], directory: Path, found: Collection, standar
             if len(found.sources) == count_before and not found.is_full:
                 reasons = "; ".join(found.left_out) or "it has no files"
                 raise SourceError(f"the directory contains no text to read ({reasons})", where=name, do="Name files.")
+        elif is_office(path.name):
+            found.sources.append(read_document(path, "the file").source(name_of(_shown(name, path, top))))
         else:
             _add_text(read_text_file(path, "the file"), name_of(_shown(name, path, top)), found)
     _keep_first_of_each_name(found)

@@ -293,9 +293,9 @@ def _reservations(report: DebateData) -> Iterator[Item]:
     if unanswered := [objection for objection in report.objections if objection.fate == "unanswered"]:
         text = f"{plural(len(unanswered), 'objection')} {'was' if len(unanswered) == 1 else 'were'} never answered."
         yield Item(text=text, refs=tuple(objection.id for objection in unanswered))
-    if missed := [quotation for quotation in report.quotations if not quotation.verified]:
+    if missed := [quotation for quotation in report.quotations if quotation.is_wrong]:
         text = f"{len(missed)} of {plural(len(report.quotations), 'quotation')} are not in the documents where claimed."
-        held = [m.id for m in report.messages if not all(quotation.verified for quotation in m.quotations)]
+        held = [m.id for m in report.messages if any(quotation.is_wrong for quotation in m.quotations)]
         yield Item(text=text, refs=tuple(held) or ("closing",))
     if memory := sum(claim.from_memory for claim in report.claims):
         verb = "quotes" if memory == 1 else "quote"

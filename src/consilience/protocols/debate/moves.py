@@ -298,7 +298,7 @@ FAILURES: Mapping[FailureKind, str] = {
     FailureKind.DEADLINE: "no reply in time",
     FailureKind.QUORUM: "the call was withdrawn, since enough others had replied",
     FailureKind.MALFORMED: "the reply could not be read",
-    FailureKind.TRUNCATED: "the reply was cut off",
+    FailureKind.TRUNCATED: "the reply was cut off, or the prompt",
     FailureKind.REFUSED: "the model refused to answer",
     FailureKind.RATE_LIMITED: "the rate limit of the provider",
     FailureKind.SERVER: "the provider failed",

@@ -17,8 +17,9 @@ from consilience.domain.hierarchies import CRITIC, Hierarchy, HierarchySetting
 from consilience.domain.messages import FILE, ClaimReplies, FreeText, Message
 from consilience.domain.outcome import Check, Estimate
 from consilience.domain.positions import ConfidenceLevel
+from consilience.domain.tokens import estimate_tokens
 from consilience.domain.topology import Topology
-from consilience.engine.prompt import Quote, estimate_tokens
+from consilience.engine.prompt import Quote
 from consilience.engine.protocol import Protocol
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply

@@ -9,7 +9,7 @@ from consilience.domain.findings import DroppedFinding, FileRead, Finding, PartR
 from consilience.domain.messages import Quotation
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Claim, Dissent
-from consilience.engine.prompt import estimate_tokens
+from consilience.domain.tokens import estimate_tokens
 from consilience.engine.sources import Document, parse_reference
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.presenting import plural

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from consilience.engine.prompt import BYTES_PER_TOKEN
+from consilience.domain.tokens import BYTES_PER_TOKEN
 from consilience.engine.sources import Document, parse_reference
 from consilience.targets.diffs import Changes, FileChange
 

@@ -22,6 +22,7 @@ from consilience.domain.findings import (
     place_of,
     topic_of,
 )
+from consilience.domain.markdown import code_span, fenced
 from consilience.domain.sections import (
     AgentText,
     Block,
@@ -37,8 +38,6 @@ from consilience.domain.sections import (
     Section,
     Table,
     View,
-    code_span,
-    fenced,
 )
 from consilience.protocols._common.presenting import bullets, empty_view, format_score, plural
 from consilience.protocols.review.ballots import VOTES, split_parts, votes_by_agent

@@ -8,7 +8,8 @@ from functools import partial
 
 from consilience.domain.findings import CATEGORIES, BallotCast, Finding, place_of, topic_of
 from consilience.domain.messages import Message, bare_label
-from consilience.engine.prompt import Prompt, Quote, estimate_tokens
+from consilience.domain.tokens import estimate_tokens
+from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.sources import Document, select_documents
 from consilience.engine.work import Ask, Reply

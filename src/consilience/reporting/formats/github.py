@@ -25,8 +25,9 @@ from consilience.domain.findings import (
     place_of,
     topic_of,
 )
+from consilience.domain.markdown import code_span, fenced
 from consilience.domain.messages import JsonObject
-from consilience.domain.sections import Block, Paragraph, code_span, fenced
+from consilience.domain.sections import Block, Paragraph
 from consilience.targets.fixes import parse_patch
 
 MAX_BODY_CHARS = 60_000

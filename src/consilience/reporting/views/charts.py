@@ -1,11 +1,13 @@
-"""Pictures described as data: layered graphs, matrices, bar charts, timelines, curves."""
+"""Pictures described as data: graphs, matrices, bar charts, timelines, curves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, chain
-from math import ceil
+from itertools import accumulate, chain, combinations, pairwise
+from math import ceil, cos, pi, sin, sqrt
 
 from consilience.domain.sections import (
     Bars,
@@ -16,51 +18,63 @@ from consilience.domain.sections import (
     GridCell,
     GridColumn,
     Matrix,
-    Picture,
+    Node,
     Point,
     Series,
     View,
 )
 from consilience.reporting.formatting import one_line
 from consilience.reporting.terminal import fitted, view_text, wrapped
-from consilience.reporting.views.drawing import Drawing, Layers, layered, pixels
+from consilience.reporting.views.drawing import Drawing, NodePair, Position, layered, pixels
 
 _MAX_NAME_CELLS = 22
 _MAX_ROW_CELLS = 60
+_DARKEST = 0.5
+"""Opacity of the darkest shade; a number on a darker ground would be unreadable."""
+_small_pixels = partial(pixels, style="cv-small")
 
 
 def draw(view: View) -> Drawing:
     """Return the picture of a view; its text if it has none."""
     text = view_text(view, 100)
     drawing = Drawing(view.name, view.heading, text)
-    if view.picture is None:
-        drawing.lines(16, 28, text.splitlines())
-    else:
-        draw_picture(drawing, view.picture)
+    match view.picture:
+        case Graph() as graph:
+            _draw_graph(drawing, graph)
+        case Matrix() as matrix:
+            _draw_matrix(drawing, matrix)
+        case Bars() as bars:
+            _draw_bars(drawing, bars)
+        case Series() as series:
+            _draw_series(drawing, series)
+        case Grid() as grid:
+            _draw_grid(drawing, grid)
+        case None:
+            drawing.lines(16, 28, text.splitlines())
     return drawing
 
 
-def draw_picture(drawing: Drawing, picture: Picture) -> None:
-    match picture:
-        case Graph():
-            _draw_graph(drawing, picture)
-        case Matrix():
-            _draw_matrix(drawing, picture)
-        case Bars():
-            _draw_bars(drawing, picture)
-        case Series():
-            _draw_series(drawing, picture)
-        case Grid():
-            _draw_grid(drawing, picture)
+def _unit(value: float) -> float:
+    return min(1.0, max(0.0, value))
+
+
+def _wrapped_lines(lines: Sequence[str], width: float, max_lines: int) -> list[str]:
+    """Return small lines, each on at most `max_lines` lines of at most `width` pixels."""
+    return [part for line in lines for part in wrapped(line, width, max_lines, _small_pixels)]
 
 
 def _legend(drawing: Drawing, y: float, lines: tuple[str, ...]) -> None:
     drawing.lines(16, y, lines, "cv-small")
 
 
-# --- layered graphs
+# --- graphs
 
-_WIDE, _HIGH, _BESIDE, _BENEATH = 150.0, 46.0, 44.0, 96.0
+_WIDE, _NARROW, _HIGH, _LABELLED, _UNLABELLED = 186.0, 92.0, 46.0, 96.0, 56.0
+"""Widths of a box, its height with one line of note, and the space between two levels with and without labels of edges."""
+MAX_WIDE_BOXES = 12
+"""Boxes side by side that are drawn wide."""
+MAX_RING_NODES = 12
+"""Nodes of a circle that are drawn with a line for every pair."""
 _LINES: Mapping[str, str] = {"plain": "cv-line", "dashed": "cv-side", "faint": "cv-faint"}
 _BOXES: Mapping[str, str] = {
     "plain": "cv-box",
@@ -71,47 +85,110 @@ _BOXES: Mapping[str, str] = {
 }
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """Where a panel's boxes and lines are, below the top of the panel."""
+
+    wide: float
+    high: float
+    places: Mapping[str, Position]
+    """Middles of the boxes."""
+    paths: Mapping[NodePair, Sequence[Position]]
+    is_ring: bool = False
+    has_levels: bool = False
+
+
 def _draw_graph(drawing: Drawing, graph: Graph) -> None:
-    levels = {node.id: node.level for panel in graph.panels for node in panel.nodes}
-    pairs = dict.fromkeys((edge.source, edge.target) for panel in graph.panels for edge in panel.edges)
-    edges = [(a, b) for a, b in pairs if a in levels and b in levels and levels[a] < levels[b]]
-    ranks = {level: n for n, level in enumerate(sorted(set(levels.values())))}
-    placed = layered({id: ranks[level] for id, level in levels.items()}, edges)
+    plan = _plan(graph)
     top = 16.0
     for panel in graph.panels:
         if panel.title:
             drawing.words(16, top + 14, panel.title, "cv-head")
             top += 32
-        _draw_panel(drawing, panel, placed, top)
-        top += len(ranks) * (_HIGH + _BENEATH) - _BENEATH + 34
+        _draw_panel(drawing, panel, plan, top)
+        top += max((y for _, y in plan.places.values()), default=0.0) + plan.high / 2 + 34
     _legend(drawing, top, graph.legend)
 
 
-def _draw_panel(drawing: Drawing, panel: GraphPanel, placed: Layers, top: float) -> None:
-    def position(across: float, row: int) -> tuple[float, float]:
-        return 16 + _WIDE / 2 + across * (_WIDE + _BESIDE), top + _HIGH / 2 + row * (_HIGH + _BENEATH)
+def _plan(graph: Graph) -> _Plan:
+    """Return levels from top to bottom; nodes of a single level as a ring if all are joined with each other, else as a grid."""
+    nodes = [node for panel in graph.panels for node in panel.nodes]
+    edges = [edge for panel in graph.panels for edge in panel.edges]
+    levels = {node.id: node.level for node in nodes}
+    rows = Counter(levels.values())
+    wide = _WIDE if len(rows) == 1 or max(rows.values(), default=0) <= MAX_WIDE_BOXES else _NARROW
+    high = _HIGH + 16 * any("\n" in node.note for node in nodes)
+    if len(rows) != 1:
+        pairs = dict.fromkeys((edge.source, edge.target) for edge in edges)
+        downward = [(a, b) for a, b in pairs if a in levels and b in levels and levels[a] < levels[b]]
+        ranks = {level: n for n, level in enumerate(sorted(rows))}
+        layers = layered({id: ranks[level] for id, level in levels.items()}, downward)
+        beneath = _LABELLED if any(edge.near_source or edge.near_target for edge in edges) else _UNLABELLED
 
+        def at(across: float, row: int) -> Position:
+            return 16 + wide / 2 + across * (wide * 7 / 6), high / 2 + row * (high + beneath)
+
+        places = {id: at(across, layers.levels[id]) for id, across in layers.across.items()}
+        return _Plan(wide, high, places, {pair: layers.path(pair, at, high / 2) for pair in downward}, has_levels=True)
+    circles = (circle for panel in graph.panels for circle in panel.circles)
+    if len(levels) <= MAX_RING_NODES and any(levels.keys() <= set(circle) for circle in circles):
+        return _Plan(wide, high, _ring(list(levels), wide, high), {}, is_ring=True)
+    columns = ceil(sqrt(len(levels) / 2))
+    places = {
+        id: (16 + wide / 2 + n % columns * (wide + 26), high / 2 + n // columns * (high + 24))
+        for n, id in enumerate(levels)
+    }
+    return _Plan(wide, high, places, {})
+
+
+def _ring(ids: Sequence[str], wide: float, high: float) -> dict[str, Position]:
+    """Place nodes far enough apart that no box covers another; flattened, since boxes are wider than tall."""
+    radius = (wide + 20) / (2 * sin(pi / len(ids))) if len(ids) > 1 else 0.0
+    tall = 0.75 * radius
+    turns = {id: 2 * pi * n / len(ids) for n, id in enumerate(ids)}
+    return {
+        id: (16 + wide / 2 + radius * (1 + sin(turn)), high / 2 + tall * (1 - cos(turn))) for id, turn in turns.items()
+    }
+
+
+def _draw_panel(drawing: Drawing, panel: GraphPanel, plan: _Plan, top: float) -> None:
     labels: list[tuple[float, float, str, str]] = []
     for edge in panel.edges:
-        pair = (edge.source, edge.target)
-        if pair not in placed.routes:
-            continue
-        points = placed.path(pair, position, _HIGH / 2)
-        drawing.line(points, _LINES[edge.tone])
-        if edge.near_source:
-            labels.append((*_interpolate(points[0], points[1], 0.36), edge.near_source, edge.tip))
-        if edge.near_target:
-            labels.append((*_interpolate(points[-2], points[-1], 0.70), edge.near_target, edge.tip))
+        points = [(x, y + top) for x, y in plan.paths.get((edge.source, edge.target), ())]
+        if points:
+            drawing.line(points, _LINES[edge.tone])
+            if edge.near_source:
+                labels.append((*_interpolate(points[0], points[1], 0.36), edge.near_source, edge.tip))
+            if edge.near_target:
+                labels.append((*_interpolate(points[-2], points[-1], 0.70), edge.near_target, edge.tip))
     for x, y, words, tip in labels:
         drawing.box(x - 25, y - 9, 50, 18, "cv-ground", round=3, tip=tip)
         drawing.words(x, y + 4, words, "cv-small", "middle", room=50)
+    for circle in panel.circles:
+        seated = sorted((x, y + top) for x, y in (plan.places[id] for id in circle if id in plan.places))
+        if plan.is_ring:
+            for pair in combinations(seated, 2):
+                drawing.line(pair, "cv-side")
+        elif plan.has_levels:
+            for (x0, y0), (x1, y1) in pairwise(seated):
+                drawing.line([(x0 + plan.wide / 2, y0), (x1 - plan.wide / 2, y1)], "cv-side")
     for node in panel.nodes:
-        x, y = position(placed.across[node.id], placed.levels[node.id])
-        drawing.box(x - _WIDE / 2, y - _HIGH / 2, _WIDE, _HIGH, _BOXES[node.tone], tip=node.tip or node.id)
-        left, base = x - _WIDE / 2 + 10, y + (-3 if node.note else 5)
-        drawing.words(left, base, node.label or node.id, "cv-strong", within=_WIDE - 20)
-        if node.note:
-            drawing.words(left, y + 14, node.note, "cv-small", within=_WIDE - 20)
+        x, y = plan.places[node.id]
+        _draw_node(drawing, node, x - plan.wide / 2, top + y, plan)
+
+
+def _draw_node(drawing: Drawing, node: Node, left: float, middle: float, plan: _Plan) -> None:
+    top = middle - plan.high / 2
+    drawing.box(left, top, plan.wide, plan.high, _BOXES[node.tone], tip=node.tip or node.id)
+    if node.shade is not None:
+        shade = _DARKEST * _unit(node.shade)
+        drawing.box(left + 1, top + 1, plan.wide - 2, plan.high - 2, "cv-shade", round=5, shade=shade)
+    note = node.note.splitlines()[:2]
+    base = middle + 5 - 8 * len(note)
+    drawing.words(left + 10, base, node.label or node.id, "cv-strong", within=plan.wide - 16)
+    for n, line in enumerate(note):
+        style = "cv-small" if n + 1 == len(note) else ""
+        drawing.words(left + 10, base + 17 + 16 * n, line, style, within=plan.wide - 16)
 
 
 def _interpolate(start: tuple[float, float], end: tuple[float, float], part: float) -> tuple[float, float]:
@@ -121,8 +198,6 @@ def _interpolate(start: tuple[float, float], end: tuple[float, float], part: flo
 # --- matrices
 
 _CELL_HIGH, _CELLS_TOP = 36.0, 62.0
-_DARKEST = 0.5
-"""Opacity of the max value's colour; a number on a darker ground would be unreadable."""
 
 
 def _draw_matrix(drawing: Drawing, matrix: Matrix) -> None:
@@ -145,7 +220,7 @@ def _draw_matrix(drawing: Drawing, matrix: Matrix) -> None:
             if cell is None:
                 continue
             if cell.value is not None:
-                shade = _DARKEST * min(1.0, max(0.0, cell.value / max_value)) if max_value > 0 else 0.0
+                shade = _DARKEST * _unit(cell.value / max_value) if max_value > 0 else 0.0
                 drawing.box(x + 1, y + 1, wide - 2, _CELL_HIGH - 2, "cv-shade", round=2, tip=cell.tip, shade=shade)
             drawing.words(x + wide / 2, y + _CELL_HIGH / 2 + 5, cell.text, "", "middle", room=10)
             if cell.framed:
@@ -165,48 +240,40 @@ _LINES_WIDE, _MAX_LINES = 460.0, 5
 def _draw_bars(drawing: Drawing, bars: Bars) -> None:
     """Draw a bar for each row, a dot for each single value, a line for the threshold."""
     drawing.words(16, 28, bars.title, "cv-head")
-    small = partial(pixels, style="cv-small")
-    lines = [
-        [part for line in row.lines for part in wrapped(line, _LINES_WIDE, _MAX_LINES, small)] for row in bars.rows
-    ]
+    lines = [_wrapped_lines(row.lines, _LINES_WIDE, _MAX_LINES) for row in bars.rows]
     tops = list(accumulate((_BAR_STEP + 14 * len(row_lines) for row_lines in lines), initial=_BARS_TOP))
     bottom = tops.pop()
     for share in (0.0, 0.5, 1.0):
         x = _BARS_LEFT + share * _BAR_WIDE
         drawing.line([(x, _BARS_TOP - 8), (x, bottom)], "cv-faint")
-        drawing.words(x, _BARS_TOP - 14, f"{share * bars.max:g}", "cv-small", "middle")
+        drawing.words(x, _BARS_TOP - 14, f"{share * bars.length:g}", "cv-small", "middle")
     for row, row_lines, y in zip(bars.rows, lines, tops, strict=True):
         drawing.words(16, y + 16, row.name, "cv-strong", within=_BARS_LEFT - 26)
         if row.value is not None:
-            drawing.box(_BARS_LEFT, y + 4, max(1.0, row.value / bars.max * _BAR_WIDE), 16, "cv-cell", round=2)
+            drawing.box(_BARS_LEFT, y + 4, max(1.0, row.value / bars.length * _BAR_WIDE), 16, "cv-cell", round=2)
         for dot in row.dots:
-            drawing.dot(_BARS_LEFT + dot / bars.max * _BAR_WIDE, y + 12, "cv-dot", 3.5)
+            drawing.dot(_BARS_LEFT + dot / bars.length * _BAR_WIDE, y + 12, "cv-dot", 3.5)
         drawing.words(_BARS_LEFT + _BAR_WIDE + 14, y + 16, row.note, "cv-small")
         drawing.lines(_BARS_LEFT + _BAR_WIDE + 14, y + 31, row_lines, "cv-small", 14)
     if bars.threshold is not None:
-        x = _BARS_LEFT + bars.threshold / bars.max * _BAR_WIDE
+        x = _BARS_LEFT + bars.threshold / bars.length * _BAR_WIDE
         drawing.line([(x, _BARS_TOP - 8), (x, bottom)], "cv-needed")
     _legend(drawing, bottom + 22, bars.legend)
 
 
-def _unit(value: float) -> float:
-    return min(1.0, max(0.0, value))
-
-
 # --- timelines
 
-CELL_ROOM = 206.0
-"""Width of the lines in a cell of a timeline."""
-_COLUMN, _GAP, _METER = CELL_ROOM + 20, 12.0, 120.0
-_HEAD, _LINE = 92.0, 18.0
+_COLUMN, _GAP, _METER = 226.0, 12.0, 120.0
+_HEAD, _LINE, _MAX_CELL_LINES = 92.0, 18.0, 6
 
 
 def _draw_grid(drawing: Drawing, grid: Grid) -> None:
     """Draw a column for each step, a row for each agent or part."""
     measured = any(cell.value_text for cell in grid.cells)
     names = {row: wrapped(row, _MAX_NAME_CELLS, 3) for row in grid.rows}
-    lines = max([len(cell.lines) for cell in grid.cells] + [len(name) - 1 for name in names.values()], default=0)
-    height = (42.0 if measured else 18.0) + _LINE * lines
+    lines = [_wrapped_lines(cell.lines, _COLUMN - 20, _MAX_CELL_LINES) for cell in grid.cells]
+    most_lines = max([*map(len, lines), *(len(name) - 1 for name in names.values())], default=0)
+    height = (42.0 if measured else 18.0) + _LINE * most_lines
     rows = {row: _HEAD + 16 + n * (height + _GAP) for n, row in enumerate(grid.rows)}
     for row, y in rows.items():
         drawing.lines(16, y + 24, names[row], "cv-strong")
@@ -215,8 +282,9 @@ def _draw_grid(drawing: Drawing, grid: Grid) -> None:
     across = {column.name: left + n * (_COLUMN + _GAP) for n, column in enumerate(grid.columns)}
     for column in grid.columns:
         _draw_column(drawing, across[column.name], column, grid.threshold)
-        for cell in (cell for cell in grid.cells if cell.column == column.name):
-            _draw_cell(drawing, across[cell.column], rows[cell.row], height, cell)
+        for cell, cell_lines in zip(grid.cells, lines, strict=True):
+            if cell.column == column.name:
+                _draw_cell(drawing, across[cell.column], rows[cell.row], height, cell, cell_lines)
     _legend(drawing, _HEAD + 30 + len(rows) * (height + _GAP), grid.legend)
 
 
@@ -233,15 +301,14 @@ def _draw_column(drawing: Drawing, x: float, column: GridColumn, threshold: floa
     drawing.words(x + 10, 80, column.note, "cv-small", within=_COLUMN - 16)
 
 
-def _draw_cell(drawing: Drawing, x: float, y: float, height: float, cell: GridCell) -> None:
+def _draw_cell(drawing: Drawing, x: float, y: float, height: float, cell: GridCell, lines: Sequence[str]) -> None:
     drawing.box(x, y, _COLUMN, height, _BOXES[cell.tone], tip=cell.tip)
     base = y + 24
     if cell.value_text:
         _meter(drawing, x + 10, y + 12, cell.value)
         drawing.words(x + 20 + _METER, y + 24, cell.value_text, "cv-strong")
         base = y + 46
-    for n, line in enumerate(cell.lines):
-        drawing.words(x + 10, base + n * _LINE, line, "cv-small", within=_COLUMN - 16)
+    drawing.lines(x + 10, base, lines, "cv-small", _LINE)
 
 
 def _meter(drawing: Drawing, x: float, y: float, value: float | None) -> None:

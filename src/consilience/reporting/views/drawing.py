@@ -74,17 +74,14 @@ def _em(letter: str) -> float:
 class Drawing:
     """Shapes in the order in which they are drawn."""
 
-    def __init__(self, name: str, title: str, description: str, *, empty: bool = False) -> None:
-        """`name` makes the ids of this picture unique on a page. An `empty` picture shows its description."""
+    def __init__(self, name: str, title: str, description: str) -> None:
+        """`name` makes the ids of this picture unique on a page."""
         self.name = name
         self.title = title
         self.description = description
-        self.empty = empty
         self._shapes: list[str] = []
         self._right = 0.0
         self._bottom = 0.0
-        if empty:
-            self.words(16, 28, description.strip())
 
     def box(
         self,

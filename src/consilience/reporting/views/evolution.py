@@ -6,29 +6,32 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 from consilience.domain.events import CallCompleted, CallFailed, Ended
 from consilience.domain.positions import position_key
-from consilience.domain.sections import Grid, GridCell, GridColumn, Tone
-from consilience.reporting.formatting import count, describe_phase, one_line, percent, plain_text, reply_text
+from consilience.domain.sections import (
+    Block,
+    Bullets,
+    Grid,
+    GridCell,
+    GridColumn,
+    Item,
+    Paragraph,
+    Subheading,
+    Tone,
+    View,
+)
+from consilience.reporting.formatting import describe_phase, one_line, percent, plain_text, reply_text
 from consilience.reporting.record import SessionRecord, has_step_number, step_of, steps_of
-from consilience.reporting.terminal import paragraph, text_columns, wrapped
-from consilience.reporting.views.charts import CELL_ROOM, draw_picture
-from consilience.reporting.views.drawing import Drawing, pixels
 
 HEADING = "What was said, round by round"
-NO_TEXT = "Nothing was said yet."
 LEGEND = "● first words · ▲ changed · = same words · ✕ no reply · ◆ position moved"
 MAX_EXCERPT_CHARS = 170
-MAX_DRAWN_LINES = 6
-MIN_COLUMN_CELLS = 26
-"""With narrower columns the table becomes a list."""
 
 
 @dataclass(frozen=True)
-class AgentStep:
+class _Turn:
     """One agent in one step."""
 
     excerpt: str | None = None
@@ -44,27 +47,63 @@ class AgentStep:
     failure: str = ""
     """Why the agent gave no reply; "" if it gave one."""
 
+    @property
+    def change(self) -> str:
+        """What is new, in words."""
+        if self.failure:
+            return f"no reply: {self.failure}"
+        if self.excerpt is None:
+            return ""
+        if self.kept is None:
+            return "first words, revised" if self.revised else "first words"
+        return "same words" if self.same else f"changed, {percent(self.kept)} of words kept"
 
-@dataclass(frozen=True)
-class Evolution:
-    """The turns of a session by agent and step."""
-
-    steps: tuple[str, ...]
-    """Steps with at least one turn."""
-    agents: Mapping[str, str]
-    """Labels by id."""
-    turns: Mapping[str, Mapping[str, AgentStep]] = field(default_factory=dict)
-    heads: Mapping[str, str] = field(default_factory=dict)
-    """Headings by step; a step that occurs once has no number."""
+    @property
+    def stance(self) -> str:
+        """Its position, and whether it moved, in words."""
+        return "" if self.position is None else f"{'moved to' if self.moved else 'position'}: {self.position}"
 
 
-def fold(record: SessionRecord) -> Evolution:
-    steps = steps_of(record.calls)
+def view(record: SessionRecord) -> View:
+    turns = _turns(record)
+    steps = [step for step in steps_of(record.calls) if any(step in by_step for by_step in turns.values())]
+    if not steps:
+        nothing = Paragraph(text="Nothing was said yet.")
+        return View(name="evolution", heading=HEADING, blocks=(nothing,), is_empty=True)
+    heads, names = _heads(steps, record), {agent: record.names.get(agent, agent) for agent in turns}
+    blocks: list[Block] = []
+    for agent, by_step in turns.items():
+        items = (_item(heads[step], turn) for step, turn in by_step.items())
+        blocks += [Subheading(text=names[agent]), Bullets(items=tuple(items))]
+    picture = Grid(
+        rows=tuple(names.values()),
+        columns=tuple(GridColumn(name=step, label=heads[step]) for step in steps),
+        cells=tuple(_cell(names[agent], step, turn) for agent in turns for step, turn in turns[agent].items()),
+        legend=(LEGEND,),
+    )
+    return View(name="evolution", heading=HEADING, blocks=tuple(blocks), picture=picture)
+
+
+def _item(step: str, turn: _Turn) -> Item:
+    marks = "; ".join(filter(None, (turn.change, turn.stance)))
+    return Item(lead=step, text=f"[{marks}] {turn.excerpt or ''}".rstrip())
+
+
+def _cell(name: str, step: str, turn: _Turn) -> GridCell:
+    mark = "✕" if turn.failure else "=" if turn.same else "▲" if turn.kept is not None else "●"
+    lines = (turn.change and f"{mark} {turn.change}", f"{'◆ ' if turn.moved else ''}{turn.stance}", turn.excerpt)
+    tone: Tone = "bad" if turn.failure else "quiet" if turn.same or turn.excerpt is None else "plain"
+    return GridCell(row=name, column=step, value=turn.kept, lines=tuple(filter(None, lines)), tone=tone)
+
+
+def _turns(record: SessionRecord) -> dict[str, dict[str, _Turn]]:
+    """Return turns by agent and step. Only a verdict on others, or a reply without words, is no turn."""
     by_turn: dict[tuple[str, str], list[Ended]] = {}
     for call in record.calls:
         by_turn.setdefault((call.agent, step_of(call)), []).append(call)
     positions = {(held.agent, held.step): one_line(held.text) for held in record.presentation.positions}
-    turns: dict[str, dict[str, AgentStep]] = {}
+    steps = steps_of(record.calls)
+    turns: dict[str, dict[str, _Turn]] = {}
     for agent in record.agents:
         before: dict[str, str] = {}
         held: str | None = None
@@ -72,14 +111,12 @@ def fold(record: SessionRecord) -> Evolution:
             if calls := by_turn.get((agent, step)):
                 texts, turn = _turn(calls, before, record)
                 position = positions.get((agent, step), turn.position)
-                has_moved = None not in (position, held) and _key(position) != _key(held)
                 if not texts and position is None and not turn.failure:
-                    continue  # only a verdict on others, or a reply without words
-                turns.setdefault(agent, {})[step] = replace(turn, position=position, moved=has_moved)
+                    continue
+                moved = None not in (position, held) and _key(position) != _key(held)
+                turns.setdefault(agent, {})[step] = replace(turn, position=position, moved=moved)
                 before, held = before | texts, position or held
-    used_steps = [step for step in steps if any(step in agent_steps for agent_steps in turns.values())]
-    names = {id: record.names.get(id, id) for id in record.agents}
-    return Evolution(tuple(used_steps), names, turns, _heads(used_steps, record))
+    return turns
 
 
 def _heads(steps: Sequence[str], record: SessionRecord) -> dict[str, str]:
@@ -104,31 +141,28 @@ def _name(step: str) -> str:
     return step.rpartition(" ")[0]
 
 
-def _turn(calls: Iterable[Ended], before: Mapping[str, str], record: SessionRecord) -> tuple[dict[str, str], AgentStep]:
+def _turn(calls: Iterable[Ended], before: Mapping[str, str], record: SessionRecord) -> tuple[dict[str, str], _Turn]:
     """Return an agent's last texts in a step, by kind, and its turn, which has a failure only if there is no text."""
-    turn = AgentStep()
     texts: dict[str, str] = {}
     asides, stance = record.presentation.asides, record.presentation.stance
     last: CallCompleted | None = None
-    revised = False
+    position, failure, revised = None, "", False
     for call in calls:
         if isinstance(call, CallCompleted):
             text = record.text(call.text)
-            turn = replace(turn, position=_position(text, stance) or turn.position)
+            position = _position(text, stance) or position
             if call.kind not in asides and (words := _free_text(call, text)).strip():  # else its text stands
                 is_revised = last is not None and words != texts[last.kind]
                 revised = revised or (is_revised and (last is None or call.phase != last.phase))
                 texts.pop(call.kind, None)
                 texts[call.kind], last = words, call
         elif call.kind not in asides:
-            failure_text = call.failure.value if isinstance(call, CallFailed) else "reply unusable"
-            turn = replace(turn, failure=failure_text)
+            failure = call.failure.value if isinstance(call, CallFailed) else "reply unusable"
     if last is None:
-        return {}, turn
+        return {}, _Turn(position=position, failure=failure)
     words, earlier = texts[last.kind], before.get(last.kind)
-    similarity = None if earlier is None else word_similarity(earlier, words)
-    excerpt = _excerpt(words, earlier)
-    return texts, replace(turn, excerpt=excerpt, kept=similarity, same=words == earlier, revised=revised, failure="")
+    kept = None if earlier is None else word_similarity(earlier, words)
+    return texts, _Turn(_excerpt(words, earlier), kept, words == earlier, revised, position)
 
 
 def _free_text(call: CallCompleted, text: str) -> str:
@@ -171,83 +205,3 @@ def _fields(text: str) -> dict[str, object] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
-
-
-def change(turn: AgentStep) -> str:
-    """Describe what is new in a turn."""
-    if turn.failure:
-        return f"no reply: {turn.failure}"
-    if turn.excerpt is None:
-        return ""
-    if turn.kept is None:
-        return "first words, revised" if turn.revised else "first words"
-    return "same words" if turn.same else f"changed, {percent(turn.kept)} of words kept"
-
-
-def stance(turn: AgentStep) -> str:
-    """Describe its position, and whether it moved."""
-    if turn.position is None:
-        return ""
-    return f"moved to: {turn.position}" if turn.moved else f"position: {turn.position}"
-
-
-def text(evolution: Evolution, width: int) -> str:
-    if not evolution.turns:
-        return f"{NO_TEXT}\n"
-    if 16 + len(evolution.steps) * MIN_COLUMN_CELLS <= width:
-        return _table(evolution, width)
-    lines: list[str] = []
-    for agent, turns in evolution.turns.items():
-        lines += paragraph(evolution.agents[agent], width, "  ")
-        for step in evolution.steps:
-            if step in turns:
-                turn = turns[step]
-                marks = "; ".join(filter(None, (change(turn), stance(turn))))
-                excerpt = f" {turn.excerpt}" if turn.excerpt else ""
-                lines += paragraph(f"  {evolution.heads[step]} [{marks}]{excerpt}", width, "    ")
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _table(evolution: Evolution, width: int) -> str:
-    heads = ["agent", *(evolution.heads[step] for step in evolution.steps)]
-    rows = [
-        [evolution.agents[agent], *(_cell(turns[step]) if step in turns else "" for step in evolution.steps)]
-        for agent, turns in evolution.turns.items()
-    ]
-    return "\n".join(text_columns(heads, rows, width)) + "\n"
-
-
-def _cell(turn: AgentStep) -> str:
-    marks = [f"[{mark}]" for mark in (change(turn), stance(turn)) if mark]
-    return "\n".join(filter(None, (*marks, turn.excerpt)))
-
-
-# --- as a picture
-
-
-def draw(evolution: Evolution) -> Drawing:
-    if not evolution.turns:
-        return Drawing("evolution", HEADING, NO_TEXT, empty=True)
-    agents, steps = count(len(evolution.turns), "agent"), count(len(evolution.steps), "step")
-    drawing = Drawing("evolution", HEADING, f"A row for each of {agents}, a column for each of {steps}: {LEGEND}.")
-    grid = Grid(
-        rows=tuple(evolution.agents[agent] for agent in evolution.turns),
-        columns=tuple(GridColumn(name=step, label=evolution.heads[step]) for step in evolution.steps),
-        cells=tuple(
-            _grid_cell(evolution.agents[agent], step, turn)
-            for agent, turns in evolution.turns.items()
-            for step, turn in turns.items()
-        ),
-        legend=(LEGEND,),
-    )
-    draw_picture(drawing, grid)
-    return drawing
-
-
-def _grid_cell(name: str, step: str, turn: AgentStep) -> GridCell:
-    mark = "✕" if turn.failure else "=" if turn.same else "▲" if turn.kept is not None else "●"
-    marks = (f"{mark} {change(turn)}" if change(turn) else "", f"{'◆ ' if turn.moved else ''}{stance(turn)}")
-    excerpt = wrapped(turn.excerpt or "", CELL_ROOM, MAX_DRAWN_LINES, partial(pixels, style="cv-small"))
-    tone: Tone = "bad" if turn.failure else "quiet" if turn.same or turn.excerpt is None else "plain"
-    return GridCell(row=name, column=step, lines=(*filter(None, marks), *excerpt), tone=tone)

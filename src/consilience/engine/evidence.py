@@ -1,0 +1,93 @@
+"""What agents read of the documents of a session, and whether their quotations are true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from consilience.domain.events import CallCompleted, CallFailed, Ended
+from consilience.domain.messages import DocumentReader, Quotation, ReadDocument
+from consilience.engine.sources import find_quotations
+from consilience.engine.state import State
+
+
+def quotations_in_replies(state: State, replies: Iterable[CallCompleted]) -> tuple[Quotation, ...]:
+    """Quotations of documents in replies, in their order, verified. A repeated quotation is listed at each place."""
+    texts = ((state.messages[event.key].text, event) for event in replies if event.key in state.messages)
+    return tuple(q for text, event in texts for q in quotations_in(state, text, event.key, event.agent))
+
+
+def quotations_in(state: State, text: str, key: str, agent: str) -> list[Quotation]:
+    """Quotations in a text that an agent wrote in a call, verified against all that it was shown: documents, or the lines of them
+    that the call named, and texts by others."""
+    documents = state.opening.documents
+    if not documents:
+        return []
+    return find_quotations(text, documents, agent, shown=state.documents.get(key), read=_read_texts(state, key, agent))
+
+
+def _read_texts(state: State, key: str, agent: str) -> Iterator[str]:
+    """Yield the texts by others that a call was shown, also those behind the agent's own texts: a text may repeat what it had read
+    when it wrote the one before."""
+    calls, seen = [_call_of(state, key)], set[str]()
+    while calls:
+        for id in state.shown.get(calls.pop(), ()):
+            if id in seen:
+                continue
+            seen.add(id)
+            message, call = state.message(id), _call_of(state, id)
+            if message.sender == agent and call:
+                calls.append(call)
+            else:
+                yield message.text
+
+
+def _call_of(state: State, id: str) -> str:
+    """Return the key of the call that a message is from, or is a part of; "" for one that the protocol made."""
+    while id and id not in state.shown:
+        id = id.rpartition("/")[0]
+    return id
+
+
+def read_documents(state: State, attempts: Iterable[Ended]) -> tuple[ReadDocument, ...]:
+    """Return the documents, each with the agents that replied to a call which showed it."""
+    documents = state.opening.documents
+    read: dict[str, dict[str, set[tuple[int, int]]]] = {document.id: {} for document in documents}
+    whole_readings = set[tuple[str, int]]()
+    for event in attempts if documents else ():
+        if isinstance(event, CallFailed):
+            continue
+        age = state.ages.get(event.key, 0)
+        shown = state.documents.get(event.key)
+        if shown is None:
+            if (event.agent, age) in whole_readings:
+                continue
+            whole_readings.add((event.agent, age))
+            shown = state.opening.documents_for(event.agent)
+        for document in shown:
+            if document.generations is None or document.generations >= age:  # else a fork added it after the call
+                lines = document.lines or (1, document.line_count)
+                read[document.id].setdefault(event.agent, set()).add(lines)
+    return tuple(
+        ReadDocument(
+            id=document.id,
+            name=document.name,
+            lines=document.line_count,
+            characters=len(document.text),
+            agents=document.agents,
+            readers=tuple(
+                DocumentReader(agent=agent, lines=_merged(parts, document.line_count))
+                for agent, parts in read[document.id].items()
+            ),
+        )
+        for document in documents
+    )
+
+
+def _merged(parts: Iterable[tuple[int, int]], line_count: int) -> tuple[tuple[int, int], ...]:
+    """Return parts in order, those that meet as one; nothing if they are the whole document."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(parts):
+        if merged and first <= merged[-1][1] + 1:
+            first, last = merged[-1][0], max(last, merged.pop()[1])
+        merged.append((first, last))
+    return () if merged == [(1, line_count)] else tuple(merged)
