@@ -345,7 +345,10 @@ def _uncounted(state: State, attempts: Sequence[Ended]) -> Iterator[str]:
             model = state.models[event.agent]
             most[model] = max(most.get(model, (0, "")), (uncounted, event.key))
     for model, (tokens, key) in sorted(most.items()):
-        yield f"estimated tokens that were not counted by the server of {model}: about {tokens:,} of {key}; it may have read only parts of prompts"
+        yield (
+            f"estimated tokens that were not counted by the server of {model}: about {tokens:,} of {key}; "
+            "it may have read only parts of prompts"
+        )
 
 
 def _unread(state: State) -> Iterator[str]:
