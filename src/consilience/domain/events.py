@@ -23,9 +23,9 @@ from consilience.domain.outcome import (
     Check,
     Estimate,
     FailureKind,
-    LimitOwner,
     Limits,
     LimitUnit,
+    OptionalOwner,
     StopReason,
     ThinkingLevel,
 )
@@ -225,7 +225,7 @@ class CallFailed(CallEvent):
     detail: str = ""
     no_further_attempt: bool = False
     """Whether its share of the limits allowed no other one."""
-    limit: LimitOwner | None = None
+    limit: OptionalOwner = None
     """The agent or phase whose limit refused or ended the call; None for the session's limit and for other failures."""
     exhausted: LimitUnit = ""
     """What the limit that refused or ended the call bounds."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from consilience.domain.errors import SettingsError
 from consilience.domain.validation import Frozen, describe_invalid
@@ -119,6 +119,10 @@ class LimitOwner(Frozen):
         if not self.each:
             return f"{self.kind} {self.name}"
         return f"each {self.kind}: {self.name}" if self.name else f"each {self.kind}"
+
+
+OptionalOwner = Annotated[LimitOwner | None, BeforeValidator(lambda owner: owner or None)]
+"""The owner of a limit; None, for which some journals have an empty text, without one."""
 
 
 class Check(Frozen):

@@ -18,7 +18,7 @@ from consilience.domain.events import AnyEvent, Noted, SessionStarted
 from consilience.domain.messages import Quotation, ReadDocument
 from consilience.domain.objections import Objection as Objection
 from consilience.domain.objections import ObjectionFate as ObjectionFate
-from consilience.domain.outcome import Check, FailureKind, LimitOwner, Limits, LimitUnit, StopReason
+from consilience.domain.outcome import Check, FailureKind, LimitOwner, Limits, LimitUnit, OptionalOwner, StopReason
 from consilience.domain.positions import PositionChange
 from consilience.domain.sections import Presentation
 from consilience.domain.topology import Topology
@@ -92,7 +92,7 @@ class FailedCall(Frozen):
     phase: tuple[str, int] | None = None
     kind: FailureKind
     detail: str = ""
-    limit: LimitOwner | None = None
+    limit: OptionalOwner = None
     """The agent or phase whose limit refused or ended the call; None for the session's limit and for other failures."""
     exhausted: LimitUnit = ""
     """The unit of the limit that refused or ended the call."""
