@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from consilience.domain.errors import ProtocolViolation, SessionWaiting
+from consilience.domain.errors import ProtocolViolation, Rejected, SessionWaiting
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, SpendingLimits
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Failure
 from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.reporting.questions import pending_questions
 from consilience.reporting.record import read_record
@@ -133,9 +134,9 @@ PAGES = "[page 1]\nIn March it rained.\n[page 2]\nIn May it did not.\n[sheet 3: 
         ("S1:P02:4", True, "page 2"),
         ("S1:page 2:4", True, "page 2"),
         ("S1:p.2:4", True, "page 2"),
-        ("S1:p1:4", False, "page 2"),
-        ("S1:p2:5", False, "sheet 3"),
-        ("S1:p2:999", False, "sheet 3"),
+        ("S1:p1:4", False, "page 1"),
+        ("S1:p2:5", False, "sheet 2"),
+        ("S1:p2:999", False, "sheet 2"),
         ("S2:p2:2", True, ""),
     ],
 )
@@ -148,6 +149,9 @@ async def test_quotation_names_the_page_of_its_line_and_is_checked_against_a_nam
     sources = [Source(PAGES), Source("a\nIn May it did not.")]
     report, _ = await play(body, ScriptedModel([f'It says "In May it did not" [{reference}].']), sources=sources)
     assert [(q.source, q.verified, q.place) for q in report.quotations] == [(reference[:2], verified, place)]
+    (quotation,) = report.quotations
+    assert quotation.is_wrong is not verified
+    assert quotation.stands == ("" if verified else "S1:4 (page 2)")
 
 
 async def test_question_to_a_person_contains_numbered_lines_before_and_after_parking(tmp_path: Path) -> None:
@@ -184,3 +188,50 @@ async def test_fork_with_a_new_document_repeats_the_calls_that_name_it() -> None
     silent = ScriptedModel([])
     await runner.fork("f", store=store, models=silent, session="g")
     assert silent.requests == [], "the reply of the fork is as old as the document"
+
+
+async def test_report_lists_the_lines_that_each_agent_was_shown() -> None:
+    """Lines that meet are one range, and a document read in pieces is read. A call without a reply shows nothing to anybody."""
+
+    async def body(session: Session) -> None:
+        for n, lines in enumerate(("S2:120-122", "S2:7", "S2:123-130", "S2:121")):
+            await session.ask("A1", Prompt("x", documents=(lines,)), key=f"part-{n}")
+        await session.ask("A2", Prompt("x", documents=("S2:150-300",)), key="end")
+        await session.ask("A2", Prompt("x", documents=("S2:1-149", "S3")), key="begin")
+        await session.ask("A3", Prompt("x"), key="failing")
+
+    def reply(request: ModelRequest) -> str:
+        if request.key == "failing":
+            raise Rejected("refused")
+        return "fine"
+
+    sources = [*SOURCES, Source("unread", name="extra.pdf", remarks=("extra.pdf: pictures left out: 2",))]
+    report, store = await play(body, ScriptedModel(reply), sources=sources, session="s")
+    assert [(d.id, [(r.agent, r.lines) for r in d.readers]) for d in report.documents] == [
+        ("S1", []),
+        ("S2", [("A1", ((7, 7), (120, 130))), ("A2", ())]),
+        ("S3", [("A2", ())]),
+        ("S4", []),
+    ]
+    assert "extra.pdf: pictures left out: 2" in report.warnings
+    text = report.markdown().replace("\\", "")
+    assert "| S2 plan | member (A1) (lines 7, 120-130), member (A2) |  | 300 |" in text
+    assert "| S4 extra.pdf | no agent |" in text
+    assert text.partition("What was read")[2].count("extra.pdf: pictures left out: 2") == 1
+    assert text.count("extra.pdf: pictures left out: 2") == 1
+    assert (await runner.replay("s", store=store)).digest() == report.digest()
+
+
+async def test_document_that_a_fork_adds_was_not_read_by_the_replies_that_it_inherits() -> None:
+    async def body(session: Session) -> None:
+        await session.ask("A1", Prompt("old"), key="old")
+        if len(session.sources) > 1:
+            await session.ask("A2", Prompt("new"), key="new")
+
+    first = [Source("old", name="a.pdf", remarks=("a.pdf: pictures left out: 2",))]
+    _, store = await play(body, sources=first, session="p")
+    model = ScriptedModel(lambda request: "fine")
+    report = await runner.fork("p", store=store, models=model, sources=[Source("new", name="b")], session="f")
+    assert [r.key for r in model.requests] == ["new"]
+    assert [[r.agent for r in d.readers] for d in report.documents] == [["A1", "A2"], ["A2"]]
+    assert report.documents[0].remarks == ("a.pdf: pictures left out: 2",)

@@ -69,7 +69,7 @@ def by_lead(report: Report) -> dict[tuple[str, str], set[Quotation]]:
     found: dict[tuple[str, str], set[Quotation]] = {}
     for quotation in report.quotations:
         if quotation.agent == LEAD:
-            found.setdefault((quotation.words, quotation.place), set()).add(quotation)
+            found.setdefault((quotation.words, quotation.reference), set()).add(quotation)
     return found
 
 
@@ -161,7 +161,9 @@ async def test_bare_reference_leads_to_the_document_on_a_page() -> None:
     report, store = await go(Decompose(children=4), citing)
     html = page(read_record(store, "s"))
     second = '<a href="#document-2" title="contract-2.md">S2:2-3</a>'
-    assert html.count(f"[{second}]") == 7, "in the answer, and in the transcript of six texts"
+    answer, words = html.partition("<p>Due")[2], html.partition('id="transcript"')[2]
+    assert answer.startswith(f", see [{second}]")
+    assert words.count(f"[{second}]") == 6, "in the transcript of six texts"
     assert (
         '[<a href="#document-1" title="contract-1.md">S1</a>, <a href="#document-4" title="contract-4.md">S4:4</a>]'
         in html

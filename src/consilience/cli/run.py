@@ -20,7 +20,7 @@ from consilience.cli.delivering import (
     report_data,
     write_deliveries,
 )
-from consilience.cli.errors import EXIT_OK, notify, print_json
+from consilience.cli.errors import EXIT_OK, notify, option_spelling, print_json, with_options
 from consilience.cli.execution import RunExecution
 from consilience.cli.inputs import (
     assign_models,
@@ -55,11 +55,9 @@ from consilience.cli.settings import (
     confirm_recorded_code,
     confirm_recorded_programs,
     load_config,
-    option_spelling,
     read_settings,
     setting_options,
     setting_parameter,
-    with_options,
 )
 from consilience.configuration import Config
 from consilience.deliberation import AUTO_PANEL, Deliberation

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import errno
 import re
+import shlex
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -63,6 +64,13 @@ def read_document(path: Path, label: str) -> DocumentText:
 
 
 def _read(path: Path, label: str, max_bytes: int) -> bytes:
+    if is_address(str(path)):
+        address = re.sub("^(https?):/+", r"\1://", str(path), flags=re.IGNORECASE)
+        raise SourceError(
+            f"{label} is an address, and nothing is fetched from the network",
+            where=address,
+            do=f"Save the page and give the file: curl -L -o page.html {shlex.quote(address)}",
+        )
     try:
         return read_bounded(path, max_bytes)
     except FileNotFoundError:
@@ -72,6 +80,11 @@ def _read(path: Path, label: str, max_bytes: int) -> bytes:
         too_large = getattr(error, "errno", None) == errno.EFBIG
         do = _SHORTEN if too_large else "Check the path and your rights."
         raise SourceError(f"{label} cannot be read: {reason}", where=str(path), do=do) from None
+
+
+def is_address(path: str) -> bool:
+    """Return whether a path is an address of the web, also one with the slashes that `pathlib` leaves."""
+    return re.match(r"https?:/", path, re.IGNORECASE) is not None and not Path(path).exists()
 
 
 def is_office(name: str) -> bool:

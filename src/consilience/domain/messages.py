@@ -112,25 +112,19 @@ class Quotation(Frozen):
     relayed: bool = False
     """Whether the agent knew them from the text of another agent only."""
     stands: str = ""
-    """Where the words stand that are not verified, such as `S2:43`; empty if they are in no document."""
-
+    """Where the words stand that are not verified, as in `S2:43 (page 4)`; empty if they are in no document."""
     place: str = ""
-    """The page, sheet, slide or chapter in which the line is, as in `page 4`; empty in a document without."""
-
-    @property
-    def claimed(self) -> str:
-        """Where the words are claimed to be, such as `S2:41`."""
-        return f"{self.source}:{self.line}"
+    """The page, sheet, slide or chapter that the agent named, or else in which the line is, as in `page 4`; empty without."""
 
     @property
     def reference(self) -> str:
-        """The same with the page, as in `S2:41 (page 4)`."""
-        return f"{self.claimed} ({self.place})" if self.place else self.claimed
+        """Where the words are claimed to be, as in `S2:41 (page 4)`."""
+        return f"{self.source}:{self.line} ({self.place})" if self.place else f"{self.source}:{self.line}"
 
     @property
     def is_wrong(self) -> bool:
         """Whether the words are not where claimed. Those in lines that the agent was not shown are not verified, but there."""
-        return not self.verified and self.stands != self.claimed
+        return not self.verified and self.stands != self.reference
 
 
 class DocumentReader(Frozen):
@@ -151,6 +145,8 @@ class ReadDocument(Frozen):
     agents: tuple[str, ...] | None = None
     """Ids of the only agents that could see it; None: all agents."""
     readers: tuple[DocumentReader, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """What of its file or directory was not read, and why; also among the warnings."""
 
 
 _FREE = "free text"

@@ -445,7 +445,7 @@ class Report(Frozen):
         return self._required_renderers().html(self)
 
     def save(self, directory: Path | str) -> list[Path]:
-        """Write `report.json`, `report.md`, `report.html` and the protocol's own files; return their paths.
+        """Write `report.json`, `report.md`, `report.html`, `summary.html` and the protocol's own files; return their paths.
 
         The directory is created if missing. Files are readable by their owner only and replace files of the same name. Raises
         `SettingsError` on failure.

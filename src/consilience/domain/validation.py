@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from dataclasses import fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from consilience.domain.errors import SettingsError
 
@@ -68,6 +70,23 @@ class UserWritten(Frozen):
                 super().__init__(**fields)
             except ValidationError as error:
                 raise InvalidFields(type(self), fields, error) from None
+
+
+def check_fields(values: Any) -> None:
+    """Raise `SettingsError` for fields of a dataclass that its annotations do not allow. No value is converted."""
+    kind: Any = type(values)
+    try:
+        _model_of(kind).model_validate({field.name: getattr(values, field.name) for field in fields(kind)})
+    except ValidationError as error:
+        place = f"{kind.__name__}(…)"
+        raise SettingsError(describe_invalid(error), where=place, do="Change it and try again.") from None
+
+
+@cache
+def _model_of(kind: Any) -> type[BaseModel]:
+    annotations = get_type_hints(kind, include_extras=True)
+    declared: Any = {field.name: (annotations[field.name], ...) for field in fields(kind)}
+    return create_model(kind.__name__, __config__=ConfigDict(strict=True, arbitrary_types_allowed=True), **declared)
 
 
 def describe_invalid(
@@ -154,7 +173,8 @@ def _demand(detail: ErrorDetails, entry: type[BaseModel] | None) -> str:
     if kind.startswith("model_") or kind == "dict_type":
         return _table_demand(entry, value)
     if kind in _DEMANDS:
-        return f"{_DEMANDS[kind].format(**context)}, {actual}"
+        plain = {name: int(to) if isinstance(to, float) and to.is_integer() else to for name, to in context.items()}
+        return f"{_DEMANDS[kind].format(**plain)}, {actual}"
     if detail["msg"].startswith("Input should "):
         return f"{detail['msg'].replace('Input should', 'must', 1)}, {actual}"
     return detail["msg"]

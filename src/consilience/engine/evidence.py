@@ -78,6 +78,7 @@ def read_documents(state: State, attempts: Iterable[Ended]) -> tuple[ReadDocumen
                 DocumentReader(agent=agent, lines=_merged(parts, document.line_count))
                 for agent, parts in read[document.id].items()
             ),
+            remarks=document.remarks,
         )
         for document in documents
     )

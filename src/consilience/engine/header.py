@@ -221,7 +221,8 @@ def failed_calls(calls: EndedCalls) -> tuple[FailedCall, ...]:
 
 
 def _warnings(state: State, calls: EndedCalls) -> list[str]:
-    warnings = sorted(_unread(state))
+    warnings = [remark for document in state.opening.documents for remark in document.remarks]
+    warnings += sorted(_unread(state))
     if calls.cut:
         keys = ", ".join(event.key for event in calls.cut[:5])
         warnings.append(f"{format_count(len(calls.cut), 'reply', 'replies')} cut at the token limit: {keys}")

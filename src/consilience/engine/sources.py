@@ -49,7 +49,7 @@ class Document:
     generations: int | None = None
     """Forks since a fork added it; None if it is as old as the first session."""
     remarks: tuple[str, ...] = ()
-    """`Source.remarks` of a document that this run read; a recorded one has them in the warnings of its session."""
+    """What of its file or directory the text does not show."""
 
     @property
     def text_id(self) -> str:
@@ -69,6 +69,10 @@ class Document:
         """Return the page, sheet, slide, chapter or cell in which a line is, as in `page 4`; empty before the first."""
         index = bisect_right(self._places, (line, "\uffff"))
         return self._places[index - 1][1] if index else ""
+
+    def refer_to(self, line: int) -> str:
+        """Return a line for readers, as in `S2:41 (page 4)`."""
+        return f"{self.id}:{line} ({place})" if (place := self.place(line)) else f"{self.id}:{line}"
 
     @cached_property
     def numbered(self) -> str:
@@ -190,12 +194,13 @@ def number_documents(sources: Iterable[Source]) -> tuple[Document, ...]:
 def document_from_ref(ref: SourceRef, text: str, *, forks: int = 0) -> Document:
     """Return a recorded document, as of `forks` forks later."""
     generations = None if ref.generations is None else ref.generations + forks
-    return Document(ref.id, ref.name, text, ref.agents, generations=generations)
+    return Document(ref.id, ref.name, text, ref.agents, generations=generations, remarks=ref.remarks)
 
 
 def document_refs(documents: Sequence[Document]) -> tuple[SourceRef, ...]:
     return tuple(
-        SourceRef(id=d.id, name=d.name, text=d.text_id, agents=d.agents, generations=d.generations) for d in documents
+        SourceRef(id=d.id, name=d.name, text=d.text_id, agents=d.agents, generations=d.generations, remarks=d.remarks)
+        for d in documents
     )
 
 
@@ -260,13 +265,14 @@ def _judged(
     is_own: bool,
     is_told: bool,
 ) -> Quotation:
-    words, source, line, _ = quoted
+    words, source, line, page = quoted
+    place = next((d.place(line) for d in documents if d.id == source), "")
     relayed, stands = False, ""
     if is_told and not is_own:
         relayed = not any(d.id == source and d.find(words, line) for d in shown)
     elif not is_own:
         by_claim = sorted(documents, key=lambda d: d.id != source)
-        stands = next((f"{d.id}:{lines[0]}" for d in by_claim if (lines := d.find(words, line))), "")
+        stands = next((d.refer_to(lines[0]) for d in by_claim if (lines := d.find(words, line))), "")
     return Quotation(
         words=words,
         source=source,
@@ -275,7 +281,7 @@ def _judged(
         agent=agent,
         relayed=relayed,
         stands=stands,
-        place=next((d.place(line) for d in documents if d.id == source), ""),
+        place=f"{place.split()[0]} {int(page)}" if page and place else place,
     )
 
 

@@ -50,7 +50,7 @@ from consilience.reporting.trust import (
     Names,
     authors,
     cut_mark,
-    documents_table,
+    documents_blocks,
     failed_items,
     glossary_blocks,
     has_one_voice,
@@ -302,7 +302,9 @@ def _common(report: Report, presentation: Presentation) -> Iterator[Section]:
         name="failed", part="trust", heading="Calls without a reply", blocks=_list(failed_items(report, names, labels))
     )
     yield Section(name="trust", part="trust", blocks=_list(trust_items(report, names)))
-    yield Section(name="documents", part="trust", heading="What was read", blocks=documents_table(report, names))
+    yield Section(
+        name="documents", part="trust", heading="What was read", blocks=tuple(documents_blocks(report, names))
+    )
     figures = KeyFigures(figures=tuple(key_figures(report, presentation)))
     yield Section(name=FIGURES, part="figures", heading="All figures", blocks=(figures,), folded=True)
     yield Section(

@@ -71,26 +71,25 @@ def failed_items(report: Report, names: Names, labels: Mapping[str, str]) -> Ite
         yield Item(text=f"{phase}: {callers}", note=reason)
 
 
-def documents_table(report: Report, names: Names) -> tuple[Block, ...]:
-    """Return the documents of a session with who read which lines of them and who could not see them; nothing without any."""
-    rows = [
-        (
-            f"{document.id} {one_line(document.name)}".rstrip(),
-            _readers(report, document, names),
-            ", ".join(names.get(a.id, a.id) for a in report.agents if a.id not in document.agents)
-            if document.agents is not None
-            else "",
-            f"{document.lines:,}",
-            f"{document.characters:,}",
-        )
-        for document in report.documents
-    ]
-    if not rows:
-        return ()
-    heads = ("document", "read by", "could not be seen by", "lines", "characters")
-    if any(row[2] for row in rows):
-        return (Table(heads=heads, rows=tuple(rows), left=3),)
-    return (Table(heads=(*heads[:2], *heads[3:]), rows=tuple((*row[:2], *row[3:]) for row in rows), left=2),)
+def documents_blocks(report: Report, names: Names) -> Iterator[Block]:
+    """Yield the documents of a session with who read which lines of them, who could not see them and what was left out."""
+    closed = any(document.agents is not None for document in report.documents)
+    heads = ("document", "read by", *(["could not be seen by"] if closed else []), "lines", "characters")
+    rows = []
+    for document in report.documents:
+        open_to = {agent.id for agent in report.agents} if document.agents is None else document.agents
+        others = ", ".join(names.get(agent.id, agent.id) for agent in report.agents if agent.id not in open_to)
+        name = f"{document.id} {one_line(document.name)}".rstrip()
+        figures = f"{document.lines:,}", f"{document.characters:,}"
+        rows.append((name, _readers(report, document, names), *([others] if closed else []), *figures))
+    if rows:
+        yield Table(heads=heads, rows=tuple(rows), left=len(heads) - 2)
+    if remarks := _document_remarks(report):
+        yield Bullets(items=tuple(Item(text=f"{remark}.") for remark in remarks))
+
+
+def _document_remarks(report: Report) -> list[str]:
+    return [remark for document in report.documents for remark in document.remarks]
 
 
 def _readers(report: Report, document: ReadDocument, names: Names) -> str:
@@ -127,7 +126,8 @@ def trust_items(report: Report, names: Names) -> Iterator[Item]:
         yield Item(text=text)
     if report.replaced_prompts:
         yield Item(text=f"Prompt templates replaced: {', '.join(report.replaced_prompts)}.")
-    yield from (Item(text=f"{capitalised(warning)}.") for warning in report.all_warnings)
+    elsewhere = set(_document_remarks(report))
+    yield from (Item(text=f"{capitalised(warning)}.") for warning in report.all_warnings if warning not in elsewhere)
 
 
 def _prose(report: Report, names: Names) -> Iterator[Item]:
