@@ -238,7 +238,7 @@ async def test_ticket_with_an_expired_claim_is_offered_again_and_reported(
     work_off(workspace, "red", answering("From the second."))
     report = await go_on(store, workspace)
     assert report.replied == 3
-    assert report.warnings == ("tickets offered again after a claim that brought no answer: A2 on say/A2",)
+    assert report.incidents == ("tickets offered again after a claim that brought no answer: A2 on say/A2",)
     with pytest.raises(ClaimLost):
         submit(workspace, dead, "Too late.")
     assert (await runner.replay("s", store=store)).digest() == report.digest()

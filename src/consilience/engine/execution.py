@@ -30,7 +30,7 @@ from consilience.domain.events import (
 )
 from consilience.domain.outcome import Limits, ThinkingLevel
 from consilience.domain.presenting import try_forecasts, try_present
-from consilience.domain.report import FORECASTS, NOT_DECLARED, Report
+from consilience.domain.report import FORECASTS, Report
 from consilience.domain.validation import check_fields
 from consilience.engine.activity import Activity, Phase
 from consilience.engine.cancelling import Cancellation
@@ -269,7 +269,7 @@ def _finish(protocol: Protocol, report: Report) -> tuple[Report, SessionFinished
     forecasts, unforeseen = try_forecasts(report)
     problems = tuple(filter(None, (_other_type(protocol, report), problem, unforeseen)))
     if problems:
-        report = report.model_copy(update={"warnings": (*report.warnings, *problems)})
+        report = report.model_copy(update={"defects": (*report.defects, *problems)})
     body, shown = report.model_dump_json(), presentation.model_dump_json()
     foreseen = FORECASTS.dump_json(forecasts).decode() if forecasts else ""
     event = SessionFinished(
@@ -288,7 +288,8 @@ def _other_type(protocol: Protocol, report: Report) -> str:
     if type(report) is protocol.report:
         return ""
     return (
-        f"{NOT_DECLARED}run of {type(protocol).__name__} returned {returned}, but the class declares `report = {declared}`, "
+        f"the report has another type than its protocol declares: "
+        f"run of {type(protocol).__name__} returned {returned}, but the class declares `report = {declared}`, "
         f"as which a recorded session is read. Return `await session.report(self.report, …)`, or declare `report = {returned}`"
     )
 

@@ -444,7 +444,7 @@ def _recorded_report(protocol: str, finished: SessionFinished, store: Store) -> 
 def _as_recorded(session: str, report: Report, recorded_report: Report) -> Report:
     """Return the report of a replay with the recorded wording of its warnings, its check and of what is unmet. Raise if the two
     differ otherwise. A field that is missing in a report of an earlier version has its default."""
-    if len(recorded_report.digested_warnings) == len(report.digested_warnings):
+    if len(recorded_report.warnings) == len(report.warnings):
         report = report.model_copy(update={"warnings": recorded_report.warnings})
     if len(recorded_report.unmet) == len(report.unmet):
         report = report.model_copy(update={"unmet": recorded_report.unmet})
