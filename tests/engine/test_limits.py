@@ -345,7 +345,7 @@ WORDY = "Weigh what each of them would say of it to a neighbour. " * 300
 )
 async def test_run_limited_to_the_estimated_max_tokens_is_not_cut(protocol: Protocol) -> None:
     """What is set aside for corrective retries of a branch that was started early is not taken from those started later."""
-    opening = Opening(protocol.load_templates().render(INSTRUCTIONS), TASK)
+    opening = Opening(protocol.load_templates().render(INSTRUCTIONS, documents=False), TASK)
     tokens = int(CallSizes(opening, protocol, protocol.agents(None)).max_call.tokens * protocol.estimate().max)
     script = well_formed(emergent if isinstance(protocol, Emergence) else refining)
 
@@ -405,7 +405,7 @@ async def test_longest_replies_fit_the_estimated_max_size_of_a_call(protocol: Tr
     assert report.answer is not None
     assert not report.ledger.actual.repairs
     size = CallSizes(
-        Opening(protocol.load_templates().render(INSTRUCTIONS), TASK), protocol, protocol.agents(None)
+        Opening(protocol.load_templates().render(INSTRUCTIONS, documents=False), TASK), protocol, protocol.agents(None)
     ).max_call.tokens
     for request in model.requests:
         asked = estimate_tokens(request.system) + estimate_tokens(request.user) + 16 + request.max_tokens
@@ -417,7 +417,7 @@ def test_estimated_max_call_size_counts_documents_of_one_agent() -> None:
     protocol = Emergence(children=2)
 
     def size(*sources: Source) -> float:
-        instructions = protocol.load_templates().render(INSTRUCTIONS)
+        instructions = protocol.load_templates().render(INSTRUCTIONS, documents=bool(sources))
         return CallSizes(
             Opening(instructions, TASK, number_documents(sources)), protocol, protocol.agents(None)
         ).max_call.tokens

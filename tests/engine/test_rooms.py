@@ -77,7 +77,7 @@ def documents(sentence: str, number: int) -> list[Source]:
 def sized(protocol: Protocol, sources: list[Source], window: int, thinking: int) -> tuple[CallSizes, Protocol]:
     numbered = number_documents(sources)
     protocol = protocol.with_detail("full").with_documents(numbered, window)
-    opening = Opening(protocol.load_templates().render(INSTRUCTIONS), TASK, numbered)
+    opening = Opening(protocol.load_templates().render(INSTRUCTIONS, documents=True), TASK, numbered)
     agents = protocol.agents(None)
     return CallSizes(opening, protocol, agents, {}, {agent.id: thinking for agent in agents}), protocol
 
