@@ -479,7 +479,23 @@ async def test_lone_surrogate_in_a_reply_does_not_end_the_run() -> None:
     assert report.answer == "caf?"
 
 
-@pytest.mark.parametrize("inputs", [{"repairs": -1}, {"repairs": 11}, {"temperature": "hot"}, {"temperature": -0.1}])
-def test_invalid_options_are_refused(inputs: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError):
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        ({"repairs": -1}, "repairs must be at least 0, not -1"),
+        ({"repairs": 11}, "repairs must be at most 10, not 11"),
+        ({"temperature": "hot"}, "temperature must be a number, not 'hot'"),
+        ({"temperature": -0.1}, "temperature must be at least 0, not -0.1"),
+        ({"pace": None}, "pace must be a number, not None"),
+        ({"deadline": 0}, "deadline must be greater than 0, not 0"),
+        ({"patience": "long"}, "patience must be a number, not 'long'"),
+        ({"cache": "no"}, "cache must be true or false, not 'no'"),
+        ({"allow_unpriced": 1}, "allow_unpriced must be true or false, not 1"),
+        ({"accounts": 3}, "accounts must be an instance of Accounts, not 3"),
+        ({"endpoints": {}}, "endpoints must be an instance of Endpoints, not {}"),
+        ({"deliveries": {"format": 3}}, r"deliveries\.format must be text, not 3"),
+    ],
+)
+def test_invalid_options_are_refused(inputs: dict[str, Any], says: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^{says}\. Where: Options\(…\)\. Change it"):
         Options(**inputs)

@@ -289,7 +289,7 @@ def test_invalid_arguments_are_refused_before_any_call(tmp_path: Path) -> None:
     private = replace(how, sources=(Source(text="A secret.", agents=("ZZ",)),))
     with pytest.raises(SettingsError, match=r"there is no agent 'ZZ'.*Agents: S1"):
         private.run_sync("Should it?")
-    with pytest.raises(SettingsError, match="3 is not a function"):
+    with pytest.raises(SettingsError, match="observer must be callable, not 3"):
         Options(observer=3)  # type: ignore[arg-type]
     assert model.requests == []
     assert store.sessions() == []

@@ -52,7 +52,7 @@ def report(text: str) -> AnyReport:
         agents=agents,
         topology=tree(2, 2),
         stop_reason=StopReason.EXHAUSTED_STEPS,
-        degraded=text,
+        asked=3,
         replied=2,
         quorum_met=True,
         steps=2,

@@ -244,7 +244,7 @@ async def test_human_deadline_does_not_apply_to_models_and_can_be_changed_on_res
     report = await runner.resume("s", models=seats("human"), store=store, options=Options(human_deadline=3600))  # type: ignore[arg-type]
     assert failures(store) == [LATE]
     assert report.stop_reason == "exhausted_budget", "of this protocol, for any failure"
-    with pytest.raises(SettingsError, match="invalid human deadline: 0"):
+    with pytest.raises(SettingsError, match="human_deadline must be greater than 0, not 0"):
         Options(human_deadline=0)
 
 

@@ -338,6 +338,30 @@ def test_declared_endpoint_is_known_by_dry_run_run_and_doctor(env: dict[str, str
     assert "answers, but wants a key (HTTP 401)" in directory, "a directory may not send a key to its address"
 
 
+def test_plan_says_which_seats_fit_into_their_windows_and_what_would_fit(
+    home: Path, here: Path, env: dict[str, str | None]
+) -> None:
+    with provider() as server:
+        (home / "consilience.toml").write_text(
+            f'[endpoints."{server.url}/v1"]\nfree = true\nthinks = "never"\ncontext_window = 64000\n'
+            f'[endpoints."{server.url}/v1#small"]\nfree = true\nthinks = "never"\ncontext_window = 16000\n'
+        )
+        (here / "long.txt").write_text("The job failed. " * 8000)
+        seats = ("--model", f"{server.url}/v1#large", "--agent", f"L2N1={server.url}/v1#small", "--children", "3")
+        plan = json.loads(command("emergence", QUESTION, *seats, "--dry-run", "--json", env=env, cwd=here).stdout)
+        small = (QUESTION, "--source", "long.txt", "--model", f"{server.url}/v1#small")
+        refused = command("solo", *small, env=env, cwd=here)
+        shown = command("solo", *small, "--dry-run", env=env, cwd=here).stdout
+    large, small_seat, way = plan["windows"]
+    assert re.fullmatch(r"L1N1, L2N2, L2N3: up to [\d,]+ tokens in .*#large \(64,000 tokens\): fits", large)
+    assert re.fullmatch(r"L2N1: up to [\d,]+ tokens in .*#small \(16,000 tokens\): may not fit", small_seat)
+    assert re.fullmatch(r"4 seats × 16,000 tokens: replies ≤ 1,\d+ would fit \(--reply-tokens 1\d+\)", way)
+    assert (refused.returncode, server.asked) == (2, [])
+    assert "the closing call cannot fit: its prompt has at least 2" in refused.stderr
+    assert "the context window of S1 has 16,000" in refused.stderr
+    assert "Refused: the closing call cannot fit" in shown
+
+
 def test_help_shows_the_endpoint_form(cli: Cli) -> None:
     for protocol in ("solo", "emergence", "compare"):
         assert "http://HOST:PORT/v1#NAME" in " ".join(cli(protocol, "--help").stdout.split())

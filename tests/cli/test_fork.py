@@ -61,10 +61,11 @@ def test_fork_changes_models_perspectives_and_limits(cli: Cli, town: Town, paren
 
 def test_fork_changes_documents_and_task(cli: Cli, town: Town, parent: str, tmp_path: Path) -> None:
     (tmp_path / "weather.txt").write_text("It rained.\n")
+    (tmp_path / "wind.txt").write_text("It blew.\n")
     asked = len(town.requests)
     result = cli(
         *("fork", parent, "--at", "leaf_respond/1", "--task", "Will it be so?"),
-        *("--source", str(tmp_path / "weather.txt"), "--source", f"L2N1={tmp_path / 'weather.txt'}"),
+        *("--source", str(tmp_path / "weather.txt"), "--source", f"L2N1={tmp_path / 'wind.txt'}"),
     )
     assert result.exit_code == 0, result.stderr
     new = town.requests[asked:]

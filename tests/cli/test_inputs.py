@@ -7,13 +7,14 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from cli.town import MODEL, TASK, Cli, Town, recorded
 from consilience.domain.paths import journal_path
+from consilience.journal.sqlite import SqliteStore
 
 FILES = Path(__file__).parent.parent / "fixtures" / "documents"
 RUN = ("solo", TASK, "--model", MODEL)
@@ -209,3 +210,75 @@ def test_source_directory_with_links_only_is_empty(cli: Cli, town: Town, here: P
     done = cli(*RUN, "--source", "docs")
     assert done.exit_code == 2
     assert "the directory contains no text (link: docs/a.md)" in done.stderr
+
+
+# --- seats
+
+
+PANEL = (
+    "--persona",
+    "Treasurer: You count.",
+    "--persona",
+    "Ferry captain: You sail.",
+    "--persona",
+    "Mayor: You decide.",
+)
+
+
+@pytest.mark.parametrize(
+    ("sources", "documents"),
+    [
+        (("L2N1,L2N3=tides.md",), [("tides.md", ["L2N1", "L2N3"])]),
+        (("Ferry captain=tides.md",), [("tides.md", ["L2N2"])]),
+        (("ferry CAPTAIN, L2N1=tides.md",), [("tides.md", ["L2N2", "L2N1"])]),
+        (("Mayor=tides.md", "L2N1=tides.md"), [("tides.md", ["L2N3", "L2N1"])]),
+        (("Mayor=tides.md", "tides.md"), [("tides.md", None)]),
+        (("Mayor=docs", "Treasurer=docs"), [("docs/a.md", ["L2N3", "L2N1"])]),
+        (("a=b.md",), [("a=b.md", None)]),
+    ],
+)
+def test_document_given_to_several_seats_is_one_document(
+    cli: Cli, town: Town, here: Path, sources: tuple[str, ...], documents: list[tuple[str, list[str] | None]]
+) -> None:
+    (here / "docs").mkdir()
+    for name in ("tides.md", "a=b.md", "docs/a.md"):
+        (here / name).write_text("High tide is at noon.")
+    arguments = [argument for source in sources for argument in ("--source", source)]
+    assert (
+        cli("emergence", TASK, "--children", "3", "--depth", "2", *PANEL, "--model", MODEL, *arguments).exit_code == 0
+    )
+    (session,) = recorded()
+    with closing(SqliteStore(journal_path())) as store:
+        started = store.beginning(session)
+        assert started is not None
+        assert [(s.name, s.agents and list(s.agents)) for s in started.sources] == documents
+    only = documents[0][1]
+    shown = {request.agent for request in town.requests if "High tide is at noon." in request.user}
+    assert only is None or shown == set(only)
+
+
+def test_source_for_an_unknown_seat_among_several_is_refused_by_its_name(cli: Cli, town: Town, here: Path) -> None:
+    (here / "tides.md").write_text("High tide is at noon.")
+    done = cli("emergence", TASK, *PANEL, "--model", MODEL, "--source", "Mayor,Pirate=tides.md")
+    assert (done.exit_code, town.requests) == (2, [])
+    assert "nor an agent 'Pirate'" in done.stderr
+
+
+# --- addresses
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (*RUN, "--source", "https://example.org/a?b=c"),
+        (*RUN, "--source", "https://example.org/a?b=c", "--dry-run"),
+        ("solo", "@https://example.org/a?b=c", "--model", MODEL),
+        ("ask", TASK, "https://example.org/a?b=c", "--model", MODEL),
+        ("review", "https://example.org/a?b=c", "--model", MODEL),
+    ],
+)
+def test_address_is_refused_with_the_command_that_saves_it(cli: Cli, town: Town, arguments: tuple[str, ...]) -> None:
+    done = cli(*arguments)
+    assert (done.exit_code, town.requests) == (2, [])
+    assert "is an address, and nothing is fetched from the network" in done.stderr
+    assert "Save the page and give the file: curl -L -o page.html 'https://example.org/a?b=c'" in done.stderr

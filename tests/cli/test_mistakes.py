@@ -92,6 +92,9 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "endless time": ((*RUN, "--max-time", "inf"), ("--max-seconds", "inf")),
     "endless time of one": ((*RUN, "--agent-limit", "L2N1:seconds=inf"), ("--agent-limit", "finite number")),
     "a kind twice": ((*RUN, "--agent-limit", "L2N1:calls=1,calls=2"), ("--agent-limit", "names one kind twice")),
+    "tree too large": ((*RUN, "--depth", "8"), ("a tree of 3 children and depth 8", "--depth")),
+    "one option": (("debate", TASK, "--option", "yes"), ("one option is no choice", "--option")),
+    "hot": ((*RUN, "--temperature", "9"), ("temperature must be at most 2, not 9.0", "--temperature")),
     "no phase": ((*RUN, "--phase-limit", "nosuch:calls=2", "--dry-run"), ("no phase 'nosuch'", "leaf_respond")),
     "no index": ((*RUN, "--phase-limit", "leaf_respond/x:calls=1"), ("--phase-limit", "NAME/INDEX with a number")),
     "quorum of 2": ((*RUN, "--quorum", "2"), ("--quorum", "0 to 1")),
@@ -163,6 +166,7 @@ def test_task_text_like_json_option_does_not_switch_to_json(cli: Cli, town: Town
         ("[emergence]\nchild = 3", "Did you mean 'children'?"),
         ("[emergence]\nchildren = 'many'", "children"),
         ("[emergence]\ndepth = 1", "depth"),
+        ("[emergence]\ndepth = 8", "a tree of 3 children and depth 8"),
     ],
 )
 def test_invalid_configuration_is_one_line_that_names_file_and_key(

@@ -359,7 +359,7 @@ def test_a_deadline_for_people_is_recorded_and_shown_with_the_question(program: 
     assert "UTC; a session resumed later continues without" in run(program, "sessions", "answer", session).stdout
     wrong = run(program, *RUN, "--human-deadline", "0")
     assert wrong.returncode == 2
-    assert "invalid human deadline: 0.0" in wrong.stderr
+    assert "human_deadline must be greater than 0, not 0.0. Where: --human-deadline." in " ".join(wrong.stderr.split())
 
 
 def test_three_people_answer_by_mailed_forms_over_a_resume_and_a_crash(program: list[str], tmp_path: Path) -> None:
@@ -398,6 +398,16 @@ def test_three_people_answer_by_mailed_forms_over_a_resume_and_a_crash(program: 
     shown = run(program, "show", session).stdout
     for name in ("Ada", "Ben", "Cy"):
         assert f"person: {name}" in shown or f"{name} (" in shown or f"{name}," in shown
+
+
+def test_form_of_another_session_is_refused_by_its_name(program: list[str], tmp_path: Path) -> None:
+    for protocol in ("vote", "solo"):
+        run(program, protocol, TASK, "--model", "human")
+    of_vote, of_solo = recorded()
+    run(program, "sessions", "answer", of_vote, "V1", "--out", str(tmp_path / "forms"))
+    (form,) = (tmp_path / "forms").glob("*.md")
+    refused = run(program, "sessions", "answer", of_solo, f"@{form}")
+    assert (refused.returncode, f"the form is of session {of_vote}, not of {of_solo}" in refused.stderr) == (2, True)
 
 
 def filled_in(form: str, person: str) -> str:

@@ -94,7 +94,7 @@ def test_unwritable_report_of_no_store_is_not_called_recorded(cli: Cli, town: To
 def test_out_writes_the_report_files(cli: Cli, town: Town, here: Path) -> None:
     result = cli("emergence", TASK, *QUICK, "--out", "reports/first")
     directory = here / "reports" / "first"
-    names = ["final_state.json", "mca_report.json", "report.html", "report.json", "report.md"]
+    names = ["final_state.json", "mca_report.json", "report.html", "report.json", "report.md", "summary.html"]
     assert sorted(path.name for path in directory.iterdir()) == names
     assert "`reports/first/report.html`" in result.stdout
     page = (directory / "report.html").read_text()
@@ -164,7 +164,7 @@ def test_source_with_id_is_shown_to_that_agent_only(cli: Cli, town: Town, here: 
     sources = ("--source", "rents.md", "--source", "L2N2=secret.txt", "--source", "notes", "--source", "-")
     result = cli("emergence", TASK, *QUICK, *sources, input="From a pipe.\n")
     assert result.exit_code == 0
-    assert "Skipped in notes, not text or too large: logo.png" in result.stderr
+    assert "notes: left out: binary: notes/logo.png\n" in result.stderr
     for request in town.requests:
         assert "Rents rose." in request.text
         assert "Note A." in request.text

@@ -30,6 +30,7 @@ REAL: dict[str, tuple[list[str], tuple[str, ...]]] = {
         ("pages without text, such as scans: 2",),
     ),
     "report.pdf": (["[page 1]", "Annual report", "2024 2025", "Sales 10 12", "[page 2]"], ()),
+    "form.pdf": (["[page 1]", "Tenant:", "Alice Miller"], ("comments left out: 1",)),
     "contract.docx": (
         [
             "# Contract",
@@ -190,6 +191,13 @@ def test_notebook_gives_cells_and_printed_outputs() -> None:
         *("[cell 2: code]", "print(6 * 7)"),
         *("[output of cell 2]", "42", "[output of cell 2]", "<Figure>", "[output of cell 2]", "no", ""),
     ]
+    assert document.remarks == ("pictures left out: 1",)
+
+
+def test_picture_inside_a_text_is_left_out_and_counted() -> None:
+    text = f"# Boats\n![one](data:image/png;base64,{'iVBOR' * 100})\nTwo.\n"
+    document = read_data(text.encode(), "the document", "notes.md")
+    assert document.text == "# Boats\n![one](data:image/png;base64,[left out])\nTwo.\n"
     assert document.remarks == ("pictures left out: 1",)
 
 

@@ -248,15 +248,15 @@ class Introduced(RoundOf2Talks):
 
 async def test_persona_that_no_prompt_contains_is_a_warning_of_the_report(store: SqliteStore) -> None:
     report = await consilience.deliberate("Why?", Introduced(), model=model(), panel=PANEL, store=store)
-    (warning,) = report.warnings
+    (warning,) = report.defects
     assert warning.startswith("points of view in no prompt, and so without effect: A2.")
     assert "session.agent(id).introduction()" in warning
-    assert (await consilience.resume(report.session, store=store)).warnings == report.warnings
-    assert (await consilience.replay(report.session, store=store)).warnings == report.warnings
+    assert (await consilience.resume(report.session, store=store)).defects == report.defects
+    assert (await consilience.replay(report.session, store=store)).defects == report.defects
     forked = await consilience.fork(report.session, perspectives={"A1": "You laugh."}, at=0, store=store, model=model())
     assert [w[:55] for w in forked.warnings] == [warning[:55]]
     without = await consilience.deliberate("Why?", Introduced(), model=model(), store=store)
-    assert without.warnings == ()
+    assert without.defects == ()
 
 
 class Charted(Report):
@@ -279,7 +279,7 @@ async def test_exception_in_presentation_is_a_warning_that_names_it_and_its_plac
 ) -> None:
     report = await consilience.deliberate("Why?", Misdrawn(), model=model(), store=store)
     assert report.answer
-    (warning,) = report.warnings
+    (warning,) = report.defects
     assert "sections and views are missing" in warning
     assert f"at {__name__}, line " in warning
     assert warning.endswith("invalid Bars: the bar 'a' has the value 1.2, but max is 1")

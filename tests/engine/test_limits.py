@@ -12,7 +12,7 @@ import pytest
 from consilience.domain.errors import RateLimited, Refused, ServerError, UnknownName
 from consilience.domain.events import CallCompleted, CallFailed, canonical_digest
 from consilience.domain.messages import Source
-from consilience.domain.outcome import FailureKind, Limits, SpendingLimits, StopReason
+from consilience.domain.outcome import FailureKind, LimitOwner, Limits, SpendingLimits, StopReason
 from consilience.domain.report import Report
 from consilience.domain.tokens import BYTES_PER_TOKEN, estimate_tokens
 from consilience.engine.faults import Crash, Fault
@@ -109,7 +109,7 @@ async def test_agent_limit_refuses_only_that_agent_and_is_reported() -> None:
     assert report.answer is not None
     assert any("refused by the limit of agent L2N2" in w for w in report.warnings)
     refused = [e for e in store.read("s") if isinstance(e, CallFailed)]
-    assert {e.limit for e in refused} == {"agent L2N2"}
+    assert {e.limit for e in refused} == {LimitOwner(kind="agent", name="L2N2")}
     assert all(e.failure is FailureKind.BUDGET for e in refused)
 
 
@@ -150,7 +150,7 @@ async def test_agent_time_limit_counts_its_own_calls_only() -> None:
     assert "L2N1" not in {r.agent for r in model.requests}
     assert {"L2N2", "L2N3", "L1N1"} <= {r.agent for r in model.requests}
     assert report.stop_reason is StopReason.EXHAUSTED_TIME
-    assert {e.limit for e in store.read("s") if isinstance(e, CallFailed)} == {"agent L2N1"}
+    assert {e.limit for e in store.read("s") if isinstance(e, CallFailed)} == {LimitOwner(kind="agent", name="L2N1")}
 
 
 async def test_limit_that_applies_to_no_call_is_a_warning() -> None:

@@ -81,7 +81,7 @@ async def test_large_budget_funds_every_retry_and_the_fallback(calls: int | None
     )
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
     assert report.ledger.actual.fallbacks == report.ledger.actual.calls == 7
-    (warning,) = (warning for warning in report.warnings if warning.startswith("answered by a fallback model, "))
+    (warning,) = (warning for warning in report.incidents if warning.startswith("answered by a fallback model, "))
     assert sum(int(times or 1) for times in re.findall(r"L\dN\d(?: ×(\d))?", warning)) == 7
     assert len(down.requests) == 5 * 7
 

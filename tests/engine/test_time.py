@@ -27,7 +27,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from consilience.domain.errors import ServerError
 from consilience.domain.events import CallCompleted, CallFailed, TextsEmbedded
-from consilience.domain.outcome import FailureKind, Limits, SpendingLimits, StopReason
+from consilience.domain.outcome import FailureKind, LimitOwner, Limits, SpendingLimits, StopReason
 from consilience.domain.report import Report
 from consilience.engine import execution, recorder
 from consilience.engine.activity import Phase
@@ -407,7 +407,7 @@ async def test_agent_time_limit_ends_its_call_and_others_continue() -> None:
     model = ScriptedModel(agreeable, latency=lambda request: 60.0 if request.agent == "L2N1" else 0.0)
     played = await play(model, limits=Limits(agents={"L2N1": SpendingLimits(seconds=0.2)}))
     assert played.seconds < 0.2 + MAX_OVERRUN_SECONDS
-    assert {event.limit for event in played.failures} == {"agent L2N1"}
+    assert {event.limit for event in played.failures} == {LimitOwner(kind="agent", name="L2N1")}
     assert [event.possibly_charged for event in played.ended] == [True]
     assert sum(request.agent == "L2N1" for request in model.requests) == 1
     assert played.report.answer is not None
@@ -420,7 +420,7 @@ async def test_phase_time_limit_ends_its_calls() -> None:
     played = await play(model, limits=Limits(phases={"lateral_leaves": SpendingLimits(seconds=0.2)}))
     assert played.seconds < 0.2 + MAX_OVERRUN_SECONDS
     assert {event.phase[0] for event in played.ended if event.phase} == {"lateral_leaves"}
-    assert {event.limit for event in played.ended} == {"phase lateral_leaves"}
+    assert {event.limit for event in played.ended} == {LimitOwner(kind="phase", name="lateral_leaves")}
     assert played.report.answer is not None
 
 

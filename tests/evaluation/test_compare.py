@@ -448,7 +448,6 @@ async def test_run_without_an_answer_counts_as_wrong(store: SqliteStore) -> None
         ({"protocols": []}, "no row to compare"),
         ({"repeat": 0}, "repeats: 0"),
         ({"budget": Budget(tokens=5, calls=5)}, "in tokens or in calls"),
-        ({"budget": Budget(tokens=0)}, "invalid budget: 0"),
         ({"jobs": 0}, "jobs: 0"),
         ({"tasks": [OPEN, OPEN]}, "two tasks have the id 'open'"),
         ({"tasks": []}, "no task to compare on"),

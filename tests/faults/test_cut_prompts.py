@@ -68,7 +68,7 @@ async def test_protocol_loses_no_reply_to_a_low_count(protocol: str, sentence: s
         )
         await models[0].close()
     assert {call.kind for call in report.failed_calls} <= {FailureKind.MALFORMED}  # its replies are drawn
-    assert not [warning for warning in report.warnings if "not counted by the server" in warning]
+    assert not [warning for warning in report.incidents if "not counted by the server" in warning]
     assert len(counter.seen) <= report.ledger.actual.calls + 2
 
 

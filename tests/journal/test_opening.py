@@ -152,3 +152,15 @@ def test_default_journal_is_taken_from_the_environment(tmp_path: Path, monkeypat
     monkeypatch.setenv("CONSILIENCE_JOURNAL", str(tmp_path / "elsewhere" / "mine.db"))
     open_store().close()
     assert (tmp_path / "elsewhere" / "mine.db").exists()
+
+
+def test_journal_of_an_older_schema_that_cannot_be_written_is_not_called_too_old(tmp_path: Path) -> None:
+    path = older(tmp_path / "journal.db")
+    program = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY)); "
+        "from consilience.journal.sqlite import SqliteStore; SqliteStore(sys.argv[1])"
+    )
+    opened = forks.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60)
+    assert (opened.returncode, "Free space or rights" in opened.stderr) == (1, True), opened.stderr
+    assert "Move it away" not in opened.stderr
+    SqliteStore(path).close()

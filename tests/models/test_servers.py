@@ -242,7 +242,7 @@ class TestRefusals:
             servers.append(server)
             name = f"{server.url}/v1#m"
             report = await consilience.deliberate("Is it so?", consilience.Vote(votes=2), model=name, store=None)
-        (warning,) = [text for text in report.warnings if "adapted" in text]
+        (warning,) = [text for text in report.incidents if "adapted" in text]
         assert warning == (
             f"requests were adapted to the server of {name}: "
             "instructions stand before the prompt, since the server takes no system role"

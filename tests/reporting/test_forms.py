@@ -188,13 +188,52 @@ def test_form_that_a_reply_quotes_is_refused_with_the_reason() -> None:
             read_form(quoted, question(None))
 
 
+@pytest.mark.parametrize(
+    ("heading", "explanation"),
+    [
+        ("## Your answer", "> Words."),
+        ("##\u00a0Your\u00a0answer ", ">\u00a0Words. "),
+        ("**Your answer**", "\\> Words."),
+        ("\\## YOUR ANSWER:", "Words."),
+        ("##### __Your answer__", "> Words."),
+        ("", ""),
+    ],
+)
+def test_form_that_an_editor_rewrote_is_read(heading: str, explanation: str) -> None:
+    form = filled({"Your answer": "Yes.\n# So\n**It** is.\n> Words."}, question(None))
+    form = form.replace("## Your answer", heading).replace("> Words.", explanation, 1)
+    assert read_form(form, question(None)) == FilledForm("s", KEY, "Yes.\n# So\n**It** is.\n> Words.")
+
+
+def test_form_whose_mark_an_editor_changed_is_refused_and_not_taken_for_words() -> None:
+    form = filled({"Your answer": "Yes."}, question(None))
+    changed = [form.replace('"', "“"), form.replace("<!--", "<!–"), re.sub("<!--.*-->", "", form)]
+    changed += [form.replace("<", "&lt;").replace(" ", "\n"), html_form("s", question(None))]
+    for text in changed:
+        with pytest.raises(SourceError, match="was changed or is missing"):
+            read_form(text, question(None))
+
+
+def test_file_of_two_forms_is_refused() -> None:
+    form = filled({"Your answer": "Yes."}, question(None))
+    for second in (form, markdown_form("s", question(None))):
+        with pytest.raises(SourceError, match="more than one form"):
+            read_form(f"{form}\n----- Original message -----\n{second}", question(None))
+
+
+def test_form_without_any_of_its_headings_is_refused() -> None:
+    form = markdown_form("s", question()).replace("## ", "")
+    with pytest.raises(SourceError, match="headings of the form are missing"):
+        read_form(form, question())
+
+
 def test_odd_files_are_read_or_are_no_forms() -> None:
     asked = question(None)
     assert read_form("[" * 100_000, asked) is None
     form = filled({"Your answer": "Yes.\nIt is."}, asked)
     assert read_form(form.replace("\n", "\r"), asked) == FilledForm("s", KEY, "Yes.\nIt is.")
     without = form.replace("## Your answer\n> Words.\n", "")
-    assert "Yes.\nIt is." in (read_form(without, asked) or FilledForm("", "", "")).text
+    assert read_form(without, asked) == FilledForm("s", KEY, "Yes.\nIt is.")
     numbers = Form({"type": "object", "properties": {"score": {"type": "integer"}}})
     with pytest.raises(ValueError, match="score must be a number"):
         numbers.reply_from('{"score": 1e999}')

@@ -102,8 +102,10 @@ def test_task_that_is_too_long_for_the_title_stands_below_it() -> None:
 
 
 def test_missing_agents_are_in_the_headline() -> None:
-    failed = report(degraded="1 of 2 agents (1 deadline)", quorum_met=False, answer=None, stop_reason=StopReason.FAILED)
-    assert headline(failed, Presentation()) == ("Stopped: too few agents replied · 1 of 2 agents (1 deadline)")
+    failed = report(asked=2, replied=1, quorum_met=False, answer=None, stop_reason=StopReason.FAILED)
+    assert headline(failed, Presentation()) == (
+        "Stopped: too few agents replied · 1 of 2 agents replied in the first phase"
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,8 @@ def test_headline_of_a_run_out_of_time_says_what_the_rest_was_reserved_for(secon
     call = FailedCall(key="k", agent="L2N1", kind=FailureKind.TIME, exhausted="seconds")
     ledger = LedgerReport(estimated=Estimate(min=1, max=7), actual=UsageTotals(seconds=seconds))
     late = report(stop_reason=StopReason.EXHAUSTED_TIME, failed_calls=(call,), limits=Limits(seconds=15), ledger=ledger)
-    assert headline(late, Presentation()) == f"Stopped: reached the limit of 15 s{used}"
+    refused = "1 call refused or ended by a limit (time)"
+    assert headline(late, Presentation()) == f"Stopped: reached the limit of 15 s{used} · {refused}"
 
 
 def test_answer_of_a_single_reply_is_marked() -> None:

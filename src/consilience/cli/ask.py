@@ -22,6 +22,7 @@ from consilience.cli.sessions import find_session, read_back
 from consilience.cli.settings import load_config
 from consilience.configuration import Config
 from consilience.deliberation import Deliberation, remaining_limits
+from consilience.documents import is_address
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
 from consilience.domain.events import CallCompleted
 from consilience.domain.messages import Source
@@ -140,7 +141,7 @@ def read_work(request: AskRequest) -> AskedWork:
             sources = sources_of(store, parent)
     task, *paths = words
     for path in paths:
-        if path != "-" and not expanded(path).exists():
+        if path != "-" and not is_address(path) and not expanded(path).exists():
             raise SourceError(
                 "there is no such file or directory",
                 where=path,

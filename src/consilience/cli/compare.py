@@ -268,7 +268,11 @@ def _tasks(request: CompareRequest) -> list[Task]:
     documents = read_sources(request.source or (), seats, noun="a seat")
     for remark in (remark for document in documents for remark in document.remarks):
         notify(remark)
-    sources = [TaskSource(text=s.text, name=s.name, seat=int(s.agents[0]) if s.agents else None) for s in documents]
+    sources = [
+        TaskSource(text=s.text, name=s.name, seat=None if seat is None else int(seat))
+        for s in documents
+        for seat in s.agents or (None,)
+    ]
     return [
         _checked_task(
             id="task",

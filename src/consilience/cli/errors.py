@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Container, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from types import FrameType
@@ -19,10 +19,29 @@ from typing import Any, TextIO, TypeVar
 
 import typer
 
-from consilience.domain.errors import ConsilienceError, PromptFailed, SessionBusy, SessionWaiting, UserError
+from consilience.domain.errors import (
+    ConsilienceError,
+    PromptFailed,
+    SessionBusy,
+    SessionWaiting,
+    SettingsError,
+    UserError,
+)
+from consilience.domain.validation import InvalidValues
 from consilience.reporting.formatting import describe_awaited, escape_json
 
 T = TypeVar("T")
+
+
+def option_spelling(parameter: str) -> str:
+    return f"--{parameter.replace('_', '-')}"
+
+
+def with_options(error: InvalidValues, settings: Mapping[str, str], given: Container[str]) -> SettingsError:
+    """Return the error with the options of the given settings that it names as its place."""
+    options = [option_spelling(name) for name, field in settings.items() if field in given and field in error.names]
+    advice = f"Change {'it' if len(options) == 1 else 'them'} and try again."
+    return SettingsError(error.what, where=", ".join(options), do=advice) if options else error
 
 
 def can_draw_over(stream: TextIO) -> bool:

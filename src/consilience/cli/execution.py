@@ -33,7 +33,7 @@ from consilience.cli.sessions import PAGE, open_in_browser, read_back, write_pag
 from consilience.cli.setup import ensure_weights, loaded
 from consilience.domain.errors import SessionWaiting, SettingsError
 from consilience.domain.events import AnyEvent
-from consilience.domain.report import DEFECTS, Report
+from consilience.domain.report import Report
 from consilience.domain.sections import Presentation
 from consilience.engine.ports import AgentPort, AnswerDeferred, Person
 from consilience.engine.runner import Options
@@ -192,9 +192,8 @@ class RunExecution:
         `recorded` is the presentation of a session that was finished before the command.
         """
         request = self.request
-        for warning in report.warnings:
-            if warning.startswith(DEFECTS):
-                notify(f"Warning: {warning}")
+        for defect in report.defects:
+            notify(f"Warning: {defect}")
 
         def write() -> list[Path]:
             session = report.session if self.stored else ""

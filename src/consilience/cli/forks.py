@@ -122,7 +122,7 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
     place |= {"failures_inherited": len(planned.failures), "asked_again": planned.asked_again}
     if idle:
         notes.append(f"This fork will be refused: {forks.no_call_error(planned)}")
-    plan = replace(plan, preamble=origin, details=[*plan.details, *remarks, *notes], data=place)
+    plan = replace(plan, unfit=None, preamble=origin, details=[*plan.details, *remarks, *notes], data=place)
     if not approve(plan, request, config):
         return EXIT_OK
     confirm_recorded_programs(name for name in plan.programs if name not in request.endpoints_named)

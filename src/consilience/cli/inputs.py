@@ -18,6 +18,7 @@ from consilience.deliberation import AUTO_PANEL
 from consilience.documents import (
     MAX_SOURCE_BYTES,
     decode_text,
+    is_address,
     read_data,
     read_document,
     read_text_file,
@@ -129,15 +130,14 @@ def read_material(
 
 
 def read_sources(arguments: Sequence[str], agents: Sequence[Agent], *, noun: str = "an agent") -> list[Source]:
-    """Return documents in the order given; a directory gives its text files sorted by name. Raises `SourceError`.
+    """Return documents in the order given, one for each text and name; a directory gives its documents sorted by name.
 
-    `noun` is what error messages call an agent.
+    `noun` is what error messages call an agent. Raises `SourceError`.
     """
     sources: list[Source] = []
     label = "the document"
     for argument in arguments:
-        reader, path = _reader_and_path(argument, agents, noun)
-        only = (reader,) if reader else None
+        only, path = _readers_and_path(argument, agents, noun)
         place = expanded(path)
         if path != "-":
             check_links(place)
@@ -152,7 +152,19 @@ def read_sources(arguments: Sequence[str], agents: Sequence[Agent], *, noun: str
             if not reading.text.strip():
                 raise _empty(label, path)
             sources.append(reading.source(source_name(path), only))
-    return sources
+    return _merged(sources)
+
+
+def _merged(sources: Sequence[Source]) -> list[Source]:
+    """Return each document once, for all agents that are given it."""
+    merged: dict[tuple[str, str], Source] = {}
+    for source in sources:
+        same = merged.setdefault((source.name, source.text), source)
+        readers = None if None in (same.agents, source.agents) else (*(same.agents or ()), *(source.agents or ()))
+        agents = None if readers is None else tuple(dict.fromkeys(readers))
+        remarks = tuple(dict.fromkeys((*same.remarks, *source.remarks)))
+        merged[source.name, source.text] = same.model_copy(update={"agents": agents, "remarks": remarks})
+    return list(merged.values())
 
 
 def _all_exist(paths: Sequence[str]) -> bool:
@@ -315,18 +327,26 @@ def own_models(option: str, arguments: Sequence[str], agents: Sequence[Agent]) -
     return models
 
 
-def _reader_and_path(argument: str, agents: Sequence[Agent], noun: str) -> tuple[str | None, str]:
-    """Return the only agent that reads a document, if it names one, and the path. An existing file may have `=` in its name."""
-    id, equals, path = argument.partition("=")
-    if not equals or os.path.exists(os.path.expanduser(argument)):
+def _readers_and_path(argument: str, agents: Sequence[Agent], noun: str) -> tuple[tuple[str, ...] | None, str]:
+    """Return the only agents that read a document, if it names any by id or persona, and the path.
+
+    An existing file may have `=` in its name.
+    """
+    names, equals, path = argument.partition("=")
+    if not equals or is_address(argument) or os.path.exists(os.path.expanduser(argument)):
         return None, argument
-    if id in {agent.id for agent in agents}:
-        return id, path
-    raise SourceError(
-        f"there is neither a file {argument!r} nor {noun} {id!r}",
-        where="--source",
-        do=f"Write --source FILE, or --source ID=FILE, where ID is {noun}: {list_ids(agents)}.",
-    )
+    readers: dict[str, None] = {}
+    for name in (name.strip() for name in names.split(",")):
+        named = [agent.id for agent in agents if name == agent.id]
+        named = named or [agent.id for agent in agents if name and name.casefold() == agent.persona.casefold()]
+        if not named:
+            raise SourceError(
+                f"there is neither a file {argument!r} nor {noun} {name!r}",
+                where="--source",
+                do=f"Write --source FILE, or --source ID=FILE, where ID is {noun}: {list_ids(agents)}.",
+            )
+        readers |= dict.fromkeys(named)
+    return tuple(readers), path
 
 
 def _directory(directory: Path, name: str, only: tuple[str, ...] | None) -> list[Source]:

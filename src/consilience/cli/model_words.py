@@ -3,20 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
 
+from consilience.domain.errors import SettingsError
 from consilience.domain.outcome import DEFAULT_THINKING, ThinkingLevel
+from consilience.engine.protocol import Protocol
+from consilience.engine.rooms import SeatRoom, closing_error, fitting_reply, seat_rooms
+from consilience.engine.sizes import CallSizes
 from consilience.models.endpoints import FREE_VARIABLE, Endpoints
 from consilience.models.facts import ModelFacts
+from consilience.models.registry import window_by_name
+from consilience.reporting.formatting import count
 
 
-def window_warnings(names: Iterable[str], tokens: int, known: Endpoints) -> list[str]:
-    """Return a line for each model whose context window is smaller than the longest prompt, which has at least `tokens`."""
-    windows = {name: ModelFacts(name, known).context_window for name in names}
-    return [
-        f"Warning: a prompt has about {tokens:,} tokens, more than the context window of {name} ({window:,} tokens)."
-        for name, window in windows.items()
-        if window is not None and window < tokens
-    ]
+class WindowWords(NamedTuple):
+    """What a plan says of the context windows that are known."""
+
+    lines: list[str]
+    """Whether the calls of the seats fit, in groups of one model and one size, and what would fit if some do not."""
+    warnings: list[str]
+    """The same as sentences, if not even calls that quote nothing fit; else nothing."""
+    refusal: SettingsError | None
+    """Why the run is refused: its closing call cannot fit."""
+
+
+def window_words(sizes: CallSizes, protocol: Protocol, models: Mapping[str, str], known: Endpoints) -> WindowWords:
+    """Compare the largest calls of each seat with the context window of its own model."""
+    windows = {id: window for id, name in models.items() if (window := window_by_name(name, known)) is not None}
+    rooms = seat_rooms(sizes, windows)
+    groups: dict[tuple[str, SeatRoom], list[str]] = {}
+    for room in rooms:
+        groups.setdefault((models[room.agent], replace(room, agent="")), []).append(room.agent)
+    lines = []
+    for (model, room), seats in groups.items():
+        who = ", ".join(seats) if len(seats) < 4 else f"{len(seats)} seats"
+        begins = room.first <= room.window
+        verdict = "fits" if room.fits else "may not fit" if begins else "does not fit"
+        size = f"up to {room.most if begins else room.first:,} tokens"
+        lines.append(f"{who}: {size} in the context window of {model} ({room.window:,} tokens): {verdict}")
+    if all(room.fits for room in rooms):
+        return WindowWords(lines, [], None)
+    reply = fitting_reply(sizes, protocol, windows)
+    way = f"replies ≤ {reply:,} would fit (--reply-tokens {reply})" if reply else "this text leaves no room for replies"
+    lines.append(f"{count(len(rooms), 'seat')} × {min(room.window for room in rooms):,} tokens: {way}")
+    warns = any(room.first > room.window for room in rooms)
+    warnings = [f"Warning: {line}." for line in lines if warns]
+    return WindowWords(lines, warnings, closing_error(sizes, protocol, windows))
 
 
 def key_notes(names: Iterable[str], known: Endpoints) -> list[str]:

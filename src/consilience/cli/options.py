@@ -256,11 +256,15 @@ class SpendingRequest:
 
         Raises `SettingsError` for a value out of range.
         """
+        from consilience.cli.errors import with_options
+        from consilience.domain.validation import InvalidValues
         from consilience.engine.execution import Options
 
         names = [name for name in Options.__dataclass_fields__ if getattr(self, name, False) is not False]
-        # the command asks for consent to an unknown cost
-        return Options(allow_unpriced=True, endpoints=known, **{name: getattr(self, name) for name in names})
+        try:  # the command asks for consent to an unknown cost
+            return Options(allow_unpriced=True, endpoints=known, **{name: getattr(self, name) for name in names})
+        except InvalidValues as error:
+            raise with_options(error, dict(zip(names, names, strict=True)), names) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,7 +324,9 @@ class PlannedRequest(SpendingRequest):
     )
     models: list[str] | None = option("Models to assign to the agents in turn.", MODELS, "MODEL", kind=str)
     source: list[str] | None = option(
-        "A document to deliberate on; ID=FILE shows it to one agent only. Repeatable.", MATERIAL, "FILE|DIR|-"
+        "A document to deliberate on; ID,ID=FILE shows it to these agents only, named by id or persona. Repeatable.",
+        MATERIAL,
+        "FILE|DIR|-",
     )
     detail: DetailChoice | None = option(
         "Length of the prompts: full, brief (for small models), or auto (brief if an agent runs on an embedded "
@@ -456,8 +462,8 @@ class InheritingRequest(SessionRequest):
     id: Id
     replace_agent: list[str] | None = option("Another model for one agent. Repeatable.", CHANGES, "ID=MODEL")
     source: list[str] | None = option(
-        "A document to add; one with the name of a recorded document replaces it. ID=FILE shows it to one "
-        "agent. Repeatable.",
+        "A document to add; one with the name of a recorded document replaces it. ID,ID=FILE shows it "
+        "to these agents. Repeatable.",
         CHANGES,
         "FILE|DIR|-",
     )

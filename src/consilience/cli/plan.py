@@ -13,7 +13,7 @@ from pathlib import Path
 
 from consilience.cli.errors import can_confirm, confirm, notify, print_json
 from consilience.cli.inputs import unused_options
-from consilience.cli.model_words import key_notes, price_hint, thinking_words, window_warnings
+from consilience.cli.model_words import key_notes, price_hint, thinking_words, window_words
 from consilience.cli.options import PlannedRequest, SessionRequest, SpendingRequest
 from consilience.cli.settings import default_model
 from consilience.configuration import Config
@@ -123,6 +123,10 @@ class RunPlan(Plan):
     """Further fields of a dry run as JSON."""
     calls_note: str = ""
     """Which calls the estimate is of, if not those of a new run."""
+    fitting: Sequence[str] = ()
+    """Whether the largest calls fit into the context windows that are known."""
+    unfit: SettingsError | None = None
+    """Why the run is refused: its closing call cannot fit."""
 
     @property
     def line(self) -> str:
@@ -164,6 +168,8 @@ class RunPlan(Plan):
                 _sentence(self.outlook),
                 *(f"Key set, not used: {name}, for --model {allows}" for name, allows in self.unspent_keys.items()),
                 self.preamble,
+                *(_sentence(line) for line in self.fitting if f"Warning: {line}." not in self.details),
+                f"Refused: {self.unfit}" if self.unfit else "",
                 *self.details,
                 *(f"{_sentence(warning)}." for warning in self.warnings),
             ),
@@ -188,6 +194,8 @@ class RunPlan(Plan):
             "replies": self.replies,
             "named": dict(self.origins),
             "notes": list(self.details),
+            "windows": list(self.fitting),
+            "refused": str(self.unfit) if self.unfit else "",
             "warnings": list(self.warnings),
             **self.data,
         }
@@ -293,8 +301,7 @@ def make_plan(
     paid_encoder = encoder if encoder is not None and paid(encoder, known) else None
     level = thinking or DEFAULT_THINKING
     thinking_of = {name: thinking_tokens(level, ModelFacts(name, known).thinks) for name in links(models.values())}
-    instructions = templates.render(INSTRUCTIONS, documents=bool(sources))
-    opening = Opening(instructions, task, number_documents(sources))
+    opening = Opening(templates.render(INSTRUCTIONS, documents=bool(sources)), task, number_documents(sources))
     chains = {agent.id: links([models[agent.id]]) for agent in agents}
     thinking_by_agent = {id: max(map(thinking_of.__getitem__, chain)) for id, chain in chains.items()}
     prices = {} if limits.cost is None else {id: _token_prices(chain, known) for id, chain in chains.items()}
@@ -305,16 +312,13 @@ def make_plan(
     max_tokens = sum(n * (read + written + max(thinking_of.values())) for n, read, written in largest_calls)
     if limits.tokens is not None:
         max_tokens = min(max_tokens, limits.tokens)
-    max_cost: float | None = 0.0
-    for n, read, written in largest_calls:
-        cost = max_price({name: written + thinking_of[name] for name in paid_models}, read, known)
-        max_cost = None if max_cost is None or cost is None else max_cost + n * cost
+    max_cost = _max_cost(largest_calls, {name: thinking_of[name] for name in paid_models}, known)
     if limits.cost is not None and max_cost is not None:
         max_cost = min(max_cost, limits.cost)
     if paid_encoder is not None:
         encoder_cost = ModelFacts(paid_encoder, known).price(calls * protocol.max_reply_tokens, 0)
         max_cost = None if max_cost is None or encoder_cost is None else max_cost + encoder_cost
-    warnings = window_warnings(thinking_of, sizes.longest_beginning, known)
+    windows = window_words(sizes, protocol, models, known)
     return RunPlan(
         protocol=protocol,
         agents=tuple(agent.model_copy(update={"model": models[agent.id]}) for agent in agents),
@@ -330,9 +334,21 @@ def make_plan(
         encoder=paid_encoder,
         unspent_keys=choice.unspent_keys,
         detail=detail,
-        details=[*key_notes([*thinking_of, encoder or ""], known), *warnings],
+        details=[*key_notes([*thinking_of, encoder or ""], known), *windows.warnings],
+        fitting=windows.lines,
+        unfit=windows.refusal,
         replies=sizes.describe_reply(limits) + thinking_words(thinking, thinking_of, known),
     )
+
+
+def _max_cost(sizes: Iterable[tuple[int, int, int]], thinking: Mapping[str, int], known: Endpoints) -> float | None:
+    """US dollars of calls by number, tokens read and tokens of the answer, each to the most expensive of the models, which think
+    so long; None if a price is unknown."""
+    cost: float | None = 0.0
+    for n, read, written in sizes:
+        price = max_price({name: written + tokens for name, tokens in thinking.items()}, read, known)
+        cost = None if cost is None or price is None else cost + n * price
+    return cost
 
 
 def _token_prices(chain: Sequence[str], known: Endpoints) -> tuple[float, float]:
@@ -436,6 +452,8 @@ def approve(plan: Plan, request: SpendingRequest, config: Config, *, line: str =
         else:
             print_markdown(f"{blocks_markdown(plan.describe(), max_rows=None)}\n")
         return False
+    if isinstance(plan, RunPlan) and plan.unfit is not None:
+        raise plan.unfit
     if request.out is not None:
         claim_directory(request.out)
     tell([line or plan.line, *plan.details])

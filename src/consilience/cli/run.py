@@ -20,7 +20,7 @@ from consilience.cli.delivering import (
     report_data,
     write_deliveries,
 )
-from consilience.cli.errors import EXIT_OK, notify, print_json
+from consilience.cli.errors import EXIT_OK, notify, option_spelling, print_json, with_options
 from consilience.cli.execution import RunExecution
 from consilience.cli.inputs import (
     assign_models,
@@ -55,11 +55,9 @@ from consilience.cli.settings import (
     confirm_recorded_code,
     confirm_recorded_programs,
     load_config,
-    option_spelling,
     read_settings,
     setting_options,
     setting_parameter,
-    with_options,
 )
 from consilience.configuration import Config
 from consilience.deliberation import AUTO_PANEL, Deliberation
@@ -72,6 +70,7 @@ from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.domain.usage import LedgerReport, UsageTotals
+from consilience.domain.validation import InvalidValues
 from consilience.engine.protocol import Protocol, check_phases, find_protocol, recorded_protocol, report_type
 from consilience.engine.seats import choose_detail, of_persona, seat_warnings
 from consilience.engine.templates import recorded_templates
@@ -118,7 +117,7 @@ def app_for(name: str) -> typer.Typer:
         }
         try:
             code = run(cls, request, options_given)
-        except SettingsError as error:
+        except InvalidValues as error:
             raise with_options(error, settings, options_given) from None
         raise typer.Exit(code)
 

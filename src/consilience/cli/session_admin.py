@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typer._click import Command, Context
 
     from consilience.journal.store import Store
+    from consilience.reporting.forms import FilledForm
     from consilience.reporting.questions import Question
 
 CANCEL_PATIENCE_SECONDS = 5.0
@@ -348,6 +349,7 @@ def answer_question(store: Store, session: str, key: str, text: str | None, *, b
                 where=text,
                 do=f"Name the question: sessions answer {session} KEY {text}",
             )
+        _check_session(filled, session, text)
         key = filled.key
     asked = _open_questions(store, session, key)
     if text is None:
@@ -356,12 +358,7 @@ def answer_question(store: Store, session: str, key: str, text: str | None, *, b
     (key,) = asked
     filled = read_form(answer, asked[key])
     if filled is not None:
-        if filled.session != session:
-            raise SettingsError(
-                f"the form is of session {filled.session}, not of {session}",
-                where=text,
-                do="Give the form of this session.",
-            )
+        _check_session(filled, session, text)
         answer = filled.text
     if not answer.strip():
         raise SettingsError(f"the answer to {key} is empty", do="Give a text.")
@@ -387,6 +384,15 @@ def answer_question(store: Store, session: str, key: str, text: str | None, *, b
     again = "(give --require and the like again)"
     after = "" if running else f" Resume: {resume} {again}"
     notify(f"{'Posted' if running else 'Recorded'} the answer to {key}{replacing}. {rest_note}".rstrip() + after)
+
+
+def _check_session(filled: FilledForm, session: str, where: str) -> None:
+    if filled.session != session:
+        raise SettingsError(
+            f"the form is of session {filled.session}, not of {session}",
+            where=where,
+            do="Give the form of this session.",
+        )
 
 
 def _show_questions(session: str, questions: list[Question], as_json: bool) -> None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import re
 import sys
 import types
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
@@ -20,14 +19,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
-from consilience.cli.errors import can_confirm, confirm
+from consilience.cli.errors import can_confirm, confirm, option_spelling
 from consilience.cli.options import REPEATED, names_option
 from consilience.configuration import Config, config_files, ignored_words, is_own, merge_configs, read_config
 from consilience.domain.errors import SettingsError
 from consilience.domain.messages import FILE, NAMES, OptionName
 from consilience.domain.model_names import BY_HAND, named_by_hand
 from consilience.domain.paths import check_home, data_dir, is_own_journal, journal_path, read_bounded_text
-from consilience.domain.validation import similar_names
+from consilience.domain.validation import InvalidValues, similar_names
 from consilience.engine.protocol import Protocol
 from consilience.engine.recorded_code import code_named, foreign_code
 from consilience.models.program import without_secret
@@ -129,8 +128,8 @@ def read_settings(cls: type[Protocol], settings: Mapping[str, object], config: C
             _check_imports(cls, key, value, path)
             try:
                 cls(**{key: value})
-            except SettingsError as error:
-                if error.what.startswith(f"{key}"):
+            except InvalidValues as error:
+                if key in error.names:
                     raise SettingsError(error.what, where=place, do="Correct it there.") from None
     return cls(**{**{key: value for key, (value, _) in table.items()}, **settings})
 
@@ -194,10 +193,6 @@ def setting_value(accept: Callable[[Mapping[str, object]], object], name: str, t
     return text
 
 
-def option_spelling(parameter: str) -> str:
-    return f"--{parameter.replace('_', '-')}"
-
-
 def setting_options(cls: type[Protocol], used_names: Sequence[str]) -> dict[str, str]:
     """Return the settings of a protocol by the parameter of their option, prefixed by the protocol if its name is `used_names`."""
     options = {}
@@ -206,14 +201,6 @@ def setting_options(cls: type[Protocol], used_names: Sequence[str]) -> dict[str,
         name = next((mark.name for mark in marks if isinstance(mark, OptionName)), setting)
         options[f"{cls.name}_{name}" if name in used_names else name] = setting
     return {name.replace("-", "_"): setting for name, setting in options.items()}
-
-
-def with_options(error: SettingsError, settings: Mapping[str, str], given: Container[str]) -> SettingsError:
-    """Return the error with the options of the given settings that it names as its place."""
-    named = {name for name, field in settings.items() if field in given and re.search(rf"(^|; ){field}\b", error.what)}
-    options = [option_spelling(name) for name in settings if name in named]
-    advice = f"Change {'it' if len(options) == 1 else 'them'} and try again."
-    return SettingsError(error.what, where=", ".join(options), do=advice) if options else error
 
 
 def setting_parameter(info: FieldInfo, name: str, section: str) -> inspect.Parameter:

@@ -6,11 +6,13 @@ from consilience.documents.reading import (
     MAX_SOURCE_BYTES,
     UTF16_MARKS,
     decode_text,
+    is_address,
     is_binary,
     is_office,
     read_data,
     read_document,
     read_text_file,
+    without_pictures,
 )
 
 __all__ = [
@@ -19,9 +21,11 @@ __all__ = [
     "UTF16_MARKS",
     "DocumentText",
     "decode_text",
+    "is_address",
     "is_binary",
     "is_office",
     "read_data",
     "read_document",
     "read_text_file",
+    "without_pictures",
 ]

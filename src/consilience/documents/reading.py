@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import errno
 import re
+import shlex
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -38,6 +39,8 @@ _FORMATS = {
     b"\x1f\x8b": "compressed",
     b"{\\rtf": "RTF",
 }
+_READ_AS_DOCUMENTS = (b"%PDF", _ARCHIVE)
+_OR_GIVE = ", or give it as a document, with --source"
 _KINDS = {
     **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
     **dict.fromkeys((".eml", ".mht", ".mhtml"), "mail"),
@@ -45,6 +48,11 @@ _KINDS = {
 }
 _IS_HTML = re.compile(
     rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.{0,1000}?-->\s*)*<(?:!doctype html|html)[\s>]", re.IGNORECASE | re.DOTALL
+)
+_STRING = r'"(?:[^"\\]|\\.)*+"'
+_OUTPUT = re.compile(rf'("image/[\w.+-]+":\s*)\[(?:\s*{_STRING}\s*,?)*+\s*\]')
+_EMBEDDED = re.compile(
+    r'(\bdata:[\w.+/-]+;base64,|"(?:image/[\w.+-]+|application/pdf)":\s*")(?:[A-Za-z0-9+/=]|\\n){200,}'
 )
 _MAX_JSON_LINE = 10_000
 _MAX_WESTERN_RUN = 2
@@ -63,6 +71,13 @@ def read_document(path: Path, label: str) -> DocumentText:
 
 
 def _read(path: Path, label: str, max_bytes: int) -> bytes:
+    if is_address(str(path)):
+        address = re.sub("^(https?):/+", r"\1://", str(path), flags=re.IGNORECASE)
+        raise SourceError(
+            f"{label} is an address, and nothing is fetched from the network",
+            where=address,
+            do=f"Save the page and give the file: curl -L -o page.html {shlex.quote(address)}",
+        )
     try:
         return read_bounded(path, max_bytes)
     except FileNotFoundError:
@@ -72,6 +87,11 @@ def _read(path: Path, label: str, max_bytes: int) -> bytes:
         too_large = getattr(error, "errno", None) == errno.EFBIG
         do = _SHORTEN if too_large else "Check the path and your rights."
         raise SourceError(f"{label} cannot be read: {reason}", where=str(path), do=do) from None
+
+
+def is_address(path: str) -> bool:
+    """Return whether a path is an address of the web, also one with the slashes that `pathlib` leaves."""
+    return re.match(r"https?:/", path, re.IGNORECASE) is not None and not Path(path).exists()
 
 
 def is_office(name: str) -> bool:
@@ -110,7 +130,8 @@ def _kind(data: bytes, suffix: str) -> str:
 def _text(data: bytes, label: str, where: str, *, is_table: bool) -> DocumentText:
     """Return a text. A table that is not UTF-8 and seems to be of a Western language is read as Windows-1252: Excel writes it."""
     try:
-        return DocumentText(decode_text(data, label, where))
+        text, pictures = without_pictures(decode_text(data, label, where))
+        return DocumentText(text, (f"pictures left out: {pictures}",) if pictures else ())
     except SourceError:
         if not is_table or is_binary(data) or not _is_western(data):
             raise
@@ -139,6 +160,18 @@ def _is_western(data: bytes) -> bool:
         for run in runs
     )
     return western > _WESTERN_SHARE * len(runs)
+
+
+def without_pictures(text: str, name: str = "") -> tuple[str, int]:
+    """Return text in which each embedded picture or font is replaced by a remark, and their number. Line numbers stay.
+
+    Replaced are data URIs and strings of a JSON object by media type; in a notebook lists of strings, too.
+    """
+    text, count = _EMBEDDED.subn(r"\1[left out]", text)
+    if name.endswith(".ipynb"):
+        text, outputs = _OUTPUT.subn(lambda match: f'{match[1]}"[left out]"' + "\n" * match[0].count("\n"), text)
+        count += outputs
+    return text, count
 
 
 def decoded(data: bytes, encodings: Iterable[str]) -> str:
@@ -174,7 +207,7 @@ def _conversion(data: bytes, where: str) -> str:
     """Return how to make text of data that is not UTF-8."""
     kind = next((name for magic, name in _FORMATS.items() if data.startswith(magic)), "")
     if kind:
-        return f"It is {kind}: convert it to text first."
+        return f"It is {kind}: convert it to text first{_OR_GIVE if data.startswith(_READ_AS_DOCUMENTS) else ''}."
     name = where if re.fullmatch(r"[\w./~-]+", where) else "FILE"
     without_mark = next((code for code, nul in (("UTF-16LE", 1), ("UTF-16BE", 0)) if not any(data[nul:400:2])), "")
     if without_mark or not is_binary(data):

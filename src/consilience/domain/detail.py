@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 Detail = Literal["full", "brief"]
 """`full` lets the task decide form and length; `brief` asks for a few short sentences, which a small model can keep to."""
 
 DetailChoice = Literal["auto", "full", "brief"]
 """`auto` is `brief` if a seat with a voice has a model of the embedded catalogue, else `full`."""
-
-DETAIL_CHOICES: tuple[DetailChoice, ...] = get_args(DetailChoice)
 
 REPLY_TOKENS: Mapping[Detail, int] = {"full": 4096, "brief": 1024}
 """Max tokens per reply if the protocol's settings name no number."""

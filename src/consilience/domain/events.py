@@ -7,18 +7,28 @@ by id (`text_id`).
 
 from __future__ import annotations
 
-import binascii
 import hashlib
 import json
 from collections.abc import Iterable
-from functools import cache, lru_cache
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from consilience.domain.agents import Agent
+from consilience.domain.content import id_of as id_of
+from consilience.domain.content import text_id as text_id
 from consilience.domain.detail import Detail
-from consilience.domain.outcome import Check, Estimate, FailureKind, Limits, LimitUnit, StopReason, ThinkingLevel
+from consilience.domain.outcome import (
+    Check,
+    Estimate,
+    FailureKind,
+    Limits,
+    LimitUnit,
+    OptionalOwner,
+    StopReason,
+    ThinkingLevel,
+)
 from consilience.domain.topology import Topology
 
 SCHEMA_VERSION = 5
@@ -31,28 +41,6 @@ Volatile = dict[str, str | int | float | None]
 
 Place = str
 """Ordinals joined by dots: `"4.1.0"` is operation 0 of branch 1 of the gather or start at operation 4."""
-
-MAX_CACHED_CHARS = 4_000
-"""Digests of longer texts are not cached: a cache bounded by entries would keep megabytes of text in memory."""
-
-_URL_SAFE = bytes.maketrans(b"+/", b"-_")
-
-
-def text_id(text: str) -> str:
-    """Return the content address: the first 16 bytes of the SHA-256 of the UTF-8 text, URL-safe base64 without padding."""
-    return _short_text_id(text) if len(text) <= MAX_CACHED_CHARS else _digest_text(text)
-
-
-def id_of(digest: bytes) -> str:
-    """Return a content address of 16 bytes as `text_id` writes it."""
-    return binascii.b2a_base64(digest, newline=False).translate(_URL_SAFE)[:22].decode()
-
-
-def _digest_text(text: str) -> str:
-    return id_of(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16])
-
-
-_short_text_id = lru_cache(maxsize=1024)(_digest_text)
 
 
 def place_key(place: Place) -> tuple[int, ...]:
@@ -235,8 +223,10 @@ class CallFailed(CallEvent):
     default_requests: ClassVar[int] = 0
     failure: FailureKind
     detail: str = ""
-    limit: str = ""
-    """The agent or phase whose limit refused the call; "" for the session's limit and for other failures."""
+    no_further_attempt: bool = False
+    """Whether its share of the limits allowed no other one."""
+    limit: OptionalOwner = None
+    """The agent or phase whose limit refused or ended the call; None for the session's limit and for other failures."""
     exhausted: LimitUnit = ""
     """What the limit that refused or ended the call bounds."""
     possibly_charged: bool = False
@@ -245,6 +235,15 @@ class CallFailed(CallEvent):
     tokens_out: int = 0
     cost: float | None = 0.0
     reserve: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Why there is no reply."""
+        return (
+            f"its share of the limits allowed no further attempt; {self.detail}"
+            if self.no_further_attempt
+            else self.detail
+        )
 
     @property
     def unsent(self) -> bool:

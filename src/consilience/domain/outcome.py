@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from consilience.domain.errors import SettingsError
 from consilience.domain.validation import Frozen, describe_invalid
@@ -106,6 +106,25 @@ LimitUnit = Literal["", "calls", "tokens", "cost", "seconds"]
 """What a limit bounds, named like the field of `SpendingLimits` and the option `--max-…`; empty without a limit."""
 
 
+class LimitOwner(Frozen):
+    """The agent or phase for which a limit is. As text: `agent A`, `phase draft/1`, `each phase: draft/1`, `each agent`."""
+
+    kind: Literal["agent", "phase"]
+    name: str
+    """The id of the agent, or the phase as `NAME` or `NAME/INDEX`."""
+    each: bool = False
+    """Whether every agent, or every phase at every index, has this limit."""
+
+    def __str__(self) -> str:
+        if not self.each:
+            return f"{self.kind} {self.name}"
+        return f"each {self.kind}: {self.name}" if self.name else f"each {self.kind}"
+
+
+OptionalOwner = Annotated[LimitOwner | None, BeforeValidator(lambda owner: owner or None)]
+"""The owner of a limit; None, for which some journals have an empty text, without one."""
+
+
 class Check(Frozen):
     """The verdict of a stop condition."""
 
@@ -179,21 +198,28 @@ class Limits(SpendingLimits):
     phases: dict[str, SpendingLimits] = {}
     """Further limits by phase name (all its indices together) or `NAME/INDEX`; `"*"` for every phase at every index."""
 
-    def of_call(self, agent: str, phase: tuple[str, int] | None) -> Iterator[tuple[str, SpendingLimits]]:
-        """Yield the limits of agents and phases under which a call falls, each with its name: `agent A`, `each phase: draft/1`."""
-        found = [(f"agent {agent}", self.agents.get(agent)), (f"each agent: {agent}", self.agents.get(EACH))]
-        if phase is not None:
-            name, once = phase[0], f"{phase[0]}/{phase[1]}"
-            found += [(f"phase {name}", self.phases.get(name)), (f"each phase: {once}", self.phases.get(EACH))]
-            found += [(f"phase {once}", self.phases.get(once))]
-        yield from ((whose, limits) for whose, limits in found if limits is not None)
+    def of_call(self, agent: str, phase: tuple[str, int] | None) -> Iterator[tuple[LimitOwner, SpendingLimits]]:
+        """Yield the limits of agents and phases under which a call falls, each with its owner."""
+        if agent in self.agents:
+            yield LimitOwner(kind="agent", name=agent), self.agents[agent]
+        if EACH in self.agents:
+            yield LimitOwner(kind="agent", name=agent, each=True), self.agents[EACH]
+        if phase is None:
+            return
+        name, once = phase[0], f"{phase[0]}/{phase[1]}"
+        if name in self.phases:
+            yield LimitOwner(kind="phase", name=name), self.phases[name]
+        if EACH in self.phases:
+            yield LimitOwner(kind="phase", name=once, each=True), self.phases[EACH]
+        if once in self.phases:
+            yield LimitOwner(kind="phase", name=once), self.phases[once]
 
-    def named(self) -> Iterator[tuple[str, SpendingLimits]]:
-        """Yield the limits of agents and phases, each with its name: `agent A`, `each phase`."""
-        for kind, by_name in (("agent", self.agents), ("phase", self.phases)):
-            yield from (
-                (f"each {kind}" if name == EACH else f"{kind} {name}", limit) for name, limit in by_name.items()
-            )
+    def named(self) -> Iterator[tuple[LimitOwner, SpendingLimits]]:
+        """Yield the limits of agents and phases, each with its owner; that of every agent or phase has no name."""
+        for name, limit in self.agents.items():
+            yield LimitOwner(kind="agent", name=name if name != EACH else "", each=name == EACH), limit
+        for name, limit in self.phases.items():
+            yield LimitOwner(kind="phase", name=name if name != EACH else "", each=name == EACH), limit
 
     @field_validator("phases")
     @classmethod

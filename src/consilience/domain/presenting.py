@@ -8,7 +8,7 @@ from traceback import walk_tb
 
 from pydantic import ValidationError
 
-from consilience.domain.report import NOT_PRESENTED, Forecast, Report, UnfinishedSession, find_report
+from consilience.domain.report import Forecast, Report, UnfinishedSession, find_report
 from consilience.domain.sections import Presentation, checked_presentation
 from consilience.domain.validation import describe_invalid
 
@@ -37,7 +37,10 @@ def try_forecasts(report: Report) -> tuple[tuple[Forecast, ...], str]:
     try:
         return tuple(Forecast.model_validate(forecast) for forecast in report.forecasts()), ""
     except Exception as error:
-        return (), f"{NOT_PRESENTED}{_describe_failure(error, type(report), 'forecasts')}"
+        return (
+            (),
+            f"the protocol's sections and views are missing: {_describe_failure(error, type(report), 'forecasts')}",
+        )
 
 
 def _try(make: Callable[[], Presentation], cls: type[Report], method: str = "presentation") -> tuple[Presentation, str]:
@@ -47,7 +50,7 @@ def _try(make: Callable[[], Presentation], cls: type[Report], method: str = "pre
             raise TypeError(f"it returned {presentation!r:.60}, not a Presentation")
         return checked_presentation(presentation), ""
     except Exception as error:
-        return Presentation(), f"{NOT_PRESENTED}{_describe_failure(error, cls, method)}"
+        return Presentation(), f"the protocol's sections and views are missing: {_describe_failure(error, cls, method)}"
 
 
 def _describe_failure(error: Exception, cls: type[Report], method: str) -> str:

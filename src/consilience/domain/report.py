@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, computed_field
 
 from consilience.domain.agents import Agent
 from consilience.domain.delivery import Delivery
 from consilience.domain.events import AnyEvent, Noted, SessionStarted
 from consilience.domain.messages import Quotation, ReadDocument
-from consilience.domain.outcome import Check, FailureKind, Limits, LimitUnit, StopReason
+from consilience.domain.objections import Objection as Objection
+from consilience.domain.objections import ObjectionFate as ObjectionFate
+from consilience.domain.outcome import Check, FailureKind, LimitOwner, Limits, LimitUnit, OptionalOwner, StopReason
 from consilience.domain.positions import PositionChange
 from consilience.domain.sections import Presentation
 from consilience.domain.topology import Topology
@@ -89,8 +92,8 @@ class FailedCall(Frozen):
     phase: tuple[str, int] | None = None
     kind: FailureKind
     detail: str = ""
-    limit: str = ""
-    """The agent or phase whose limit refused the call; empty for the session's limit and for other failures."""
+    limit: OptionalOwner = None
+    """The agent or phase whose limit refused or ended the call; None for the session's limit and for other failures."""
     exhausted: LimitUnit = ""
     """The unit of the limit that refused or ended the call."""
 
@@ -110,59 +113,14 @@ class ReportLimit:
     """The limit that ended a run."""
 
     unit: LimitUnit
-    whose: str
-    """The agent or phase that it is for; empty for the session's own."""
+    owner: LimitOwner | None
+    """The agent or phase that it is for; None for the session's own."""
     value: float
     """Calls, tokens, US dollars or seconds."""
 
 
 MAX_REPR_CHARS = 60
 """Characters of the answer in the `repr` of a report."""
-
-ObjectionFate = Literal["yielded", "refuted", "stands", "unanswered"]
-"""The outcome of an objection. `yielded`: the target changed its text. `refuted`: the target refuted it. `stands`: it was raised
-again after a refutation. `unanswered`: the run ended before the target's next turn."""
-
-
-class Objection(Frozen):
-    """An objection to a text of another agent."""
-
-    id: str
-    agent: str
-    to: str
-    """The agent whose text is objected to."""
-    text: str
-    read: bool
-    """Whether a later prompt quoted it."""
-    fate: ObjectionFate | None = None
-    """None in old sessions, which list only unanswered objections."""
-    how: str = ""
-    """The target's answer, in its words."""
-    answer: str | None = None
-    """Id of the message with the target's answer, if the protocol has separate messages for answers. If that is an objection, too,
-    both are one disagreement."""
-    ruled: Literal["upheld", "rejected"] | None = None
-    """The ruling of the common parent of both agents: its text follows the objection or not. None without a ruling."""
-    ruling: str = ""
-    """The decision of their common parent, in its words."""
-
-    @property
-    def outcome(self) -> str:
-        """The outcome for readers: `Conceded` or `Refuted` by its target, else `Upheld` or `Rejected` by a ruling, else `Open`."""
-        answer = {"yielded": "Conceded", "refuted": "Refuted"}.get(self.fate or "")
-        return answer or (self.ruled or "open").capitalize()
-
-    @property
-    def ruling_words(self) -> str:
-        """The ruling for readers, led by `upheld` where its target refuted it; empty without one, and if the target conceded."""
-        is_contrary = self.fate == "refuted" and self.ruled == "upheld"
-        words = ": ".join(filter(None, ("upheld" if is_contrary else "", self.ruling)))
-        return f"Ruling: {words}" if words and self.fate != "yielded" else ""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether neither its target met it nor their common parent followed it."""
-        return self.fate not in ("yielded", "refuted") and self.ruled != "upheld"
 
 
 class SharedModel(Frozen):
@@ -208,6 +166,9 @@ class UnfinishedSession:
 
 INCIDENTAL: dict[str, Any] = {
     "session": True,
+    "asked": True,
+    "incidents": True,
+    "defects": True,
     "cut_replies": True,
     "typed_replies": True,
     "prose_replies": True,
@@ -276,35 +237,8 @@ def labels_of(protocol: str, presentation: Presentation) -> Mapping[str, str]:
     return presentation.labels or find_report(protocol).labels
 
 
-NOT_PRESENTED = "the protocol's sections and views are missing: "
-"""Begins the warning in a report whose presentation failed."""
-
-NOT_INTRODUCED = "points of view in no prompt, and so without effect: "
-"""Begins the warning in a report about agents whose persona the protocol did not print."""
-NOT_DECLARED = "the report has another type than its protocol declares: "
-"""Begins the warning in a report that `run` returned as another class than `report`."""
-REPLACED_WITHOUT_EFFECT = "prompt templates replaced without effect: "
-"""Begins the warning in a report about templates with which the run asked nothing."""
-ANSWERED_BY_FALLBACK = "answered by a fallback model"
-"""Begins the warning in a report about a model that answered because another one had failed."""
-ADAPTED = "requests were adapted to the server of "
-"""Begins the warning in a report about a model whose server refused a part of the requests."""
-
-UNCOUNTED = "estimated tokens that were not counted by the server of "
-"""Begins the warning in a report about a model that may have read only parts of prompts."""
-
-DEFECTS = (NOT_PRESENTED, NOT_INTRODUCED, NOT_DECLARED)
-"""Beginnings of the warnings about a defect in the protocol's code."""
-INCIDENTAL_WARNINGS = (
-    "lost calls",
-    "tickets offered again",
-    ANSWERED_BY_FALLBACK,
-    ADAPTED,
-    UNCOUNTED,
-    REPLACED_WITHOUT_EFFECT,
-    *DEFECTS,
-)
-"""Beginnings of warnings that a run with the same replies may not have."""
+MAX_PROSE_SHARE = 0.5
+"""A run in which more of the replies that must have a form are plain text is degraded."""
 
 
 class Report(Frozen):
@@ -348,11 +282,10 @@ class Report(Frozen):
     check: Check | None = None
     unmet: tuple[str, ...] = ()
     """Why the run does not count as converged or satisfied; with an entry it is never `converged` and has no confidence."""
-    degraded: str | None = None
-    """How many replies were plain text if most that should have a form were, the share of agents that replied in the first phase
-    if some did not, and phase, agent and reason of every failed call."""
+    asked: int = 0
+    """Agents asked in the first phase; service seats do not count."""
     replied: int
-    """Agents that replied in the first phase."""
+    """Those of them that replied."""
     quorum_met: bool
     confidence: ConfidenceScore = ConfidenceScore()
     steps: int = 0
@@ -379,6 +312,11 @@ class Report(Frozen):
     missing: tuple[MissingAgent, ...] = ()
     failed_calls: tuple[FailedCall, ...] = ()
     warnings: tuple[str, ...] = ()
+    """What follows from the replies and the settings."""
+    incidents: tuple[str, ...] = ()
+    """Further warnings, which another run with the same replies may not have: lost calls, fallbacks, templates without effect."""
+    defects: tuple[str, ...] = ()
+    """Further warnings, about the protocol's code."""
     independence: Independence = Independence()
     same_material: bool = False
     """Whether no document is restricted to some agents and no agent has tools."""
@@ -391,6 +329,32 @@ class Report(Frozen):
     facts: FactsKept | None = None
     """None if no agent wrote points before it read others, or without an answer."""
     metrics: dict[str, float | int | None] = {}
+
+    @property
+    def is_mostly_prose(self) -> bool:
+        """Whether most replies that should have a form were plain text."""
+        return len(self.prose_replies) > MAX_PROSE_SHARE * self.typed_replies
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def degraded(self) -> str | None:
+        """What the run lacked: how many replies were plain text if most that should have a form were, the share of agents that
+        replied in the first phase if some did not, and phase, agents and reason of the failed calls. None if it lacked nothing."""
+        agents: dict[tuple[str, str], Counter[str]] = {}
+        for call in self.failed_calls:
+            phase = f"{call.phase[0]} {call.phase[1]}" if call.phase else call.key
+            agents.setdefault((phase, call.kind.value), Counter())[call.agent] += 1
+        missing = "; ".join(
+            f"{phase} {', '.join(agent if n == 1 else f'{agent} ×{n}' for agent, n in counts.items())} ({kind})"
+            for (phase, kind), counts in agents.items()
+        )
+        replies = f"{self.typed_replies} {'reply' if self.typed_replies == 1 else 'replies'}"
+        lacks = (
+            f"{len(self.prose_replies)} of {replies} not in the requested form" if self.is_mostly_prose else "",
+            f"{self.replied} of {self.asked} agents" if self.replied < self.asked else "",
+            f"no reply: {missing}" if missing else "",
+        )
+        return "; ".join(filter(None, lacks)) or None
 
     @property
     def limit_reached(self) -> ReportLimit | None:
@@ -408,9 +372,9 @@ class Report(Frozen):
         return None
 
     @property
-    def digested_warnings(self) -> list[str]:
-        """The warnings without the incidental ones."""
-        return [w for w in self.warnings if not w.startswith(INCIDENTAL_WARNINGS)]
+    def all_warnings(self) -> tuple[str, ...]:
+        """The warnings with incidents and defects."""
+        return (*self.warnings, *self.incidents, *self.defects)
 
     def digest(self) -> str:
         """Return the SHA-256 (hex) of the report without session id, times, retries and cached tokens.
@@ -422,7 +386,9 @@ class Report(Frozen):
     def digested(self) -> dict[str, object]:
         """Return the fields in the digest, as JSON data."""
         data = self.model_dump(mode="json", exclude=INCIDENTAL, exclude_defaults=True)
-        return data | {"warnings": self.digested_warnings}
+        if self.degraded is None:
+            del data["degraded"]
+        return data | {"warnings": list(self.warnings)}
 
     def presentation(self) -> Presentation:
         """Return what the protocol adds to how this report is shown. It must follow from the report's fields alone."""
@@ -479,7 +445,7 @@ class Report(Frozen):
         return self._required_renderers().html(self)
 
     def save(self, directory: Path | str) -> list[Path]:
-        """Write `report.json`, `report.md`, `report.html` and the protocol's own files; return their paths.
+        """Write `report.json`, `report.md`, `report.html`, `summary.html` and the protocol's own files; return their paths.
 
         The directory is created if missing. Files are readable by their owner only and replace files of the same name. Raises
         `SettingsError` on failure.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from dataclasses import fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from consilience.domain.errors import SettingsError
 
@@ -39,14 +41,22 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class InvalidFields(SettingsError, ValueError):
-    """Invalid fields of a `UserWritten` model, with their `cause`. A `ValueError`, as pydantic expects of a nested model."""
+class Unfit(ValueError):
+    """Raised by a validator for values that do not fit each other, or the rest, with the `names` of their fields."""
 
-    def __init__(self, model: type[BaseModel], fields: Mapping[str, object], cause: ValidationError) -> None:
+    def __init__(self, what: str, *names: str) -> None:
+        self.names = names
+        super().__init__(what)
+
+
+class InvalidValues(SettingsError, ValueError):
+    """Values that fields do not take, with the `names` of the fields. A `ValueError`, as pydantic expects of a nested model."""
+
+    def __init__(self, cause: ValidationError, what: str, *, where: str = "", do: str) -> None:
         self.cause = cause
-        owner = f"the {model.__name__.lower()}{_name_words(fields)}"
-        do = f"Fields of a {model.__name__}: {', '.join(model.model_fields)}."
-        super().__init__(describe_invalid(cause, fields, model=model, owner=owner), do=do)
+        raised = [(detail["loc"], detail.get("ctx", {}).get("error")) for detail in _details(cause)]
+        self.names = {str(name) for place, error in raised for name in place[:1] or getattr(error, "names", ())}
+        super().__init__(what, where=where, do=do)
 
 
 class UserWritten(Frozen):
@@ -67,7 +77,27 @@ class UserWritten(Frozen):
             try:
                 super().__init__(**fields)
             except ValidationError as error:
-                raise InvalidFields(type(self), fields, error) from None
+                owner = f"the {name.lower()}{_name_words(fields)}"
+                do = f"Fields of a {name}: {', '.join(type(self).model_fields)}."
+                what = describe_invalid(error, fields, model=type(self), owner=owner)
+                raise InvalidValues(error, what, do=do) from None
+
+
+def check_fields(values: Any) -> None:
+    """Raise `SettingsError` for fields of a dataclass that its annotations do not allow. No value is converted."""
+    kind: Any = type(values)
+    try:
+        _model_of(kind).model_validate({field.name: getattr(values, field.name) for field in fields(kind)})
+    except ValidationError as error:
+        what, place = describe_invalid(error), f"{kind.__name__}(…)"
+        raise InvalidValues(error, what, where=place, do="Change it and try again.") from None
+
+
+@cache
+def _model_of(kind: Any) -> type[BaseModel]:
+    annotations = get_type_hints(kind, include_extras=True)
+    declared: Any = {field.name: (annotations[field.name], ...) for field in fields(kind)}
+    return create_model(kind.__name__, __config__=ConfigDict(strict=True, arbitrary_types_allowed=True), **declared)
 
 
 def describe_invalid(
@@ -94,7 +124,7 @@ def _details(error: ValidationError) -> Iterator[ErrorDetails]:
     """Yield the errors; those of a nested `UserWritten` model with their place in the whole."""
     for detail in error.errors(include_url=False):
         raised = detail.get("ctx", {}).get("error")
-        if isinstance(raised, InvalidFields):
+        if isinstance(raised, InvalidValues):
             for inner in _details(raised.cause):
                 inner["loc"] = (*detail["loc"], *inner["loc"])
                 yield inner
@@ -154,7 +184,8 @@ def _demand(detail: ErrorDetails, entry: type[BaseModel] | None) -> str:
     if kind.startswith("model_") or kind == "dict_type":
         return _table_demand(entry, value)
     if kind in _DEMANDS:
-        return f"{_DEMANDS[kind].format(**context)}, {actual}"
+        plain = {name: int(to) if isinstance(to, float) and to.is_integer() else to for name, to in context.items()}
+        return f"{_DEMANDS[kind].format(**plain)}, {actual}"
     if detail["msg"].startswith("Input should "):
         return f"{detail['msg'].replace('Input should', 'must', 1)}, {actual}"
     return detail["msg"]

@@ -111,7 +111,7 @@ class Call(Generic[T]):
                 self.budget.branch.refused |= event.failure.is_limit and not event.limit
                 if ask.closing and event.failure is FailureKind.TIME:
                     state.warnings.append((self.place, f"no closing reply within the time limit: {ask.key}"))
-                return Failure(ask.key, ask.agent, event.failure, event.detail)
+                return Failure(ask.key, ask.agent, event.failure, event.reason)
             if isinstance(event, CallCompleted):
                 if not (event.cut and self._may_ask_again(attempt)):
                     return self._reply(result)

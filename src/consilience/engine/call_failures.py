@@ -25,9 +25,6 @@ from consilience.engine.steps import StepLog, StepRefused
 from consilience.engine.timing import CallCancelled, CallEnded, TimeLimitReached
 from consilience.models.port import Completion
 
-NO_FURTHER_ATTEMPT = "allowed no further attempt; "
-"""In the detail of a call whose last attempt failed when its share of the limits allowed no further one."""
-
 REFUSED_AGAIN = {
     FailureKind.BUDGET: "no budget for another attempt",
     FailureKind.TIME: "no budget for another attempt",
@@ -142,7 +139,8 @@ def failure_event(
     return CallFailed(
         **{**common, **figures},
         failure=kind,
-        detail=(f"its share of the limits {NO_FURTHER_ATTEMPT}" if refusal else "") + failure.detail[:500],
+        detail=failure.detail[:500],
+        no_further_attempt=refusal is not None,
         reserve=budget.from_reserve,
         volatile={"requests": requests},
     )

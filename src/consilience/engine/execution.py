@@ -8,8 +8,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Annotated
 
-from consilience.domain.detail import DETAIL_CHOICES, Detail, DetailChoice
+from pydantic import Field
+
+from consilience.domain.detail import Detail, DetailChoice
 from consilience.domain.errors import (
     ProtocolViolation,
     SessionHeld,
@@ -25,9 +28,10 @@ from consilience.domain.events import (
     SessionStarted,
     text_id,
 )
-from consilience.domain.outcome import THINKING_TOKENS, Limits, ThinkingLevel
+from consilience.domain.outcome import Limits, ThinkingLevel
 from consilience.domain.presenting import try_forecasts, try_present
-from consilience.domain.report import FORECASTS, NOT_DECLARED, Report
+from consilience.domain.report import FORECASTS, Report
+from consilience.domain.validation import check_fields
 from consilience.engine.activity import Activity, Phase
 from consilience.engine.cancelling import Cancellation
 from consilience.engine.faults import Crash, parse_fault
@@ -80,22 +84,22 @@ class Options:
     interrupted there. Nothing of this is recorded."""
     faults: Callable[[str, Phase | None], None] | None = None
     """Called at each fault point (`engine.faults`)."""
-    repairs: int | None = None
+    repairs: Annotated[int, Field(ge=0, le=MAX_REPAIRS)] | None = None
     """How often to repeat a call whose reply is unusable. None: 1."""
     cache: bool | None = None
     """Whether to reuse a reply in the store to an identical request (agent, model, prompt, parameters, seed). None: no."""
-    temperature: float | None = None
+    temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
     """None: the model's own."""
     thinking: ThinkingLevel | None = None
     """How much models that can think do so before they answer. None: `low`."""
     detail: DetailChoice | None = None
     """Which set of prompts agents are shown. None: `auto`."""
-    deadline: float | None = None
+    deadline: Annotated[float, Field(gt=0, le=MAX_DEADLINE_SECONDS)] | None = None
     """Max seconds of one request to a model. None: the provider's default."""
-    pace: float = 0.0
+    pace: Annotated[float, Field(ge=0, le=MAX_PACE)] = 0.0
     """Real seconds per virtual second, for watching a run in virtual time; 0 does not wait. A replay never waits, a resume not for
     recorded events. Protocols without virtual time ignore it."""
-    human_deadline: float | None = None
+    human_deadline: Annotated[float, Field(gt=0, le=MAX_HUMAN_DEADLINE_SECONDS)] | None = None
     """Max seconds of wall time for a person's answer, time in which the session is parked included; then the call fails as
     `deadline`. None: no limit."""
     allow_unpriced: bool = False
@@ -125,41 +129,7 @@ class Options:
         return replace(self, observer=notify_both)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.endpoints, Endpoints):
-            raise SettingsError(
-                f"{self.endpoints!r:.60} does not declare endpoints",
-                where="endpoints",
-                do="Give consilience.Endpoints().declare(ADDRESS, …).",
-            )
-        for name in ("observer", "hold", "faults"):
-            if not (getattr(self, name) is None or callable(getattr(self, name))):
-                raise SettingsError(
-                    f"{getattr(self, name)!r:.60} is not a function", where=name, do="Give a function, or None."
-                )
-        if self.repairs is not None and not isinstance(self.repairs, int):
-            raise SettingsError(
-                f"invalid repairs: {self.repairs!r}", do=f"Give a whole number from 0 to {MAX_REPAIRS}."
-            )
-        self._check_range("repairs", MAX_REPAIRS)
-        self._check_range("temperature", MAX_TEMPERATURE)
-        self._check_range("pace", MAX_PACE, "real seconds per virtual second")
-        self._check_range("deadline", MAX_DEADLINE_SECONDS, "seconds", positive=True)
-        self._check_range("human_deadline", MAX_HUMAN_DEADLINE_SECONDS, "seconds", positive=True)
-        for name, choices in (("thinking", tuple(THINKING_TOKENS)), ("detail", DETAIL_CHOICES)):
-            if getattr(self, name) not in (None, *choices):
-                raise SettingsError(
-                    f"invalid {name}: {getattr(self, name)!r}", do=f"Give one of: {', '.join(choices)}."
-                )
-
-    def _check_range(self, name: str, maximum: int, unit: str = "a number", *, positive: bool = False) -> None:
-        value = getattr(self, name)
-        if value is None and name != "pace":
-            return
-        if not (isinstance(value, int | float) and 0 <= value <= maximum and (value or not positive)):
-            bounds = "more than 0 and at most" if positive else "from 0 to"
-            raise SettingsError(
-                f"invalid {name.replace('_', ' ')}: {value!r}", do=f"Give {unit}, {bounds} {maximum:,}."
-            )
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,7 +269,7 @@ def _finish(protocol: Protocol, report: Report) -> tuple[Report, SessionFinished
     forecasts, unforeseen = try_forecasts(report)
     problems = tuple(filter(None, (_other_type(protocol, report), problem, unforeseen)))
     if problems:
-        report = report.model_copy(update={"warnings": (*report.warnings, *problems)})
+        report = report.model_copy(update={"defects": (*report.defects, *problems)})
     body, shown = report.model_dump_json(), presentation.model_dump_json()
     foreseen = FORECASTS.dump_json(forecasts).decode() if forecasts else ""
     event = SessionFinished(
@@ -318,7 +288,8 @@ def _other_type(protocol: Protocol, report: Report) -> str:
     if type(report) is protocol.report:
         return ""
     return (
-        f"{NOT_DECLARED}run of {type(protocol).__name__} returned {returned}, but the class declares `report = {declared}`, "
+        f"the report has another type than its protocol declares: "
+        f"run of {type(protocol).__name__} returned {returned}, but the class declares `report = {declared}`, "
         f"as which a recorded session is read. Return `await session.report(self.report, …)`, or declare `report = {returned}`"
     )
 

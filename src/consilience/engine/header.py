@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from textwrap import shorten
 from typing import Any
 
@@ -13,18 +13,12 @@ from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRej
 from consilience.domain.outcome import FailureKind, StopReason
 from consilience.domain.positions import exact
 from consilience.domain.report import (
-    ADAPTED,
-    ANSWERED_BY_FALLBACK,
-    NOT_INTRODUCED,
-    REPLACED_WITHOUT_EFFECT,
-    UNCOUNTED,
     ConfidenceScore,
     FailedCall,
     MissingAgent,
 )
 from consilience.domain.usage import LedgerReport, UsageTotals
 from consilience.engine.analysis import independence
-from consilience.engine.call_failures import NO_FURTHER_ATTEMPT
 from consilience.engine.evidence import quotations_in_replies, read_documents
 from consilience.engine.sizes import MIN_FIT
 from consilience.engine.state import State
@@ -33,8 +27,6 @@ from consilience.engine.timing import CANCEL_DETAIL, TIME_LIMIT_DETAIL
 from consilience.engine.work import Failure, Reply
 
 MAX_LABEL_CHARS = 40
-MAX_PROSE_SHARE = 0.5
-"""A run in which more of the replies that must have a form are plain text is degraded."""
 
 
 def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dict[str, object]:
@@ -59,7 +51,7 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
         "topology": state.started.topology,
         "replied": replied,
         "quorum_met": bool(first) and replied >= max(required, 1),
-        "degraded": _degraded(failures, replied, len(first), state.prose.values()),
+        "asked": len(first),
         "limits": state.started.limits,
         "ledger": LedgerReport(
             estimated=state.started.estimate,
@@ -73,6 +65,8 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
         "missing": tuple(seat for seat in missing_agents(calls) if seat.agent in voiced),
         "failed_calls": failures,
         "warnings": (*_warnings(state, calls), *(text for _, text in warnings)),
+        "incidents": tuple(_incidents(state, calls)),
+        "defects": tuple(_defects(state, calls)),
         "independence": independence(voices(state.started.agents)),
         "same_material": _same_material(state),
         "documents": read_documents(state, calls.attempts),
@@ -203,7 +197,7 @@ def missing_agents(calls: EndedCalls) -> tuple[MissingAgent, ...]:
             continue
         if isinstance(event, CallFailed) and event.failure.is_limit:
             continue
-        reason = f"{event.failure.value}: {event.error if isinstance(event, ReplyRejected) else event.detail}"
+        reason = f"{event.failure.value}: {event.error if isinstance(event, ReplyRejected) else event.reason}"
         first_key = since[event.agent].since if event.agent in since else event.key
         since[event.agent] = MissingAgent(agent=event.agent, since=first_key, reason=reason.rstrip(": "))
     return tuple(since.values())
@@ -218,27 +212,12 @@ def failed_calls(calls: EndedCalls) -> tuple[FailedCall, ...]:
             agent=event.agent,
             phase=event.phase,
             kind=event.failure,
-            detail=event.detail if isinstance(event, CallFailed) else event.error,
-            limit=event.limit if isinstance(event, CallFailed) else "",
+            detail=event.reason if isinstance(event, CallFailed) else event.error,
+            limit=event.limit if isinstance(event, CallFailed) else None,
             exhausted=event.exhausted if isinstance(event, CallFailed) else "",
         )
         for event in last.values()
     )
-
-
-def _degraded(failures: Sequence[FailedCall], replied: int, asked: int, prose: Collection[bool]) -> str | None:
-    agents: dict[tuple[str, str], Counter[str]] = {}
-    for call in failures:
-        phase = f"{call.phase[0]} {call.phase[1]}" if call.phase else call.key
-        agents.setdefault((phase, call.kind.value), Counter())[call.agent] += 1
-    missing = "; ".join(
-        f"{phase} {', '.join(agent if n == 1 else f'{agent} ×{n}' for agent, n in counts.items())} ({kind})"
-        for (phase, kind), counts in agents.items()
-    )
-    share = f"{replied} of {asked} agents" if replied < asked else ""
-    plain = f"{sum(prose)} of {format_count(len(prose), 'reply', 'replies')} not in the requested form"
-    most = plain if sum(prose) > MAX_PROSE_SHARE * len(prose) else ""
-    return "; ".join(filter(None, (most, share, f"no reply: {missing}" if missing else ""))) or None
 
 
 def _warnings(state: State, calls: EndedCalls) -> list[str]:
@@ -270,8 +249,7 @@ def _warnings(state: State, calls: EndedCalls) -> list[str]:
     if calls.unpriced:
         warnings.append("the price of a model is not known; the cost is incomplete")
     warnings += _failure_warnings(calls.unanswered)
-    warnings += [*_unused_limits(state, calls.attempts), *_fallbacks(calls.by_fallback)]
-    warnings += [*_adaptations(state, calls.attempts), *_uncounted(state, calls.attempts)]
+    warnings += _unused_limits(state, calls.attempts)
     if unclaimed := state.recorder.unclaimed():
         warnings.append(
             f"{format_count(len(unclaimed), 'inherited reply', 'inherited replies')} not used by this run: "
@@ -282,17 +260,28 @@ def _warnings(state: State, calls: EndedCalls) -> list[str]:
             f"{format_count(len(outdated), 'inherited reply', 'inherited replies')} about other texts; asked for again: "
             + ", ".join(outdated[:5])
         )
+    return warnings
+
+
+def _incidents(state: State, calls: EndedCalls) -> Iterator[str]:
+    """Yield what another run with the same replies may not have."""
+    yield from _fallbacks(calls.by_fallback)
+    yield from _adaptations(state, calls.attempts)
+    yield from _uncounted(state, calls.attempts)
     if calls.requeued:
         offered = ", ".join(f"{event.agent} on {event.key}" for event in calls.requeued[:5])
-        warnings.append(f"tickets offered again after a claim that brought no answer: {offered}")
+        yield f"tickets offered again after a claim that brought no answer: {offered}"
+    yield from _replaced_without_effect(state)
+    if state.lost:
+        yield f"lost calls: {state.lost} in flight when a process ended, possibly charged"
+
+
+def _defects(state: State, calls: EndedCalls) -> Iterator[str]:
+    """Yield a warning about agents whose persona the protocol did not print."""
     speakers = {event.agent for event in calls.attempts} if state.unintroduced else set()
     if unintroduced := [agent for agent in state.unintroduced if agent in speakers]:
         use = "The protocol's prompts have to contain session.agent(id).introduction()"
-        warnings.append(f"{NOT_INTRODUCED}{', '.join(unintroduced)}. {use}")
-    warnings += _replaced_without_effect(state)
-    if state.lost:
-        warnings.append(f"lost calls: {state.lost} in flight when a process ended, possibly charged")
-    return warnings
+        yield f"points of view in no prompt, and so without effect: {', '.join(unintroduced)}. {use}"
 
 
 def _failure_warnings(unanswered: Sequence[ReplyRejected | CallFailed]) -> list[str]:
@@ -300,19 +289,19 @@ def _failure_warnings(unanswered: Sequence[ReplyRejected | CallFailed]) -> list[
     timed_out = [
         event
         for event in unanswered
-        if isinstance(event, CallFailed) and (event.possibly_charged or event.detail.startswith(TIME_LIMIT_DETAIL))
+        if isinstance(event, CallFailed)
+        and (event.possibly_charged or (event.failure is FailureKind.TIME and not event.unsent))
     ]
     warnings = _timed_out(timed_out)
     failures = [event for event in unanswered if isinstance(event, CallFailed) and event not in timed_out]
-    refused = Counter(event.limit for event in failures if event.limit)
+    refused = Counter(str(event.limit) for event in failures if event.limit)
     warnings += [
         f"{format_count(n, 'call', 'calls')} refused by the limit of {whose}" for whose, n in sorted(refused.items())
     ]
-    cut_off = [cause for e in failures for _, mark, cause in [e.detail.partition(NO_FURTHER_ATTEMPT)] if mark]
+    cut_off = [event.detail for event in failures if event.no_further_attempt]
     if cut_off:
         calls = format_count(len(cut_off), "call", "calls")
-        cause = f"{NO_FURTHER_ATTEMPT}{cut_off[0][:300]}"
-        warnings.append(f"{calls} failed where the share of the limits {cause}")
+        warnings.append(f"{calls} failed where the share of the limits allowed no further attempt; {cut_off[0][:300]}")
     return warnings
 
 
@@ -326,7 +315,7 @@ def _replaced_without_effect(state: State) -> list[str]:
         ended = [event for event in state.recorder.events if isinstance(event, Ended) and event.inherited]
         reason = describe_inherited(inherited, state.started.parent or "ID", ended)
         groups.append(f"{', '.join(sorted(inherited))} ({reason})")
-    return [f"{REPLACED_WITHOUT_EFFECT}{', '.join(groups)}"] if groups else []
+    return [f"prompt templates replaced without effect: {', '.join(groups)}"] if groups else []
 
 
 def _fallbacks(by_fallback: Sequence[Ended]) -> Iterator[str]:
@@ -336,7 +325,7 @@ def _fallbacks(by_fallback: Sequence[Ended]) -> Iterator[str]:
         answers.setdefault(str(event.volatile.get("model", "")), Counter())[event.agent] += 1
     for model, agents in sorted(answers.items()):
         names = ", ".join(agent if n == 1 else f"{agent} ×{n}" for agent, n in agents.items())
-        yield f"{ANSWERED_BY_FALLBACK}, {model}, after another had failed: {names}"
+        yield f"answered by a fallback model, {model}, after another had failed: {names}"
 
 
 def _adaptations(state: State, attempts: Sequence[Ended]) -> Iterator[str]:
@@ -346,7 +335,7 @@ def _adaptations(state: State, attempts: Sequence[Ended]) -> Iterator[str]:
         if note := str(event.volatile.get("adapted") or ""):
             notes.setdefault(state.models[event.agent], {})[note] = None
     for model, changes in sorted(notes.items()):
-        yield f"{ADAPTED}{model}: {'; '.join(changes)}"
+        yield f"requests were adapted to the server of {model}: {'; '.join(changes)}"
 
 
 def _uncounted(state: State, attempts: Sequence[Ended]) -> Iterator[str]:
@@ -357,7 +346,10 @@ def _uncounted(state: State, attempts: Sequence[Ended]) -> Iterator[str]:
             model = state.models[event.agent]
             most[model] = max(most.get(model, (0, "")), (uncounted, event.key))
     for model, (tokens, key) in sorted(most.items()):
-        yield f"{UNCOUNTED}{model}: about {tokens:,} of {key}; it may have read only parts of prompts"
+        yield (
+            f"estimated tokens that were not counted by the server of {model}: about {tokens:,} of {key}; "
+            "it may have read only parts of prompts"
+        )
 
 
 def _unread(state: State) -> Iterator[str]:
@@ -381,7 +373,7 @@ def _unused_limits(state: State, ended: Sequence[Ended]) -> Iterator[str]:
     unused = state.ledger.unused_caps()
     made = ", ".join(dict.fromkeys(event.phase[0] for event in ended if event.phase)) if unused else ""
     for whose in unused:
-        known = f"; phases of this run: {made}" if made and whose.startswith("phase ") else ""
+        known = f"; phases of this run: {made}" if made and whose.kind == "phase" else ""
         yield f"no call was made under the limit of {whose}{known}"
 
 

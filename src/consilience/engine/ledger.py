@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from consilience.domain.events import place_key
-from consilience.domain.outcome import FailureKind, Limits, LimitUnit, SpendingLimits
+from consilience.domain.outcome import FailureKind, LimitOwner, Limits, LimitUnit, SpendingLimits
 from consilience.engine.activity import Activity, Phase
 from consilience.engine.cancelling import Cancellation
 from consilience.engine.sizes import NOTHING, ONE_REQUEST, UNLIMITED, CallSizes, Demand, Usage, usage_allowed
@@ -206,10 +206,10 @@ class BranchBudget:
 
 @dataclass(frozen=True, slots=True)
 class LimitHit:
-    """Which limit refused a call: `whose` is empty for the session's own."""
+    """Which limit refused a call: `whose` is None for the session's own."""
 
     kind: FailureKind
-    whose: str = ""
+    whose: LimitOwner | None = None
     unit: LimitUnit = "seconds"
     """What the limit bounds."""
     of_owner: str | None = None
@@ -221,7 +221,7 @@ class TimeLeft:
     """Seconds that a call may take, infinite without a limit. `whose` names the agent or phase that the limit is for, if any."""
 
     seconds: float = math.inf
-    whose: str = ""
+    whose: LimitOwner | None = None
 
 
 _NO_LIMIT = TimeLeft()
@@ -232,7 +232,7 @@ class Cap(BranchBudget):
 
     __slots__ = ("seconds", "whose")
 
-    def __init__(self, whose: str, limits: SpendingLimits) -> None:
+    def __init__(self, whose: LimitOwner, limits: SpendingLimits) -> None:
         super().__init__(usage_allowed(limits))
         self.whose = whose
         self.seconds = math.inf if limits.seconds is None else limits.seconds
@@ -426,7 +426,7 @@ class Ledger:
         self.is_capped = bool(limits.agents or limits.phases)
         self._activity = activity
         self._now = now
-        self._caps: dict[str, Cap] = {}
+        self._caps: dict[LimitOwner, Cap] = {}
         self._waiting: list[_Waiting] = []
 
     def pay_reserve_to(self, branch: BranchBudget) -> None:
@@ -439,9 +439,9 @@ class Ledger:
         for whose, limits in self.limits.of_call(agent, phase):
             yield self._caps.setdefault(whose, Cap(whose, limits))
 
-    def unused_caps(self) -> list[str]:
-        """Caps under which no call fell, by name: most likely a misspelled name."""
-        return [name for name, _ in self.limits.named() if name not in self._caps and not name.startswith("each ")]
+    def unused_caps(self) -> list[LimitOwner]:
+        """Owners of caps under which no call fell: most likely a misspelled name."""
+        return [owner for owner, _ in self.limits.named() if owner not in self._caps and not owner.each]
 
     @property
     def held_back(self) -> int:

@@ -17,9 +17,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from consilience.domain.content import MAX_CACHED_CHARS
 from consilience.domain.detail import CAP, CAPS, Caps
 from consilience.domain.errors import ProtocolViolation
-from consilience.domain.events import MAX_CACHED_CHARS, text_id
+from consilience.domain.events import text_id
 from consilience.domain.messages import LABELLED_APART, Message
 from consilience.domain.tokens import estimate_tokens
 from consilience.engine.sources import Document, select_documents

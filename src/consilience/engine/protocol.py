@@ -25,7 +25,7 @@ from consilience.domain.outcome import EACH, CallKind, Estimate, Limits
 from consilience.domain.panels import MAX_PERSONAS, Panel
 from consilience.domain.report import Report, register_report_finder
 from consilience.domain.topology import Topology
-from consilience.domain.validation import describe_invalid
+from consilience.domain.validation import InvalidValues, describe_invalid
 from consilience.engine.sources import Document
 from consilience.engine.templates import Templates, load
 from consilience.reporting import renderers as renderers  # lets every report of a protocol render itself
@@ -119,11 +119,8 @@ class Protocol(BaseModel, ABC):
         try:
             super().__init__(**settings)
         except ValidationError as error:
-            raise SettingsError(
-                describe_invalid(error, model=type(self)),
-                where=f"settings of {type(self).name}",
-                do="Change them and try again.",
-            ) from None
+            what, place = describe_invalid(error, model=type(self)), f"settings of {type(self).name}"
+            raise InvalidValues(error, what, where=place, do="Change them and try again.") from None
 
     reply_tokens: Annotated[
         int | None, Field(ge=16, le=100_000, description="max tokens per reply; default: 4096, 1024 with brief prompts")

@@ -12,12 +12,15 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field
 
 from consilience.coordination.convergence import required_after_timeout
 from consilience.coordination.waiting import AGENT_TIMEOUT_SECONDS, TimeoutStrategy, timeout_after
-from consilience.domain.errors import ProviderError, SettingsError
+from consilience.domain.errors import ProviderError
 from consilience.domain.outcome import FailureKind
+from consilience.domain.validation import check_fields
 from consilience.engine.activity import Phase
 from consilience.engine.work import Failure, Reply, current_phase
 
@@ -33,19 +36,16 @@ TIMEOUT_DETAIL = "timeout"
 class Quorum:
     """What a protocol declares for a phase: `session.phase("read", 1, quorum=Quorum(10))`."""
 
-    agents: int
+    agents: Annotated[int, Field(ge=1)]
     """Agents that must reply."""
-    timeout: float = AGENT_TIMEOUT_SECONDS
+    timeout: Annotated[float, Field(gt=0)] = AGENT_TIMEOUT_SECONDS
     """Seconds after which 80 % of them suffice."""
     strategy: TimeoutStrategy = "per_agent"
     """`per_agent` and `adaptive` count an agent's time from its claim, `total` counts from the first ticket of the phase;
     `adaptive` gives an agent half as much time again after each timeout."""
 
     def __post_init__(self) -> None:
-        if self.agents < 1 or self.timeout <= 0:
-            raise SettingsError(
-                f"invalid quorum: {self.agents} agents, timeout {self.timeout:g} s", do="Give positive numbers."
-            )
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)

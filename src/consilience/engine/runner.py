@@ -41,6 +41,7 @@ from consilience.engine.protocol import (
 )
 from consilience.engine.recorded_code import check_code, check_programs
 from consilience.engine.recorder import Recorder
+from consilience.engine.rooms import closing_error
 from consilience.engine.seats import (
     Models,
     Seats,
@@ -148,8 +149,11 @@ async def _recorded(
         if not setup.options.allow_unpriced:
             check_prices(setup.seats.ports, setup.limits)
         check_phases(setup.protocol, setup.limits)
-        window = min(windows_by_agent(setup.seats.ports).values(), default=None)
+        windows = windows_by_agent(setup.seats.ports)
+        window = min(windows.values(), default=None)
         setup = replace(setup, protocol=setup.protocol.with_documents(setup.documents, window))
+        if inherited is None and (error := closing_error(_sizes(setup), setup.protocol, windows)) is not None:
+            raise error
         started = _start_event(setup)
         if inherited is not None:
             started = started.model_copy(update={"parent": inherited.parent, "forked_at": inherited.forked_at})
@@ -169,15 +173,15 @@ async def _recorded(
             yield setup, build_state(setup, started, recorder)
 
 
+def _sizes(setup: Setup) -> CallSizes:
+    ports, level = setup.seats.ports, setup.options.thinking or DEFAULT_THINKING
+    prices, thinking = prices_by_agent(ports), thinking_by_agent(ports, level)
+    return CallSizes(setup.opening, setup.protocol, setup.seats.agents, prices, thinking, max_steps_by_agent(ports))
+
+
 def _start_event(setup: Setup) -> SessionStarted:
     protocol, options, seats = setup.protocol, setup.options, setup.seats
-    level = options.thinking or DEFAULT_THINKING
-    steps, prices, thinking = (
-        max_steps_by_agent(seats.ports),
-        prices_by_agent(seats.ports),
-        thinking_by_agent(seats.ports, level),
-    )
-    sizes = CallSizes(setup.opening, protocol, seats.agents, prices, thinking, steps)
+    sizes = _sizes(setup)
     return SessionStarted(
         task=text_id(setup.task),
         sources=document_refs(setup.documents),
@@ -191,8 +195,8 @@ def _start_event(setup: Setup) -> SessionStarted:
         human_deadline=options.human_deadline,
         deliveries=dict(options.deliveries),
         comparison=options.comparison,
-        thinking=level,
-        thinking_tokens=thinking,
+        thinking=options.thinking or DEFAULT_THINKING,
+        thinking_tokens=dict(sizes.thinking_tokens),
         detail=setup.detail,
         windows=windows_by_agent(seats.ports),
         schema_version=SCHEMA_VERSION,
@@ -202,9 +206,9 @@ def _start_event(setup: Setup) -> SessionStarted:
         settings=protocol.model_dump(mode="json"),
         agents=seats.agents,
         topology=protocol.topology(),
-        estimate=estimate_with_steps(protocol.estimate(), steps),
-        steps=steps,
-        prices=prices,
+        estimate=estimate_with_steps(protocol.estimate(), sizes.steps),
+        steps=dict(sizes.steps),
+        prices=dict(sizes.prices),
         fit=sizes.largest_fit(setup.limits),
         templates={name: text_id(source) for name, source in setup.templates.sources.items()},
         replaced_templates=setup.templates.replaced,
@@ -440,7 +444,7 @@ def _recorded_report(protocol: str, finished: SessionFinished, store: Store) -> 
 def _as_recorded(session: str, report: Report, recorded_report: Report) -> Report:
     """Return the report of a replay with the recorded wording of its warnings, its check and of what is unmet. Raise if the two
     differ otherwise. A field that is missing in a report of an earlier version has its default."""
-    if len(recorded_report.digested_warnings) == len(report.digested_warnings):
+    if len(recorded_report.warnings) == len(report.warnings):
         report = report.model_copy(update={"warnings": recorded_report.warnings})
     if len(recorded_report.unmet) == len(report.unmet):
         report = report.model_copy(update={"unmet": recorded_report.unmet})

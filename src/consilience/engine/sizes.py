@@ -21,6 +21,10 @@ MIN_FIT = 0.25
 _FIT_STEPS = 64
 _TEMPLATE_TOKENS = 256
 """Tokens that a template adds to a prompt without quotations."""
+_SCHEMA_TOKENS = 2_048
+"""Max tokens of the JSON Schema of a reply, which some servers put into the prompt."""
+_CORRECTION_TOKENS = 640
+"""What a corrective request adds: 600 characters of the last reply, and its error."""
 _QUOTE_TOKENS = 32
 """Tokens that the fence of a quotation adds to its text."""
 
@@ -200,10 +204,20 @@ class CallSizes:
             largest += [(n, read, written)] if n > 0 else []
         return largest
 
-    @property
-    def longest_beginning(self) -> int:
-        """Tokens with which the longest prompt begins, before quotations: instructions, task and documents."""
-        return max(self._beginnings.values(), default=0)
+    def first_of(self, agent: str) -> int:
+        """Tokens of a call of an agent that quotes nothing: prompt, reply and thinking."""
+        return int(
+            self.ask(agent, self._beginnings[agent] + _TEMPLATE_TOKENS, self.protocol.max_reply_tokens).need.tokens
+        )
+
+    def largest_of(self, agent: str) -> int:
+        """Tokens of the largest call of an agent: prompt with the schema of the reply and a correction, reply and thinking."""
+        kinds, protocol = self.protocol.call_kinds, self.protocol
+        largest = max(
+            (self._prompt_of(kind, 1.0) + kind.reply for kind in kinds),
+            default=self._longest_prompt(1.0, agent) + protocol.longest_reply,
+        )
+        return largest + _SCHEMA_TOKENS + _CORRECTION_TOKENS + self.thinking_tokens.get(agent, 0)
 
     def largest_fit(self, limits: Limits) -> float:
         """The largest share of their size that replies may have so that the first phase and the closing call fit into the limits
@@ -251,10 +265,12 @@ class CallSizes:
         sizes = [self.request(agent, prompt, reply) for agent in self.prices]
         return Usage(1, prompt + reply, max((size.cost for size in sizes), default=0.0))
 
-    def _longest_prompt(self, fit: float) -> int:
+    def _longest_prompt(self, fit: float, agent: str = "") -> int:
+        """Of one agent, or of any."""
+        begun = max(self._beginnings.values(), default=0) if not agent else self._beginnings[agent]
         protocol = self.protocol
         quoted_tokens = protocol.max_quoted_replies * (math.ceil(protocol.max_reply_tokens * fit) + _QUOTE_TOKENS)
-        return self.longest_beginning + quoted_tokens + 2 * _TEMPLATE_TOKENS
+        return begun + quoted_tokens + 2 * _TEMPLATE_TOKENS
 
     def _prompt_of(self, kind: CallKind, fit: float) -> int:
         quoted_tokens = math.ceil(kind.quoted * fit)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from consilience.domain.outcome import CUT_SHORT, StopReason
 from consilience.domain.report import Frozen
+from consilience.domain.validation import UserWritten
 
 Match = Literal["tokens", "calls", "cost"]
 
 
-class Budget(Frozen):
+class Budget(UserWritten):
     """What every run may spend, in tokens or in calls.
 
     Calls are reserved at their max size, so a run exceeds its budget only if a text has more tokens than estimated; the notes
@@ -21,9 +24,9 @@ class Budget(Frozen):
     task with the same seed.
     """
 
-    tokens: int | None = None
+    tokens: Annotated[int, Field(ge=1)] | None = None
     """Input and output tokens."""
-    calls: int | None = None
+    calls: Annotated[int, Field(ge=1)] | None = None
     """Requests, including repairs and retries."""
     match: Match = "tokens"
     """The unit in which resizable rows are matched: tokens, calls, or US dollars."""

@@ -297,8 +297,6 @@ def budget_for_task(budget: Budget, rows: Sequence[CompareRow], task: Task) -> T
     needs = {row.label: row.max_tokens(task) for row in rows}
     anchor = max(needs, key=needs.__getitem__)
     bound = budget.tokens if budget.calls is None else budget.calls
-    if bound is not None and bound < 1:
-        raise SettingsError(f"invalid budget: {bound}", do="Give 1 or more.")
     return TaskBudget(budget, needs[anchor] if bound is None else bound, anchor)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol, runtime_checkable
 
-from consilience.domain.errors import SettingsError
+from pydantic import Field
+
+from consilience.domain.validation import check_fields
 from consilience.journal.store import Journal
 
 MOST = 1_000_000_000
@@ -17,17 +19,13 @@ MOST = 1_000_000_000
 class Allowance:
     """What an owner may use. None is no bound."""
 
-    cost: float | None = None
+    cost: Annotated[float, Field(ge=0, le=MOST)] | None = None
     """US dollars a day; a day is one of UTC."""
-    running: int | None = None
+    running: Annotated[int, Field(ge=0, le=MOST)] | None = None
     """Sessions that run at the same time."""
 
     def __post_init__(self) -> None:
-        for bound, unit in ((self.cost, "dollars"), (self.running, "sessions")):
-            if bound is not None and not 0 <= bound <= MOST:
-                raise SettingsError(
-                    f"invalid allowance: {bound} {unit}", do=f"Give 0 to {MOST:,}, or None for no bound."
-                )
+        check_fields(self)
 
 
 class Account(Protocol):
@@ -52,6 +50,7 @@ class Account(Protocol):
         ...
 
 
+@runtime_checkable
 class Accounts(Protocol):
     async def open(self, journal: Journal, costs: Mapping[str, float | None]) -> Account | None:
         """Take one of the running sessions that the owner of a session may have; None if the owner has no bound.

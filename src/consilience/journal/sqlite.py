@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -34,6 +33,7 @@ from consilience.domain.events import (
 from consilience.journal import sqlite_open
 from consilience.journal.lease import FileLease, Lease, MemoryLease, describe_process, live_holder
 from consilience.journal.mailbox import Mailroom
+from consilience.journal.numbers import new_number
 from consilience.journal.records import MEMORY, SqliteRecords, pack
 from consilience.journal.sqlite_open import (
     connect_reader,
@@ -72,6 +72,7 @@ from consilience.journal.store import (
     PromptParts,
     ThreadReader,
     check_name,
+    checked_title,
 )
 from consilience.journal.writer import Notice, SqlStatement, Writer
 
@@ -81,25 +82,6 @@ LEASE_PROBE_SECONDS = 0.2
 _ENDS_FLIGHT = (CallEvent, CallLost)
 MAX_CHECKPOINTS = 100
 """Max attempts to empty the log, for about four seconds."""
-
-
-_numbering = threading.Lock()
-_last_number = 0
-
-
-def new_number() -> int:
-    """Return the number of a new session, above those of older ones, without asking the journal.
-
-    Microseconds since the epoch, with ten bits of the process in the last place.
-    """
-    global _last_number
-    with _numbering:
-        _last_number = max(_last_number + 1024, (time.time_ns() // 1000) << 10 | os.getpid() & 1023)
-        return _last_number
-
-
-def _on_one_line(name: str) -> str:
-    return " ".join(name.encode("utf-8", "replace").decode().split())  # SQLite stores no lone surrogate
 
 
 def _rank(statement: SqlStatement) -> int:
@@ -159,7 +141,7 @@ class SqliteStore(SqliteRecords):
                 raise self._already_exists(session)
             journal = SqliteJournal(self, session, new_number(), lease)
             now = time.time_ns() // 1_000_000
-            created = (journal.number, session, now, describe_process(), self._owner or "", _on_one_line(name))
+            created = (journal.number, session, now, describe_process(), self._owner or "", checked_title(name))
             journal.begun.append((CREATE, created))
             if not deferred:
                 self._writer.put(journal.creation())
@@ -201,7 +183,7 @@ class SqliteStore(SqliteRecords):
         return MemoryLease(session, self._memory_leases) if self.path == MEMORY else FileLease(self.path, session)
 
     def rename(self, session: str, name: str) -> None:
-        self._execute_now(RENAME, (_on_one_line(name), self._number(session)))
+        self._execute_now(RENAME, (checked_title(name), self._number(session)))
 
     def reply(self, digest: str) -> CallCompleted | None:
         if not self._replies_indexed:

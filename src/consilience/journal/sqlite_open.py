@@ -173,7 +173,7 @@ def connect_to_read(path: str, refused: StoreUnusable) -> sqlite3.Connection:
             db.execute("PRAGMA temp_store=MEMORY")
             db.execute("PRAGMA query_only=ON")
             version = _check_version(db, path)
-            if not version:
+            if not version or version + 1 in MIGRATIONS:
                 raise refused
             check_tables(db, path, version)
             _register_sql_functions(db)

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, Self, TypeVar
 
-from consilience.domain.errors import SettingsError
+from consilience.domain.errors import SettingsError, check_unicode
 from consilience.domain.events import (
     AnswerReceived,
     AnyEvent,
@@ -148,6 +148,12 @@ def check_name(session: str) -> None:
             do=f"Give 1 to {MAX_NAME_BYTES} printable characters, without a dot in front and without "
             f"{' '.join(sorted(_FILE_NAME))}.",
         )
+
+
+def checked_title(name: str) -> str:
+    """Return what a user calls a session, on one line. Raises `SettingsError` for lone surrogates."""
+    check_unicode(name, "the name of the session")
+    return " ".join(name.split())
 
 
 OnCommit = Callable[[Event], None]

@@ -14,15 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from consilience.domain.errors import ProviderError, Truncated
-from consilience.domain.tokens import estimate_tokens
+from consilience.domain.tokens import MIN_RATIO, estimate_tokens
 from consilience.models.limiter import Limited, Pace, requests_of, retry_allowed
 from consilience.models.port import Completion, ModelRequest, add_usage
 from consilience.models.provider import ProviderModel
 
 LOW_SHARE = 0.6
 """A count below this share of what is expected is low."""
-MIN_RATIO = 0.4
-"""Tokens that a text has at least for each estimated one, in any script."""
 MIN_TOKENS = 512
 """No window is smaller. A smaller count counts something else, and a prompt of less than twice the size is always read."""
 _WORDS = ("year", "people", "way", "day", "life", "world", "school", "state", "family", "group", "country", "problem")

@@ -71,7 +71,7 @@ def _call_line(event: Ended, agent: str, state: SessionState) -> str:
                 return f"{opening}: {event.detail}"
             if event.unsent:
                 return f"{opening}: refused by a limit ({event.failure.value})"
-            return f"{opening}: no reply, {event.failure.value} ({one_line(event.detail, 200)})"
+            return f"{opening}: no reply, {event.failure.value} ({one_line(event.reason, 200)})"
 
 
 def check_words(event: CheckRecorded) -> str:

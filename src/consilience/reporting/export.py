@@ -145,6 +145,7 @@ content is not written."""
 def report_files(report: Report, *, record: SessionRecord | None = None, stored: bool = True) -> dict[str, str]:
     """Return file contents by name. With the `record` of the session the page has its transcript and views."""
     from consilience.reporting.html import page, report_page
+    from consilience.reporting.summary import summary_page
 
     files = {
         "report.json": report.model_dump_json(indent=2) + "\n",
@@ -155,6 +156,7 @@ def report_files(report: Report, *, record: SessionRecord | None = None, stored:
             addition=replies_without_answer(record) if record is not None else "",
         ),
         "report.html": page(record) if record is not None else report_page(report),
+        "summary.html": summary_page(report, record),
     }
     for name, method in {**REPORT_FILES, **report.exports}.items():
         export = getattr(report, method, None)

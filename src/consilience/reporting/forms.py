@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 ANSWER = "Your answer"
 """The heading of an answer that is plain text."""
 _MARK = re.compile(r"<!-- consilience form (\{.*?\}) -->")
-_HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
+_HOW = "Write below each heading and send this file back. The line below a heading says what is asked for."
+_MADE_BY_US = (_HOW, '<script type="application/json" id="facts">')
+"""What a form has, also one whose mark an editor has changed."""
+_HEADING = re.compile(r"\\?(?:#+|\*\*|__)[\s*_]*(.+?)[\s*_:#]*")
+"""A heading, also as editors rewrite it."""
 _ITEM = re.compile(r"^\s*[-*] ?", re.MULTILINE)
 
 
@@ -41,10 +45,7 @@ def file_name(question: Question) -> str:
 
 def markdown_form(session: str, question: Question) -> str:
     lines = [f"# A question to {question.addressee}", "", question.text, "", "---", "", _mark(session, question), ""]
-    lines += [
-        "Write below each heading and send this file back. The line below a heading says what is asked for.",
-        "",
-    ]
+    lines += [_HOW, ""]
     for name, explanation in _fields(question):
         lines += [f"## {name}", f"> {explanation}", "", ""]
     return "\n".join(lines)
@@ -85,6 +86,11 @@ def read_form(text: str, question: Question | None = None) -> FilledForm | None:
     saved = _saved(text)
     mark = saved or _marked(text)
     if mark is None:
+        if any(sign in " ".join(text.split()) for sign in _MADE_BY_US):
+            raise SourceError(
+                "the line that says which question the form answers was changed or is missing",
+                do="Ask for the file as it was sent, with the answer in it, or give the words of the answer alone.",
+            )
         return None
     session, key = str(mark.get("session", "")), str(mark.get("key", ""))
     if question is None:
@@ -135,23 +141,31 @@ def _mark(session: str, question: Question) -> str:
 
 def _written(text: str, question: Question) -> dict[str, str]:
     """Return what stands below each heading of a form in Markdown, by its name."""
-    explained = dict(_fields(question))
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     marks = list(_MARK.finditer(text))
-    written = text[marks[-1].end() :]
-    parts = _HEADING.split(written)[1:]
-    if question.form is None and not parts:  # the heading was removed
-        return {ANSWER: written}
-    found: dict[str, str] = {}
-    last = ""
-    for heading, body in zip(parts[::2], parts[1::2], strict=True):
-        name = next((name for name in explained if name.casefold() == heading.strip().casefold()), "")
-        if name:
-            last = name
-            found[name] = body.replace(f"\n> {explained[name]}", "", 1)
-        elif last:  # a heading within somebody's words
-            found[last] += f"## {heading}{body}"
-    return found
+    if len(marks) > 1 + len(_MARK.findall(question.text)):
+        raise SourceError("there is more than one form in the file", do="Give each in a file of its own.")
+    names, parts = {name.casefold(): name for name, _ in _fields(question)}, {"": list[str]()}
+    field = ""
+    for line in text[marks[-1].end() :].split("\n"):
+        heading = _HEADING.fullmatch(line)
+        name = names.get(" ".join(heading[1].split()).casefold()) if heading else None
+        if name is None:  # also a heading within somebody's words
+            parts[field].append(line)
+        else:
+            field, parts[name] = name, []
+    if question.form is None and not field:
+        parts[ANSWER] = [line for line in parts[""] if line != _HOW]
+    elif not field:
+        raise SourceError("the headings of the form are missing", do="Ask for the file with the headings as they were.")
+    return {name: _without(line, parts[name]) for name, line in _fields(question) if name in parts}
+
+
+def _without(explanation: str, lines: Sequence[str]) -> str:
+    """Return what was written without the line that says what is asked for, if it is the first one."""
+    first = next((n for n, line in enumerate(lines) if line.strip()), 0)
+    says = [" ".join(line.split()).lstrip("\\> ") for line in lines[first : first + 1]]
+    return "\n".join(lines[first + (says == [explanation]) :])
 
 
 def _fields(question: Question) -> Iterator[tuple[str, str]]:

@@ -72,7 +72,7 @@ def page(record: SessionRecord) -> str:
         document,
         task=record.text(started.task) if started else f"Session {record.session}",
         session=record.session,
-        about=_about(record),
+        about=about_session(record),
         finished=report is not None,
         facts=list(_facts(record)),
         report=Markup(body),
@@ -96,7 +96,7 @@ def report_page(report: Report) -> str:
         **_ALONE,
         task=report.task,
         session=report.session,
-        about=_describe_run(report.protocol, report.agents),
+        about=describe_run(report.protocol, report.agents),
         finished=True,
         facts=(),
         report=Markup(document_html(document, LineLinks(places, _document_names(report), is_document=True))),
@@ -106,13 +106,13 @@ def report_page(report: Report) -> str:
 
 def _page(document: ReportDocument, *, task: str, **parts: object) -> str:
     chapters = [(_anchor(chapter), chapter.heading) for chapter in document.chapters if chapter.heading]
-    written = _template().render(
+    written = template("page.html.j2").render(
         parts,
         title=one_line(task, MAX_TITLE_CHARS),
         task=task,
         is_long=len(task) > HEADING_TASK_CHARS,
         chapters=chapters,
-        style=Markup(_read("page.css")),
+        style=Markup(read_file("page.css")),
     )
     return consecutive_headings(written)
 
@@ -191,20 +191,21 @@ def _parser() -> MarkdownIt:
 
 
 @cache
-def _template() -> Template:
+def template(name: str) -> Template:
+    """Return a template of this package that escapes what it is given."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True, finalize=_without_invalid_characters
     )
-    return environment.from_string(_read("page.html.j2"))
+    return environment.from_string(read_file(name))
 
 
 def _without_invalid_characters(value: object) -> object:
     return strip_invalid_xml(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _read(name: str) -> str:
+def read_file(name: str) -> str:
     return (files("consilience.reporting") / "page" / name).read_text(encoding="utf-8")
 
 
@@ -332,20 +333,20 @@ def _block_html(block: Block | MarkdownBlock, down: int, links: LineLinks) -> st
     return links.linked(html_of(blocks_markdown([links.marked(block)]), down=down))
 
 
-def _about(record: SessionRecord) -> str:
+def about_session(record: SessionRecord) -> str:
     """Return when, by which protocol, by how many agents and on which models the session ran."""
     started, created = record.state.started, record.created
     when = "" if created is None else f"{datetime.fromtimestamp(created, UTC):%d %B %Y, %H:%M} UTC".lstrip("0")
     if started is None:
         return when
-    return " · ".join(filter(None, (when, _describe_run(started.protocol, started.agents))))
+    return " · ".join(filter(None, (when, describe_run(started.protocol, started.agents))))
 
 
 def _document_names(report: Report) -> dict[str, str]:
     return {document.id: document.name for document in report.documents}
 
 
-def _describe_run(protocol: str, agents: Sequence[Agent]) -> str:
+def describe_run(protocol: str, agents: Sequence[Agent]) -> str:
     people = [agent.person or "a person" for agent in agents if agent.is_person]
     models = [agent.model for agent in agents if not agent.is_person]
     return f"{protocol} · {count(len(voices(agents)), 'agent')} · {', '.join(dict.fromkeys([*people, *models]))}"

@@ -23,7 +23,7 @@ _AMOUNTS: Mapping[LimitUnit, Callable[[float], str]] = {
 def describe_limits(limits: Limits) -> str:
     """Return `7 calls, 60 s; agent A: 2 calls`; empty without limits."""
     own = [*_amounts(limits), *([] if limits.steps is None else [count(limits.steps, "step")])]
-    named = (f"{name}: {', '.join(_amounts(limit))}" for name, limit in limits.named())
+    named = (f"{owner}: {', '.join(_amounts(limit))}" for owner, limit in limits.named())
     return "; ".join(filter(None, (", ".join(own), *named)))
 
 
@@ -35,13 +35,13 @@ def _amounts(limits: SpendingLimits) -> Iterator[str]:
 
 def limit_words(limit: ReportLimit) -> str:
     """Return `reached the limit of 7 calls`."""
-    return f"reached the limit of {_AMOUNTS[limit.unit](limit.value)}{f' for {limit.whose}' if limit.whose else ''}"
+    return f"reached the limit of {_AMOUNTS[limit.unit](limit.value)}{f' for {limit.owner}' if limit.owner else ''}"
 
 
 def use_words(report: Report, limit: ReportLimit) -> str:
     """Return what a run used of the session's limit that ended it, with a comma before; empty if that was all of it."""
     spent, held = report.ledger.actual, report.ledger.held_back
-    if limit.whose:
+    if limit.owner:
         return ""
     if limit.unit == "calls":
         kept = f" and {held} reserved in case there was no answer" if held else ""
@@ -71,10 +71,9 @@ def _to_raise_limit(report: Report, fork: str) -> str:
         return ""
     value, need = _enough(report, limit)
     option = f"--max-{limit.unit} {value}"
-    if limit.whose:
-        each, name = limit.whose.startswith("each "), limit.whose.split()[-1]
-        kind = limit.whose.removeprefix("each ").split()[0].rstrip(":")
-        option = f"--{kind}-limit '{EACH if each else name}:{limit.unit}={value}'"
+    if limit.owner:
+        name = EACH if limit.owner.each else limit.owner.name
+        option = f"--{limit.owner.kind}-limit '{name}:{limit.unit}={value}'"
     return f"To go on: `{fork} {option}`. Replies are inherited; the limit counts only the calls of the fork.{need}"
 
 

@@ -181,7 +181,7 @@ def _call_line(call: Ended, record: SessionRecord) -> str:
         case ReplyRejected():
             return f"{opening}: *invalid reply: {escape_markdown(one_line(call.error, MAX_ERROR_CHARS))}*"
         case CallFailed():
-            detail = escape_markdown(one_line(call.detail, MAX_ERROR_CHARS))
+            detail = escape_markdown(one_line(call.reason, MAX_ERROR_CHARS))
             return f"{opening}: *no reply, {call.failure.value}: {detail}*"
 
 
@@ -204,5 +204,5 @@ def _call_json(call: Ended, record: SessionRecord) -> dict[str, object]:
         case ReplyRejected():
             row |= {"error": call.error}
         case CallFailed():
-            row |= {"failure": call.failure.value, "detail": call.detail}
+            row |= {"failure": call.failure.value, "detail": call.reason}
     return row

@@ -8,7 +8,6 @@ line. Folded sections, such as all figures, open on demand in HTML and are views
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -60,7 +59,6 @@ from consilience.reporting.trust import (
 
 MAX_TITLE_CHARS = 160
 MAX_TASK_CHARS = 2_000
-MAX_DEGRADED_CHARS = 400
 
 HEADINGS: Mapping[ReportPart, str] = {
     "answer": "Answer",
@@ -209,7 +207,7 @@ def headline(report: Report, presentation: Presentation) -> str:
     opening = f"F{words[1:]}" if words.startswith("finished") else f"{'Finished' if done else 'Stopped'}: {words}"
     line = " · ".join((opening, *unmet))
     if report.degraded:
-        line += f" · {_degraded(report, report.degraded)}"
+        line += f" · {' · '.join(_lacks(report))}"
         line += "" if report.quorum_met or report.stop_reason is StopReason.FAILED else f" · {_without_quorum(report)}"
     return line
 
@@ -255,16 +253,14 @@ def is_single_reply(report: Report) -> bool:
     return report.answer is not None and len(voices(report.agents)) > 1 and report.replied == 0
 
 
-def _degraded(report: Report, degraded: str) -> str:
-    """Return the description of a degraded run. Calls without a reply are counted if they are listed below."""
-    others, calls, named = degraded.partition("no reply: ")
-    parts = [
-        re.sub("^[0-9]+ of [0-9]+ agents$", r"\g<0> replied in the first phase", part) for part in others.split("; ")
-    ]
-    parts += _missing_replies(report.failed_calls)
-    if not report.failed_calls:
-        parts.append(one_line(f"{calls}{named}", MAX_DEGRADED_CHARS))
-    return " · ".join(filter(None, parts))
+def _lacks(report: Report) -> Iterator[str]:
+    """Yield what a degraded run lacks; its failed calls, which are listed below, only by number and kind."""
+    if report.is_mostly_prose:
+        prose = len(report.prose_replies)
+        yield f"{prose} of {count(report.typed_replies, 'reply', 'replies')} not in the requested form"
+    if report.replied < report.asked:
+        yield f"{report.replied} of {count(report.asked, 'agent')} replied in the first phase"
+    yield from _missing_replies(report.failed_calls)
 
 
 def _missing_replies(calls: Iterable[FailedCall]) -> Iterator[str]:

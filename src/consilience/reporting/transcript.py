@@ -173,7 +173,7 @@ def _entry(
             whole = record.text(call.text)
             problem = f"invalid reply: {one_line(call.error, MAX_ERROR_CHARS)}"
         case CallFailed():
-            problem = f"no reply, {call.failure.value}: {one_line(call.detail, MAX_ERROR_CHARS)}".rstrip(": ")
+            problem = f"no reply, {call.failure.value}: {one_line(call.reason, MAX_ERROR_CHARS)}".rstrip(": ")
     return TranscriptEntry(
         anchor=anchor,
         who=_name(record, call.agent),

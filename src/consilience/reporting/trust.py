@@ -127,7 +127,7 @@ def trust_items(report: Report, names: Names) -> Iterator[Item]:
     if report.replaced_prompts:
         yield Item(text=f"Prompt templates replaced: {', '.join(report.replaced_prompts)}.")
     elsewhere = set(_document_remarks(report))
-    yield from (Item(text=f"{capitalised(warning)}.") for warning in report.warnings if warning not in elsewhere)
+    yield from (Item(text=f"{capitalised(warning)}.") for warning in report.all_warnings if warning not in elsewhere)
 
 
 def _prose(report: Report, names: Names) -> Iterator[Item]:

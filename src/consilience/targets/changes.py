@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from consilience.documents import without_pictures
 from consilience.domain.errors import SourceError
 from consilience.domain.messages import Source
-from consilience.targets.collection import Collection, decode_path, with_plain_lines, without_pictures
+from consilience.targets.collection import Collection, decode_path, with_plain_lines
 from consilience.targets.files import read_regular
 from consilience.targets.git import DIFF_OPTIONS, PATCH_OPTIONS, Git
 

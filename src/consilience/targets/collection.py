@@ -16,6 +16,7 @@ from consilience.documents import (
     is_binary,
     is_office,
     read_data,
+    without_pictures,
 )
 from consilience.domain.errors import SourceError
 from consilience.domain.messages import Source
@@ -65,11 +66,6 @@ _NAMES_LISTED = 8
 _MARKED_GENERATED = re.compile(r"(?<![\w-])@generated\b|Code generated .* DO NOT EDIT", re.IGNORECASE)
 _MARKER_LINES = 5
 _ESCAPE = re.compile(r"\x1b\[[0-9;:]*[mK]")
-_STRING = r'"(?:[^"\\]|\\.)*+"'
-_OUTPUT = re.compile(rf'("image/[\w.+-]+":\s*)\[(?:\s*{_STRING}\s*,?)*+\s*\]')
-_EMBEDDED = re.compile(
-    r'(\bdata:[\w.+/-]+;base64,|"(?:image/[\w.+-]+|application/pdf)":\s*")(?:[A-Za-z0-9+/=]|\\n){200,}'
-)
 _EXTRA_LINE_ENDS = re.compile("[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
 
 
@@ -87,18 +83,6 @@ def with_plain_lines(text: str) -> str:
 def without_escapes(diff: str) -> str:
     """Return a diff without the escape sequences with which Git colours it for a terminal."""
     return _ESCAPE.sub("", diff)
-
-
-def without_pictures(text: str, name: str = "") -> tuple[str, int]:
-    """Return text in which each embedded picture or font is replaced by a remark, and their number. Line numbers stay.
-
-    Replaced are data URIs and strings of a JSON object by media type; in a notebook lists of strings, too.
-    """
-    text, count = _EMBEDDED.subn(r"\1[left out]", text)
-    if name.endswith(".ipynb"):
-        text, outputs = _OUTPUT.subn(lambda match: f'{match[1]}"[left out]"' + "\n" * match[0].count("\n"), text)
-        count += outputs
-    return text, count
 
 
 @dataclass

@@ -8,7 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from consilience.documents import MAX_SOURCE_BYTES, decode_text, is_office, read_document, read_text_file
+from consilience.documents import (
+    MAX_SOURCE_BYTES,
+    decode_text,
+    is_office,
+    read_document,
+    read_text_file,
+    without_pictures,
+)
 from consilience.domain.errors import SourceError
 from consilience.domain.messages import Source
 from consilience.domain.paths import expanded, too_long
@@ -19,7 +26,6 @@ from consilience.targets.collection import (
     name_of,
     with_plain_lines,
     without_escapes,
-    without_pictures,
 )
 from consilience.targets.files import add_directory, check_links, repository_of
 from consilience.targets.git import Git

@@ -19,7 +19,7 @@ from consilience.domain.events import AnyEvent, CallCompleted, Ended, ReplyRejec
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, StopReason
 from consilience.domain.panels import MAX_PERSONAS, Panel, Persona
-from consilience.domain.report import DEFECTS, Report
+from consilience.domain.report import Report
 from consilience.engine.activity import Phase
 from consilience.engine.faults import Crash, Fault
 from consilience.engine.protocol import PanelSeats, Protocol
@@ -140,12 +140,11 @@ class Arrivals:
     ) -> ShakenRun:
         """Run once, from start to end. If a fault kills the run, resume it from the journal at `path`.
 
-        Raises `ShakeFailed`, which says `what` run it is, for an exception of the protocol and for the warnings in `DEFECTS`.
+        Raises `ShakeFailed`, which says `what` run it is, for an exception of the protocol and for the defects in its report.
         """
         with self._named(what):
             outcome = await self._run(order, calls, path, fault)
-        for warning in outcome.report.warnings:
-            self._require(not warning.startswith(DEFECTS), f"{what}: {warning}")
+        self._require(not outcome.report.defects, f"{what}: {', '.join(outcome.report.defects)}")
         outcome.what = what
         return outcome
 

@@ -87,7 +87,7 @@ class _RecordedCalls:
             value = parse_reply(self.text(event.text), returns)
             return Reply(event.key, event.agent, value, value if isinstance(value, str) else value.text)
         if isinstance(event, CallFailed):
-            return Failure(event.key, event.agent, event.failure, event.detail)
+            return Failure(event.key, event.agent, event.failure, event.reason)
         if event is not None and event.attempt > self.started.repairs:
             return Failure(event.key, event.agent, event.failure, event.error)  # which has no event of its own
         return None

@@ -187,8 +187,8 @@ def single_call_section(report: Report) -> Section:
         tokens = "" if calls > usage.calls else f" and {usage.tokens_in + usage.tokens_out:,} tokens"
         text = (
             "Copies of one model with the same material often add little to one careful call. "
-            f"This run: {plural(calls, 'call')}{tokens}; consilience solo: 1 call; "
-            f"consilience solo --reviews 2: {_REVIEWED_CALLS} calls. consilience compare measures which is better on your tasks."
+            f"This run: {plural(calls, 'call')}{tokens}; solo: 1 call; solo with 2 reviews: "
+            f"{_REVIEWED_CALLS} calls. compare measures which is better on your tasks."
         )
         blocks = bullets([Item(text=text)])
     return Section(name="single-call", part="trust", blocks=blocks)

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from consilience.domain.agents import Agent
 from consilience.domain.topology import Topology, tree
+from consilience.domain.validation import Unfit
 from consilience.engine.protocol import Protocol
 
 MAX_AGENTS = 500
@@ -38,9 +39,8 @@ class TreeProtocol(Protocol):
     def _not_too_large(self) -> Self:
         agents = self.count_agents(1, self.depth)
         if agents > MAX_AGENTS:
-            raise ValueError(
-                f"a tree of {self.children} children and depth {self.depth} has {agents:,} agents; the limit is {MAX_AGENTS}"
-            )
+            size = f"{self.children} children and depth {self.depth}"
+            raise Unfit(f"a tree of {size} has {agents:,} agents; the limit is {MAX_AGENTS}", "children", "depth")
         return self
 
     def count_agents(self, first: int, last: int) -> int:
@@ -67,9 +67,10 @@ class TreeProtocol(Protocol):
 
 
 def require_strange_loop(strange_loops: int, domain_instructions: str) -> None:
-    """Raise `ValueError` if there are instructions for the last strange loop and no loop."""
+    """Raise `Unfit` if there are instructions for the last strange loop and no loop."""
     if domain_instructions and not strange_loops:
-        raise ValueError("domain_instructions are for the last strange loop, and strange_loops is 0")
+        what = "domain_instructions are for the last strange loop, and strange_loops is 0"
+        raise Unfit(what, "domain_instructions", "strange_loops")
 
 
 def peer_labels(topology: Topology, anonymous: bool) -> dict[str, str]:

@@ -13,6 +13,7 @@ from consilience.domain.messages import NO_OPTION
 from consilience.domain.outcome import Estimate, Limits
 from consilience.domain.panels import Panel
 from consilience.domain.topology import Topology
+from consilience.domain.validation import Unfit
 from consilience.engine.protocol import PanelSeats
 from consilience.protocols.debate.moves import (
     MAX_AGENTS,
@@ -136,11 +137,12 @@ class DebateSettings(PanelSeats):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.as_is and self.option:
-            raise ValueError("as_is debates the task itself; with options it is not the task that is debated")
+            what = "as_is debates the task itself; with options it is not the task that is debated"
+            raise Unfit(what, "as_is", "option")
         if len(self.option) == 1:
-            raise ValueError("one option is no choice; give two or three")
+            raise Unfit("one option is no choice; give two or three", "option")
         if len(set(map(str.casefold, self.option))) < len(self.option) or not all(map(str.strip, self.option)):
-            raise ValueError("the options must differ and have text")
+            raise Unfit("the options must differ and have text", "option")
         return self
 
     @property

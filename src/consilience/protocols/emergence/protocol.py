@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field, model_validator
 from consilience.domain.detail import Detail
 from consilience.domain.outcome import Check, Estimate, StopReason
 from consilience.domain.positions import Ballot, one_sided, unchanged
+from consilience.domain.validation import Unfit
 from consilience.engine.conditions import ConditionInput, StopCondition, TextStable
 from consilience.engine.prompt import Prompt
 from consilience.engine.session import Session
@@ -241,14 +242,14 @@ class Emergence(TreeProtocol):
     def _possible(self) -> Self:
         tests = re.split(r"\s*[&|]\s*", self.similarity.strip())
         if tests.count("judge") > 1:
-            raise ValueError("similarity: name 'judge' once; each mention is a paid call")
+            raise Unfit("similarity: name 'judge' once; each mention is a paid call", "similarity")
         for test in tests:
             if test not in ("auto", *TESTS):
-                raise ValueError(f"similarity: {test!r} is not one of auto, {', '.join(TESTS)}")
+                raise Unfit(f"similarity: {test!r} is not one of auto, {', '.join(TESTS)}", "similarity")
             if test == "positions" and not self.answer_pattern:
-                raise ValueError("similarity 'positions' compares ballots, which need an answer_pattern")
+                raise Unfit("similarity 'positions' compares ballots, which need an answer_pattern", "similarity")
         if self.fallback == "vote" and not self.answer_pattern:
-            raise ValueError("fallback 'vote' counts ballots, which need an answer_pattern")
+            raise Unfit("fallback 'vote' counts ballots, which need an answer_pattern", "fallback")
         return self
 
     @property

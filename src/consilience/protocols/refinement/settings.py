@@ -19,6 +19,7 @@ from consilience.domain.outcome import Check, Estimate
 from consilience.domain.positions import ConfidenceLevel
 from consilience.domain.tokens import estimate_tokens
 from consilience.domain.topology import Topology
+from consilience.domain.validation import Unfit
 from consilience.engine.prompt import Quote
 from consilience.engine.protocol import Protocol
 from consilience.engine.session import Session
@@ -120,7 +121,8 @@ class RefinementSettings(Protocol):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.critic == "heuristic" and self.confidence == "critic":
-            raise ValueError("the heuristic critic gives no scores; choose confidence 'length' or 'self' with it")
+            what = "the heuristic critic gives no scores; choose confidence 'length' or 'self' with it"
+            raise Unfit(what, "critic", "confidence")
         return self
 
     @property

@@ -17,6 +17,7 @@ from consilience.domain.errors import SettingsError
 from consilience.domain.messages import CODE, FILE, NAMES, NO_OPTION, OptionName
 from consilience.domain.outcome import CallKind, Estimate
 from consilience.domain.topology import Topology
+from consilience.domain.validation import Unfit
 from consilience.engine.protocol import Protocol
 from consilience.engine.sources import Document
 from consilience.protocols.review.baseline import parse_baseline
@@ -53,10 +54,6 @@ QUOTED_REPLIES = 4
 """Max size of the findings that one prompt quotes, in replies of full length."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
-
-
-class InvalidReview(SettingsError, ValueError):
-    """Settings that `review` refuses, such as an unknown strategy."""
 
 
 def _as_schedule(value: object) -> object:
@@ -163,12 +160,6 @@ class ReviewSettings(Protocol):
         tuple[str, ...], Field(description="files of the target that should have been read and were not"), NO_OPTION
     ] = ()
 
-    def __init__(self, **settings: object) -> None:
-        try:
-            super().__init__(**settings)
-        except SettingsError as error:
-            raise InvalidReview(error.what, where=error.where, do=error.do) from None
-
     @field_validator("gates")
     @classmethod
     def _gates_exist(cls, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -184,17 +175,19 @@ class ReviewSettings(Protocol):
     @model_validator(mode="after")
     def _strategy_uses_what_is_set(self) -> Self:
         if self.plan.is_iterative and self.timeout_strategy == "total":
-            raise ValueError("timeout_strategy total needs a quorum, which red and blue do not have")
+            raise Unfit("timeout_strategy total needs a quorum, which red and blue do not have", "timeout_strategy")
         if self.gates and not self.plan.is_iterative:
-            raise ValueError(
+            raise Unfit(
                 f"gates are judged with the strategy adversarial_review only, not with {self.plan.name}: "
-                "leave them out, or set that strategy"
+                "leave them out, or set that strategy",
+                "gates",
             )
         iterated = {"max_iterations": (self.max_iterations or 1) > 1, "quality_threshold": self.quality_threshold}
         for name in (name for name, is_set in iterated.items() if is_set and not self.plan.is_iterative):
-            raise ValueError(
+            raise Unfit(
                 f"{name} applies to the strategy adversarial_review only, since {self.plan.name} reviews once: "
-                "leave it out, or set that strategy"
+                "leave it out, or set that strategy",
+                name,
             )
         return self
 
@@ -215,7 +208,7 @@ class ReviewSettings(Protocol):
     def with_documents(self, documents: Sequence[Document], window: int | None) -> Self:
         """Return a copy with the parts. Raises `SettingsError` without a document."""
         if not documents:
-            raise InvalidReview("there is nothing to review", do="Give files, a directory or a diff.")
+            raise SettingsError("there is nothing to review", do="Give files, a directory or a diff.")
         tokens, reply = self.part_tokens or PART_TOKENS["full"], self.reply_tokens
         if window is not None:
             reply = min(self.max_reply_tokens, int(window * WINDOW_SHARE))

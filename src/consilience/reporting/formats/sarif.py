@@ -251,7 +251,7 @@ def _invocation(report: FindingsReport) -> JsonObject:
             if part.readers and part.unread_by
         ),
         *(_note("left-out", text, "note") for text in report.left_out),
-        *(_note("warning", text) for text in report.warnings),
+        *(_note("warning", text) for text in report.all_warnings),
     ]
     if report.stop_reason in EARLY:
         notes.append(_note("stopped", f"The review ended early ({report.stop_reason.value}).", "error"))
