@@ -72,10 +72,8 @@ class SourceRef(BaseModel):
     """Id of the text."""
     agents: tuple[str, ...] | None = None
     """Ids of the only agents that may read it; None: all agents."""
-    generations: int | None = None
-    """Forks since a fork added the document; None if the first session had it."""
-    remarks: tuple[str, ...] = ()
-    """What of its file or directory the text does not show."""
+    generations: int | None = None  # forks since a fork added the document; None if the first session had it
+    remarks: tuple[str, ...] = ()  # what of its file or directory the text does not show
 
 
 class SessionStarted(Event):
