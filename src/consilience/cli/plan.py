@@ -293,7 +293,7 @@ def make_plan(
     paid_encoder = encoder if encoder is not None and paid(encoder, known) else None
     level = thinking or DEFAULT_THINKING
     thinking_of = {name: thinking_tokens(level, ModelFacts(name, known).thinks) for name in links(models.values())}
-    opening = Opening(templates.render(INSTRUCTIONS), task, number_documents(sources))
+    opening = Opening(templates.render(INSTRUCTIONS, documents=bool(sources)), task, number_documents(sources))
     chains = {agent.id: links([models[agent.id]]) for agent in agents}
     thinking_by_agent = {id: max(map(thinking_of.__getitem__, chain)) for id, chain in chains.items()}
     prices = {} if limits.cost is None else {id: _token_prices(chain, known) for id, chain in chains.items()}
