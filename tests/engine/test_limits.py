@@ -417,7 +417,7 @@ def test_estimated_max_call_size_counts_documents_of_one_agent() -> None:
     protocol = Emergence(children=2)
 
     def size(*sources: Source) -> float:
-        instructions = protocol.load_templates().render(INSTRUCTIONS, documents=bool(sources))
+        instructions = protocol.load_templates().render(INSTRUCTIONS, documents=True)
         return CallSizes(
             Opening(instructions, TASK, number_documents(sources)), protocol, protocol.agents(None)
         ).max_call.tokens

@@ -29,6 +29,8 @@ from consilience.domain.outcome import (
     StopReason,
     ThinkingLevel,
 )
+from consilience.domain.places import Place as Place
+from consilience.domain.places import place_key as place_key
 from consilience.domain.topology import Topology
 
 SCHEMA_VERSION = 5
@@ -38,14 +40,6 @@ CUT = "length"
 """`finish` of a reply that ended at its token limit."""
 
 Volatile = dict[str, str | int | float | None]
-
-Place = str
-"""Ordinals joined by dots: `"4.1.0"` is operation 0 of branch 1 of the gather or start at operation 4."""
-
-
-def place_key(place: Place) -> tuple[int, ...]:
-    """Return a key that sorts places in program order."""
-    return tuple(map(int, place.split("."))) if place else ()
 
 
 class Event(BaseModel):
