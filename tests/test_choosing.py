@@ -35,17 +35,23 @@ def given(models: Sequence[str] = ONE, sources: Sequence[Source] = (), **known: 
         (given(), {"kind": "decision"}, "one", "solo"),
         (given(), {"kind": "decision", "divides": True}, "divides", "debate"),
         (given(), {"kind": "answer", "divides": True}, "one", "solo"),
-        (given(), {"kind": "answer", "record": True}, "divides", "debate"),
+        (given(), {"kind": "answer", "record": True}, "record", "debate"),
+        (given(), {"kind": "text", "record": True}, "record", "emergence"),
+        (given(personas=5), {"kind": "answer"}, "personas", "emergence"),
+        (given(personas=5), {"kind": "decision", "divides": True}, "divides", "debate"),
         (given(), {"kind": "text", "shape": "separate"}, "fields", "refinement"),
         (given(), {"kind": "text", "shape": "ordered"}, "one", "solo"),
         (given(THREE), {"kind": "answer"}, "short answer", "vote"),
-        (given(THREE), {"kind": "decision"}, "models", "emergence"),
+        (given(THREE), {"kind": "decision"}, "short answer", "vote"),
+        (given(THREE), {"kind": "text"}, "models", "emergence"),
         (given(THREE), {"kind": "decision", "divides": True}, "divides", "debate"),
         (given(sources=documents(100), is_target=True), {"kind": "review"}, "review", "review"),
         (given(sources=documents(100)), {"kind": "review"}, "one", "solo"),
         (given(sources=documents(6_000, 6_000)), {"kind": "answer"}, "large", "emergence"),
-        (given(sources=documents(5_500, 5_500)), {"kind": "text", "shape": "ordered"}, "ordered", "solo"),
+        (given(sources=documents(5_500, 5_500)), {"kind": "text", "shape": "ordered"}, "whole", "solo"),
         (given(sources=documents(9_000)), {"kind": "text"}, "one", "solo"),
+        (given(sources=documents(12_000)), {"kind": "text"}, "whole", "solo"),
+        (given(sources=documents(6_000, 6_000), is_target=True), {"kind": "review"}, "large", "emergence"),
     ],
 )
 def test_reading_and_material_choose_the_protocol(
@@ -67,7 +73,7 @@ def test_change_is_reviewed_and_an_embedded_model_asked_once_without_a_reading()
 def test_seats_are_as_many_as_models() -> None:
     for reading, setting in (
         ({"kind": "answer"}, "votes"),
-        ({"kind": "decision"}, "children"),
+        ({"kind": "text"}, "children"),
         ({"kind": "decision", "divides": True}, "debaters"),
     ):
         choice = choose(given(THREE), TaskReading.model_validate(reading))
@@ -93,12 +99,17 @@ def test_each_document_is_dealt_to_one_agent_and_no_share_exceeds_the_room(sizes
     assert len(shares) <= max(2, 2 * fewer)
 
 
-@pytest.mark.parametrize("sizes", [(11_000,), (9_500,) * (MAX_SEATS + 1)])
-def test_documents_that_no_seats_can_hold_are_refused_with_their_sizes(sizes: tuple[int, ...]) -> None:
-    with pytest.raises(
-        SettingsError, match=r"about .* tokens, the largest about .*, and one reading has room for 10,000"
-    ):
-        choose(given(sources=documents(*sizes)), TaskReading(kind="answer"))
+@pytest.mark.parametrize("sizes", [(19_000,), (9_500,) * (MAX_SEATS + 1)])
+def test_documents_that_no_seats_can_hold_are_refused_before_anybody_reads_the_task(sizes: tuple[int, ...]) -> None:
+    with pytest.raises(SettingsError, match=r"do not fit the context window \(20,000 tokens\); the largest, "):
+        choose(given(sources=documents(*sizes)))
+
+
+def test_code_that_exceeds_half_of_the_window_is_reviewed_in_parts() -> None:
+    code = [source.model_copy(update={"name": f"{source.name}.py"}) for source in documents(6_000, 6_000)]
+    choice = choose(given(sources=code, is_target=True), TaskReading(kind="review"))
+    assert choice is not None
+    assert choice.rule == "review"
 
 
 def test_work_in_order_that_exceeds_the_window_is_refused() -> None:
@@ -114,10 +125,12 @@ def test_whatever_is_given_the_choice_has_a_reason_and_comes_twice_the_same() ->
             get_args(TaskKind), (False, True), (False, True), get_args(TaskShape)
         )
     ]
-    for models, sizes, target, change, embedded in itertools.product(
-        (ONE, THREE), ((), (100,), (5_500, 5_500)), (False, True), (False, True), (False, True)
+    for models, sizes, target, change, embedded, personas in itertools.product(
+        (ONE, THREE), ((), (100,), (5_500, 5_500)), (False, True), (False, True), (False, True), (0, 3)
     ):
-        known = given(models, documents(*sizes), is_target=target, is_change=change, embedded=embedded)
+        known = given(
+            models, documents(*sizes), is_target=target, is_change=change, embedded=embedded, personas=personas
+        )
         for reading in readings:
             choice = choose(known, reading)
             assert choice is not None

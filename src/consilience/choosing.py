@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from consilience.domain.errors import SettingsError
@@ -28,7 +29,14 @@ DEBATE_MESSAGES = 24
 """Max messages of a debate that is chosen here."""
 MAX_SEATS = 12
 
-Rule = Literal["change", "embedded", "review", "divides", "large", "ordered", "models", "short answer", "fields", "one"]
+PROSE = frozenset(
+    {"", ".md", ".txt", ".rst", ".html", ".htm", ".eml", ".mht", ".pdf", ".docx", ".xlsx", ".pptx", ".epub", ".csv"}
+)
+"""Endings of files that are no code."""
+
+Rule = Literal[
+    "change", "embedded", "review", "divides", "record", "large", "whole", "models", "personas", "short answer", "fields", "one"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +54,8 @@ class Given:
     """Whether `review` can read the documents: they are files."""
     embedded: bool = False
     """Whether a seat has an embedded model."""
+    personas: int = 0
+    """Personas that were named."""
 
     @property
     def tokens(self) -> int:
@@ -56,6 +66,14 @@ class Given:
     def room(self) -> int:
         """Tokens of documents for which one reading is enough."""
         return int((self.window or ASSUMED_WINDOW) * SHARE_OF_WINDOW)
+
+    @property
+    def is_large(self) -> bool:
+        return self.tokens > self.room
+
+    def fit_whole(self, replies: int) -> bool:
+        """Whether all documents and so many replies of full length fit the window."""
+        return self.tokens + replies * Solo().max_reply_tokens <= (self.window or ASSUMED_WINDOW)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +95,7 @@ class ProtocolChoice:
 def choose(given: Given, reading: TaskReading | None = None) -> ProtocolChoice | None:
     """Return how a task is worked on; None if that depends on what it asks for, which a model has to read.
 
-    Raises `SettingsError` for documents that fit neither one reading nor a seat.
+    Raises `SettingsError` for documents that fit neither one reading nor the seats, also without a reading.
     """
     choice = _by_facts(given)
     if choice is None and reading is not None:
@@ -88,32 +106,38 @@ def choose(given: Given, reading: TaskReading | None = None) -> ProtocolChoice |
 def _by_facts(given: Given) -> ProtocolChoice | None:
     if given.is_change:
         return ProtocolChoice(protocol=Review(), rule="change", given=given)
-    if given.embedded and given.tokens <= given.room:
+    if given.is_large and not given.is_target and deal(given) is None:
+        _whole(given)
+    if given.embedded and not given.is_large:
         return ProtocolChoice(protocol=Solo(), rule="embedded", given=given)
     return None
 
 
 def _by_reading(given: Given, reading: TaskReading) -> ProtocolChoice:
     seats = min(len(given.models), MAX_SEATS)
-    is_large = given.tokens > given.room
+    is_review = reading.kind == "review" and given.is_target
+    is_prose = all(Path(document.name).suffix.lower() in PROSE for document in given.documents)
 
     def chosen(rule: Rule, protocol: Protocol) -> ProtocolChoice:
         return ProtocolChoice(protocol=protocol, rule=rule, given=given)
 
-    if reading.kind == "review" and given.is_target:
+    if is_review and not (given.is_large and is_prose):
         return chosen("review", Review())
-    if is_large and reading.shape == "ordered":
-        if given.window is None or given.tokens > given.window - 2 * Solo().max_reply_tokens:
-            raise _too_large(given)
-        return chosen("ordered", Solo(reviews=1))
-    if is_large:
-        dealt, leaves = deal(given)
-        return replace(chosen("large", Emergence(children=leaves)), documents=dealt)
-    if reading.record or (reading.kind == "decision" and reading.divides):
+    if given.is_large:
+        dealt = None if reading.shape == "ordered" else deal(given)
+        if dealt is None:
+            return chosen("whole", _whole(given))
+        documents, leaves = dealt
+        return replace(chosen("large", Emergence(children=leaves)), documents=documents)
+    divides = reading.kind == "decision" and reading.divides
+    if divides or (reading.record and reading.kind != "text"):
         debaters = {"debaters": seats} if seats > 1 else {}
-        return chosen("divides", Debate(max_messages=DEBATE_MESSAGES, **debaters))
+        return chosen("divides" if divides else "record", Debate(max_messages=DEBATE_MESSAGES, **debaters))
+    if reading.record or given.personas > 1:
+        children = {"children": seats} if seats > 1 else {}
+        return chosen("record" if reading.record else "personas", Emergence(max_rounds=2, **children))
     if seats > 1:
-        if reading.kind == "answer":
+        if reading.kind in ("answer", "decision"):
             return chosen("short answer", Vote(votes=seats))
         return chosen("models", Emergence(children=seats, max_rounds=2))
     if reading.kind == "text" and reading.shape == "separate":
@@ -121,15 +145,24 @@ def _by_reading(given: Given, reading: TaskReading) -> ProtocolChoice:
     return chosen("one", Solo(reviews=1))
 
 
-def deal(given: Given) -> tuple[tuple[Source, ...], int]:
+def _whole(given: Given) -> Solo:
+    """Return the protocol of one seat that is shown all documents. Raises `SettingsError` if they do not fit its window."""
+    for reviews, replies in ((1, 3), (0, 1)):
+        if given.fit_whole(replies):
+            return Solo(reviews=reviews)
+    raise _too_large(given)
+
+
+def deal(given: Given) -> tuple[tuple[Source, ...], int] | None:
     """Return the documents, each given to one leaf of `Emergence(children=n)`, and n: the fewest seats whose share has room.
 
-    The largest document goes first, to the seat that has least. Raises `SettingsError` if a document is larger than a share.
+    The largest document goes first, to the seat that has least. None if a document is larger than a share or already has readers,
+    or if too many seats were needed.
     """
     sizes = [(estimate_tokens(document.text), n) for n, document in enumerate(given.documents)]
     largest_first = sorted(sizes, reverse=True)
     if largest_first[0][0] > given.room or any(document.agents for document in given.documents):
-        raise _too_large(given)
+        return None
     for children in range(2, MAX_SEATS + 1):
         held, holder = [0] * children, {}
         for size, n in largest_first:
@@ -139,29 +172,32 @@ def deal(given: Given) -> tuple[tuple[Source, ...], int]:
             leaves = Emergence(children=children).topology().leaves
             dealt = (d.model_copy(update={"agents": (leaves[holder[n]],)}) for n, d in enumerate(given.documents))
             return tuple(dealt), children
-    raise _too_large(given)
+    return None
 
 
 def _too_large(given: Given) -> SettingsError:
     largest = max(given.documents, key=lambda document: estimate_tokens(document.text))
+    window = f"{given.window or ASSUMED_WINDOW:,} tokens" + ("" if given.window else ", which is assumed")
     return SettingsError(
-        f"the documents have about {given.tokens:,} tokens, the largest about {estimate_tokens(largest.text):,}, and one "
-        f"reading has room for {given.room:,}",
-        where=largest.name,
+        f"the documents have about {given.tokens:,} tokens and do not fit the context window ({window}); the largest, "
+        f"{largest.name}, has {estimate_tokens(largest.text):,}, and a share of one of several seats {given.room:,}",
+        where="the documents",
         do="Name a model with a larger window, or leave documents out.",
     )
 
 
 REASONS: Mapping[Rule, str] = {
     "change": "a change is to be checked",
-    "embedded": "the embedded model gains nothing by more calls",
-    "review": "what is given is to be checked",
-    "divides": "informed people may differ on this, or objections are to be on record",
-    "large": "the documents exceed half of the window, so they are dealt to several agents",
-    "ordered": "each part of the work builds on the one before, so that it is not divided",
+    "embedded": "more calls of the embedded model gain nothing",
+    "review": "something is to be checked",
+    "divides": "informed people would decide this differently",
+    "record": "objections are to be on record",
+    "large": "the documents exceed half of the window and are dealt to several agents",
+    "whole": "the documents exceed half of the window and cannot be dealt, and all fit it",
     "models": "different models are at hand",
-    "short answer": "different models are at hand for a short answer",
-    "fields": "a text from several fields",
-    "one": "one kind of question, and all that is given fits one reading",
+    "personas": "several points of view are named",
+    "short answer": "different models are at hand, and one answer is wanted",
+    "fields": "the text needs several fields",
+    "one": "one careful reading is enough",
 }
 """Why, by rule, as clauses."""

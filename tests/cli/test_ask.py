@@ -61,10 +61,10 @@ def test_plain_question_is_read_and_answered_by_one_model_that_reviews_itself(en
         code, out, err = ask(server, env, here, "How deep is the lake?")
     assert code == 0, err
     assert "the answer is yes" in out
-    assert "One call is enough, with a review by the same model: consilience solo --reviews 1" in err
-    assert "(answer: It asks for a fact.)" in err
-    assert "Costs nothing; 2–3 calls." in err
-    assert f"Time not known: no call of {MODEL} is on record." in err, "a reading is shorter than other calls"
+    assert "Solo (--reviews 1): one model alone" in err
+    assert "Why: one careful reading is enough (answer: It asks for a fact)." in err
+    assert "Costs nothing; at most 3 calls." in err
+    assert f"no finished run of {MODEL} is on record." in err, "a reading is shorter than other calls"
     assert protocols() == ["choose", "solo"]
 
 
@@ -78,8 +78,7 @@ def test_question_in_place_of_a_command_is_asked(env: dict[str, str], here: Path
 def test_decision_that_divides_is_debated(env: dict[str, str], here: Path) -> None:
     with provider(reader({"kind": "decision", "divides": True})) as server:
         code, _, err = ask(server, env, here, "Bridge or ferry?", "--max-calls", "8")
-    assert "consilience debate" in err
-    assert "--max-messages 24" in err
+    assert "Debate (--max-messages 24)" in err
     assert code == 1, "no reply was usable"
     assert protocols() == ["choose", "debate"]
 
@@ -98,7 +97,7 @@ def test_files_belong_to_the_question_and_a_change_is_reviewed_without_a_reading
         assert all("40 metres" in other for other in others)
         del server.asked[:]
         _, _, err = ask(server, env, here, "Is it safe?", "a.diff")
-        assert "At most about" in err
+        assert "if all are made one after another" in err
         assert not any("You say what kind of task" in str(body["messages"]) for body in server.asked)
     assert protocols() == ["choose", "solo", "review"]
 
@@ -117,13 +116,18 @@ def test_follow_up_reads_answer_and_names_its_session(env: dict[str, str], here:
         assert f"the answer of session {session}" in read
         code, _, err = ask(server, env, here, "r000000", "And in feet?")
         assert (code, "r000000" in err) == (2, True)
+        code, _, err = ask(server, env, here, "last")
+        assert (code, "no question after the session" in err) == (2, True)
+        reading = recorded()[-2]
+        code, _, err = ask(server, env, here, reading, "And in feet?")
+        assert (code, "has no answer to follow up" in err) == (2, True)
 
 
 def test_dry_run_calls_nobody_and_says_what_depends_on_the_reading(env: dict[str, str], here: Path) -> None:
     with provider() as server:
         code, out, err = ask(server, env, here, "Bridge or ferry?", "--dry-run")
         assert (code, server.asked) == (0, [])
-        assert "Before that, one call reads the task" in err
+        assert "One call reads the task first" in err
         assert "Dry run of solo" in out
         code, out, _ = ask(server, env, here, "Bridge or ferry?", "--dry-run", "--json")
         choice = json.loads(out)["choice"]
@@ -147,7 +151,32 @@ def test_unusable_reading_says_how_to_name_a_protocol(env: dict[str, str], here:
     assert "consilience solo" in err
 
 
+def test_limit_that_leaves_too_few_calls_ends_after_the_reading(env: dict[str, str], here: Path) -> None:
+    with provider(reader({"kind": "answer"})) as server:
+        code, _, err = ask(server, env, here, "How deep?", "--max-calls", "1")
+    assert (code, "the limit leaves 0 calls, and solo needs at least 2 calls" in err) == (2, True)
+    assert protocols() == ["choose"]
+
+
+def test_directory_that_cannot_be_written_is_refused_before_the_reading(env: dict[str, str], here: Path) -> None:
+    with provider(reader({"kind": "answer"})) as server:
+        code, _, err = ask(server, env, here, "How deep?", "--out", "report.md")
+        assert (code, server.asked) == (2, [])
+    assert "is the name of a file" in err
+
+
+def test_question_without_spaces_in_another_script_is_asked(env: dict[str, str], here: Path) -> None:
+    with provider() as server:
+        command_line = ("周末去哪里", "--model", MODEL, "--dry-run")
+        done = command(*command_line, env={**env, **environment(server.url)}, cwd=here)
+    assert (done.returncode, "Solo" in done.stderr) == (0, True), done.stderr
+
+
 def test_words_that_are_no_files_are_refused(env: dict[str, str], here: Path) -> None:
     with provider() as server:
         code, _, err = ask(server, env, here, "Bridge", "or", "ferry?")
     assert (code, "there is no such file or directory" in err, "quotation marks" in err) == (2, True, True)
+    (here / "notes.md").write_text("The lake is 40 metres deep.\n")
+    with provider() as server:
+        code, _, err = ask(server, env, here, "notes.md")
+    assert (code, "there is no task before the file" in err) == (2, True)

@@ -258,7 +258,7 @@ def test_help_shows_common_options_and_help_all_shows_all(cli: Cli, protocol: st
         (["r1a2b3c"], "consilience show r1a2b3c"),
         (["ls"], "Did you mean 'sessions list'?"),
         (["emergance"], "Did you mean 'emergence'?"),
-        (["--model", "local", "Move?"], 'follow the command: consilience emergence "Should we …?" --model …'),
+        (["--model", "local", "Move?"], 'follow the question: consilience "Should we …?" --model …'),
         (["solo"], 'Give the question or task: consilience solo "Should we …?"'),
         (["solo", "Should", "we", "move"], 'quotation marks: consilience solo "Should we …?"'),
         (["show"], "consilience sessions lists them"),

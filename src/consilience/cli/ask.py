@@ -14,12 +14,13 @@ from consilience.choosing import REASONS, Given, ProtocolChoice, choose
 from consilience.cli.delivering import check_output
 from consilience.cli.errors import can_confirm, confirm, notify
 from consilience.cli.execution import RunExecution
-from consilience.cli.inputs import assign_models, read_limits, read_sources, read_task
+from consilience.cli.inputs import assign_models, read_limits, read_panel, read_sources, read_task
 from consilience.cli.options import NewSessionRequest, RunRequest, TargetRequest, argument, request_app
 from consilience.cli.plan import RunPlan, approve, check_models, choose_model, confirm_spending, cost_words, make_plan
 from consilience.cli.run import run
-from consilience.cli.sessions import find_session, read_back
+from consilience.cli.sessions import find_session, read_back, user_store
 from consilience.cli.settings import load_config
+from consilience.cli.setup import missing_weights
 from consilience.configuration import Config
 from consilience.deliberation import Deliberation, remaining_limits
 from consilience.documents import is_address
@@ -36,7 +37,8 @@ from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
 from consilience.models.registry import window_by_name
 from consilience.protocols.choose import Choose, TaskReading
-from consilience.reporting.formatting import count, describe_calls, duration, one_line
+from consilience.reporting.files import claim_directory
+from consilience.reporting.formatting import count, duration, one_line
 from consilience.reporting.session_state import call_seconds
 
 CHANGES = (".diff", ".patch")
@@ -86,9 +88,11 @@ def ask(request: AskRequest) -> int:
     """Choose how a question or a piece of work is done, say what that costs, and run it. One call is often enough."""
     config = load_config(env_file=request.env_file, named=request.endpoints_named)
     check_output(Report, request)
+    if request.out is not None and not request.dry_run:
+        claim_directory(request.out)
     work = read_work(request)
     models = models_at_hand(request, config)
-    given = given_with(work, models, config)
+    given = given_with(work, models, request, config)
     choice = choose(given)
     if choice is None and not request.dry_run:
         reading, limits = read_by_model(work, models[0], request, config)
@@ -99,12 +103,19 @@ def ask(request: AskRequest) -> int:
     assert chosen is not None
 
     def approval(plan: RunPlan, request: NewSessionRequest, config: Config) -> bool:
-        lines = proposal_lines(chosen, plan, work, usual_seconds(models), unread=unread)
-        for line in () if request.quiet else lines:
-            notify(line)
+        if plan.limits.calls is not None and plan.limits.calls < plan.estimate.min:
+            least = count(plan.estimate.min, "call")
+            raise SettingsError(
+                f"the limit leaves {count(plan.limits.calls, 'call')}, and {plan.protocol.name} needs at least {least}",
+                where="--max-calls",
+                do="Raise it; the reading of the task counts as one call.",
+            )
         asks = can_confirm() and not request.yes and not request.dry_run
+        for line in proposal_lines(chosen, plan, work, usual_seconds(models), unread=unread):
+            if asks or not request.quiet:
+                notify(line)
         if asks:
-            confirm("Run it?", otherwise="Nothing more was spent." if chosen.reading else "Nothing was spent.")
+            confirm("Run it?", otherwise="It was not run.")
         return approve(
             replace(plan, data={**plan.data, "choice": choice_json(chosen, unread=unread)}),
             replace(request, yes=request.yes or asks, quiet=True),
@@ -114,7 +125,7 @@ def ask(request: AskRequest) -> int:
     return run(
         type(chosen.protocol),
         request.for_protocol(chosen.protocol, work),
-        chosen.protocol.model_dump(exclude_defaults=True),
+        chosen.protocol.model_dump(exclude_unset=True),
         material=None if chosen.protocol.reads_target else (work.task, chosen.documents),
         approval=approval,
     )
@@ -135,11 +146,21 @@ def choice_json(choice: ProtocolChoice, *, unread: bool) -> dict[str, object]:
 def read_work(request: AskRequest) -> AskedWork:
     """Return what the words of a command line ask for. Raises `SourceError`, `SettingsError`, `UnknownName`."""
     words, parent, sources = list(request.words), "", []
-    if len(words) > 1 and re.fullmatch(r"r[0-9a-f]{3,}|last", words[0]):
-        with closing(open_store(journal_path())) as store:
-            parent = find_session(store, words.pop(0))
+    if re.fullmatch(r"r[0-9a-f]{6,}|last", words[0]):
+        if len(words) == 1:
+            raise SettingsError(
+                "there is no question after the session", where=words[0], do=f'Give one: ask {words[0]} "And …?"'
+            )
+        with user_store() as store:
+            parent = _parent(store, words.pop(0))
             sources = sources_of(store, parent)
     task, *paths = words
+    if task not in ("-", "") and len(task.split()) == 1 and expanded(task).exists():
+        raise SettingsError(
+            "there is no task before the file",
+            where=task,
+            do=f'Give one: ask "…" {task}. The file is the task: ask @{task}',
+        )
     for path in paths:
         if path != "-" and not is_address(path) and not expanded(path).exists():
             raise SourceError(
@@ -151,11 +172,21 @@ def read_work(request: AskRequest) -> AskedWork:
     return AskedWork(read_task(task), tuple(paths), tuple(sources), parent)
 
 
+def _parent(store: Store, name: str) -> str:
+    """Return the session of this id or, for `last`, the latest one that is no reading of a task. Raises `UnknownName`."""
+    if name != "last":
+        return find_session(store, name)
+    begun = ((session, store.beginning(session)) for session in reversed(store.sessions()))
+    latest = next((session for session, started in begun if started and started.protocol != Choose.name), None)
+    return find_session(store, latest or "last")
+
+
 def sources_of(store: Store, session: str) -> list[Source]:
     """Return what a session leaves for a follow-up: its answer, its objections, its documents. Raises `SettingsError`."""
     record = read_back(store, session)
     report = record.report
-    if report is None or report.answer is None or record.state.started is None:
+    started = record.state.started
+    if report is None or report.answer is None or started is None or started.protocol == Choose.name:
         raise SettingsError(
             f"session {session} has no answer to follow up", do=f"See how it stands: consilience show {session}."
         )
@@ -167,7 +198,7 @@ def sources_of(store: Store, session: str) -> list[Source]:
         sources.append(Source(text=text, name=f"the objections of session {session}"))
     return sources + [
         Source(text=store.text(document.text), name=document.name)
-        for document in record.state.started.sources
+        for document in started.sources
         if document.agents is None
     ]
 
@@ -182,7 +213,8 @@ def models_at_hand(request: AskRequest, config: Config) -> tuple[str, ...]:
     return models
 
 
-def given_with(work: AskedWork, models: Sequence[str], config: Config) -> Given:
+def given_with(work: AskedWork, models: Sequence[str], request: AskRequest, config: Config) -> Given:
+    panel = read_panel(request)
     windows = [window for name in models if (window := window_by_name(name, config.endpoints)) is not None]
     agents = Choose().agents(None)
     return Given(
@@ -191,6 +223,7 @@ def given_with(work: AskedWork, models: Sequence[str], config: Config) -> Given:
         window=min(windows, default=None),
         is_change=bool(work.paths) and all(Path(path).suffix in CHANGES for path in work.paths),
         is_target=bool(work.paths) and not work.parent,
+        personas=len(panel.personas) if panel else 0,
         embedded=any(choose_detail("auto", agents, {agents[0].id: name}) == "brief" for name in models),
     )
 
@@ -243,35 +276,32 @@ def read_by_model(work: AskedWork, model: str, request: AskRequest, config: Conf
 def proposal_lines(
     choice: ProtocolChoice, plan: RunPlan, work: AskedWork, seconds: Sequence[float], *, unread: bool
 ) -> list[str]:
-    """Return what is run and why, what it costs, and how long it takes: three lines, or four where nothing was read yet."""
-    settings = choice.protocol.model_dump(exclude_defaults=True, exclude={"reply_tokens"})
-    options = "".join(f" --{name.replace('_', '-')} {value}" for name, value in settings.items())
+    """Return what is run, why, and what it costs in money and time, with what is done before."""
+    settings = choice.protocol.model_dump(exclude_unset=True)
+    options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings.items())
+    protocol = f"{choice.protocol.name}{f' ({options})' if options else ''}: {choice.protocol.summary}"
     why = REASONS[choice.rule]
     if choice.reading and choice.reading.why:
-        why += f" ({choice.reading.kind}: {one_line(choice.reading.why, 160)})"
-    opening = "One call is enough, with a review by the same model" if choice.is_one_call and options else ""
-    opening = opening or ("One call is enough" if choice.is_one_call else "")
-    lines = [": ".join(filter(None, (opening, f"consilience {choice.protocol.name}{options}"))) + f", since {why}."]
-    if work.parent:
-        lines[0] += f" A follow-up to session {work.parent}."
+        why += f" ({choice.reading.kind}: {one_line(choice.reading.why, 160).rstrip('.')})"
+    lines = [f"{protocol[:1].upper()}{protocol[1:]}.", f"Why: {why}."]
     if unread:
-        lines.append(
-            "Before that, one call reads the task; what is run depends on it. This is the plan for a plain question."
-        )
-    calls = describe_calls(plan.estimate)
+        lines.insert(0, "One call reads the task first; what is run depends on it. For a plain question it is this:")
+    if work.parent:
+        lines.append(f"A follow-up to session {work.parent}.")
     cost = cost_words(plan)
-    lines.append(f"{cost[:1].upper()}{cost[1:]}; {calls}.")
-    lines.append(_time_words(plan, seconds))
+    calls = f"at most {count(plan.estimate.max, 'call')}"
+    lines.append(f"{cost[:1].upper()}{cost[1:]}; {calls}. {_time_words(plan, seconds)}")
+    if missing := missing_weights(plan.models):
+        lines.append(f"Before that, weights are downloaded: {', '.join(missing)} (1 to 3 GB).")
     return lines
 
 
 def _time_words(plan: RunPlan, seconds: Sequence[float]) -> str:
     if not seconds:
-        return f"Time not known: no call of {', '.join(plan.models)} is on record."
-    usual = median(seconds)
-    calls = f"a call took {duration(usual)}, the median of the last {count(len(seconds), 'call')}"
-    apart = "" if plan.estimate.max == 1 else "; even if no two ran at the same time"
-    return f"At most about {duration(usual * plan.estimate.max)}: {calls}{apart}."
+        return f"Time not known: no finished run of {', '.join(plan.models)} is on record."
+    usual, most = median(seconds), plan.estimate.max
+    calls = f"{count(most, 'call')} of {duration(usual)}, the median of the last {count(len(seconds), 'recorded call')}"
+    return f"About {duration(usual * most)} if all are made one after another: {calls}."
 
 
 def usual_seconds(models: Sequence[str]) -> list[float]:

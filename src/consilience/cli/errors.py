@@ -180,7 +180,7 @@ def _usage_advice(error: Any) -> str:
     if "unexpected extra argument" in error.format_message() and takes_task:
         return f'Put the question in quotation marks: {path} "Should we …?"'
     if " " not in path and hasattr(error, "option_name") and not {*(error.possibilities or ())} - {"--help"}:
-        return f'Options follow the command: {path} emergence "Should we …?" {error.option_name} …'
+        return f'Options follow the question: {path} "Should we …?" {error.option_name} …'
     return ""
 
 

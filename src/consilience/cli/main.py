@@ -204,7 +204,7 @@ class Commands(TyperGroup):
 
 def _is_question(word: str) -> bool:
     """Return whether a word in place of a command is a task for `ask`."""
-    return len(word.split()) > 1 or word.endswith("?")
+    return len(word.split()) > 1 or word.endswith("?") or not word.isascii()
 
 
 @contextmanager

@@ -98,6 +98,13 @@ def local_weights(models: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def missing_weights(models: Iterable[str]) -> list[str]:
+    """Return the local ones of these models whose weights a run would download first."""
+    from consilience.models.weights import CATALOGUE, locate
+
+    return [name for name in local_weights(models) if name in CATALOGUE and locate(name) is None]
+
+
 def ensure_weights(models: Iterable[str], *, quiet: bool) -> None:
     """Download missing weights and verify the others.
 
