@@ -73,7 +73,7 @@ def test_report_returns_markdown_html_and_files(tmp_path: Path) -> None:
     assert "script" not in {element.tag for element in page.iter()}
     assert "<script>alert(1)</script> 5 & 7" in "".join(page.itertext())
     written = report.save(tmp_path / "new" / "report")
-    names = ["report.json", "report.md", "report.html", "mca_report.json", "final_state.json"]
+    names = ["report.json", "report.md", "report.html", "summary.html", "mca_report.json", "final_state.json"]
     assert [path.name for path in written] == names
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in written)
     assert written[1].read_text() == report.markdown()
@@ -107,7 +107,7 @@ def test_report_of_a_deliberation_renders_itself_without_another_import(module: 
         "report = Deliberation(Solo(), model=ScriptedModel(lambda request: 'It depends.')).run_sync('Why?')\n"
         f"print('It depends.' in report._repr_html_(), report.markdown() != '', len(report.save({str(tmp_path)!r})))"
     )
-    assert run(code) == "True True 3"
+    assert run(code) == "True True 4"
 
 
 def test_own_report_read_from_json_renders_itself(tmp_path: Path) -> None:

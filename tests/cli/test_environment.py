@@ -127,4 +127,4 @@ def test_valid_base_urls_are_accepted(env: dict[str, str | None], cli: Cli) -> N
         host = server.url.removeprefix("http://")
         for value in (host, server.url, f":{host.rpartition(':')[2]}", f"0.0.0.0:{host.rpartition(':')[2]}"):
             assert cli(*RUN, "ollama:x", env={**env, "OLLAMA_BASE_URL": None, "OLLAMA_HOST": value}).exit_code == 0
-        assert len(server.asked) == 6
+        assert 6 <= len(server.asked) <= 8, "the low count of the stub is probed, at most twice for a model"

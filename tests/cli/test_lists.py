@@ -22,6 +22,7 @@ NAMES: dict[str, list[str] | list[float]] = {
     "--models": ["local", "openai:a", "openai:b|local"],
     "--only": ["quick", "split", "task-1"],
     "--protect": ["code", "front_matter", "code"],
+    "--protocol": ["solo", "vote", "emergence"],
     "--protocols": ["solo", "twice=vote", "emergence"],
     "--quality-threshold": [0.5, 0.75, 1.0],
     "--require": ["settled", "converged", "failed"],

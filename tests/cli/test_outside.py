@@ -154,7 +154,7 @@ def test_emergence_with_an_outside_agent_stopped_and_replaced_repeats_no_call(
     report = json.loads(resumed.stdout)
     assert (report["replied"], report["missing"]) == (3, [])
     again = "tickets offered again after a claim that brought no answer: L2N3 on round-1/leaf_respond/L2N3"
-    assert again in report["warnings"]
+    assert again in report["incidents"]
     late.send_signal(signal.SIGCONT)
     _, refused = late.communicate(timeout=PATIENCE)
     assert late.returncode == 2

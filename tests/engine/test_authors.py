@@ -254,7 +254,7 @@ async def test_persona_that_no_prompt_contains_is_a_warning_of_the_report(store:
     assert (await consilience.resume(report.session, store=store)).defects == report.defects
     assert (await consilience.replay(report.session, store=store)).defects == report.defects
     forked = await consilience.fork(report.session, perspectives={"A1": "You laugh."}, at=0, store=store, model=model())
-    assert [w[:55] for w in forked.warnings] == [warning[:55]]
+    assert [w[:55] for w in forked.defects] == [warning[:55]]
     without = await consilience.deliberate("Why?", Introduced(), model=model(), store=store)
     assert without.defects == ()
 
