@@ -307,7 +307,10 @@ def test_compare_on_a_terminal_asks_before_spending(cli: Cli, monkeypatch: pytes
         ),
         (("compare", "x", "--protocols", "circle", "--set", "circle.nil=2", "--model", MODEL), "nil"),
         (("compare", "x", "--protocols", "circle", "--set", "circle.size=x", "--model", MODEL), "size"),
-        (("compare", "x", "--protocols", "circle", "--budget", "0", "--model", MODEL), "'tokens' of the budget must be at least 1"),
+        (
+            ("compare", "x", "--protocols", "circle", "--budget", "0", "--model", MODEL),
+            "'tokens' of the budget must be at least 1",
+        ),
         (("compare", "x", "--protocols", "circle", "--jobs", "0", "--model", MODEL), "invalid number of jobs: 0"),
         (("compare", "x", "--protocols", "circle", "--max-cost", "-1", "--model", MODEL), "--max-cost"),
         (

@@ -32,7 +32,7 @@ async def test_subclass_with_a_report_of_its_own_returns_it(case: Case) -> None:
     with closing(SqliteStore(":memory:")) as store:
         report = await runner.start("So?", Subclass(**settings), sources=case.sources, models=model, store=store)
     assert (type(report), report.protocol) == (Mine, "subclass")
-    assert not [warning for warning in report.warnings if "another type" in warning]
+    assert not [warning for warning in report.defects if "another type" in warning]
 
 
 async def test_report_of_another_type_than_declared_is_a_warning() -> None:
@@ -48,6 +48,6 @@ async def test_report_of_another_type_than_declared_is_a_warning() -> None:
     with closing(SqliteStore(":memory:")) as store:
         report = await runner.start("So?", Mistyped(votes=1), models=ScriptedModel(str), store=store, session="s")
         again = await runner.replay("s", store=store)
-    (warning,) = [warning for warning in report.warnings if "another type" in warning]
+    (warning,) = [warning for warning in report.defects if "another type" in warning]
     assert "run of Mistyped returned VoteReport, but the class declares `report = Mine`" in warning
     assert again.digest() == report.digest()
