@@ -117,6 +117,31 @@ def test_cancel_ends_running_and_queued_sessions(store: SqliteStore) -> None:
         executor.cancel("running")
 
 
+def test_cancelled_session_is_ended_while_others_fill_the_executor_and_the_allowance(store: SqliteStore) -> None:
+    model, ended = Gated(), threading.Event()
+    accounts = SqliteAccounts(lambda owner: Allowance(running=1))
+    for session in ("running", "queued", "held"):
+        prepared(store.of("ada"), model, session)
+    options = Options(accounts=accounts)
+    cancelled: list[str] = []
+
+    def on_end(session: str, outcome: object) -> None:
+        cancelled.append(session)
+        if len(cancelled) == 2:
+            ended.set()
+
+    with LocalExecutor(store, running=2, model=model, options=options, on_end=on_end) as executor:
+        assert model.until_asked(1) == ["running"]
+        executor.cancel("held")
+        executor.cancel("queued")
+        assert ended.wait(PATIENCE)
+        assert stops(store)["running"] is None
+        model.let("all")
+        assert executor.join(PATIENCE)
+    assert stops(store) == {"running": StopReason.SETTLED, "queued": StopReason.CANCELLED, "held": StopReason.CANCELLED}
+    assert len(model.requests) == 1
+
+
 def test_parked_session_goes_on_when_it_was_answered(store: SqliteStore) -> None:
     model, ended = Gated(), list[tuple[str, str]]()
     model.let("all")

@@ -61,6 +61,7 @@ def open_executor(url: str, store: Store, *, options: Options | None = None) -> 
 
 class LocalExecutor:
     """Runs sessions on an event loop in a thread of its own, the first `running` of them at the same time, the others in order.
+    One that is cancelled is ended at once.
 
     It begins with all sessions of the store that were prepared or interrupted, and that no process runs. A session whose owner may
     not run another one waits until one of the others ends.
@@ -102,7 +103,8 @@ class LocalExecutor:
     def cancel(self, session: str, *, answer: bool = False, by: str = "") -> None:
         self._check_open()
         self._store.post(session, "cancel", text=WITH_ANSWER if answer else "", by=by)
-        self.submit(session)  # if nobody runs it, this writes its report
+        # if nobody runs it, running it writes its report; without an answer that makes no call and need not wait
+        self._loop.call_soon_threadsafe(self._enqueue if answer else self._run_now, session)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until nothing is queued or runs, at most `timeout` seconds. Return whether that is so."""
@@ -148,6 +150,15 @@ class LocalExecutor:
         elif session not in self._queue and session not in self._held:
             self._queue.append(session)
             self._fill()
+
+    def _run_now(self, session: str) -> None:
+        if session in self._running:
+            self._again.add(session)
+            return
+        if session in self._queue:
+            self._queue.remove(session)
+        self._held.pop(session, None)
+        self._running[session] = self._loop.create_task(self._run(session))
 
     def _retry_held(self) -> None:
         """Try the sessions again whose owners may run another one now, perhaps since another process ended one."""

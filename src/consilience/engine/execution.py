@@ -179,12 +179,12 @@ async def leased(journal: Journal) -> AsyncIterator[None]:
 
 
 async def open_account(state: State, accounts: Accounts | None) -> Account | None:
-    """Return the account of the session's owner; None in a replay, and where nothing bounds the owner.
+    """Return the account of the session's owner; None in a replay, where no call will be made, and where nothing bounds the owner.
 
     Raises `OverAllowance`, and `SettingsError` for a model of unknown price if the owner's money is bounded.
     """
     recorder = state.recorder
-    if accounts is None or recorder.replay:
+    if accounts is None or recorder.replay or state.cancellation.forbids(closing=True):
         return None
     costs = {
         claim_of(event): cost_of(event) for event in recorder.events if isinstance(event, Ended) and not event.inherited
