@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
+from pydantic_ai import Agent
+from pydantic_ai.models.test import TestModel
 
 from consilience import Emergence, Limits, Solo, SqliteStore, StopReason, Vote
 from consilience.domain.errors import SessionWaiting
@@ -22,6 +24,7 @@ from consilience.engine.runner import Options
 from consilience.journal.store import WITH_ANSWER
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import ScriptedModel
+from consilience.models.tool_agent import ToolAgent
 from consilience.protocols.debate import Debate
 from kit import runner
 from kit.cases import CASES
@@ -170,6 +173,28 @@ async def test_cancel_ends_the_process_of_a_program(tmp_path: Path) -> None:
     store.post("s", "cancel")
     assert (await run).stop_reason is StopReason.CANCELLED
     assert not await asyncio.to_thread(process.exists)
+    store.close()
+
+
+async def test_cancel_while_a_tool_runs_ends_the_session_and_replays(tmp_path: Path) -> None:
+    store, working, ended = SqliteStore(tmp_path / "j.db"), asyncio.Event(), asyncio.Event()
+    agent: Agent[None, str] = Agent(TestModel(), name="searcher")
+
+    @agent.tool_plain
+    async def search(words: str) -> str:
+        working.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.set()
+        raise AssertionError(words)
+
+    report = await cancelled_when(working, store, begun(Solo(), ToolAgent(agent), store))
+    assert (report.stop_reason, report.answer) == (StopReason.CANCELLED, None)
+    assert report.ledger.actual.calls == 1, "its first step"
+    async with asyncio.timeout(PROMPTLY):
+        await ended.wait()
+    assert (await runner.replay("s", store=store)).digest() == report.digest()
     store.close()
 
 
