@@ -71,10 +71,10 @@ async def test_include_is_sent_printed_and_stored_as_the_text_of_its_template() 
 
 
 def test_class_that_changes_a_part_changes_every_prompt_that_includes_it() -> None:
-    class Hasty(Careful):
+    class Heedless(Careful):
         templates = {"_care": "Be quick."}
 
-    assert Hasty.load_templates().render("answer", seat="A.") == "A.\nBe quick.\nEnd."
+    assert Heedless.load_templates().render("answer", seat="A.") == "A.\nBe quick.\nEnd."
 
 
 def test_override_includes_the_parts_of_the_protocol_and_replaces_none(tmp_path: Path) -> None:

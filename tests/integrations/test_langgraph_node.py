@@ -137,7 +137,7 @@ async def test_retry_of_a_node_repeats_no_completed_call(store: SqliteStore) -> 
     assert [r.key for r in model.requests].count("round-1/observe/L1N1") == 2
     assert len(model.requests) == 6
     assert len(store.sessions()) == 1
-    assert any("lost" in warning for warning in state["report"]["warnings"]), "what was in flight is reported"
+    assert any("lost" in warning for warning in state["report"]["incidents"]), "what was in flight is reported"
 
 
 async def test_graph_resumed_from_a_checkpoint_resumes_the_session(store: SqliteStore) -> None:

@@ -41,7 +41,7 @@ async def test_report_of_one_model_in_all_seats_advises_cheaper_calls_in_every_f
     for face in (report.markdown(), report.html()):
         assert ADVICE in face
         assert figures in face
-        assert "2: 5 calls" in face
+        assert "solo with 2 reviews: 5 calls" in face
     again = await consilience.replay(report.session, store=store)
     assert again.digest() == report.digest()
     assert ADVICE in markdown(again)

@@ -85,7 +85,7 @@ async def test_killed_reviewer_is_replaced_within_the_review(store: SqliteStore,
     report = await run.go_on()
     assert report.stop_reason is StopReason.SETTLED
     assert [entry.by for entry in report.findings] == [("red",)]
-    assert any("offered again" in warning for warning in report.warnings)
+    assert any("offered again" in incident for incident in report.incidents)
 
 
 async def test_reviewer_that_never_comes_back_is_named(store: SqliteStore, workspace: Workspace) -> None:

@@ -259,7 +259,7 @@ def _lacks(report: Report) -> Iterator[str]:
         prose = len(report.prose_replies)
         yield f"{prose} of {count(report.typed_replies, 'reply', 'replies')} not in the requested form"
     if report.replied < report.asked:
-        yield f"{report.replied} of {count(report.asked, 'agent')} replied in the first phase"
+        yield f"{report.replied} of {report.asked} agents replied in the first phase"
     yield from _missing_replies(report.failed_calls)
 
 
