@@ -16,7 +16,7 @@ from consilience.cli.errors import can_confirm, confirm, notify
 from consilience.cli.execution import RunExecution
 from consilience.cli.inputs import assign_models, read_limits, read_panel, read_sources, read_task
 from consilience.cli.options import NewSessionRequest, RunRequest, TargetRequest, argument, request_app
-from consilience.cli.plan import RunPlan, approve, check_models, choose_model, confirm_spending, cost_words, make_plan
+from consilience.cli.plan import approve, choose_model, confirm_spending
 from consilience.cli.run import run
 from consilience.cli.sessions import find_session, read_back, user_store
 from consilience.cli.settings import load_config
@@ -36,6 +36,7 @@ from consilience.engine.seats import choose_detail
 from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
 from consilience.models.registry import window_by_name
+from consilience.planning import RunPlan, check_models, cost_words, make_plan
 from consilience.protocols.choose import Choose, TaskReading
 from consilience.reporting.files import claim_directory
 from consilience.reporting.formatting import count, duration, one_line

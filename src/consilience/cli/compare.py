@@ -16,22 +16,8 @@ from consilience.cli.display import Display, progress_bar
 from consilience.cli.errors import EXIT_NO_ANSWER, EXIT_OK, notify
 from consilience.cli.execution import publish, run_on
 from consilience.cli.inputs import assign_models, check_limit, read_sources, read_task
-from consilience.cli.model_words import key_notes
 from consilience.cli.options import LIMITS, MATERIAL, OUTPUT, PlannedRequest, argument, option, request_app
-from consilience.cli.plan import (
-    AS_ASKED,
-    NOTHING_DONE,
-    Plan,
-    approve,
-    bullets,
-    check_models,
-    choose_model,
-    cost_words,
-    joined,
-    links,
-    max_price,
-    unspent_words,
-)
+from consilience.cli.plan import approve, choose_model
 from consilience.cli.settings import load_config, read_settings, setting_value
 from consilience.cli.setup import ensure_weights
 from consilience.configuration import Config
@@ -62,8 +48,21 @@ from consilience.evaluation import (
 from consilience.evaluation import plan as plan_comparison
 from consilience.evaluation.rows import DEFAULT_ROWS, REVIEWED, SOLO, reviewed_row
 from consilience.journal.open_store import open_store
+from consilience.model_words import key_notes
 from consilience.models.endpoints import Endpoints
 from consilience.models.registry import Choice, paid
+from consilience.planning import (
+    AS_ASKED,
+    NOTHING_DONE,
+    Plan,
+    bullets,
+    check_models,
+    cost_words,
+    joined,
+    links,
+    max_price,
+    unspent_words,
+)
 from consilience.reporting.formatting import count, describe_calls, duration, format_range, one_line, printable
 
 TASKS = "Tasks"

@@ -15,7 +15,6 @@ import typer
 
 from consilience.cli.errors import EXIT_USAGE, print_result
 from consilience.cli.options import EnvFile, JsonOption, new_app
-from consilience.cli.plan import check_models, links, programs_words, setting_words
 from consilience.cli.settings import default_model, load_config, load_env_file, read_settings
 from consilience.cli.setup import local_weights
 from consilience.configuration import Config, config_files, ignored_words, read_config
@@ -34,6 +33,7 @@ from consilience.models.redaction import scrub
 from consilience.models.registry import LocalName, ProgramName, facts_of, paid, parse
 from consilience.models.server_models import list_models
 from consilience.models.weights import CATALOGUE, ENCODERS, installed, locate
+from consilience.planning import check_models, links, programs_words, setting_words
 from consilience.reporting.formatting import count
 
 doctor = new_app()

@@ -28,7 +28,6 @@ from consilience.cli.errors import (
     run_until_done,
 )
 from consilience.cli.options import DeliveryRequest
-from consilience.cli.plan import RunPlan
 from consilience.cli.sessions import PAGE, open_in_browser, read_back, write_page
 from consilience.cli.setup import ensure_weights, loaded
 from consilience.domain.errors import SessionWaiting, SettingsError
@@ -43,6 +42,7 @@ from consilience.models.limiter import on_retry
 from consilience.models.parsing import Malformed, parse_reply, prose_field
 from consilience.models.port import ModelRequest
 from consilience.models.registry import PersonName, parse
+from consilience.planning import RunPlan
 from consilience.reporting.export import report_files
 from consilience.reporting.files import write_files
 from consilience.reporting.formatting import describe_place

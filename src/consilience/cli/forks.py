@@ -19,9 +19,8 @@ from consilience.cli.inputs import (
     read_task,
     unassigned_models,
 )
-from consilience.cli.model_words import recorded_level
 from consilience.cli.options import ForkRequest, InheritingRequest, TellRequest, request_app
-from consilience.cli.plan import approve, check_models, make_plan, with_documents
+from consilience.cli.plan import approve
 from consilience.cli.sessions import confirm_code, find_session, read_back, user_store
 from consilience.cli.settings import confirm_recorded_programs, load_config, setting_value
 from consilience.domain.messages import Source
@@ -32,8 +31,10 @@ from consilience.engine.protocol import check_phases
 from consilience.engine.runner import start_event
 from consilience.engine.sent_prompts import replaced_without_effect
 from consilience.journal.store import Store
+from consilience.model_words import recorded_level
 from consilience.models.embeddings import check_encoder
 from consilience.models.registry import Choice
+from consilience.planning import check_models, make_plan, with_documents
 from consilience.reporting.formatting import count
 
 

@@ -35,7 +35,6 @@ from consilience.cli.inputs import (
     task_of,
     unassigned_models,
 )
-from consilience.cli.model_words import recorded_level
 from consilience.cli.options import (
     ForkRequest,
     NewSessionRequest,
@@ -49,7 +48,7 @@ from consilience.cli.options import (
     request_app,
     set_signature,
 )
-from consilience.cli.plan import PERSONA, RunPlan, approve, check_models, choose_model, make_plan, with_documents
+from consilience.cli.plan import approve, choose_model
 from consilience.cli.sessions import find_session, read_back, user_store
 from consilience.cli.settings import (
     confirm_recorded_code,
@@ -76,9 +75,11 @@ from consilience.engine.seats import choose_detail, of_persona, seat_warnings
 from consilience.engine.templates import recorded_templates
 from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
+from consilience.model_words import recorded_level
 from consilience.models.embeddings import MiniLM, ProviderEncoder, check_encoder, open_encoder
 from consilience.models.endpoints import Endpoints
 from consilience.models.registry import Choice
+from consilience.planning import PERSONA, RunPlan, check_models, make_plan, with_documents
 from consilience.reporting.export import save_report
 from consilience.reporting.files import claim_directory
 from consilience.reporting.formatting import count

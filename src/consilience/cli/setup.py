@@ -240,9 +240,9 @@ def _show_panel(
     as_json: JsonOption = False,
 ) -> None:
     """Check a panel and show its personas, in order of importance."""
-    from consilience.cli.plan import check_models
     from consilience.domain.panels import CATALOG, load_panel
     from consilience.models.endpoints import NO_ENDPOINTS
+    from consilience.planning import check_models
 
     panel = load_panel(name)
     for persona in panel.personas:
