@@ -1,0 +1,34 @@
+"""A server process: store, executor and application, from beginning to end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from consilience.configuration import own_config
+from consilience.engine.execution import Options
+from consilience.executor import LocalExecutor
+from consilience.journal.open_store import opened
+from consilience.server.app import build_app
+from consilience.server.service import Sessions
+from consilience.server.settings import ServerSettings
+
+
+@contextmanager
+def serving(settings: ServerSettings) -> Iterator[Sessions]:
+    """Open the user's journal and an executor, which takes up the sessions that an earlier process left."""
+    endpoints = own_config().endpoints.name(settings.models)
+    options = Options(endpoints=endpoints)
+    with (
+        opened(None, writing=True) as store,
+        LocalExecutor(store, running=settings.running, options=options) as executor,
+    ):
+        yield Sessions(store, executor, settings, options=options)
+
+
+def serve(settings: ServerSettings, *, host: str, port: int) -> None:
+    """Serve until the process is told to end."""
+    with serving(settings) as sessions:
+        uvicorn.run(build_app(sessions), host=host, port=port, log_level="warning")
