@@ -16,6 +16,7 @@ from consilience.reporting.export import as_json
 from consilience.server.bodies import AnswerBody, CancelBody, CommentBody, NewSession
 from consilience.server.callers import LOCAL, Caller
 from consilience.server.errors import error_json, status_of
+from consilience.server.mcp_http import mcp_app
 from consilience.server.service import Sessions, plan_json, require_met
 
 HEARTBEAT_SECONDS = 15
@@ -41,9 +42,11 @@ Who = Annotated[Caller, Depends(caller_of)]
 
 def build_app(sessions: Sessions) -> FastAPI:
     """Return the application of a server."""
-    app = FastAPI(title="Consilience")
+    tools = mcp_app(sessions)
+    app = FastAPI(title="Consilience", lifespan=tools.router.lifespan_context)
     app.state.sessions = sessions
     app.include_router(routes)
+    app.router.routes.extend(tools.routes)
     app.add_exception_handler(ConsilienceError, _as_answer)
     return app
 

@@ -10,7 +10,7 @@ from consilience.engine.execution import Options
 from consilience.executor import LocalExecutor
 from consilience.journal.open_store import opened
 from consilience.models.endpoints import Endpoints
-from consilience.server.service import Sessions
+from consilience.server.service import Sessions, is_served
 from consilience.server.settings import ServerSettings
 
 
@@ -23,7 +23,7 @@ def serving(settings: ServerSettings, endpoints: Endpoints | None = None) -> Ite
     options = Options(endpoints=endpoints or own_config().endpoints.name(settings.models))
     with (
         opened(None, writing=True) as store,
-        LocalExecutor(store, running=settings.running, options=options) as executor,
+        LocalExecutor(store, running=settings.running, options=options, takes_up=is_served) as executor,
     ):
         yield Sessions(store, executor, settings, options=options)
 

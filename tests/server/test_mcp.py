@@ -1,0 +1,289 @@
+"""Consilience as tools for another agent: real processes, a client of another maker, a model on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import mcp_types
+import pytest
+from fastmcp import Client
+from fastmcp.client.transports import StdioTransport
+from mcp import Client as OfficialClient
+from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
+from mcp.client.stdio import StdioServerParameters
+
+from cli.loopback import MODEL, PATIENCE, Provider, environment, provider
+
+pytestmark = pytest.mark.processes
+COMMAND = str(Path(sys.executable).with_name("consilience"))
+VOTE = {"task": "Should the club meet weekly?", "protocol": "vote", "settings": {"votes": 3}}
+TASKS = "io.modelcontextprotocol/tasks"
+
+
+@pytest.fixture
+def model() -> Iterator[Provider]:
+    with provider() as found:
+        yield found
+
+
+@asynccontextmanager
+async def client(model: Provider, *options: str, progress: list[str] | None = None) -> AsyncIterator[Client[Any]]:
+    """Start the command as an agent's program does."""
+
+    async def note(done: float, total: float | None, message: str | None) -> None:
+        if progress is not None:
+            progress.append(message or "")
+
+    transport = StdioTransport(
+        COMMAND, ["mcp", "--model", MODEL, *options], env=environment_of(model), keep_alive=False
+    )
+    async with Client(transport, progress_handler=note, init_timeout=PATIENCE) as connected:
+        yield connected
+
+
+def environment_of(model: Provider) -> dict[str, str]:
+    return {**os.environ, **environment(model.url), "OPENAI_API_KEY": "k"}
+
+
+def sessions_of() -> list[dict[str, Any]]:
+    listed = subprocess.run([COMMAND, "sessions", "list", "--json"], capture_output=True, text=True, check=True)
+    found: list[dict[str, Any]] = json.loads(listed.stdout)
+    return found
+
+
+def text_of(result: Any) -> str:
+    return str(result.content[0].text)
+
+
+async def test_a_deliberation_returns_the_head_of_its_report_and_tells_its_progress(
+    model: Provider, home: Path
+) -> None:
+    progress: list[str] = []
+    async with client(model, progress=progress) as agent:
+        result = await agent.call_tool("deliberate", VOTE)
+        session = sessions_of()[0]["session"]
+        whole = await agent.read_resource(f"consilience://sessions/{session}/report")
+        said = await agent.read_resource(f"consilience://sessions/{session}/transcript")
+    assert text_of(result).startswith("**Finished")
+    assert "the answer is yes" in text_of(result)
+    assert session in text_of(result)
+    assert sum("respondent" in line for line in progress) == 3
+    assert "consilience replay" in whole[0].text
+    assert said[0].text.count(f"({MODEL})") == 3
+
+
+async def test_a_tool_that_is_not_waited_for_returns_a_handle_and_status_the_result(
+    model: Provider, home: Path
+) -> None:
+    model.open.clear()
+    async with client(model) as agent:
+        handle = await agent.call_tool("deliberate", {**VOTE, "wait_s": 0})
+        session = sessions_of()[0]["session"]
+        assert text_of(handle).startswith(f"Running: session {session}, 0 of 3 calls")
+        model.open.set()
+        result = await agent.call_tool("status", {"session": session, "wait_s": PATIENCE})
+    assert text_of(result).startswith("**Finished")
+    assert len(model.asked) == 3
+
+
+async def test_a_cancelled_session_ends_with_a_report(model: Provider, home: Path) -> None:
+    model.open.clear()
+    async with client(model) as agent:
+        await agent.call_tool("deliberate", {**VOTE, "wait_s": 0})
+        session = sessions_of()[0]["session"]
+        await agent.call_tool("cancel", {"session": session})
+        result = await agent.call_tool("status", {"session": session, "wait_s": PATIENCE})
+    assert "cancelled" in text_of(result)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "words"),
+    [
+        ("deliberate", {**VOTE, "files": ["../secret.txt"]}, "leads out of the root"),
+        ("deliberate", {**VOTE, "files": ["way-out/secret.txt"]}, "leads out of the root"),
+        ("review", {"files": ["/etc/hostname"]}, "leads out of the root"),
+        ("deliberate", {**VOTE, "models": ["exec:touch x"]}, "is not allowed"),
+        ("deliberate", {**VOTE, "protocol": "review", "settings": {"gates": ["os:system"]}}, "Input should be"),
+        ("deliberate", {**VOTE, "panel": "/etc/passwd"}, "there is no panel"),
+        ("deliberate", {**VOTE, "settings": {"votes": 0}}, "votes"),
+        ("status", {"session": "r00000000"}, "there is no session"),
+        ("status", {"session": "../r00000000"}, "there is no session"),
+        ("answer", {"session": "r00000000", "key": "k", "text": "t"}, "there is no session"),
+        ("cancel", {"session": "r00000000"}, "there is no session"),
+    ],
+)
+async def test_a_mistake_is_told_to_the_agent_and_nothing_is_asked(
+    tool: str, arguments: dict[str, Any], words: str, model: Provider, home: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "secret.txt").write_text("secret")
+    (root / "way-out").symlink_to(tmp_path)
+    async with client(model, "--root", str(root)) as agent:
+        result = await agent.call_tool(tool, arguments, raise_on_error=False)
+    assert result.is_error
+    assert words in text_of(result)
+    assert not model.asked
+
+
+async def test_files_below_the_root_are_read_by_the_server(model: Provider, home: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "minutes.md").write_text("The hall is let on Mondays.\n")
+    async with client(model, "--root", str(root)) as agent:
+        await agent.call_tool("deliberate", {**VOTE, "protocol": "solo", "settings": {}, "files": ["minutes.md"]})
+    assert "The hall is let on Mondays." in json.dumps(model.asked)
+
+
+async def test_the_servers_death_costs_no_completed_call(model: Provider, home: Path) -> None:
+    solo = {"task": "Should the club meet weekly?", "protocol": "solo", "settings": {"reviews": 2}, "wait_s": 0}
+    model.open.clear()
+    transport = StdioTransport(COMMAND, ["mcp", "--model", MODEL], env=environment_of(model), keep_alive=False)
+    agent = Client(transport, init_timeout=PATIENCE)
+    await agent.__aenter__()
+    await agent.call_tool("deliberate", solo)
+    session = sessions_of()[0]["session"]
+    await asyncio.to_thread(model.arrived.wait, PATIENCE)
+    os.kill(server_of(session), signal.SIGKILL)
+    with pytest.raises(Exception):  # noqa: B017, PT011  each client has its own for a server that is gone
+        await agent.call_tool("status", {"session": session})
+    model.open.set()
+    async with client(model) as another:
+        result = await another.call_tool("status", {"session": session, "wait_s": PATIENCE})
+    assert text_of(result).startswith("**Finished")
+    assert "possibly charged" in text_of(result)  # the call in flight
+    assert len(model.asked) <= 7
+
+
+def server_of(session: str) -> int:
+    shown = subprocess.run([COMMAND, "show", session, "--json"], capture_output=True, text=True, check=True)
+    return int("".join(c for c in str(json.loads(shown.stdout)["holder"]).partition("process ")[2] if c.isdigit()))
+
+
+async def test_sessions_that_a_user_left_are_not_taken_up(model: Provider, home: Path) -> None:
+    """An agent's tools must not spend money on what somebody interrupted on the command line."""
+    model.open.clear()
+    command = [COMMAND, "vote", "Should the club meet weekly?", "--votes", "1", "--model", MODEL, "--yes"]
+    left = subprocess.Popen(  # noqa: ASYNC220
+        command, env=environment_of(model), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    await asyncio.to_thread(model.arrived.wait, PATIENCE)
+    left.kill()
+    left.wait()
+    model.open.set()
+    (session,) = (row["session"] for row in sessions_of())
+    asked = len(model.asked)
+    async with client(model) as agent:
+        await agent.call_tool("deliberate", VOTE)
+        result = await agent.call_tool("status", {"session": session})
+    assert "Running" in text_of(result)
+    assert len(model.asked) == asked + 3
+
+
+class TaskHandle(mcp_types.Result):
+    result_type: Literal["task"] = "task"
+    task_id: str
+    status: str
+
+
+class GotTask(mcp_types.Result):
+    task_id: str
+    status: str
+    result: dict[str, Any] | None = None
+    input_requests: dict[str, Any] | None = None
+
+
+class Follows(ClientExtension):
+    """A client that polls tasks, and answers questions with `reply`."""
+
+    identifier = TASKS
+
+    def __init__(self, reply: str = "") -> None:
+        self.reply = reply
+        self.statuses: list[str] = []
+        self.messages: list[str] = []
+
+    def claims(self) -> tuple[ResultClaim[TaskHandle], ...]:
+        return (ResultClaim(result_type="task", model=TaskHandle, resolve=self.resolve),)
+
+    async def resolve(self, task: TaskHandle, context: ClaimContext) -> mcp_types.CallToolResult:
+        self.statuses.append(task.status)
+        while True:
+            got = await context.session.send_request(request("tasks/get", taskId=task.task_id), GotTask)
+            if got.status != self.statuses[-1]:
+                self.statuses.append(got.status)
+            if got.status == "completed":
+                return mcp_types.CallToolResult.model_validate(got.result)
+            if got.status == "cancelled":
+                return mcp_types.CallToolResult(content=[], is_error=True)
+            for key, asked in (got.input_requests or {}).items():
+                self.messages.append(asked["params"]["message"])
+                reply = {key: {"action": "accept", "content": {"answer": self.reply}}}
+                await context.session.send_request(
+                    request("tasks/update", taskId=task.task_id, inputResponses=reply), mcp_types.Result
+                )
+            await asyncio.sleep(0.05)
+
+
+def request(method: str, **params: Any) -> Any:
+    class Asked(mcp_types.Request[dict[str, Any], str]):
+        method: str
+        params: dict[str, Any]
+
+    return Asked(method=method, params=params)
+
+
+@asynccontextmanager
+async def official(model: Provider, extension: ClientExtension) -> AsyncIterator[OfficialClient]:
+    server = StdioServerParameters(command=COMMAND, args=["mcp", "--model", MODEL], env=environment_of(model))
+    async with OfficialClient(server, extensions=[extension]) as connected:
+        yield connected
+
+
+async def test_a_client_that_knows_tasks_gets_the_session_as_a_task(model: Provider, home: Path) -> None:
+    follows = Follows()
+    async with official(model, follows) as agent:
+        result = await agent.call_tool("deliberate", VOTE)
+    assert follows.statuses == ["working", "completed"]
+    assert text_of(result).startswith("**Finished")
+
+
+async def test_a_task_asks_a_person_and_goes_on_with_the_answer(model: Provider, home: Path) -> None:
+    follows = Follows("I vote for the weekly meeting.")
+    async with official(model, follows) as agent:
+        result = await agent.call_tool("deliberate", {**VOTE, "settings": {"votes": 1}, "models": ["human"]})
+    assert follows.statuses[0] in ("working", "input_required")
+    assert follows.statuses[-2:] == ["input_required", "completed"]
+    assert "Should the club meet weekly?" in follows.messages[0]
+    assert "I vote for the weekly meeting." in text_of(result)
+
+
+async def test_a_mistake_in_a_task_is_a_result(model: Provider, home: Path) -> None:
+    async with official(model, Follows()) as agent:
+        result = await agent.call_tool("deliberate", {**VOTE, "panel": "nobody"})
+    assert result.is_error
+    assert "there is no panel" in text_of(result)
+
+
+def test_the_list_of_tools_waits_for_nothing_heavy() -> None:
+    code = (
+        "import sys; from consilience.server.mcp_tools import ToolFace, build_mcp; build_mcp(ToolFace(None));"
+        "print([m for m in ('consilience.deliberation', 'consilience.engine', 'pydantic_ai', 'sqlite3') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_a_root_that_is_no_directory_is_an_error(home: Path) -> None:
+    ran = subprocess.run([COMMAND, "mcp", "--root", "nowhere"], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert "there is no such directory" in ran.stderr
