@@ -225,6 +225,9 @@ class Journal(Protocol):
 class Records(Protocol):
     """Reads of committed data. They need no lease. Each method blocks on the disk: an event loop reads through `Reader`."""
 
+    path: str
+    """Where they are: of a file the absolute path without links, or `:memory:`."""
+
     def sessions(self) -> list[str]:
         """Ids, oldest first."""
         ...
@@ -354,9 +357,6 @@ class Store(Records, Protocol):
     A text or prompt is found by its id whoever refers to it: a face that takes ids from a caller asks for the session too.
     """
 
-    path: str
-    """Where it is: of a file the absolute path without links, or `:memory:`."""
-
     @property
     def reader(self) -> Reader: ...
 
@@ -392,6 +392,10 @@ class Store(Records, Protocol):
         The process that runs the session takes it within 0.5 s and records it; if none does, it is recorded here. Raises
         `UnknownName` for an answer to a call that nobody outside is asked, `SettingsError` if the session is finished.
         """
+        ...
+
+    def check_writable(self) -> None:
+        """Raise `StoreUnusable` if nothing can be written, also after a commit that failed: then the store must be opened again."""
         ...
 
     def close(self) -> None: ...
