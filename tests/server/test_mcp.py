@@ -8,13 +8,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import mcp_types
 import pytest
+import uvicorn
 from fastmcp import Client
 from fastmcp.client.transports import StdioTransport
 from mcp import Client as OfficialClient
@@ -22,6 +25,9 @@ from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.client.stdio import StdioServerParameters
 
 from cli.loopback import MODEL, PATIENCE, Provider, environment, provider
+from consilience.server.app import build_app
+from consilience.server.run import serving
+from consilience.server.settings import ServerSettings
 
 pytestmark = pytest.mark.processes
 COMMAND = str(Path(sys.executable).with_name("consilience"))
@@ -274,10 +280,37 @@ async def test_a_mistake_in_a_task_is_a_result(model: Provider, home: Path) -> N
     assert "there is no panel" in text_of(result)
 
 
+async def test_the_server_offers_the_same_tools_over_http(model: Provider, home: Path, monkeypatch: Any) -> None:
+    for name, value in environment_of(model).items():
+        monkeypatch.setenv(name, value)
+    with serving(ServerSettings(models=(MODEL,))) as sessions, listening(build_app(sessions)) as url:
+        async with Client(f"{url}/mcp") as agent:
+            result = await agent.call_tool("deliberate", VOTE)
+            refused = await agent.call_tool("review", {"files": ["Makefile"]}, raise_on_error=False)
+    assert text_of(result).startswith("**Finished")
+    assert "reads no files" in text_of(refused)
+
+
+@contextmanager
+def listening(app: Any) -> Iterator[str]:
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", ws="none"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started and thread.is_alive():
+        time.sleep(0.02)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
 def test_the_list_of_tools_waits_for_nothing_heavy() -> None:
     code = (
-        "import sys; from consilience.server.mcp_tools import ToolFace, build_mcp; build_mcp(ToolFace(None));"
-        "print([m for m in ('consilience.deliberation', 'consilience.engine', 'pydantic_ai', 'sqlite3') if m in sys.modules])"
+        "import sys; from consilience.server.mcp_face import ToolFace; from consilience.server.mcp_tools import build_mcp;"
+        "build_mcp(ToolFace(None));"
+        "heavy = ('consilience.deliberation', 'consilience.engine', 'pydantic_ai', 'sqlite3');"
+        "print([module for module in heavy if module in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"

@@ -44,7 +44,8 @@ def _mcp(
     if root is not None and not root.is_dir():
         raise SettingsError("there is no such directory", where=f"--root {root}", do="Name a directory.")
     try:
-        from consilience.server.mcp_tools import ToolFace, build_mcp
+        from consilience.server.mcp_face import ToolFace
+        from consilience.server.mcp_tools import build_mcp
     except ModuleNotFoundError as missing:
         raise UnavailableModel(
             f"the module {missing.name} is not installed", where="mcp", do="Install it: pip install 'consilience[mcp]'"

@@ -11,6 +11,7 @@ from consilience.domain.events import SessionFinished
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.tokens import estimate_tokens
+from consilience.engine.seats import choose_detail
 from consilience.models.registry import window_by_name
 from consilience.protocols.choose import Choose, ChooseReport, TaskReading
 from consilience.server.bodies import NewSession
@@ -27,7 +28,7 @@ async def ask(
 
     The limits are those of the whole, the reading included. Raises `UserError`, `Forbidden`.
     """
-    models = sessions.models_of(caller)
+    models, seats = sessions.models_of(caller), Choose().agents(None)
     windows = [window for name in models if (window := window_by_name(name, sessions.endpoints)) is not None]
     given = Given(
         documents=sources,
@@ -35,7 +36,7 @@ async def ask(
         window=min(windows, default=None),
         is_change=bool(sources) and all(source.name.endswith(CHANGES) for source in sources),
         is_target=bool(sources),
-        embedded=any(name.startswith("local") for name in models),
+        embedded=any(choose_detail("auto", seats, {seats[0].id: name}) == "brief" for name in models),
     )
     choice = choose(given)
     if choice is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
 
-from consilience.server.mcp_tools import ToolFace, build_mcp
+from consilience.server.mcp_face import ToolFace
+from consilience.server.mcp_tools import build_mcp
 from consilience.server.service import Sessions
 
 

@@ -16,11 +16,10 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, RequestParams, TextContent
 
 from consilience.domain.errors import ConsilienceError, SettingsError
-from consilience.server.callers import LOCAL, Caller
+from consilience.server.mcp_face import BEGINNING, SESSION_META, WAITS, ToolFace, caller_of, session_text
 
 if TYPE_CHECKING:
     from consilience.journal.store import Records
-    from consilience.server.mcp_tools import ToolFace
 
 POLL_MILLISECONDS = 2_000
 
@@ -55,8 +54,6 @@ class SessionTasks(Extension):
     async def intercept_tool_call(
         self, params: CallToolRequestParams, ctx: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
-        from consilience.server.mcp_tools import BEGINNING, SESSION_META, WAITS
-
         capabilities = ctx.session.client_capabilities
         if params.name not in BEGINNING or self.identifier not in ((capabilities and capabilities.extensions) or {}):
             return await call_next(ctx)
@@ -75,7 +72,7 @@ class SessionTasks(Extension):
         return await self._task(ctx, params.task_id)
 
     async def _update(self, ctx: ServerRequestContext[Any, Any], params: UpdateParams) -> HandlerResult:
-        sessions, caller = await self._face.sessions(), _caller(ctx)
+        sessions, caller = await self._face.sessions(), caller_of(ctx.request)
         await self._task(ctx, params.task_id)  # raises for an unknown one
         for key, response in params.input_responses.items():
             content = response.get("content")
@@ -92,14 +89,12 @@ class SessionTasks(Extension):
         sessions = await self._face.sessions()
         task = await self._task(ctx, params.task_id)
         if task["status"] in ("working", "input_required"):
-            await sessions.cancel(_caller(ctx), params.task_id)
+            await sessions.cancel(caller_of(ctx.request), params.task_id)
         return {"resultType": "complete"}
 
     async def _task(self, ctx: ServerRequestContext[Any, Any], session: str) -> dict[str, Any]:
         """Return a session as a task. Raises `MCPError` for one that is not there."""
-        from consilience.server.mcp_tools import session_text
-
-        sessions, caller = await self._face.sessions(), _caller(ctx)
+        sessions, caller = await self._face.sessions(), caller_of(ctx.request)
         try:
             task = await sessions.read(caller, lambda records: _state(records, session))
         except ConsilienceError:
@@ -108,11 +103,6 @@ class SessionTasks(Extension):
             text = TextContent(text=await session_text(sessions, caller, session))
             task["result"] = CallToolResult(content=[text]).model_dump(mode="json", by_alias=True, exclude_none=True)
         return task
-
-
-def _caller(ctx: ServerRequestContext[Any, Any]) -> Caller:
-    caller: Caller = LOCAL if ctx.request is None else ctx.request.scope.get("consilience.caller", LOCAL)
-    return caller
 
 
 def _state(records: Records, session: str) -> dict[str, Any]:

@@ -10,9 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from contextvars import ContextVar
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mcp.server import MCPServer
@@ -22,23 +19,16 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BaseModel, Field
 
 from consilience.domain.errors import ConsilienceError, SourceError
-from consilience.server.callers import LOCAL, Caller
+from consilience.server.mcp_face import SESSION_META, WAIT_SECONDS, WAITS, ToolFace, caller_of, session_text
+from consilience.server.mcp_tasks import SessionTasks
 
 if TYPE_CHECKING:
     from consilience.domain.messages import Source
     from consilience.server.service import Sessions
 
-WAIT_SECONDS = 45
 MAX_WAIT_SECONDS = 600
-SESSION_META = "consilience/session"
-"""Key in the metadata of a result: the session that it is of."""
-
-BEGINNING = frozenset({"ask", "deliberate", "review"})
-"""Tools that begin a session."""
-
-WAITS: ContextVar[bool] = ContextVar("waits", default=True)
-"""Whether a tool that begins a session waits for it; it does not where the client follows the session as a task."""
-
+MAX_DUE = 20
+"""Deadlines of each kind that are listed."""
 INSTRUCTIONS = """\
 Consilience puts a question or a piece of work before several agents on language models and returns an answer with where they \
 differed, what became of objections, and what it cost. It takes minutes and many calls: use it for decisions that divide people, \
@@ -46,14 +36,14 @@ for reviews whose findings must be proven, and for more documents than fit one r
 often decides that one call is enough. A result that says "Running" is a handle: call `status` with its session."""
 
 
-class Document(BaseModel):
+class GivenDocument(BaseModel):
     """A document that belongs to the task."""
 
     name: str
     text: str
 
 
-Documents = Annotated[list[Document], Field(description="Texts that belong to the task.")]
+Documents = Annotated[list[GivenDocument], Field(description="Texts that belong to the task.")]
 Files = Annotated[
     list[str], Field(description="Files and directories below the root that this server was started with.")
 ]
@@ -61,25 +51,11 @@ MaxCost = Annotated[float | None, Field(ge=0, description="Max cost in US dollar
 WaitSeconds = Annotated[
     float, Field(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for the end before a handle is returned.")
 ]
-Session = Annotated[str, Field(description="Id of the session.")]
-
-
-@dataclass(frozen=True)
-class ToolFace:
-    """What the tools stand on."""
-
-    sessions: Callable[[], Awaitable[Sessions]]
-    """Returns the sessions, opened at the first use."""
-    root: Path | None = None
-    """The directory whose files tools may read, by the server itself; None: texts only."""
-    max_cost: float | None = None
-    """US dollars that a session may cost; None: no bound."""
+SessionId = Annotated[str, Field(description="Id of the session.")]
 
 
 def build_mcp(face: ToolFace) -> MCPServer[Any]:
     """Return the MCP server of a face."""
-    from consilience.server.mcp_tasks import SessionTasks
-
     server: MCPServer[Any] = MCPServer(
         "consilience", instructions=INSTRUCTIONS, extensions=[SessionTasks(face)], log_level="WARNING"
     )
@@ -95,19 +71,14 @@ def build_mcp(face: ToolFace) -> MCPServer[Any]:
         (tools.status, reading, ""),
         (tools.answer, acting, ""),
         (tools.cancel, acting, ""),
+        (tools.due, reading, ""),
+        (tools.resolve, acting, ""),
     ):
         description = " ".join((function.__doc__ or "").split()) + note
         server.add_tool(function, description=description, annotations=hints, structured_output=False)
     _add_resources(server, tools)
     _add_prompts(server)
     return server
-
-
-def caller_of(ctx: Context[Any, Any]) -> Caller:
-    """Return who calls: whom the HTTP server has identified, or the user of this machine."""
-    request = ctx.request_context.request
-    caller: Caller = LOCAL if request is None else request.scope.get("consilience.caller", LOCAL)
-    return caller
 
 
 class _Tools:
@@ -132,7 +103,9 @@ class _Tools:
             from consilience.server import asking
 
             sources = (*_sources(documents), *await self._files(files))
-            return await asking.ask(sessions, caller_of(ctx), task, sources, self._limits(max_cost))
+            return await asking.ask(
+                sessions, caller_of(ctx.request_context.request), task, sources, self._limits(max_cost)
+            )
 
         return await self._followed(ctx, wait_s, begin)
 
@@ -200,43 +173,96 @@ class _Tools:
 
         return await self._followed(ctx, wait_s, begin)
 
-    async def status(self, ctx: Context[Any, Any], session: Session, wait_s: WaitSeconds = 0) -> CallToolResult:
+    async def status(self, ctx: Context[Any, Any], session: SessionId, wait_s: WaitSeconds = 0) -> CallToolResult:
         """Return how a session stands: its result, or how far it is, waiting up to `wait_s` seconds for the end."""
 
         async def look(sessions: Sessions) -> str:
-            seen = await sessions.read(caller_of(ctx), lambda records: records.last(session))
+            seen = await sessions.read(caller_of(ctx.request_context.request), lambda records: records.last(session))
             await self._wait(ctx, sessions, session, wait_s, seen=seen)
-            return await session_text(sessions, caller_of(ctx), session)
+            return await session_text(sessions, caller_of(ctx.request_context.request), session)
 
         return await self._done(look)
 
     async def answer(
         self,
         ctx: Context[Any, Any],
-        session: Session,
+        session: SessionId,
         key: Annotated[str, Field(description="Key of the open question, as `status` shows it.")],
         text: Annotated[str, Field(description="The answer, or JSON where the question asks for fields.")],
     ) -> CallToolResult:
         """Answer an open question of a session in a person's place: give what the person said, not your own words."""
 
         async def post(sessions: Sessions) -> str:
-            return f"Recorded the answer to {await sessions.answer(caller_of(ctx), session, key, text)}."
+            return f"Recorded the answer to {await sessions.answer(caller_of(ctx.request_context.request), session, key, text)}."
 
         return await self._done(post)
 
     async def cancel(
         self,
         ctx: Context[Any, Any],
-        session: Session,
+        session: SessionId,
         answer: Annotated[bool, Field(description="Let the closing call be made, for an answer.")] = False,
     ) -> CallToolResult:
         """End a session with a report of what it has."""
 
         async def end(sessions: Sessions) -> str:
-            await sessions.cancel(caller_of(ctx), session, answer=answer)
+            await sessions.cancel(caller_of(ctx.request_context.request), session, answer=answer)
             return f"Session {session} is told to end."
 
         return await self._done(end)
+
+    async def due(
+        self,
+        ctx: Context[Any, Any],
+        within_days: Annotated[int, Field(ge=0, description="Also deadlines within so many days.")] = 90,
+    ) -> CallToolResult:
+        """List what would change an agent's mind and whose deadline is past or near, over all sessions: questions to look up and to
+        resolve."""
+
+        async def find(sessions: Sessions) -> str:
+            from datetime import UTC, datetime
+
+            from consilience.sessions.follow_up import due_groups
+
+            today = datetime.now(UTC).date()
+            groups = await sessions.read(
+                caller_of(ctx.request_context.request),
+                lambda records: due_groups(records, today=today, within=within_days),
+            )
+            lines = []
+            for heading, found in groups.items():
+                lines += [f"{heading.capitalize()}:"] if found else []
+                for one in found[:MAX_DUE]:
+                    who = f"{one.agent}: {one.finding} ({one.question})"
+                    lines.append(
+                        f"- {one.day or one.deadline} · session {one.session}, question {one.forecast} · {who}"
+                    )
+                lines += [f"- {len(found) - MAX_DUE} more"] if len(found) > MAX_DUE else []
+            return "\n".join(lines) or "Nothing is due."
+
+        return await self._done(find)
+
+    async def resolve(
+        self,
+        ctx: Context[Any, Any],
+        session: SessionId,
+        question: Annotated[str, Field(description="Id of the question, as `due` shows it.")],
+        outcome: Annotated[bool, Field(description="Whether it came true.")],
+    ) -> CallToolResult:
+        """Record the outcome of a question of a session, once it is established. A later outcome replaces an earlier one."""
+
+        async def record(sessions: Sessions) -> str:
+            from consilience.sessions.follow_up import resolve_question
+
+            resolved = await sessions.read(
+                caller_of(ctx.request_context.request),
+                lambda records: resolve_question(records, session, question, outcome),
+            )
+            lines = [f"{question}: {'yes' if outcome else 'no'} ({resolved.question})"]
+            lines += [f"- {row.name}: Brier score {row.score:.3f}" for row in resolved.scores]
+            return "\n".join(lines)
+
+        return await self._done(record)
 
     # --- how the tools do it
 
@@ -254,7 +280,7 @@ class _Tools:
         from consilience.server.bodies import NewSession
 
         body = NewSession(task=task, protocol=protocol, sources=tuple(sources), limits=self._limits(max_cost), **fields)
-        return (await sessions.begin(caller_of(ctx), body, derived=derived or {})).session, ""
+        return (await sessions.begin(caller_of(ctx.request_context.request), body, derived=derived or {})).session, ""
 
     def _limits(self, max_cost: float | None) -> Any:
         from consilience.domain.outcome import Limits
@@ -298,7 +324,9 @@ class _Tools:
             session, said = await begin(sessions)
             if WAITS.get():
                 await self._wait(ctx, sessions, session, wait_s)
-            return "\n\n".join(filter(None, (said, await session_text(sessions, caller_of(ctx), session))))
+            return "\n\n".join(
+                filter(None, (said, await session_text(sessions, caller_of(ctx.request_context.request), session)))
+            )
 
         result = await self._done(run)
         return result if result.is_error else result.model_copy(update={"meta": {SESSION_META: session}})
@@ -312,7 +340,7 @@ class _Tools:
         from consilience.reporting.event_lines import event_line
         from consilience.reporting.session_state import SessionState
 
-        caller, state = caller_of(ctx), SessionState()
+        caller, state = caller_of(ctx.request_context.request), SessionState()
         try:
             async with asyncio.timeout(seconds), aclosing(sessions.tail(caller, session)) as events:
                 async for event in events:
@@ -328,32 +356,7 @@ class _Tools:
             pass
 
 
-async def session_text(sessions: Sessions, caller: Caller, session: str) -> str:
-    """Return what is known of a session now: the head of its report, its open questions, or a handle."""
-
-    def text(records: Any) -> str:
-        from consilience.reporting.questions import pending_questions
-        from consilience.reporting.record import read_record
-        from consilience.server.heads import progress_line, report_head
-
-        record = read_record(records, session)
-        if record.report is not None:
-            whole = f"The whole report: consilience://sessions/{session}/report"
-            return f"{report_head(record)}\n\nSession {session}. {whole}"
-        lines = [f"Running: session {session}, {progress_line(record)}."]
-        questions = [q for q in pending_questions(record.events, record.text, records.prompt) if not q.answered]
-        for question in questions:
-            lines.append(f"{question.addressee} is asked `{question.key}`:\n\n{question.text}")
-        if questions:
-            lines.append(f'To answer: answer(session="{session}", key=…, text=…).')
-        else:
-            lines.append(f'For its result: status(session="{session}", wait_s={WAIT_SECONDS}).')
-        return "\n\n".join(lines)
-
-    return await sessions.read(caller, text)
-
-
-def _sources(documents: Sequence[Document]) -> tuple[Source, ...]:
+def _sources(documents: Sequence[GivenDocument]) -> tuple[Source, ...]:
     from consilience.domain.messages import Source
 
     return tuple(Source(document.text, document.name) for document in documents)
@@ -372,7 +375,7 @@ def _add_resources(server: MCPServer[Any], tools: _Tools) -> None:
             return as_markdown(record) if write == "report" else transcript_markdown(record)
 
         try:
-            return await (await face.sessions()).read(caller_of(ctx), work)
+            return await (await face.sessions()).read(caller_of(ctx.request_context.request), work)
         except ConsilienceError as error:
             raise ResourceNotFoundError(str(error)) from error
 

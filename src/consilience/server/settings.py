@@ -1,12 +1,12 @@
 """What the operator of a server allows, read from the operator's file.
 
-    models = ["anthropic:claude-sonnet-4-5", "openai:gpt-5"]
-    running = 16
+models = ["anthropic:claude-sonnet-4-5", "openai:gpt-5"]
+running = 16
 
-    [presets.board-paper]
-    protocol = "debate"
-    panel = "strategy"
-    summary = "A board paper with its cruxes."
+[presets.board-paper]
+protocol = "debate"
+panel = "strategy"
+summary = "A board paper with its cruxes."
 """
 
 from __future__ import annotations
