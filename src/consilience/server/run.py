@@ -116,7 +116,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     @contextmanager
-    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
+    def capture_signals(self) -> Iterator[None]:
         """As uvicorn's, which ends the process by the same signal afterwards."""
         if threading.current_thread() is not threading.main_thread():
             yield
