@@ -68,6 +68,8 @@ class Backlog:
     """Sessions that wait for their turn, those included whose owner may not run another one now."""
     seconds: float
     """How long the first of these has been waiting; 0 if none is."""
+    taken_up: int
+    """Sessions of an earlier process with which this executor began."""
 
 
 def open_executor(url: str, store: Store, *, options: Options | None = None) -> Executor:
@@ -82,8 +84,8 @@ class LocalExecutor:
     One that is cancelled is ended at once.
 
     It begins with those sessions of the store that were prepared or interrupted, that no process runs, and that `takes_up` accepts:
-    sessions of commands that a user left belong to that user. A session whose owner may not run another one waits until one of the
-    others ends.
+    sessions of commands that a user left belong to that user. A session whose owner may
+    not run another one waits until one of the others ends.
     """
 
     def __init__(
@@ -114,10 +116,10 @@ class LocalExecutor:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="consilience-executor", daemon=True)
         self._thread.start()
-        for session in interrupted(store):
-            started = store.beginning(session)
-            if started is not None and takes_up(started):
-                self.submit(session)
+        left = [s for s in interrupted(store) if (started := store.beginning(s)) is not None and takes_up(started)]
+        self._taken_up = len(left)
+        for session in left:
+            self.submit(session)
 
     def submit(self, session: str) -> None:
         self._store.created(session)  # raises for an unknown session
@@ -133,7 +135,8 @@ class LocalExecutor:
     def backlog(self) -> Backlog:
         """Return how much there is to do. Any thread may ask."""
         waiting = list(self._since.values())
-        return Backlog(len(self._running), len(waiting), time.monotonic() - waiting[0] if waiting else 0.0)
+        seconds = time.monotonic() - waiting[0] if waiting else 0.0
+        return Backlog(len(self._running), len(waiting), seconds, self._taken_up)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until nothing is queued or runs, at most `timeout` seconds. Return whether that is so."""

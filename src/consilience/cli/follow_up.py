@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, date, datetime
 from typing import Annotated, Literal
 
@@ -14,7 +13,7 @@ from consilience.cli.sessions import find_session, user_store
 from consilience.domain.errors import SettingsError
 from consilience.reporting.follow_up import BrierScore, Deadline
 from consilience.reporting.formatting import count
-from consilience.sessions.follow_up import NEAR_DAYS, all_scores, deadline_row, due_groups, resolve_question
+from consilience.sessions.follow_up import NEAR_DAYS, all_scores, deadline_row, due_groups, resolve_question, score_rows
 
 MAX_DUE_LINES = 50
 """Findings of each kind that `due` prints; its JSON has all."""
@@ -67,7 +66,7 @@ def _resolve(
     value = {"session": session, "question": question, "outcome": outcome, "recorded": resolved.resolution.on}
     lines = [f"{session} {question}: {outcome} ({resolved.question})"]
     lines += [f"  {row.name}: Brier score {row.score:.3f}" for row in scored]
-    print_result({**value, "agents": [asdict(row) for row in scored]}, "\n".join(lines), as_json=as_json)
+    print_result({**value, "agents": score_rows(scored)}, "\n".join(lines), as_json=as_json)
 
 
 @scores.command("scores")
@@ -78,7 +77,7 @@ def _scores(as_json: JsonOption = False) -> None:
     """
     with user_store() as store:
         agents, models = all_scores(store)
-    value = {"agents": [asdict(row) for row in agents], "models": [asdict(row) for row in models]}
+    value = {"agents": score_rows(agents), "models": score_rows(models)}
     text = "No question is resolved yet: consilience resolve SESSION QUESTION yes|no."
     if agents:
         text = "\n".join([*_table("agent", agents), "", *_table("model", models)])

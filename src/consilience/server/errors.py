@@ -31,7 +31,7 @@ RETRY_SECONDS = 30
 """What `Retry-After` says after a refusal for lack of room."""
 FIELDS = {"--set": "settings", "--replace-agent": "replace", "--perspective": "perspectives"}
 """Fields of bodies by the option of the same meaning, where they are named differently."""
-_COMMAND = re.compile(r"consilience (resume|show|fork|tell) (\w+)((?: --\w\S*| \S+)*?)(?=\.?$|\. |; |, )")
+_COMMAND = re.compile(r"consilience (resume|show|fork|tell) (\w+)[^.;,]*")
 _ROUTES = {
     "show": "GET /api/sessions/{}",
     **{name: f"POST /api/sessions/{{}}/{name}" for name in ("resume", "fork", "tell")},

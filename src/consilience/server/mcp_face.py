@@ -17,7 +17,7 @@ WAIT_SECONDS = 45
 SESSION_META = "consilience/session"
 """Key in the metadata of a result: the session that it is of."""
 
-BEGINNING = frozenset({"ask", "deliberate", "review"})
+BEGINNING = frozenset({"ask", "deliberate", "review", "tell"})
 """Tools that begin a session."""
 
 WAITS: ContextVar[bool] = ContextVar("waits", default=True)

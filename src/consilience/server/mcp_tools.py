@@ -71,6 +71,7 @@ def build_mcp(face: ToolFace) -> MCPServer[Any]:
         (tools.status, reading, ""),
         (tools.answer, acting, ""),
         (tools.cancel, acting, ""),
+        (tools.tell, spending, " A few calls."),
         (tools.due, reading, ""),
         (tools.resolve, acting, ""),
     ):
@@ -100,12 +101,22 @@ class _Tools:
         what was chosen and why."""
 
         async def begin(sessions: Sessions) -> tuple[str, str]:
-            from consilience.server import asking
+            from consilience.choosing import REASONS
+            from consilience.server.bodies import ChoicesBody
 
             sources = (*_sources(documents), *await self._files(files))
-            return await asking.ask(
-                sessions, caller_of(ctx.request_context.request), task, sources, self._limits(max_cost)
+            caller, models = caller_of(ctx.request_context.request), sessions.settings.models
+            body = ChoicesBody(task=task, sources=sources, models=models, limits=self._limits(max_cost))
+            chosen = await sessions.choose(caller, body)
+            while chosen.choice is None:
+                body = body.model_copy(update={"reading": chosen.session})
+                chosen = await sessions.choose(caller, body)
+            protocol, why = chosen.choice.protocol, REASONS[chosen.choice.rule]
+            fields = {"settings": protocol.model_dump(mode="json", exclude_unset=True), "models": models}
+            session, _ = await self._begin(
+                ctx, sessions, task, protocol.name, chosen.choice.documents, max_cost, fields
             )
+            return session, f"Chosen: {protocol.name}, since {why}."
 
         return await self._followed(ctx, wait_s, begin)
 
@@ -211,6 +222,25 @@ class _Tools:
 
         return await self._done(end)
 
+    async def tell(
+        self,
+        ctx: Context[Any, Any],
+        session: SessionId,
+        fact: Annotated[str, Field(description="The new fact, in a sentence.")],
+        documents: Documents = [],  # noqa: B006
+        wait_s: WaitSeconds = WAIT_SECONDS,
+    ) -> CallToolResult:
+        """Tell a finished debate a new fact: agents give their positions again, in a new session, whose report names who moved."""
+
+        async def begin(sessions: Sessions) -> tuple[str, str]:
+            from consilience.server.bodies import TellBody
+
+            body = TellBody(fact=fact, sources=_sources(documents))
+            forked = await sessions.fork(caller_of(ctx.request_context.request), session, body)
+            return forked.session, ""
+
+        return await self._followed(ctx, wait_s, begin)
+
     async def due(
         self,
         ctx: Context[Any, Any],
@@ -222,15 +252,9 @@ class _Tools:
         async def find(sessions: Sessions) -> str:
             from datetime import UTC, datetime
 
-            from consilience.sessions.follow_up import due_groups
-
-            today = datetime.now(UTC).date()
-            groups = await sessions.read(
-                caller_of(ctx.request_context.request),
-                lambda records: due_groups(records, today=today, within=within_days),
-            )
+            today, caller = datetime.now(UTC).date(), caller_of(ctx.request_context.request)
             lines = []
-            for heading, found in groups.items():
+            for heading, found in (await sessions.due(caller, today=today, within=within_days)).items():
                 lines += [f"{heading.capitalize()}:"] if found else []
                 for one in found[:MAX_DUE]:
                     who = f"{one.agent}: {one.finding} ({one.question})"
@@ -252,12 +276,8 @@ class _Tools:
         """Record the outcome of a question of a session, once it is established. A later outcome replaces an earlier one."""
 
         async def record(sessions: Sessions) -> str:
-            from consilience.sessions.follow_up import resolve_question
-
-            resolved = await sessions.read(
-                caller_of(ctx.request_context.request),
-                lambda records: resolve_question(records, session, question, outcome),
-            )
+            caller = caller_of(ctx.request_context.request)
+            resolved = await sessions.resolve(caller, session, question, outcome)
             lines = [f"{question}: {'yes' if outcome else 'no'} ({resolved.question})"]
             lines += [f"- {row.name}: Brier score {row.score:.3f}" for row in resolved.scores]
             return "\n".join(lines)

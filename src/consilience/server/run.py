@@ -2,37 +2,132 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ipaddress
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import uvicorn
+
 from consilience.configuration import own_config
+from consilience.domain.errors import SettingsError
 from consilience.engine.execution import Options
 from consilience.executor import LocalExecutor
 from consilience.journal.open_store import opened
 from consilience.models.endpoints import Endpoints
+from consilience.models.registry import choose
+from consilience.planning import check_models
+from consilience.server.app import build_app
+from consilience.server.metrics import Meter
 from consilience.server.service import Sessions, is_served
 from consilience.server.settings import ServerSettings
+
+LAST_SECONDS = 5
+"""How long requests may take to end once the process is told to."""
+HANDLED = (signal.SIGINT, signal.SIGTERM)
+
+
+def default_model() -> str:
+    """Return the model of a server for which none is named: that of `CONSILIENCE_MODEL` or the user's own file, else a server on
+    this machine or the embedded model."""
+    configured = own_config().model
+    return choose(os.environ, {} if configured is None else {"model": configured}).name
 
 
 @contextmanager
 def serving(settings: ServerSettings, endpoints: Endpoints | None = None) -> Iterator[Sessions]:
-    """Open the user's journal and an executor, which takes up the sessions that an earlier process left.
+    """Open the user's journal and an executor, which takes up the sessions that an earlier server left.
 
     `endpoints` default to those of the user's own configuration and of the server's models.
     """
-    options = Options(endpoints=endpoints or own_config().endpoints.name(settings.models))
+    endpoints = endpoints or own_config().endpoints.name(settings.models)
+    check_models(settings.models, endpoints, keys=True, origin="the server's models")
+    meter = Meter()
+    options = Options(endpoints=endpoints, observer=meter.observe)
     with (
         opened(None, writing=True) as store,
         LocalExecutor(store, running=settings.running, options=options, takes_up=is_served) as executor,
     ):
-        yield Sessions(store, executor, settings, options=options)
+        yield Sessions(store, executor, settings, options=options, meter=meter)
 
 
-def serve(settings: ServerSettings, *, host: str, port: int) -> None:
-    """Serve until the process is told to end."""
-    import uvicorn
+def check_host(host: str) -> None:
+    """Raise `SettingsError` for an address at which others than this machine could ask."""
+    try:
+        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback:
+        raise SettingsError(
+            f"{host} is not an address of this machine alone, and the server does not know who asks",
+            where="--host",
+            do="Give 127.0.0.1 or ::1.",
+        )
 
-    from consilience.server.app import build_app
 
-    with serving(settings) as sessions:
-        uvicorn.run(build_app(sessions), host=host, port=port, log_level="warning")
+def serve(settings: ServerSettings, *, host: str, port: int, on_start: Callable[[str], None]) -> None:
+    """Serve until the process is told to end by SIGTERM or SIGINT; `on_start` is called with the address once it answers.
+
+    Sessions that run then are interrupted, and taken up by the next process. Raises `SettingsError` for an address that cannot
+    be had.
+    """
+    check_host(host)
+    listener = _listen(host, port)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+    with listener, serving(settings) as sessions:
+        config = uvicorn.Config(
+            build_app(sessions),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=LAST_SECONDS,
+            ws="none",
+        )
+        _Server(config, sessions, lambda: on_start(address)).run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
+        )
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SettingsError(
+            f"the server cannot listen there: {reason}",
+            where=f"{host}, port {port}",
+            do="Give another --port; 0 takes a free one.",
+        ) from None
+
+
+class _Server(uvicorn.Server):
+    """Ends streams when it is told to end, and returns then, so that the executor is closed."""
+
+    def __init__(self, config: uvicorn.Config, sessions: Sessions, on_start: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._sessions = sessions
+        self._on_start = on_start
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._sessions.feeds.close()
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn's, which ends the process by the same signal afterwards."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in HANDLED}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -11,7 +11,7 @@ summary = "A board paper with its cruxes."
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +68,17 @@ class ServerSettings(BaseModel):
     """Bytes that must be free on the journal's disk. With fewer, nothing new is begun (status 507), and `/healthz` is red."""
 
 
-def read_settings(path: Path | None, **given: object) -> ServerSettings:
+def read_settings(
+    path: Path | None, *, default_model: Callable[[], str] | None = None, **given: object
+) -> ServerSettings:
     """Return the settings of a TOML file, if there is one, and those `given` in place of its own, None for those that are not.
 
-    Raises `SettingsError`, which names the file and the key.
+    `default_model` returns the model if none is named. Raises `SettingsError`, which names the file and the key.
     """
     where = str(path) if path else ""
     table = {**(_read(path) if path else {}), **{key: value for key, value in given.items() if value is not None}}
+    if default_model is not None and "models" not in table:
+        table["models"] = (default_model(),)
     try:
         settings = ServerSettings.model_validate(table)
     except ValidationError as error:

@@ -25,6 +25,8 @@ from consilience.reporting.follow_up import (
 
 NEAR_DAYS = 90
 """A deadline within so many days is near."""
+MIN_RANKED = 30
+"""Resolved forecasts that each of two agents or models must have before their scores rank them."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,11 @@ def all_scores(records: Records) -> tuple[list[BrierScore], list[BrierScore]]:
 
 def _resolutions(records: Records) -> list[Resolution]:
     return read_resolutions(resolutions_path(Path(records.path)))
+
+
+def score_rows(scores: Sequence[BrierScore]) -> list[dict[str, object]]:
+    """Return scores as JSON."""
+    return [asdict(score) for score in scores]
 
 
 def deadline_row(deadline: Deadline) -> dict[str, object]:
