@@ -111,33 +111,34 @@ async def test_a_cancelled_session_ends_with_a_report(model: Provider, home: Pat
     assert "cancelled" in text_of(result)
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "words"),
-    [
-        ("deliberate", {**VOTE, "files": ["../secret.txt"]}, "leads out of the root"),
-        ("deliberate", {**VOTE, "files": ["way-out/secret.txt"]}, "leads out of the root"),
-        ("review", {"files": ["/etc/hostname"]}, "leads out of the root"),
-        ("deliberate", {**VOTE, "models": ["exec:touch x"]}, "is not allowed"),
-        ("deliberate", {**VOTE, "protocol": "review", "settings": {"gates": ["os:system"]}}, "Input should be"),
-        ("deliberate", {**VOTE, "panel": "/etc/passwd"}, "there is no panel"),
-        ("deliberate", {**VOTE, "settings": {"votes": 0}}, "votes"),
-        ("status", {"session": "r00000000"}, "there is no session"),
-        ("status", {"session": "../r00000000"}, "there is no session"),
-        ("answer", {"session": "r00000000", "key": "k", "text": "t"}, "there is no session"),
-        ("cancel", {"session": "r00000000"}, "there is no session"),
-    ],
+MISTAKES: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("deliberate", {**VOTE, "files": ["../secret.txt"]}, "leads out of the root"),
+    ("deliberate", {**VOTE, "files": ["way-out/secret.txt"]}, "leads out of the root"),
+    ("review", {"files": ["/etc/hostname"]}, "leads out of the root"),
+    ("deliberate", {**VOTE, "models": ["exec:touch x"]}, "is not allowed"),
+    ("deliberate", {**VOTE, "protocol": "review", "settings": {"gates": ["os:system"]}}, "Input should be"),
+    ("deliberate", {**VOTE, "panel": "/etc/passwd"}, "there is no panel"),
+    ("deliberate", {**VOTE, "settings": {"votes": 0}}, "votes"),
+    ("status", {"session": "r00000000"}, "there is no session"),
+    ("status", {"session": "../r00000000"}, "there is no session"),
+    ("answer", {"session": "r00000000", "key": "k", "text": "t"}, "there is no session"),
+    ("cancel", {"session": "r00000000"}, "there is no session"),
+    ("tell", {"session": "r00000000", "fact": "f"}, "there is no session"),
+    ("resolve", {"session": "r00000000", "question": "p1", "outcome": True}, "there is no session"),
 )
-async def test_a_mistake_is_told_to_the_agent_and_nothing_is_asked(
-    tool: str, arguments: dict[str, Any], words: str, model: Provider, home: Path, tmp_path: Path
-) -> None:
+
+
+async def test_mistakes_are_told_to_the_agent_and_nothing_is_asked(model: Provider, home: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (tmp_path / "secret.txt").write_text("secret")
     (root / "way-out").symlink_to(tmp_path)
     async with client(model, "--root", str(root)) as agent:
-        result = await agent.call_tool(tool, arguments, raise_on_error=False)
-    assert result.is_error
-    assert words in text_of(result)
+        for tool, arguments, words in MISTAKES:
+            result = await agent.call_tool(tool, arguments, raise_on_error=False)
+            assert (result.is_error, words in text_of(result)) == (True, True), (tool, arguments, text_of(result))
+        nothing = await agent.call_tool("due", {})
+    assert text_of(nothing) == "Nothing is due."
     assert not model.asked
 
 
