@@ -60,7 +60,8 @@ class AccessSettings(BaseModel):
     keep_days: float | None = Field(default=None, gt=0)
     """Days for which a finished session is kept. None: until it is removed. An owner's entry overrides it."""
     quota: int | None = Field(default=None, gt=0)
-    """Bytes that the finished sessions of an owner may take; the oldest are removed. None: no bound. An owner's entry overrides it."""
+    """Bytes that the finished sessions of an owner may take; the oldest are removed. None: no bound. An owner's entry
+    overrides it."""
 
     @field_validator("public_urls")
     @classmethod

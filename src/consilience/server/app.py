@@ -13,9 +13,11 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from consilience.domain.errors import ConsilienceError
 from consilience.domain.events import Noted
 from consilience.reporting.export import as_json
+from consilience.server.access import caller_of
 from consilience.server.bodies import AnswerBody, CancelBody, CommentBody, NewSession
-from consilience.server.callers import LOCAL, Caller
+from consilience.server.callers import Caller
 from consilience.server.errors import error_json, status_of
+from consilience.server.protection import protect
 from consilience.server.service import Sessions, plan_json, require_met
 
 HEARTBEAT_SECONDS = 15
@@ -29,12 +31,6 @@ def sessions_of(request: Request) -> Sessions:
     return found
 
 
-def caller_of(request: Request) -> Caller:
-    """Return who asks, as `access` has identified them."""
-    caller: Caller = request.scope.get("consilience.caller", LOCAL)
-    return caller
-
-
 Service = Annotated[Sessions, Depends(sessions_of)]
 Who = Annotated[Caller, Depends(caller_of)]
 
@@ -44,6 +40,7 @@ def build_app(sessions: Sessions) -> FastAPI:
     app = FastAPI(title="Consilience")
     app.state.sessions = sessions
     app.include_router(routes)
+    protect(app, sessions.settings.access)
     app.add_exception_handler(ConsilienceError, _as_answer)
     return app
 

@@ -11,7 +11,10 @@ from consilience.configuration import own_config
 from consilience.engine.execution import Options
 from consilience.executor import LocalExecutor
 from consilience.journal.open_store import opened
+from consilience.journal.sqlite_accounts import SqliteAccounts
+from consilience.server.access import check_start
 from consilience.server.app import build_app
+from consilience.server.owners import Owners
 from consilience.server.service import Sessions
 from consilience.server.settings import ServerSettings
 
@@ -20,7 +23,9 @@ from consilience.server.settings import ServerSettings
 def serving(settings: ServerSettings) -> Iterator[Sessions]:
     """Open the user's journal and an executor, which takes up the sessions that an earlier process left."""
     endpoints = own_config().endpoints.name(settings.models)
-    options = Options(endpoints=endpoints)
+    file = settings.access.token_file
+    accounts = SqliteAccounts(Owners(file).allowance) if file is not None else None
+    options = Options(endpoints=endpoints, accounts=accounts)
     with (
         opened(None, writing=True) as store,
         LocalExecutor(store, running=settings.running, options=options) as executor,
@@ -29,6 +34,10 @@ def serving(settings: ServerSettings) -> Iterator[Sessions]:
 
 
 def serve(settings: ServerSettings, *, host: str, port: int) -> None:
-    """Serve until the process is told to end."""
+    """Serve until the process is told to end. Raises `SettingsError` for an address that needs a token file."""
+    check_start(settings.access, host)
     with serving(settings) as sessions:
-        uvicorn.run(build_app(sessions), host=host, port=port, log_level="warning")
+        # who sent a request, and by which scheme, is for the gate to say, which believes trusted proxies only
+        uvicorn.run(
+            build_app(sessions), host=host, port=port, log_level="warning", access_log=False, proxy_headers=False
+        )

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from consilience.executor import MAX_RUNNING
+from consilience.server.access_settings import AccessSettings
 
 
 class Preset(BaseModel):
@@ -42,3 +43,5 @@ class ServerSettings(BaseModel):
     """Bytes of a request."""
     running: int = Field(default=MAX_RUNNING, gt=0)
     """Sessions that run at the same time; the others wait in order."""
+    access: AccessSettings = AccessSettings()
+    """Who may reach the server, and how."""
