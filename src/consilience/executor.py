@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -47,9 +49,25 @@ class Executor(Protocol):
         """End a session with a report, wherever it runs; see `engine.cancelling`. Raises `SettingsError` if it is finished."""
         ...
 
+    def backlog(self) -> Backlog:
+        """Return how much there is to do. Any thread may ask."""
+        ...
+
     def close(self) -> None:
         """Run nothing any more. What was running is interrupted and can be resumed."""
         ...
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """How much an executor has to do."""
+
+    running: int
+    """Sessions that run."""
+    waiting: int
+    """Sessions that wait for their turn, those included whose owner may not run another one now."""
+    seconds: float
+    """How long the first of these has been waiting; 0 if none is."""
 
 
 def open_executor(url: str, store: Store, *, options: Options | None = None) -> Executor:
@@ -81,6 +99,8 @@ class LocalExecutor:
         self._deliberation = Deliberation[Report](model=model, store=store, options=options)
         self._on_end = on_end
         self._queue: deque[str] = deque()
+        self._since: dict[str, float] = {}
+        """When each waiting session was submitted, on the monotonic clock, oldest first."""
         self._held: dict[str, None] = {}
         """Sessions whose owners run as many as they may, in order. They are tried again when a session ends, and each second."""
         self._again: set[str] = set()
@@ -105,6 +125,11 @@ class LocalExecutor:
         self._store.post(session, "cancel", text=WITH_ANSWER if answer else "", by=by)
         # if nobody runs it, running it writes its report; without an answer that makes no call and need not wait
         self._loop.call_soon_threadsafe(self._enqueue if answer else self._run_now, session)
+
+    def backlog(self) -> Backlog:
+        """Return how much there is to do. Any thread may ask."""
+        waiting = list(self._since.values())
+        return Backlog(len(self._running), len(waiting), time.monotonic() - waiting[0] if waiting else 0.0)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until nothing is queued or runs, at most `timeout` seconds. Return whether that is so."""
@@ -139,6 +164,7 @@ class LocalExecutor:
     async def _stop(self) -> None:
         self._queue.clear()
         self._held.clear()
+        self._since.clear()
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
@@ -148,8 +174,12 @@ class LocalExecutor:
         if session in self._running:
             self._again.add(session)
         elif session not in self._queue and session not in self._held:
-            self._queue.append(session)
+            self._wait(session)
             self._fill()
+
+    def _wait(self, session: str) -> None:
+        self._queue.append(session)
+        self._since.setdefault(session, time.monotonic())
 
     def _run_now(self, session: str) -> None:
         if session in self._running:
@@ -158,7 +188,11 @@ class LocalExecutor:
         if session in self._queue:
             self._queue.remove(session)
         self._held.pop(session, None)
-        self._running[session] = self._loop.create_task(self._run(session))
+        self._start(session)
+
+    def _start(self, session: str) -> None:
+        since = self._since.pop(session, None)
+        self._running[session] = self._loop.create_task(self._run(session, since))
 
     def _retry_held(self) -> None:
         """Try the sessions again whose owners may run another one now, perhaps since another process ended one."""
@@ -171,13 +205,14 @@ class LocalExecutor:
 
     def _fill(self) -> None:
         while self._queue and len(self._running) < self._max_running:
-            session = self._queue.popleft()
-            self._running[session] = self._loop.create_task(self._run(session))
+            self._start(self._queue.popleft())
 
-    async def _run(self, session: str) -> None:
+    async def _run(self, session: str, since: float | None) -> None:
+        """Run a session that has been waiting `since` then."""
         outcome: Report | BaseException
         try:
-            outcome = await self._deliberation.resume(session)
+            owned = self._store.of(self._store.owner(session))  # replies are reused among its owner's sessions only
+            outcome = await replace(self._deliberation, store=owned).resume(session)
         except OverAllowance as over:
             outcome = over
         except asyncio.CancelledError:
@@ -192,10 +227,11 @@ class LocalExecutor:
             del self._running[session]
         if session in self._again:
             self._again.remove(session)
-            self._queue.append(session)
+            self._wait(session)
         if isinstance(outcome, OverAllowance):
             if session not in self._queue:
                 self._held[session] = None
+                self._since.setdefault(session, time.monotonic() if since is None else since)
             if self._retrying is None:
                 self._retrying = self._loop.call_later(HELD_SECONDS, self._retry_held)
         else:

@@ -3,7 +3,9 @@
 ConsilienceError
 ├── UserError                 the user's mistake: one paragraph, exit code 2
 │   ├── SettingsError         an invalid setting, size or file
+│   │   └── AlreadyFinished   a session that has ended, where one is needed that goes on
 │   ├── UnknownName           a model, panel, protocol or session that does not exist
+│   │   └── UnknownSession
 │   ├── UnavailableModel      a model without its key, extra or weights
 │   ├── SourceError           a document that cannot be read
 │   └── WorkspaceError        a workspace, ticket or file of one that is missing, damaged or not what it should be
@@ -73,6 +75,14 @@ class PromptFailed(SettingsError):
 
 class UnknownName(UserError):
     pass
+
+
+class UnknownSession(UnknownName):
+    """There is no session of this id, or it belongs to another owner."""
+
+
+class AlreadyFinished(SettingsError):
+    """The session has ended."""
 
 
 class UnavailableModel(UserError):

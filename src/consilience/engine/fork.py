@@ -32,19 +32,18 @@ from consilience.domain.events import (
 from consilience.domain.messages import Source
 from consilience.domain.outcome import CUT_SHORT, FailureKind, Limits
 from consilience.domain.report import Report
-from consilience.engine.activity import Phase, phase_name
 from consilience.engine.execution import Options, Setup
+from consilience.engine.fork_points import END as END
+from consilience.engine.fork_points import fork_position
 from consilience.engine.protocol import Protocol, check_phases, recorded_protocol
 from consilience.engine.recorded_code import check_code
-from consilience.engine.runner import Inheritance, begin, encoder_for, start_event
+from consilience.engine.runner import Inheritance, begin, encoder_for, prepare, start_event
 from consilience.engine.seats import Models, SeatModel, choose_detail, make_seats, models_by_agent, request_deadline
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document, document_from_ref
 from consilience.engine.templates import Templates, recorded_templates
 from consilience.journal.store import Store
 from consilience.models.registry import canonical_name
-
-END = "end"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,9 +276,24 @@ async def fork(planned: Fork, *, store: Store, session: str | None = None, optio
 
     A call is repeated if the new settings cannot read its inherited reply, or if it is shown something younger than the reply.
     """
+    return await begin(_setup(planned, options), store=store, session=session, inherited=_inheritance(planned))
+
+
+async def prepare_fork(
+    planned: Fork, *, store: Store, session: str | None = None, options: Options | None = None
+) -> str:
+    """Record the start of a fork without a call, and return its id; `resume` runs it. Raises as `fork`."""
+    return await prepare(_setup(planned, options), store=store, session=session, inherited=_inheritance(planned))
+
+
+def _inheritance(planned: Fork) -> Inheritance:
+    return Inheritance(planned.parent, planned.at, planned.events)
+
+
+def _setup(planned: Fork, options: Options | None) -> Setup:
     old = planned.started
     options = _inherited_options(old, options or Options())
-    setup = Setup(
+    return Setup(
         protocol=planned.protocol,
         task=planned.task,
         documents=planned.documents,
@@ -295,8 +309,6 @@ async def fork(planned: Fork, *, store: Store, session: str | None = None, optio
         warnings=old.warnings,
         options=options,
     )
-    inherited = Inheritance(planned.parent, planned.at, planned.events)
-    return await begin(setup, store=store, session=session, inherited=inherited)
 
 
 def _inherited_options(old: SessionStarted, options: Options) -> Options:
@@ -313,52 +325,6 @@ def _with_added(documents: Sequence[Document], sources: Sequence[Source]) -> tup
         id = numbers.pop(source.name, f"S{len(by_id) + 1}")
         by_id[id] = Document(id, source.name, source.text, source.agents, generations=0, remarks=source.remarks)
     return tuple(by_id.values())
-
-
-def fork_position(parent: str, events: Sequence[AnyEvent], at: int | str) -> int:
-    """Return the number of the last event to inherit. `at`: that number, the key of a call, PHASE/INDEX (its last call) or `end`.
-
-    Raises `SettingsError` for an invalid number, `UnknownName` for a key that is not recorded.
-    """
-    last = events[-1].seq
-    if at == END:
-        return last
-    if isinstance(at, int) or at.isdecimal():
-        if not 0 <= int(at) <= last:
-            raise SettingsError(
-                f"session {parent} has the events 1 to {last}",
-                where=f"--at {at}",
-                do="Give one of them, or 0 for none.",
-            )
-        return int(at)
-    ended_calls = [event for event in events if isinstance(event, Ended)]
-    phases = dict.fromkeys(event.phase for event in ended_calls if event.phase is not None)
-    phase = next((phase for phase in phases if phase_name(phase) == at), None)
-    positions = [event.seq for event in ended_calls if event.key == at or (phase is not None and event.phase == phase)]
-    if not positions:
-        points = {*map(phase_name, phases), *(event.key for event in ended_calls)}
-        close = get_close_matches(at, sorted(points), 1)
-        meant = f"Did you mean {close[0]!r}? " if close else ""
-        listed = f"Phases: {list_phases(phases)}. " if phases else ""
-        raise UnknownName(
-            f"session {parent} has no phase or call {at!r}",
-            where="--at",
-            do=f"{meant}{listed}Calls: consilience show {parent} --events." if points else "It made no call.",
-        )
-    return max(positions)
-
-
-def list_phases(phases: Iterable[Phase]) -> str:
-    """Return phases in order, `opening/1, thread/1–3`: those of a name together."""
-    indices: dict[str, list[int]] = {}
-    for name, index in phases:
-        indices.setdefault(name, []).append(index)
-    ranges = []
-    for name, numbers in indices.items():
-        first, last = min(numbers), max(numbers)
-        whole = len(numbers) > 1 and len(numbers) == last - first + 1
-        ranges += [f"{name}/{first}–{last}"] if whole else [f"{name}/{number}" for number in sorted(numbers)]
-    return ", ".join(ranges)
 
 
 def inherited_events(

@@ -120,9 +120,11 @@ async def begin(
         return report
 
 
-async def prepare(setup: Setup, *, store: Store, session: str | None = None) -> str:
+async def prepare(
+    setup: Setup, *, store: Store, session: str | None = None, inherited: Inheritance | None = None
+) -> str:
     """Record the start of a new session without a call, and return its id; `resume` runs it."""
-    async with _recorded(setup, store, session, None) as (_, state):
+    async with _recorded(setup, store, session, inherited) as (_, state):
         return state.id
 
 

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Self, cast
 
-from consilience.domain.errors import StoreUnusable, UnknownName, check_unicode
+from consilience.domain.errors import StoreUnusable, UnknownSession, check_unicode
 from consilience.domain.events import (
     SCHEMA_VERSION,
     AnyEvent,
@@ -249,7 +249,7 @@ class SqliteRecords:
             self._check_records()
             session_ids = self.sessions()
             close = difflib.get_close_matches(session, session_ids, 3) or session_ids[-3:]
-            raise UnknownName(
+            raise UnknownSession(
                 f"there is no session {session!r}",
                 where=self.path,
                 do=f"Known sessions: {', '.join(close)}." if close else "No session was recorded yet.",

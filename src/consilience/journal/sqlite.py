@@ -17,7 +17,14 @@ from typing import Self
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from consilience.domain.errors import SessionBusy, SettingsError, StoreUnusable, UnknownName, check_unicode
+from consilience.domain.errors import (
+    AlreadyFinished,
+    SessionBusy,
+    SettingsError,
+    StoreUnusable,
+    UnknownName,
+    check_unicode,
+)
 from consilience.domain.events import (
     EVENT,
     CallCompleted,
@@ -132,7 +139,7 @@ class SqliteStore(SqliteRecords):
 
     def create(self, session: str, *, deferred: bool = False, name: str = "") -> SqliteJournal:
         check_name(session)
-        self.must_write()
+        self.check_writable()
         lease = self.lease(session)
         if not lease.acquire(patience=LEASE_PROBE_SECONDS):
             raise self._already_exists(session)
@@ -200,7 +207,7 @@ class SqliteStore(SqliteRecords):
         check_unicode(text, f"the {kind}")
         check_unicode(by, "the name of the sender")
         if isinstance(self.ending(session), SessionFinished):
-            raise SettingsError(
+            raise AlreadyFinished(
                 f"session {session} is finished", where=self.path, do=f"See it: consilience show {session}."
             )
         if kind == "answer" and key not in (awaited := awaited_keys(self.read(session))):
@@ -238,13 +245,14 @@ class SqliteStore(SqliteRecords):
         self._writer.put([(sql, values)])
         self._writer.flush()
 
-    def must_write(self) -> None:
-        """Raise `StoreUnusable` if the journal can only be read."""
+    def check_writable(self) -> None:
         if self.refused:
             raise self.refused
+        self._writer.check()
 
     def _execute(self, batch: Sequence[SqlStatement]) -> None:
-        self.must_write()
+        if self.refused:
+            raise self.refused
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -416,7 +424,7 @@ class SqliteAdmin:
     def remove(self, sessions: Collection[str]) -> None:
         store = self._store
         with _explain_full_disk("nothing was removed"), ExitStack() as leases:
-            store.must_write()
+            store.check_writable()
             store.check_all()  # else texts that only a damaged record refers to would be removed
             journals = []
             for session in dict.fromkeys(sessions):
@@ -444,7 +452,7 @@ class SqliteAdmin:
         file = Path(store.path)
         size_before = file.stat().st_size
         with _explain_full_disk("the space of what was removed is not given back"):
-            store.must_write()
+            store.check_writable()
             store.check_all()
             store._rows("VACUUM")
         _empty_log(store)

@@ -394,6 +394,10 @@ class Store(Records, Protocol):
         """
         ...
 
+    def check_writable(self) -> None:
+        """Raise `StoreUnusable` if nothing can be written, also after a commit that failed: then the store must be opened again."""
+        ...
+
     def close(self) -> None: ...
 
 

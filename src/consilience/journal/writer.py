@@ -85,6 +85,11 @@ class Writer:
             self._wake.wait_for(lambda: (not self._queue and self._idle) or self._error is not None)
             self._refuse_if_broken()
 
+    def check(self) -> None:
+        """Raise the error of a commit that failed: nothing can be written any more."""
+        with self._wake:
+            self._refuse_if_broken()
+
     def close(self, *, drop: bool = False) -> None:
         """Commit or drop what is queued, and end the thread. Raises the error of a failed commit that was not reported yet."""
         with self._wake:
