@@ -9,9 +9,10 @@ import stat
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import Mount, Route
 
 from consilience.domain.errors import SettingsError
 from consilience.server.access import LINKED, OPEN, check_start
@@ -41,9 +42,12 @@ Public = tuple[Served, dict[str, str]]
 # --- every route is closed
 
 
-def every_route(routes: list[BaseRoute], prefix: str = "") -> Iterator[tuple[str, str]]:
+def every_route(routes: list[Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Every method and path, of mounted applications too, with words in place of parameters."""
     for route in routes:
+        if contexts := getattr(route, "effective_route_contexts", None):  # of a router that FastAPI includes
+            yield from every_route(list(contexts()), prefix)
+            continue
         if inner := getattr(route, "routes", None):
             yield from every_route(list(inner), prefix + getattr(route, "path", ""))
         path = re.sub(r"\{[^}]*\}", "x1", prefix + getattr(route, "path", ""))
@@ -110,7 +114,7 @@ def test_paths_that_resemble_an_open_one_are_closed(public: Public) -> None:
         "/login%2f",
     ):
         assert server.client().get(path).status_code in (401, 421), path
-    for path in ("/seat/../api/sessions/a", "/seat/", "/share/..%2fapi%2fsessions"):
+    for path in ("/seat/%2e%2e/api/sessions/a", "/seat/", "/share/..%2fapi%2fsessions"):
         assert server.client().get(path).status_code == 404, path
 
 
@@ -228,7 +232,7 @@ def test_new_owner_is_appended_for_the_operator_only_and_its_token_is_stored_now
     second = add_owner(file, "bob")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert file.read_text().startswith("# kept by hand\n")
-    assert first not in file.read_text() and second not in file.read_text()
+    assert not [token for token in (first, second) if token in file.read_text()]
     owners = Owners(file)
     assert [caller and caller.owner for caller in map(owners.by_token, (first, second, "", first + " "))] == [
         "anna", "bob", None, None,

@@ -9,6 +9,7 @@ from consilience.domain.errors import (
     SessionBusy,
     StoreUnusable,
     UnknownName,
+    UnknownSession,
     UserError,
 )
 from consilience.server.callers import Forbidden
@@ -17,7 +18,7 @@ from consilience.server.callers import Forbidden
 def status_of(error: ConsilienceError) -> int:
     """Return the HTTP status of an error."""
     match error:
-        case UnknownName() if not error.where:
+        case UnknownName() if isinstance(error, UnknownSession) or not error.where:
             return 404
         case Forbidden():
             return 403
@@ -34,7 +35,9 @@ def status_of(error: ConsilienceError) -> int:
 
 
 def error_json(error: ConsilienceError) -> dict[str, str]:
-    """Return what is wrong, where, and what to do about it."""
+    """Return what is wrong, where, and what to do about it. A caller learns neither a path nor the ids of other sessions."""
+    if isinstance(error, UnknownSession):
+        return {"what": error.what, "where": "session", "do": "Name one of your sessions."}
     if isinstance(error, UserError):
         return {"what": error.what, "where": error.where, "do": error.do}
     return {"what": str(error), "where": "", "do": ""}

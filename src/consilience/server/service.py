@@ -28,10 +28,13 @@ from consilience.executor import Executor
 from consilience.journal.store import LetterKind, Records, Store
 from consilience.models.registry import Choice, canonical_name
 from consilience.planning import AS_ASKED, RunPlan, make_plan, with_documents
-from consilience.reporting.questions import Question, named_question, pending_questions
+from consilience.reporting.questions import Question, named_question, pending_questions, reply_to
 from consilience.reporting.record import SessionRecord, read_record
+from consilience.server.audit import Audit, audit_path
+from consilience.server.blindness import SeenReader
 from consilience.server.bodies import NewSession
 from consilience.server.callers import Caller
+from consilience.server.seats import Seats
 from consilience.server.settings import ServerSettings
 
 T = TypeVar("T")
@@ -55,7 +58,10 @@ class Sessions:
     ) -> None:
         """`options` are those of the executor: endpoints, accounts."""
         self._store = store
+        self._reader = SeenReader(store.reader)
         self._executor = executor
+        self.audit = Audit(audit_path(settings.access, store.path))
+        self.seats = Seats(store, executor, self.audit)
         self.settings = settings
         self._options = options or Options()
 
@@ -79,6 +85,7 @@ class Sessions:
             return Prepared(asyncio.run(deliberation.prepare(body.task, session=id)), plan)
 
         prepared = await asyncio.to_thread(prepare)
+        self.audit.note(caller.owner, "began", prepared.session)
         self._executor.submit(prepared.session)
         return prepared
 
@@ -182,7 +189,7 @@ class Sessions:
 
     async def read(self, caller: Caller, work: Callable[[Records], T]) -> T:
         """Return `work(records)` over the caller's sessions, executed on the reading thread."""
-        return await self._store.reader.of(caller.owner).run(work)
+        return await self._reader.of(*caller.owners).run(work)
 
     async def record(self, caller: Caller, session: str) -> SessionRecord:
         """Return a session of the caller. Its texts are read when asked for: use it within `read` where there are many.
@@ -193,7 +200,7 @@ class Sessions:
 
     def tail(self, caller: Caller, session: str, *, after: int = 0) -> AsyncGenerator[AnyEvent]:
         """Yield committed events after a number, as they appear, until the session ends. Raises `UnknownName`."""
-        return self._store.reader.of(caller.owner).tail(session, after=after)
+        return self._reader.of(*caller.owners).tail(session, after=after)
 
     # --- acting on sessions
 
@@ -205,28 +212,23 @@ class Sessions:
 
     async def answer(self, caller: Caller, session: str, key: str, text: str, *, by: str = "") -> str:
         """Answer an open question and let the session go on; return the key of its call. Raises `UserError`."""
-        asked = {question.key: question for question in await self.questions(caller, session)}
-        name = named_question(key, list(asked.values()))
-        if name not in asked:
-            choices = f"Open questions: {', '.join(asked)}." if asked else "There are none."
-            raise UnknownName(f"session {session} has no open question {name!r}", do=choices)
-        form = asked[name].form
-        try:
-            reply = form.reply_from(text) if form else text.strip()
-        except ValueError as wrong:
-            raise SettingsError(f"invalid answer to {name}: {wrong}", where="text", do="Correct it.") from None
-        await self._post(caller, session, "answer", name, reply, by)
+        question = await self._open_question(caller, session, key)
+        await self.seats.check_seat(caller, session, question.agent)
+        await self._post(caller, session, "answer", question.key, reply_to(question, text), by)
+        self.audit.note(caller.owner, "answered", session, key=question.key)
         self._executor.submit(session)
-        return name
+        return question.key
 
     async def cancel(self, caller: Caller, session: str, *, answer: bool = False, by: str = "") -> None:
         """End a session with a report, wherever it runs. Raises `UserError` if it is finished."""
         await self.read(caller, lambda records: records.owner(session))  # theirs
-        await asyncio.to_thread(lambda: self._executor.cancel(session, answer=answer, by=by))
+        await asyncio.to_thread(lambda: self._executor.cancel(session, answer=answer, by=by or caller.owner))
+        self.audit.note(caller.owner, "cancelled", session)
 
     async def comment(self, caller: Caller, session: str, text: str, *, by: str = "") -> None:
         """Put a comment on the record of a session that is not finished. Raises `UserError`."""
         await self._post(caller, session, "comment", "", text, by)
+        self.audit.note(caller.owner, "commented", session)
 
     async def resume(self, caller: Caller, session: str) -> None:
         """Hand a session to the executor, which runs it when its turn comes; a finished one stays as it is."""
@@ -235,10 +237,25 @@ class Sessions:
 
     async def remove(self, caller: Caller, session: str) -> None:
         """Remove a session with its texts. Raises `UnknownName`, `SessionBusy`."""
-        await asyncio.to_thread(lambda: self._store.of(caller.owner).admin.remove([session]))
+        await asyncio.to_thread(lambda: self._store.of(*caller.owners).admin.remove([session]))
+        self.audit.note(caller.owner, "deleted", session)
+
+    async def decline(self, caller: Caller, session: str, key: str) -> str:
+        """Pass on an open question, and let the session go on; return the key of its call. Raises `UserError`."""
+        question = await self._open_question(caller, session, key)
+        await self.seats.decline(caller, session, question)
+        return question.key
+
+    async def _open_question(self, caller: Caller, session: str, key: str) -> Question:
+        asked = {question.key: question for question in await self.questions(caller, session)}
+        name = named_question(key, list(asked.values()))
+        if name not in asked:
+            choices = f"Open questions: {', '.join(asked)}." if asked else "There are none."
+            raise UnknownName(f"session {session} has no open question {name!r}", do=choices)
+        return asked[name]
 
     async def _post(self, caller: Caller, session: str, kind: LetterKind, key: str, text: str, by: str) -> None:
-        store = self._store.of(caller.owner)
+        store = self._store.of(*caller.owners)
         await asyncio.to_thread(lambda: store.post(session, kind, key, text, by or caller.owner))
 
 
