@@ -33,7 +33,7 @@ TASK = "Is it so, yes or no?"
 def reply(request: Any) -> str:
     """A text that names its call, so that it is known where it appears."""
     if "ballot" in request.key:
-        return json.dumps({"position": "no", "confidence": 0.9, "reason": f"ballot-of-{request.agent}"})
+        return json.dumps({"position": "no", "confidence": "certain", "reason": f"ballot-of-{request.agent}"})
     return f"secret-{request.agent}-{request.key.replace('/', '-')}: yes"
 
 
@@ -74,14 +74,6 @@ def all_that_is_shown(server: Served, session: str) -> str:
     return "\n".join(parts)
 
 
-def answer(server: Served, session: str, text: str) -> None:
-    question = server.client().get(f"/api/sessions/{session}").json()
-    assert question["state"] == "waiting"
-    answered = server.client().post(f"/api/sessions/{session}/answer", json={"key": PERSON, "text": text})
-    assert answered.status_code == 200, answered.text
-    server.settle()
-
-
 def truth(server: Served, session: str) -> str:
     return "\n".join(event.model_dump_json() for event in server.store.read(session))
 
@@ -104,7 +96,7 @@ def answer_all(server: Served, session: str) -> list[str]:
     while server.client().get(f"/api/sessions/{session}").json()["state"] == "waiting":
         before.append(all_that_is_shown(server, session))
         questions = asyncio.run(server.sessions.questions(LOCAL, session))
-        typed = '{"position": "yes", "confidence": 0.5, "reason": "mine"}'
+        typed = '{"position": "yes", "confidence": "certain", "reason": "mine"}'
         text = typed if "ballot" in questions[0].key else "my own words: yes"
         answered = server.client().post(f"/api/sessions/{session}/answer", json={"key": questions[0].key, "text": text})
         assert answered.status_code == 200, answered.text
@@ -135,7 +127,6 @@ def truth_texts(server: Served, session: str) -> str:
 def test_quoted_message_is_there_under_its_label_only_with_the_call_that_quotes_it(
     server: Served, session: str
 ) -> None:
-    answer(server, session, '{"position": "yes", "confidence": 0.5, "reason": "mine"}')
     while not (quoted := quotes(server, session)):
         answer_one(server, session)
     events = server.store.read(session)
@@ -147,7 +138,7 @@ def test_quoted_message_is_there_under_its_label_only_with_the_call_that_quotes_
 
 def answer_one(server: Served, session: str) -> None:
     question = asyncio.run(server.sessions.questions(LOCAL, session))[0]
-    typed = '{"position": "yes", "confidence": 0.5, "reason": "mine"}'
+    typed = '{"position": "yes", "confidence": "certain", "reason": "mine"}'
     asyncio.run(
         server.sessions.answer(LOCAL, session, question.key, typed if "ballot" in question.key else "my words: yes")
     )
@@ -243,7 +234,7 @@ def test_seat_link_shows_the_question_and_takes_the_answer(server: Served, sessi
     sent = server.client().post(f"/seat/{token}", json={"key": question["key"], "text": "not json"})
     assert sent.status_code in (200, 422)
     if sent.status_code == 422:
-        typed = '{"position": "yes", "confidence": 0.5, "reason": "mine"}'
+        typed = '{"position": "yes", "confidence": "certain", "reason": "mine"}'
         sent = server.client().post(f"/seat/{token}", json={"key": question["key"], "text": typed})
     assert sent.status_code == 200, sent.text
     server.settle()
@@ -261,7 +252,7 @@ def test_seat_page_is_a_form_with_its_deadline_that_needs_its_own_token(server: 
     assert f"secret-{OTHER}" not in page.text
     fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]+)"', page.text))
     names = re.findall(r'name="(field:[^"]+)"', page.text)
-    values = {"field:position": "yes", "field:confidence": "0.5", "field:reason": "since <b>"}
+    values = {"field:position": "yes", "field:confidence": "certain", "field:reason": "since <b>"}
     sent = {**fields, "do": "answer", **{name: values.get(name, "yes") for name in names}}
     assert browser.post(f"/seat/{token}", data={**sent, "form_token": "guessed"}).status_code == 403
     posted = browser.post(f"/seat/{token}", data=sent)
