@@ -27,7 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("api", "testing", "executor"),
     ("deliberation",),
-    ("configuration", "choosing", "planning"),
+    ("configuration", "choosing", "planning", "sessions"),
     ("model_words",),
     ("protocols", "protocols.*"),
     ("protocols._common", "reporting.formats"),

@@ -15,7 +15,7 @@ from consilience.domain.messages import Source
 from consilience.domain.tokens import estimate_tokens
 from consilience.engine.protocol import Protocol
 from consilience.protocols.baselines import Solo, Vote
-from consilience.protocols.choose import TaskReading
+from consilience.protocols.choose import Choose, TaskReading
 from consilience.protocols.debate import Debate
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.refinement import Refinement
@@ -29,6 +29,8 @@ DEBATE_MESSAGES = 24
 """Max messages of a debate that is chosen here."""
 MAX_SEATS = 12
 
+CHANGES = (".diff", ".patch")
+"""Endings of files that are changes."""
 PROSE = frozenset(
     {"", ".md", ".txt", ".rst", ".html", ".htm", ".eml", ".mht", ".pdf", ".docx", ".xlsx", ".pptx", ".epub", ".csv"}
 )
@@ -101,6 +103,13 @@ def choose(given: Given, reading: TaskReading | None = None) -> ProtocolChoice |
     if choice is None and reading is not None:
         choice = _by_reading(given, reading)
     return choice and replace(choice, reading=reading, documents=choice.documents or given.documents)
+
+
+def reading_of(documents: Sequence[Source]) -> Choose:
+    """Return the protocol whose report has a model's reading of a task with these documents. It is one call."""
+    return Choose(
+        material_index=tuple(f"{source.name}, about {estimate_tokens(source.text):,} tokens" for source in documents)
+    )
 
 
 def _by_facts(given: Given) -> ProtocolChoice | None:
@@ -201,3 +210,15 @@ REASONS: Mapping[Rule, str] = {
     "one": "one careful reading is enough",
 }
 """Why, by rule, as clauses."""
+
+
+def choice_json(choice: ProtocolChoice, *, unread: bool) -> dict[str, object]:
+    """Return what was chosen and why, for programs."""
+    return {
+        "protocol": choice.protocol.name,
+        "rule": choice.rule,
+        "why": REASONS[choice.rule],
+        "reading": choice.reading.model_dump() if choice.reading and not unread else None,
+        "tokens": choice.given.tokens,
+        "room": choice.given.room,
+    }

@@ -18,7 +18,7 @@ from consilience.domain.errors import SettingsError
 from consilience.server.access import LINKED, OPEN, check_start
 from consilience.server.access_settings import AccessSettings
 from consilience.server.owners import Owners, add_owner
-from server.served import PEOPLE, PROXY, PUBLIC, Served, behind_proxy, served
+from server.gated import PEOPLE, PROXY, PUBLIC, Served, behind_proxy, served
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -98,8 +98,8 @@ def test_a_route_that_somebody_adds_is_closed_too(public: Public) -> None:
 
 def test_walk_over_the_routes_finds_one_that_is_open(public: Public, monkeypatch: pytest.MonkeyPatch) -> None:
     server, _ = public
-    monkeypatch.setattr("consilience.server.access.OPEN", OPEN | {("GET", "/openapi.json")})
-    assert open_routes(server) - OPEN == {("GET", "/openapi.json")}
+    monkeypatch.setattr("consilience.server.access.OPEN", OPEN | {("GET", "/docs")})
+    assert open_routes(server) - OPEN == {("GET", "/docs")}
 
 
 def test_paths_that_resemble_an_open_one_are_closed(public: Public) -> None:

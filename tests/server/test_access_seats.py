@@ -22,7 +22,7 @@ from consilience.reporting.record import read_record
 from consilience.reporting.views import views_of
 from consilience.server.blindness import SeatView, SeenReader
 from consilience.server.callers import LOCAL, Forbidden
-from server.served import Served, served
+from server.gated import Served, served
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 PERSON, OTHER = "L2N1", "L2N2"

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated
 
-from consilience.choosing import REASONS, Given, ProtocolChoice, choose
+from consilience.choosing import CHANGES, REASONS, Given, ProtocolChoice, choice_json, choose, reading_of
 from consilience.cli.delivering import check_output
 from consilience.cli.errors import can_confirm, confirm, notify
 from consilience.cli.execution import RunExecution
@@ -30,7 +30,6 @@ from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, SpendingLimits
 from consilience.domain.paths import expanded, journal_path
 from consilience.domain.report import Report
-from consilience.domain.tokens import estimate_tokens
 from consilience.engine.protocol import Protocol
 from consilience.engine.seats import choose_detail
 from consilience.journal.open_store import open_store
@@ -42,7 +41,6 @@ from consilience.reporting.files import claim_directory
 from consilience.reporting.formatting import count, duration, one_line
 from consilience.reporting.session_state import call_seconds
 
-CHANGES = (".diff", ".patch")
 MAX_SESSIONS = 20
 MAX_CALLS = 100
 """From so many of the latest sessions, and so many calls in them, follows how long a call takes."""
@@ -130,18 +128,6 @@ def ask(request: AskRequest) -> int:
         material=None if chosen.protocol.reads_target else (work.task, chosen.documents),
         approval=approval,
     )
-
-
-def choice_json(choice: ProtocolChoice, *, unread: bool) -> dict[str, object]:
-    """Return what was chosen and why, for programs."""
-    return {
-        "protocol": choice.protocol.name,
-        "rule": choice.rule,
-        "why": REASONS[choice.rule],
-        "reading": choice.reading.model_dump() if choice.reading and not unread else None,
-        "tokens": choice.given.tokens,
-        "room": choice.given.room,
-    }
 
 
 def read_work(request: AskRequest) -> AskedWork:
@@ -234,9 +220,7 @@ def read_by_model(work: AskedWork, model: str, request: AskRequest, config: Conf
 
     Raises `SettingsError` without consent to its cost, `UnknownName` without a usable reply.
     """
-    protocol = Choose(
-        material_index=tuple(f"{source.name}, about {estimate_tokens(source.text):,} tokens" for source in work.sources)
-    )
+    protocol = reading_of(work.sources)
     agents = protocol.agents(None)
     models, limits = {agents[0].id: model}, read_limits(request, agents)
     detail = choose_detail(request.detail, agents, models)

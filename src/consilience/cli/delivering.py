@@ -97,13 +97,6 @@ def _asked(report: type[Report], request: DeliveryRequest) -> list[tuple[Deliver
     return [(d, request.asked[d.name]) for d in report.deliveries if d.name in request.asked]
 
 
-def report_data(report: Report, format: str) -> object:
-    """Return the report as data for JSON, in its own form or in another."""
-    if format == "json":
-        return report.model_dump(mode="json")
-    return getattr(report, report.exports[report.formats[format]])()
-
-
 def write_deliveries(report: Report, request: DeliveryRequest, session: str = "") -> list[Path]:
     """Write the files asked for that the report declares; return their paths. `session` as for `write_file`."""
     paths = []

@@ -16,7 +16,7 @@ from typing import TypeVar
 import typer
 from pydantic import BaseModel
 
-from consilience.cli.delivering import TEXT_FORMATS, apply_conditions, exit_code, report_data, write_deliveries
+from consilience.cli.delivering import TEXT_FORMATS, apply_conditions, exit_code, write_deliveries
 from consilience.cli.display import Display, RunProgress, ticking
 from consilience.cli.errors import (
     EXIT_OK,
@@ -43,7 +43,7 @@ from consilience.models.parsing import Malformed, parse_reply, prose_field
 from consilience.models.port import ModelRequest
 from consilience.models.registry import PersonName, parse
 from consilience.planning import RunPlan
-from consilience.reporting.export import report_files
+from consilience.reporting.export import report_data, report_files
 from consilience.reporting.files import write_files
 from consilience.reporting.formatting import describe_place
 from consilience.reporting.markdown import markdown, print_markdown

@@ -80,6 +80,7 @@ SECTIONS = {
         LazyCommand("export", "sessions", "Write a session as JSON, Markdown, HTML, SVG or events."),
         LazyCommand("sessions", "session_admin", "List or remove sessions, or answer their questions."),
     ],
+    "Server": [LazyCommand("serve", "serve", "Serve sessions over HTTP.")],
     "Coordination": [
         LazyCommand("workspace", "workspace", "Coordinate agents in other processes by tickets in a directory.")
     ],

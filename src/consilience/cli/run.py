@@ -17,7 +17,6 @@ from consilience.cli.delivering import (
     as_begun,
     check_output,
     declared_by_all,
-    report_data,
     write_deliveries,
 )
 from consilience.cli.errors import EXIT_OK, notify, option_spelling, print_json, with_options
@@ -80,7 +79,7 @@ from consilience.models.embeddings import MiniLM, ProviderEncoder, check_encoder
 from consilience.models.endpoints import Endpoints
 from consilience.models.registry import Choice
 from consilience.planning import PERSONA, RunPlan, check_models, make_plan, with_documents
-from consilience.reporting.export import save_report
+from consilience.reporting.export import report_data, save_report
 from consilience.reporting.files import claim_directory
 from consilience.reporting.formatting import count
 from consilience.reporting.session_state import SessionState, fold_events

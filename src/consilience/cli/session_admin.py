@@ -14,8 +14,7 @@ import typer
 from consilience.cli.errors import can_confirm, confirm, notify, print_json, print_result
 from consilience.cli.main import FIXED
 from consilience.cli.options import Id, JsonOption, ListingGroup, argument, new_app
-from consilience.cli.session_list import SessionRow, created_at, list_sessions, unless_removed
-from consilience.cli.session_search import MAX_TITLE_CHARS, age, local_time
+from consilience.cli.session_list import list_sessions, unless_removed
 from consilience.cli.sessions import find_session, find_sessions, user_store
 from consilience.domain.errors import JournalError, SessionBusy, SettingsError, SourceError, UnknownName
 from consilience.domain.events import SessionFinished
@@ -23,6 +22,8 @@ from consilience.domain.report import Report
 from consilience.journal.store import WITH_ANSWER
 from consilience.reporting.formatting import count, one_line, printable
 from consilience.reporting.session_state import fold_events, status_of
+from consilience.sessions.rows import SessionRow, created_at
+from consilience.sessions.search import MAX_TITLE_CHARS, age, local_time
 
 if TYPE_CHECKING:
     from typer._click import Command, Context

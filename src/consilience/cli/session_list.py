@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from consilience.cli.errors import notify, print_result
 from consilience.cli.options import JsonOption, argument, names_option
-from consilience.cli.session_search import local_time, moment, search, title
 from consilience.cli.sessions import user_store
 from consilience.domain.errors import JournalError, UnknownName
 from consilience.domain.paths import check_home, journal_path
 from consilience.journal.store import SessionEntry
 from consilience.reporting.formatting import count, money
-from consilience.reporting.session_state import fold_events, status_of
+from consilience.sessions.rows import SessionRow, created_at, session_row
+from consilience.sessions.search import local_time, moment, search, title
 
 if TYPE_CHECKING:
     from consilience.journal.store import Store
@@ -28,26 +27,6 @@ if TYPE_CHECKING:
 MIN_TITLE_CHARS = 40
 MAX_TITLE_CHARS = 160
 """Of a list that is not printed on a terminal."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SessionRow:
-    """A session in a list. Its `state` is `unreadable` if its record is damaged or of a newer version."""
-
-    session: str
-    protocol: str | None = None
-    state: str
-    stop_reason: str | None = None
-    has_answer: bool | None = None
-    quorum_met: bool | None = None
-    """Whether enough agents replied for the answer. None, like `has_answer`, without a report."""
-    calls: int = 0
-    cost: float | None = None
-    created: str
-    name: str = ""
-    comparison: str = ""
-    """Id of the comparison that began it."""
-    task: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +86,7 @@ def list_sessions(
         lines = _lines(found, words or ())
         for entries in lines[:max_sessions]:
             with unless_removed(store, entries[0].session):
-                rows.append(_session_row(store, entries[0]) if len(entries) == 1 else _comparison_row(store, entries))
+                rows.append(session_row(store, entries[0]) if len(entries) == 1 else _comparison_row(store, entries))
     is_filtered = bool(words or since or protocols) or name is not None
     none = "No session matches." if is_filtered else "No session is recorded."
     print_result([asdict(row) for row in rows], "\n".join(map(_line, rows)) or none, as_json=as_json)
@@ -124,30 +103,6 @@ def _lines(found: Sequence[SessionEntry], words: Sequence[str]) -> list[list[Ses
         is_alone = not entry.comparison or entry.comparison in words
         lines.setdefault(entry.session if is_alone else entry.comparison, []).append(entry)
     return list(lines.values())
-
-
-def created_at(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def _session_row(store: Store, entry: SessionEntry) -> SessionRow:
-    course = fold_events(store.read(entry.session))
-    started, finished = course.started, course.finished
-    report = json.loads(store.text(finished.report)) if finished else {}
-    return SessionRow(
-        session=entry.session,
-        protocol=started.protocol if started else None,
-        state=status_of(course, None if finished else store.holder(entry.session)),
-        stop_reason=finished.stop_reason.value if finished else None,
-        has_answer=report["answer"] is not None if report else None,
-        quorum_met=report.get("quorum_met"),
-        calls=course.made,
-        cost=course.cost,
-        created=created_at(entry.created),
-        name=entry.name,
-        comparison=entry.comparison,
-        task=store.text(started.task) if started else None,
-    )
 
 
 def _comparison_row(store: Store, entries: Sequence[SessionEntry]) -> ComparisonRow:

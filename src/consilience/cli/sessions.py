@@ -104,7 +104,7 @@ def _match_id(session_ids: Sequence[str], name: str) -> str | None:
 
 def _match_title(store: Store, words: str) -> str | None:
     """Return the session with these words; of several the only one that no comparison began. Raises `UnknownName`."""
-    from consilience.cli.session_search import search, titled
+    from consilience.sessions.search import search, titled
 
     found = search(store, words.split()) if words.strip() else []
     found = [entry for entry in found if not entry.comparison] or found

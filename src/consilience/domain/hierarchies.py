@@ -30,6 +30,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from consilience.domain.errors import UserError
+from consilience.domain.messages import ShippedName
 from consilience.domain.toml_catalog import TomlCatalog
 from consilience.domain.topology import Topology, hierarchy
 from consilience.domain.validation import UserWritten
@@ -170,7 +171,7 @@ def _to_hierarchy(value: object) -> object:
         raise ValueError(str(error)) from None
 
 
-HierarchySetting = Annotated[Hierarchy, BeforeValidator(_to_hierarchy)]
+HierarchySetting = Annotated[Hierarchy, BeforeValidator(_to_hierarchy), ShippedName(CATALOG.names)]
 """A hierarchy as a setting: the object, its table, the name of a shipped one, or a path."""
 
 

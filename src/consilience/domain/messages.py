@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
@@ -162,6 +162,14 @@ FILE = "a file"
 
 CODE = "code"
 """Metadata of a setting whose values `module:attribute` are imported. The file of a directory must not have them."""
+
+
+@dataclass(frozen=True)
+class ShippedName:
+    """Metadata of a setting of which a text is a shipped name or the path of a file: `names` returns the shipped ones."""
+
+    names: Callable[[], Sequence[str]]
+
 
 NAMES = "names"
 """Metadata of a setting with several names, which have no commas."""

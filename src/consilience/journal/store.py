@@ -245,6 +245,9 @@ class Journal(Protocol):
 class Records(Protocol):
     """Reads of committed data. They need no lease. Each method blocks on the disk: an event loop reads through `Reader`."""
 
+    path: str
+    """Where they are: of a file the absolute path without links, or `:memory:`."""
+
     def sessions(self) -> list[str]:
         """Ids, oldest first."""
         ...
@@ -381,9 +384,6 @@ class Store(Records, Protocol):
 
     A text or prompt is found by its id whoever refers to it: a face that takes ids from a caller asks for the session too.
     """
-
-    path: str
-    """Where it is: of a file the absolute path without links, or `:memory:`."""
 
     @property
     def reader(self) -> Reader: ...

@@ -412,6 +412,15 @@ def pauses() -> dict[str, float]:
     return {limiter.account: limiter.pause_left for limiter in limiters if limiter.waiting and limiter.pause_left >= 1}
 
 
+def waits() -> dict[str, int]:
+    """Return the number of requests that each account holds back, of the accounts that were used. Any thread may ask."""
+    found: dict[str, int] = {}
+    for accounts in list(_limiters.values()):
+        for limiter in list(accounts.values()):
+            found[limiter.account] = found.get(limiter.account, 0) + limiter.waiting
+    return found
+
+
 class Limited:
     """A model behind its account's limiter, with retries of transient failures and a deadline for each request.
 

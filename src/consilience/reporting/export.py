@@ -99,12 +99,11 @@ def event_rows(record: SessionRecord) -> Iterator[dict[str, object]]:
         yield row
 
 
-def _texts(event: AnyEvent) -> Iterator[str]:
+def texts_said(event: AnyEvent) -> Iterator[str]:
+    """Yield the ids of what is said in an event: the task, replies, answers, messages, comments, texts of notes."""
     match event:
         case SessionStarted():
             yield event.task
-            yield from (source.text for source in event.sources)
-            yield from event.templates.values()
         case (
             CallCompleted()
             | ReplyRejected()
@@ -114,6 +113,16 @@ def _texts(event: AnyEvent) -> Iterator[str]:
             | CommentPosted()
         ):
             yield event.text
+        case Noted():
+            yield from event.texts
+
+
+def _texts(event: AnyEvent) -> Iterator[str]:
+    yield from texts_said(event)
+    match event:
+        case SessionStarted():
+            yield from (source.text for source in event.sources)
+            yield from event.templates.values()
         case CallAwaited() if event.form:
             yield event.form
         case TextsEmbedded():
@@ -123,8 +132,6 @@ def _texts(event: AnyEvent) -> Iterator[str]:
         case SessionFinished():
             yield event.report
             yield from filter(None, (event.presentation, event.forecasts))
-        case Noted():
-            yield from event.texts
 
 
 def as_html(record: SessionRecord) -> str:
@@ -165,6 +172,13 @@ def report_files(report: Report, *, record: SessionRecord | None = None, stored:
                 content if isinstance(content, str) else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
             )
     return files
+
+
+def report_data(report: Report, format: str) -> object:
+    """Return the report as data for JSON, in its own form or in another."""
+    if format == "json":
+        return report.model_dump(mode="json")
+    return getattr(report, report.exports[report.formats[format]])()
 
 
 def save_report(report: Report, directory: Path) -> list[Path]:

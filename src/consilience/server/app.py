@@ -2,132 +2,56 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator
-from typing import Annotated, Any
+import asyncio
+from importlib.metadata import version
 
-from fastapi import APIRouter, Depends, FastAPI, Header, Request, Response
-from fastapi.responses import JSONResponse
-from sse_starlette import EventSourceResponse, ServerSentEvent
+from fastapi import APIRouter, FastAPI, Response
+from fastapi.responses import PlainTextResponse
 
 from consilience.domain.errors import ConsilienceError
-from consilience.domain.events import Noted
-from consilience.reporting.export import as_json
-from consilience.server.access import caller_of
-from consilience.server.bodies import AnswerBody, CancelBody, CommentBody, NewSession
-from consilience.server.callers import Caller
-from consilience.server.errors import error_json, status_of
+from consilience.server.bounds import Bounds
+from consilience.server.callers import Forbidden
+from consilience.server.catalog_routes import catalog, choosing
+from consilience.server.dependencies import ERRORS
+from consilience.server.dependencies import Service as Service
+from consilience.server.dependencies import Who as Who
+from consilience.server.errors import handle_errors
 from consilience.server.protection import protect
-from consilience.server.service import Sessions, plan_json, require_met
+from consilience.server.replies import Health
+from consilience.server.service import Sessions
+from consilience.server.session_routes import routes, uploads
+from consilience.server.uploads import MAX_CONVERSIONS
 
-HEARTBEAT_SECONDS = 15
-"""Interval of the comments in a stream of events."""
-
-routes = APIRouter(prefix="/api")
-
-
-def sessions_of(request: Request) -> Sessions:
-    found: Sessions = request.app.state.sessions
-    return found
-
-
-Service = Annotated[Sessions, Depends(sessions_of)]
-Who = Annotated[Caller, Depends(caller_of)]
+operations = APIRouter(tags=["operations"], responses=ERRORS)
 
 
 def build_app(sessions: Sessions) -> FastAPI:
     """Return the application of a server."""
-    app = FastAPI(title="Consilience")
+    app = FastAPI(title="Consilience", version=version("consilience"), summary="Deliberations over HTTP.")
     app.state.sessions = sessions
-    app.include_router(routes)
+    app.state.conversions = asyncio.Semaphore(MAX_CONVERSIONS)
+    for router in (uploads, routes, choosing, catalog, operations):
+        app.include_router(router)
+    app.add_middleware(Bounds, max_body=sessions.settings.max_body)
     protect(app, sessions.settings.access)
-    app.add_exception_handler(ConsilienceError, _as_answer)
+    handle_errors(app)
     return app
 
 
-def _as_answer(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, ConsilienceError)
-    return JSONResponse({"error": error_json(error)}, status_of(error))
+@operations.get("/healthz", responses={507: {"model": Health}})
+async def healthz(sessions: Service, response: Response) -> Health:
+    """Return `ok`, or status 507 if the journal cannot be written or its disk is nearly full."""
+    try:
+        await asyncio.to_thread(sessions.check_disk)
+    except ConsilienceError:
+        response.status_code = 507
+        return Health(status="nothing can be recorded")
+    return Health(status="ok")
 
 
-@routes.post("/sessions", status_code=201)
-async def begin(body: NewSession, sessions: Service, caller: Who, response: Response) -> dict[str, Any]:
-    """Begin a session: it is recorded, and runs when its turn comes. With `dry_run`, return the plan alone."""
-    if body.dry_run:
-        response.status_code = 200
-        return {"plan": plan_json(await sessions.plan(caller, body))}
-    prepared = await sessions.begin(caller, body)
-    response.headers["Location"] = f"/api/sessions/{prepared.session}"
-    return {"session": prepared.session, "plan": plan_json(prepared.plan)}
-
-
-@routes.get("/sessions/{session}")
-async def show(session: str, sessions: Service, caller: Who) -> dict[str, Any]:
-    """Return how a session stands, and its report once it is finished."""
-
-    def read(records: Any) -> dict[str, Any]:
-        from consilience.reporting.record import read_record
-
-        record = read_record(records, session)
-        return {
-            "session": session,
-            "state": record.status,
-            "report": json.loads(as_json(record)),
-            "require_met": require_met(record),
-        }
-
-    return await sessions.read(caller, read)
-
-
-@routes.get("/sessions/{session}/events")
-async def events(
-    session: str,
-    sessions: Service,
-    caller: Who,
-    after: int = 0,
-    last_event_id: Annotated[str | None, Header()] = None,
-) -> EventSourceResponse:
-    """Stream the committed events of a session from a number on, until it ends."""
-    start = int(last_event_id) if last_event_id and last_event_id.isdecimal() else after
-    await sessions.read(caller, lambda records: records.last(session))
-
-    async def stream() -> AsyncIterator[ServerSentEvent]:
-        async for event in sessions.tail(caller, session, after=start):
-            kind = event.protocol if isinstance(event, Noted) and hasattr(event, "protocol") else event.type
-            yield ServerSentEvent(event.model_dump_json(), event=kind, id=str(event.seq))
-
-    return EventSourceResponse(stream(), ping=HEARTBEAT_SECONDS)
-
-
-@routes.post("/sessions/{session}/answer")
-async def answer(session: str, body: AnswerBody, sessions: Service, caller: Who) -> dict[str, str]:
-    """Answer an open question of a session."""
-    return {"session": session, "key": await sessions.answer(caller, session, body.key, body.text)}
-
-
-@routes.post("/sessions/{session}/cancel")
-async def cancel(session: str, body: CancelBody, sessions: Service, caller: Who) -> dict[str, str]:
-    """End a session with a report."""
-    await sessions.cancel(caller, session, answer=body.answer)
-    return {"session": session}
-
-
-@routes.post("/sessions/{session}/comment")
-async def comment(session: str, body: CommentBody, sessions: Service, caller: Who) -> dict[str, str]:
-    """Put a comment on the record; no agent reads it."""
-    await sessions.comment(caller, session, body.text)
-    return {"session": session}
-
-
-@routes.post("/sessions/{session}/resume")
-async def resume(session: str, sessions: Service, caller: Who) -> dict[str, str]:
-    """Let a session go on that was interrupted."""
-    await sessions.resume(caller, session)
-    return {"session": session}
-
-
-@routes.delete("/sessions/{session}")
-async def remove(session: str, sessions: Service, caller: Who) -> dict[str, str]:
-    """Remove a session with its texts."""
-    await sessions.remove(caller, session)
-    return {"session": session}
+@operations.get("/metrics", response_class=PlainTextResponse)
+async def metrics(sessions: Service, caller: Who) -> PlainTextResponse:
+    """Return figures over all owners as text for Prometheus."""
+    if not caller.metrics:
+        raise Forbidden(f"{caller.owner} may not read the metrics; the operator may allow it")
+    return PlainTextResponse(await sessions.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, StopReason, ThinkingLevel
 from consilience.domain.panels import Panel
 from consilience.engine.runner import MAX_TASK_CHARS
 
+Words = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TASK_CHARS, pattern=r"\S")]
+"""A text that is not empty."""
+
 
 class Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class NewSession(Body):
     """A deliberation that is asked for."""
 
-    task: str = Field(min_length=1, max_length=MAX_TASK_CHARS)
+    task: Words
     """The question, or the piece of work."""
     protocol: str
     """Name of a protocol, or of a preset of the operator's."""
@@ -33,10 +36,12 @@ class NewSession(Body):
     """Documents."""
     limits: Limits = Limits()
     """Limits on calls, tokens, money, time and steps."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=-(2**63), lt=2**63)
+    """Random seed."""
     quorum: float = Field(default=0.5, ge=0, le=1)
     """Share of agents that must reply in the first phase."""
     thinking: ThinkingLevel | None = None
+    """How much models that can think do so. None: `low`."""
     name: str = Field(default="", max_length=200)
     """What the caller calls the session."""
     require: tuple[StopReason, ...] = ()
@@ -50,13 +55,80 @@ class AnswerBody(Body):
 
     key: str
     """Key of the call, or a name of it that is unique."""
-    text: str = Field(min_length=1)
+    text: Words
+    """The answer: text, or the JSON of the question's schema."""
 
 
 class CancelBody(Body):
+    """The end of a session."""
+
     answer: bool = False
     """Let the closing call be made, for an answer."""
 
 
 class CommentBody(Body):
-    text: str = Field(min_length=1)
+    """A comment, which no agent reads."""
+
+    text: Words
+    """What is to be put on the record."""
+
+
+class _Inheriting(Body):
+    """What `fork` and `tell` change of a session. All else is as in it."""
+
+    replace: dict[str, str] = {}
+    """Models of single agents, by id: names of the server's models, or `human`."""
+    sources: tuple[Source, ...] = ()
+    """Documents to add. One with the name of a document of the session replaces it."""
+    limits: Limits | None = None
+    """Limits on what the new session itself spends. None: those of the session."""
+    name: str = Field(default="", max_length=200)
+    """What the caller calls the new session."""
+    dry_run: bool = False
+    """Return what would be inherited and asked again, without recording a session."""
+
+
+class ForkBody(_Inheriting):
+    """A new session that inherits the replies of another up to a point."""
+
+    at: int | str = "end"
+    """The number of an event, the key of a call, PHASE/INDEX, or `end`."""
+    settings: dict[str, Any] = {}
+    """Settings of the protocol to change, by name."""
+    perspectives: dict[str, str] = {}
+    """Points of view of single agents, by id."""
+    task: Words | None = None
+    """Another task."""
+
+
+class TellBody(_Inheriting):
+    """A new fact for a finished session: agents give their final positions again, in a new session."""
+
+    fact: Words
+    """The fact, in a sentence."""
+
+
+class ResolveBody(Body):
+    """The outcome of a question of a session."""
+
+    question: str = Field(max_length=200)
+    """Id of a crux or proposition: `crux-1`, `p1`."""
+    outcome: bool
+    """Whether the answer turned out to be yes."""
+
+
+class ChoicesBody(Body):
+    """A task of which is asked how it would be worked on."""
+
+    task: Words
+    """The question, or the piece of work."""
+    sources: tuple[Source, ...] = ()
+    """Documents."""
+    models: tuple[str, ...] = ()
+    """Names of the server's models at hand. Empty: the default."""
+    personas: int = Field(default=0, ge=0, le=64)
+    """Number of points of view that are named."""
+    limits: Limits = Limits()
+    """Limits on the reading, which is one call."""
+    reading: str = ""
+    """The session of a reading that was begun by an earlier request for this task."""

@@ -8,36 +8,69 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+import shutil
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
+from functools import partial
 from typing import Any, TypeVar
+from typing import Protocol as TypingProtocol
 
+from consilience.choosing import choose, reading_of
 from consilience.deliberation import Deliberation
 from consilience.domain.agents import Agent, in_dealing_order
-from consilience.domain.errors import SettingsError, UnknownName
-from consilience.domain.events import AnyEvent
-from consilience.domain.model_names import PERSON, kind_of
+from consilience.domain.errors import JournalError, SettingsError, StoreUnusable, UnknownName
+from consilience.domain.events import AnyEvent, SessionFinished
+from consilience.domain.model_names import PERSON
 from consilience.domain.panels import CATALOG, Panel, load_panel
-from consilience.domain.report import Report
+from consilience.domain.report import Report, register_report_finder
 from consilience.engine.execution import Options
-from consilience.engine.protocol import Protocol, find_protocol, protocol_names
-from consilience.engine.recorded_code import code_named
+from consilience.engine.fork import Fork, no_call_error, prepare_fork
+from consilience.engine.protocol import Protocol, find_protocol, protocol_names, report_type
 from consilience.engine.seats import choose_detail
 from consilience.executor import Executor
 from consilience.journal.store import LetterKind, Records, Store
+from consilience.models.endpoints import Endpoints
+from consilience.models.limiter import waits
 from consilience.models.registry import Choice, canonical_name
 from consilience.planning import AS_ASKED, RunPlan, make_plan, with_documents
+from consilience.reporting.export import FORMATS, report_data
+from consilience.reporting.follow_up import BrierScore, Deadline
 from consilience.reporting.questions import Question, named_question, pending_questions, reply_to
 from consilience.reporting.record import SessionRecord, read_record
-from consilience.server.audit import Audit, audit_path
+from consilience.reporting.views import view_of
+from consilience.server.audit import Audit, Deed, audit_path
 from consilience.server.blindness import SeenReader
-from consilience.server.bodies import NewSession
+from consilience.server.bodies import ChoicesBody, ForkBody, NewSession, TellBody
 from consilience.server.callers import Caller
+from consilience.server.checks import allowed_models, check_allowed, check_settings
+from consilience.server.choices import Chosen, choice_read, given_of
+from consilience.server.errors import Overloaded
+from consilience.server.feeds import Feeds
+from consilience.server.forks import planned_fork
+from consilience.server.metrics import Meter, metrics_text
 from consilience.server.seats import Seats
 from consilience.server.settings import ServerSettings
+from consilience.sessions.follow_up import ResolvedQuestion, all_scores, due_groups, resolve_question
+from consilience.sessions.rows import SessionRow, created_at, session_row
+from consilience.sessions.search import search
 
+PAGE_SIZE = 50
+"""Sessions on one page of a list."""
+READING_SECONDS = 30.0
+"""How long the reading of a task is waited for in the request that began it."""
 T = TypeVar("T")
+
+
+class HasSession(TypingProtocol):
+    @property
+    def session(self) -> str: ...
+
+
+P = TypeVar("P", bound=HasSession)
 INTERNAL = frozenset({"choose", "propose"})
 """Protocols that no caller names: they are parts of other requests."""
 
@@ -50,15 +83,46 @@ class Prepared:
     plan: RunPlan
 
 
+@dataclass(frozen=True)
+class SessionList:
+    """A page of sessions."""
+
+    sessions: Sequence[SessionRow]
+    page: int
+    pages: int
+    total: int
+
+
+@dataclass(frozen=True)
+class PreparedFork:
+    """A fork that was recorded and waits for its turn."""
+
+    session: str
+    fork: Fork
+
+
+def _new_id() -> str:
+    return f"r{secrets.token_hex(8)}"
+
+
 class Sessions:
     """The sessions of a server."""
 
     def __init__(
-        self, store: Store, executor: Executor, settings: ServerSettings, *, options: Options | None = None
+        self,
+        store: Store,
+        executor: Executor,
+        settings: ServerSettings,
+        *,
+        options: Options | None = None,
+        meter: Meter | None = None,
     ) -> None:
-        """`options` are those of the executor: endpoints, accounts."""
-        self._store = store
+        """`options` are those of the executor: endpoints, accounts. The `meter` observes its runs."""
+        register_report_finder(report_type)
         self._reader = SeenReader(store.reader)
+        self.feeds = Feeds(self._reader)
+        self.meter = meter or Meter()
+        self._store = store
         self._executor = executor
         self.audit = Audit(audit_path(settings.access, store.path))
         self.seats = Seats(store, executor, self.audit)
@@ -81,31 +145,55 @@ class Sessions:
             deliberation, plan = self._planned(caller, body)
             if plan.unfit is not None:
                 raise plan.unfit
-            id = session or f"r{secrets.token_hex(8)}"
-            return Prepared(asyncio.run(deliberation.prepare(body.task, session=id)), plan)
+            return Prepared(asyncio.run(deliberation.prepare(body.task, session=session or _new_id())), plan)
 
-        prepared = await asyncio.to_thread(prepare)
+        prepared = await self._begun(prepare)
         self.audit.note(caller.owner, "began", prepared.session)
+        return prepared
+
+    async def _begun(self, prepare: Callable[[], P]) -> P:
+        """Hand the session to the executor that `prepare` records, on a thread. Raises `Overloaded`, `StoreUnusable` before."""
+        self.check_room()
+        prepared = await asyncio.to_thread(prepare)
         self._executor.submit(prepared.session)
         return prepared
+
+    def check_room(self) -> None:
+        """Raise `Overloaded` if too many sessions wait, `StoreUnusable` if the journal cannot be written or its disk is full."""
+        self.check_disk()
+        if (waiting := self._executor.backlog().waiting) > self.settings.waiting:
+            raise Overloaded(f"{waiting:,} sessions wait for their turn, and at most {self.settings.waiting:,} may")
+
+    def check_disk(self) -> None:
+        """Raise `StoreUnusable` if the journal cannot be written, or its disk is nearly full."""
+        self._store.check_writable()
+        if self._store.path != ":memory:":
+            free = shutil.disk_usage(os.path.dirname(self._store.path)).free
+            if free < self.settings.min_free:
+                raise StoreUnusable(
+                    f"the disk has {free:,} bytes free, fewer than {self.settings.min_free:,} (min_free)",
+                    where=self._store.path,
+                    do="Free space there; nothing was lost.",
+                )
 
     def _planned(self, caller: Caller, body: NewSession) -> tuple[Deliberation[Report], RunPlan]:
         cls, settings, panel, named = self._named(body)
         caller.check_protocol(cls.name)
-        if code := code_named(cls, settings):
-            raise SettingsError(
-                f"a setting names code to import: {', '.join(code)}", where="settings", do="Name one that is installed."
-            )
-        unknown = [name for name in settings if name not in cls.own_settings()]
-        if unknown:
-            raise SettingsError(
-                f"{cls.name} has no setting {unknown[0]!r}",
-                where="settings",
-                do=f"Known: {', '.join(cls.own_settings())}.",
-            )
+        check_settings(cls, settings)
         protocol = cls(**settings).with_panel(panel)
         agents = in_dealing_order(protocol.agents(panel))
         models = self._assigned(caller, agents, named)
+        return self._deliberation(caller, protocol, agents, models, body, panel)
+
+    def _deliberation(
+        self,
+        caller: Caller,
+        protocol: Protocol,
+        agents: Sequence[Agent],
+        models: dict[str, str],
+        body: NewSession,
+        panel: Panel | None = None,
+    ) -> tuple[Deliberation[Report], RunPlan]:
         detail = choose_detail("auto", agents, models)
         known = self._options.endpoints
         protocol = with_documents(protocol.with_detail(detail), body.sources, models.values(), known)
@@ -133,12 +221,7 @@ class Sessions:
             limits=body.limits,
             quorum=body.quorum,
             store=self._store.of(caller.owner),
-            options=Options(
-                thinking=body.thinking,
-                name=body.name,
-                deliveries=require,
-                endpoints=known,
-            ),
+            options=Options(thinking=body.thinking, name=body.name, deliveries=require, endpoints=known),
         )
         return deliberation, plan
 
@@ -165,8 +248,7 @@ class Sessions:
         self, caller: Caller, agents: Sequence[Agent], named: Sequence[str] | Mapping[str, str]
     ) -> dict[str, str]:
         """Return a model for every agent. Raises `SettingsError` for one that the caller may not choose."""
-        allowed = [name for name in self.settings.models if caller.models is None or name in caller.models]
-        default = next(iter(allowed), PERSON)
+        default = next(iter(allowed_models(caller, self.settings)), PERSON)
         if isinstance(named, Mapping):
             unknown = set(named) - {agent.id for agent in agents}
             if unknown:
@@ -176,13 +258,7 @@ class Sessions:
         else:
             shared = named or (default,)
             models = {agent.id: agent.model or shared[n % len(shared)] for n, agent in enumerate(agents)}
-        for name in models.values():
-            if name not in allowed and kind_of(name) != "person":
-                raise SettingsError(
-                    f"the model {name!r} is not allowed",
-                    where="models",
-                    do=f"Allowed: {', '.join((*allowed, PERSON))}.",
-                )
+        check_allowed(caller, self.settings, (*models.values(), *(named if not isinstance(named, Mapping) else ())))
         return {id: canonical_name(name) for id, name in models.items()}
 
     # --- reading sessions
@@ -202,7 +278,139 @@ class Sessions:
         """Yield committed events after a number, as they appear, until the session ends. Raises `UnknownName`."""
         return self._reader.of(*caller.owners).tail(session, after=after)
 
+    async def follow(self, caller: Caller, session: str, *, after: int = 0) -> AsyncGenerator[bytes] | None:
+        """Return the events of a session after a number as server-sent events, until it ends; None if it has ended before.
+
+        Raises `UnknownName`.
+        """
+
+        def has_ended(records: Records) -> bool:
+            last = records.ending(session)
+            return isinstance(last, SessionFinished) and after >= last.seq
+
+        ended = await self.read(caller, has_ended)
+        return None if ended else self.feeds.follow(caller.owners, session, after=after)
+
+    async def listing(
+        self, caller: Caller, *, words: Sequence[str] = (), protocols: Collection[str] = (), page: int = 1
+    ) -> SessionList:
+        """Return a page of the caller's sessions, newest first, that have all `words` in question, name or id.
+
+        The records of one page are read, one at a time.
+        """
+        found = await self.read(caller, lambda records: search(records, words, protocols=protocols)[::-1])
+        rows = []
+        for entry in found[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]:
+            try:
+                rows.append(await self.read(caller, partial(session_row, entry=entry)))
+            except UnknownName:  # removed meanwhile
+                continue
+            except JournalError:
+                rows.append(SessionRow(session=entry.session, state="unreadable", created=created_at(entry.created)))
+        return SessionList(rows, page, -(-len(found) // PAGE_SIZE), len(found))
+
+    async def export(self, caller: Caller, session: str, format: str) -> object:
+        """Return a session in a format: a text, or data for JSON. Raises `SettingsError` for a format that it does not have."""
+
+        def exported(records: Records) -> object:
+            record = read_record(records, session)
+            if format in FORMATS:
+                return FORMATS[format](record)
+            finished, started = record.state.finished, record.state.started
+            cls = report_type(started.protocol) if started else None
+            if finished is None or cls is None or format not in cls.formats:
+                known = (*FORMATS, *(cls.formats if cls else ()))
+                reason = f"Formats: {', '.join(known)}." if finished else "It has one when it is finished."
+                raise SettingsError(f"session {session} has no format {format!r}", where="format", do=reason)
+            return report_data(cls.model_validate_json(record.text(finished.report)), format)
+
+        return await self.read(caller, exported)
+
+    async def view(self, caller: Caller, session: str, name: str) -> dict[str, Any]:
+        """Return a view of a session as data. Raises `UnknownName`."""
+        view = await self.read(caller, lambda records: view_of(name, read_record(records, session)))
+        return view.model_dump(mode="json")
+
+    async def due(self, caller: Caller, *, today: date, within: int) -> dict[str, list[Deadline]]:
+        """Return the deadlines over all sessions of the caller; see `sessions.follow_up.due_groups`."""
+        return await self.read(caller, lambda records: due_groups(records, today=today, within=within))
+
+    async def scores(self, caller: Caller) -> tuple[Sequence[BrierScore], Sequence[BrierScore]]:
+        """Return the scores of agents and of models over all resolved questions of the caller."""
+        return await self.read(caller, all_scores)
+
+    async def resolve(self, caller: Caller, session: str, question: str, outcome: bool) -> ResolvedQuestion:
+        """Record the outcome of a question. Raises `UnknownName`."""
+        return await self.read(caller, lambda records: resolve_question(records, session, question, outcome))
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """What is declared of OpenAI-compatible endpoints."""
+        return self._options.endpoints
+
+    async def metrics(self) -> str:
+        """Return what the process has done and has to do, over all owners, as text for Prometheus."""
+        finished = await self._store.reader.run(lambda records: [entry.finished for entry in records.entries()])
+        return metrics_text(
+            self.meter,
+            self._executor.backlog(),
+            finished=sum(finished),
+            unfinished=len(finished) - sum(finished),
+            readers=self.feeds.readers,
+            waits=waits(),
+        )
+
+    # --- choosing
+
+    async def choose(self, caller: Caller, body: ChoicesBody) -> Chosen:
+        """Return how `ask` would work on a task. Where that depends on what the task asks for, a model reads it, in a session of
+        its own, which is waited for `READING_SECONDS`; after them the choice is None, and a later request names that session."""
+        models = body.models or tuple(allowed_models(caller, self.settings)[:1])
+        check_allowed(caller, self.settings, models)
+        given = given_of(body, models, self._options.endpoints)
+        if (choice := choose(given)) is not None:
+            return Chosen(choice, "")
+        session = body.reading or (await self._begun(lambda: self._prepare_reading(caller, body, models[:1]))).session
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READING_SECONDS):
+                async for _ in self.tail(caller, session):
+                    pass
+        return Chosen(await self.read(caller, lambda records: choice_read(records, session, given)), session)
+
+    def _prepare_reading(self, caller: Caller, body: ChoicesBody, models: Sequence[str]) -> Prepared:
+        protocol = reading_of(body.sources)
+        agents = protocol.agents(None)
+        request = NewSession(task=body.task, protocol=protocol.name, limits=body.limits)
+        named = self._assigned(caller, agents, models)
+        deliberation, plan = self._deliberation(caller, protocol, agents, named, request)
+        return Prepared(asyncio.run(deliberation.prepare(body.task, session=_new_id())), plan)
+
     # --- acting on sessions
+
+    async def plan_fork(self, caller: Caller, session: str, body: ForkBody | TellBody) -> Fork:
+        """Return what a fork, or a told fact, would inherit and change, without recording it. Raises `UserError`, `Forbidden`."""
+        await self.seats.check_whole(caller, session)
+        store = self._store.of(*caller.owners)
+        return await asyncio.to_thread(planned_fork, store, caller, self.settings, session, body)
+
+    async def fork(self, caller: Caller, session: str, body: ForkBody | TellBody) -> PreparedFork:
+        """Record a new session that inherits from another, and hand it to the executor. Raises `UserError`, `Forbidden`."""
+        await self.seats.check_whole(caller, session)
+        options = Options(name=body.name, endpoints=self._options.endpoints)
+
+        def prepare() -> PreparedFork:
+            store = self._store.of(*caller.owners)
+            planned = planned_fork(store, caller, self.settings, session, body)
+            if planned.makes_no_call:
+                raise no_call_error(planned)
+            return PreparedFork(
+                asyncio.run(prepare_fork(planned, store=store, session=_new_id(), options=options)), planned
+            )
+
+        prepared = await self._begun(prepare)
+        deed: Deed = "told" if isinstance(body, TellBody) else "forked"
+        self.audit.note(caller.owner, deed, prepared.session, parent=session)
+        return prepared
 
     async def questions(self, caller: Caller, session: str) -> list[Question]:
         """Return the open questions of a session to people and outside processes."""
@@ -233,6 +441,7 @@ class Sessions:
     async def resume(self, caller: Caller, session: str) -> None:
         """Hand a session to the executor, which runs it when its turn comes; a finished one stays as it is."""
         await self.read(caller, lambda records: records.owner(session))
+        self.audit.note(caller.owner, "resumed", session)
         self._executor.submit(session)
 
     async def remove(self, caller: Caller, session: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from consilience.domain.errors import SettingsError
-from consilience.journal.store import SessionEntry, Store
+from consilience.journal.store import Records, SessionEntry
 from consilience.reporting.formatting import one_line
 
 AGE_UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -16,7 +16,7 @@ MAX_TITLE_CHARS = 60
 
 
 def search(
-    store: Store,
+    records: Records,
     words: Sequence[str] = (),
     *,
     since: float = 0,
@@ -30,14 +30,14 @@ def search(
     """
     found = [
         entry
-        for entry in store.entries()
+        for entry in records.entries()
         if entry.created >= since
         and (not protocols or entry.protocol in protocols)
         and (name is None or entry.name.casefold() == name.casefold())
     ]
     if not words:
         return found
-    tasks = {"": ""} | store.texts({entry.task for entry in found} - {""})
+    tasks = {"": ""} | records.texts({entry.task for entry in found} - {""})
     asked = [word.casefold() for word in words]
 
     def is_meant(entry: SessionEntry) -> bool:
@@ -47,9 +47,9 @@ def search(
     return [entry for entry in found if is_meant(entry)]
 
 
-def titled(store: Store, entry: SessionEntry) -> str:
+def titled(records: Records, entry: SessionEntry) -> str:
     """Return id, date and title of a session on one line."""
-    text = title(entry.name, store.text(entry.task) if entry.task else "", MAX_TITLE_CHARS)
+    text = title(entry.name, records.text(entry.task) if entry.task else "", MAX_TITLE_CHARS)
     return f"{entry.session} ({local_time(entry.created)} {entry.protocol} {text})"
 
 

@@ -1,0 +1,73 @@
+"""The command `serve`: sessions over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from consilience.cli.options import names_option, new_app
+
+serve = new_app()
+
+DEFAULT_PORT = 8080
+PACKAGES = ("fastapi", "multipart", "python_multipart", "sse_starlette", "starlette", "uvicorn", "mcp")
+"""What the extra `server` installs."""
+
+
+@serve.command("serve")
+def _serve(
+    host: Annotated[str, typer.Option(help="Address to listen on.", metavar="HOST")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.", metavar="PORT")
+    ] = DEFAULT_PORT,
+    models: Annotated[
+        list[str] | None,
+        names_option("--model", help="A model that callers may name; the first is the default.", metavar="NAME"),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="The operator's file (server.toml): models, presets, bounds.", metavar="FILE")
+    ] = None,
+    running: Annotated[
+        int | None, typer.Option(min=1, help="Max sessions that run at the same time. Default: 32.", metavar="N")
+    ] = None,
+) -> None:
+    """Serve sessions over HTTP on this machine, until Ctrl-C or SIGTERM.
+
+    Sessions that run at the end are interrupted, and taken up by the next start. Paid models are called without asking again:
+    whoever reaches the address may spend money on the models that are named here.
+    """
+    try:
+        from consilience.server.run import default_model
+        from consilience.server.run import serve as run_server
+        from consilience.server.settings import read_settings
+    except ModuleNotFoundError as missing:
+        raise _needed(missing) from missing
+    from consilience.domain.paths import check_home
+
+    check_home()
+    settings = read_settings(config, models=models or None, running=running, default_model=default_model)
+
+    def announce(address: str) -> None:
+        typer.echo(f"Consilience serves {address} with {', '.join(settings.models)}. Ctrl-C ends it.")
+        typer.echo(
+            f"Try: curl -s {address}/api/sessions -H 'content-type: application/json' "
+            """-d '{"protocol": "vote", "task": "Cats or dogs?"}'"""
+        )
+        typer.echo(f"What else there is: {address}/docs")
+
+    run_server(settings, host=host, port=port, on_start=announce)
+
+
+def _needed(missing: ModuleNotFoundError) -> Exception:
+    """Return the error of a server whose extra is not installed."""
+    from consilience.domain.errors import UserError
+
+    package = (missing.name or "").partition(".")[0]
+    if package not in PACKAGES:
+        return missing
+    return UserError(
+        f"the server needs the package {package}, which is not installed",
+        do="Run: pip install 'consilience[server]'",
+    )

@@ -1,0 +1,50 @@
+"""What a caller may not give: code to import, files to read, models that the operator does not offer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from consilience.domain.errors import SettingsError
+from consilience.domain.messages import ShippedName
+from consilience.domain.model_names import PERSON, kind_of, links
+from consilience.engine.protocol import Protocol
+from consilience.engine.recorded_code import code_named
+from consilience.models.registry import canonical_name
+from consilience.server.callers import Caller
+from consilience.server.settings import ServerSettings
+
+
+def check_settings(cls: type[Protocol], settings: Mapping[str, object]) -> None:
+    """Raise `SettingsError` for settings that users do not set, and for values that name code or files."""
+    if unknown := [name for name in settings if name not in cls.own_settings()]:
+        raise SettingsError(
+            f"{cls.name} has no setting {unknown[0]!r}", where="settings", do=f"Known: {', '.join(cls.own_settings())}."
+        )
+    if code := code_named(cls, settings):
+        raise SettingsError(
+            f"a setting names code to import: {', '.join(code)}", where="settings", do="Name what is installed."
+        )
+    for name, value in settings.items():
+        for shipped in cls.model_fields[name].metadata:
+            if isinstance(shipped, ShippedName) and isinstance(value, str) and value not in shipped.names():
+                raise SettingsError(
+                    f"there is no {name} {value!r}",
+                    where=f"settings.{name}",
+                    do=f"Give one as an object, or name one: {', '.join(shipped.names())}.",
+                )
+
+
+def allowed_models(caller: Caller, settings: ServerSettings) -> list[str]:
+    """Return the names of the models that a caller may choose; the first is the default."""
+    return [name for name in settings.models if caller.models is None or name in caller.models]
+
+
+def check_allowed(caller: Caller, settings: ServerSettings, models: Iterable[str], *, where: str = "models") -> None:
+    """Raise `SettingsError` for a model that the caller may not choose. A person may take any seat, but no chain with one."""
+    allowed = allowed_models(caller, settings)
+    known = {*allowed, *map(canonical_name, allowed)}
+    for name in models:
+        if name not in known and [kind_of(link) for link in links(name)] != ["person"]:
+            raise SettingsError(
+                f"the model {name!r:.100} is not allowed", where=where, do=f"Allowed: {', '.join((*allowed, PERSON))}."
+            )
