@@ -239,7 +239,7 @@ async def test_new_sessions_and_forks_record_the_schema_version(store: SqliteSto
     for session in ("s", "f"):
         started = store.beginning(session)
         assert isinstance(started, SessionStarted)
-        assert started.schema_version == SCHEMA_VERSION == 5
+        assert started.schema_version == SCHEMA_VERSION == 6
 
 
 async def test_session_of_a_newer_schema_is_refused_with_its_version(store: SqliteStore, tmp_path: Path) -> None:

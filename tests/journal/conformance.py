@@ -280,7 +280,7 @@ class StoreConformance:
     async def test_entries_tell_name_question_and_end_of_each_session_of_an_owner(self, opened: Open) -> None:
         store = opened()
         started = SessionStarted(
-            schema_version=5, prompt_format=1, protocol="seance", protocol_version=1, settings={}, task=text_id("Who?"), seed=0,
+            schema_version=6, prompt_format=1, protocol="seance", protocol_version=1, settings={}, task=text_id("Who?"), seed=0,
             agents=(), topology=tree(2, 2), quorum=0.5, estimate=Estimate(min=1, max=2), templates={}, comparison="k1",
         )  # fmt: skip
         finish = SessionFinished(

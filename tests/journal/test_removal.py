@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from consilience.domain.errors import StoreUnusable
 from consilience.domain.events import AnyEvent, CallCompleted, CallStarted, SessionFinished, canonical_digest, text_id
 from consilience.engine.runner import Options
-from consilience.journal import sqlite as removal
+from consilience.journal import sqlite_open
 from consilience.journal.sqlite import SqliteStore
 from consilience.journal.sqlite_open import ids_in, raw_id
 from consilience.journal.store import PromptParts
@@ -93,7 +93,7 @@ async def test_removal_wipes_checkpointed_pages_seen_by_another_process(tmp_path
 async def test_removal_reports_a_reader_that_blocks_the_checkpoint(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removal, "MAX_CHECKPOINTS", 3)
+    monkeypatch.setattr(sqlite_open, "MAX_CHECKPOINTS", 3)
     await plant(store, "s")
     reader = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
     reader.execute("BEGIN")
@@ -113,7 +113,7 @@ KILLED = """
 import os, signal, sys
 from consilience.journal import sqlite as removal
 from consilience.journal.sqlite import SqliteStore
-setattr(removal, sys.argv[2], lambda store: os.kill(os.getpid(), signal.SIGKILL))
+setattr(removal, sys.argv[2], lambda *arguments: os.kill(os.getpid(), signal.SIGKILL))
 SqliteStore(sys.argv[1]).admin.remove([sys.argv[3]])
 """
 FULL = """
@@ -145,7 +145,7 @@ async def test_removal_killed_midway_is_atomic_and_the_next_wipes_the_rest(tmp_p
     await journal.commit(completed("k", "another matter"), texts=["another matter"])
     await journal.close()
     store.close()
-    done = process(KILLED, tmp_path / "journal.db", "_empty_log", f"s {PLANTED}")
+    done = process(KILLED, tmp_path / "journal.db", "empty_log", f"s {PLANTED}")
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert files_with(PLANTED, tmp_path) != []
     store = SqliteStore(tmp_path / "journal.db")

@@ -15,6 +15,7 @@ from consilience.domain.errors import SettingsError
 from consilience.domain.events import (
     EVENT,
     AnswerReceived,
+    BlindnessLifted,
     CallAwaited,
     CallFailed,
     CallLost,
@@ -123,6 +124,7 @@ EVERY: list[Event] = [
     SearchExpired(search="00ff"),
     CancelRequested(by="a person", answer=True),
     CommentPosted(text="t", by="a person"),
+    BlindnessLifted(by="a person"),
 ]
 
 
@@ -133,7 +135,7 @@ def test_every_event_type_is_exported_with_its_references() -> None:
         line.validate(row)
     assert [set(row["bodies"]) for row in table[1:]] == [
         {"said", "own"}, {"unread", "own"}, set(), set(), {"answered"}, {"against"}, {"against"}, set(),
-        {"said", "against", "00ff"}, {"said"}, set(), set(), {"own", "{}"}, {"found"}, set(), set(), {"t"},
+        {"said", "against", "00ff"}, {"said"}, set(), set(), {"own", "{}"}, {"found"}, set(), set(), {"t"}, set(),
     ]  # fmt: skip
     stored = set(EVENT.json_schema()["discriminator"]["mapping"]) - {"call_started"}
     assert stored - {row["type"] for row in table} == {"session_finished"}

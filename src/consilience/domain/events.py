@@ -33,7 +33,7 @@ from consilience.domain.places import Place as Place
 from consilience.domain.places import place_key as place_key
 from consilience.domain.topology import Topology
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Schema of sessions and of the tables of a journal. From the first release on, journals of released schemas stay readable."""
 
 CUT = "length"
@@ -323,6 +323,14 @@ class CommentPosted(Event):
     by: str = ""
 
 
+class BlindnessLifted(Event):
+    """The owner of the session, who has a seat in it, chose to see all of it before its end."""
+
+    type: Literal["blindness_lifted"] = "blindness_lifted"
+    canonical: ClassVar[bool] = False
+    by: str = ""
+
+
 class AnswerReceived(Event):
     """The answer of a person or an outside process, posted to the session's mailbox."""
 
@@ -330,6 +338,8 @@ class AnswerReceived(Event):
     canonical: ClassVar[bool] = False
     key: str
     text: str
+    passed: bool = False
+    """They do not answer; the text is empty."""
     by: str = ""
     inherited: bool = False
     generations: int = 0
@@ -431,6 +441,7 @@ AnyEvent = Annotated[
     | AnswerReceived
     | CancelRequested
     | CommentPosted
+    | BlindnessLifted
     | SearchExpired
     | MessagePublished
     | Noted

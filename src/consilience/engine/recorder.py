@@ -13,6 +13,7 @@ from consilience.domain.errors import ProtocolViolation, ReplayMiss, RequestMism
 from consilience.domain.events import (
     AnswerReceived,
     AnyEvent,
+    BlindnessLifted,
     CallAwaited,
     CallCompleted,
     CallLost,
@@ -50,7 +51,7 @@ class Recorder:
         self.journal = journal
         self.replay = replay
         self.events: list[Event] = list(events)
-        self.answers: dict[str, str] = {}
+        self.answers: dict[str, str | None] = {}
         """Answers that were posted to the session and that no call has taken, by key."""
         self.cancel: CancelRequested | None = None
         """The last cancel of the session, if there is one."""
@@ -163,7 +164,7 @@ class Recorder:
         if isinstance(event, CancelRequested):
             self.cancel = event
         elif isinstance(event, AnswerReceived):
-            self.answers[letter.key] = letter.text
+            self.answers[letter.key] = None if event.passed else letter.text
             if (posted := self._posted.pop(letter.key, None)) is not None and not posted.done():
                 posted.set_result(None)
         self._check_observer()
@@ -343,13 +344,13 @@ class Recorder:
         elif isinstance(event, SearchExpired):
             self.expired.add(event.search)
         elif isinstance(event, AnswerReceived):
-            self.answers[event.key] = self._texts[event.text]
+            self.answers[event.key] = None if event.passed else self._texts[event.text]
             self._ages[event.key] = age_of(event)
         elif isinstance(event, CancelRequested):
             self.cancel = event
-        elif not isinstance(event, SessionStarted | SessionResumed | CallLost | CommentPosted) and not (
-            isinstance(event, TextsEmbedded) and event.inherited
-        ):
+        elif not isinstance(
+            event, SessionStarted | SessionResumed | CallLost | CommentPosted | BlindnessLifted
+        ) and not (isinstance(event, TextsEmbedded) and event.inherited):
             self._derived[event.place, type(event).__name__] = event
             self._ahead += event.place != ""
 

@@ -30,8 +30,17 @@ from consilience.journal.sqlite_open import (
     schema_of,
     store_error,
 )
-from consilience.journal.statements import ENTRIES
-from consilience.journal.store import Arrival, InFlightCall, Letter, LetterKind, PromptParts, SessionEntry
+from consilience.journal.statements import ENTRIES, LINKS, OWNED
+from consilience.journal.store import (
+    Arrival,
+    InFlightCall,
+    Letter,
+    LetterKind,
+    Link,
+    LinkKind,
+    PromptParts,
+    SessionEntry,
+)
 
 MIN_COMPRESSED_CHARS = 1000
 """Min length of a text that is stored compressed, as bytes. SQLite gives the end of a longer row pages of its own."""
@@ -73,13 +82,16 @@ class SqliteRecords:
             threading.RLock()
         )  # a read that shares its transaction with a thread's older one misses the last commit
         self._records_checked = self._all_checked = path == MEMORY
-        self._owner: str | None = None
-        """Whose sessions are there; None for all."""
+        self._owner = ""
+        """Whose sessions are created."""
+        self._owners: str | None = None
+        """Whose sessions are there, as a JSON list; None for all."""
 
-    def of(self, owner: str) -> Self:
-        check_unicode(owner, "the name of the owner")
+    def of(self, owner: str, *others: str) -> Self:
+        for name in (owner, *others):
+            check_unicode(name, "the name of the owner")
         view = copy.copy(self)
-        view._owner = owner
+        view._owner, view._owners = owner, json.dumps([owner, *others])
         return view
 
     def owner(self, session: str) -> str:
@@ -87,7 +99,7 @@ class SqliteRecords:
         return str(owner)
 
     def sessions(self) -> list[str]:
-        rows = self._rows("SELECT id FROM sessions WHERE owner=COALESCE(?,owner) ORDER BY n", self._owner)
+        rows = self._rows(f"SELECT id FROM sessions WHERE {OWNED} ORDER BY n", self._owners)
         session_ids = [str(row[0]) for row in rows]
         if not session_ids:
             self._check_records()
@@ -143,6 +155,18 @@ class SqliteRecords:
         rows = self._rows(f"{READ_MAIL} WHERE session=? ORDER BY n", self._number(session))
         return [_letter(*row) for row in rows]
 
+    def links(self, session: str) -> list[Link]:
+        return self._links(self._number(session), None)
+
+    def link(self, digest: str) -> Link | None:
+        return next(iter(self._links(None, digest)), None)
+
+    def _links(self, number: int | None, digest: str | None) -> list[Link]:
+        return [
+            Link(int(str(n)), str(id), cast(LinkKind, str(kind)), str(agent), str(found), float(str(until)), str(by))
+            for n, id, kind, agent, found, until, by in self._rows(LINKS, number, digest)
+        ]
+
     def all_mail(self) -> dict[str, list[Letter]]:
         """Return the letters of all sessions that have any, as `mail` does."""
         letters: dict[str, list[Letter]] = {}
@@ -153,15 +177,15 @@ class SqliteRecords:
     def entries(self) -> list[SessionEntry]:
         return [
             SessionEntry(str(id), int(str(created)) / 1000, bool(finished), *(str(word or "") for word in words))
-            for id, created, finished, *words in self._rows(ENTRIES, self._owner)
+            for id, created, finished, *words in self._rows(ENTRIES, self._owners)
         ]
 
     def parents(self) -> dict[str, str]:
         sql = (
             "SELECT s.id, json_extract(e.body, '$.parent') FROM sessions s JOIN events e ON e.session=s.n AND e.seq=1 "
-            "WHERE json_extract(e.body, '$.parent') IS NOT NULL AND s.owner=COALESCE(?,s.owner) ORDER BY s.n"
+            f"WHERE json_extract(e.body, '$.parent') IS NOT NULL AND {OWNED} ORDER BY s.n"
         )
-        return {str(session): str(parent) for session, parent in self._rows(sql, self._owner)}
+        return {str(session): str(parent) for session, parent in self._rows(sql, self._owners)}
 
     def created(self, session: str) -> float:
         ((created,),) = self._rows("SELECT created FROM sessions WHERE n=?", self._number(session))
@@ -241,8 +265,7 @@ class SqliteRecords:
         return StoreUnusable(f"{kind} {id} is {'damaged' if damaged else 'missing'}", where=self.path, do=RECOVERY)
 
     def _number(self, session: str) -> int:
-        sql = "SELECT n FROM sessions WHERE id=? AND owner=COALESCE(?,owner)"
-        row = next(iter(self._rows(sql, session, self._owner)), None)
+        row = next(iter(self._rows(f"SELECT n FROM sessions WHERE id=? AND {OWNED}", session, self._owners)), None)
         if row is None:
             import difflib
 

@@ -7,8 +7,8 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import ExitStack
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -46,6 +46,8 @@ from consilience.journal.sqlite_open import (
     connect_reader,
     connect_to_read,
     connect_twice,
+    empty_log,
+    explain_full_disk,
     raw_id,
     store_error,
 )
@@ -53,12 +55,14 @@ from consilience.journal.statements import (
     ADD_ARRIVAL,
     ADD_EVENT,
     ADD_IN_FLIGHT,
+    ADD_LINK,
     ADD_PROMPT,
     ADD_TEXT,
     CREATE,
     DISCARD_MAIL,
     END_ARRIVAL,
     END_IN_FLIGHT,
+    END_LINK,
     FIND_REPLY,
     HOLD,
     INDEX_REPLIES,
@@ -74,21 +78,20 @@ from consilience.journal.store import (
     Arrival,
     Letter,
     LetterKind,
+    LinkKind,
     OnCommit,
     OnMail,
     PromptParts,
-    ThreadReader,
     check_name,
     checked_title,
 )
+from consilience.journal.thread_reader import ThreadReader
 from consilience.journal.writer import Notice, SqlStatement, Writer
 
 LEASE_PROBE_SECONDS = 0.2
 """How long to wait for a process that takes a lease only to learn its holder."""
 
 _ENDS_FLIGHT = (CallEvent, CallLost)
-MAX_CHECKPOINTS = 100
-"""Max attempts to empty the log, for about four seconds."""
 
 
 def _rank(statement: SqlStatement) -> int:
@@ -127,9 +130,9 @@ class SqliteStore(SqliteRecords):
         self.reader = ThreadReader(self._connect_reader)
         self.admin = SqliteAdmin(self)
 
-    def of(self, owner: str) -> Self:
-        view = super().of(owner)
-        view.reader, view.admin = self.reader.of(owner), SqliteAdmin(view)
+    def of(self, owner: str, *others: str) -> Self:
+        view = super().of(owner, *others)
+        view.reader, view.admin = self.reader.of(owner, *others), SqliteAdmin(view)
         return view
 
     def _connect_reader(self) -> SqliteRecords:
@@ -148,7 +151,7 @@ class SqliteStore(SqliteRecords):
                 raise self._already_exists(session)
             journal = SqliteJournal(self, session, new_number(), lease)
             now = time.time_ns() // 1_000_000
-            created = (journal.number, session, now, describe_process(), self._owner or "", checked_title(name))
+            created = (journal.number, session, now, describe_process(), self._owner, checked_title(name))
             journal.begun.append((CREATE, created))
             if not deferred:
                 self._writer.put(journal.creation())
@@ -196,7 +199,7 @@ class SqliteStore(SqliteRecords):
         if not self._replies_indexed:
             self._execute_now(INDEX_REPLIES, ())
             self._replies_indexed = True
-        row = next(iter(self._rows(FIND_REPLY, digest, self._owner)), None)
+        row = next(iter(self._rows(FIND_REPLY, digest, self._owners)), None)
         try:
             recorded = EVENT.validate_json(str(row[0])) if row else None
         except ValidationError as error:
@@ -210,12 +213,20 @@ class SqliteStore(SqliteRecords):
             raise AlreadyFinished(
                 f"session {session} is finished", where=self.path, do=f"See it: consilience show {session}."
             )
-        if kind == "answer" and key not in (awaited := awaited_keys(self.read(session))):
+        if kind in ("answer", "pass") and key not in (awaited := awaited_keys(self.read(session))):
             choices = f"Awaited: {', '.join(sorted(awaited))}." if awaited else "Nothing is awaited."
             raise UnknownName(f"no answer to {key!r} is awaited in session {session}", where=self.path, do=choices)
         self._execute_now(POST, (self._number(session), kind, key, text, by))
         self.mailroom.look()
         self._take_unless_held(session)
+
+    def add_link(self, session: str, kind: LinkKind, *, agent: str = "", digest: str, until: float, by: str) -> None:
+        self._execute_now(ADD_LINK, (self._number(session), kind, agent, digest, until, by))
+
+    def end_link(self, session: str, number: int, at: float) -> None:
+        if number not in {link.number for link in self.links(session)}:
+            raise UnknownName(f"session {session} has no link {number}", do="List its links.")
+        self._execute_now(END_LINK, (at, number))
 
     def _take_unless_held(self, session: str) -> None:
         """Record the letters of a session that no process runs; drop those of one that has finished meanwhile."""
@@ -423,7 +434,7 @@ class SqliteAdmin:
 
     def remove(self, sessions: Collection[str]) -> None:
         store = self._store
-        with _explain_full_disk("nothing was removed"), ExitStack() as leases:
+        with explain_full_disk("nothing was removed"), ExitStack() as leases:
             store.check_writable()
             store.check_all()  # else texts that only a damaged record refers to would be removed
             journals = []
@@ -436,7 +447,7 @@ class SqliteAdmin:
             leases.pop_all()
             for journal in journals:
                 journal.lease.discard()
-        _empty_log(store)
+        empty_log(store._rows, store.path)
 
     def weight(self, sessions: Collection[str]) -> int:
         store = self._store
@@ -451,45 +462,9 @@ class SqliteAdmin:
             return 0
         file = Path(store.path)
         size_before = file.stat().st_size
-        with _explain_full_disk("the space of what was removed is not given back"):
+        with explain_full_disk("the space of what was removed is not given back"):
             store.check_writable()
             store.check_all()
             store._rows("VACUUM")
-        _empty_log(store)
+        empty_log(store._rows, store.path)
         return max(0, size_before - file.stat().st_size)
-
-
-@contextmanager
-def _explain_full_disk(outcome: str) -> Iterator[None]:
-    """Explain a full disk: a removal is logged first and compaction rewrites the file, so both need space."""
-    try:
-        yield
-    except StoreUnusable as refused:
-        code = getattr(refused.__cause__, "sqlite_errorcode", 0) & 0xFF
-        if code not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
-            raise
-        raise StoreUnusable(
-            f"{outcome}: {refused.what}",
-            where=refused.where,
-            do="It takes as much room as the journal. Free space there; or move its directory to a disk with room, name that "
-            "with CONSILIENCE_HOME, remove there, and move it back.",
-        ) from refused
-
-
-def _empty_log(store: SqliteStore) -> None:
-    """Copy the write-ahead log into the file and truncate it: it contains old pages."""
-    ((patience,),) = store._rows("PRAGMA busy_timeout")
-    store._rows("PRAGMA busy_timeout=20")  # for readers; SQLite does not wait for another checkpoint
-    try:
-        for _ in range(MAX_CHECKPOINTS):
-            ((busy, *_),) = store._rows("PRAGMA wal_checkpoint(TRUNCATE)")
-            if not busy:
-                return
-            time.sleep(0.02)
-    finally:
-        store._rows(f"PRAGMA busy_timeout={patience}")
-    raise StoreUnusable(
-        "what was removed is still in the write-ahead log, which another process is reading",
-        where=f"{store.path}-wal",
-        do="Close whatever reads the journal, then run: consilience sessions gc",
-    )

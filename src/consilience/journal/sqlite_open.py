@@ -11,8 +11,9 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from urllib.parse import quote
@@ -312,6 +313,8 @@ TABLES: Mapping[str, str] = {
     "text TEXT NOT NULL, sender TEXT NOT NULL)",
     "claims": "(session INTEGER NOT NULL, call TEXT NOT NULL, owner TEXT NOT NULL, day TEXT NOT NULL, amount INTEGER NOT NULL, "
     "PRIMARY KEY(session, call)) WITHOUT ROWID",
+    "links": "(n INTEGER PRIMARY KEY AUTOINCREMENT, session INTEGER NOT NULL, kind TEXT NOT NULL, agent TEXT NOT NULL, "
+    "digest TEXT UNIQUE NOT NULL, until REAL NOT NULL, sender TEXT NOT NULL)",
     "spent": "(owner TEXT NOT NULL, day TEXT NOT NULL, amount INTEGER NOT NULL, PRIMARY KEY(owner, day)) WITHOUT ROWID",
 }
 """The declaration of every table. `held`: how long processes held a session; `arrivals`: replies until the end of their attempt is
@@ -324,6 +327,7 @@ MIGRATIONS: Mapping[int, Sequence[str]] = {
         "ALTER TABLE sessions ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
     ),
     5: ("ALTER TABLE sessions ADD COLUMN name TEXT NOT NULL DEFAULT ''",),
+    6: (f"CREATE TABLE IF NOT EXISTS links{TABLES['links']}",),
 }
 """The statements that lead to a schema from the one before. A journal older than the first of these is refused."""
 
@@ -418,3 +422,43 @@ def _check(rows: Rows, statement: str, path: str) -> None:
     if problems != ["ok"]:
         first = problems[0] if problems else ""
         raise damaged(path, re.sub(r"\*\*\* in database main \*\*\*|\s+", " ", first).strip()[:200])
+
+
+MAX_CHECKPOINTS = 100
+"""Max attempts to empty the log, for about four seconds."""
+
+
+@contextmanager
+def explain_full_disk(outcome: str) -> Iterator[None]:
+    """Explain a full disk: a removal is logged first and compaction rewrites the file, so both need space."""
+    try:
+        yield
+    except StoreUnusable as refused:
+        code = getattr(refused.__cause__, "sqlite_errorcode", 0) & 0xFF
+        if code not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+            raise
+        raise StoreUnusable(
+            f"{outcome}: {refused.what}",
+            where=refused.where,
+            do="It takes as much room as the journal. Free space there; or move its directory to a disk with room, name that "
+            "with CONSILIENCE_HOME, remove there, and move it back.",
+        ) from refused
+
+
+def empty_log(rows: Rows, path: str) -> None:
+    """Copy the write-ahead log into the file and truncate it: it contains old pages."""
+    ((patience,),) = rows("PRAGMA busy_timeout")
+    rows("PRAGMA busy_timeout=20")  # for readers; SQLite does not wait for another checkpoint
+    try:
+        for _ in range(MAX_CHECKPOINTS):
+            ((busy, *_),) = rows("PRAGMA wal_checkpoint(TRUNCATE)")
+            if not busy:
+                return
+            time.sleep(0.02)
+    finally:
+        rows(f"PRAGMA busy_timeout={patience}")
+    raise StoreUnusable(
+        "what was removed is still in the write-ahead log, which another process is reading",
+        where=f"{path}-wal",
+        do="Close whatever reads the journal, then run: consilience sessions gc",
+    )

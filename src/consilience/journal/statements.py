@@ -16,25 +16,33 @@ RENAME = "UPDATE sessions SET name=? WHERE n=?"
 POST = "INSERT INTO mail(session, kind, key, text, sender) VALUES(?,?,?,?,?)"
 TAKE = "DELETE FROM mail WHERE n=?"
 DISCARD_MAIL = "DELETE FROM mail WHERE session=?"
+ADD_LINK = "INSERT INTO links(session, kind, agent, digest, until, sender) VALUES(?,?,?,?,?,?)"
+END_LINK = "UPDATE links SET until=MIN(until,?) WHERE n=?"
+LINKS = """
+SELECT links.n, id, kind, agent, digest, until, sender FROM links JOIN sessions ON sessions.n = links.session
+WHERE links.session = COALESCE(?, links.session) AND digest = COALESCE(?, digest) ORDER BY links.n"""
 RANKS = {ADD_TEXT: 0, ADD_PROMPT: 1, ADD_EVENT: 2, ADD_IN_FLIGHT: 3, END_IN_FLIGHT: 3, NOTE_SECONDS: 4}
 RANKS |= {ADD_ARRIVAL: 5, END_ARRIVAL: 5, POST: 6, TAKE: 6, DISCARD_MAIL: 7}
 """The order of statements in a transaction, so that those of one table are run together, in half the time."""
 
 
-ENTRIES = """
+OWNED = "owner IN (SELECT value FROM json_each(COALESCE(?, json_array(owner))))"
+"""Whether a session is one of those whose owners are a JSON list; NULL for all sessions."""
+
+ENTRIES = f"""
 SELECT id, created,
   (SELECT json_extract(body, '$.type') FROM events WHERE session = n ORDER BY seq DESC LIMIT 1) = 'session_finished',
   name, json_extract(first.body, '$.protocol'), json_extract(first.body, '$.task'), json_extract(first.body, '$.comparison')
 FROM sessions LEFT JOIN events AS first ON first.session = n AND first.seq = 1
-WHERE owner = COALESCE(?, owner) ORDER BY n"""
+WHERE {OWNED} ORDER BY n"""
 
 INDEX_REPLIES = """
 CREATE INDEX IF NOT EXISTS replies ON events(json_extract(body, '$.digest'))
 WHERE json_extract(body, '$.type') = 'call_completed'"""
-FIND_REPLY = """
+FIND_REPLY = f"""
 SELECT body FROM events JOIN sessions ON sessions.n = events.session
 WHERE json_extract(body, '$.digest') = ? AND json_extract(body, '$.type') = 'call_completed'
-  AND json_extract(body, '$.inherited') IS NULL AND owner = COALESCE(?, owner)
+  AND json_extract(body, '$.inherited') IS NULL AND {OWNED}
 ORDER BY session DESC, seq DESC LIMIT 1"""
 
 CLAIM = """
@@ -73,6 +81,7 @@ REMOVE = (
     "DELETE FROM in_flight WHERE session IN (SELECT value FROM json_each(?1))",
     "DELETE FROM arrivals WHERE session IN (SELECT value FROM json_each(?1))",
     "DELETE FROM mail WHERE session IN (SELECT value FROM json_each(?1))",
+    "DELETE FROM links WHERE session IN (SELECT value FROM json_each(?1))",
     "DELETE FROM claims WHERE session IN (SELECT value FROM json_each(?1))",
     "DELETE FROM held WHERE session IN (SELECT value FROM json_each(?1))",
     f"CREATE TEMP TABLE still AS {_KEPT} SELECT id FROM kept",

@@ -1,16 +1,13 @@
 """The ports of a store: `Journal` writes one session, `Reader` follows sessions without blocking, `Admin` removes them.
 
-A store satisfies `Store` and passes the conformance suite in `tests/journal/conformance.py`. `ThreadReader` makes its blocking
+A store satisfies `Store` and passes the conformance suite in `tests/journal/conformance.py`. `thread_reader` makes its blocking
 reads a `Reader`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import copy
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, Self, TypeVar
 
@@ -18,11 +15,11 @@ from consilience.domain.errors import SettingsError, check_unicode
 from consilience.domain.events import (
     AnswerReceived,
     AnyEvent,
+    BlindnessLifted,
     CallCompleted,
     CancelRequested,
     CommentPosted,
     Event,
-    SessionFinished,
     SessionStarted,
     id_of,
     text_id,
@@ -75,34 +72,57 @@ class SessionEntry:
     """Id of the comparison that began it; "" for any other session."""
 
 
-LetterKind = Literal["answer", "cancel", "comment"]
+LetterKind = Literal["answer", "pass", "cancel", "comment", "lift"]
 WITH_ANSWER = "answer"
 """The text of a cancel after which the closing call is still made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """What somebody sent to a session: an answer to an open question, the wish to end it, or a comment."""
+    """What somebody sent to a session: an answer to an open question or none, the wish to end or to see it, or a comment."""
 
     number: int
     """Letters of a store are numbered in the order in which they were posted."""
     kind: LetterKind
     key: str
-    """Of an answer, the key of the call."""
+    """Of an answer or a pass, the key of the call."""
     text: str
     """Of an answer or a comment, its words; of a cancel, `WITH_ANSWER` or nothing."""
     by: str
     """Who sent it, as they said."""
 
-    def event(self) -> AnswerReceived | CancelRequested | CommentPosted:
+    def event(self) -> AnswerReceived | BlindnessLifted | CancelRequested | CommentPosted:
         """Return what is recorded when the letter is taken."""
         match self.kind:
-            case "answer":
-                return AnswerReceived(key=self.key, text=text_id(self.text), by=self.by)
+            case "answer" | "pass":
+                return AnswerReceived(key=self.key, text=text_id(self.text), passed=self.kind == "pass", by=self.by)
+            case "lift":
+                return BlindnessLifted(by=self.by)
             case "cancel":
                 return CancelRequested(by=self.by, answer=self.text == WITH_ANSWER)
             case "comment":
                 return CommentPosted(text=text_id(self.text), by=self.by)
+
+
+LinkKind = Literal["seat", "share"]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Lets whoever has its token into a part of a session: a seat while it runs, or its page when it is finished."""
+
+    number: int
+    """Links of a store are numbered in the order in which they were made."""
+    session: str
+    kind: LinkKind
+    agent: str
+    """Of a seat, its agent; else ""."""
+    digest: str
+    """SHA-256 of the token, in hexadecimal. The token itself is stored nowhere."""
+    until: float
+    """When it ends, in seconds since the epoch; a withdrawn one has ended."""
+    by: str
+    """Who made it."""
 
 
 @dataclass(slots=True)
@@ -252,6 +272,14 @@ class Records(Protocol):
         """Letters that no process has taken yet, in order. Raises `UnknownName`."""
         ...
 
+    def links(self, session: str) -> list[Link]:
+        """Return all links into the session, those that have ended too, in order. Raises `UnknownName`."""
+        ...
+
+    def link(self, digest: str) -> Link | None:
+        """Return the link whose token has this digest, into whosesoever session; None if there is none."""
+        ...
+
     def beginning(self, session: str) -> SessionStarted | None:
         """Return the first event without reading the others; None if the session was killed before its commit."""
         ...
@@ -268,8 +296,8 @@ class Records(Protocol):
         """The parent of each forked session. The parent may have been removed."""
         ...
 
-    def of(self, owner: str) -> Self:
-        """Return the same records as their `owner` sees them: sessions of others are not there."""
+    def of(self, owner: str, *others: str) -> Self:
+        """Return the same records as their `owner` sees them: only sessions of the owner and of `others` are there."""
         ...
 
     def owner(self, session: str) -> str:
@@ -304,7 +332,7 @@ class Reader(Protocol):
         """Return `work(records)`, executed on the reading thread. One at a time."""
         ...
 
-    def of(self, owner: str) -> Self:
+    def of(self, owner: str, *others: str) -> Self:
         """As `Records.of`, on the same thread."""
         ...
 
@@ -394,104 +422,16 @@ class Store(Records, Protocol):
         """
         ...
 
+    def add_link(self, session: str, kind: LinkKind, *, agent: str = "", digest: str, until: float, by: str) -> None:
+        """Store a link into a session, durably; it is removed with the session. Raises `UnknownName`."""
+        ...
+
+    def end_link(self, session: str, number: int, at: float) -> None:
+        """Let a link end then, durably, unless it ends earlier. Raises `UnknownName` for a session or link that is not there."""
+        ...
+
     def check_writable(self) -> None:
         """Raise `StoreUnusable` if nothing can be written, also after a commit that failed: then the store must be opened again."""
         ...
 
     def close(self) -> None: ...
-
-
-MIN_POLL_SECONDS = 0.02
-MAX_POLL_SECONDS = 0.25
-"""A tail looks for new events at these intervals; each look without one doubles the interval."""
-
-
-class _Watch:
-    """A session that is tailed on one event loop."""
-
-    def __init__(self) -> None:
-        self.readers = 0
-        self.last = 0
-        """The last event that was there when it was last looked for."""
-        self.news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when there is a later one, and then replaced."""
-        self.polling: asyncio.Future[None] | None = None
-
-
-class ThreadReader:
-    """A `Reader` over the blocking `Records` that `connect` opens, on the reading thread, when first needed."""
-
-    def __init__(self, connect: Callable[[], Records]) -> None:
-        self._connect = connect
-        self._records: Records | None = None
-        self._base: ThreadReader | None = None
-        """The reader whose records and thread this one shares."""
-        self._owner = ""
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal-reader")
-        self._watches: dict[tuple[asyncio.AbstractEventLoop, str], _Watch] = {}
-
-    async def run(self, work: Callable[[Records], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
-
-    def of(self, owner: str) -> Self:
-        view = copy.copy(self)
-        view._base, view._owner = self, owner
-        return view
-
-    def _work(self, work: Callable[[Records], T]) -> T:
-        if self._base is not None:
-            return self._base._work(lambda records: work(records.of(self._owner)))
-        if self._records is None:
-            self._records = self._connect()
-        return work(self._records)
-
-    async def sessions(self) -> list[str]:
-        return await self.run(lambda records: records.sessions())
-
-    async def read(self, session: str, *, after: int = 0) -> list[AnyEvent]:
-        return await self.run(lambda records: records.read(session, after=after))
-
-    async def texts(self, ids: Collection[str]) -> dict[str, str]:
-        return await self.run(lambda records: records.texts(ids))
-
-    async def prompts(self, ids: Collection[str]) -> dict[str, tuple[str, ...]]:
-        return await self.run(lambda records: records.prompts(ids))
-
-    async def tail(self, session: str, *, after: int = 0) -> AsyncGenerator[AnyEvent]:
-        watch = self._watches.setdefault((asyncio.get_running_loop(), session), _Watch())
-        watch.readers += 1
-        try:
-            while True:
-                news = watch.news  # before the read: what is committed after it is new
-                events = await self.read(session, after=after)
-                for event in events:
-                    yield event
-                    if isinstance(event, SessionFinished):
-                        return
-                    after = event.seq
-                if watch.polling is None or watch.polling.done():
-                    watch.polling = asyncio.ensure_future(self._poll(session, watch))
-                await asyncio.wait((news, watch.polling), return_when=asyncio.FIRST_COMPLETED)
-                if watch.polling.done():
-                    watch.polling.result()  # raises if the session is removed
-        finally:
-            watch.readers -= 1
-            if not watch.readers:
-                self._watches.pop((asyncio.get_running_loop(), session), None)
-                if watch.polling is not None:
-                    watch.polling.cancel()
-
-    async def _poll(self, session: str, watch: _Watch) -> None:
-        """Look for the session's new events for all who tail it on this loop. A slow reader is not waited for."""
-        seconds = MIN_POLL_SECONDS
-        while True:
-            await asyncio.sleep(seconds)
-            last = await self.run(lambda records: records.last(session))
-            seconds = MIN_POLL_SECONDS if last > watch.last else min(2 * seconds, MAX_POLL_SECONDS)
-            if last > watch.last:
-                watch.last = last
-                watch.news.set_result(None)
-                watch.news = asyncio.get_running_loop().create_future()
-
-    def close(self) -> None:
-        self._thread.shutdown()

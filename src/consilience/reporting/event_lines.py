@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from consilience.domain.events import (
+    BlindnessLifted,
     CallCompleted,
     CallFailed,
     CallLost,
@@ -37,6 +38,8 @@ def event_line(event: Event, state: SessionState) -> str:
             return _note_line(event, state)
         case CommentPosted():
             return f"comment by {event.by or 'somebody'}"
+        case BlindnessLifted():
+            return f"{event.by or 'somebody'} lifted the blindness of the seats of people"
         case CallLost():
             agent = names.get(event.agent, event.agent)
             return f"{state.place(event.key, event.agent)} · {agent}: was in flight at the end of the last process"

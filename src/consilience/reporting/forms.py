@@ -55,11 +55,15 @@ def html_form(session: str, question: Question) -> str:
     """Return a page that loads nothing: its fields, and a button that saves the answer as a file to send back."""
     from markupsafe import Markup
 
-    form = question.form or Form({"properties": {ANSWER: {"type": "string"}}}, ANSWER)
     facts = {"session": session, "key": question.key, "plain": question.form is None}
     data = json.dumps(facts, ensure_ascii=False).replace("<", "\\u003c")
-    fields = [(name, *_control(form, name, node)) for name, node in form.fields().items()]
-    return _page().render(question=question, fields=fields, name=file_name(question), data=Markup(data))
+    return _page().render(question=question, fields=controls(question), name=file_name(question), data=Markup(data))
+
+
+def controls(question: Question) -> list[tuple[str, str, list[str], str]]:
+    """Return the fields of a question: name, control (`choice`, `line`, `lines`), options, and what the field may hold."""
+    form = question.form or Form({"properties": {ANSWER: {"type": "string"}}}, ANSWER)
+    return [(name, *_control(form, name, node)) for name, node in form.fields().items()]
 
 
 @cache
@@ -100,16 +104,21 @@ def read_form(text: str, question: Question | None = None) -> FilledForm | None:
     given = saved["answer"] if saved else _written(text, question)
     if not isinstance(given, Mapping) or not all(isinstance(words, str) for words in given.values()):
         raise SourceError("the saved answer has fields that are no words", do="Save it from the page once more.")
+    return FilledForm(session, key, answer_from(question, given))
+
+
+def answer_from(question: Question, given: Mapping[str, str]) -> str:
+    """Return the answer that fields hold, by name: JSON for a typed one, which is not checked. Raises `SourceError`."""
     if unknown := [name for name in given if name not in dict(_fields(question))]:
         raise SourceError(f"the form has no field {unknown[0]!r}", do="Save it from the page once more.")
     if question.form is None:
-        return FilledForm(session, key, given.get(ANSWER, "").strip())
+        return given.get(ANSWER, "").strip()
     values = {}
     for name, node in question.form.fields().items():
         raw = given.get(name, "").strip()
         if raw or name not in question.form.optional_fields(question.form.schema):
             values[name] = _value(question.form, node, raw)
-    return FilledForm(session, key, json.dumps(values, ensure_ascii=False))
+    return json.dumps(values, ensure_ascii=False)
 
 
 def _saved(text: str) -> Mapping[str, object] | None:

@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from consilience.domain.errors import SettingsError
 from consilience.domain.events import (
     AnswerReceived,
     CallAwaited,
@@ -253,6 +254,14 @@ def named_question(name: str, questions: Sequence[Question]) -> str:
         q.key for q in questions if name.casefold() in (q.agent.casefold(), q.person.casefold()) and name
     ]
     return asked[0] if len(asked) == 1 else name
+
+
+def reply_to(question: Question, text: str) -> str:
+    """Return a typed answer as it is posted. Raises `SettingsError` for one that the question does not allow."""
+    try:
+        return question.form.reply_from(text) if question.form else text.strip()
+    except ValueError as wrong:
+        raise SettingsError(f"invalid answer to {question.key}: {wrong}", where="text", do="Correct it.") from None
 
 
 def short_name(question: Question, questions: Sequence[Question]) -> str:

@@ -17,6 +17,7 @@ from consilience.server.dependencies import Service as Service
 from consilience.server.dependencies import Who as Who
 from consilience.server.errors import handle_errors
 from consilience.server.mcp_http import mcp_app
+from consilience.server.protection import protect
 from consilience.server.replies import Health
 from consilience.server.service import Sessions
 from consilience.server.session_routes import routes, uploads
@@ -40,6 +41,7 @@ def build_app(sessions: Sessions) -> FastAPI:
         app.include_router(router)
     app.router.routes.extend(tools.routes)
     app.add_middleware(Bounds, max_body=sessions.settings.max_body)
+    protect(app, sessions.settings.access)
     handle_errors(app)
     return app
 

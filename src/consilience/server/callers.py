@@ -17,6 +17,8 @@ class Caller:
 
     owner: str = ""
     """Whom the sessions belong to that they begin. "" is the user of this machine."""
+    team: str = ""
+    """Their team, whose sessions they see and act on as on their own; "" without one."""
     protocols: frozenset[str] | None = None
     """Names of the protocols that they may run."""
     models: frozenset[str] | None = None
@@ -28,6 +30,11 @@ class Caller:
     metrics: bool = False
     """Whether they may read `/metrics`, which counts the sessions of all owners."""
 
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """Whose sessions they see: their own, first, and their team's."""
+        return (self.owner, team_owner(self.team)) if self.team else (self.owner,)
+
     def check_protocol(self, name: str) -> None:
         """Raise `Forbidden` for a protocol that they may not run."""
         if self.protocols is not None and name not in self.protocols:
@@ -36,3 +43,8 @@ class Caller:
 
 LOCAL = Caller(metrics=True)
 """The user of this machine, who may do everything that the server allows."""
+
+
+def team_owner(team: str) -> str:
+    """Return the owner of a team's sessions, which is the name of no person."""
+    return f"team:{team}"

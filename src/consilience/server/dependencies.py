@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Request
 
-from consilience.server.callers import LOCAL, Caller
+from consilience.server.access import caller_of
+from consilience.server.callers import Caller
 from consilience.server.errors import ErrorAnswer
 from consilience.server.service import Sessions
 
@@ -14,12 +15,6 @@ from consilience.server.service import Sessions
 def sessions_of(request: Request) -> Sessions:
     found: Sessions = request.app.state.sessions
     return found
-
-
-def caller_of(request: Request) -> Caller:
-    """Return who asks, as `access` has identified them."""
-    caller: Caller = request.scope.get("consilience.caller", LOCAL)
-    return caller
 
 
 Service = Annotated[Sessions, Depends(sessions_of)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from bisect import bisect_left
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from starlette.types import Send
 
 from consilience.domain.errors import JournalError, UnknownSession
 from consilience.domain.events import AnyEvent, Noted, SessionFinished
-from consilience.journal.store import MAX_POLL_SECONDS, MIN_POLL_SECONDS, InFlightCall, Reader, Records
+from consilience.journal.store import InFlightCall, Reader, Records
+from consilience.journal.thread_reader import MAX_POLL_SECONDS, MIN_POLL_SECONDS
 from consilience.reporting.export import texts_said
 
 HEARTBEAT_SECONDS = 15.0
@@ -30,16 +32,23 @@ class _Page:
     """What a poll of a session returned."""
 
     rows: list[bytes] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    """The number of the event of each row."""
+    last: int = 0
+    """The number of the last event that is committed, whether or not it may be seen."""
     ended: bool = False
     flying: dict[str, bytes] = field(default_factory=dict)
     """The start of each call in flight, by its key."""
 
 
 def _page(records: Records, session: str, after: int) -> _Page:
-    events = records.read(session, after=after)
+    last = records.last(session)
+    events = records.read(session, after=after) if last > after else []
     texts = records.texts({id for event in events for id in texts_said(event)})
     return _Page(
         [_row(event, texts) for event in events],
+        [event.seq for event in events],
+        max([last, *(event.seq for event in events)]),
         any(isinstance(event, SessionFinished) for event in events),
         {flight.key: _hint(flight) for flight in records.flights(session)},
     )
@@ -64,7 +73,10 @@ class _Feed:
     def __init__(self, reader: Reader, session: str) -> None:
         self._reader, self._session = reader, session
         self.rows: list[bytes] = []
-        """The row of each event, in order of `seq` from 1."""
+        """The row of each event that may be seen."""
+        self._numbers: list[int] = []
+        """Their numbers, which never fall: not every event may be seen, and a quoted one has that of the row before it."""
+        self._last = 0
         self.flying: dict[str, bytes] = {}
         self.ended = False
         """Nothing more will come: the session is finished or removed, or the server ends."""
@@ -73,9 +85,10 @@ class _Feed:
         self._polling = asyncio.create_task(self._poll())
 
     async def follow(self, after: int) -> AsyncGenerator[bytes]:
-        position, hinted = after, set[str]()
+        position, hinted = 0, set[str]()
         while True:
             news = self._news  # before the rows: what is added after them is new
+            position = max(position, self._first_after(after))
             while position < len(self.rows):
                 rows = self.rows[position : position + MAX_ROWS]
                 position += len(rows)
@@ -88,16 +101,23 @@ class _Feed:
             if not (await asyncio.wait((news,), timeout=HEARTBEAT_SECONDS))[0]:
                 yield b":\n\n"
 
+    def _first_after(self, number: int) -> int:
+        """Return the position of the first row that may follow that event."""
+        position = bisect_left(self._numbers, number)
+        return position + (self._numbers[position : position + 1] == [number])
+
     async def _poll(self) -> None:
         seconds = MIN_POLL_SECONDS
         while not self.ended:
             try:
-                page = await self._reader.run(partial(_page, session=self._session, after=len(self.rows)))
+                page = await self._reader.run(partial(_page, session=self._session, after=self._last))
             except (UnknownSession, JournalError):  # removed, or the disk fails: the reader asks again and is told
                 self.stop()
                 return
             is_new = bool(page.rows) or page.flying.keys() != self.flying.keys()
             self.rows += page.rows
+            self._numbers += page.numbers
+            self._last = page.last
             self.flying, self.ended = page.flying, page.ended
             if is_new:
                 self._announce()
@@ -119,16 +139,16 @@ class Feeds:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._feeds: dict[tuple[str, str], _Feed] = {}
+        self._feeds: dict[tuple[tuple[str, ...], str], _Feed] = {}
         self._closed = False
 
-    async def follow(self, owner: str, session: str, *, after: int = 0) -> AsyncGenerator[bytes]:
-        """Yield the events of an owner's session after a number, and calls in flight, until it ends or the server does."""
+    async def follow(self, owners: tuple[str, ...], session: str, *, after: int = 0) -> AsyncGenerator[bytes]:
+        """Yield the events of a session of these owners after a number, and calls in flight, until it ends or the server does."""
         if self._closed:
             return
-        key = owner, session
+        key = owners, session
         if (feed := self._feeds.get(key)) is None:
-            feed = self._feeds[key] = _Feed(self._reader.of(owner), session)
+            feed = self._feeds[key] = _Feed(self._reader.of(*owners), session)
         feed.readers += 1
         try:
             async for rows in feed.follow(after):

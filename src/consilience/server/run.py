@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import signal
 import socket
@@ -17,11 +16,14 @@ from consilience.domain.errors import SettingsError
 from consilience.engine.execution import Options
 from consilience.executor import LocalExecutor
 from consilience.journal.open_store import opened
+from consilience.journal.sqlite_accounts import SqliteAccounts
 from consilience.models.endpoints import Endpoints
 from consilience.models.registry import choose
 from consilience.planning import check_models
+from consilience.server.access import check_start
 from consilience.server.app import build_app
 from consilience.server.metrics import Meter
+from consilience.server.owners import Owners
 from consilience.server.service import Sessions, is_served
 from consilience.server.settings import ServerSettings
 
@@ -46,7 +48,9 @@ def serving(settings: ServerSettings, endpoints: Endpoints | None = None) -> Ite
     endpoints = endpoints or own_config().endpoints.name(settings.models)
     check_models(settings.models, endpoints, keys=True, origin="the server's models")
     meter = Meter()
-    options = Options(endpoints=endpoints, observer=meter.observe)
+    file = settings.access.token_file
+    accounts = SqliteAccounts(Owners(file).allowance) if file is not None else None
+    options = Options(endpoints=endpoints, observer=meter.observe, accounts=accounts)
     with (
         opened(None, writing=True) as store,
         LocalExecutor(store, running=settings.running, options=options, takes_up=is_served) as executor,
@@ -54,27 +58,13 @@ def serving(settings: ServerSettings, endpoints: Endpoints | None = None) -> Ite
         yield Sessions(store, executor, settings, options=options, meter=meter)
 
 
-def check_host(host: str) -> None:
-    """Raise `SettingsError` for an address at which others than this machine could ask."""
-    try:
-        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_loopback = False
-    if not is_loopback:
-        raise SettingsError(
-            f"{host} is not an address of this machine alone, and the server does not know who asks",
-            where="--host",
-            do="Give 127.0.0.1 or ::1.",
-        )
-
-
 def serve(settings: ServerSettings, *, host: str, port: int, on_start: Callable[[str], None]) -> None:
     """Serve until the process is told to end by SIGTERM or SIGINT; `on_start` is called with the address once it answers.
 
     Sessions that run then are interrupted, and taken up by the next process. Raises `SettingsError` for an address that cannot
-    be had.
+    be had, or that needs a token file.
     """
-    check_host(host)
+    check_start(settings.access, host)
     listener = _listen(host, port)
     address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     with listener, serving(settings) as sessions:
@@ -85,6 +75,7 @@ def serve(settings: ServerSettings, *, host: str, port: int, on_start: Callable[
             server_header=False,
             timeout_graceful_shutdown=LAST_SECONDS,
             ws="none",
+            proxy_headers=False,  # the gate believes trusted proxies, and nobody else
         )
         _Server(config, sessions, lambda: on_start(address)).run(sockets=[listener])
 

@@ -39,9 +39,11 @@ from consilience.models.registry import Choice, canonical_name
 from consilience.planning import AS_ASKED, RunPlan, make_plan, with_documents
 from consilience.reporting.export import FORMATS, report_data
 from consilience.reporting.follow_up import BrierScore, Deadline
-from consilience.reporting.questions import Question, named_question, pending_questions
+from consilience.reporting.questions import Question, named_question, pending_questions, reply_to
 from consilience.reporting.record import SessionRecord, read_record
 from consilience.reporting.views import view_of
+from consilience.server.audit import Audit, Deed, audit_path
+from consilience.server.blindness import SeenReader
 from consilience.server.bodies import ChoicesBody, ForkBody, NewSession, TellBody
 from consilience.server.callers import Caller
 from consilience.server.checks import allowed_models, check_allowed, check_settings
@@ -50,6 +52,7 @@ from consilience.server.errors import Overloaded
 from consilience.server.feeds import Feeds
 from consilience.server.forks import planned_fork
 from consilience.server.metrics import Meter, metrics_text
+from consilience.server.seats import Seats
 from consilience.server.settings import ServerSettings
 from consilience.sessions.follow_up import ResolvedQuestion, all_scores, due_groups, resolve_question
 from consilience.sessions.rows import SessionRow, created_at, session_row
@@ -123,10 +126,13 @@ class Sessions:
     ) -> None:
         """`options` are those of the executor: endpoints, accounts. The `meter` observes its runs."""
         register_report_finder(report_type)
-        self.feeds = Feeds(store.reader)
+        self._reader = SeenReader(store.reader)
+        self.feeds = Feeds(self._reader)
         self.meter = meter or Meter()
         self._store = store
         self._executor = executor
+        self.audit = Audit(audit_path(settings.access, store.path))
+        self.seats = Seats(store, executor, self.audit)
         self.settings = settings
         self._options = options or Options()
 
@@ -150,7 +156,9 @@ class Sessions:
                 raise plan.unfit
             return Prepared(asyncio.run(deliberation.prepare(body.task, session=session or _new_id())), plan)
 
-        return await self._begun(prepare)
+        prepared = await self._begun(prepare)
+        self.audit.note(caller.owner, "began", prepared.session)
+        return prepared
 
     async def _begun(self, prepare: Callable[[], P]) -> P:
         """Hand the session to the executor that `prepare` records, on a thread. Raises `Overloaded`, `StoreUnusable` before."""
@@ -270,7 +278,7 @@ class Sessions:
 
     async def read(self, caller: Caller, work: Callable[[Records], T]) -> T:
         """Return `work(records)` over the caller's sessions, executed on the reading thread."""
-        return await self._store.reader.of(caller.owner).run(work)
+        return await self._reader.of(*caller.owners).run(work)
 
     async def record(self, caller: Caller, session: str) -> SessionRecord:
         """Return a session of the caller. Its texts are read when asked for: use it within `read` where there are many.
@@ -281,7 +289,7 @@ class Sessions:
 
     def tail(self, caller: Caller, session: str, *, after: int = 0) -> AsyncGenerator[AnyEvent]:
         """Yield committed events after a number, as they appear, until the session ends. Raises `UnknownName`."""
-        return self._store.reader.of(caller.owner).tail(session, after=after)
+        return self._reader.of(*caller.owners).tail(session, after=after)
 
     async def follow(self, caller: Caller, session: str, *, after: int = 0) -> AsyncGenerator[bytes] | None:
         """Return the events of a session after a number as server-sent events, until it ends; None if it has ended before.
@@ -294,7 +302,7 @@ class Sessions:
             return isinstance(last, SessionFinished) and after >= last.seq
 
         ended = await self.read(caller, has_ended)
-        return None if ended else self.feeds.follow(caller.owner, session, after=after)
+        return None if ended else self.feeds.follow(caller.owners, session, after=after)
 
     async def listing(
         self, caller: Caller, *, words: Sequence[str] = (), protocols: Collection[str] = (), page: int = 1
@@ -394,15 +402,17 @@ class Sessions:
 
     async def plan_fork(self, caller: Caller, session: str, body: ForkBody | TellBody) -> Fork:
         """Return what a fork, or a told fact, would inherit and change, without recording it. Raises `UserError`, `Forbidden`."""
-        store = self._store.of(caller.owner)
+        await self.seats.check_whole(caller, session)
+        store = self._store.of(*caller.owners)
         return await asyncio.to_thread(planned_fork, store, caller, self.settings, session, body)
 
     async def fork(self, caller: Caller, session: str, body: ForkBody | TellBody) -> PreparedFork:
         """Record a new session that inherits from another, and hand it to the executor. Raises `UserError`, `Forbidden`."""
+        await self.seats.check_whole(caller, session)
         options = Options(name=body.name, deliveries={SERVED: "yes"}, endpoints=self._options.endpoints)
 
         def prepare() -> PreparedFork:
-            store = self._store.of(caller.owner)
+            store = self._store.of(*caller.owners)
             planned = planned_fork(store, caller, self.settings, session, body)
             if planned.makes_no_call:
                 raise SettingsError(
@@ -414,7 +424,10 @@ class Sessions:
                 asyncio.run(prepare_fork(planned, store=store, session=_new_id(), options=options)), planned
             )
 
-        return await self._begun(prepare)
+        prepared = await self._begun(prepare)
+        deed: Deed = "told" if isinstance(body, TellBody) else "forked"
+        self.audit.note(caller.owner, deed, prepared.session, parent=session)
+        return prepared
 
     async def questions(self, caller: Caller, session: str) -> list[Question]:
         """Return the open questions of a session to people and outside processes."""
@@ -424,40 +437,51 @@ class Sessions:
 
     async def answer(self, caller: Caller, session: str, key: str, text: str, *, by: str = "") -> str:
         """Answer an open question and let the session go on; return the key of its call. Raises `UserError`."""
+        question = await self._open_question(caller, session, key)
+        await self.seats.check_seat(caller, session, question.agent)
+        await self._post(caller, session, "answer", question.key, reply_to(question, text), by)
+        self.audit.note(caller.owner, "answered", session, key=question.key)
+        self._executor.submit(session)
+        return question.key
+
+    async def cancel(self, caller: Caller, session: str, *, answer: bool = False, by: str = "") -> None:
+        """End a session with a report, wherever it runs. Raises `UserError` if it is finished."""
+        await self.read(caller, lambda records: records.owner(session))  # theirs
+        await asyncio.to_thread(lambda: self._executor.cancel(session, answer=answer, by=by or caller.owner))
+        self.audit.note(caller.owner, "cancelled", session)
+
+    async def comment(self, caller: Caller, session: str, text: str, *, by: str = "") -> None:
+        """Put a comment on the record of a session that is not finished. Raises `UserError`."""
+        await self._post(caller, session, "comment", "", text, by)
+        self.audit.note(caller.owner, "commented", session)
+
+    async def resume(self, caller: Caller, session: str) -> None:
+        """Hand a session to the executor, which runs it when its turn comes; a finished one stays as it is."""
+        await self.read(caller, lambda records: records.owner(session))
+        self.audit.note(caller.owner, "resumed", session)
+        self._executor.submit(session)
+
+    async def remove(self, caller: Caller, session: str) -> None:
+        """Remove a session with its texts. Raises `UnknownName`, `SessionBusy`."""
+        await asyncio.to_thread(lambda: self._store.of(*caller.owners).admin.remove([session]))
+        self.audit.note(caller.owner, "deleted", session)
+
+    async def decline(self, caller: Caller, session: str, key: str) -> str:
+        """Pass on an open question, and let the session go on; return the key of its call. Raises `UserError`."""
+        question = await self._open_question(caller, session, key)
+        await self.seats.decline(caller, session, question)
+        return question.key
+
+    async def _open_question(self, caller: Caller, session: str, key: str) -> Question:
         asked = {question.key: question for question in await self.questions(caller, session)}
         name = named_question(key, list(asked.values()))
         if name not in asked:
             choices = f"Open questions: {', '.join(asked)}." if asked else "There are none."
             raise UnknownName(f"session {session} has no open question {name!r}", do=choices)
-        form = asked[name].form
-        try:
-            reply = form.reply_from(text) if form else text.strip()
-        except ValueError as wrong:
-            raise SettingsError(f"invalid answer to {name}: {wrong}", where="text", do="Correct it.") from None
-        await self._post(caller, session, "answer", name, reply, by)
-        self._executor.submit(session)
-        return name
-
-    async def cancel(self, caller: Caller, session: str, *, answer: bool = False, by: str = "") -> None:
-        """End a session with a report, wherever it runs. Raises `UserError` if it is finished."""
-        await self.read(caller, lambda records: records.owner(session))  # theirs
-        await asyncio.to_thread(lambda: self._executor.cancel(session, answer=answer, by=by))
-
-    async def comment(self, caller: Caller, session: str, text: str, *, by: str = "") -> None:
-        """Put a comment on the record of a session that is not finished. Raises `UserError`."""
-        await self._post(caller, session, "comment", "", text, by)
-
-    async def resume(self, caller: Caller, session: str) -> None:
-        """Hand a session to the executor, which runs it when its turn comes; a finished one stays as it is."""
-        await self.read(caller, lambda records: records.owner(session))
-        self._executor.submit(session)
-
-    async def remove(self, caller: Caller, session: str) -> None:
-        """Remove a session with its texts. Raises `UnknownName`, `SessionBusy`."""
-        await asyncio.to_thread(lambda: self._store.of(caller.owner).admin.remove([session]))
+        return asked[name]
 
     async def _post(self, caller: Caller, session: str, kind: LetterKind, key: str, text: str, by: str) -> None:
-        store = self._store.of(caller.owner)
+        store = self._store.of(*caller.owners)
         await asyncio.to_thread(lambda: store.post(session, kind, key, text, by or caller.owner))
 
 

@@ -25,6 +25,7 @@ from consilience.domain.toml_catalog import parse_toml
 from consilience.domain.validation import describe_invalid
 from consilience.engine.protocol import find_protocol
 from consilience.executor import MAX_RUNNING
+from consilience.server.access_settings import AccessSettings
 
 BY_HAND = ("person", "program", "workspace")
 """Kinds of names that a server does not offer as models. People are seated by callers."""
@@ -66,6 +67,8 @@ class ServerSettings(BaseModel):
     """Sessions that wait for their turn. With more, a new one is refused with status 429."""
     min_free: int = Field(default=100_000_000, ge=0)
     """Bytes that must be free on the journal's disk. With fewer, nothing new is begun (status 507), and `/healthz` is red."""
+    access: AccessSettings = AccessSettings()
+    """Who may reach the server, and how."""
 
 
 def read_settings(

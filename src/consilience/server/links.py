@@ -1,0 +1,212 @@
+"""Routes of links: those by which an owner makes and withdraws them, and the pages that they open."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+
+from consilience.domain.errors import ConsilienceError, SettingsError, UnknownSession, UserError
+from consilience.journal.store import Link, Records
+from consilience.reporting.export import as_html
+from consilience.reporting.forms import answer_from, controls
+from consilience.reporting.questions import question_json
+from consilience.reporting.record import read_record
+from consilience.server.access import caller_of, door_of
+from consilience.server.callers import Caller
+from consilience.server.pages import page, read_body, read_form
+from consilience.server.seats import MAX_LINK_DAYS, NewLink, OpenSeat, Seats
+
+owner_routes = APIRouter(prefix="/api/sessions/{session}")
+link_routes = APIRouter(include_in_schema=False)
+FIELD = "field:"
+"""What the name of a field of the answer begins with in a posted form."""
+
+
+class LinkBody(BaseModel):
+    """A link that is asked for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    days: float = Field(default=7, gt=0, le=MAX_LINK_DAYS)
+    """How long it is valid."""
+
+
+class PassBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: str
+    """Key of the call, or a name of it that is unique."""
+
+
+class SeatAnswer(BaseModel):
+    """What a seat's link is sent: an answer, or a pass."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: str
+    """Key of the question."""
+    text: str = ""
+    """The answer: words, or JSON for a typed one."""
+    decline: bool = Field(default=False, alias="pass")
+    """Do not answer."""
+
+
+def seats_of(request: Request) -> Seats:
+    seats: Seats = request.app.state.sessions.seats
+    return seats
+
+
+Who = Annotated[Caller, Depends(caller_of)]
+TheSeats = Annotated[Seats, Depends(seats_of)]
+
+
+@owner_routes.post("/seats/{agent}/link", status_code=201)
+async def give(
+    session: str, agent: str, body: LinkBody, request: Request, caller: Who, seats: TheSeats
+) -> dict[str, Any]:
+    """Make a link into the seat of a person, for who shall answer in it. Its token is in this answer only."""
+    return _link_json(request, "seat", await seats.give(caller, session, agent, body.days))
+
+
+@owner_routes.post("/share", status_code=201)
+async def share(session: str, body: LinkBody, request: Request, caller: Who, seats: TheSeats) -> dict[str, Any]:
+    """Make a link by which anybody reads the page of a finished session. Its token is in this answer only."""
+    return _link_json(request, "share", await seats.share(caller, session, body.days))
+
+
+@owner_routes.get("/links")
+async def links(session: str, caller: Who, seats: TheSeats) -> list[dict[str, Any]]:
+    """List the links into a session, without their tokens."""
+    return [_listed(link) for link in await seats.links(caller, session)]
+
+
+@owner_routes.delete("/links/{number}")
+async def end_link(session: str, number: int, caller: Who, seats: TheSeats) -> dict[str, Any]:
+    """Withdraw a link."""
+    await seats.end_link(caller, session, number)
+    return {"session": session, "link": number}
+
+
+@owner_routes.post("/lift")
+async def lift(session: str, caller: Who, seats: TheSeats) -> dict[str, str]:
+    """See all of a running session although you hold a seat in it. It is recorded, and reported."""
+    await seats.lift(caller, session)
+    return {"session": session}
+
+
+@owner_routes.post("/pass")
+async def decline(session: str, body: PassBody, request: Request, caller: Who) -> dict[str, str]:
+    """Pass on an open question of a session."""
+    return {"session": session, "key": await request.app.state.sessions.decline(caller, session, body.key)}
+
+
+@link_routes.get("/seat/{token}")
+async def seat(token: str, request: Request, seats: TheSeats) -> Response:
+    """Show what is asked of a seat, as a page or as JSON."""
+    try:
+        opened = await seats.seat(token)
+    except UnknownSession as error:
+        return _closed(request, error)
+    return _seat_page(request, opened) if _wants_page(request) else JSONResponse(_seat_json(opened))
+
+
+@link_routes.post("/seat/{token}")
+async def answer(token: str, request: Request, seats: TheSeats) -> Response:
+    """Answer for a seat, or pass, by the form of its page or by JSON."""
+    try:
+        opened = await seats.seat(token)
+        if request.headers.get("content-type", "").startswith("application/json"):
+            body = _seat_answer(await read_body(request))
+            await seats.answer_seat(token, body.key, None if body.decline else body.text)
+            return JSONResponse({"session": opened.session, "key": body.key})
+        fields = await read_form(request)
+        given = {
+            name.removeprefix(FIELD): text.replace("\r\n", "\n")
+            for name, text in fields.items()
+            if name.startswith(FIELD)
+        }
+        try:
+            text = None
+            if fields.get("do") != "pass" and opened.question is not None:
+                text = answer_from(opened.question, given)
+            await seats.answer_seat(token, fields.get("key", ""), text)
+        except UserError as error:
+            if isinstance(error, UnknownSession):
+                raise
+            return _seat_page(request, opened, given=given, problem=str(error), status=422)
+        return RedirectResponse(f"/seat/{token}", 303)
+    except UnknownSession as error:
+        return _closed(request, error)
+
+
+@link_routes.get("/share/{token}")
+async def shared(token: str, request: Request, seats: TheSeats) -> Response:
+    """Show the page of a finished session."""
+
+    def render(records: Records, session: str) -> str:
+        return as_html(read_record(records, session))
+
+    try:
+        return HTMLResponse(await seats.shared(token, render))
+    except UnknownSession as error:
+        return _closed(request, error)
+
+
+def _seat_page(
+    request: Request, opened: OpenSeat, *, given: dict[str, str] | None = None, problem: str = "", status: int = 200
+) -> Response:
+    question = opened.question
+    until = question.until if question else None
+    return page(
+        request,
+        "seat",
+        f"A question to {question.addressee}" if question else f"Your seat: {opened.agent}",
+        status=status,
+        problem=problem,
+        question=question,
+        fields=controls(question) if question else [],
+        given=given or {},
+        deadline=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(until)) if until else "",
+    )
+
+
+def _seat_json(opened: OpenSeat) -> dict[str, Any]:
+    question = question_json(opened.question) if opened.question else None
+    return {"session": opened.session, "agent": opened.agent, "question": question}
+
+
+def _seat_answer(body: bytes) -> SeatAnswer:
+    try:
+        return SeatAnswer.model_validate_json(body)
+    except ValidationError as error:
+        wrong = json.loads(error.json(include_url=False, include_input=False))[0]
+        where = ".".join(map(str, wrong["loc"]))
+        raise SettingsError(wrong["msg"], where=where or "body", do="Send key, and text or pass.") from None
+
+
+def _closed(request: Request, error: ConsilienceError) -> Response:
+    if _wants_page(request):
+        problem = "It was withdrawn, has ended, or was never there. Ask whoever gave it to you."
+        return page(request, "base", "This link is not valid", status=404, problem=problem)
+    body = {"what": str(error).rstrip("."), "where": "", "do": "Ask whoever gave it to you."}
+    return JSONResponse({"error": body}, 404)
+
+
+def _wants_page(request: Request) -> bool:
+    return "text/html" in request.headers.get("accept", "")
+
+
+def _link_json(request: Request, kind: str, made: NewLink) -> dict[str, Any]:
+    urls = door_of(request).access.public_urls
+    base = urls[0] if urls else str(request.base_url).rstrip("/")
+    return {"url": f"{base}/{kind}/{made.token}", "token": made.token, "until": made.until}
+
+
+def _listed(link: Link) -> dict[str, Any]:
+    return {"link": link.number, "kind": link.kind, "agent": link.agent, "until": link.until, "by": link.by}
