@@ -180,3 +180,25 @@ def test_words_that_are_no_files_are_refused(env: dict[str, str], here: Path) ->
     with provider() as server:
         code, _, err = ask(server, env, here, "notes.md")
     assert (code, "there is no task before the file" in err) == (2, True)
+
+
+def test_notes_of_the_plan_are_printed_before_the_run(env: dict[str, str], here: Path) -> None:
+    (here / "papers").mkdir()
+    (here / "papers" / "notes.md").write_text("The lake is 40 metres deep.\n")
+    (here / "papers" / "photo.png").write_bytes(b"\x89PNG\x00")
+    personas = [word for name in "ABCD" for word in ("--persona", f"{name}: You speak for {name}.")]
+    with provider(reader({"kind": "answer"})) as server:
+        code, _, err = ask(server, env, here, "How deep?", "papers", *personas)
+    assert code == 0, err
+    before = err[: err.index("emergence r")]
+    assert before.count("papers: left out: binary: papers/photo.png\n") == 1
+    assert before.count("Personas without a seat: D; to give each one a seat, set children to 4.\n") == 1
+
+
+def test_key_that_is_not_sent_is_named_once_before_the_task_is_read(env: dict[str, str], here: Path) -> None:
+    with provider(reader({"kind": "answer"})) as server:
+        (here / "consilience.toml").write_text(f'model = "{server.url}/v1#m"\n')
+        done = command("ask", "How deep?", "--yes", env={**env, "CONSILIENCE_ENDPOINT_KEY": "k"}, cwd=here)
+    assert done.returncode == 0, done.stderr
+    note = f"No key is sent to {server.url}/v1, which you have not named."
+    assert (done.stderr.count(note), note in done.stderr[: done.stderr.index("choose r")]) == (1, True)

@@ -12,9 +12,10 @@ from typing import Annotated
 
 from consilience.choosing import REASONS, Given, ProtocolChoice, choose
 from consilience.cli.delivering import check_output
-from consilience.cli.errors import can_confirm, confirm, notify
+from consilience.cli.errors import notify
 from consilience.cli.execution import RunExecution
 from consilience.cli.inputs import assign_models, read_limits, read_panel, read_sources, read_task
+from consilience.cli.model_words import key_notes
 from consilience.cli.options import NewSessionRequest, RunRequest, TargetRequest, argument, request_app
 from consilience.cli.plan import RunPlan, approve, check_models, choose_model, confirm_spending, cost_words, make_plan
 from consilience.cli.run import run
@@ -93,8 +94,11 @@ def ask(request: AskRequest) -> int:
     work = read_work(request)
     models = models_at_hand(request, config)
     given = given_with(work, models, request, config)
-    choice = choose(given)
+    choice, told = choose(given), list[str]()
     if choice is None and not request.dry_run:
+        told = key_notes(models[:1], config.endpoints)
+        for note in () if request.quiet else told:
+            notify(note)
         reading, limits = read_by_model(work, models[0], request, config)
         choice = choose(given, reading)
         request = replace(request, **{f"max_{unit}": getattr(limits, unit) for unit in SpendingLimits.model_fields})
@@ -110,16 +114,16 @@ def ask(request: AskRequest) -> int:
                 where="--max-calls",
                 do="Raise it; the reading of the task counts as one call.",
             )
-        asks = can_confirm() and not request.yes and not request.dry_run
-        for line in proposal_lines(chosen, plan, work, usual_seconds(models), unread=unread):
-            if asks or not request.quiet:
-                notify(line)
-        if asks:
-            confirm("Run it?", otherwise="It was not run.")
         return approve(
-            replace(plan, data={**plan.data, "choice": choice_json(chosen, unread=unread)}),
-            replace(request, yes=request.yes or asks, quiet=True),
+            replace(
+                plan,
+                details=[note for note in plan.details if note not in told],
+                data={**plan.data, "choice": choice_json(chosen, unread=unread)},
+            ),
+            request,
             config,
+            lines=proposal_lines(chosen, plan, work, usual_seconds(models), unread=unread),
+            is_proposed=True,
         )
 
     return run(

@@ -117,8 +117,6 @@ class RunPlan(Plan):
     """What named the model of a single agent, by agent id: `--agent` or its persona."""
     preamble: str = ""
     """What precedes the plan on the first line of the run."""
-    warnings: Sequence[str] = ()
-    """What the report will warn of; shown by a dry run alone."""
     data: Mapping[str, object] = field(default_factory=dict)
     """Further fields of a dry run as JSON."""
     calls_note: str = ""
@@ -171,7 +169,6 @@ class RunPlan(Plan):
                 *(_sentence(line) for line in self.fitting if f"Warning: {line}." not in self.details),
                 f"Refused: {self.unfit}" if self.unfit else "",
                 *self.details,
-                *(f"{_sentence(warning)}." for warning in self.warnings),
             ),
         )
 
@@ -196,7 +193,6 @@ class RunPlan(Plan):
             "notes": list(self.details),
             "windows": list(self.fitting),
             "refused": str(self.unfit) if self.unfit else "",
-            "warnings": list(self.warnings),
             **self.data,
         }
 
@@ -434,19 +430,25 @@ def _unpriced(plan: Plan) -> list[str]:
     return [model.name for model in facts if model.price(1, 1) is None]
 
 
-def approve(plan: Plan, request: SpendingRequest, config: Config, *, line: str = "") -> bool:
+def approve(
+    plan: Plan, request: SpendingRequest, config: Config, *, lines: Sequence[str] = (), is_proposed: bool = False
+) -> bool:
     """Announce a run and get consent to its cost, or print its plan for --dry-run; return whether to run it.
 
-    `line` replaces the first line of the plan.
+    `lines` replace the first line of the plan. If the run `is_proposed`, its protocol was not named by the user: the lines are also
+    printed by a dry run, and on a terminal every run is confirmed. Raises what `confirm_spending` raises.
     """
+    is_dry_run = isinstance(request, PlannedRequest) and request.dry_run
+    asks = is_proposed and can_confirm() and not request.yes and not is_dry_run
 
     def tell(sentences: Iterable[str]) -> None:
-        for sentence in () if request.quiet else sentences:
+        for sentence in sentences if asks or not request.quiet else ():
             notify(sentence)
 
     if isinstance(request, SessionRequest) and isinstance(plan, RunPlan):
         tell([*unused_options(request, plan.agents), *plan.templates.notes])
-    if isinstance(request, PlannedRequest) and request.dry_run:
+    if is_dry_run:
+        tell(lines if is_proposed else ())
         if request.json:
             print_json(plan.as_json())
         else:
@@ -456,8 +458,10 @@ def approve(plan: Plan, request: SpendingRequest, config: Config, *, line: str =
         raise plan.unfit
     if request.out is not None:
         claim_directory(request.out)
-    tell([line or plan.line, *plan.details])
-    confirm_spending(plan, yes=request.yes, confirm_above=config.confirm_above)
+    tell([*(lines or [plan.line]), *plan.details])
+    if asks:
+        confirm("Run it?", otherwise="It was not run.")
+    confirm_spending(plan, yes=request.yes or asks, confirm_above=config.confirm_above)
     return True
 
 
