@@ -29,9 +29,9 @@ from consilience.cli.plan import (
     cost_words,
     joined,
     links,
-    max_price,
     unspent_words,
 )
+from consilience.cli.prices import max_price
 from consilience.cli.settings import load_config, read_settings, setting_value
 from consilience.cli.setup import ensure_weights
 from consilience.configuration import Config
