@@ -82,6 +82,9 @@ def test_change_is_reviewed_and_an_embedded_model_asked_once_without_a_reading()
         (given(THREE), {"kind": "text"}, 7),
         (given(THREE), {"kind": "text", "record": True}, 15),
         (given(personas=3), {"kind": "text"}, 7),
+        (given(personas=5), {"kind": "answer"}, 11),
+        (given(THREE, personas=2), {"kind": "answer"}, 7),
+        (given(personas=4), {"kind": "text", "record": True}, 19),
         (given(sources=documents(6_000, 6_000)), {"kind": "answer"}, 5),
     ],
 )

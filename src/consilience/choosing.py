@@ -136,7 +136,8 @@ def _by_reading(given: Given, reading: TaskReading) -> ProtocolChoice:
         debaters = {"debaters": seats} if seats > 1 else {}
         return chosen("divides" if divides else "record", Debate(max_messages=DEBATE_MESSAGES, **debaters))
     if reading.record or given.personas > 1:
-        children = {"children": seats} if seats > 1 else {}
+        heard = min(max(len(given.models), given.personas), MAX_SEATS)
+        children = {"children": heard} if heard > 1 else {}
         if reading.record:
             return chosen("record", Emergence(max_rounds=ROUNDS_WITH_ANSWERS, **children))
         return chosen("personas", Emergence(max_rounds=1, **children))

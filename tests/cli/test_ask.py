@@ -204,13 +204,23 @@ def test_notes_of_the_plan_are_printed_before_the_run(env: dict[str, str], here:
     (here / "papers").mkdir()
     (here / "papers" / "notes.md").write_text("The lake is 40 metres deep.\n")
     (here / "papers" / "photo.png").write_bytes(b"\x89PNG\x00")
+    (here / "a.diff").write_text("diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n")
+    personas = [word for name in "ABC" for word in ("--persona", f"{name}: You speak for {name}.")]
+    with provider(reader({"kind": "answer"})) as server:
+        code, _, err = ask(server, env, here, "How deep?", "papers")
+        assert code == 0, err
+        before = err[: err.index("solo r")]
+        assert before.count("papers: left out: binary: papers/photo.png\n") == 1
+        _, _, err = ask(server, env, here, "Is it safe?", "a.diff", *personas)
+    assert err[: err.index("review r")].count("Personas without a seat: C; ") == 1
+
+
+def test_every_persona_that_is_named_has_a_seat(env: dict[str, str], here: Path) -> None:
     personas = [word for name in "ABCD" for word in ("--persona", f"{name}: You speak for {name}.")]
     with provider(reader({"kind": "answer"})) as server:
-        code, _, err = ask(server, env, here, "How deep?", "papers", *personas)
+        code, out, err = ask(server, env, here, "How deep?", *personas, "--json")
     assert code == 0, err
-    before = err[: err.index("emergence r")]
-    assert before.count("papers: left out: binary: papers/photo.png\n") == 1
-    assert before.count("Personas without a seat: D; to give each one a seat, set children to 4.\n") == 1
+    assert {agent["persona"] for agent in json.loads(out)["agents"]} == {"", "A", "B", "C", "D"}
 
 
 def test_key_that_is_not_sent_is_named_once_before_the_task_is_read(env: dict[str, str], here: Path) -> None:
