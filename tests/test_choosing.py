@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from typing import get_args
 
 import pytest
 
 from consilience.choosing import MAX_SEATS, REASONS, Given, Rule, choose
+from consilience.deliberation import Deliberation
 from consilience.domain.errors import SettingsError
 from consilience.domain.messages import Source
+from consilience.domain.outcome import Estimate
 from consilience.domain.tokens import estimate_tokens
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.models.scripted import ScriptedModel
 from consilience.protocols.choose import TaskReading
 from consilience.protocols.choose.protocol import TaskKind, TaskShape
 from consilience.protocols.emergence import Emergence
@@ -68,6 +74,49 @@ def test_change_is_reviewed_and_an_embedded_model_asked_once_without_a_reading()
     assert change is not None
     assert embedded is not None
     assert (change.protocol.name, embedded.protocol.name, embedded.protocol.estimate().max) == ("review", "solo", 1)
+
+
+@pytest.mark.parametrize(
+    ("known", "reading", "calls"),
+    [
+        (given(THREE), {"kind": "text"}, 7),
+        (given(THREE), {"kind": "text", "record": True}, 15),
+        (given(personas=3), {"kind": "text"}, 7),
+        (given(personas=5), {"kind": "answer"}, 11),
+        (given(THREE, personas=2), {"kind": "answer"}, 7),
+        (given(personas=4), {"kind": "text", "record": True}, 19),
+        (given(sources=documents(6_000, 6_000)), {"kind": "answer"}, 5),
+    ],
+)
+def test_one_round_is_run_where_nothing_is_to_be_on_record(
+    known: Given, reading: dict[str, object], calls: int
+) -> None:
+    choice = choose(known, TaskReading.model_validate(reading))
+    assert choice is not None
+    assert choice.protocol.estimate() == Estimate(min=calls, max=calls)
+
+
+async def test_one_round_brings_together_what_two_readers_of_large_material_hold() -> None:
+    """Readers that report the lines on the fee of all that they are shown."""
+    fees = ("The fee is 40 euros.", "The fee is 55 euros.")
+    sources = [
+        Source(text=f"{fee}\n{document.text}", name=f"{n}.md")
+        for n, (fee, document) in enumerate(zip(fees, documents(6_000, 6_000), strict=True))
+    ]
+    choice = choose(given(sources=sources), TaskReading(kind="answer"))
+    assert choice is not None
+
+    def report(request: ModelRequest) -> str:
+        found = [fee for fee in fees if fee in request.text]
+        return json.dumps({"text": " ".join(found) or "Nothing.", "points": [], "claims": []})
+
+    model = ScriptedModel(report)
+    deliberation = Deliberation(choice.protocol, model=model, sources=choice.documents, store=SqliteStore(":memory:"))
+    result = await deliberation.run("What is the fee?")
+    assert result.answer == " ".join(fees)
+    shown = [[fee in request.text for fee in fees] for request in model.requests]
+    assert sorted(shown[:2]) == [[False, True], [True, False]], "each reads its own share alone first"
+    assert len(shown) == 5
 
 
 def test_seats_are_as_many_as_models() -> None:

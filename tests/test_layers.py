@@ -28,7 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("api", "testing", "executor"),
     ("deliberation",),
     ("configuration", "choosing", "planning", "sessions"),
-    ("model_words",),
+    ("model_words", "prices"),
     ("protocols", "protocols.*"),
     ("protocols._common", "reporting.formats"),
     ("protocol", "targets"),

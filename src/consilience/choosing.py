@@ -27,6 +27,8 @@ ASSUMED_WINDOW = 32_768
 """The window (tokens) that is assumed of a model whose window is not known."""
 DEBATE_MESSAGES = 24
 """Max messages of a debate that is chosen here."""
+ROUNDS_WITH_ANSWERS = 2
+"""Rounds of emergence in which the target of an objection answers it. In one round only the integrator rules on it."""
 MAX_SEATS = 12
 
 CHANGES = (".diff", ".patch")
@@ -137,18 +139,21 @@ def _by_reading(given: Given, reading: TaskReading) -> ProtocolChoice:
         if dealt is None:
             return chosen("whole", _whole(given))
         documents, leaves = dealt
-        return replace(chosen("large", Emergence(children=leaves)), documents=documents)
+        return replace(chosen("large", Emergence(children=leaves, max_rounds=1)), documents=documents)
     divides = reading.kind == "decision" and reading.divides
     if divides or (reading.record and reading.kind != "text"):
         debaters = {"debaters": seats} if seats > 1 else {}
         return chosen("divides" if divides else "record", Debate(max_messages=DEBATE_MESSAGES, **debaters))
     if reading.record or given.personas > 1:
-        children = {"children": seats} if seats > 1 else {}
-        return chosen("record" if reading.record else "personas", Emergence(max_rounds=2, **children))
+        heard = min(max(len(given.models), given.personas), MAX_SEATS)
+        children = {"children": heard} if heard > 1 else {}
+        if reading.record:
+            return chosen("record", Emergence(max_rounds=ROUNDS_WITH_ANSWERS, **children))
+        return chosen("personas", Emergence(max_rounds=1, **children))
     if seats > 1:
         if reading.kind in ("answer", "decision"):
             return chosen("short answer", Vote(votes=seats))
-        return chosen("models", Emergence(children=seats, max_rounds=2))
+        return chosen("models", Emergence(children=seats, max_rounds=1))
     if reading.kind == "text" and reading.shape == "separate":
         return chosen("fields", Refinement())
     return chosen("one", Solo(reviews=1))

@@ -26,6 +26,8 @@ class WindowWords(NamedTuple):
     """The same as sentences, if not even calls that quote nothing fit; else nothing."""
     refusal: SettingsError | None
     """Why the run is refused: its closing call cannot fit."""
+    fits: bool
+    """Whether all calls fit."""
 
 
 def window_words(sizes: CallSizes, protocol: Protocol, models: Mapping[str, str], known: Endpoints) -> WindowWords:
@@ -43,13 +45,13 @@ def window_words(sizes: CallSizes, protocol: Protocol, models: Mapping[str, str]
         size = f"up to {room.most if begins else room.first:,} tokens"
         lines.append(f"{who}: {size} in the context window of {model} ({room.window:,} tokens): {verdict}")
     if all(room.fits for room in rooms):
-        return WindowWords(lines, [], None)
+        return WindowWords(lines, [], None, fits=True)
     reply = fitting_reply(sizes, protocol, windows)
     way = f"replies ≤ {reply:,} would fit (--reply-tokens {reply})" if reply else "this text leaves no room for replies"
     lines.append(f"{count(len(rooms), 'seat')} × {min(room.window for room in rooms):,} tokens: {way}")
     warns = any(room.first > room.window for room in rooms)
     warnings = [f"Warning: {line}." for line in lines if warns]
-    return WindowWords(lines, warnings, closing_error(sizes, protocol, windows))
+    return WindowWords(lines, warnings, closing_error(sizes, protocol, windows), fits=False)
 
 
 def key_notes(names: Iterable[str], known: Endpoints) -> list[str]:

@@ -26,6 +26,7 @@ from consilience.model_words import key_notes, thinking_words, window_words
 from consilience.models.endpoints import Endpoints
 from consilience.models.facts import ModelFacts
 from consilience.models.registry import Choice, PersonName, ProgramName, WorkspaceName, paid, parse, window_by_name
+from consilience.prices import max_cost_of, token_prices
 from consilience.reporting.formatting import count, describe_agent, describe_agents, describe_calls, format_range, money
 
 AS_ASKED = "as asked"
@@ -109,14 +110,14 @@ class RunPlan(Plan):
     """What named the model of a single agent, by agent id: `--agent` or its persona."""
     preamble: str = ""
     """What precedes the plan on the first line of the run."""
-    warnings: Sequence[str] = ()
-    """What the report will warn of; shown by a dry run alone."""
     data: Mapping[str, object] = field(default_factory=dict)
     """Further fields of a dry run as JSON."""
     calls_note: str = ""
     """Which calls the estimate is of, if not those of a new run."""
     fitting: Sequence[str] = ()
     """Whether the largest calls fit into the context windows that are known."""
+    fits: bool = True
+    """Whether all of them do."""
     unfit: SettingsError | None = None
     """Why the run is refused: its closing call cannot fit."""
 
@@ -131,7 +132,7 @@ class RunPlan(Plan):
             f"named by personas: {', '.join(by_persona)}" if by_persona else "",
             f"{self.detail} prompts{self._replaced}",
             self.replies,
-            f"{describe_calls(self.estimate)} estimated{self.calls_note}",
+            f"{describe_calls(self.estimate)} estimated{self._calls_note}",
             self.outlook,
             cost_words(self),
             unspent_words(self),
@@ -154,7 +155,7 @@ class RunPlan(Plan):
                 *(f"Key not set: {variables}, for {name}" for name, variables in self.missing_keys.items()),
                 f"Prompts: {self.detail}{self._replaced}",
                 _sentence(self.replies),
-                f"Calls estimated: {format_range(self.estimate.min, self.estimate.max)}{self.calls_note}{limited}",
+                f"Calls estimated: {format_range(self.estimate.min, self.estimate.max)}{self._calls_note}{limited}",
                 f"Tokens: at most {self.max_tokens:,}, if every prompt has its max length, without retries",
                 f"Cost: {cost_words(self, headed=True)}",
                 _sentence(self.outlook),
@@ -163,7 +164,6 @@ class RunPlan(Plan):
                 *(_sentence(line) for line in self.fitting if f"Warning: {line}." not in self.details),
                 f"Refused: {self.unfit}" if self.unfit else "",
                 *self.details,
-                *(f"{_sentence(warning)}." for warning in self.warnings),
             ),
         )
 
@@ -177,6 +177,7 @@ class RunPlan(Plan):
             "topology": self.protocol.topology().model_dump(mode="json"),
             "why": self.why,
             "outlook": self.outlook,
+            "usual_calls": self.usual_calls,
             "limits": self.limits.model_dump(mode="json"),
             **super().as_json(),
             "unspent_keys": dict(self.unspent_keys),
@@ -188,7 +189,6 @@ class RunPlan(Plan):
             "notes": list(self.details),
             "windows": list(self.fitting),
             "refused": str(self.unfit) if self.unfit else "",
-            "warnings": list(self.warnings),
             **self.data,
         }
 
@@ -196,6 +196,21 @@ class RunPlan(Plan):
     def outlook(self) -> str:
         """What the settings mean for a new run; a fork may have inherited the calls that it is about."""
         return "" if self.preamble else self.protocol.outlook
+
+    @property
+    def max_calls(self) -> int:
+        """Under any replies and the limits."""
+        return min(self.estimate.max, self.estimate.max if self.limits.calls is None else self.limits.calls)
+
+    @property
+    def usual_calls(self) -> int | None:
+        """Of a new run, as far as it is known."""
+        usual = None if self.preamble else self.protocol.usual_calls
+        return None if usual is None else min(usual, self.max_calls)
+
+    @property
+    def _calls_note(self) -> str:
+        return f"{self.calls_note}{'' if self.usual_calls is None else f', usually about {self.usual_calls:,}'}"
 
     @property
     def models_by_agent(self) -> dict[str, str]:
@@ -289,7 +304,7 @@ def make_plan(
     opening = Opening(templates.render(INSTRUCTIONS, documents=bool(sources)), task, number_documents(sources))
     chains = {agent.id: links([models[agent.id]]) for agent in agents}
     thinking_by_agent = {id: max(map(thinking_of.__getitem__, chain)) for id, chain in chains.items()}
-    prices = {} if limits.cost is None else {id: _token_prices(chain, known) for id, chain in chains.items()}
+    prices = {} if limits.cost is None else {id: token_prices(chain, known) for id, chain in chains.items()}
     sizes = CallSizes(opening, protocol, agents, prices, thinking_by_agent)
     estimate = protocol.estimate()
     calls = max(min(estimate.max, estimate.max if limits.calls is None else limits.calls) - calls_made, 0)
@@ -297,7 +312,7 @@ def make_plan(
     max_tokens = sum(n * (read + written + max(thinking_of.values())) for n, read, written in largest_calls)
     if limits.tokens is not None:
         max_tokens = min(max_tokens, limits.tokens)
-    max_cost = _max_cost(largest_calls, {name: thinking_of[name] for name in paid_models}, known)
+    max_cost = max_cost_of(largest_calls, {name: thinking_of[name] for name in paid_models}, known)
     if limits.cost is not None and max_cost is not None:
         max_cost = min(max_cost, limits.cost)
     if paid_encoder is not None:
@@ -321,37 +336,10 @@ def make_plan(
         detail=detail,
         details=[*key_notes([*thinking_of, encoder or ""], known), *windows.warnings],
         fitting=windows.lines,
+        fits=windows.fits,
         unfit=windows.refusal,
         replies=sizes.describe_reply(limits) + thinking_words(thinking, thinking_of, known),
     )
-
-
-def _max_cost(sizes: Iterable[tuple[int, int, int]], thinking: Mapping[str, int], known: Endpoints) -> float | None:
-    """US dollars of calls by number, tokens read and tokens of the answer, each to the most expensive of the models, which think
-    so long; None if a price is unknown."""
-    cost: float | None = 0.0
-    for n, read, written in sizes:
-        price = max_price({name: written + tokens for name, tokens in thinking.items()}, read, known)
-        cost = None if cost is None or price is None else cost + n * price
-    return cost
-
-
-def _token_prices(chain: Sequence[str], known: Endpoints) -> tuple[float, float]:
-    """US dollars per token read and written, of the most expensive model of a chain; 0 if it is free or unknown."""
-    million = 1_000_000
-    facts = [ModelFacts(name, known) for name in chain]
-    read = max(model.price(million, 0) or 0.0 for model in facts)
-    written = max(model.price(0, million) or 0.0 for model in facts)
-    return read / million, written / million
-
-
-def max_price(written: Mapping[str, int], read: int, known: Endpoints) -> float | None:
-    """Return the price of a request to the most expensive model, or None if a price is unknown.
-
-    `written` holds the output tokens of each model; `read` is the number of input tokens.
-    """
-    prices = [ModelFacts(name, known).price(read, tokens) for name, tokens in written.items()]
-    return None if None in prices else max((price for price in prices if price is not None), default=0.0)
 
 
 def bullets(*items: str | Item) -> Bullets:

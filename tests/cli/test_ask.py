@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_plain_question_is_read_and_answered_by_one_model_that_reviews_itself(en
     assert "the answer is yes" in out
     assert "Solo (--reviews 1): one model alone" in err
     assert "Why: one careful reading is enough (answer: It asks for a fact)." in err
-    assert "Costs nothing; at most 3 calls." in err
+    assert "Costs nothing; 2–3 calls." in err
     assert f"no finished run of {MODEL} is on record." in err, "a reading is shorter than other calls"
     assert protocols() == ["choose", "solo"]
 
@@ -79,8 +80,25 @@ def test_decision_that_divides_is_debated(env: dict[str, str], here: Path) -> No
     with provider(reader({"kind": "decision", "divides": True})) as server:
         code, _, err = ask(server, env, here, "Bridge or ferry?", "--max-calls", "8")
     assert "Debate (--max-messages 24)" in err
+    assert "Costs nothing; about 7 calls, at most 7." in err, "the reading was the eighth"
     assert code == 1, "no reply was usable"
     assert protocols() == ["choose", "debate"]
+
+
+def test_debate_says_how_many_calls_are_usual_and_how_long_they_take(env: dict[str, str], here: Path) -> None:
+    with provider(reader({"kind": "decision", "divides": True})) as server:
+        _, _, err = ask(server, env, here, "Bridge or ferry?")
+        assert "Costs nothing; about 49 calls, at most 180. Time not known" in err
+        assert (
+            command("solo", "Deep?", "--model", MODEL, env={**env, **environment(server.url)}, cwd=here).returncode == 0
+        )
+        _, _, err = ask(server, env, here, "Bridge or ferry?")
+        assert "if all are made one after another: 49 calls of " in err
+        run = ("debate", "Bridge or ferry?", "--model", MODEL, "--dry-run")
+        options = (("--max-messages", "24", "--test-cruxes", "0", "--as-is"), ())
+        plans = [command(*run, *more, env={**env, **environment(server.url)}, cwd=here).stdout for more in options]
+    assert re.search(r"- Calls estimated: 8–\d+, usually about 33\n", plans[0])
+    assert "- Calls estimated: 1–400\n" in plans[1], "longer debates are not on record"
 
 
 def test_files_belong_to_the_question_and_a_change_is_reviewed_without_a_reading(
@@ -180,3 +198,35 @@ def test_words_that_are_no_files_are_refused(env: dict[str, str], here: Path) ->
     with provider() as server:
         code, _, err = ask(server, env, here, "notes.md")
     assert (code, "there is no task before the file" in err) == (2, True)
+
+
+def test_notes_of_the_plan_are_printed_before_the_run(env: dict[str, str], here: Path) -> None:
+    (here / "papers").mkdir()
+    (here / "papers" / "notes.md").write_text("The lake is 40 metres deep.\n")
+    (here / "papers" / "photo.png").write_bytes(b"\x89PNG\x00")
+    (here / "a.diff").write_text("diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n")
+    personas = [word for name in "ABC" for word in ("--persona", f"{name}: You speak for {name}.")]
+    with provider(reader({"kind": "answer"})) as server:
+        code, _, err = ask(server, env, here, "How deep?", "papers")
+        assert code == 0, err
+        before = err[: err.index("solo r")]
+        assert before.count("papers: left out: binary: papers/photo.png\n") == 1
+        _, _, err = ask(server, env, here, "Is it safe?", "a.diff", *personas)
+    assert err[: err.index("review r")].count("Personas without a seat: C; ") == 1
+
+
+def test_every_persona_that_is_named_has_a_seat(env: dict[str, str], here: Path) -> None:
+    personas = [word for name in "ABCD" for word in ("--persona", f"{name}: You speak for {name}.")]
+    with provider(reader({"kind": "answer"})) as server:
+        code, out, err = ask(server, env, here, "How deep?", *personas, "--json")
+    assert code == 0, err
+    assert {agent["persona"] for agent in json.loads(out)["agents"]} == {"", "A", "B", "C", "D"}
+
+
+def test_key_that_is_not_sent_is_named_once_before_the_task_is_read(env: dict[str, str], here: Path) -> None:
+    with provider(reader({"kind": "answer"})) as server:
+        (here / "consilience.toml").write_text(f'model = "{server.url}/v1#m"\n')
+        done = command("ask", "How deep?", "--yes", env={**env, "CONSILIENCE_ENDPOINT_KEY": "k"}, cwd=here)
+    assert done.returncode == 0, done.stderr
+    note = f"No key is sent to {server.url}/v1, which you have not named."
+    assert (done.stderr.count(note), note in done.stderr[: done.stderr.index("choose r")]) == (1, True)

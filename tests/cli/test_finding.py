@@ -48,7 +48,19 @@ def test_words_find_the_sessions_whose_question_name_or_id_contains_all_of_them(
     assert [row["session"] for row in listed(cli, "town HALL", "daily")] == [market]
     assert [row["session"] for row in listed(cli, books[1:])] == [books]
     assert listed(cli, "book", "daily") == []
-    assert cli("sessions", "answer is yes").stdout == "No session matches.\n", "answers are not searched"
+    assert cli("sessions", "no such words").stdout == "No session matches.\n"
+
+
+def test_words_of_the_answer_find_finished_sessions_in_the_list_only(cli: Cli, town: Town) -> None:
+    town.reply = lambda request: "It gains 4,200 euros a year." if "market" in request.text else "It gains nothing."
+    books, market = solo(cli, BOOKS), solo(cli, MARKET)
+    assert [row["session"] for row in listed(cli, "gains")] == [market, books]
+    assert [row["session"] for row in listed(cli, "Daily", "4,200 EUROS")] == [market], (
+        "each word in question or answer"
+    )
+    assert [row["session"] for row in listed(cli, "book", "4,200")] == []
+    refused = cli("show", "4,200 euros")
+    assert (refused.exit_code, "there is no session '4,200 euros'" in refused.stderr) == (2, True)
 
 
 def test_word_that_resembles_a_command_is_no_search(cli: Cli, town: Town) -> None:

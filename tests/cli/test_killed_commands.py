@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -92,6 +93,33 @@ def test_killed_command_can_be_resumed(
         assert line in again.stderr
         if flights:
             assert f"{flights} more interrupted, possibly charged" in again.stdout
+
+
+def test_what_was_read_so_far_is_in_every_format(env: dict[str, str], here: Path) -> None:
+    (here / "papers").mkdir()
+    (here / "papers" / "lake.md").write_text("The lake is deep.\nIt is cold.\n")
+    (here / "papers" / "photo.png").write_bytes(b"\x89PNG\x00")
+    (here / "secret.md").write_text("The ferry is old.\n")
+    run = (*RUN, "--source", "papers", "--source", "L2N1=secret.md", "--model", MODEL)
+    with provider() as server:
+        killed = {**env, **environment(server.url), "CONSILIENCE_FAULT": "after_commit#3"}
+        assert command(*run, env=killed, cwd=here).returncode == -signal.SIGKILL
+    (session,) = recorded()
+    shown = command("show", session, env=env, cwd=here).stdout
+    texts = [shown]
+    for name in ("report.md", "report.html"):
+        command("export", session, "--out", name, env=env, cwd=here)
+        texts.append((here / name).read_text())
+    for text in texts:
+        assert all(word in text for word in ("What was read so far", "papers/lake.md", "secret.md", "photo.png"))
+    table = [line.split("|")[1:-1] for line in shown.splitlines() if line.startswith("| S")]
+    assert [[cell.strip() for cell in row[2:]] for row in table] == [
+        ["", "2", "30"],
+        ["integrator (L1N1), creative (L2N2)", "1", "18"],
+    ], shown
+    documents = json.loads(command("show", session, "--json", env=env, cwd=here).stdout)["documents"]
+    assert [(d["name"], d["agents"]) for d in documents] == [("papers/lake.md", None), ("secret.md", ["L2N1"])]
+    assert any(document["readers"] for document in documents)
 
 
 def store_with_replies(calls: int) -> SqliteStore:

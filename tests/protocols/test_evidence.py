@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from consilience.reporting.html import page, report_page
 from consilience.reporting.markdown import markdown
 from consilience.reporting.record import read_record
 from kit import runner
+from kit.cases import CASES, Case
 
 LEAD = "L1N1"
 SOURCES = [
@@ -190,3 +193,21 @@ async def test_lead_without_documents_is_told_to_repeat_references(protocol: Pro
         return {"[S1:2]" in request.text.partition("# Task")[0] for request in model.requests}
 
     assert (await instructions(SOURCES), await instructions([])) == ({True}, {False})
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not case.outside and not case.tools], ids=lambda c: c.name)
+async def test_unfinished_session_lists_who_has_read_what_so_far(case: Case) -> None:
+    """With all its events but the last as its report does, with fewer no more than that."""
+    store = SqliteStore(":memory:")
+    sources = case.sources or [Source("The fee is due.\n\nWithin 2 days.", "contract.md")]
+    report = await runner.start(
+        "What is due?", case.protocol, models=ScriptedModel(case.script), store=store, sources=sources, session="s"
+    )
+    record = read_record(store, "s")
+    assert len(report.documents) == len(sources)
+    ends = [*range(1, len(record.events) - 1, 7), len(record.events) - 1]
+    lists = [replace(record, events=record.events[:end]).documents for end in ends]
+    readers = [{(d.id, reader.agent) for d in documents for reader in d.readers} for documents in lists]
+    assert not readers[0]
+    assert all(fewer <= more for fewer, more in pairwise(readers))
+    assert lists[-1] == report.documents == record.documents

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ from consilience.models.scripted import ScriptedModel
 from consilience.protocols.review import Review, ReviewReport
 from consilience.protocols.review.strategies import TEXT_LENSES
 from consilience.reporting.markdown import markdown
+from consilience.reporting.partial_report import partial_markdown
+from consilience.reporting.record import SessionRecord, read_record
 from kit import runner
 from kit.reviewing import CODE, DIFF, SOURCES, UNCLOSED, Script, closing, finding, judgement, review, script
 
@@ -522,6 +525,21 @@ async def test_fork_with_another_document_reviews_it_too() -> None:
     assert [part.documents for part in report.parts] == [("S1", "S2")]
     assert len(model.requests) == 2 * asked
     assert parent.settings["parts"] == [["S1"]]
+    assert unfinished(store, "f").documents == report.documents
+    store.close()
+
+
+def unfinished(store: SqliteStore, session: str) -> SessionRecord:
+    """The session as it was before its last event."""
+    record = read_record(store, session)
+    return replace(record, events=record.events[:-1])
+
+
+async def test_unfinished_review_names_what_it_does_not_read() -> None:
+    store, model = SqliteStore(":memory:"), ScriptedModel(script({}))
+    protocol = Review(left_out=("binary: logo.png",))
+    await runner.start("Review it.", protocol, models=model, store=store, sources=SOURCES, session="s")
+    assert "- **Left out:** binary: logo.png" in partial_markdown(unfinished(store, "s"))
     store.close()
 
 

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from consilience.choosing import CHANGES, REASONS, Given, ProtocolChoice, choice_json, choose, reading_of
 from consilience.cli.delivering import check_output
-from consilience.cli.errors import can_confirm, confirm, notify
+from consilience.cli.errors import notify
 from consilience.cli.execution import RunExecution
 from consilience.cli.inputs import assign_models, read_limits, read_panel, read_sources, read_task
 from consilience.cli.options import NewSessionRequest, RunRequest, TargetRequest, argument, request_app
@@ -27,18 +27,19 @@ from consilience.documents import is_address
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
 from consilience.domain.events import CallCompleted
 from consilience.domain.messages import Source
-from consilience.domain.outcome import Limits, SpendingLimits
+from consilience.domain.outcome import Estimate, Limits, SpendingLimits
 from consilience.domain.paths import expanded, journal_path
 from consilience.domain.report import Report
 from consilience.engine.protocol import Protocol
 from consilience.engine.seats import choose_detail
 from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
+from consilience.model_words import key_notes
 from consilience.models.registry import window_by_name
 from consilience.planning import RunPlan, check_models, cost_words, make_plan
 from consilience.protocols.choose import Choose, TaskReading
 from consilience.reporting.files import claim_directory
-from consilience.reporting.formatting import count, duration, one_line
+from consilience.reporting.formatting import count, describe_calls, duration, one_line
 from consilience.reporting.session_state import call_seconds
 
 MAX_SESSIONS = 20
@@ -92,8 +93,11 @@ def ask(request: AskRequest) -> int:
     work = read_work(request)
     models = models_at_hand(request, config)
     given = given_with(work, models, request, config)
-    choice = choose(given)
+    choice, told = choose(given), list[str]()
     if choice is None and not request.dry_run:
+        told = key_notes(models[:1], config.endpoints)
+        for note in () if request.quiet else told:
+            notify(note)
         reading, limits = read_by_model(work, models[0], request, config)
         choice = choose(given, reading)
         request = replace(request, **{f"max_{unit}": getattr(limits, unit) for unit in SpendingLimits.model_fields})
@@ -109,16 +113,18 @@ def ask(request: AskRequest) -> int:
                 where="--max-calls",
                 do="Raise it; the reading of the task counts as one call.",
             )
-        asks = can_confirm() and not request.yes and not request.dry_run
-        for line in proposal_lines(chosen, plan, work, usual_seconds(models), unread=unread):
-            if asks or not request.quiet:
-                notify(line)
-        if asks:
-            confirm("Run it?", otherwise="It was not run.")
+        fitting = () if plan.fits else (f"{line}." for line in plan.fitting)
+        notes = dict.fromkeys([*plan.details, *(line for line in fitting if f"Warning: {line}" not in plan.details)])
         return approve(
-            replace(plan, data={**plan.data, "choice": choice_json(chosen, unread=unread)}),
-            replace(request, yes=request.yes or asks, quiet=True),
+            replace(
+                plan,
+                details=[note for note in notes if note not in told],
+                data={**plan.data, "choice": choice_json(chosen, unread=unread)},
+            ),
+            request,
             config,
+            lines=proposal_lines(chosen, plan, work, usual_seconds(models), unread=unread),
+            is_proposed=True,
         )
 
     return run(
@@ -274,19 +280,25 @@ def proposal_lines(
     if work.parent:
         lines.append(f"A follow-up to session {work.parent}.")
     cost = cost_words(plan)
-    calls = f"at most {count(plan.estimate.max, 'call')}"
-    lines.append(f"{cost[:1].upper()}{cost[1:]}; {calls}. {_time_words(plan, seconds)}")
+    lines.append(f"{cost[:1].upper()}{cost[1:]}; {_calls_words(plan)}. {_time_words(plan, seconds)}")
     if missing := missing_weights(plan.models):
         lines.append(f"Before that, weights are downloaded: {', '.join(missing)} (1 to 3 GB).")
     return lines
 
 
+def _calls_words(plan: RunPlan) -> str:
+    """Return `about 49 calls, at most 180`, or the range: `2–3 calls`."""
+    if plan.usual_calls is not None:
+        return f"about {count(plan.usual_calls, 'call')}, at most {plan.max_calls:,}"
+    return describe_calls(Estimate(min=min(plan.estimate.min, plan.max_calls), max=plan.max_calls))
+
+
 def _time_words(plan: RunPlan, seconds: Sequence[float]) -> str:
     if not seconds:
         return f"Time not known: no finished run of {', '.join(plan.models)} is on record."
-    usual, most = median(seconds), plan.estimate.max
-    calls = f"{count(most, 'call')} of {duration(usual)}, the median of the last {count(len(seconds), 'recorded call')}"
-    return f"About {duration(usual * most)} if all are made one after another: {calls}."
+    usual, calls = median(seconds), plan.max_calls if plan.usual_calls is None else plan.usual_calls
+    each = f"{count(calls, 'call')} of {duration(usual)}, the median of the last {count(len(seconds), 'recorded call')}"
+    return f"About {duration(usual * calls)} if all are made one after another: {each}."
 
 
 def usual_seconds(models: Sequence[str]) -> list[float]:

@@ -60,9 +60,9 @@ from consilience.planning import (
     cost_words,
     joined,
     links,
-    max_price,
     unspent_words,
 )
+from consilience.prices import max_price
 from consilience.reporting.formatting import count, describe_calls, duration, format_range, one_line, printable
 
 TASKS = "Tasks"

@@ -134,8 +134,10 @@ class Commands(TyperGroup):
             return f"Try: consilience {f'{named} ' if named else ''}--help"
         if word == "version":
             return "Try: consilience --version"
-        if re.fullmatch(r"r[0-9a-f]{6,}", word):
-            return f"To show a session: consilience show {word}"
+        if re.fullmatch(r"r[0-9a-f]{6,}|last", word):
+            words = [shlex.quote(other) for other in rest if other != named and not other.startswith("-")]
+            follow_up = " ".join(words) or '"And …?"'
+            return f"To show a session: consilience show {word}. To follow it up: consilience ask {word} {follow_up}"
         if word in ASKING or (named and _is_question(word)):
             words = rest if word in ASKING else args
             words = [other for other in words if other != named]

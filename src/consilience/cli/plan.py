@@ -5,7 +5,7 @@ Money is spent only with consent: asked for on a terminal, given by an option el
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from consilience.cli.errors import can_confirm, confirm, notify, print_json
 from consilience.cli.inputs import unused_options
@@ -27,19 +27,25 @@ def choose_model(request: PlannedRequest, config: Config, seats: int = 1, seats_
     return default_model(config)
 
 
-def approve(plan: Plan, request: SpendingRequest, config: Config, *, line: str = "") -> bool:
+def approve(
+    plan: Plan, request: SpendingRequest, config: Config, *, lines: Sequence[str] = (), is_proposed: bool = False
+) -> bool:
     """Announce a run and get consent to its cost, or print its plan for --dry-run; return whether to run it.
 
-    `line` replaces the first line of the plan.
+    `lines` replace the first line of the plan. If the run `is_proposed`, its protocol was not named by the user: the lines are also
+    printed by a dry run, and on a terminal every run is confirmed. Raises what `confirm_spending` raises.
     """
+    is_dry_run = isinstance(request, PlannedRequest) and request.dry_run
+    asks = is_proposed and can_confirm() and not request.yes and not is_dry_run
 
     def tell(sentences: Iterable[str]) -> None:
-        for sentence in () if request.quiet else sentences:
+        for sentence in sentences if asks or not request.quiet else ():
             notify(sentence)
 
     if isinstance(request, SessionRequest) and isinstance(plan, RunPlan):
         tell([*unused_options(request, plan.agents), *plan.templates.notes])
-    if isinstance(request, PlannedRequest) and request.dry_run:
+    if is_dry_run:
+        tell(lines if is_proposed else ())
         if request.json:
             print_json(plan.as_json())
         else:
@@ -49,8 +55,10 @@ def approve(plan: Plan, request: SpendingRequest, config: Config, *, line: str =
         raise plan.unfit
     if request.out is not None:
         claim_directory(request.out)
-    tell([line or plan.line, *plan.details])
-    confirm_spending(plan, yes=request.yes, confirm_above=config.confirm_above)
+    tell([*(lines or [plan.line]), *plan.details])
+    if asks:
+        confirm("Run it?", otherwise="It was not run.")
+    confirm_spending(plan, yes=request.yes or asks, confirm_above=config.confirm_above)
     return True
 
 

@@ -287,9 +287,9 @@ def _prepare(
     details += [remark for source in sources for remark in source.remarks]
     if request.panel == AUTO_PANEL:
         details.append("A panel is proposed first, by one additional call.")
-    plan = replace(plan, details=details, warnings=seat_warnings(protocol, panel))
+    details += [f"{warning[:1].upper()}{warning[1:]}." for warning in seat_warnings(protocol, panel)]
     data = target_json(target) if target else {}
-    return task, deliberation, replace(plan, configured=configured, origins=origins, data=data)
+    return task, deliberation, replace(plan, details=details, configured=configured, origins=origins, data=data)
 
 
 def _choose_models(
@@ -368,7 +368,7 @@ def resume_session(request: ResumeRequest) -> int:
             confirm_recorded_code(started, store)
             plan = _remaining_plan(started, course.made, store, config.endpoints)
             _check_recorded(session, plan)
-            approve(plan, request, config, line=_resume_line(session, course, store))
+            approve(plan, request, config, lines=[_resume_line(session, course, store)])
             confirm_recorded_programs(plan.programs)
         execution = RunExecution.open(request, store, plan, config.endpoints)
         seated = execution.seat(plan.models_by_agent) if plan else None

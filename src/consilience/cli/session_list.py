@@ -58,7 +58,8 @@ def unless_removed(store: Store, session: str) -> Iterator[None]:
 
 def list_sessions(
     words: Annotated[
-        list[str] | None, argument("Words of the question, the name or the id, in any case of letters.", "WORD")
+        list[str] | None,
+        argument("Words of the question, the answer, the name or the id, in any case of letters.", "WORD"),
     ] = None,
     since: Annotated[
         str | None,
@@ -73,7 +74,7 @@ def list_sessions(
 ) -> None:
     """List sessions, newest first.
 
-    With words, those whose question, name or id contains all of them. The runs of a comparison are one line.
+    With words, those whose question, answer, name or id contains all of them. The runs of a comparison are one line.
     """
     check_home()
     begun = 0.0 if since is None else moment(since)
@@ -82,7 +83,7 @@ def list_sessions(
         return
     rows: list[SessionRow | ComparisonRow] = []
     with user_store() as store:
-        found = search(store, words or (), since=begun, protocols=protocols or (), name=name)
+        found = search(store, words or (), since=begun, protocols=protocols or (), name=name, answers=True)
         lines = _lines(found, words or ())
         for entries in lines[:max_sessions]:
             with unless_removed(store, entries[0].session):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
@@ -127,11 +127,15 @@ class Quotation(Frozen):
         return not self.verified and self.stands != self.reference
 
 
+Lines = tuple[int, int]
+"""First and last line, from 1."""
+
+
 class DocumentReader(Frozen):
     """An agent that read a document."""
 
     agent: str
-    lines: tuple[tuple[int, int], ...] = ()
+    lines: tuple[Lines, ...] = ()
     """First and last of the lines that its calls were shown, from 1, in order and apart; empty for all."""
 
 
@@ -147,6 +151,25 @@ class ReadDocument(Frozen):
     readers: tuple[DocumentReader, ...] = ()
     remarks: tuple[str, ...] = ()
     """What of its file or directory was not read, and why; also among the warnings."""
+
+    def read_by(self, shown: Mapping[str, Iterable[Lines | None]]) -> ReadDocument:
+        """Return it with its readers: the lines that calls of each agent were shown, None for all."""
+        whole = (1, self.lines)
+        readers = (
+            DocumentReader(agent=agent, lines=_merged({lines or whole for lines in parts}, whole))
+            for agent, parts in shown.items()
+        )
+        return self.model_copy(update={"readers": tuple(readers)})
+
+
+def _merged(parts: Iterable[Lines], whole: Lines) -> tuple[Lines, ...]:
+    """Return parts in order, those that meet as one; nothing if they are the whole."""
+    merged: list[Lines] = []
+    for first, last in sorted(parts):
+        if merged and first <= merged[-1][1] + 1:
+            first, last = merged[-1][0], max(last, merged.pop()[1])
+        merged.append((first, last))
+    return () if merged == [whole] else tuple(merged)
 
 
 _FREE = "free text"

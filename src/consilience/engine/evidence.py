@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from consilience.domain.events import CallCompleted, CallFailed, Ended
-from consilience.domain.messages import DocumentReader, Quotation, ReadDocument
+from consilience.domain.messages import Lines, Quotation, ReadDocument
 from consilience.engine.sources import find_quotations
 from consilience.engine.state import State
 
@@ -51,22 +51,21 @@ def _call_of(state: State, id: str) -> str:
 def read_documents(state: State, attempts: Iterable[Ended]) -> tuple[ReadDocument, ...]:
     """Return the documents, each with the agents that replied to a call which showed it."""
     documents = state.opening.documents
-    read: dict[str, dict[str, set[tuple[int, int]]]] = {document.id: {} for document in documents}
+    shown: dict[str, dict[str, set[Lines | None]]] = {document.id: {} for document in documents}
     whole_readings = set[tuple[str, int]]()
     for event in attempts if documents else ():
         if isinstance(event, CallFailed):
             continue
         age = state.ages.get(event.key, 0)
-        shown = state.documents.get(event.key)
-        if shown is None:
+        parts = state.documents.get(event.key)
+        if parts is None:
             if (event.agent, age) in whole_readings:
                 continue
             whole_readings.add((event.agent, age))
-            shown = state.opening.documents_for(event.agent)
-        for document in shown:
+            parts = state.opening.documents_for(event.agent)
+        for document in parts:
             if document.generations is None or document.generations >= age:  # else a fork added it after the call
-                lines = document.lines or (1, document.line_count)
-                read[document.id].setdefault(event.agent, set()).add(lines)
+                shown[document.id].setdefault(event.agent, set()).add(document.lines)
     return tuple(
         ReadDocument(
             id=document.id,
@@ -74,21 +73,7 @@ def read_documents(state: State, attempts: Iterable[Ended]) -> tuple[ReadDocumen
             lines=document.line_count,
             characters=len(document.text),
             agents=document.agents,
-            readers=tuple(
-                DocumentReader(agent=agent, lines=_merged(parts, document.line_count))
-                for agent, parts in read[document.id].items()
-            ),
             remarks=document.remarks,
-        )
+        ).read_by(shown[document.id])
         for document in documents
     )
-
-
-def _merged(parts: Iterable[tuple[int, int]], line_count: int) -> tuple[tuple[int, int], ...]:
-    """Return parts in order, those that meet as one; nothing if they are the whole document."""
-    merged: list[tuple[int, int]] = []
-    for first, last in sorted(parts):
-        if merged and first <= merged[-1][1] + 1:
-            first, last = merged[-1][0], max(last, merged.pop()[1])
-        merged.append((first, last))
-    return () if merged == [(1, line_count)] else tuple(merged)

@@ -178,6 +178,12 @@ class Protocol(BaseModel, ABC):
         """Calls this will make, without retries. `max` is a bound under any replies."""
 
     @property
+    def usual_calls(self) -> int | None:
+        """Calls that recorded runs with such settings took, without retries. None if there are no such runs, or the estimate is
+        narrow."""
+        return None
+
+    @property
     def outlook(self) -> str:
         """What these settings mean for a run, in a clause that is shown with the estimate before anything is spent; empty for
         nothing."""

@@ -31,6 +31,7 @@ from consilience.reporting.report_sections import (
     task_below_title,
 )
 from consilience.reporting.session_state import call_seconds
+from consilience.reporting.trust import documents_blocks
 
 MAX_EXCERPT_CHARS = 400
 MAX_ERROR_CHARS = 200
@@ -51,6 +52,8 @@ def partial_document(record: SessionRecord) -> ReportDocument:
     if record.state.calls:
         replies = "\n".join(_call_line(call, record) for call in record.state.calls)
         chapters.append(Chapter("Replies so far", (MarkdownBlock(replies),)))
+    if documents := tuple(documents_blocks(record.documents, record.state.agents, record.names)):
+        chapters.append(Chapter("What was read so far", documents))
     return ReportDocument(
         title=escape_markdown(one_line(record.text(started.task), MAX_TITLE_CHARS)),
         status=_status_line(record),
@@ -89,6 +92,7 @@ def partial_json(record: SessionRecord) -> dict[str, object]:
             "cost": state.cost,
             "seconds": state.seconds,
         },
+        "documents": [document.model_dump(mode="json") for document in record.documents],
         "calls": [_call_json(call, record) for call in state.calls],
         "in_flight": list(record.flights),
         "lost": [event.key for event in state.lost],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -19,8 +20,10 @@ from consilience.domain.events import (
     Ended,
     MessagePublished,
     SessionStarted,
+    SourceRef,
     place_key,
 )
+from consilience.domain.messages import Lines, ReadDocument
 from consilience.domain.presenting import try_present, try_progress
 from consilience.domain.report import Report, UnfinishedSession, find_report, labels_of
 from consilience.domain.sections import Bullets, Item, Presentation, Section, stored_presentation
@@ -117,13 +120,19 @@ class QuotedMessage:
 
 @dataclass(frozen=True)
 class Reading:
-    """What one call was shown: messages, its own included, and documents by id."""
+    """What one call was shown: messages, its own included, and documents."""
 
     key: str
     reader: str
     phase: str
     quoted: tuple[QuotedMessage, ...] = ()
-    documents: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
+    """To documents, or lines of them: `S3`, `S4:120-380`."""
+
+    @property
+    def documents(self) -> tuple[str, ...]:
+        """Ids of the documents, each once."""
+        return tuple(dict.fromkeys(reference.partition(":")[0] for reference in self.references))
 
 
 @dataclass(frozen=True)
@@ -245,15 +254,42 @@ class SessionRecord:
 
     def _reading(self, call: Ended) -> Reading:
         quoted: list[QuotedMessage] = []
-        documents: list[str] = []
+        references: list[str] = []
         for part in self.prompt(call.prompt):
             kind, _, reference = part.partition(":")
             if kind == "q":
                 label, _, message = reference.partition(":")
                 quoted.append(QuotedMessage(label, message))
             elif kind == "s":
-                documents.append(reference.partition(":")[0])
-        return Reading(call.key, call.agent, phase_of(call), tuple(quoted), tuple(dict.fromkeys(documents)))
+                references.append(reference)
+        return Reading(call.key, call.agent, phase_of(call), tuple(quoted), tuple(references))
+
+    @cached_property
+    def documents(self) -> tuple[ReadDocument, ...]:
+        """The documents, each with the agents that replied to a call which showed it; of an unfinished session so far."""
+        if self.report is not None:
+            return self.report.documents
+        started = self.state.started
+        if started is None or not started.sources:
+            return ()
+        shown = defaultdict[str, dict[str, list[Lines | None]]](dict)
+        for reading in self.readings.values():
+            for reference in reading.references:
+                id, _, lines = reference.partition(":")
+                first, _, last = lines.partition("-")
+                shown[id].setdefault(reading.reader, []).append((int(first), int(last)) if lines else None)
+        return tuple(self._document(source).read_by(shown[source.id]) for source in started.sources)
+
+    def _document(self, source: SourceRef) -> ReadDocument:
+        text = self.text(source.text)
+        return ReadDocument(
+            id=source.id,
+            name=source.name,
+            lines=len(text.splitlines()),
+            characters=len(text),
+            agents=source.agents,
+            remarks=source.remarks,
+        )
 
 
 def read_record(store: RecordStore, session: str) -> SessionRecord:

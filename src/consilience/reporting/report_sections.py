@@ -302,9 +302,8 @@ def _common(report: Report, presentation: Presentation) -> Iterator[Section]:
         name="failed", part="trust", heading="Calls without a reply", blocks=_list(failed_items(report, names, labels))
     )
     yield Section(name="trust", part="trust", blocks=_list(trust_items(report, names)))
-    yield Section(
-        name="documents", part="trust", heading="What was read", blocks=tuple(documents_blocks(report, names))
-    )
+    read = documents_blocks(report.documents, report.agents, names)
+    yield Section(name="documents", part="trust", heading="What was read", blocks=tuple(read))
     figures = KeyFigures(figures=tuple(key_figures(report, presentation)))
     yield Section(name=FIGURES, part="figures", heading="All figures", blocks=(figures,), folded=True)
     yield Section(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from consilience.domain.agents import author_of, voices
-from consilience.domain.messages import Quotation, ReadDocument
+from consilience.domain.agents import Agent, author_of, voices
+from consilience.domain.messages import Lines, Quotation, ReadDocument
 from consilience.domain.report import Report
 from consilience.domain.sections import Block, Bullets, Item, Presentation, Table
 from consilience.reporting.formatting import count, describe_phase_of, describe_place, one_line, seat_labels
@@ -71,31 +71,31 @@ def failed_items(report: Report, names: Names, labels: Mapping[str, str]) -> Ite
         yield Item(text=f"{phase}: {callers}", note=reason)
 
 
-def documents_blocks(report: Report, names: Names) -> Iterator[Block]:
+def documents_blocks(documents: Sequence[ReadDocument], agents: Sequence[Agent], names: Names) -> Iterator[Block]:
     """Yield the documents of a session with who read which lines of them, who could not see them and what was left out."""
-    closed = any(document.agents is not None for document in report.documents)
+    closed = any(document.agents is not None for document in documents)
     heads = ("document", "read by", *(["could not be seen by"] if closed else []), "lines", "characters")
     rows = []
-    for document in report.documents:
-        open_to = {agent.id for agent in report.agents} if document.agents is None else document.agents
-        others = ", ".join(names.get(agent.id, agent.id) for agent in report.agents if agent.id not in open_to)
+    for document in documents:
+        open_to = {agent.id for agent in agents} if document.agents is None else document.agents
+        others = ", ".join(names.get(agent.id, agent.id) for agent in agents if agent.id not in open_to)
         name = f"{document.id} {one_line(document.name)}".rstrip()
         figures = f"{document.lines:,}", f"{document.characters:,}"
-        rows.append((name, _readers(report, document, names), *([others] if closed else []), *figures))
+        rows.append((name, _readers(document, len(agents), names), *([others] if closed else []), *figures))
     if rows:
         yield Table(heads=heads, rows=tuple(rows), left=len(heads) - 2)
-    if remarks := _document_remarks(report):
+    if remarks := _document_remarks(documents):
         yield Bullets(items=tuple(Item(text=f"{remark}.") for remark in remarks))
 
 
-def _document_remarks(report: Report) -> list[str]:
-    return [remark for document in report.documents for remark in document.remarks]
+def _document_remarks(documents: Iterable[ReadDocument]) -> list[str]:
+    return [remark for document in documents for remark in document.remarks]
 
 
-def _readers(report: Report, document: ReadDocument, names: Names) -> str:
-    """Return the agents that read a document: `all 4 agents`, `legal, cash flow (lines 1-120, 300-380)`."""
+def _readers(document: ReadDocument, agents: int, names: Names) -> str:
+    """Return the agents, of so many, that read a document: `all 4 agents`, `legal, cash flow (lines 1-120, 300-380)`."""
     whole = {reader.agent for reader in document.readers if not reader.lines}
-    if len(whole) == len(report.agents) > 1:
+    if len(whole) == agents > 1:
         return f"all {len(whole)} agents"
     readers = (
         names.get(reader.agent, reader.agent) + (f" (lines {_ranges(reader.lines)})" if reader.lines else "")
@@ -104,7 +104,7 @@ def _readers(report: Report, document: ReadDocument, names: Names) -> str:
     return ", ".join(readers) or "no agent"
 
 
-def _ranges(lines: Iterable[tuple[int, int]]) -> str:
+def _ranges(lines: Iterable[Lines]) -> str:
     return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in lines)
 
 
@@ -126,7 +126,7 @@ def trust_items(report: Report, names: Names) -> Iterator[Item]:
         yield Item(text=text)
     if report.replaced_prompts:
         yield Item(text=f"Prompt templates replaced: {', '.join(report.replaced_prompts)}.")
-    elsewhere = set(_document_remarks(report))
+    elsewhere = set(_document_remarks(report.documents))
     yield from (Item(text=f"{capitalised(warning)}.") for warning in report.all_warnings if warning not in elsewhere)
 
 

@@ -1,13 +1,15 @@
-"""Finds recorded sessions by words of their question, by name, time and protocol."""
+"""Finds recorded sessions by words of their question or answer, by name, time and protocol."""
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from consilience.domain.errors import SettingsError
+from consilience.domain.errors import JournalError, SettingsError, UnknownName
+from consilience.domain.events import SessionFinished
 from consilience.journal.store import Records, SessionEntry
 from consilience.reporting.formatting import one_line
 
@@ -22,11 +24,14 @@ def search(
     since: float = 0,
     protocols: Collection[str] = (),
     name: str | None = None,
+    answers: bool = False,
 ) -> list[SessionEntry]:
     """Return the sessions that meet all conditions, oldest first.
 
-    Each of the `words` is part of the question, the name, the id or the comparison's id, in any case of letters. `since` is in
-    seconds since the epoch; `name` is the whole name. Answers are not searched: that would read the report of every session.
+    Each of the `words` is part of the question, the name, the id or the comparison's id, in any case of letters, or with
+    `answers` of the answer of a finished session. `since` is in seconds since the epoch; `name` is the whole name.
+    To search answers costs reading one event and the report of each finished session whose question does not have all words,
+    about a millisecond. An answer that cannot be read is not found.
     """
     found = [
         entry
@@ -42,9 +47,23 @@ def search(
 
     def is_meant(entry: SessionEntry) -> bool:
         text = "\n".join((tasks[entry.task], entry.name, entry.session, entry.comparison)).casefold()
-        return all(word in text for word in asked)
+        missing = [word for word in asked if word not in text]
+        if not missing or not answers or not entry.finished:
+            return not missing
+        answer = _answer(records, entry.session).casefold()
+        return all(word in answer for word in missing)
 
     return [entry for entry in found if is_meant(entry)]
+
+
+def _answer(records: Records, session: str) -> str:
+    """Return the answer of a finished session; empty if it has none, is damaged or was removed meanwhile."""
+    try:
+        finished = records.ending(session)
+        report = json.loads(records.text(finished.report)) if isinstance(finished, SessionFinished) else {}
+    except (JournalError, UnknownName, ValueError):
+        return ""
+    return report.get("answer") or ""
 
 
 def titled(records: Records, entry: SessionEntry) -> str:

@@ -33,7 +33,7 @@ class TaskReading(BaseModel):
     """Whether objections or differing views are to be kept on record."""
     shape: TaskShape = "one"
     why: str = ""
-    """What decided it, in a sentence for whoever asked."""
+    """What decided it, in an English sentence for whoever asked, like the lines that `ask` prints around it."""
 
 
 class ChooseReport(Report):

@@ -49,6 +49,8 @@ MIN_SECONDS, SECONDS_PER_QUESTION = 300, 150
 MAX_FRAMINGS_PER_THREAD = 2
 BRIEF_REPLY_TOKENS = 512
 BRIEF_TEST_CRUXES = 1
+MAX_USUAL_MESSAGES = 30
+"""Of the recorded debates from which `usual_calls` is known."""
 MAX_FACTS, MAX_FACT_CHARS = 20, 2_000
 
 
@@ -283,6 +285,18 @@ class DebateSettings(PanelSeats):
     def max_quoted_replies(self) -> int:
         """A window of messages, each much shorter than a reply may be; for the closing call the final ballots, too."""
         return 6
+
+    @property
+    def usual_calls(self) -> int | None:
+        """Framing, ballots with those of tests, a call for each message, the answer, the single call with its comparison.
+
+        What further calls there are and what is left of the messages nearly balance: see "What it costs" in
+        docs/protocols/debate.md.
+        """
+        if self.max_messages > MAX_USUAL_MESSAGES:
+            return None
+        ballots = 2 + (2 * self.test_cruxes + 1 if self.test_cruxes else 0)
+        return int(self.frames) + ballots * len(self.seat_ids) + self.max_messages + 1 + 2 * int(self.single_call)
 
     def estimate(self) -> Estimate:
         """Framing, opening and final ballots, answers asked again, attempts, flips after the evidence, the moderator's and the

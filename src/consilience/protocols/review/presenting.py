@@ -246,11 +246,15 @@ def _reading(report: ReviewData) -> Iterator[Block]:
     if silent:
         more = f" and {len(silent) - MAX_NAMED} more" if len(silent) > MAX_NAMED else ""
         items.append(Item(lead="No reviewer says what it checked in:", text=", ".join(silent[:MAX_NAMED]) + more))
-    items += [Item(lead="Left out:", text=text) for text in report.left_out]
+    items += left_out_items(report.left_out)
     if not report.findings:
         named = [(file.file, agent, remark) for file in report.files for agent, remark in file.remarks]
         items += [Item(lead=f"Checked in {file} by {agent}:", text=remark) for file, agent, remark in named[:MAX_NAMED]]
     yield from bullets(items)
+
+
+def left_out_items(left_out: Iterable[str]) -> list[Item]:
+    return [Item(lead="Left out:", text=text) for text in left_out]
 
 
 def _share(parts: Sequence[PartRead], agent: str) -> str:

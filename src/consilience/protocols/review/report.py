@@ -8,11 +8,12 @@ from typing import ClassVar
 from consilience.domain.delivery import Delivery
 from consilience.domain.findings import SEVERITIES
 from consilience.domain.outcome import StopReason
-from consilience.domain.sections import Presentation, extend_presentation
-from consilience.protocols._common.presenting import key_figures
+from consilience.domain.report import UnfinishedSession
+from consilience.domain.sections import Presentation, Section, extend_presentation
+from consilience.protocols._common.presenting import bullets, key_figures
 from consilience.protocols.review.baseline import baseline_of
 from consilience.protocols.review.findings import ReviewData
-from consilience.protocols.review.presenting import above_answer, sections, views
+from consilience.protocols.review.presenting import above_answer, left_out_items, sections, views
 from consilience.reporting.formats.github import github_comments
 from consilience.reporting.formats.sarif import sarif
 
@@ -75,6 +76,14 @@ class ReviewReport(ReviewData):
             views=views(self),
             stance="vote",
         )
+
+    @classmethod
+    def progress(cls, progress: UnfinishedSession) -> Presentation:
+        """Show what was left out of the target, which the settings name from the start."""
+        left_out = progress.started.settings.get("left_out")
+        items = left_out_items(left_out) if isinstance(left_out, list) else []
+        section = Section(name="reading", part="trust", heading="Not read", blocks=bullets(items))
+        return extend_presentation(super().progress(progress), sections=(section,) if items else ())
 
     @property
     def _ending(self) -> str:
