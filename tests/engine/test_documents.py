@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from consilience.domain.errors import ProtocolViolation, Rejected, SessionWaiting
 from consilience.domain.messages import Source
@@ -152,6 +154,84 @@ async def test_quotation_names_the_page_of_its_line_and_is_checked_against_a_nam
     (quotation,) = report.quotations
     assert quotation.is_wrong is not verified
     assert quotation.stands == ("" if verified else "S1:4 (page 2)")
+
+
+MAIL = """From: Lena
+Lena: "The provider rejects it."
+key = f"{order.id}"
+The members' fee is 5 € and
+due in C:\\temp by May.
+The fee is due."""
+
+
+@pytest.mark.parametrize(
+    ("quoting", "found"),
+    [
+        ('"The provider rejects it" [S1:2-3]', [("The provider rejects it", 2, True)]),
+        ('"due in C:\\temp" [S1:4-5]', [("due in C:\\temp", 5, True)]),
+        ('"The fee is due" [S1:1–6]', [("The fee is due", 6, True)]),
+        ('"The fee is due" [S1:2-4]', [("The fee is due", 2, False)]),
+        ('"The fee is due" [S1:1, 6]', [("The fee is due", 6, True)]),
+        ('"From: Lena" [S2:1; S1:1]', [("From: Lena", 1, True)]),
+        ('`key = f"{order.id}"` [S1:3]', [('key = f"{order.id}"', 3, True)]),
+        ("'Lena: \"The provider rejects it.\"' [S1:2]", [('Lena: "The provider rejects it."', 2, True)]),
+        ("\"Lena: 'The provider rejects it.'\" [S1:2]", [("Lena: 'The provider rejects it.'", 2, True)]),
+        ("'members’ fee' [S1:4]", []),
+        ("don't say 'the fee is due' [S1:6]", [("the fee is due", 6, True)]),
+        ('**"The fee is due"**, [S1:6]', [("The fee is due", 6, True)]),
+        ('"The fee is waived" [S1:5-6]', [("The fee is waived", 5, False)]),
+    ],
+)
+async def test_quotation_is_checked_in_every_form_in_which_agents_write_it(
+    quoting: str, found: list[tuple[str, int, bool]]
+) -> None:
+    """Ranges and lists of lines, words marked as code, inner quotation marks and marks of emphasis."""
+
+    async def body(session: Session) -> None:
+        await session.ask("A1", Prompt("x"), key="x")
+
+    report, _ = await play(body, ScriptedModel([f"It says {quoting}."]), sources=[Source(MAIL), Source("Nothing.")])
+    assert [(q.words, q.line, q.verified) for q in report.quotations] == found
+
+
+class Ballot(BaseModel):
+    """A reply without a text of its own: its message is the JSON of the reply."""
+
+    side: bool
+    reason: str
+
+
+async def test_quotation_in_a_reply_without_text_is_read_without_the_escapes_of_json() -> None:
+    reason = 'The fee is "5 € and\ndue in C:\\temp" [S1:4].'
+
+    async def body(session: Session) -> None:
+        await session.ask("A1", Prompt("x"), key="x", returns=Ballot)
+
+    reply = json.dumps({"side": True, "reason": reason}, ensure_ascii=True)
+    report, _ = await play(body, ScriptedModel([reply]), sources=[Source(MAIL)])
+    assert [(q.words, q.verified) for q in report.quotations] == [("5 € and\ndue in C:\\temp", True)]
+
+
+async def test_words_of_a_document_in_a_text_that_was_read_are_known_from_it() -> None:
+    """The text that is read has them apart from their reference, or without quotation marks. What it has not stays unread."""
+    read = 'Severance is "about 38,000 euros" for all six [S1:1], and two of them may refuse a move [S1:2].'
+    relay = (
+        '"about 38,000 euros" [S1:1], "may refuse" [S1:2], "about 38,000 euros" [S1:2], "half a month\'s pay" [S1:1].'
+    )
+
+    async def body(session: Session) -> None:
+        await session.ask("A2", Prompt("x"), key="own", audience=["A1"])
+        await session.ask("A1", Prompt("x", (Quote("own", "A"),)), key="relay")
+
+    sources = [Source("Pay: half a month's pay, about 38,000 euros.\nThose over 55 may refuse.", agents=("A2",))]
+    replies = {"own": read, "relay": relay}
+    report, _ = await play(body, ScriptedModel(lambda request: replies[request.key]), sources=sources)
+    assert [(q.words, q.verified, q.relayed, q.stands) for q in report.quotations] == [
+        ("about 38,000 euros", True, True, ""),
+        ("may refuse", True, True, ""),
+        ("about 38,000 euros", False, False, "S1:1"),
+        ("half a month's pay", False, False, "S1:1"),
+    ]
 
 
 async def test_question_to_a_person_contains_numbered_lines_before_and_after_parking(tmp_path: Path) -> None:

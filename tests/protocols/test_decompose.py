@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from consilience.domain.detail import Detail
 from consilience.domain.errors import RateLimited, Rejected, SettingsError
 from consilience.domain.events import MessagePublished
+from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, StopReason
 from consilience.domain.panels import load_panel
+from consilience.engine.runner import Options
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
@@ -67,6 +70,27 @@ async def test_calls_made_equal_the_formula(c: int, d: int, loops: int) -> None:
 def test_calls_of_the_documented_examples_match() -> None:
     max_calls = [Decompose(children=c, depth=d).estimate().max for c, d in ((2, 2), (3, 2), (2, 3))]
     assert max_calls == [4, 5, 10]
+
+
+@pytest.mark.parametrize("detail", ["full", "brief"])
+async def test_lead_is_told_which_child_can_read_which_documents(detail: Detail) -> None:
+    """A part goes to a child by its place in the list. The lead can give it to the one that has the documents for it."""
+    sources = [
+        Source("1", name="open.md"),
+        Source("2", name="lease.md", agents=("L3N4",)),
+        Source("3", name="books.md", agents=("L3N1",)),
+        Source("4", name="notes.md", agents=("L3N1", "L3N3")),
+        Source("5", name="own.md", agents=("L1N1",)),
+    ]
+    _, model, _ = await go(Decompose(children=2, depth=3), sources=sources, options=Options(detail=detail))
+    asked = {request.key: " ".join(request.text.split()) for request in model.requests}
+    separator = "; worker " if detail == "brief" else " "
+    dot = ":" if detail == "brief" else "."
+    assert f"1{dot} S3 books.md{separator}2{dot} S2 lease.md" in asked["split/L1N1"]
+    assert f"1{dot} S3 books.md, S4 notes.md{separator}2{dot} none" in asked["split/L2N1"]
+    assert f"1{dot} S4 notes.md{separator}2{dot} S2 lease.md" in asked["split/L2N2"]
+    _, model, _ = await go(Decompose(children=2), sources=sources[:1], options=Options(detail=detail))
+    assert "can read" not in next(request.text for request in model.requests if request.key == "split/L1N1")
 
 
 async def test_prompt_of_a_child_quotes_only_its_own_part() -> None:

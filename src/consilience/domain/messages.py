@@ -106,8 +106,8 @@ class Quotation(Frozen):
     line: int
     """Where the words are claimed to begin, from 1."""
     verified: bool
-    """Whether they are there, and the agent was shown that document or a text that quotes them; case, whitespace and typographic
-    marks make no difference. A part of a verified quotation is verified."""
+    """Whether they are there, and the agent was shown that document or a text that has them; case, whitespace and typographic marks
+    make no difference. A part of a verified quotation is verified."""
     agent: str = ""
     relayed: bool = False
     """Whether the agent knew them from the text of another agent only."""

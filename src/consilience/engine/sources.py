@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, zip_longest
@@ -31,8 +32,17 @@ _HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
 
 _REFERENCE = re.compile(r"(S\d+)(?::([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?)?")
 
-_QUOTATION = re.compile(r"[\"“„«»]([^\"“”„«»]{2,}?)[\"”“«»]\s*\[(S\d+):(?:[A-Za-z]{1,8}\.? ?(\d{1,9}):)?(\d+)\]")
-"""Words, document, the number of the page or sheet if it is named (`[S3:p4:12]`), and line."""
+_LINES = r"(?:(?!S\d)[A-Za-z]{1,8}\.? ?\d{1,9}:)?\d+(?:[-–]\d+)?"
+
+_QUOTATION = re.compile(
+    r"(?:[\"“„«»](?P<words>[^\"“”„«»]{2,}?)[\"”“«»]|`(?P<code>[^`\n]{2,})`"
+    r"|(?<!\w)['‘](?P<single>(?:[^'‘’]|(?<=\w)['’](?=\w)){2,}?)['’])[*_]{0,3}[.,;:]?\s*"
+    rf"\[(?P<places>S\d+:{_LINES}(?:\s*[,;]\s*(?:S\d+:)?{_LINES})*)\]"
+)
+"""Words in quotation marks or marked as code, and where they are claimed to be: `[S3:12]`, `[S3:12-14]`, `[S3:12, 15; S4:2]`."""
+
+_PLACE = re.compile(r"(?:(S\d+):)?(?:[A-Za-z]{1,8}\.? ?(\d{1,9}):)?(\d+)(?:[-–](\d+))?")
+"""Document, the number of the page or sheet if it is named (`S3:p4:12`), and first and last line."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +97,17 @@ class Document:
     def contains(self, words: str, line: int) -> bool:
         """Return whether the words begin in that line (from 1) and lie within the lines shown. Case, whitespace, quotation marks,
         dashes, invisible characters, a hyphen at the end of a line and final punctuation do not count."""
-        first, last = self.lines or (1, len(self._lines))
+        return self.begin_of(words, line, line) is not None
+
+    def begin_of(self, words: str, first: int, last: int) -> int | None:
+        """Return the first line of a range (from 1, both ends included) in which the words begin, as `contains` judges it."""
+        shown_first, shown_last = self.lines or (1, len(self._lines))
+        first, last = max(first, shown_first) - shown_first, min(last, shown_last) - shown_first
         wanted = quoted_form(words)
-        return bool(wanted) and first <= line <= last and any(form.begins(wanted, line - first) for form in self._forms)
+        if not wanted or first > last:
+            return None
+        lines = [line for form in self._forms if (line := form.begin_of(wanted, first, last)) is not None]
+        return min(lines) + shown_first if lines else None
 
     def find(self, words: str, line: int) -> tuple[int, int] | None:
         """Return the first and last line, from 1, of the occurrence of the words that begins nearest to `line`; None without any.
@@ -119,7 +137,7 @@ class Document:
     def _forms(self) -> tuple[_NormalForm, ...]:
         """The lines shown in normal form; a second time without hyphens within words, if a word may be divided at a line end."""
         first, last = self.lines or (1, None)
-        lines = [same_form(line) for line in self._lines[first - 1 : last]]
+        lines = [_one_mark(same_form(line)) for line in self._lines[first - 1 : last]]
         divided = any(_is_divided(line, following) for line, following in pairwise(lines))
         return (_NormalForm(lines), _NormalForm(lines, joined=True)) if divided else (_NormalForm(lines),)
 
@@ -150,11 +168,11 @@ class _NormalForm:
     def _words(self) -> frozenset[str]:
         return frozenset(self.text.split())
 
-    def begins(self, wanted: str, line: int) -> bool:
-        """Return whether `wanted` begins in the line with that index."""
+    def begin_of(self, wanted: str, first: int, last: int) -> int | None:
+        """Return the first of the lines with these indexes in which `wanted` begins; None if it begins in none."""
         wanted = _joined(wanted) if self._joined else wanted
-        start, end = self.spans[line]
-        return self.text.find(wanted, start, end - 1 + len(wanted)) >= 0
+        position = self.text.find(wanted, self.spans[first][0], self.spans[last][1] - 1 + len(wanted))
+        return _line_at(self.spans, position) if position >= 0 else None
 
     def nearest(self, wanted: str, line: int) -> list[tuple[int, int]]:
         """Return first and last line, by index, of the occurrences next to a line: the last before it, the first from it on."""
@@ -241,19 +259,20 @@ def find_quotations(
     shown: Sequence[Document] | None = None,
     read: Iterable[str] = (),
 ) -> list[Quotation]:
-    """Return every `"words" [S2:41]` or `[S2:p3:41]` in the text. It is verified if the agent was shown these lines, on the page
-    named if one is, or if it is a part of a true quotation in the text or in one that the agent read.
+    """Return every `"words" [S2:41]`, `[S2:p3:41]` or `[S2:41-43, S4:2]` in the text. It is verified if the agent was shown these
+    lines, on the page named if one is, if it is a part of a true quotation in the text or in one that the agent read, or if the
+    words stand there and in a text that the agent read.
 
     `documents` are all of the session, `shown` those, or parts of them, that the agent was shown (default: those open to it), and
     `read` are texts by others; these are looked at only where something else is quoted.
     """
     if shown is None:
         shown = [document for document in documents if document.agents is None or agent in document.agents]
-    quoted = _quoted(text)
+    quoted = _quoted(text, documents)
     own = {q for q in quoted if any(q.stands_in(d) for d in shown)}
-    others = (q for other in read for q in _quoted(other)) if any(q not in own for q in quoted) else ()
-    told = _TrueQuotations([*own, *others], documents)
-    return [_judged(q, documents, shown, agent, is_own=q in own, is_told=told.have_part(q)) for q in quoted]
+    others = tuple(map(_strings_of, read)) if any(q not in own for q in quoted) else ()
+    told = _ToldWords(own, others, documents)
+    return [_judged(q, documents, shown, agent, is_own=q in own, is_told=told.have(q)) for q in quoted]
 
 
 def _judged(
@@ -285,31 +304,36 @@ def _judged(
     )
 
 
-class _TrueQuotations:
-    """Quotations whose words are where claimed."""
+class _ToldWords:
+    """True quotations, whose words are where claimed, and what else stands in the texts that an agent read."""
 
-    def __init__(self, quoted: Iterable[_Quoted], documents: Iterable[Document]) -> None:
+    def __init__(self, own: Iterable[_Quoted], others: Sequence[str], documents: Sequence[Document]) -> None:
         self._documents = {document.id: document for document in documents}
+        self._others = tuple(_one_mark(same_form(text)) for text in others)
         forms: dict[tuple[str, int], list[str]] = {}
-        for quotation in quoted:
+        for quotation in (*own, *(q for text in others for q in _quoted(text, documents))):
             words, source, line, _ = quotation
-            if source in self._documents and quotation.stands_in(self._documents[source]):
+            if self._is_true(quotation):
                 for place in ((source, line), (source, 0)):
-                    forms.setdefault(place, []).append(same_form(words))
+                    forms.setdefault(place, []).append(_one_mark(same_form(words)))
         self._texts = {place: "\n".join(place_forms) for place, place_forms in forms.items()}
         """By document and line, and by document with 0 as line: one text, since `in` is linear in it for any words."""
 
-    def have_part(self, quoted: _Quoted) -> bool:
-        """Return whether the words are part of one of them, with its line or with that in which the part begins."""
-        words, source, line, _ = quoted
-        wanted = quoted_form(words)
-        if (
-            not wanted
-            or wanted not in self._texts.get((source, 0), "")
-            or not quoted.is_on_page(self._documents[source])
-        ):
+    def have(self, quoted: _Quoted) -> bool:
+        """Return whether the words are part of a true quotation, with its line or with that in which the part begins, or stand in a
+        text that was read and where claimed."""
+        wanted = quoted_form(quoted.words)
+        document = self._documents.get(quoted.source)
+        if not wanted or document is None or not quoted.is_on_page(document):
             return False
-        return wanted in self._texts.get((source, line), "") or self._documents[source].contains(words, line)
+        if wanted in self._texts.get((quoted.source, quoted.line), ""):
+            return True
+        is_read = wanted in self._texts.get((quoted.source, 0), "") or any(wanted in text for text in self._others)
+        return is_read and document.contains(quoted.words, quoted.line)
+
+    def _is_true(self, quotation: _Quoted) -> bool:
+        document = self._documents.get(quotation.source)
+        return document is not None and quotation.stands_in(document)
 
 
 @lru_cache(maxsize=4)
@@ -341,9 +365,43 @@ class _Quoted(NamedTuple):
         return document.id == self.source and document.contains(self.words, self.line) and self.is_on_page(document)
 
 
-def _quoted(text: str) -> list[_Quoted]:
-    plain = text.replace('\\"', '"')  # a reply of several fields is JSON
-    return [_Quoted(words, source, _line(line), page) for words, source, page, line in _QUOTATION.findall(plain)]
+def _quoted(text: str, documents: Sequence[Document]) -> list[_Quoted]:
+    """Return the quotations of a text. One that names several lines or places is at the first of them where its words begin, or
+    else at the first."""
+    quoted = []
+    for match in _QUOTATION.finditer(_strings_of(text)):
+        words = match["words"] or match["code"] or match["single"]
+        places = list(_places(words, match["places"], documents))
+        quoted.append(next((q for q in places if any(q.stands_in(d) for d in documents)), places[0]))
+    return quoted
+
+
+def _places(words: str, references: str, documents: Sequence[Document]) -> Iterator[_Quoted]:
+    source = ""
+    for named, page, first, last in _PLACE.findall(references):
+        source = named or source
+        line = _line(first)
+        document = next((d for d in documents if d.id == source), None) if last else None
+        begin = document.begin_of(words, line, _line(last)) if document else None
+        yield _Quoted(words, source, begin or line, page)
+
+
+def _strings_of(text: str) -> str:
+    """Return the text, or the strings of a reply that is a JSON object, as they are without JSON's escapes."""
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        return "\n".join(_strings_in(json.loads(text)))
+    except (ValueError, RecursionError):
+        return text
+
+
+def _strings_in(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _strings_in(part)
 
 
 def _line(digits: str) -> int:
@@ -351,9 +409,14 @@ def _line(digits: str) -> int:
     return int(digits) if len(digits) < 10 else 0
 
 
+def _one_mark(text: str) -> str:
+    """Return text with one kind of quotation mark: who quotes a quotation writes the inner marks as single ones."""
+    return text.replace('"', "'")
+
+
 def quoted_form(words: str) -> str:
     """Return the normal form of quoted words, in which final punctuation does not count."""
-    return same_form(words).rstrip(".,;: ")
+    return _one_mark(same_form(words)).rstrip(".,;: ")
 
 
 def same_form(text: str) -> str:

@@ -5,7 +5,7 @@ It is the form from which seed 001 sets out: parents assign, siblings do not see
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self
 
@@ -158,7 +158,8 @@ class DecomposeRun:
 
     def _split(self, agent: str, assigned: AssignedPart | None) -> Ask[Split]:
         children = len(self.session.topology.children[agent])
-        words = self.render("split", agent, children=children, part=assigned is not None)
+        material = self._closed_documents(agent)
+        words = self.render("split", agent, children=children, part=assigned is not None, material=material)
         return self.session.ask(
             agent,
             Prompt(words, self._quote_part(assigned)),
@@ -167,6 +168,15 @@ class DecomposeRun:
             kind="split",
             accept=_accept,
         )
+
+    def _closed_documents(self, agent: str) -> tuple[str, ...]:
+        """Return for each child, in order, the documents that it or an agent below it can read and another child cannot; nothing if
+        all can read the same."""
+        documents, topology = self.session.sources, self.session.topology
+        teams = [frozenset(_team(topology, child)) for child in topology.children[agent]]
+        closed = [d for d in documents if d.agents is not None and not all(team & {*d.agents} for team in teams)]
+        names = [[f"{d.id} {d.name}".rstrip() for d in closed if team & {*(d.agents or ())}] for team in teams]
+        return tuple(map(", ".join, names)) if any(names) else ()
 
     def _hand_out(self, agent: str, reply: Reply[Split]) -> list[AssignedPart]:
         """Publish each part for the child that gets it. There may be fewer parts than children."""
@@ -224,6 +234,13 @@ class DecomposeRun:
         seat = self.session.agent(agent)
         pattern = describe_pattern(self.settings.answer_pattern)
         return self.session.render_template(template, seat=seat.introduction(), pattern=pattern, **values)
+
+
+def _team(topology: Topology, agent: str) -> Iterator[str]:
+    """Yield an agent and all below it."""
+    yield agent
+    for child in topology.children[agent]:
+        yield from _team(topology, child)
 
 
 def _accept(split: Split) -> None:
