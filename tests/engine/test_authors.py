@@ -95,6 +95,29 @@ async def test_ask_without_max_tokens_uses_the_reply_tokens_of_the_session() -> 
     }
 
 
+class WithoutReport(RoundOf2Talks):
+    """Its run returns the answer alone."""
+
+    async def run(self, session: Session) -> Report:
+        return "Yes."  # type: ignore[return-value]
+
+
+async def test_run_that_returns_no_report_is_refused_with_what_to_return() -> None:
+    with pytest.raises(ProtocolViolation, match=r"run of WithoutReport returned a str.*await session\.close"):
+        await consilience.deliberate("Why?", WithoutReport(), model=model())
+
+
+class Wordless(RoundOf2Talks):
+    """It concludes with an empty text."""
+
+    async def run(self, session: Session) -> Report:
+        return await session.report(Report, first=[], stop_reason=StopReason.FAILED, answer="")
+
+
+async def test_empty_answer_of_a_protocol_is_none() -> None:
+    assert (await consilience.deliberate("Why?", Wordless(), model=model())).answer is None
+
+
 async def test_subclass_of_a_shipped_protocol_overrides_one_template_and_keeps_the_others(store: SqliteStore) -> None:
     asked = model()
     report = await consilience.deliberate("Why?", Sceptical(children=2, max_rounds=1), model=asked, store=store)

@@ -132,7 +132,9 @@ class Check(Frozen):
     kind: str
     """The kind of score; scores of different kinds cannot be compared."""
     score: float | None = None
+    """The larger, the closer to a stop: of a distance d, 1 − d."""
     threshold: float | None = None
+    """The least score that meets the check."""
     detail: str = ""
     parts: tuple[Check, ...] = ()
     """The checks of a composite, which has no score."""
