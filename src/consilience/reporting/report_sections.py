@@ -406,7 +406,7 @@ def _objection_items(report: Report, objections: Iterable[Objection], names: Nam
 def _objection_item(report: Report, objection: Objection, names: Names) -> Item:
     """Return an objection, led by its outcome: how its target met it, or the ruling on an open one."""
     lead, note = objection.outcome, objection.how
-    if lead in ("Upheld", "Rejected"):
+    if objection.ruled and not objection.is_met:
         parents = report.topology.parents.get(objection.agent, ())
         by_root = not any(report.topology.parents.get(parent) for parent in parents)
         lead += " in the answer" if by_root else " in the synthesis"
