@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from consilience.domain.errors import SettingsError
+from consilience.domain.wording import count
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -175,8 +176,9 @@ def _demand(detail: ErrorDetails, entry: type[BaseModel] | None) -> str:
         return f"must be {f'written as [[{key}]] tables' if entry else 'a list in square brackets'}, {actual}"
     if kind in ("too_short", "too_long"):
         bound = context["min_length"] if kind == "too_short" else context["max_length"]
-        noun = "entry" if bound == 1 else "entries"
-        return f"must have {'at least' if kind == 'too_short' else 'at most'} {bound:,} {noun}, not {len(value):,}"
+        return (
+            f"must have {'at least' if kind == 'too_short' else 'at most'} {count(bound, 'entry')}, not {len(value):,}"
+        )
     if kind == "string_too_short":
         return "is empty"
     if kind == "string_too_long":

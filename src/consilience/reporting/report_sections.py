@@ -257,7 +257,7 @@ def _lacks(report: Report) -> Iterator[str]:
     """Yield what a degraded run lacks; its failed calls, which are listed below, only by number and kind."""
     if report.is_mostly_prose:
         prose = len(report.prose_replies)
-        yield f"{prose} of {count(report.typed_replies, 'reply', 'replies')} not in the requested form"
+        yield f"{prose} of {count(report.typed_replies, 'reply')} not in the requested form"
     if report.replied < report.asked:
         yield f"{report.replied} of {report.asked} agents replied in the first phase"
     yield from _missing_replies(report.failed_calls)
