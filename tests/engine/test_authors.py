@@ -17,7 +17,7 @@ from consilience.domain.agents import Agent
 from consilience.domain.errors import ConsilienceError, ProtocolViolation, SettingsError, UnknownName
 from consilience.domain.outcome import Estimate, Limits, StopReason
 from consilience.domain.panels import Panel, Persona
-from consilience.domain.report import Report
+from consilience.domain.report import Forecast, Report
 from consilience.domain.sections import Bar, Bars, Presentation, View
 from consilience.domain.topology import Topology, complete
 from consilience.engine.prompt import Prompt
@@ -310,6 +310,23 @@ async def test_exception_in_presentation_is_a_warning_that_names_it_and_its_plac
     assert await consilience.resume(report.session, store=store) == report
     monkeypatch.setattr(Charted, "presentation", Report.presentation)
     assert (await consilience.replay(report.session, store=store)).digest() == report.digest()
+
+
+class Unforeseeing(Report):
+    def forecasts(self) -> tuple[Forecast, ...]:
+        raise LookupError("no ballots")
+
+
+class Foresight(RoundOf2Talks):
+    """Its report fails to name its questions."""
+
+    report = Unforeseeing
+
+
+async def test_exception_in_forecasts_is_a_warning_about_questions() -> None:
+    (warning,) = (await consilience.deliberate("Why?", Foresight(), model=model())).defects
+    assert warning.startswith(f"no question can be followed up: forecasts() failed at {__name__}, line ")
+    assert "sections" not in warning
 
 
 MINE = '''

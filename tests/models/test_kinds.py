@@ -128,7 +128,7 @@ def test_chain_falls_back_on_and_from_an_added_kind(env: dict[str, str]) -> None
         ("unpriceable:loud", "entry point unpriceable = 'echoing:Unpriceable'"),
         ("broken:x", "entry point broken = 'echoing:Missing' of the package echoing"),
         ("absent:x", "No module named 'no_such_module'"),
-        ("ecko:loud", "Did you mean echo"),
+        ("ecko:loud", "Did you mean 'echo'"),
     ],
 )
 def test_unusable_name_is_an_error_that_says_why(name: str, complaint: str, env: dict[str, str]) -> None:

@@ -23,7 +23,7 @@ from consilience.documents import (
     read_document,
     read_text_file,
 )
-from consilience.domain.agents import Agent, list_ids
+from consilience.domain.agents import Agent, list_ids, unknown_agent
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
 from consilience.domain.messages import Source
 from consilience.domain.outcome import EACH, MAX_LIMIT, Limits, LimitsError, SpendingLimits
@@ -257,9 +257,7 @@ def _spending_limits(option: str, arguments: Sequence[str], agents: Sequence[Age
         if ":" in name and "," in name:
             raise _one_at_a_time(option, "NAME:calls=N", argument)
         if ids and name not in (*ids, EACH):
-            raise UnknownName(
-                f"there is no agent {name!r}", where=f"{option} {argument}", do=f"Agents: {list_ids(agents)}."
-            )
+            raise unknown_agent(name, agents, f"{option} {argument}")
         if len({kind for kind, _, _ in pairs}) < len(pairs):
             raise SettingsError(f"{argument!r} names one kind twice", where=option, do="Name each kind once.")
         try:
@@ -318,9 +316,7 @@ def own_models(option: str, arguments: Sequence[str], agents: Sequence[Agent]) -
         if any(part.partition("=")[0].strip() in ids for part in name.split(",")[1:]):
             raise _one_at_a_time(option, "ID=MODEL", argument)
         if id not in ids:
-            raise UnknownName(
-                f"there is no agent {id!r}", where=f"{option} {argument}", do=f"Agents: {list_ids(agents)}."
-            )
+            raise unknown_agent(id, agents, f"{option} {argument}")
         if id in models:
             raise SettingsError(f"the agent {id} has two models", where=option, do="Give it one.")
         models[id] = name

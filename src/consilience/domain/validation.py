@@ -138,6 +138,12 @@ def similar_names(word: str, known: Iterable[str]) -> str:
     return " or ".join(map(repr, difflib.get_close_matches(word.casefold(), list(known), n=3, cutoff=0.5)))
 
 
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return `Did you mean 'policy' or 'security'? `, with the known names most similar to a word; "" if there are none."""
+    similar = similar_names(word, known)
+    return f"Did you mean {similar}? " if similar else ""
+
+
 def _clause(detail: ErrorDetails, data: object, model: type[BaseModel] | None, owner: str) -> str:
     place, kind, value = detail["loc"], detail["type"], detail["input"]
     if len(place) > 1 and isinstance(place[1], int) and (model_at(model, place[:1]) or len(place) > 2):

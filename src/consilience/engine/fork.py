@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 
-from consilience.domain.agents import Agent, in_dealing_order, list_ids
+from consilience.domain.agents import Agent, in_dealing_order, unknown_agent
 from consilience.domain.detail import Detail, DetailChoice
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import (
@@ -32,6 +31,7 @@ from consilience.domain.events import (
 from consilience.domain.messages import Source
 from consilience.domain.outcome import CUT_SHORT, FailureKind, Limits
 from consilience.domain.report import Report
+from consilience.domain.validation import did_you_mean
 from consilience.engine.activity import Phase, phase_name
 from consilience.engine.execution import Options, Setup
 from consilience.engine.protocol import Protocol, check_phases, recorded_protocol
@@ -337,8 +337,7 @@ def fork_position(parent: str, events: Sequence[AnyEvent], at: int | str) -> int
     positions = [event.seq for event in ended_calls if event.key == at or (phase is not None and event.phase == phase)]
     if not positions:
         points = {*map(phase_name, phases), *(event.key for event in ended_calls)}
-        close = get_close_matches(at, sorted(points), 1)
-        meant = f"Did you mean {close[0]!r}? " if close else ""
+        meant = did_you_mean(at, sorted(points))
         listed = f"Phases: {list_phases(phases)}. " if phases else ""
         raise UnknownName(
             f"session {parent} has no phase or call {at!r}",
@@ -425,11 +424,8 @@ def _check_known(cls: type[Protocol], settings: Iterable[str], known: Iterable[s
     """Raise `SettingsError` for a setting that is not among the `known` ones."""
     names = tuple(known)
     if unknown := [name for name in settings if name not in names]:
-        close = get_close_matches(unknown[0], names, 1)
-        meant = f"Did you mean {close[0]!r}? " if close else ""
-        raise SettingsError(
-            f"{cls.name} has no setting {unknown[0]!r}", where="--set", do=f"{meant}Known: {', '.join(names)}."
-        )
+        do = f"{did_you_mean(unknown[0], names)}Known: {', '.join(names)}."
+        raise SettingsError(f"{cls.name} has no setting {unknown[0]!r}", where="--set", do=do)
 
 
 def _model_name(model: SeatModel | None) -> str | None:
@@ -448,11 +444,7 @@ def _agents(old: SessionStarted, protocol: Protocol, perspectives: Mapping[str, 
     new_agents = in_dealing_order(protocol.agents(None))
     unknown = [id for id in perspectives if id not in {agent.id for agent in new_agents}]
     if unknown:
-        raise UnknownName(
-            f"there is no agent {unknown[0]!r}",
-            where="--perspective",
-            do=f"Agents: {list_ids(new_agents)}.",
-        )
+        raise unknown_agent(unknown[0], new_agents, "--perspective")
     agents = []
     for agent in new_agents:
         if agent == recorded_protocol_agents.get(agent.id) and agent.id in parent_agents:
@@ -471,9 +463,7 @@ def _assign_models(
     ids = [agent.id for agent in agents]
     unknown = [id for id in replace if id not in ids]
     if unknown:
-        raise UnknownName(
-            f"there is no agent {unknown[0]!r}", where="--replace-agent", do=f"Agents: {list_ids(agents)}."
-        )
+        raise unknown_agent(unknown[0], agents, "--replace-agent")
     if isinstance(models, Mapping):
         return models_by_agent(agents, {**models, **replace})
     if models is not None:

@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Any
 
 from consilience.documents import read_document
-from consilience.domain.agents import Agent, list_ids
+from consilience.domain.agents import Agent, unknown_agent
 from consilience.domain.errors import SettingsError
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, LimitsError
@@ -93,16 +93,12 @@ def load_sources(sources: Sequence[Source | Path]) -> list[Source]:
 
 
 def check_seats(sources: Sequence[Source], agents: Sequence[Agent]) -> None:
-    """Raise `SettingsError` if a source is private to an agent that does not exist."""
+    """Raise `UnknownName` if a source is private to an agent that does not exist."""
     ids = {agent.id for agent in agents}
     for source in sources:
         for agent in source.agents or ():
             if agent not in ids:
-                raise SettingsError(
-                    f"there is no agent {agent!r}",
-                    where=f"the agents of source {source.name or source.text[:40]!r}",
-                    do=f"Agents: {list_ids(agents)}.",
-                )
+                raise unknown_agent(agent, agents, f"the agents of source {source.name or source.text[:40]!r}")
 
 
 def _to_source(n: int, source: Any) -> Source:
