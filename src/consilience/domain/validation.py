@@ -169,8 +169,7 @@ def _clause(detail: ErrorDetails, data: object, model: type[BaseModel] | None, o
 
 def _message(detail: ErrorDetails) -> str:
     """Return the message of a validator of this project."""
-    raised = detail.get("ctx", {}).get("error")
-    return str(getattr(raised, "reason", raised)).rstrip(".")
+    return str(detail.get("ctx", {}).get("error")).rstrip(".")
 
 
 def _demand(detail: ErrorDetails, entry: type[BaseModel] | None) -> str:

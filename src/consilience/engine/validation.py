@@ -11,7 +11,7 @@ from consilience.documents import read_document
 from consilience.domain.agents import Agent, unknown_agent
 from consilience.domain.errors import SettingsError
 from consilience.domain.messages import Source
-from consilience.domain.outcome import Limits, LimitsError
+from consilience.domain.outcome import LIMITS_FORM, Limits
 from consilience.domain.panels import Panel
 from consilience.engine.execution import Options
 from consilience.engine.protocol import Protocol, find_protocol, protocol_names
@@ -23,6 +23,7 @@ _ARGUMENTS: Mapping[str, tuple[tuple[type, ...], str, str]] = {
     "task": ((str,), "a text", "Give the question in quotation marks."),
     "panel": ((Panel, str, Path, NoneType), "a panel", 'Give a Panel, or the name or file of one: "markets".'),
     "seed": ((int,), "a whole number", "Give one, such as 0."),
+    "limits": ((Limits, Mapping, NoneType), "a set of limits", LIMITS_FORM),
     "quorum": ((int, float), "a number", "Give a share from 0 to 1."),
     "prompts": ((Path, NoneType), "a path", "Give the directory of your prompts as a pathlib.Path."),
     "session": ((str, NoneType), "a text", "Give the session's id, or leave it out."),
@@ -115,11 +116,8 @@ def _to_source(n: int, source: Any) -> Source:
 
 
 def to_limits(limits: Limits | None) -> Limits | None:
-    if limits is None or isinstance(limits, Limits):
-        return limits
-    if not isinstance(limits, Mapping):
-        raise LimitsError(f"{_describe(limits)} is not a set of limits")
-    return Limits(**{str(kind): value for kind, value in limits.items()})
+    check_types({"limits": limits})
+    return Limits(**limits) if isinstance(limits, Mapping) else limits
 
 
 def _protocol_error(protocol: object) -> SettingsError:
