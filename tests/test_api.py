@@ -229,7 +229,7 @@ def test_invalid_argument_error_shows_the_right_form(
         ({"foo": 1}, "foo is unknown"),
         ({"cost": float("nan")}, "cost must be a finite number"),
         ({"seconds": float("inf")}, "seconds must be a finite number"),
-        ({"agents": {"L2N1": {"calls": -1}}}, r"agents\.L2N1: calls must be at least 0"),
+        ({"agents": {"L2N1": {"calls": -1}}}, r"agents\.L2N1\.calls must be at least 0"),
         ({"phases": {"leaf_respond/x": {"calls": 1}}}, "phases: 'leaf_respond/x' is not a phase"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 
 import consilience
 from consilience.deliberation import Deliberation
-from consilience.domain.errors import SettingsError, UserError
+from consilience.domain.errors import SettingsError, UnknownName, UserError
 from consilience.domain.events import CallCompleted, CallStarted, SessionFinished, canonical_digest
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
@@ -287,7 +287,7 @@ def test_invalid_arguments_are_refused_before_any_call(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="the id is empty"):
         how.run_sync("Should it?", session="")
     private = replace(how, sources=(Source(text="A secret.", agents=("ZZ",)),))
-    with pytest.raises(SettingsError, match=r"there is no agent 'ZZ'.*Agents: S1"):
+    with pytest.raises(UnknownName, match=r"there is no agent 'ZZ'.*Agents: S1"):
         private.run_sync("Should it?")
     with pytest.raises(SettingsError, match="observer must be callable, not 3"):
         Options(observer=3)  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from consilience.domain.errors import SettingsError
 from consilience.domain.paths import check_home, read_bounded_text, user_config_dir
-from consilience.domain.validation import similar_names
+from consilience.domain.validation import did_you_mean
 from consilience.engine.protocol import installed_protocols
 from consilience.models.endpoints import MAX_DOLLARS, Endpoints, is_amount, read_declaration
 
@@ -164,8 +164,7 @@ def _checked(key: str, value: object, path: Path) -> str | float | dict[str, obj
             where=place,
             do=f"Write [{key}] on a line of its own, and its settings below it.",
         )
-    close = similar_names(key, ["model", "confirm_above", *protocols])
-    meant = f"Did you mean {close}? " if close else ""
+    meant = did_you_mean(key, ["model", "confirm_above", *protocols])
     tables = ", ".join(f"[{name}]" for name in sorted(protocols))
     raise SettingsError(
         f"the configuration has an unknown key {key!r}",

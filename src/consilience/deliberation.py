@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields
 from dataclasses import replace as copy_with  # `fork` has a parameter `replace`
 from pathlib import Path
 from types import TracebackType
@@ -129,7 +129,7 @@ class Deliberation(Generic[R]):
 
         def begin(observe: Callable[[Event], None]) -> Coroutine[Any, Any, R]:
             options = self._options.observed_by(observe)
-            return replace(self, options=options).run(task, session=id)
+            return copy_with(self, options=options).run(task, session=id)
 
         return Live(id, begin)
 
@@ -248,7 +248,7 @@ class Deliberation(Generic[R]):
         """
         self._checked(task=task, session=session)
         with opened(self._store) as store:
-            here = replace(self, store=store)
+            here = copy_with(self, store=store)
             return await (
                 here.resume(session) if here._is_begun(store, session, task) else here.run(task, session=session)
             )
@@ -283,7 +283,7 @@ class Deliberation(Generic[R]):
                 where=f"session {report.session}",
                 do="Name a panel (consilience panels lists them), or describe personas with --persona.",
             )
-        return replace(self, panel=report.panel, limits=remaining_limits(self._limits, report.ledger.actual))
+        return copy_with(self, panel=report.panel, limits=remaining_limits(self._limits, report.ledger.actual))
 
     def _is_begun(self, store: Store, session: str, task: str) -> bool:
         panel, choice = self._panel, self._options.detail
@@ -367,14 +367,14 @@ class Deliberation(Generic[R]):
     @property
     def _options(self) -> Options:
         options = self.options or Options()
-        return options if self.detail is None else replace(options, detail=self.detail)
+        return options if self.detail is None else copy_with(options, detail=self.detail)
 
     def _with_endpoints(self, *names: str) -> Options:
         """Return the options with all endpoints that may have a key: also those that this object, `names` or the own file names."""
         panel = self.panel.personas if isinstance(self.panel, Panel) else ()
         own = [persona.model for persona in panel if persona.model]
         named = self._options.endpoints.name([*model_names(self.model), *model_names(self.encoder), *own, *names])
-        return replace(self._options, endpoints=named.over(own_config().endpoints))
+        return copy_with(self._options, endpoints=named.over(own_config().endpoints))
 
     @property
     def _limits(self) -> Limits:

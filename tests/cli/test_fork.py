@@ -123,7 +123,7 @@ def test_set_reads_lists_from_json_and_keeps_plain_text(cli: Cli, town: Town, pa
         (["--at", "end", "--agent-limit", "L2N1=3"], "is not a limit"),
         (["--at", "end", "--agent-limit", "L2N1:calls=-3"], "invalid limit"),
         (["--at", "end", "--agent-limit", "nobody:calls=3"], "no agent 'nobody'"),
-        (["--at", "end", "--max-calls", "-1"], "invalid limit: -1"),
+        (["--at", "end", "--max-calls", "-1"], "calls must be at least 0, not -1. Where: --max-calls. "),
         (["--at", "end", "--model", "nonsense"], "nonsense"),
         ([], "--at"),
     ],

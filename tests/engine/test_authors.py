@@ -17,7 +17,7 @@ from consilience.domain.agents import Agent
 from consilience.domain.errors import ConsilienceError, ProtocolViolation, SettingsError, UnknownName
 from consilience.domain.outcome import Estimate, Limits, StopReason
 from consilience.domain.panels import Panel, Persona
-from consilience.domain.report import Report
+from consilience.domain.report import Forecast, Report
 from consilience.domain.sections import Bar, Bars, Presentation, View
 from consilience.domain.topology import Topology, complete
 from consilience.engine.prompt import Prompt
@@ -93,6 +93,29 @@ async def test_ask_without_max_tokens_uses_the_reply_tokens_of_the_session() -> 
         "say/A2": 300,
         "close": 77,
     }
+
+
+class WithoutReport(RoundOf2Talks):
+    """Its run returns the answer alone."""
+
+    async def run(self, session: Session) -> Report:
+        return "Yes."  # type: ignore[return-value]
+
+
+async def test_run_that_returns_no_report_is_refused_with_what_to_return() -> None:
+    with pytest.raises(ProtocolViolation, match=r"run of WithoutReport returned a str.*await session\.close"):
+        await consilience.deliberate("Why?", WithoutReport(), model=model())
+
+
+class Wordless(RoundOf2Talks):
+    """It concludes with an empty text."""
+
+    async def run(self, session: Session) -> Report:
+        return await session.report(Report, first=[], stop_reason=StopReason.FAILED, answer="")
+
+
+async def test_empty_answer_of_a_protocol_is_none() -> None:
+    assert (await consilience.deliberate("Why?", Wordless(), model=model())).answer is None
 
 
 async def test_subclass_of_a_shipped_protocol_overrides_one_template_and_keeps_the_others(store: SqliteStore) -> None:
@@ -287,6 +310,23 @@ async def test_exception_in_presentation_is_a_warning_that_names_it_and_its_plac
     assert await consilience.resume(report.session, store=store) == report
     monkeypatch.setattr(Charted, "presentation", Report.presentation)
     assert (await consilience.replay(report.session, store=store)).digest() == report.digest()
+
+
+class Unforeseeing(Report):
+    def forecasts(self) -> tuple[Forecast, ...]:
+        raise LookupError("no ballots")
+
+
+class Foresight(RoundOf2Talks):
+    """Its report fails to name its questions."""
+
+    report = Unforeseeing
+
+
+async def test_exception_in_forecasts_is_a_warning_about_questions() -> None:
+    (warning,) = (await consilience.deliberate("Why?", Foresight(), model=model())).defects
+    assert warning.startswith(f"no question can be followed up: forecasts() failed at {__name__}, line ")
+    assert "sections" not in warning
 
 
 MINE = '''

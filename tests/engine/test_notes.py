@@ -185,7 +185,7 @@ async def test_replay_with_a_changed_note_is_refused(store: SqliteStore, monkeyp
         return await session.report(NotingReport, first=[], stop_reason=StopReason.SETTLED)
 
     monkeypatch.setattr(Noting, "run", otherwise)
-    with pytest.raises(RequestMismatch, match="another Noted"):
+    with pytest.raises(RequestMismatch, match=r"another Noted.*raise the `version`.*consilience fork .* --at"):
         await runner.replay("s", store=store)
 
 

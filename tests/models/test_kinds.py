@@ -26,11 +26,7 @@ class Echo(Model):
     """Says what it was asked last, at a price."""
 
     def __init__(self, model):
-        self._model = model
-
-    @property
-    def name(self):
-        return f"echo:{self._model}"
+        self.name = f"echo:{model}"
 
     async def complete(self, request):
         if self.name == "echo:deaf":
@@ -59,15 +55,23 @@ class Kind(ModelKind):
 class Dearer(Kind):
     def open(self, model):
         opened = Echo(model)
-        type(opened).name = property(lambda self: f"dearer:{self._model}")
+        opened.name = f"dearer:{model}"
         return opened
 
     def declared(self, model):
         return Declaration(prices=(1.0, 1.0))
+
+
+class Unpriceable(Kind):
+    def open(self, model):
+        opened = Echo(model)
+        opened.name, opened.price = f"unpriceable:{model}", None
+        return opened
 '''
 ENTRIES = """[consilience.models]
 echo = echoing:Kind
 dearer = echoing:Dearer
+unpriceable = echoing:Unpriceable
 broken = echoing:Missing
 absent = no_such_module:Kind
 local = echoing:Kind
@@ -121,9 +125,10 @@ def test_chain_falls_back_on_and_from_an_added_kind(env: dict[str, str]) -> None
         ("echo:quiet", "there is no echo 'quiet'"),
         ("echo", "names a provider without a model"),
         ("dearer:loud", "(1.0, 1.0) is declared"),
+        ("unpriceable:loud", "entry point unpriceable = 'echoing:Unpriceable'"),
         ("broken:x", "entry point broken = 'echoing:Missing' of the package echoing"),
         ("absent:x", "No module named 'no_such_module'"),
-        ("ecko:loud", "Did you mean echo"),
+        ("ecko:loud", "Did you mean 'echo'"),
     ],
 )
 def test_unusable_name_is_an_error_that_says_why(name: str, complaint: str, env: dict[str, str]) -> None:

@@ -78,7 +78,7 @@ def test_places_of_one_agent_have_names_of_their_own() -> None:
 
 
 def test_counts_ranges_sizes_and_percents_are_formatted() -> None:
-    assert (count(1, "call"), count(1200, "call"), count(2, "retry", "retries")) == (
+    assert (count(1, "call"), count(1200, "call"), count(2, "retry")) == (
         "1 call",
         "1,200 calls",
         "2 retries",

@@ -9,6 +9,7 @@ from markdown_it import MarkdownIt
 
 from consilience.domain.agents import Agent
 from consilience.domain.messages import Quotation
+from consilience.domain.objections import OUTCOMES
 from consilience.domain.outcome import Check, Estimate, FailureKind, Limits, StopReason
 from consilience.domain.positions import PositionChange
 from consilience.domain.presenting import present
@@ -256,6 +257,17 @@ def test_objections_are_listed_once_open_ones_first() -> None:
         f"- **Conceded:** objection A.1 — {who} The test is CPU only.",
     ]
     assert "none was declared" not in text, "two objections are open"
+
+
+def test_word_for_an_outcome_is_changed_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OUTCOMES, "upheld", "Sustained")
+    objections = (
+        objection("A.1", fate="stands", ruled="upheld", ruling="It pays."),
+        objection("A.2", fate="refuted", ruled="upheld", ruling="It does not."),
+    )
+    text = markdown(report(EmergenceReport, convergence={"converged": False, "rounds_used": 2}, objections=objections))
+    assert "- **Sustained in the answer:** objection A.1" in text
+    assert "- Ruling: sustained: It does not." in text
 
 
 def objection(id: str, **fields: Any) -> Objection:

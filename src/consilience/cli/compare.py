@@ -15,7 +15,7 @@ from rich.console import Group
 from consilience.cli.display import Display, progress_bar
 from consilience.cli.errors import EXIT_NO_ANSWER, EXIT_OK, notify
 from consilience.cli.execution import publish, run_on
-from consilience.cli.inputs import assign_models, check_limit, read_sources, read_task
+from consilience.cli.inputs import amounts, assign_models, read_sources, read_task
 from consilience.cli.options import LIMITS, MATERIAL, OUTPUT, PlannedRequest, argument, option, request_app
 from consilience.cli.plan import approve, choose_model
 from consilience.cli.settings import load_config, read_settings, setting_value
@@ -142,6 +142,7 @@ def _compare(request: CompareRequest) -> int:
     config = load_config(env_file=request.env_file, named=request.endpoints_named)
     tasks = _tasks(request)
     models, choice = _models(request, config)
+    limits = amounts(request, ("cost", "seconds"))
     planned = plan_comparison(
         tasks,
         _rows(request, config),
@@ -150,8 +151,8 @@ def _compare(request: CompareRequest) -> int:
         repeat=request.repeat,
         seed=request.seed,
         name=request.name,
-        cost=check_limit("--max-cost", request.max_cost),
-        seconds=check_limit("--max-seconds", request.max_seconds),
+        cost=limits.cost,
+        seconds=limits.seconds,
         options=request.options(config.endpoints),
     )
     if request.jobs < 1:

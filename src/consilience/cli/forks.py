@@ -143,7 +143,7 @@ def _is_shown_differently(store: Store, session: str) -> bool:
 
 
 def _inheritance(planned: forks.Fork) -> str:
-    words = f"{count(planned.replies, 'reply', 'replies')} inherited, not paid for again"
+    words = f"{count(planned.replies, 'reply')} inherited, not paid for again"
     if again := planned.asked_again:
         words += f"; {count(again, 'call')} without a reply repeated, and then the calls that read the new replies"
     if kept := planned.failures:

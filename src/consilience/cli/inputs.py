@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from pydantic import ValidationError
 
-from consilience.cli.errors import notify
+from consilience.cli.errors import notify, with_options
 from consilience.cli.options import NewSessionRequest, PlannedRequest, RunRequest, SessionRequest, TargetRequest
 from consilience.deliberation import AUTO_PANEL
 from consilience.documents import (
@@ -23,13 +23,13 @@ from consilience.documents import (
     read_document,
     read_text_file,
 )
-from consilience.domain.agents import Agent, list_ids
+from consilience.domain.agents import Agent, list_ids, unknown_agent
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
 from consilience.domain.messages import Source
-from consilience.domain.outcome import EACH, MAX_LIMIT, Limits, LimitsError, SpendingLimits
+from consilience.domain.outcome import EACH, Limits, SpendingLimits
 from consilience.domain.panels import Panel, Persona, load_panel
 from consilience.domain.paths import expanded, too_long
-from consilience.domain.validation import describe_invalid
+from consilience.domain.validation import InvalidValues, describe_invalid
 from consilience.engine.runner import check_task
 from consilience.models.registry import canonical_name
 from consilience.reporting.formatting import count
@@ -203,25 +203,21 @@ def panel_of(texts: Sequence[str]) -> Panel:
         raise SettingsError(invalid, where="--persona", do=_PERSONA_FORM) from None
 
 
-def check_limit(option: str, value: float | None) -> float | None:
-    """Return the value. Raises `SettingsError` if it is negative or too large."""
-    if value is not None and not 0 <= value <= MAX_LIMIT:
-        raise SettingsError(
-            f"invalid limit: {value!s:.60}",
-            where=option,
-            do=f"Give 0 or more, and at most {MAX_LIMIT}; leave the option out for no limit.",
-        )
-    return value
-
-
 def read_limits(request: SessionRequest, agents: Sequence[Agent]) -> Limits:
     """Return the limits. Raises `SettingsError` for an invalid limit, `UnknownName` for the limit of an unknown agent."""
-    units = (*SpendingLimits.model_fields, "steps")
-    return Limits(
-        **{unit: check_limit(f"--max-{unit}", getattr(request, f"max_{unit}")) for unit in units},
-        agents=_spending_limits("--agent-limit", request.agent_limit or (), agents),
-        phases=_spending_limits("--phase-limit", request.phase_limit or ()),
-    )
+    limits = amounts(request, (*SpendingLimits.model_fields, "steps"))
+    by_agent = _spending_limits("--agent-limit", request.agent_limit or (), agents)
+    by_phase = _spending_limits("--phase-limit", request.phase_limit or ())
+    return limits.model_copy(update={"agents": by_agent, "phases": by_phase})
+
+
+def amounts(request: PlannedRequest, units: Sequence[str]) -> Limits:
+    """Return the limits of these units, from `--max-UNIT`. Raises `SettingsError`, which names the options."""
+    by_option = {f"max_{unit}": unit for unit in units}
+    try:
+        return Limits(**{unit: getattr(request, name) for name, unit in by_option.items()})
+    except InvalidValues as error:
+        raise with_options(error, by_option, units) from None
 
 
 def read_pairs(option: str, form: str, arguments: Sequence[str] | None) -> dict[str, str]:
@@ -257,17 +253,16 @@ def _spending_limits(option: str, arguments: Sequence[str], agents: Sequence[Age
         if ":" in name and "," in name:
             raise _one_at_a_time(option, "NAME:calls=N", argument)
         if ids and name not in (*ids, EACH):
-            raise UnknownName(
-                f"there is no agent {name!r}", where=f"{option} {argument}", do=f"Agents: {list_ids(agents)}."
-            )
+            raise unknown_agent(name, agents, f"{option} {argument}")
         if len({kind for kind, _, _ in pairs}) < len(pairs):
             raise SettingsError(f"{argument!r} names one kind twice", where=option, do="Name each kind once.")
         try:
             limit = SpendingLimits(**{kind: value for kind, _, value in pairs})
             if option == "--phase-limit":
                 Limits(phases={name: limit})
-        except LimitsError as error:
-            raise SettingsError(f"invalid limit {argument!r}: {error.reason}", where=option, do=example) from None
+        except InvalidValues as error:
+            reason = describe_invalid(error.cause)
+            raise SettingsError(f"invalid limit {argument!r}: {reason}", where=option, do=example) from None
         if name in limits:
             raise SettingsError(f"{name} is limited twice", where=option, do="Give one limit with all its kinds.")
         limits[name] = limit
@@ -318,9 +313,7 @@ def own_models(option: str, arguments: Sequence[str], agents: Sequence[Agent]) -
         if any(part.partition("=")[0].strip() in ids for part in name.split(",")[1:]):
             raise _one_at_a_time(option, "ID=MODEL", argument)
         if id not in ids:
-            raise UnknownName(
-                f"there is no agent {id!r}", where=f"{option} {argument}", do=f"Agents: {list_ids(agents)}."
-            )
+            raise unknown_agent(id, agents, f"{option} {argument}")
         if id in models:
             raise SettingsError(f"the agent {id} has two models", where=option, do="Give it one.")
         models[id] = name

@@ -70,6 +70,7 @@ from consilience.domain.report import Report
 from consilience.domain.usage import LedgerReport, UsageTotals
 from consilience.domain.validation import InvalidValues
 from consilience.engine.protocol import Protocol, check_phases, find_protocol, recorded_protocol, report_type
+from consilience.engine.runner import missing_encoder
 from consilience.engine.seats import choose_detail, of_persona, seat_warnings
 from consilience.engine.templates import recorded_templates
 from consilience.journal.open_store import open_store
@@ -326,11 +327,7 @@ def _reassigned_models(plan: RunPlan, panel: Panel | None, request: NewSessionRe
 def _encoder(protocol: Protocol, request: NewSessionRequest, known: Endpoints) -> MiniLM | ProviderEncoder | None:
     """Return the encoder, ready to use; None in a dry run. Raises `UserError` if it is missing or unusable."""
     if protocol.needs_encoder and request.encoder is None:
-        raise SettingsError(
-            "comparing texts by embedding needs an encoder",
-            where="--encoder",
-            do=f"Name one (--encoder minilm is offline and free), or {protocol.without_encoder}.",
-        )
+        raise missing_encoder(protocol, "--encoder")
     if request.encoder is None:
         return None
     check_encoder(request.encoder)
@@ -346,14 +343,14 @@ def resume_session(request: ResumeRequest) -> int:
     with user_store() as store:
         session = find_session(store, request.id)
         events = store.read(session)
-        course = fold_events(events)
-        started = course.started
+        state = fold_events(events)
+        started = state.started
         report_class = (started and report_type(started.protocol)) or Report
         if started is not None:
-            request = as_begun(request, report_class, started.deliveries, finished=course.finished is not None)
+            request = as_begun(request, report_class, started.deliveries, finished=state.finished is not None)
         check_output(report_class, request)
         plan = None
-        if course.finished is not None:
+        if state.finished is not None:
             if request.out is not None:
                 claim_directory(request.out)
             if not request.quiet:
@@ -364,11 +361,11 @@ def resume_session(request: ResumeRequest) -> int:
                 f"session {session} is being run by {holder}",
                 do="Wait for it to end, or stop that process; then try again.",
             )
-        elif started is not None and (course.cancel is None or course.cancel.answer):
+        elif started is not None and (state.cancel is None or state.cancel.answer):
             confirm_recorded_code(started, store)
-            plan = _remaining_plan(started, course.made, store, config.endpoints)
+            plan = _remaining_plan(started, state.made, store, config.endpoints)
             _check_recorded(session, plan)
-            approve(plan, request, config, lines=[_resume_line(session, course, store)])
+            approve(plan, request, config, lines=[_resume_line(session, state, store)])
             confirm_recorded_programs(plan.programs)
         execution = RunExecution.open(request, store, plan, config.endpoints)
         seated = execution.seat(plan.models_by_agent) if plan else None
@@ -378,7 +375,7 @@ def resume_session(request: ResumeRequest) -> int:
             title=f"{started.protocol if started else ''} {session}".strip(),
             recorded_events=events,
         )
-        return execution.deliver(report, read_back(store, session).presentation if course.finished else None)
+        return execution.deliver(report, read_back(store, session).presentation if state.finished else None)
 
 
 def _remaining_plan(started: SessionStarted, calls_made: int, store: Store, known: Endpoints) -> RunPlan:
@@ -412,15 +409,15 @@ def _check_recorded(session: str, plan: RunPlan) -> None:
         ) from None
 
 
-def _resume_line(session: str, course: SessionState, store: Store) -> str:
-    known = [f"{count(course.made, 'call')} recorded"] if course.made else []
-    known += [f"{count(course.inherited, 'call')} inherited"] if course.inherited else []
+def _resume_line(session: str, state: SessionState, store: Store) -> str:
+    known = [f"{count(state.made, 'call')} recorded"] if state.made else []
+    known += [f"{count(state.inherited, 'call')} inherited"] if state.inherited else []
     parts = [f"{', '.join(known)}, not paid for again" if known else "no call is recorded yet"]
-    if failed := len(course.failed):
+    if failed := len(state.failed):
         parts.append(
             f"{count(failed, 'failed call')} not made again (a fork does: consilience fork {session} --at end)"
         )
-    from_outside = (*course.awaited, *course.answered, *course.tickets, *course.asked)
+    from_outside = (*state.awaited, *state.answered, *state.tickets, *state.asked)
     if kept := [arrival.key for arrival in store.arrivals(session)]:
         parts.append(f"{count(len(kept), 'reply')} arrived before it stopped, not paid for again")
     if in_flight := [flight.key for flight in store.flights(session) if flight.key not in (*from_outside, *kept)]:

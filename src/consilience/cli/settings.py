@@ -26,7 +26,7 @@ from consilience.domain.errors import SettingsError
 from consilience.domain.messages import FILE, NAMES, OptionName
 from consilience.domain.model_names import BY_HAND, named_by_hand
 from consilience.domain.paths import check_home, data_dir, is_own_journal, journal_path, read_bounded_text
-from consilience.domain.validation import InvalidValues, similar_names
+from consilience.domain.validation import InvalidValues, did_you_mean
 from consilience.engine.protocol import Protocol
 from consilience.engine.recorded_code import code_named, foreign_code
 from consilience.models.program import without_secret
@@ -118,11 +118,10 @@ def read_settings(cls: type[Protocol], settings: Mapping[str, object], config: C
     for key, (value, path) in table.items():
         place = f"{path}, table [{cls.name}]"
         if key not in (known := cls.own_settings()):
-            close = similar_names(key, known)
             raise SettingsError(
                 f"the configuration has an unknown key {key!r}",
                 where=place,
-                do=f"{f'Did you mean {close}? ' if close else ''}Known: {', '.join(known)}.",
+                do=f"{did_you_mean(key, known)}Known: {', '.join(known)}.",
             )
         if key not in settings:
             _check_imports(cls, key, value, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from consilience.domain.errors import UnknownName
 from consilience.domain.model_names import is_embedded, kind_of, person_named
 from consilience.domain.validation import Frozen
 
@@ -116,6 +117,11 @@ def list_ids(agents: Iterable[Agent]) -> str:
         for agent in agents
     ]
     return ", ".join(names[:MAX_LISTED_IDS]) + (", …" if len(names) > MAX_LISTED_IDS else "")
+
+
+def unknown_agent(id: str, agents: Iterable[Agent], where: str) -> UnknownName:
+    """Return the error of a caller who names an agent that does not exist."""
+    return UnknownName(f"there is no agent {id!r}", where=where, do=f"Agents: {list_ids(agents)}.")
 
 
 def seat_names(agents: Iterable[Agent]) -> dict[str, str]:

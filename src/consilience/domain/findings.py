@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 from consilience.domain.outcome import Severity, StopReason
 from consilience.domain.report import Frozen, Report
+from consilience.domain.wording import join_names
 
 SEVERITIES: tuple[Severity, ...] = ("critical", "major", "minor")
 """Worst first."""
@@ -302,9 +303,3 @@ def command_of(check: Verification) -> str | None:
     wrapped = _WRAPPED.fullmatch(check.text.strip())
     text = (wrapped["block"] or wrapped["span"]).strip("\n") if wrapped else check.text.strip()
     return text if wrapped or "`" not in text else None
-
-
-def join_names(names: Sequence[str] | Mapping[str, object]) -> str:
-    """Return `red and blue`, or `R1, R2 and R3`."""
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from consilience.domain.validation import Frozen
@@ -9,6 +10,16 @@ from consilience.domain.validation import Frozen
 ObjectionFate = Literal["yielded", "refuted", "stands", "unanswered"]
 """The outcome of an objection. `yielded`: the target changed its text. `refuted`: the target refuted it. `stands`: it was raised
 again after a refutation. `unanswered`: the run ended before the target's next turn."""
+
+
+OUTCOMES: Mapping[str | None, str] = {
+    "yielded": "Conceded",
+    "refuted": "Refuted",
+    "upheld": "Upheld",
+    "rejected": "Rejected",
+    None: "Open",
+}
+"""Fates and rulings as readers see them."""
 
 
 class Objection(Frozen):
@@ -34,19 +45,23 @@ class Objection(Frozen):
     """The decision of their common parent, in its words."""
 
     @property
+    def is_met(self) -> bool:
+        """Whether its target yielded to it or refuted it."""
+        return self.fate in ("yielded", "refuted")
+
+    @property
     def outcome(self) -> str:
-        """The outcome for readers: `Conceded` or `Refuted` by its target, else `Upheld` or `Rejected` by a ruling, else `Open`."""
-        answer = {"yielded": "Conceded", "refuted": "Refuted"}.get(self.fate or "")
-        return answer or (self.ruled or "open").capitalize()
+        """The outcome for readers: that of its target if it met it, else that of a ruling, else `Open`."""
+        return OUTCOMES[self.fate if self.is_met else self.ruled]
 
     @property
     def ruling_words(self) -> str:
         """The ruling for readers, led by `upheld` where its target refuted it; empty without one, and if the target conceded."""
         is_contrary = self.fate == "refuted" and self.ruled == "upheld"
-        words = ": ".join(filter(None, ("upheld" if is_contrary else "", self.ruling)))
+        words = ": ".join(filter(None, (OUTCOMES["upheld"].lower() if is_contrary else "", self.ruling)))
         return f"Ruling: {words}" if words and self.fate != "yielded" else ""
 
     @property
     def is_open(self) -> bool:
         """Whether neither its target met it nor their common parent followed it."""
-        return self.fate not in ("yielded", "refuted") and self.ruled != "upheld"
+        return not self.is_met and self.ruled != "upheld"

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
-from consilience.domain.errors import SettingsError
-from consilience.domain.validation import Frozen, describe_invalid
+from consilience.domain.validation import Frozen, InvalidValues, describe_invalid
 
 MAX_LIMIT = 2**63 - 1
 """Max value of a limit: a signed 64-bit integer."""
@@ -132,7 +131,9 @@ class Check(Frozen):
     kind: str
     """The kind of score; scores of different kinds cannot be compared."""
     score: float | None = None
+    """The larger, the closer to a stop: of a distance d, 1 − d."""
     threshold: float | None = None
+    """The least score that meets the check."""
     detail: str = ""
     parts: tuple[Check, ...] = ()
     """The checks of a composite, which has no score."""
@@ -144,16 +145,7 @@ class Check(Frozen):
         return self.model_copy(update={"met": False, "detail": "; ".join(filter(None, (self.detail, *reasons)))})
 
 
-class LimitsError(SettingsError, ValueError):
-    """Invalid limits, and the `reason`. Also a `ValueError`, so that a journal with such limits counts as damaged."""
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(
-            f"invalid limits: {reason}",
-            where="limits",
-            do="Give for example consilience.Limits(calls=20, cost=0.50); cost is in US dollars.",
-        )
+LIMITS_FORM = "Give for example consilience.Limits(calls=20, cost=0.50); cost is in US dollars."
 
 
 class SpendingLimits(BaseModel):
@@ -181,7 +173,8 @@ class SpendingLimits(BaseModel):
             try:
                 super().__init__(**limits)
             except ValidationError as error:
-                raise LimitsError(describe_invalid(error, model=type(self))) from None
+                what = f"invalid limits: {describe_invalid(error, model=type(self))}"
+                raise InvalidValues(error, what, where="limits", do=LIMITS_FORM) from None
 
 
 class Limits(SpendingLimits):

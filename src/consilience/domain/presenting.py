@@ -37,10 +37,7 @@ def try_forecasts(report: Report) -> tuple[tuple[Forecast, ...], str]:
     try:
         return tuple(Forecast.model_validate(forecast) for forecast in report.forecasts()), ""
     except Exception as error:
-        return (
-            (),
-            f"the protocol's sections and views are missing: {_describe_failure(error, type(report), 'forecasts')}",
-        )
+        return (), f"no question can be followed up: {_describe_failure(error, type(report), 'forecasts')}"
 
 
 def _try(make: Callable[[], Presentation], cls: type[Report], method: str = "presentation") -> tuple[Presentation, str]:

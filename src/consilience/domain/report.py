@@ -24,6 +24,7 @@ from consilience.domain.sections import Presentation
 from consilience.domain.topology import Topology
 from consilience.domain.usage import LedgerReport
 from consilience.domain.validation import Frozen as Frozen
+from consilience.domain.wording import count
 
 
 class Claim(Frozen):
@@ -348,9 +349,10 @@ class Report(Frozen):
             f"{phase} {', '.join(agent if n == 1 else f'{agent} ×{n}' for agent, n in counts.items())} ({kind})"
             for (phase, kind), counts in agents.items()
         )
-        replies = f"{self.typed_replies} {'reply' if self.typed_replies == 1 else 'replies'}"
         lacks = (
-            f"{len(self.prose_replies)} of {replies} not in the requested form" if self.is_mostly_prose else "",
+            f"{len(self.prose_replies)} of {count(self.typed_replies, 'reply')} not in the requested form"
+            if self.is_mostly_prose
+            else "",
             f"{self.replied} of {self.asked} agents" if self.replied < self.asked else "",
             f"no reply: {missing}" if missing else "",
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from consilience.domain.errors import SettingsError
+from consilience.domain.wording import count
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -137,6 +138,12 @@ def similar_names(word: str, known: Iterable[str]) -> str:
     return " or ".join(map(repr, difflib.get_close_matches(word.casefold(), list(known), n=3, cutoff=0.5)))
 
 
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return `Did you mean 'policy' or 'security'? `, with the known names most similar to a word; "" if there are none."""
+    similar = similar_names(word, known)
+    return f"Did you mean {similar}? " if similar else ""
+
+
 def _clause(detail: ErrorDetails, data: object, model: type[BaseModel] | None, owner: str) -> str:
     place, kind, value = detail["loc"], detail["type"], detail["input"]
     if len(place) > 1 and isinstance(place[1], int) and (model_at(model, place[:1]) or len(place) > 2):
@@ -162,8 +169,7 @@ def _clause(detail: ErrorDetails, data: object, model: type[BaseModel] | None, o
 
 def _message(detail: ErrorDetails) -> str:
     """Return the message of a validator of this project."""
-    raised = detail.get("ctx", {}).get("error")
-    return str(getattr(raised, "reason", raised)).rstrip(".")
+    return str(detail.get("ctx", {}).get("error")).rstrip(".")
 
 
 def _demand(detail: ErrorDetails, entry: type[BaseModel] | None) -> str:
@@ -175,8 +181,9 @@ def _demand(detail: ErrorDetails, entry: type[BaseModel] | None) -> str:
         return f"must be {f'written as [[{key}]] tables' if entry else 'a list in square brackets'}, {actual}"
     if kind in ("too_short", "too_long"):
         bound = context["min_length"] if kind == "too_short" else context["max_length"]
-        noun = "entry" if bound == 1 else "entries"
-        return f"must have {'at least' if kind == 'too_short' else 'at most'} {bound:,} {noun}, not {len(value):,}"
+        return (
+            f"must have {'at least' if kind == 'too_short' else 'at most'} {count(bound, 'entry')}, not {len(value):,}"
+        )
     if kind == "string_too_short":
         return "is empty"
     if kind == "string_too_long":

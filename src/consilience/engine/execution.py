@@ -249,6 +249,11 @@ async def _run(protocol: Protocol, session: Session, state: State) -> Report:
         f"session {protocol.name}", session=state.id, protocol=protocol.name, agents=len(state.started.agents)
     ) as current:
         report = await protocol.run(session)
+        if not isinstance(report, Report):
+            raise ProtocolViolation(
+                f"run of {type(protocol).__name__} returned a {type(report).__name__}, not a report. "
+                "Write `return await session.close(…)` or `return await session.report(…)`"
+            )
         if left := session.clock.close():
             raise ProtocolViolation(
                 f"{left} of the coroutines given to clock.spawn never ran. Await session.clock.run() after the last spawn"

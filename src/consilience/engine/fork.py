@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 
-from consilience.domain.agents import Agent, in_dealing_order, list_ids
+from consilience.domain.agents import Agent, in_dealing_order, unknown_agent
 from consilience.domain.detail import Detail, DetailChoice
-from consilience.domain.errors import SettingsError, UnknownName
+from consilience.domain.errors import SettingsError
 from consilience.domain.events import (
     CUT,
     AnswerReceived,
@@ -32,6 +31,7 @@ from consilience.domain.events import (
 from consilience.domain.messages import Source
 from consilience.domain.outcome import CUT_SHORT, FailureKind, Limits
 from consilience.domain.report import Report
+from consilience.domain.validation import did_you_mean
 from consilience.engine.execution import Options, Setup
 from consilience.engine.fork_points import END as END
 from consilience.engine.fork_points import fork_position
@@ -391,11 +391,8 @@ def _check_known(cls: type[Protocol], settings: Iterable[str], known: Iterable[s
     """Raise `SettingsError` for a setting that is not among the `known` ones."""
     names = tuple(known)
     if unknown := [name for name in settings if name not in names]:
-        close = get_close_matches(unknown[0], names, 1)
-        meant = f"Did you mean {close[0]!r}? " if close else ""
-        raise SettingsError(
-            f"{cls.name} has no setting {unknown[0]!r}", where="--set", do=f"{meant}Known: {', '.join(names)}."
-        )
+        do = f"{did_you_mean(unknown[0], names)}Known: {', '.join(names)}."
+        raise SettingsError(f"{cls.name} has no setting {unknown[0]!r}", where="--set", do=do)
 
 
 def _model_name(model: SeatModel | None) -> str | None:
@@ -414,11 +411,7 @@ def _agents(old: SessionStarted, protocol: Protocol, perspectives: Mapping[str, 
     new_agents = in_dealing_order(protocol.agents(None))
     unknown = [id for id in perspectives if id not in {agent.id for agent in new_agents}]
     if unknown:
-        raise UnknownName(
-            f"there is no agent {unknown[0]!r}",
-            where="--perspective",
-            do=f"Agents: {list_ids(new_agents)}.",
-        )
+        raise unknown_agent(unknown[0], new_agents, "--perspective")
     agents = []
     for agent in new_agents:
         if agent == recorded_protocol_agents.get(agent.id) and agent.id in parent_agents:
@@ -437,9 +430,7 @@ def _assign_models(
     ids = [agent.id for agent in agents]
     unknown = [id for id in replace if id not in ids]
     if unknown:
-        raise UnknownName(
-            f"there is no agent {unknown[0]!r}", where="--replace-agent", do=f"Agents: {list_ids(agents)}."
-        )
+        raise unknown_agent(unknown[0], agents, "--replace-agent")
     if isinstance(models, Mapping):
         return models_by_agent(agents, {**models, **replace})
     if models is not None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import AnyEvent, Ended
+from consilience.domain.validation import did_you_mean
 from consilience.engine.activity import Phase, phase_name
 
 END = "end"
@@ -34,8 +34,7 @@ def fork_position(parent: str, events: Sequence[AnyEvent], at: int | str) -> int
     positions = [event.seq for event in ended_calls if event.key == at or (phase is not None and event.phase == phase)]
     if not positions:
         points = {*map(phase_name, phases), *(event.key for event in ended_calls)}
-        close = get_close_matches(at, sorted(points), 1)
-        meant = f"Did you mean {close[0]!r}? " if close else ""
+        meant = did_you_mean(at, sorted(points))
         listed = f"Phases: {list_phases(phases)}. " if phases else ""
         raise UnknownName(
             f"session {parent} has no phase or call {at!r}",

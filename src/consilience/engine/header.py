@@ -18,6 +18,7 @@ from consilience.domain.report import (
     MissingAgent,
 )
 from consilience.domain.usage import LedgerReport, UsageTotals
+from consilience.domain.wording import count
 from consilience.engine.analysis import independence
 from consilience.engine.evidence import quotations_in_replies, read_documents
 from consilience.engine.sizes import MIN_FIT
@@ -225,12 +226,12 @@ def _warnings(state: State, calls: EndedCalls) -> list[str]:
     warnings += sorted(_unread(state))
     if calls.cut:
         keys = ", ".join(event.key for event in calls.cut[:5])
-        warnings.append(f"{format_count(len(calls.cut), 'reply', 'replies')} cut at the token limit: {keys}")
+        warnings.append(f"{count(len(calls.cut), 'reply')} cut at the token limit: {keys}")
     if state.dropped:
         names = ", ".join(
             f"“{shorten(label, MAX_LABEL_CHARS, placeholder='…')}”" for label in sorted(state.dropped)[:5]
         )
-        references = format_count(state.dropped.total(), "reference", "references")
+        references = count(state.dropped.total(), "reference")
         warnings.append(f"left out: {references} to texts that the agent was not shown: {names}")
     if state.ledger.sizes.fit < 1:
         size = f"replies were limited to {state.ledger.sizes.fit:.0%} of their size"
@@ -242,23 +243,20 @@ def _warnings(state: State, calls: EndedCalls) -> list[str]:
     rejected = sum(isinstance(event, ReplyRejected) for event in calls.unusable)
     if rejected:  # inherited ones too, unlike in the ledger
         again = f"; {len(calls.repairs)} had to be asked for again" if calls.repairs else ""
-        warnings.append(f"{format_count(rejected, 'reply', 'replies')} could not be used{again}")
+        warnings.append(f"{count(rejected, 'reply')} could not be used{again}")
     if calls.estimated:
-        count = format_count(len(calls.estimated), "reply", "replies")
-        warnings.append(f"{count} came without a count of tokens; limits use an estimate")
+        warnings.append(
+            f"{count(len(calls.estimated), 'reply')} came without a count of tokens; limits use an estimate"
+        )
     if calls.unpriced:
         warnings.append("the price of a model is not known; the cost is incomplete")
     warnings += _failure_warnings(calls.unanswered)
     warnings += _unused_limits(state, calls.attempts)
     if unclaimed := state.recorder.unclaimed():
-        warnings.append(
-            f"{format_count(len(unclaimed), 'inherited reply', 'inherited replies')} not used by this run: "
-            + ", ".join(unclaimed[:5])
-        )
+        warnings.append(f"{count(len(unclaimed), 'inherited reply')} not used by this run: " + ", ".join(unclaimed[:5]))
     if outdated := sorted(state.outdated):
         warnings.append(
-            f"{format_count(len(outdated), 'inherited reply', 'inherited replies')} about other texts; asked for again: "
-            + ", ".join(outdated[:5])
+            f"{count(len(outdated), 'inherited reply')} about other texts; asked for again: " + ", ".join(outdated[:5])
         )
     return warnings
 
@@ -295,12 +293,10 @@ def _failure_warnings(unanswered: Sequence[ReplyRejected | CallFailed]) -> list[
     warnings = _timed_out(timed_out)
     failures = [event for event in unanswered if isinstance(event, CallFailed) and event not in timed_out]
     refused = Counter(str(event.limit) for event in failures if event.limit)
-    warnings += [
-        f"{format_count(n, 'call', 'calls')} refused by the limit of {whose}" for whose, n in sorted(refused.items())
-    ]
+    warnings += [f"{count(n, 'call')} refused by the limit of {whose}" for whose, n in sorted(refused.items())]
     cut_off = [event.detail for event in failures if event.no_further_attempt]
     if cut_off:
-        calls = format_count(len(cut_off), "call", "calls")
+        calls = count(len(cut_off), "call")
         warnings.append(f"{calls} failed where the share of the limits allowed no further attempt; {cut_off[0][:300]}")
     return warnings
 
@@ -388,7 +384,7 @@ def _timed_out(failures: Sequence[CallFailed]) -> list[str]:
         }.get(event.failure, f"{TIME_LIMIT_DETAIL}{f' of {event.limit}' if event.limit else ''}")
         keys.setdefault((ended_by, event.possibly_charged), []).append(event.key)
     return [
-        f"{format_count(len(call_keys), 'call', 'calls')} {ended_by}, "
+        f"{count(len(call_keys), 'call')} {ended_by}, "
         f"{'possibly charged' if charged else 'no request in flight'}: {', '.join(call_keys)}"
         for (ended_by, charged), call_keys in sorted(keys.items())
     ]
@@ -397,10 +393,6 @@ def _timed_out(failures: Sequence[CallFailed]) -> list[str]:
 def _is_refusal(event: Ended) -> bool:
     """Return whether a limit refused the attempt before anything was sent."""
     return isinstance(event, CallFailed) and event.unsent
-
-
-def format_count(n: int, singular: str, plural: str) -> str:
-    return f"{n} {singular if n == 1 else plural}"
 
 
 def answer_fields(answer: Reply[Any] | Failure | None, limit: StopReason | None) -> dict[str, Any]:

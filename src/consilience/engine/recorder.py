@@ -295,7 +295,11 @@ class Recorder:
         self._matched.add(slot)
         if recorded is not None:
             if not _is_same(recorded, event):
-                raise RequestMismatch(f"the journal has another {type(event).__name__} at {event.place}")
+                raise RequestMismatch(
+                    f"the journal has another {type(event).__name__} at {event.place}. The code of the protocol has changed: raise "
+                    "the `version` of its class. What was recorded before can be kept in a fork: "
+                    f"consilience fork {self.journal.session} --at {recorded.seq - 1}"
+                )
             self._ahead -= 1
             return
         if self.replay:

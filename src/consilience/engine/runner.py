@@ -463,11 +463,17 @@ def encoder_for(protocol: Protocol, encoder: str | Encoder | None, options: Opti
     """Open the encoder. Raises `SettingsError` if the protocol needs one and there is none."""
     encoder_opened = open_encoder(encoder, options.endpoints)
     if protocol.needs_encoder and encoder_opened is None:
-        raise SettingsError(
-            "comparing texts by embedding needs an encoder",
-            do=f"Name one (--encoder minilm is offline and free), or {protocol.without_encoder}.",
-        )
+        raise missing_encoder(protocol)
     return encoder_opened
+
+
+def missing_encoder(protocol: Protocol, where: str = "") -> SettingsError:
+    """Return the error of a protocol that needs an encoder and has none."""
+    return SettingsError(
+        "comparing texts by embedding needs an encoder",
+        where=where,
+        do=f"Name one (--encoder minilm is offline and free), or {protocol.without_encoder}.",
+    )
 
 
 __all__ = ["Models", "Options", "Setup", "begin", "check_task", "encoder_for", "prepare", "replay", "resume"]

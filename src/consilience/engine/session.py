@@ -409,12 +409,14 @@ class Session(Messages):
         """Make the report from the header fields and the protocol's own. `first`: the results of the first phase.
 
         It is a `cls`, or the protocol's `report` if that is a subclass. Results and dissent of service seats do not count. With any
-        `unmet`, or a cut answer, it is not converged and states no confidence. Calls in flight are awaited first.
+        `unmet`, or a cut answer, it is not converged and states no confidence. An empty `answer` is none. Calls in flight are
+        awaited first.
         """
         await self._drain()
+        fields["answer"] = fields.get("answer") or None
         verdict = verdict_fields(stop_reason, confidence, unmet, answer_cut)
         claims = [claim.text for claim in fields.get("claims", ())]
-        verdict["facts"] = facts_kept(first, fields.get("answer"), claims)
+        verdict["facts"] = facts_kept(first, fields["answer"], claims)
         if self.dropped:
             fields["metrics"] = {**fields.get("metrics", {}), "dropped_labels": self.dropped}
         if "dissent" in fields:

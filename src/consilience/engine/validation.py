@@ -8,10 +8,10 @@ from types import NoneType
 from typing import Any
 
 from consilience.documents import read_document
-from consilience.domain.agents import Agent, list_ids
+from consilience.domain.agents import Agent, unknown_agent
 from consilience.domain.errors import SettingsError
 from consilience.domain.messages import Source
-from consilience.domain.outcome import Limits, LimitsError
+from consilience.domain.outcome import LIMITS_FORM, Limits
 from consilience.domain.panels import Panel
 from consilience.engine.execution import Options
 from consilience.engine.protocol import Protocol, find_protocol, protocol_names
@@ -23,6 +23,7 @@ _ARGUMENTS: Mapping[str, tuple[tuple[type, ...], str, str]] = {
     "task": ((str,), "a text", "Give the question in quotation marks."),
     "panel": ((Panel, str, Path, NoneType), "a panel", 'Give a Panel, or the name or file of one: "markets".'),
     "seed": ((int,), "a whole number", "Give one, such as 0."),
+    "limits": ((Limits, Mapping, NoneType), "a set of limits", LIMITS_FORM),
     "quorum": ((int, float), "a number", "Give a share from 0 to 1."),
     "prompts": ((Path, NoneType), "a path", "Give the directory of your prompts as a pathlib.Path."),
     "session": ((str, NoneType), "a text", "Give the session's id, or leave it out."),
@@ -93,16 +94,12 @@ def load_sources(sources: Sequence[Source | Path]) -> list[Source]:
 
 
 def check_seats(sources: Sequence[Source], agents: Sequence[Agent]) -> None:
-    """Raise `SettingsError` if a source is private to an agent that does not exist."""
+    """Raise `UnknownName` if a source is private to an agent that does not exist."""
     ids = {agent.id for agent in agents}
     for source in sources:
         for agent in source.agents or ():
             if agent not in ids:
-                raise SettingsError(
-                    f"there is no agent {agent!r}",
-                    where=f"the agents of source {source.name or source.text[:40]!r}",
-                    do=f"Agents: {list_ids(agents)}.",
-                )
+                raise unknown_agent(agent, agents, f"the agents of source {source.name or source.text[:40]!r}")
 
 
 def _to_source(n: int, source: Any) -> Source:
@@ -119,11 +116,8 @@ def _to_source(n: int, source: Any) -> Source:
 
 
 def to_limits(limits: Limits | None) -> Limits | None:
-    if limits is None or isinstance(limits, Limits):
-        return limits
-    if not isinstance(limits, Mapping):
-        raise LimitsError(f"{_describe(limits)} is not a set of limits")
-    return Limits(**{str(kind): value for kind, value in limits.items()})
+    check_types({"limits": limits})
+    return Limits(**limits) if isinstance(limits, Mapping) else limits
 
 
 def _protocol_error(protocol: object) -> SettingsError:

@@ -26,7 +26,7 @@ from urllib.parse import SplitResult, urlsplit
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.model_names import is_endpoint, links
 from consilience.domain.outcome import Thinks
-from consilience.domain.validation import similar_names
+from consilience.domain.validation import did_you_mean
 from consilience.models.providers import (
     ENDPOINT_KEY_VARIABLE,
     SERVERS,
@@ -191,11 +191,10 @@ def read_declaration(name: str, table: object, where: str) -> Declaration:
         )
     values = dict(table) if isinstance(table, Mapping) else {}
     if unknown := next((key for key in values if key not in _KEYS), None):
-        close = similar_names(unknown, _KEYS)
         raise SettingsError(
             f"{name} has an unknown key {unknown!r}",
             where=where,
-            do=f"{f'Did you mean {close}? ' if close else ''}Known: {', '.join(_KEYS)}.",
+            do=f"{did_you_mean(unknown, _KEYS)}Known: {', '.join(_KEYS)}.",
         )
     for key, (is_valid, do) in _KEYS.items():
         if key in values and not is_valid(values[key]):

@@ -87,7 +87,7 @@ def open_added(kind: ModelKind, prefix: str, model: str) -> Model:
     """Return the model, whose name must be the canonical one. Raises `UserError`."""
     opened = ask_kind(prefix, lambda: kind.open(model))
     name = f"{prefix}:{model}"
-    if problem := _problem_of(opened, name, ask_kind(prefix, lambda: kind.declared(model))):
+    if problem := ask_kind(prefix, lambda: _problem_of(opened, name, kind.declared(model))):
         raise UnavailableModel(f"what is opened for {name} {problem}", where=_places(prefix), do="Fix that package.")
     return opened
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, runtime_checkable
 
 from consilience.domain.outcome import ThinkingLevel, Thinks
 
@@ -155,10 +155,14 @@ class Worker(Protocol):
 class Model(Protocol):
     """Answers requests. A subclass inherits defaults for all but `name` and `complete`."""
 
-    @property
-    def name(self) -> str:
-        """The name it was requested by."""
-        ...
+    if TYPE_CHECKING:
+
+        @property
+        def name(self) -> str:
+            """The name it was requested by."""
+            ...
+    else:
+        name: str  # a property would refuse `self.name = …` in a subclass
 
     @property
     def account(self) -> str:

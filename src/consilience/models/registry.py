@@ -17,6 +17,7 @@ from typing import ClassVar
 from consilience.domain.errors import SettingsError, UnavailableModel, UnknownName, UserError
 from consilience.domain.model_names import PERSON, WORKSPACE_PREFIX, NameKind, kind_of, links
 from consilience.domain.outcome import Thinks
+from consilience.domain.validation import did_you_mean
 from consilience.models import endpoints, weights
 from consilience.models.endpoints import NO_ENDPOINTS, Endpoints
 from consilience.models.facts import ModelFacts
@@ -351,13 +352,9 @@ def full_name(asked: str) -> str:
 
 
 def _unknown_provider(asked: str, provider: str) -> UnknownName:
-    from difflib import get_close_matches
-
-    near = get_close_matches(provider, _known_prefixes(), n=3, cutoff=0.5)
-    meant = f"Did you mean {' or '.join(near)}? " if near else ""
     return UnknownName(
         f"{asked!r}: there is no provider {provider!r}",
-        do=f"{meant}For any OpenAI-compatible server write http://HOST:PORT/v1#MODEL, "
+        do=f"{did_you_mean(provider, _known_prefixes())}For any OpenAI-compatible server write http://HOST:PORT/v1#MODEL, "
         "or set OPENAI_BASE_URL and write openai-chat:MODEL. "
         "If a session was recorded with a model object of this name, pass the object again from Python: model=… or replace=….",
     )

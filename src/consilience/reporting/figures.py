@@ -47,7 +47,7 @@ def _calls(report: Report) -> str:
     text = f"{spent.calls:,} of {format_range(estimate.min, estimate.max)} estimated"
     extra = [
         f"{spent.repairs} asked again" if spent.repairs else "",
-        count(spent.retries, "retry", "retries") if spent.retries else "",
+        count(spent.retries, "retry") if spent.retries else "",
         f"{spent.fallbacks} answered by a fallback model" if spent.fallbacks else "",
         timed_out(spent),
         *further_calls(spent),
@@ -78,9 +78,7 @@ def _tokens(report: Report) -> str:
         f" ({percent(spent.tokens_cached / spent.tokens_in)} reused)" if spent.tokens_cached and spent.tokens_in else ""
     )
     estimated = (
-        f"; estimated for {count(spent.estimated, 'reply', 'replies')} without figures from the model"
-        if spent.estimated
-        else ""
+        f"; estimated for {count(spent.estimated, 'reply')} without figures from the model" if spent.estimated else ""
     )
     return (
         f"{spent.tokens_in:,} read{cached}, {describe_output_tokens(spent.tokens_out, spent.tokens_thought)}{estimated}"

@@ -17,6 +17,8 @@ from types import MappingProxyType
 from consilience.domain.agents import Agent, point_of_view, seat_names
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.usage import UsageTotals
+from consilience.domain.wording import count as count
+from consilience.domain.wording import plural as plural
 
 STOP_PHRASES: Mapping[StopReason, str] = {
     StopReason.CONVERGED: "the answer stopped changing",
@@ -53,11 +55,6 @@ _ITEM = re.compile(r"^(\d{0,9})([-+=.)])(?=[-=\s]|$)")
 """What starts a list, a heading or a rule at the beginning of a line."""
 
 
-def plural(word: str) -> str:
-    """Return `passes`, `rounds`."""
-    return f"{word}es" if word.endswith("s") else f"{word}s"
-
-
 def printable(text: str) -> str:
     """Return text without terminal control characters; line breaks and tabs stay."""
     return _CONTROL.sub("", _BREAK.sub("\n", text))
@@ -78,10 +75,6 @@ def describe_output_tokens(tokens_out: int, tokens_thought: int) -> str:
     """Return `1,751 written`; with thinking tokens apart: `351 written, 1,400 thinking`."""
     thinking = f", {tokens_thought:,} thinking" if tokens_thought else ""
     return f"{tokens_out - tokens_thought:,} written{thinking}"
-
-
-def count(n: int, noun: str, plural: str = "") -> str:
-    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
 def format_range(low: int, high: int) -> str:

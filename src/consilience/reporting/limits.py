@@ -10,7 +10,7 @@ from consilience.domain.errors import Truncated
 from consilience.domain.outcome import EACH, FailureKind, Limits, LimitUnit, SpendingLimits, StopReason
 from consilience.domain.report import Report, ReportLimit
 from consilience.domain.sections import Presentation
-from consilience.reporting.formatting import count, duration, money, plural
+from consilience.reporting.formatting import count, duration, money
 
 _AMOUNTS: Mapping[LimitUnit, Callable[[float], str]] = {
     "calls": lambda value: count(int(value), "call"),
@@ -118,4 +118,4 @@ def _to_add_steps(report: Report, presentation: Presentation, fork: str) -> str:
         return ""
     option = f"--set {setting}=N" if limit is None or limit >= steps else "--max-steps N"
     bound = steps if limit is None else min(limit, steps)
-    return f"To go on beyond {count(bound, presentation.step, plural(presentation.step))}: `{fork} {option}`."
+    return f"To go on beyond {count(bound, presentation.step)}: `{fork} {option}`."

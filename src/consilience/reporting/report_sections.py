@@ -257,7 +257,7 @@ def _lacks(report: Report) -> Iterator[str]:
     """Yield what a degraded run lacks; its failed calls, which are listed below, only by number and kind."""
     if report.is_mostly_prose:
         prose = len(report.prose_replies)
-        yield f"{prose} of {count(report.typed_replies, 'reply', 'replies')} not in the requested form"
+        yield f"{prose} of {count(report.typed_replies, 'reply')} not in the requested form"
     if report.replied < report.asked:
         yield f"{report.replied} of {report.asked} agents replied in the first phase"
     yield from _missing_replies(report.failed_calls)
@@ -405,7 +405,7 @@ def _objection_items(report: Report, objections: Iterable[Objection], names: Nam
 def _objection_item(report: Report, objection: Objection, names: Names) -> Item:
     """Return an objection, led by its outcome: how its target met it, or the ruling on an open one."""
     lead, note = objection.outcome, objection.how
-    if lead in ("Upheld", "Rejected"):
+    if objection.ruled and not objection.is_met:
         parents = report.topology.parents.get(objection.agent, ())
         by_root = not any(report.topology.parents.get(parent) for parent in parents)
         lead += " in the answer" if by_root else " in the synthesis"

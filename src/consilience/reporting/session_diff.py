@@ -144,12 +144,12 @@ def _pairs_table(diff: SessionDiff, pairs: Mapping[str, tuple[str, str]]) -> Tab
 
 
 def _reply_lines(diff: SessionDiff) -> Iterator[str]:
-    yield f"- {count(len(diff.same), 'reply', 'replies')} the same in both"
+    yield f"- {count(len(diff.same), 'reply')} the same in both"
     if diff.differing:
-        yield f"- {count(len(diff.differing), 'reply', 'replies')} to the same call, worded differently"
+        yield f"- {count(len(diff.differing), 'reply')} to the same call, worded differently"
     for record, keys in zip((diff.a, diff.b), diff.only, strict=True):
         if keys:
-            replies = count(len(keys), "reply", "replies")
+            replies = count(len(keys), "reply")
             yield f"- {replies} only in `{record.session}`, from {escape_markdown(record.place(keys[0]))} on"
     if diff.differing:
         key = diff.differing[0]

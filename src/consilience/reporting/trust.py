@@ -132,7 +132,7 @@ def trust_items(report: Report, names: Names) -> Iterator[Item]:
 
 def _prose(report: Report, names: Names) -> Iterator[Item]:
     if prose := report.prose_replies:
-        of = f"{len(prose)} of {count(report.typed_replies, 'reply', 'replies')}"
+        of = f"{len(prose)} of {count(report.typed_replies, 'reply')}"
         yield Item(
             text=f"Not in the requested form: {of}. Each was read as plain text; the other fields of its form are empty.",
             by=authors(report, prose, names) if len(prose) < report.typed_replies else "",

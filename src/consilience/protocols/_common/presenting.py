@@ -18,6 +18,7 @@ from consilience.domain.sections import (
     Section,
     View,
 )
+from consilience.domain.wording import count
 
 _SHARES: Mapping[str, str] = {
     "novelty": "Sentences of the answer that no agent had written before",
@@ -64,7 +65,7 @@ def describe_unheard(report: Report, heard: Collection[str]) -> str:
     roles = {agent.role for agent in silent}
     noun = roles.pop() if len(roles) == 1 else "agent"
     of = [agent for agent in below if noun in (agent.role, "agent")]
-    return f"{len(silent)} of {plural(len(of), noun)}" if silent else ""
+    return f"{len(silent)} of {count(len(of), noun)}" if silent else ""
 
 
 def describe_calls(keys: Iterable[str]) -> str:
@@ -85,11 +86,6 @@ def format_share(part: float) -> str:
 
 def format_score(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
-
-
-def plural(n: int, noun: str) -> str:
-    """`1 flag`, `2 flags`."""
-    return f"{n:,} {noun if n == 1 else noun + 's'}"
 
 
 def bullets(items: Iterable[Item]) -> tuple[Block, ...]:
@@ -187,7 +183,7 @@ def single_call_section(report: Report) -> Section:
         tokens = "" if calls > usage.calls else f" and {usage.tokens_in + usage.tokens_out:,} tokens"
         text = (
             "Copies of one model with the same material often add little to one careful call. "
-            f"This run: {plural(calls, 'call')}{tokens}; solo: 1 call; solo with 2 reviews: "
+            f"This run: {count(calls, 'call')}{tokens}; solo: 1 call; solo with 2 reviews: "
             f"{_REVIEWED_CALLS} calls. compare measures which is better on your tasks."
         )
         blocks = bullets([Item(text=text)])

@@ -12,12 +12,12 @@ from pydantic import BaseModel, ConfigDict
 from consilience.domain.messages import bare_label, is_no_finding
 from consilience.domain.notes import LongText
 from consilience.domain.report import Objection, ObjectionFate
+from consilience.domain.wording import count
 from consilience.engine.analysis import MIN_RESTATED_OVERLAP
 from consilience.engine.session import Session
 from consilience.engine.similarity import jaccard
 from consilience.engine.sources import same_form
 from consilience.engine.work import Reply
-from consilience.protocols._common.presenting import plural
 
 MAX_COMPARED = 6
 """Latest objections of an author with which a new one is compared: two rounds at the highest cap."""
@@ -178,7 +178,7 @@ def take(
 def warn_left_out(session: Session, left_out: LeftOut) -> None:
     for (what, why), n in sorted(left_out.items()):
         void = f"that {'was' if n == 1 else 'were'} empty or addressed no other agent's text"
-        session.warn(f"left out: {plural(n, what)} {'beyond the maximum of a reply' if why == 'surplus' else void}")
+        session.warn(f"left out: {count(n, what)} {'beyond the maximum of a reply' if why == 'surplus' else void}")
 
 
 def find_repeated(text: str, target: str, own_objections: Sequence[ObjectionRaised]) -> str | None:

@@ -21,7 +21,8 @@ from consilience.domain.sections import (
     Section,
     extend_presentation,
 )
-from consilience.protocols._common.presenting import bullets, key_figures, plural, position_blocks
+from consilience.domain.wording import count
+from consilience.protocols._common.presenting import bullets, key_figures, position_blocks
 
 
 class SelfReportedAnalysis(Frozen):
@@ -128,11 +129,11 @@ def _summary(review: SelfReview) -> str:
     fates = Counter(issue.fate for issue in review.issues)
     counts = [f"{fates[fate]} {word.lower()}" for fate, word in _FATES.items() if fates[fate]]
     if review.after is None:
-        issues = [plural(len(review.issues), "issue")] if review.issues else []
+        issues = [count(len(review.issues), "issue")] if review.issues else []
         return "; ".join([*issues, _WITHOUT_REWRITE[review.outcome]])
     words = f"{len(review.before.split()):,} words became {len(review.after.split()):,}"
     change = "the text stayed the same" if review.before.split() == review.after.split() else words
-    return f"{plural(len(review.issues), 'issue')} ({', '.join(counts)}); {change}"
+    return f"{count(len(review.issues), 'issue')} ({', '.join(counts)}); {change}"
 
 
 def _analysis(weighed: SelfReportedAnalysis) -> Section:
@@ -203,9 +204,9 @@ class VoteReport(Report):
         reservations = []
         votes, asked = self.tally.get(self.position or "", 0), len(self.agents)
         if votes and not self.tie and 2 * votes <= asked:
-            reservations.append(f"without a majority: {votes} of {plural(asked, 'vote')} for {self.position}")
+            reservations.append(f"without a majority: {votes} of {count(asked, 'vote')} for {self.position}")
         if without:
-            answers = plural(len(self.votes), "answer")
+            answers = count(len(self.votes), "answer")
             reservations.append(f"{without} of {answers} took no position")
         return f"finished, but {'; '.join(reservations)}" if reservations else ""
 

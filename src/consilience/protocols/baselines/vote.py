@@ -16,12 +16,12 @@ from pydantic import Field
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.positions import Spellings, exact
 from consilience.domain.report import ConfidenceScore, Dissent
+from consilience.domain.wording import count
 from consilience.engine.analysis import sentences
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_score, pairwise
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.answers import stated_answer
-from consilience.protocols._common.presenting import plural
 from consilience.protocols.baselines.report import VoteCast, VoteReport
 from consilience.protocols.baselines.seats import BaselineProtocol
 
@@ -102,12 +102,12 @@ class Vote(BaselineProtocol):
         elected = _medoid([vote for vote in cast if not leading or vote.position in leading])
         unmet = []
         if len(leading) > 1 and elected is not None:
-            unmet.append(f"a tie: {plural(tally[leading[0]], 'vote')} each for {', '.join(leading)}")
+            unmet.append(f"a tie: {count(tally[leading[0]], 'vote')} each for {', '.join(leading)}")
             session.warn(f"{unmet[0]}; {_tie_breaker([vote for vote in cast if vote.position in leading])}")
         without = sum(vote.position is None for vote in cast) if self.answer_pattern else 0
         if without:
             instead = "" if tally else "; the text most similar to all others is the answer"
-            session.warn(f"{without} of {plural(len(cast), 'answer')} took no position{instead}")
+            session.warn(f"{without} of {count(len(cast), 'answer')} took no position{instead}")
         if self.answer_pattern and not tally:
             unmet.append("no answer took a position")
         position = elected.position if elected else None

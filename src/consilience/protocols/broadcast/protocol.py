@@ -19,6 +19,7 @@ from consilience.domain.messages import Message, bare_label, is_no_finding
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, Spellings, exact
 from consilience.domain.report import ConfidenceScore, Objection, ObjectionFate
+from consilience.domain.wording import count
 from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.work import Reply
@@ -38,7 +39,7 @@ from consilience.protocols._common.conclusion import (
     warn_failed_review,
     with_position,
 )
-from consilience.protocols._common.presenting import describe_calls, plural
+from consilience.protocols._common.presenting import describe_calls
 from consilience.protocols._common.remarks import LeftOut, is_restated, warn_left_out
 from consilience.protocols._common.trees import ROOT
 from consilience.protocols.broadcast.executions import (
@@ -453,13 +454,13 @@ def _warn(
             f"in {contrary} of {len(iterations)} iterations the evaluator contradicted the agents' own ratings and flags"
         )
     if lost := sum(execution.lost for execution in executions):
-        session.warn(f"left out: {plural(lost, 'revision')} that kept less than a third of the text; the text stands")
+        session.warn(f"left out: {count(lost, 'revision')} that kept less than a third of the text; the text stands")
     warn_left_out(session, sum((execution.left_out for execution in executions), LeftOut()))
     flags = {flag.id for execution in executions if execution.agent != ROOT for flag in execution.flags}
     for flag in sorted(flags - session.shown()):
         session.warn(f"the flag {flag} was read by no later call")
     if unquoted := sum(iteration.unquoted for iteration in iterations):
-        session.warn(f"not quoted: {plural(unquoted, 'flag')} beyond the {MAX_QUOTED_FLAGS} that a prompt may quote")
+        session.warn(f"not quoted: {count(unquoted, 'flag')} beyond the {MAX_QUOTED_FLAGS} that a prompt may quote")
     if unrated := [e.agent for e in executions if e.text is not None and e.rating is None]:
         agents = ", ".join(dict.fromkeys(unrated))
         session.warn(f"missing or unreadable ratings: {len(unrated)} ({agents}); they count as unsatisfied")

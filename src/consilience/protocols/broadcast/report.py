@@ -27,6 +27,7 @@ from consilience.domain.sections import (
     View,
     extend_presentation,
 )
+from consilience.domain.wording import count
 from consilience.protocols._common.presenting import (
     TreeReport,
     ballot_section,
@@ -35,7 +36,6 @@ from consilience.protocols._common.presenting import (
     empty_view,
     format_score,
     key_figures,
-    plural,
     position_blocks,
     single_call_section,
     threshold_in,
@@ -220,7 +220,7 @@ class BroadcastReport(TreeReport):
         standing = len({(flag.tag, flag.node, flag.text) for flag in self.flags if flag.stands and not flag.critical})
         if self.stop_reason is not StopReason.CONVERGED or not standing:
             return ending
-        return f"{ending}, but {plural(standing, 'other flag')} {'stands' if standing == 1 else 'stand'}"
+        return f"{ending}, but {count(standing, 'other flag')} {'stands' if standing == 1 else 'stand'}"
 
     def _changes(self, names: Mapping[str, str]) -> Section:
         """Ballots are fields of other replies, so a change is located by the number of the agent's ballot."""
@@ -449,7 +449,7 @@ def _flagged(iteration: Iteration, flags: Mapping[str, Flag]) -> str:
         return ""
     critical = sum(flags[id].critical for id in iteration.flags if id in flags)
     critical_note = f", {critical} critical" if critical else ""
-    return f"{plural(len(iteration.flags), 'flag')}{critical_note}: {', '.join(_named(iteration.flags, flags))}"
+    return f"{count(len(iteration.flags), 'flag')}{critical_note}: {', '.join(_named(iteration.flags, flags))}"
 
 
 def _named(ids: Sequence[str], flags: Mapping[str, Flag]) -> list[str]:
@@ -465,7 +465,7 @@ def _seat_note(rating: float | None, flags: Mapping[Tag, bool]) -> SeatNote:
     critical = [tag for tag in tags if flags[tag]]
     return SeatNote(
         text=f"{rated}; flags: {', '.join(tags)}" if tags else rated,
-        short=rated + (f"; {plural(len(tags), 'tag')}" if tags else ""),
+        short=rated + (f"; {count(len(tags), 'tag')}" if tags else ""),
         shade=rating,
         alert=f"critical: {', '.join(critical)}" if critical else "",
     )

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import FailedCall
 from consilience.domain.sections import Block, Bullets, Item, Paragraph, Refs
-from consilience.protocols._common.presenting import format_share, plural
+from consilience.domain.wording import count, join_names
+from consilience.protocols._common.presenting import format_share
 from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.moves import ACTIVE, BLOCKED, CRITERIA, FAILURES, FIRM, REGIMES, SIDES, STAGES, Side
 from consilience.protocols.debate.records import Crux
@@ -19,7 +20,6 @@ from consilience.protocols.debate.scoring import is_split
 from consilience.protocols.debate.state import (
     DebateData,
     DebateState,
-    joined,
     tally,
     tested_refs,
     thread_name,
@@ -44,7 +44,7 @@ def headline(report: DebateData) -> Iterator[Block]:
     is_plural, rechecks = len(report.propositions) > 1, () if report.told else report.rechecks
     for n, text in enumerate(report.propositions):
         sides = [ballot.positions[n] for ballot in report.final.values()]
-        voted = f"sealed final ballots of {len(sides)} of {plural(len(report.debaters), 'agent')}{_on_models(report)}"
+        voted = f"sealed final ballots of {len(sides)} of {count(len(report.debaters), 'agent')}{_on_models(report)}"
         label = f"Proposition {n + 1}: {text}" if is_plural else text
         verdict = f"{_verdict(sides, len(report.debaters))}: {tally(sides)}{when_cast(rechecks, f'p{n + 1}')}"
         yield Paragraph(lead=verdict, text=f"({voted}). {label}", refs=finals)
@@ -85,7 +85,7 @@ def _sides_by_question(state: DebateState) -> dict[object, list[Side]]:
 
 def _on_models(report: DebateData) -> str:
     models = {agent.model for agent in report.agents if agent.id in report.letters}
-    return f" on {plural(len(models), 'model')}" if all(models) else ""
+    return f" on {count(len(models), 'model')}" if all(models) else ""
 
 
 def _independence(report: DebateData) -> str:
@@ -93,7 +93,7 @@ def _independence(report: DebateData) -> str:
     parts = []
     for shared in report.independence.shared:
         names = [report.names.get(agent, agent) for agent in shared.agents]
-        share = f"all {len(names)} agents" if len(names) == len(report.debaters) else joined(names)
+        share = f"all {len(names)} agents" if len(names) == len(report.debaters) else join_names(names)
         parts.append(f"{share} run on {shared.model}, so they are not {len(names)} independent voices")
     line = "; ".join(parts)
     effective = report.independence.effective
@@ -116,7 +116,7 @@ def _shortcomings(report: DebateData) -> Iterator[str]:
     elif report.stop_reason is StopReason.CANCELLED:
         yield f"The debate was cancelled.{open_note}"
     elif report.ended_by == "max_messages":
-        yield f"After {plural(report.steps, 'message')}{unfinished}."
+        yield f"After {count(report.steps, 'message')}{unfinished}."
     elif report.ended_by == "max_duration":
         yield f"After {report.duration // 1000} s of virtual time{unfinished}."
     elif phases or report.stop_reason in (StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME):
@@ -143,11 +143,11 @@ def _missing_ballots(report: DebateData) -> Iterator[str]:
     for agent in silent:
         reasons.setdefault(_missing_reason(failed.get(agent)), []).append(report.names[agent])
     for reason, names in reasons.items():
-        yield f"No final ballot from {joined(names)}: {reason}."
+        yield f"No final ballot from {join_names(names)}: {reason}."
     if silent and len(silent) == len(report.debaters):
         yield "Nothing shows where the agents stand."
     elif silent:
-        yield f"The counts below leave {plural(len(silent), 'agent')} out."
+        yield f"The counts below leave {count(len(silent), 'agent')} out."
 
 
 def _missing_reason(failed: FailedCall | None) -> str:
@@ -260,7 +260,7 @@ def _declared(state: DebateState, n: int, decided: str) -> Iterator[tuple[str, R
         for answer in FIRM:
             flipping = [agent for agent in supporters if _would_flip_against(crux, agent, answer)]
             if flipping and against + len(flipping) > len(supporters) - len(flipping):
-                names = joined([state.names[agent] for agent in flipping])
+                names = join_names([state.names[agent] for agent in flipping])
                 outcome = f"the answer to crux {number} is {SIDES[answer]}"
                 text = f"{outcome}. By their own word, {names} would then give up what they argue for (not tested)."
                 yield text, state.flip_refs(crux, flipping)
@@ -284,22 +284,22 @@ def _reservations(report: DebateData) -> Iterator[Item]:
     if moved := [
         a for a, ballot in idle.items() if a in report.final and ballot.positions != report.final[a].positions
     ]:
-        text = f"{len(moved)} of {plural(len(idle), 'agent')} changed position for the placebo, which decides nothing."
+        text = f"{len(moved)} of {count(len(idle), 'agent')} changed position for the placebo, which decides nothing."
         yield Item(text=text, refs=tuple(f"test/placebo/{agent}" for agent in moved))
     if unargued := [change for change in report.position_changes if change.conformity]:
-        text = f"{plural(len(unargued), 'agent')} changed position without naming an argument."
+        text = f"{count(len(unargued), 'agent')} changed position without naming an argument."
         keys = (f"told/{c.step - 1}/{c.agent}" if c.step > 1 else f"final/{c.agent}" for c in unargued)
         yield Item(text=text, refs=tuple(keys))
     if unanswered := [objection for objection in report.objections if objection.fate == "unanswered"]:
-        text = f"{plural(len(unanswered), 'objection')} {'was' if len(unanswered) == 1 else 'were'} never answered."
+        text = f"{count(len(unanswered), 'objection')} {'was' if len(unanswered) == 1 else 'were'} never answered."
         yield Item(text=text, refs=tuple(objection.id for objection in unanswered))
     if missed := [quotation for quotation in report.quotations if quotation.is_wrong]:
-        text = f"{len(missed)} of {plural(len(report.quotations), 'quotation')} are not in the documents where claimed."
+        text = f"{len(missed)} of {count(len(report.quotations), 'quotation')} are not in the documents where claimed."
         held = [m.id for m in report.messages if any(quotation.is_wrong for quotation in m.quotations)]
         yield Item(text=text, refs=tuple(held) or ("closing",))
     if memory := sum(claim.from_memory for claim in report.claims):
         verb = "quotes" if memory == 1 else "quote"
-        text = f"{memory} of {plural(len(report.claims), 'claim')} of the answer {verb} no document (marked †)."
+        text = f"{memory} of {count(len(report.claims), 'claim')} of the answer {verb} no document (marked †)."
         yield Item(text=text, refs=("closing",))
     single = report.single_call
     if single and report.decided and report.decided != single.positions:
@@ -318,11 +318,11 @@ def _misreported(report: DebateData) -> Iterator[Item]:
             minds = "its mind" if len(asserted) == 1 else "their minds"
             text = (
                 f"{said} had said that the answer to crux {number} would change {minds}. When told so, "
-                f"{joined([report.names[agent] for agent in stayed])} kept the same position."
+                f"{join_names([report.names[agent] for agent in stayed])} kept the same position."
             )
             yield Item(text=text, refs=tested_refs(thread, stayed))
         if moved:
-            names = joined([report.names[agent] for agent in moved])
+            names = join_names([report.names[agent] for agent in moved])
             text = f"{names} changed position when told an answer to crux {number} that, as declared, changes nothing."
             yield Item(text=text, refs=tested_refs(thread, moved))
 
@@ -339,7 +339,7 @@ def trust_items(report: DebateData) -> Iterator[Item]:
         memory_note = f": {report.marks(memory)}" if memory else ""
         verified = len(evidence) - len(memory)
         yield Item(
-            text=f"Evidence: {plural(len(evidence), 'message')}; {verified} quote a document with verified words, "
+            text=f"Evidence: {count(len(evidence), 'message')}; {verified} quote a document with verified words, "
             f"{len(memory)} rest on the model's memory{memory_note}.",
             refs=tuple(message.id for message in evidence),
         )
@@ -348,7 +348,7 @@ def trust_items(report: DebateData) -> Iterator[Item]:
     if metrics.attended:
         mode = {"keyword": "shared words", "embedding": "similarity of meaning"}.get(report.attention_mode, "attention")
         yield Item(
-            text=f"Attention by {mode}: of {plural(metrics.attended, 'reply').replace('replys', 'replies')} to a message of the "
+            text=f"Attention by {mode}: of {count(metrics.attended, 'reply')} to a message of the "
             f"agent's own choice, {metrics.attended_highly} answered one with a score of at least {NOTICED:g} "
             f"({format_share(metrics.attended_highly / metrics.attended)}).",
             refs=tuple(message.id for message in report.messages if message.attention is not None),
@@ -371,7 +371,7 @@ def trust_items(report: DebateData) -> Iterator[Item]:
 def _lock_items(report: DebateData) -> Iterator[Item]:
     metrics = report.system_metrics
     if metrics.crux_lock_attempts:
-        text = f"Crux locks: {plural(metrics.crux_lock_attempts, 'attempt')}, {metrics.crux_lock_failures} failed"
+        text = f"Crux locks: {count(metrics.crux_lock_attempts, 'attempt')}, {metrics.crux_lock_failures} failed"
         reasons = _counted(metrics.failure_reasons, CRITERIA)
         committed = tuple(c.message for thread in report.threads for c in thread.commitments) or report.last_refs
         yield Item(text=f"{text} ({reasons})." if reasons else f"{text}.", refs=committed)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from consilience.domain.sections import Block, Bullets, Details, Item, Paragraph, QuoteBlock, Subheading, Table
-from consilience.protocols._common.presenting import bullets, format_share, plural
+from consilience.domain.wording import count, join_names
+from consilience.protocols._common.presenting import bullets, format_share
 from consilience.protocols.debate.moves import ACTIVE, FIRM, SIDES, STAGES, Side
 from consilience.protocols.debate.records import Coalition, Crux, Dependency, ThreadRecord
 from consilience.protocols.debate.state import (
@@ -15,7 +16,6 @@ from consilience.protocols.debate.state import (
     certainty,
     crux_numbers,
     excerpt,
-    joined,
     numbered_tries,
     ordinal_try,
     side_word,
@@ -186,13 +186,14 @@ def _concessions(thread: ThreadRecord, state: DebateState) -> Iterator[Block]:
     if not thread.concessions:
         return
     cheap = sum(concession.cheap for concession in thread.concessions)
-    count = plural(len(thread.concessions), "concession")
     changed = "none changed a top claim" if cheap == len(thread.concessions) else f"{cheap} changed no top claim"
     items = (
         Item(text=f"“{c.proposition}”", by=f"{state.names[c.agent]}{state.mark(c.message)}", refs=(c.message,))
         for c in thread.concessions
     )
-    yield Details(summary=f"{count}; {changed}", blocks=(Bullets(items=tuple(items)),))
+    yield Details(
+        summary=f"{count(len(thread.concessions), 'concession')}; {changed}", blocks=(Bullets(items=tuple(items)),)
+    )
 
 
 def _steelmen(thread: ThreadRecord, state: DebateState) -> Iterator[Item]:
@@ -233,7 +234,7 @@ def _score(crux: Crux, state: DebateState) -> str:
     both = f"{score.score:.2f} as declared, {tested.score:.2f} when told so. " if tested else ""
     return (
         f"{both}{score.score:.2f} = {score.coverage:.2f} × {score.polarity:.2f} × {score.impact:.2f}: the top claim of "
-        f"{flipping} of {plural(agents, 'agent')} depends on it by their own word (coverage); positions were {yes} yes to "
+        f"{flipping} of {count(agents, 'agent')} depends on it by their own word (coverage); positions were {yes} yes to "
         f"{no} no at the end of the thread (polarity); {certainty} (impact)."
     )
 
@@ -284,8 +285,8 @@ def _together(coalition: Coalition, state: DebateState) -> str:
     if len(state.propositions) == 1:
         names["p1"] = "the task"
     sides = [f"{names[name]} {SIDES[side]}" for name, side in coalition.positions.items() if name in names]
-    parts = [joined([state.names[agent] for agent in coalition.members])]
-    parts += [f"both or all answer {joined(sides)}"] if sides else []
+    parts = [join_names([state.names[agent] for agent in coalition.members])]
+    parts += [f"both or all answer {join_names(sides)}"] if sides else []
     parts += [f"cohesion {coalition.cohesion:.2f}"]
     parts += [f"“{belief}”" for belief in coalition.shared_beliefs]
     return "; ".join(parts)
@@ -310,7 +311,7 @@ def dependencies(report: DebateData) -> Iterator[Item]:
             yield Item(text=_dependency(dependency, numbers), refs=refs)
     for contradiction in report.contradictions:
         if contradiction.source in numbers and contradiction.target in numbers:
-            names = joined([report.names[agent] for agent in contradiction.agents])
+            names = join_names([report.names[agent] for agent in contradiction.agents])
             text = f"{names} on {crux_numbers([numbers[contradiction.source], numbers[contradiction.target]])}."
             refs = tuple(report.final[agent].key for agent in contradiction.agents if agent in report.final)
             yield Item(lead="Answers that rule each other out:", text=text, refs=refs or report.last_refs)

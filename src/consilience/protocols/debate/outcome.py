@@ -11,6 +11,7 @@ from consilience.domain.messages import is_empty_remark
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import PositionChange
 from consilience.domain.report import Dissent, Objection, ObjectionFate
+from consilience.domain.wording import count
 from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply
@@ -273,7 +274,7 @@ def _regime_words(floor: Floor, final: Sequence[DebateBallot], cruxes: Sequence[
     validated = sum(crux.validated for crux in cruxes)
     return (
         f"{first}{changed} on the first proposition; {split} of {len(counts)} questions split; "
-        f"{validated} validated {'crux' if validated == 1 else 'cruxes'}{missing}."
+        f"{count(validated, 'validated crux')}{missing}."
     )
 
 

@@ -27,7 +27,8 @@ from consilience.domain.sections import (
     Table,
     extend_presentation,
 )
-from consilience.protocols._common.presenting import bullets, key_figures, plural
+from consilience.domain.wording import count, join_names
+from consilience.protocols._common.presenting import bullets, key_figures
 from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.brief import headline, qualifications, trust_items
 from consilience.protocols.debate.crux_sections import (
@@ -47,7 +48,6 @@ from consilience.protocols.debate.state import (
     DebateState,
     ballot_cell,
     excerpt,
-    joined,
     position_words,
     side_word,
     tally,
@@ -208,7 +208,7 @@ def _dissent(report: DebateData) -> Iterator[Block]:
         yield QuoteBlock(text=text, by=by, refs=(held.ballot.key,))
     if not report.dissent and report.answer is not None and report.final:
         undecided = sum("UNCERTAIN" in ballot.positions for ballot in report.final.values())
-        undecided_note = f"; {plural(undecided, 'agent')} stayed undecided" if undecided else ""
+        undecided_note = f"; {count(undecided, 'agent')} stayed undecided" if undecided else ""
         yield Paragraph(text=f"No sealed final ballot is against the answer{undecided_note}.", refs=report.final_refs)
     yield from _objections(report)
 
@@ -239,7 +239,7 @@ def _objections(report: DebateData) -> Iterator[Block]:
         for objection in met
     )
     yielded = sum(objection.fate == "yielded" for objection in met)
-    summary = f"{plural(len(met), 'objection')} met: {yielded} conceded, {len(met) - yielded} answered otherwise"
+    summary = f"{count(len(met), 'objection')} met: {yielded} conceded, {len(met) - yielded} answered otherwise"
     yield Details(summary=summary, blocks=(Bullets(items=tuple(items)),))
 
 
@@ -260,15 +260,15 @@ def _unresolved(report: DebateData) -> Iterator[Item]:
         yield Item(
             lead=f"{thread.question or thread.topic}",
             text=f"({thread_name(thread.id)}) {reasons}",
-            note=f"{plural(len(spoken), 'message')}{last}",
+            note=f"{count(len(spoken), 'message')}{last}",
             refs=tuple(message.id for message in (messages[:1] + spoken[-1:])) or report.last_refs,
         )
     for question in report.unopened:
         supporters = [f"{report.names[report.by_id[id].agent]}{report.mark(id)}" for id in question.supports]
         yield Item(
             lead=question.question,
-            text=f"(proposed by {report.names[question.agent]}{report.mark(question.message)}, supported by {joined(supporters)}) "
-            f"no thread was opened: {question.reason}",
+            text=f"(proposed by {report.names[question.agent]}{report.mark(question.message)}, "
+            f"supported by {join_names(supporters)}) no thread was opened: {question.reason}",
             refs=(question.message, *question.supports),
         )
 
@@ -288,7 +288,7 @@ def _figures(report: DebateData) -> Iterator[KeyFigure]:
     yield KeyFigure(name="Replies asked for in threads", value=f"{metrics.attempts}, {metrics.failed_turns} failed")
     yield KeyFigure(name="Replies blocked", value=str(metrics.messages_blocked))
     yield KeyFigure(
-        name="Crux locks", value=f"{metrics.crux_lock_successes} of {plural(metrics.crux_lock_attempts, 'attempt')}"
+        name="Crux locks", value=f"{metrics.crux_lock_successes} of {count(metrics.crux_lock_attempts, 'attempt')}"
     )
     differed = "differed once" if metrics.horizon_mismatches == 1 else f"differed {metrics.horizon_mismatches} times"
     yield KeyFigure(name="Time horizons", value=f"{differed}, aligned {metrics.horizon_alignments}")

@@ -11,16 +11,17 @@ from typing import Any
 
 from consilience.domain.positions import LEVELS
 from consilience.domain.sections import AgentText, Block, Details, Item, Paragraph, Table
+from consilience.domain.wording import count, join_names
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Failure, Pending, Reply
-from consilience.protocols._common.presenting import bullets, plural
+from consilience.protocols._common.presenting import bullets
 from consilience.protocols.debate.ballots import sides_of
 from consilience.protocols.debate.floor import Floor
 from consilience.protocols.debate.moves import SIDES
 from consilience.protocols.debate.records import Crux, SingleCall
 from consilience.protocols.debate.replies import SingleReply, ballot_type, named_type
-from consilience.protocols.debate.state import DebateData, DebateState, certainty, crux_numbers, joined, tally
+from consilience.protocols.debate.state import DebateData, DebateState, certainty, crux_numbers, tally
 
 SEAT, KEY, COMPARED = "single_call", "single", "named"
 MAX_QUESTIONS = 4
@@ -124,7 +125,7 @@ def added_sentence(report: DebateData) -> str:
     if single is None:
         return ""
     added = [*_additions(report, single, report.cruxes)]
-    more = f"the debate added {joined(added)}" if added else NOTHING_ADDED
+    more = f"the debate added {join_names(added)}" if added else NOTHING_ADDED
     return f"One call on the same task {_compared(report, single)}; {more}."
 
 
@@ -160,9 +161,9 @@ def _additions(report: DebateData, single: SingleCall, cruxes: Sequence[Crux]) -
         yield f"{crux_numbers(asked_otherwise)}, where it asks something else about the same subject"
     caused = sum(not change.conformity for change in report.position_changes)
     if caused:
-        yield f"{plural(caused, 'change')} of position with a named argument"
+        yield f"{count(caused, 'change')} of position with a named argument"
     if report.dissent:
-        yield f"{plural(len(report.dissent), 'reasoned ballot')} against the answer"
+        yield f"{count(len(report.dissent), 'reasoned ballot')} against the answer"
 
 
 # --- its section

@@ -12,6 +12,7 @@ from consilience.domain.agents import Agent, point_of_view, voices
 from consilience.domain.positions import LEVELS
 from consilience.domain.report import Frozen, Report
 from consilience.domain.sections import Refs
+from consilience.domain.wording import join_names
 from consilience.protocols.debate.moves import FIRM, SIDES, ClosingSide, Side
 from consilience.protocols.debate.records import (
     Coalition,
@@ -355,12 +356,6 @@ def excerpt(text: str, chars: int = 300) -> str:
     return f"{line[:chars].rpartition(' ')[0] or line[:chars]} …"
 
 
-def joined(words: Sequence[str]) -> str:
-    """Return `A`, `A and B`, `A, B and C`."""
-    *rest, last = words
-    return f"{', '.join(rest)} and {last}" if rest else last
-
-
 def crux_numbers(numbers: Sequence[int]) -> str:
     """Return `crux 1`, `cruxes 1 and 3`."""
-    return f"{'crux' if len(numbers) == 1 else 'cruxes'} {joined([str(number) for number in numbers])}"
+    return f"{'crux' if len(numbers) == 1 else 'cruxes'} {join_names(map(str, numbers))}"

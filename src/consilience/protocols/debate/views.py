@@ -20,7 +20,8 @@ from consilience.domain.sections import (
     Tone,
     View,
 )
-from consilience.protocols._common.presenting import empty_view, format_score, plural
+from consilience.domain.wording import count
+from consilience.protocols._common.presenting import empty_view, format_score
 from consilience.protocols.debate.moves import ACTIVE, MOVES, SIDES, STAGES, STATUSES, ThreadStatus
 from consilience.protocols.debate.records import Crux, DebateMessage, ThreadRecord
 from consilience.protocols.debate.state import (
@@ -173,7 +174,7 @@ def _thread_picture(state: DebateState) -> Grid:
                 label=f"{thread.id.rpartition('-')[2]}. {_title(thread)}",
                 value=thread.signal,
                 value_text=format_score(thread.signal),
-                note=f"{badge(thread)} · {plural(len(messages), 'message')}",
+                note=f"{badge(thread)} · {count(len(messages), 'message')}",
                 framed=bool(thread.crux and thread.crux.validated),
             )
         )

@@ -13,6 +13,7 @@ from consilience.domain.messages import Message
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Frozen
 from consilience.domain.sections import Presentation, extend_presentation
+from consilience.domain.wording import count
 from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
 from consilience.engine.similarity import mean_pairwise
@@ -24,7 +25,7 @@ from consilience.protocols._common.conclusion import (
     stated_position,
     warn_failed_review,
 )
-from consilience.protocols._common.presenting import TreeReport, key_figures, plural, position_blocks
+from consilience.protocols._common.presenting import TreeReport, key_figures, position_blocks
 
 
 class PartReply(BaseModel):
@@ -202,7 +203,7 @@ def _warn(session: Session, run: TreeRun, works: Sequence[AgentWork]) -> None:
     if idle_leaves := [leaf for leaf in session.topology.leaves if works and leaf not in agents_asked]:
         session.warn(f"fewer parts than agents; not asked: {', '.join(idle_leaves)}")
     if surplus := sum(work.surplus for work in works):
-        session.warn(f"left out: {plural(surplus, 'part')} beyond the number of agents")
+        session.warn(f"left out: {count(surplus, 'part')} beyond the number of agents")
     textless = [work.agent for work in works[1:] if work.text is None and any(child.text for child in work.below)]
     if textless:
         session.warn(f"{', '.join(textless)} did not combine the results below; the parent did not read them")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from consilience.domain.hierarchies import CRITIC
 from consilience.domain.messages import Message
+from consilience.domain.wording import count
 from consilience.engine.analysis import sentences
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.work import Failure, Pending, Reply
@@ -316,7 +317,7 @@ class PassWriter:
             id=f"pass-{self.state.index}/{what}/{suffix}{parent}/{child}",
             sender=parent,
             kind="context",
-            text=f"{filtered.text}\n[{sentences_left_out} {'sentence' if sentences_left_out == 1 else 'sentences'} left out]",
+            text=f"{filtered.text}\n[{count(sentences_left_out, 'sentence')} left out]",
             audience=(child,),
             reply_to=text.key,
             phase=("context", self.state.index),

@@ -33,7 +33,8 @@ from consilience.domain.sections import (
     View,
     extend_presentation,
 )
-from consilience.protocols._common.presenting import empty_view, format_score, format_share, plural
+from consilience.domain.wording import count
+from consilience.protocols._common.presenting import empty_view, format_score, format_share
 from consilience.protocols.refinement.report_data import (
     ENDINGS,
     Contribution,
@@ -196,7 +197,7 @@ def _passes_picture(report: RefinementData) -> Grid:
         )
         for name, part in entry.sections.items():
             value = part.confidence if measured else part.overall
-            issues = plural(len(part.issues), "issue") if _is_rated(part, entry) else "not judged"
+            issues = count(len(part.issues), "issue") if _is_rated(part, entry) else "not judged"
             scores = " · ".join(
                 f"{short} {getattr(part.scores, score):.2f}"
                 for short, score in (("coh.", "coherence"), ("acc.", "accuracy"), ("depth", "depth"))

@@ -20,12 +20,12 @@ from consilience.domain.sections import (
     Subheading,
     Table,
 )
+from consilience.domain.wording import count
 from consilience.protocols._common.presenting import (
     bullets,
     format_score,
     format_share,
     key_figures,
-    plural,
     single_call_section,
     threshold_in,
 )
@@ -402,7 +402,7 @@ def _name(entry: PassReport, report: RefinementData) -> str:
 
 
 def _counted(issues: Sequence[str]) -> str:
-    return f" ({plural(len(issues), 'issue')})" if issues else ""
+    return f" ({count(len(issues), 'issue')})" if issues else ""
 
 
 def _scored(part: PartReport | None, measure: QualityMeasure) -> str:

@@ -10,9 +10,9 @@ from consilience.domain.messages import Quotation
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Claim, Dissent
 from consilience.domain.tokens import estimate_tokens
+from consilience.domain.wording import count
 from consilience.engine.sources import Document, parse_reference
 from consilience.engine.work import Failure, Reply
-from consilience.protocols._common.presenting import plural
 from consilience.protocols.review.ballots import milder_votes, reasons, verdict_of, vote_changes
 from consilience.protocols.review.parts import unshown_documents
 from consilience.protocols.review.presenting import count_dropped, describe_dropped
@@ -32,9 +32,9 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         session.warn(missing.pop(agent))
     parts = _parts_read(run)
     if run.unjudged:
-        session.warn(f"not judged: {plural(run.unjudged, 'finding')} that did not fit into the prompt of a judge")
+        session.warn(f"not judged: {count(run.unjudged, 'finding')} that did not fit into the prompt of a judge")
     if run.untold:
-        session.warn(f"not shown to the lead, which wrote without them: {plural(run.untold, 'finding')}")
+        session.warn(f"not shown to the lead, which wrote without them: {count(run.untold, 'finding')}")
     for submitted in run.submitted.values():
         if submitted.reply.vote is None or len(submitted.reply.findings) >= run.requests.room:
             session.warn(
@@ -134,7 +134,7 @@ def _missing_reviews(run: ReviewRun) -> dict[str, str]:
 def _unread(parts: Sequence[PartRead]) -> tuple[str, ...]:
     """Return how many parts nobody reviewed, if any."""
     unread = sum(not part.readers for part in parts)
-    return (f"{unread} of {plural(len(parts), 'part')} not reviewed",) if unread else ()
+    return (f"{unread} of {count(len(parts), 'part')} not reviewed",) if unread else ()
 
 
 def _answer(
@@ -146,7 +146,7 @@ def _answer(
     """Return the answer of a run without a closing text: what is missing. The findings are counted above it and listed below it."""
     all_files = len(_files(run, run.settings.parts))
     read_files = len(_files(run, [part.documents for part in parts if part.readers]))
-    files = plural(all_files, "file") if read_files == all_files else f"{read_files} of {plural(all_files, 'file')}"
+    files = count(all_files, "file") if read_files == all_files else f"{read_files} of {count(all_files, 'file')}"
     unjoined = "; several findings may be one defect" if len(findings) > 1 else ""
     sentences = [f"The lead wrote no review{unjoined}." if findings else f"No findings in {files}."]
     verdict = verdict_of(run.ballots)
@@ -155,7 +155,7 @@ def _answer(
         sentences.append(f"Yet not every reviewer approves: {reasons(against)}.")
     if dropped and not findings:
         counts = count_dropped(dropped)
-        sentences.append(f"{plural(counts.total(), 'finding')} not listed ({describe_dropped(counts)}).")
+        sentences.append(f"{count(counts.total(), 'finding')} not listed ({describe_dropped(counts)}).")
     sentences += [f"{unread}." for unread in _unread(parts)]
     if absent := run.absent:
         covered = "the others" if all(name == agent for agent, name in absent.items()) else "the rest"

@@ -18,7 +18,6 @@ from consilience.domain.findings import (
     Verification,
     command_of,
     decided_by,
-    join_names,
     place_of,
     topic_of,
 )
@@ -39,7 +38,8 @@ from consilience.domain.sections import (
     Table,
     View,
 )
-from consilience.protocols._common.presenting import bullets, empty_view, format_score, plural
+from consilience.domain.wording import count, join_names
+from consilience.protocols._common.presenting import bullets, empty_view, format_score
 from consilience.protocols.review.ballots import VOTES, split_parts, votes_by_agent
 from consilience.protocols.review.findings import ReviewData
 
@@ -233,9 +233,9 @@ def _gates_view(evaluations: Sequence[ConvergenceCheck]) -> View:
 def _reading(report: ReviewData) -> Iterator[Block]:
     """Yield what each reviewer read, what was not read or left out, and, without findings, what was checked."""
     if report.parts:
-        files = f"{plural(len(report.files), 'file')}, " if report.files else ""
+        files = f"{count(len(report.files), 'file')}, " if report.files else ""
         read = ", ".join(f"{agent} {_share(report.parts, agent)}" for agent in reviewers(report))
-        yield Paragraph(text=f"{files}{plural(len(report.parts), 'part')}. Read by: {read}.")
+        yield Paragraph(text=f"{files}{count(len(report.parts), 'part')}. Read by: {read}.")
     items = [Item(lead=f"Question of {agent}:", text=question) for agent, question in report.questions.items()]
     items += [
         Item(lead=f"Part {part.index}:", text=", ".join(part.names or part.documents), note=_not_read(part))
@@ -260,7 +260,7 @@ def left_out_items(left_out: Iterable[str]) -> list[Item]:
 def _share(parts: Sequence[PartRead], agent: str) -> str:
     due = [part for part in parts if agent in part.assigned or agent in part.readers]
     done = sum(agent in part.readers for part in due)
-    return f"{done} of {plural(len(due), 'part')}"
+    return f"{done} of {count(len(due), 'part')}"
 
 
 def _not_read(part: PartRead) -> str:
@@ -414,14 +414,12 @@ def _counts(report: ReviewData) -> Paragraph:
     statuses = Counter(None if f.status == "unjudged" and not f.judgements else f.status for f in report.findings)
     by_severity = ", ".join(f"{severities[name]} {name}" for name in SEVERITIES if severities[name])
     by_status = ", ".join(f"{statuses[status]} {words}" for status, words in STATUSES.items() if statuses[status])
-    return Paragraph(lead=f"{plural(len(report.findings), 'finding')}:", text=f"{by_severity} · {by_status}.")
+    return Paragraph(lead=f"{count(len(report.findings), 'finding')}:", text=f"{by_severity} · {by_status}.")
 
 
 def _who_read(report: ReviewData) -> str:
     """Return who read what, of a complete review."""
-    files = (
-        f"{plural(len(report.files), 'file')} in {plural(len(report.parts), 'part')}" if report.files else "all parts"
-    )
+    files = f"{count(len(report.files), 'file')} in {count(len(report.parts), 'part')}" if report.files else "all parts"
     readers = {part.readers for part in report.parts}
     if len(readers) == 1:
         return f"{files}, by {join_names(next(iter(readers)))}"
@@ -433,7 +431,7 @@ def _vote_parts(report: ReviewData, agent: str, vote: ReviewVote) -> str:
     cast = {ballot.part: ballot.vote for ballot in report.ballots if ballot.agent == agent}
     same = [part for part, its in cast.items() if its == vote]
     if len(same) < len(cast):
-        return f" (in {len(same)} of {plural(len(cast), 'part')})"
+        return f" (in {len(same)} of {count(len(cast), 'part')})"
     return f" ({name_parts(sorted(cast))})" if len(cast) < len(report.parts) else ""
 
 

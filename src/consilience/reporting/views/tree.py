@@ -80,7 +80,7 @@ def _named(key: str, record: SessionRecord) -> str:
 def _state(calls: Sequence[Ended], waiting: str, record: SessionRecord) -> tuple[str, Tone]:
     """Return what became of an agent's calls, and how its box is drawn."""
     answered = [call.key for call in calls if isinstance(call, CallCompleted)]
-    replies = count(len(answered), "reply", "replies")
+    replies = count(len(answered), "reply")
     if lacking := {call.key for call in calls}.difference(answered):
         replies += f", {count(len(lacking), 'call')} without a reply"
     tone: Tone = "plain" if answered else "quiet"
