@@ -337,7 +337,9 @@ async def test_page_of_every_protocol_can_be_sent_to_others_and_read_by_everybod
 
 @pytest.mark.parametrize("answer", ["#### Deep\n\ntext\n\n## High\n\ntext\n\n#### Deep", "###### Deepest"])
 def test_headings_of_an_answer_skip_no_level(answer: str) -> None:
-    written = PageParts({}, {}).blocks([AgentText(text=answer), Subheading(text="ours"), AgentText(text=answer)], under=2)
+    written = PageParts({}, {}).blocks(
+        [AgentText(text=answer), Subheading(text="ours"), AgentText(text=answer)], under=2
+    )
     levels = [2, *(int(level) for level in re.findall("<h([1-6])>", written))]
     assert len(levels) > 3
     assert min(levels[1:]) == 3
