@@ -14,11 +14,13 @@ import pytest
 from consilience.domain.events import CallCompleted, CallFailed, MessagePublished, ReplyRejected
 from consilience.domain.messages import Source
 from consilience.domain.outcome import FailureKind, Limits
+from consilience.domain.sections import AgentText, Subheading
 from consilience.domain.topology import complete
 from consilience.journal.sqlite import SqliteStore
 from consilience.protocols.emergence import Emergence
-from consilience.reporting.formatting import demote_markdown, printable, reply_text
-from consilience.reporting.html import consecutive_headings, html_of, page
+from consilience.reporting.formatting import printable, reply_text
+from consilience.reporting.html import page
+from consilience.reporting.page_parts import Outline, PageParts
 from consilience.reporting.record import SessionRecord, read_record
 from consilience.testing import ScriptedModel
 from kit import runner
@@ -185,11 +187,12 @@ def test_markdown_images_and_links_of_agents_stay_text() -> None:
         "<b onclick=x>",
         "<!-- c -->",
     ):
-        root = parsed(f"<!doctype html><title>t</title>{html_of(text)}")
+        root = parsed(f"<!doctype html><title>t</title>{PageParts({}, {}).agent_text(text)}")
         assert set(tags(root)) <= {"html", "head", "title", "body", "p"}
         assert "".join(text.split()) in "".join(words(root).split())
-    assert html_of("## Answer\n") == "<h3>Answer</h3>\n"
-    assert "<table>" in html_of("| a |\n|---|\n| b |\n")
+    assert PageParts({}, {}).agent_text("## Answer", Outline(2)) == "<h3>Answer</h3>\n"
+    assert PageParts({}, {}).agent_text("## Answer") == "<p>Answer</p>\n"
+    assert "<table>" in PageParts({}, {}).agent_text("| a |\n|---|\n| b |\n")
 
 
 def test_wide_table_scrolls(recorded: SessionRecord) -> None:
@@ -206,7 +209,7 @@ def test_wide_table_scrolls(recorded: SessionRecord) -> None:
         "commands scroll, and are not broken"
     )
     assert "max-width:60rem" in rules["\nbody"], "and no width that a phone has not got"
-    assert not re.search(r"(?<!max-)(?<!min-)width:", str(style))
+    assert not re.search(r"(?<!max-)(?<!min-)(?<!stroke-)width:", str(style))
     assert "overflow-wrap:break-word" in rules["\ntable"], "the page's `anywhere` lets columns be narrower than a word"
 
 
@@ -334,8 +337,10 @@ async def test_page_of_every_protocol_can_be_sent_to_others_and_read_by_everybod
 
 @pytest.mark.parametrize("answer", ["#### Deep\n\ntext\n\n## High\n\ntext\n\n#### Deep", "###### Deepest"])
 def test_headings_of_an_answer_skip_no_level(answer: str) -> None:
-    written = consecutive_headings(
-        f"<h1>t</h1>{html_of('## Answer', down=0)}{html_of(demote_markdown(answer), down=0)}"
+    written = PageParts({}, {}).blocks(
+        [AgentText(text=answer), Subheading(text="ours"), AgentText(text=answer)], under=2
     )
-    levels = [int(level) for level in re.findall("<h([1-6])>", written)]
+    levels = [2, *(int(level) for level in re.findall("<h([1-6])>", written))]
+    assert len(levels) > 3
+    assert min(levels[1:]) == 3
     assert all(below <= above + 1 for above, below in pairwise(levels)), levels

@@ -30,8 +30,8 @@ from consilience.domain.topology import tree
 from consilience.domain.usage import LedgerReport, UsageTotals
 from consilience.protocols.emergence import EmergenceReport
 from consilience.reporting.formatting import demote_markdown, escape_markdown
-from consilience.reporting.html import html_of
 from consilience.reporting.markdown import blocks_markdown, markdown
+from consilience.reporting.page_parts import PageParts
 from consilience.reporting.record import AnyReport
 from consilience.reporting.report_sections import folded_sections, headline
 
@@ -356,7 +356,7 @@ def test_code_in_an_answer_is_unchanged() -> None:
     answer = "| Deploy | `kubectl -n <NS> undo` <ask> |\n|---|---|\n\n```sh\nps\n```"
     text = blocks_markdown([AgentText(text=answer)])
     assert r"`kubectl -n <NS> undo` \<ask>" in text
-    assert "<code>kubectl -n &lt;NS&gt; undo</code> &lt;ask&gt;" in html_of(text)
+    assert "<code>kubectl -n &lt;NS&gt; undo</code> &lt;ask&gt;" in PageParts({}, {}).agent_text(answer)
     apart = blocks_markdown([AgentText(text="Post `SEV | next`.\n\nRun `undo <deploy>` here.")])
     assert "`undo <deploy>`" in apart, "a pipe in the code of another paragraph changes nothing"
     split = blocks_markdown([AgentText(text="| a `<b> | <c>` |\n|---|---|")])
@@ -364,7 +364,7 @@ def test_code_in_an_answer_is_unchanged() -> None:
 
 
 def test_checklist_keeps_its_line_breaks() -> None:
-    assert "one<br />\ntwo" in html_of(blocks_markdown([AgentText(text="one\ntwo")]))
+    assert "one<br />\ntwo" in PageParts({}, {}).blocks([AgentText(text="one\ntwo")])
 
 
 @pytest.mark.parametrize(

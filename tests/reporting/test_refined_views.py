@@ -29,7 +29,7 @@ from consilience.reporting.record import SessionRecord, read_record
 from consilience.reporting.terminal import cells
 from consilience.reporting.terminal import view_text as stored_text
 from consilience.reporting.views import COMMON, view_of, view_svg, view_text, views_of
-from consilience.reporting.views.charts import draw
+from consilience.reporting.views.charts import DARKEST, draw
 from consilience.reporting.views.drawing import layered
 from consilience.testing import ScriptedModel, ServerError
 from kit import runner
@@ -296,7 +296,7 @@ async def test_matrix_colour_grows_with_distance(store: SqliteStore) -> None:
     assert len(shaded) == 7 * 6
     pairs = [(float(cell[0].text.rpartition(" ")[2]), float(cell.attrib["fill-opacity"])) for cell in shaded]  # type: ignore[union-attr]
     assert [shade for _, shade in sorted(pairs)] == sorted(shade for _, shade in pairs)
-    assert max(shade for _, shade in pairs) == 0.5, "a number must be legible on it"
+    assert max(shade for _, shade in pairs) == DARKEST, "a number must be legible on it"
     numbers = [text.text for text in drawn.iterfind(f"{SVG}text") if re.fullmatch(r"\d\.\d\d", text.text or "")]
     assert len(numbers) == 7 * 6
     assert len(drawn.findall(f"{SVG}rect[@class='cv-frame']")) == 2 * 8, "eight edges, on both sides"

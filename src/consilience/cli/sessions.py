@@ -180,7 +180,10 @@ def _show(
 
             print(escape_json(exported(record)), end="")
         else:
-            _print_report(record)
+            from consilience.reporting.export import as_markdown
+            from consilience.reporting.markdown import print_markdown
+
+            print_markdown(as_markdown(record))
 
 
 def read_back(store: Store, session: str) -> SessionRecord:
@@ -216,18 +219,6 @@ def _print_view(name: str, record: SessionRecord, as_json: bool) -> None:
         print_json(view.model_dump(mode="json"))
     else:
         print(view_text(view, shutil.get_terminal_size((100, 24)).columns), end="")
-
-
-def _print_report(record: SessionRecord) -> None:
-    from consilience.reporting.markdown import markdown, print_markdown
-    from consilience.reporting.partial_report import partial_markdown, replies_without_answer
-
-    if record.report is not None:
-        additions = "\n\n".join(filter(None, (replies_without_answer(record), record.family)))
-        print_markdown(markdown(record.report, record.with_comments, addition=additions))
-        return
-    progress = partial_markdown(record)
-    print_markdown(f"{progress}\n{record.family}\n" if record.family else progress)
 
 
 def write_page(record: SessionRecord) -> Path:

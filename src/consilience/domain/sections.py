@@ -142,6 +142,10 @@ class KeyFigures(_Data):
     kind: Literal["figures"] = "figures"
     figures: tuple[KeyFigure, ...]
 
+    @property
+    def table(self) -> Table:
+        return Table(heads=("what", "how much"), rows=tuple((figure.name, figure.value) for figure in self.figures))
+
 
 class Diff(_Data):
     """A unified diff of a text, a sentence a line, without file names."""

@@ -27,7 +27,7 @@ from consilience.domain.events import (
 )
 from consilience.domain.report import Report
 from consilience.reporting.files import claim_directory, write_files
-from consilience.reporting.markdown import markdown
+from consilience.reporting.markdown import blocks_markdown, markdown
 from consilience.reporting.partial_report import partial_json, partial_markdown, replies_without_answer
 from consilience.reporting.record import SessionRecord
 from consilience.reporting.views import view_markdown, view_svg
@@ -71,7 +71,8 @@ def as_json(record: SessionRecord) -> str:
 
 def as_markdown(record: SessionRecord) -> str:
     """Return the report, or the progress of a session without one, and related sessions."""
-    extra = "\n\n".join(filter(None, (replies_without_answer(record), record.family)))
+    forks = f"## Forks\n\n{blocks_markdown([record.family])}" if record.family else ""
+    extra = "\n\n".join(filter(None, (replies_without_answer(record), forks)))
     if record.report is not None:
         return markdown(record.report, record.with_comments, addition=extra)
     return "\n".join(filter(None, (partial_markdown(record), f"{extra}\n" if extra else "")))

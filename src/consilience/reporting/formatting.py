@@ -49,7 +49,7 @@ _TAGS = re.compile(_TAG)
 _MARKS_OUTSIDE_CODE = re.compile(f"{_SPAN}|{_TAG}|{_NAME}")
 
 _MARKUP = re.compile(r"([\\`*\[\]<>|]|(?<!\w)_+|(?<!_)_++(?!\w)|(?<!\S)#|~(?=~)|(?<=~)~|&(?=#?\w+;))")
-_CODE = re.compile(r"((?<!`)`(?!`)[^`]+`(?!`))")
+CODE = re.compile(r"((?<!`)`(?!`)[^`]+`(?!`))")
 """A code span on one line."""
 _ITEM = re.compile(r"^(\d{0,9})([-+=.)])(?=[-=\s]|$)")
 """What starts a list, a heading or a rule at the beginning of a line."""
@@ -249,7 +249,7 @@ def escape_markdown(text: str) -> str:
 def escape_inline(text: str) -> str:
     """Return text on one line with Markdown escaped, for use inside a line. Code spans stay, unless a pipe in one would end a
     table cell."""
-    parts = _CODE.split(one_line(text))
+    parts = CODE.split(one_line(text))
     return "".join(part if n % 2 and "|" not in part else _MARKUP.sub(_escaped, part) for n, part in enumerate(parts))
 
 

@@ -6,15 +6,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING
 
 from consilience.domain.errors import SourceError
 from consilience.reporting.questions import Form, Question, SchemaNode, choices, match_choice
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 ANSWER = "Your answer"
 """The heading of an answer that is plain text."""
@@ -55,23 +49,18 @@ def html_form(session: str, question: Question) -> str:
     """Return a page that loads nothing: its fields, and a button that saves the answer as a file to send back."""
     from markupsafe import Markup
 
+    from consilience.reporting.page_parts import render
+
     facts = {"session": session, "key": question.key, "plain": question.form is None}
     data = json.dumps(facts, ensure_ascii=False).replace("<", "\\u003c")
-    return _page().render(question=question, fields=controls(question), name=file_name(question), data=Markup(data))
+    fields = controls(question)
+    return render("form.html.j2", question=question, fields=fields, name=file_name(question), data=Markup(data))
 
 
 def controls(question: Question) -> list[tuple[str, str, list[str], str]]:
     """Return the fields of a question: name, control (`choice`, `line`, `lines`), options, and what the field may hold."""
     form = question.form or Form({"properties": {ANSWER: {"type": "string"}}}, ANSWER)
     return [(name, *_control(form, name, node)) for name, node in form.fields().items()]
-
-
-@cache
-def _page() -> Template:
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string((files("consilience.reporting") / "page" / "form.html.j2").read_text("utf-8"))
 
 
 def _control(form: Form, name: str, node: SchemaNode) -> tuple[str, list[str], str]:

@@ -25,7 +25,7 @@ from consilience.domain.sections import (
     Table,
 )
 from consilience.reporting.formatting import demote_markdown, escape_inline, escape_markdown, printable
-from consilience.reporting.report_sections import Chapter, MarkdownBlock, ReportDocument, report_document
+from consilience.reporting.report_sections import Chapter, ReportDocument, report_document
 from consilience.reporting.report_sections import headline as headline_text
 
 MAX_TABLE_ROWS = 40
@@ -58,9 +58,12 @@ def headline(report: Report, presentation: Presentation | None = None) -> str:
 
 def document_markdown(document: ReportDocument, *, heading: bool = True, additions: Sequence[str] = ()) -> str:
     """Return a document without its folded sections. `additions` is Markdown below its footer."""
-    titled = heading and document.title is not None
-    parts = [f"# {document.title}" if titled else "", f"> {document.task}" if titled and document.task else ""]
-    parts.append(f"**{document.status}**")
+    titled = heading and document.title
+    parts = [
+        f"# {escape_markdown(document.title)}" if titled else "",
+        f"> {escape_markdown(document.task)}" if titled and document.task else "",
+    ]
+    parts.append(f"**{escape_markdown(document.status)}**")
     for chapter in document.chapters:
         parts += [chapter_heading(chapter), blocks_markdown(chapter.blocks)]
     parts += [footer_markdown(document), *additions]
@@ -73,18 +76,16 @@ def chapter_heading(chapter: Chapter) -> str:
 
 def footer_markdown(document: ReportDocument) -> str:
     """Return figures and commands: those that fit on a line with the figures follow them."""
-    parts = " · ".join(filter(None, (document.footer, document.commands)))
+    parts = " · ".join(filter(None, (escape_markdown(document.footer), document.commands)))
     return f"---\n\n{parts}" if parts else ""
 
 
-def blocks_markdown(blocks: Sequence[Block | MarkdownBlock], *, max_rows: int | None = MAX_TABLE_ROWS) -> str:
+def blocks_markdown(blocks: Sequence[Block], *, max_rows: int | None = MAX_TABLE_ROWS) -> str:
     return "\n\n".join(filter(None, (_block(block, max_rows) for block in blocks)))
 
 
-def _block(block: Block | MarkdownBlock, max_rows: int | None) -> str:
+def _block(block: Block, max_rows: int | None) -> str:
     match block:
-        case MarkdownBlock():
-            return block.markdown
         case Paragraph():
             text = escape_inline(block.text) if block.lead or block.tone != "plain" else escape_markdown(block.text)
             text = {"plain": text, "strong": f"**{text}**", "remark": f"*{text}*"}[block.tone] if text else ""
@@ -100,7 +101,7 @@ def _block(block: Block | MarkdownBlock, max_rows: int | None) -> str:
         case Table():
             return _table(block.heads, block.rows, max_rows)
         case KeyFigures():
-            return _table(("what", "how much"), [(figure.name, figure.value) for figure in block.figures], max_rows)
+            return _table(block.table.heads, block.table.rows, max_rows)
         case Diff():
             return _diff(block)
         case Details():

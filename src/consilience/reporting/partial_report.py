@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected
+from consilience.domain.sections import Bullets, Item, Paragraph
 from consilience.reporting.event_lines import check_words
 from consilience.reporting.formatting import (
     count,
@@ -13,7 +14,6 @@ from consilience.reporting.formatting import (
     describe_awaited,
     describe_output_tokens,
     duration,
-    escape_markdown,
     format_range,
     one_line,
     price,
@@ -21,12 +21,11 @@ from consilience.reporting.formatting import (
     reply_text,
 )
 from consilience.reporting.limits import describe_limits
-from consilience.reporting.markdown import document_markdown
+from consilience.reporting.markdown import blocks_markdown, document_markdown
 from consilience.reporting.record import SessionRecord
 from consilience.reporting.report_sections import (
     MAX_TITLE_CHARS,
     Chapter,
-    MarkdownBlock,
     ReportDocument,
     task_below_title,
 )
@@ -46,16 +45,16 @@ def partial_document(record: SessionRecord) -> ReportDocument:
     started = record.state.started
     if started is None:
         status = f"Session `{record.session}` was killed before it began."
-        return ReportDocument(None, status, (Chapter("", (MarkdownBlock("Nothing was spent; run it again."),)),))
-    chapters = [Chapter("", (MarkdownBlock(" ".join(_progress(record))),))]
+        return ReportDocument("", status, (Chapter("", (Paragraph(text="Nothing was spent; run it again."),)),))
+    chapters = [Chapter("", (Paragraph(text=" ".join(_progress(record))),))]
     chapters += [Chapter(section.heading, section.blocks) for section in record.with_comments.sections]
     if record.state.calls:
-        replies = "\n".join(_call_line(call, record) for call in record.state.calls)
-        chapters.append(Chapter("Replies so far", (MarkdownBlock(replies),)))
+        replies = Bullets(items=tuple(_call_item(call, record) for call in record.state.calls))
+        chapters.append(Chapter("Replies so far", (replies,)))
     if documents := tuple(documents_blocks(record.documents, record.state.agents, record.names)):
         chapters.append(Chapter("What was read so far", documents))
     return ReportDocument(
-        title=escape_markdown(one_line(record.text(started.task), MAX_TITLE_CHARS)),
+        title=one_line(record.text(started.task), MAX_TITLE_CHARS),
         status=_status_line(record),
         chapters=tuple(chapters),
         commands="" if record.holder else _next_step(record),
@@ -67,8 +66,8 @@ def replies_without_answer(record: SessionRecord) -> str:
     """Return the replies of a session that ended without an answer as a section in Markdown; empty for any other."""
     if record.report is None or record.report.answer is not None:
         return ""
-    replies = [_call_line(call, record) for call in record.state.calls if isinstance(call, CallCompleted)]
-    return "\n".join(["## Replies before the end\n", *replies]) if replies else ""
+    replies = tuple(_call_item(call, record) for call in record.state.calls if isinstance(call, CallCompleted))
+    return f"## Replies before the end\n\n{blocks_markdown([Bullets(items=replies)])}" if replies else ""
 
 
 def partial_json(record: SessionRecord) -> dict[str, object]:
@@ -106,11 +105,11 @@ def partial_json(record: SessionRecord) -> dict[str, object]:
 def _status_line(record: SessionRecord) -> str:
     state = record.state
     if record.holder:
-        return f"Running now: {escape_markdown(record.holder)}"
+        return f"Running now: {record.holder}"
     if state.awaited:
-        return f"Waiting for an answer to: {escape_markdown(describe_awaited(state.awaited, state.people))}"
+        return f"Waiting for an answer to: {describe_awaited(state.awaited, state.people)}"
     if state.answered:
-        return f"Answered, to be read when it is resumed: {escape_markdown(', '.join(state.answered))}"
+        return f"Answered, to be read when it is resumed: {', '.join(state.answered)}"
     return "Not finished: the run was interrupted"
 
 
@@ -156,14 +155,14 @@ def _progress(record: SessionRecord) -> Iterator[str]:
     if state.lost:
         yield f"Interrupted earlier, possibly charged: {count(len(state.lost), 'call')}."
     if state.checks and (words := check_words(state.checks[-1])):
-        yield f"Last check, after {record.presentation.step} {state.checks[-1].index}: {escape_markdown(words)}."
+        yield f"Last check, after {record.presentation.step} {state.checks[-1].index}: {words}."
 
 
 def _questions(record: SessionRecord) -> Iterator[str]:
     """Sentences on the questions that were put to people: those of a process that was killed, and until when to answer."""
     state, seconds = record.state, record.state.started.human_deadline if record.state.started else None
     if state.asked and not state.awaited and not record.holder:
-        yield f"Asked and not answered: {escape_markdown(describe_awaited(state.asked, state.people))}."
+        yield f"Asked and not answered: {describe_awaited(state.asked, state.people)}."
     asked_at = [question.asked_at for question in state.asked.values()]
     if seconds is not None and asked_at:
         until = datetime.fromtimestamp(min(asked_at) + seconds, UTC)
@@ -176,17 +175,15 @@ def _as_code(keys: Iterable[str]) -> str:
     return ", ".join(f"`{key}`" for key in keys)
 
 
-def _call_line(call: Ended, record: SessionRecord) -> str:
-    agent = escape_markdown(record.names.get(call.agent, call.agent))
-    opening = f"- {escape_markdown(record.place(call.key, call.agent))} · **{agent}**"
+def _call_item(call: Ended, record: SessionRecord) -> Item:
+    lead = f"{record.place(call.key, call.agent)} · {record.names.get(call.agent, call.agent)}:"
     match call:
         case CallCompleted():
-            return f"{opening}: {escape_markdown(one_line(reply_text(record.text(call.text)), MAX_EXCERPT_CHARS))}"
+            return Item(lead=lead, text=one_line(reply_text(record.text(call.text)), MAX_EXCERPT_CHARS))
         case ReplyRejected():
-            return f"{opening}: *invalid reply: {escape_markdown(one_line(call.error, MAX_ERROR_CHARS))}*"
+            return Item(lead=f"{lead} invalid reply:", text=one_line(call.error, MAX_ERROR_CHARS))
         case CallFailed():
-            detail = escape_markdown(one_line(call.reason, MAX_ERROR_CHARS))
-            return f"{opening}: *no reply, {call.failure.value}: {detail}*"
+            return Item(lead=f"{lead} no reply, {call.failure.value}:", text=one_line(call.reason, MAX_ERROR_CHARS))
 
 
 def _call_json(call: Ended, record: SessionRecord) -> dict[str, object]:

@@ -29,7 +29,7 @@ from consilience.domain.report import Report, UnfinishedSession, find_report, la
 from consilience.domain.sections import Bullets, Item, Presentation, Section, stored_presentation
 from consilience.domain.topology import Topology
 from consilience.domain.validation import describe_invalid
-from consilience.reporting.formatting import describe_place, escape_markdown, one_line, seat_labels
+from consilience.reporting.formatting import describe_place, one_line, seat_labels
 from consilience.reporting.session_state import SessionState, fold_events, status_of
 
 LOGGER = logging.getLogger("consilience")
@@ -154,8 +154,8 @@ class SessionRecord:
     """Agents of the calls in flight, by key."""
     holder: str | None = None
     """The process that runs the session now."""
-    family: str = ""
-    """Ancestors and forks as Markdown; "" if there are none."""
+    family: Bullets | None = None
+    """Ancestors and forks."""
 
     @cached_property
     def state(self) -> SessionState:
@@ -308,7 +308,7 @@ def read_record(store: RecordStore, session: str) -> SessionRecord:
         holder=None if finished else store.holder(session),
         family=ForkTree(
             session, store.parents(), lambda id: store.beginning(id) if id in sessions else None, text
-        ).markdown(),
+        ).bullets(),
     )
 
 
@@ -355,29 +355,25 @@ class ForkTree:
     """None if the session was removed."""
     text: Text
 
-    def markdown(self) -> str:
-        """Return a nested list under a heading; "" for a session without relatives."""
+    def bullets(self) -> Bullets | None:
+        """Return the sessions as a nested list; None for a session without relatives."""
         root = self.session
         while root in self.parents:
             root = self.parents[root]
-        lines = list(self._lines(root, None, 0))
-        return "## Forks\n\n" + "\n".join(lines) if len(lines) > 1 else ""
+        items = tuple(self._items(root, None, 0))
+        return Bullets(items=items) if len(items) > 1 else None
 
-    def _lines(self, session: str, parent: str | None, depth: int) -> Iterator[str]:
-        yield "  " * depth + self._line(session, parent)
+    def _items(self, session: str, parent: str | None, depth: int) -> Iterator[Item]:
+        is_own, started, origin = session == self.session, self.first_event(session), ""
+        if started is None:
+            origin = ", removed"
+        elif parent is not None:
+            origin = f" from event {started.forked_at}{self._changes(self.first_event(parent), started)}"
+        name = f"`{session}`"
+        yield Item(lead=name if is_own else "", text=f"{'(this one)' if is_own else name}{origin}", depth=depth)
         for child, its_parent in self.parents.items():
             if its_parent == session:
-                yield from self._lines(child, session, depth + 1)
-
-    def _line(self, session: str, parent: str | None) -> str:
-        name = f"**`{session}`** (this one)" if session == self.session else f"`{session}`"
-        started = self.first_event(session)
-        if started is None:
-            return f"- {name}, removed"
-        if parent is None:
-            return f"- {name}"
-        parent_start = self.first_event(parent)
-        return f"- {name} from event {started.forked_at}{escape_markdown(self._changes(parent_start, started))}"
+                yield from self._items(child, session, depth + 1)
 
     def _changes(self, parent_start: SessionStarted | None, started: SessionStarted) -> str:
         if parent_start is None:

@@ -8,6 +8,7 @@ line. Folded sections, such as all figures, open on demand in HTML and are views
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -74,38 +75,36 @@ FATES: tuple[ObjectionFate, ...] = ("stands", "unanswered", "refuted", "yielded"
 
 
 @dataclass(frozen=True)
-class MarkdownBlock:
-    """A block in Markdown written by this package, with commands and keys as code. Texts of agents in it are escaped."""
-
-    markdown: str
-
-
-@dataclass(frozen=True)
 class Chapter:
     """Blocks under a heading."""
 
     heading: str
     """Plain text; "" if the blocks follow what is above them."""
-    blocks: tuple[Block | MarkdownBlock, ...]
+    blocks: tuple[Block, ...]
+
+    @property
+    def anchor(self) -> str:
+        """The id of the heading on a page."""
+        return "part-" + "-".join(re.findall(r"\w+", self.heading.lower()))
 
 
 @dataclass(frozen=True)
 class ReportDocument:
-    """A document in the order of its fields."""
+    """A document in the order of its fields. Texts are plain, on one line, with code spans."""
 
-    title: str | None
-    """Markdown on one line."""
+    title: str
+    """"" for a session that never began."""
     status: str
-    """Markdown on one line, set in bold."""
+    """Set in bold."""
     chapters: tuple[Chapter, ...] = ()
     footer: str = ""
-    """Markdown below a rule: figures."""
+    """Below a rule: figures."""
     commands: str = ""
     """Markdown for whoever ran the session: commands that lead on. Not on an HTML page, which is sent to others."""
     answer_stands: bool = False
     """Whether nothing takes the answer's basis away, so that a page may print it before the status."""
     task: str = ""
-    """Markdown on one line below the title: the task, if the title does not hold all of it."""
+    """Below the title: the task, if the title does not hold all of it."""
     folded: tuple[Section, ...] = ()
     """Sections that open on demand in HTML and are views elsewhere."""
 
@@ -117,10 +116,10 @@ def report_document(report: Report, presentation: Presentation, *, stored: bool 
     parts = groupby((section for section in sections if not section.folded), lambda section: section.part)
     folded = tuple(section for section in sections if section.folded)
     return ReportDocument(
-        title=escape_markdown(one_line(report.task, MAX_TITLE_CHARS)),
-        status=escape_markdown(headline(report, presentation)),
+        title=one_line(report.task, MAX_TITLE_CHARS),
+        status=headline(report, presentation),
         chapters=tuple(Chapter(headings[part], tuple(_part_blocks(part_sections))) for part, part_sections in parts),
-        footer=escape_markdown(figures_line(report, presentation)),
+        footer=figures_line(report, presentation),
         commands=_commands(report, presentation, folded) if stored and report.session else "",
         folded=folded,
         answer_stands=_answer_stands(report),
@@ -129,8 +128,8 @@ def report_document(report: Report, presentation: Presentation, *, stored: bool 
 
 
 def task_below_title(task: str) -> str:
-    """Return a task as Markdown on one line if a title cannot hold it."""
-    return escape_markdown(one_line(task, MAX_TASK_CHARS)) if len(task) > MAX_TITLE_CHARS else ""
+    """Return a task on one line if a title cannot hold it."""
+    return one_line(task, MAX_TASK_CHARS) if len(task) > MAX_TITLE_CHARS else ""
 
 
 def _commands(report: Report, presentation: Presentation, folded: Sequence[Section]) -> str:

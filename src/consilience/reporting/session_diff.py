@@ -10,11 +10,10 @@ from functools import cached_property
 
 from consilience.domain.events import CallCompleted
 from consilience.domain.report import Report
-from consilience.domain.sections import Block, Diff, Paragraph, Subheading, Table
+from consilience.domain.sections import Block, Bullets, Diff, Item, Paragraph, Subheading, Table
 from consilience.reporting.formatting import (
     count,
     duration,
-    escape_markdown,
     money,
     one_line,
     percent,
@@ -22,7 +21,7 @@ from consilience.reporting.formatting import (
     reply_text,
 )
 from consilience.reporting.record import SessionRecord, changed_settings, prompt_setting
-from consilience.reporting.report_sections import Chapter, MarkdownBlock, ReportDocument, describe_stop
+from consilience.reporting.report_sections import Chapter, ReportDocument, describe_stop
 
 MAX_SETTING_CHARS = 120
 MAX_EXCERPT_CHARS = 240
@@ -126,7 +125,7 @@ def diff_document(diff: SessionDiff) -> ReportDocument:
     a, b = diff.a.session, diff.b.session
     status = f"Different settings: {len(diff.settings)}" if diff.settings else "The same settings"
     chapters = [
-        Chapter("Replies", (MarkdownBlock("\n".join(_reply_lines(diff))),)),
+        Chapter("Replies", (Bullets(items=tuple(_reply_items(diff))),)),
         Chapter("Results", (_pairs_table(diff, diff.results),)),
         Chapter("Answers", (_answers(diff),)),
     ]
@@ -143,20 +142,20 @@ def _pairs_table(diff: SessionDiff, pairs: Mapping[str, tuple[str, str]]) -> Tab
     return Table(heads=("what", diff.a.session, diff.b.session), rows=tuple(rows))
 
 
-def _reply_lines(diff: SessionDiff) -> Iterator[str]:
-    yield f"- {count(len(diff.same), 'reply')} the same in both"
+def _reply_items(diff: SessionDiff) -> Iterator[Item]:
+    yield Item(text=f"{count(len(diff.same), 'reply', 'replies')} the same in both")
     if diff.differing:
-        yield f"- {count(len(diff.differing), 'reply')} to the same call, worded differently"
+        yield Item(text=f"{count(len(diff.differing), 'reply', 'replies')} to the same call, worded differently")
     for record, keys in zip((diff.a, diff.b), diff.only, strict=True):
         if keys:
             replies = count(len(keys), "reply")
-            yield f"- {replies} only in `{record.session}`, from {escape_markdown(record.place(keys[0]))} on"
+            yield Item(text=f"{replies} only in `{record.session}`, from {record.place(keys[0])} on")
     if diff.differing:
         key = diff.differing[0]
-        yield f"- They diverge at `{key}`:"
+        yield Item(text=f"They diverge at `{key}`:")
         for record, replies_by_key in zip((diff.a, diff.b), diff.replies, strict=True):
             excerpt = one_line(reply_text(replies_by_key[key]), MAX_EXCERPT_CHARS)
-            yield f"  - `{record.session}`: {escape_markdown(excerpt)}"
+            yield Item(text=f"`{record.session}`: {excerpt}", depth=1)
 
 
 def _answers(diff: SessionDiff) -> Block:

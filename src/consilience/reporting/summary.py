@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import ceil
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from consilience.domain.presenting import present
 from consilience.domain.report import Report
@@ -27,19 +27,13 @@ from consilience.domain.sections import (
     Subheading,
     Table,
 )
-from consilience.reporting.formatting import demote_markdown, escape_xml, one_line, printable
-from consilience.reporting.html import (
-    LineLinks,
-    about_session,
-    consecutive_headings,
-    describe_run,
-    document_html,
-    read_file,
-    template,
-)
+from consilience.reporting.formatting import demote_markdown, one_line, printable
+from consilience.reporting.html import about_session, describe_run
 from consilience.reporting.markdown import blocks_markdown
+from consilience.reporting.page_parts import PageParts, render
 from consilience.reporting.record import SessionRecord
-from consilience.reporting.report_sections import HEADINGS, Chapter, MarkdownBlock, report_document
+from consilience.reporting.report_sections import HEADINGS, Chapter, report_document
+from consilience.reporting.styles import style_sheet
 
 LINES = 128
 """Lines of text on two pages of A4 with `LINE_CHARS` narrow characters each, counted with care."""
@@ -60,8 +54,6 @@ SHARES = {
 """What each chapter may take of the lines; what one leaves goes to the others, in this order."""
 FULL = "report.html"
 
-AnyBlock = Block | MarkdownBlock
-
 
 def summary_page(report: Report, record: SessionRecord | None = None) -> str:
     """Return the page. With the `record` of the session it has the date."""
@@ -70,19 +62,19 @@ def summary_page(report: Report, record: SessionRecord | None = None) -> str:
     documents = one_line("; ".join(f"{d.id} {d.name}".strip() for d in report.documents), 4 * LINE_CHARS)
     room = LINES - _text_lines(question) * (1.4 if len(question) <= MAX_TITLE_CHARS else 1) - _text_lines(documents)
     document = replace(document, chapters=_fitted(document.chapters, room), folded=())
-    body = document_html(document, LineLinks({}, {}))
-    is_listed = all(escape_xml(one_line(d.name)) in body for d in report.documents)
-    written = template("summary.html.j2").render(
+    body = PageParts({}, {}).document(document)
+    is_listed = all(escape(one_line(d.name)) in body for d in report.documents)
+    return render(
+        "summary.html.j2",
         title=one_line(report.task, 160),
         question=question,
         is_long=len(question) > MAX_TITLE_CHARS,
         about=about_session(record) if record else describe_run(report.protocol, report.agents),
-        report=Markup(body),
+        report=body,
         documents="" if is_listed else documents,
         session=report.session,
-        style=Markup(read_file("page.css")),
+        style=Markup(style_sheet("page", "summary")),
     )
-    return consecutive_headings(written)
 
 
 def _fitted(chapters: Sequence[Chapter], room: float) -> tuple[Chapter, ...]:
@@ -96,17 +88,17 @@ def _fitted(chapters: Sequence[Chapter], room: float) -> tuple[Chapter, ...]:
     return tuple(replace(c, blocks=_cut(c.blocks, rooms[c.heading] + 0.01)) for c in shown)
 
 
-def _is_shown(block: AnyBlock) -> bool:
+def _is_shown(block: Block) -> bool:
     return not isinstance(block, Details | Diff | KeyFigures)
 
 
-def _cut(blocks: Sequence[AnyBlock], room: float) -> tuple[AnyBlock, ...]:
+def _cut(blocks: Sequence[Block], room: float) -> tuple[Block, ...]:
     """Return what fits of the blocks. Long items are shortened before any is left out, an agent's text before what is below it."""
     if _height(blocks) <= room:
         return tuple(blocks)
     room -= 1 + BLOCK_GAP  # for the remark
     blocks = [_shortened(block) for block in blocks]
-    kept: list[AnyBlock] = []
+    kept: list[Block] = []
     for n, block in enumerate(blocks):
         left = room - _height(kept)
         below = min(_height(blocks[n + 1 :]), left / 2) if isinstance(block, AgentText) else 0.0
@@ -122,12 +114,12 @@ def _cut(blocks: Sequence[AnyBlock], room: float) -> tuple[AnyBlock, ...]:
     return (*kept, Paragraph(text=words, tone="remark"))
 
 
-def _number(blocks: Sequence[AnyBlock]) -> int:
+def _number(blocks: Sequence[Block]) -> int:
     """Return how many items and rows blocks have."""
     return sum(len(b.items) if isinstance(b, Bullets) else len(b.rows) if isinstance(b, Table) else 0 for b in blocks)
 
 
-def _shortened(block: AnyBlock) -> AnyBlock:
+def _shortened(block: Block) -> Block:
     match block:
         case Bullets():
             return Bullets(items=tuple(map(_short_item, block.items)))
@@ -145,7 +137,7 @@ def _short_item(item: Item) -> Item:
     return item.model_copy(update=fields)
 
 
-def _beginning(block: AnyBlock, room: float) -> AnyBlock | None:
+def _beginning(block: Block, room: float) -> Block | None:
     """Return the part of a block that fits, None for none."""
     match block:
         case AgentText():
@@ -178,7 +170,7 @@ def _fitting(heights: Iterable[float], room: float) -> int:
     return n
 
 
-def _height(blocks: Sequence[AnyBlock]) -> float:
+def _height(blocks: Sequence[Block]) -> float:
     """Return about how many lines blocks take."""
     lines = 0.0
     for block in blocks:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-
-from markupsafe import Markup
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from consilience.domain.events import CallCompleted, CallFailed, Ended, MessagePublished, ReplyRejected
 from consilience.reporting.formatting import (
@@ -51,16 +49,14 @@ class TranscriptEntry:
     figures: str
     key: str
     """Key of the call, or id of the message."""
-    text: Markup
-    """Its text; of a typed reply the free text."""
+    text: str
+    """Its text in Markdown; of a typed reply the free text."""
     whole: str = ""
     """A typed reply as received."""
     problem: str = ""
     read: Sequence[Link] = ()
     """What its prompt quoted, under the labels used there."""
     reply_to: Link | None = None
-    cited_at: str = ""
-    """The first line of the report that rests on it; "" if none does."""
 
 
 def places_of(record: SessionRecord) -> dict[str, PagePlace]:
@@ -88,16 +84,11 @@ def place_words(ref: str, names: Mapping[str, str], labels: Mapping[str, str]) -
     return f"{names[agent]}, {place}" if agent else place
 
 
-def transcript(
-    record: SessionRecord, places: Mapping[str, PagePlace], as_html: Callable[[str], str], cited: Container[str]
-) -> list[tuple[str, list[TranscriptEntry]]]:
-    """Return calls in program order by phase, phases in order of appearance, then messages such as objections.
-
-    `as_html` renders an agent's Markdown; `cited`: anchors to which the report links.
-    """
+def transcript(record: SessionRecord, places: Mapping[str, PagePlace]) -> list[tuple[str, list[TranscriptEntry]]]:
+    """Return calls in program order by phase, phases in order of appearance, then messages such as objections."""
     phases: dict[str, list[TranscriptEntry]] = {}
     for n, call in enumerate(record.calls, 1):
-        phases.setdefault(phase_of(call), []).append(_entry(call, f"call-{n}", places, record, as_html))
+        phases.setdefault(phase_of(call), []).append(_entry(call, f"call-{n}", places, record))
     for event in _messages(record):
         entry = TranscriptEntry(
             anchor=places[event.id].anchor,
@@ -105,19 +96,12 @@ def transcript(
             what=describe_phase(event.kind, record.labels),
             figures="",
             key=event.id,
-            text=Markup(as_html(record.text(event.text))),
+            text=record.text(event.text),
             reply_to=_link("", event.reply_to, places) if event.reply_to else None,
         )
         phases.setdefault(f"{event.phase[0]} {event.phase[1]}" if event.phase else "published", []).append(entry)
     headings = _headings(record)
-    return [
-        (headings.get(phase, phase), [_with_way_back(entry, cited) for entry in entries])
-        for phase, entries in phases.items()
-    ]
-
-
-def _with_way_back(entry: TranscriptEntry, cited: Container[str]) -> TranscriptEntry:
-    return replace(entry, cited_at=f"from-{entry.anchor}") if entry.anchor in cited else entry
+    return [(headings.get(phase, phase), entries) for phase, entries in phases.items()]
 
 
 def _headings(record: SessionRecord) -> dict[str, str]:
@@ -149,9 +133,7 @@ def _messages(record: SessionRecord) -> list[MessagePublished]:
     return [event for event in record.events if isinstance(event, MessagePublished)]
 
 
-def _entry(
-    call: Ended, anchor: str, places: Mapping[str, PagePlace], record: SessionRecord, as_html: Callable[[str], str]
-) -> TranscriptEntry:
+def _entry(call: Ended, anchor: str, places: Mapping[str, PagePlace], record: SessionRecord) -> TranscriptEntry:
     reading = record.readings.get(call.key)
     links = [_link(quoted.label, quoted.message, places) for quoted in reading.quoted] if reading else []
     links += [_link("", id, places) for id in reading.documents] if reading else []
@@ -180,7 +162,7 @@ def _entry(
         what=", ".join(filter(None, marks)),
         figures=" · ".join(_figures(call)),
         key=call.key,
-        text=Markup(as_html(text) if text else ""),
+        text=text,
         whole=whole,
         problem=problem,
         read=links,

@@ -29,8 +29,8 @@ from consilience.reporting.views.drawing import Drawing, NodePair, Position, lay
 
 _MAX_NAME_CELLS = 22
 _MAX_ROW_CELLS = 60
-_DARKEST = 0.5
-"""Opacity of the darkest shade; a number on a darker ground would be unreadable."""
+DARKEST = 0.42
+"""Opacity of the darkest shade: text in the colour `cv-ink` has a contrast of 4.5 on it."""
 _small_pixels = partial(pixels, style="cv-small")
 
 
@@ -181,13 +181,13 @@ def _draw_node(drawing: Drawing, node: Node, left: float, middle: float, plan: _
     top = middle - plan.high / 2
     drawing.box(left, top, plan.wide, plan.high, _BOXES[node.tone], tip=node.tip or node.id)
     if node.shade is not None:
-        shade = _DARKEST * _unit(node.shade)
+        shade = DARKEST * _unit(node.shade)
         drawing.box(left + 1, top + 1, plan.wide - 2, plan.high - 2, "cv-shade", round=5, shade=shade)
     note = node.note.splitlines()[:2]
     base = middle + 5 - 8 * len(note)
     drawing.words(left + 10, base, node.label or node.id, "cv-strong", within=plan.wide - 16)
     for n, line in enumerate(note):
-        style = "cv-small" if n + 1 == len(note) else ""
+        style = "cv-small cv-ink" if n + 1 == len(note) else ""
         drawing.words(left + 10, base + 17 + 16 * n, line, style, within=plan.wide - 16)
 
 
@@ -220,7 +220,7 @@ def _draw_matrix(drawing: Drawing, matrix: Matrix) -> None:
             if cell is None:
                 continue
             if cell.value is not None:
-                shade = _DARKEST * _unit(cell.value / max_value) if max_value > 0 else 0.0
+                shade = DARKEST * _unit(cell.value / max_value) if max_value > 0 else 0.0
                 drawing.box(x + 1, y + 1, wide - 2, _CELL_HIGH - 2, "cv-shade", round=2, tip=cell.tip, shade=shade)
             drawing.words(x + wide / 2, y + _CELL_HIGH / 2 + 5, cell.text, "", "middle", room=10)
             if cell.framed:

@@ -15,29 +15,8 @@ from functools import partial
 from itertools import pairwise
 
 from consilience.reporting.formatting import escape_xml
+from consilience.reporting.styles import style_sheet
 from consilience.reporting.terminal import fitted
-
-# Blue, vermilion and green of Okabe and Ito's palette, made lighter on dark ground.
-STYLE = """
-.cv-ground{fill:#fff}.cv-box{fill:#fff;stroke:#3d4650;stroke-width:1.4}.cv-quiet{fill:#f3f5f7;stroke:#8a949e}
-.cv-bad{stroke:#d55e00;stroke-dasharray:6 3}.cv-wait{stroke:#0072b2;stroke-dasharray:2 3}
-.cv-line{fill:none;stroke:#6b7680;stroke-width:1.4}.cv-faint{fill:none;stroke:#d3d9de}
-.cv-side{fill:none;stroke:#0072b2;stroke-width:1.6;stroke-dasharray:5 4}
-.cv-curve{fill:none;stroke:#0072b2;stroke-width:2}.cv-needed{fill:none;stroke:#d55e00;stroke-width:1.6;stroke-dasharray:7 4}
-.cv-dot{fill:#0072b2;stroke:#0072b2}.cv-ring{fill:#fff;stroke:#0072b2;stroke-width:2}
-.cv-cell{fill:#cfe3f1;stroke:#0072b2}.cv-own{fill:#f3f5f7;stroke:#8a949e;stroke-dasharray:3 2}
-.cv-shade{fill:#0072b2}.cv-frame{fill:none;stroke:#3d4650;stroke-width:2}.cv-none{fill:none}
-.cv text{font:13px system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif;fill:#1b1f24}
-.cv .cv-small{font-size:11px;fill:#4a535c}.cv .cv-strong{font-weight:600}.cv .cv-head{font-size:14px;font-weight:600}
-@media (prefers-color-scheme:dark){
-.cv-ground{fill:#15181c}.cv-box{fill:#1f242a;stroke:#aab4be}.cv-quiet{fill:#262c33;stroke:#7d8791}
-.cv-bad{stroke:#ff9a4d}.cv-wait{stroke:#6cc3f2}.cv-line{stroke:#98a2ac}.cv-faint{stroke:#39414a}.cv-side{stroke:#6cc3f2}
-.cv-curve{stroke:#6cc3f2}.cv-needed{stroke:#ff9a4d}.cv-dot{fill:#6cc3f2;stroke:#6cc3f2}.cv-ring{fill:#15181c;stroke:#6cc3f2}
-.cv-cell{fill:#123a52;stroke:#6cc3f2}.cv-own{fill:#262c33;stroke:#7d8791}
-.cv-shade{fill:#6cc3f2}.cv-frame{stroke:#e8ebee}
-.cv text{fill:#e8ebee}.cv .cv-small{fill:#b4bdc6}}
-@media print{.cv-ground{fill:none}}
-""".strip()
 
 _EMS: Mapping[float, str] = {
     0.30: "ijlIJ'ł",
@@ -137,15 +116,16 @@ class Drawing:
         for n, text in enumerate(texts):
             self.words(x, y + n * step, text, style, room=room)
 
-    def svg(self) -> str:
-        """Return the picture with its style, as a file or as a part of a page."""
+    def svg(self, *, styled: bool = True) -> str:
+        """Return the picture with its style, as a file; without it, for a page that has it (`charts.css`)."""
         width, height = self._right + 16, self._bottom + 16
         title, description = f"{self.name}-title", f"{self.name}-description"
+        style = f"<style>{style_sheet('charts')}</style>" if styled else ""
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="cv" role="img" aria-labelledby="{title} {description}" '
             f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}">'
             f'<title id="{title}">{escape_xml(self.title)}</title><desc id="{description}">{escape_xml(self.description)}</desc>'
-            f'<style>{STYLE}</style><rect class="cv-ground" width="100%" height="100%"/>{"".join(self._shapes)}</svg>\n'
+            f'{style}<rect class="cv-ground" width="100%" height="100%"/>{"".join(self._shapes)}</svg>\n'
         )
 
     def _extend_to(self, x: float, y: float) -> None:
