@@ -137,11 +137,19 @@ def folder(here: Path) -> Path:
         shutil.copy(FILES / name, here / "docs")
     (here / "docs" / "page.html").write_text("<p>The fare is 3 euros.</p>")
     (here / "docs" / "photo.png").write_bytes(b"\x89PNG\x00")
+    (here / "docs" / "nothing.pdf").write_bytes(b"")
+    (here / "docs" / "old.doc").write_bytes(b"\xd0\xcf\x11\xe0" + bytes(600))
+    (here / "docs" / "budget.xlsx").write_bytes(
+        b"\xd0\xcf\x11\xe0" + bytes(600) + "EncryptedPackage".encode("utf-16-le") + bytes(600)
+    )
     return here / "docs"
 
 
 SKIPPED = [
+    "docs: left out: cannot be read: it needs a password: docs/budget.xlsx",
     "docs: left out: cannot be read: the PDF needs a password: docs/locked.pdf",
+    "docs: left out: empty: docs/nothing.pdf",
+    "docs: left out: cannot be read: it is an old Word, Excel, PowerPoint or Outlook file: docs/old.doc",
     "docs: left out: binary: docs/photo.png",
     "docs/columns.pdf: pages without text, such as scans: 2",
     "docs/talk.pptx: pictures left out: 1",
