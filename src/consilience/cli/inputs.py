@@ -357,7 +357,9 @@ def _readers_and_path(argument: str, agents: Sequence[Agent], noun: str) -> tupl
             raise SourceError(
                 f"there is neither a file {argument!r} nor {noun} {name!r}",
                 where="--source",
-                do=f"Write --source FILE, or --source ID=FILE, where ID is {noun}: {list_ids(agents)}.",
+                do=f"Write --source FILE, or --source ID=FILE, where ID is {noun}: {list_ids(agents)}."
+                if agents
+                else _NO_IDS,
             )
         readers |= dict.fromkeys(named)
     return tuple(readers), path
@@ -377,6 +379,8 @@ def _directory(directory: Path, path: str, name: str, only: tuple[str, ...] | No
     first, *others = (source.model_copy(update={"agents": only}) for source in collection.sources)
     return [first.model_copy(update={"remarks": (*skipped, *first.remarks)}), *others]
 
+
+_NO_IDS = "Write --source FILE. To give a document to one agent, name a protocol: consilience emergence TASK --source ID=FILE."
 
 _READ: WeakSet[TextIO] = WeakSet()
 """Standard inputs that were read to the end."""
