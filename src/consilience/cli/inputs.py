@@ -154,7 +154,7 @@ def read_sources(arguments: Sequence[str], agents: Sequence[Agent], *, noun: str
             if not reading.text.strip():
                 raise _empty(label, path)
             sources.append(reading.source(names[path], only))
-    return _merged(sources)
+    return merge_sources(sources)
 
 
 def _document_names(paths: Sequence[str]) -> dict[str, str]:
@@ -169,8 +169,8 @@ def _document_names(paths: Sequence[str]) -> dict[str, str]:
     return names | hidden
 
 
-def _merged(sources: Sequence[Source]) -> list[Source]:
-    """Return each document once, for all agents that are given it."""
+def merge_sources(sources: Sequence[Source]) -> list[Source]:
+    """Return each document, by name and text, once, for all agents that are given it."""
     merged: dict[tuple[str, str], Source] = {}
     for source in sources:
         same = merged.setdefault((source.name, source.text), source)
