@@ -42,8 +42,8 @@ demo: $(READY)
 	$(BIN)/consilience emergence "$$DEMO_QUESTION" --children 3 --depth 2 --max-rounds 1 --reply-tokens 600 --model local --out demo-report $(DEMO_OPTIONS)
 	@echo
 	@echo 'Open the page:    demo-report/report.html'
-	@echo 'Ask your own:     $(BIN)/consilience emergence "Should we …?"'
-	@echo 'A better model:   $(BIN)/consilience emergence "Should we …?" --model http://127.0.0.1:11434/v1#qwen3:8b   (Ollama), or'
+	@echo 'Ask your own:     $(BIN)/consilience "Should we …?"'
+	@echo 'A better model:   $(BIN)/consilience "Should we …?" --model http://127.0.0.1:11434/v1#qwen3:8b   (Ollama), or'
 	@echo '                  --model openai:gpt-5-mini   with OPENAI_API_KEY set; more: docs/recipes.md'
 
 test: $(READY)
@@ -91,7 +91,7 @@ $(READY): pyproject.toml
 	  $(PYTHON) -m venv --clear .venv || { rm -rf .venv; exit 1; }; }
 	@echo '[2/3] Updating pip ...'
 	@$(PIP) install --upgrade 'pip>=25.1'
-	@echo '[3/3] Installing Consilience, the local model runtime and the development tools (about a minute) ...'
+	@echo '[3/3] Installing Consilience, the local model runtime and the development tools (one to three minutes) ...'
 	@$(PIP) install --editable '.[local]' --group dev
 	@touch $@
 	@echo 'Ready.'

@@ -411,13 +411,28 @@ async def test_file_that_is_not_a_document_is_refused(content: bytes | None, exp
         ("naïve".encode("cp1252"), "It may be WINDOWS-1252: iconv -f WINDOWS-1252 -t UTF-8 .*notes.txt > NEW"),
         ("naive".encode("utf-16-le"), "It may be UTF-16LE: iconv"),
         ("naive".encode("utf-16-be"), "It may be UTF-16BE: iconv"),
-        (b"\xd0\xcf\x11\xe0\xff", "It is an old Word, Excel, PowerPoint or Outlook file: convert it"),
         (b"\x7fELF\x02\x01\x01\x00\x00\x10", "It is binary: give text"),
     ],
 )
 async def test_file_of_another_encoding_is_refused_with_its_remedy(content: bytes, remedy: str, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_bytes(content)
     with pytest.raises(UserError, match=rf"the document is not UTF-8 text.* Where: .*notes.txt\. {remedy}"):
+        await _deliberated([tmp_path / "notes.txt"], model())
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"\xd0\xcf\x11\xe0\xff", "it is an old Word, Excel, PowerPoint or Outlook file"),
+        (b"{\\rtf1\\ansi words}", "it is RTF"),
+        (b"\x1f\x8b\x08\x00", "it is compressed"),
+    ],
+)
+async def test_file_of_a_format_that_is_not_read_is_refused_with_its_name(
+    content: bytes, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_bytes(content)
+    with pytest.raises(UserError, match=rf"the document cannot be read: {reason}.* Save it as PDF, .docx"):
         await _deliberated([tmp_path / "notes.txt"], model())
 
 

@@ -141,6 +141,23 @@ def test_follow_up_reads_answer_and_names_its_session(env: dict[str, str], here:
         assert (code, "has no answer to follow up" in err) == (2, True)
 
 
+def test_follow_up_shows_a_document_that_is_given_again_once_and_keeps_what_was_left_out(
+    env: dict[str, str], here: Path
+) -> None:
+    (here / "docs").mkdir()
+    (here / "docs" / "notes.md").write_text("The lake is 40 metres deep.\n")
+    (here / "docs" / "photo.png").write_bytes(b"\x89PNG\x00")
+    with provider(reader({"kind": "answer"})) as server:
+        ask(server, env, here, "How deep is the lake?", "docs")
+        for again in ((), ("docs",)):
+            code, out, err = ask(server, env, here, recorded()[1], "And in feet?", *again, "--json")
+            assert code == 0, err
+            assert str(server.asked[-1]["messages"]).count("40 metres") == 1
+            report = json.loads(out)
+            assert [document["name"] for document in report["documents"][1:]] == ["docs/notes.md"]
+            assert "docs: left out: binary: docs/photo.png" in report["warnings"]
+
+
 def test_dry_run_calls_nobody_and_says_what_depends_on_the_reading(env: dict[str, str], here: Path) -> None:
     with provider() as server:
         code, out, err = ask(server, env, here, "Bridge or ferry?", "--dry-run")

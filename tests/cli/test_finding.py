@@ -173,6 +173,20 @@ def test_show_prefers_the_session_that_no_comparison_began(cli: Cli, town: Town)
     assert json.loads(cli("show", "market day", "--json").stdout)["session"] == session
 
 
+def test_show_prefers_the_run_to_the_reading_of_its_task_and_a_name_to_words(cli: Cli, town: Town) -> None:
+    cli("choose", BOOKS, "--model", MODEL, "--name", "market")
+    run = solo(cli, BOOKS, "--name", "market")
+    assert json.loads(cli("show", "book club", "--json").stdout)["session"] == run
+    solo(cli, MARKET)
+    assert json.loads(cli("show", "market", "--json").stdout)["session"] == run
+
+
+def test_show_of_an_unknown_session_names_the_latest_first(cli: Cli, town: Town) -> None:
+    older, newer = solo(cli, BOOKS), solo(cli, MARKET)
+    refused = " ".join(cli("show", "latest").stderr.split())
+    assert f"The latest are: {newer}, {older} (last is the first of them)" in refused
+
+
 @pytest.mark.parametrize("command", ["rm", "cancel"])
 def test_command_that_ends_or_removes_a_session_takes_ids_only(cli: Cli, town: Town, command: str) -> None:
     session = solo(cli, BOOKS)

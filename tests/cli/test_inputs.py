@@ -137,11 +137,19 @@ def folder(here: Path) -> Path:
         shutil.copy(FILES / name, here / "docs")
     (here / "docs" / "page.html").write_text("<p>The fare is 3 euros.</p>")
     (here / "docs" / "photo.png").write_bytes(b"\x89PNG\x00")
+    (here / "docs" / "nothing.pdf").write_bytes(b"")
+    (here / "docs" / "old.doc").write_bytes(b"\xd0\xcf\x11\xe0" + bytes(600))
+    (here / "docs" / "budget.xlsx").write_bytes(
+        b"\xd0\xcf\x11\xe0" + bytes(600) + "EncryptedPackage".encode("utf-16-le") + bytes(600)
+    )
     return here / "docs"
 
 
 SKIPPED = [
+    "docs: left out: cannot be read: it needs a password: docs/budget.xlsx",
     "docs: left out: cannot be read: the PDF needs a password: docs/locked.pdf",
+    "docs: left out: empty: docs/nothing.pdf",
+    "docs: left out: cannot be read: it is an old Word, Excel, PowerPoint or Outlook file: docs/old.doc",
     "docs: left out: binary: docs/photo.png",
     "docs/columns.pdf: pages without text, such as scans: 2",
     "docs/talk.pptx: pictures left out: 1",
@@ -163,6 +171,28 @@ def test_what_is_skipped_in_a_directory_is_in_the_plan_its_json_and_the_report(
     shown = town.requests[0].user
     assert "| The last page says: 3 March 2026.\n" in shown
     assert "1| The fare is 3 euros.\n" in shown
+
+
+def test_absolute_path_of_a_document_is_not_in_prompts_and_reports(cli: Cli, town: Town, here: Path) -> None:
+    folder(here)
+    shutil.copy(FILES / "report.docx", here)
+    done = cli(*RUN, "--source", str(here / "docs"), "--source", str(here / "report.docx"), "--out", "out")
+    assert done.exit_code == 0
+    assert "docs: left out: binary: docs/photo.png\n" in done.stderr
+    names = [document["name"] for document in json.loads((here / "out" / "report.json").read_text())["documents"]]
+    assert names == ["docs/columns.pdf", "docs/page.html", "docs/talk.pptx", "report.docx"]
+    assert str(here) not in town.requests[0].user
+    for file in (here / "out").iterdir():
+        assert str(here) not in file.read_text(), file.name
+
+
+def test_documents_of_one_name_are_called_by_their_paths(cli: Cli, town: Town, here: Path) -> None:
+    for directory in ("old", "new"):
+        (here / directory).mkdir()
+        (here / directory / "fares.md").write_text(f"The {directory} fare.")
+    paths = [str(here / directory / "fares.md") for directory in ("old", "new")]
+    done = cli(*RUN, "--source", paths[0], "--source", paths[1], "--json")
+    assert [document["name"] for document in json.loads(done.stdout)["documents"]] == paths
 
 
 def test_document_of_any_format_is_read_from_standard_input(cli: Cli, town: Town) -> None:

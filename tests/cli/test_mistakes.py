@@ -70,6 +70,10 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "empty source": ((*RUN, "--source", "empty.txt"), ("empty.txt", "empty")),
     "directory without text": ((*RUN, "--source", "barren"), ("barren", "no text")),
     "source for nobody": ((*RUN, "--source", "L9N9=file"), ("L9N9", "ID=FILE")),
+    "source of an agent that is not chosen yet": (
+        ("ask", TASK, "--model", MODEL, "--source", "L2N1=file"),
+        ("nor an agent 'L2N1'", "name a protocol: consilience emergence TASK --source ID=FILE"),
+    ),
     "missing prompts": ((*RUN, "--prompts", "nowhere"), ("nowhere",)),
     "unknown prompt": ((*RUN, "--prompts", "prompts"), ("unknown.j2",)),
     "seat of nobody": (
@@ -102,6 +106,11 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "out below a file": ((*RUN, "--out", "file/below"), ("file/below",)),
     "missing environment file": ((*RUN, "--env-file", "no.env"), ("no.env", "--env-file")),
     "bad environment file": ((*RUN, "--env-file", "bad.env"), ("bad.env, line 2",)),
+    "question without quotation marks": (
+        ("Should", "we", "reopen", "the halt?", "--dry-run"),
+        ("quotation marks: consilience 'Should we reopen the halt?'",),
+    ),
+    "search": (("search", "railway", "halt"), ("Try: consilience sessions list railway halt",)),
     "unknown session": (("show", "r123"), ("recorded",)),
     "unknown session to resume": (("resume", "r123"), ("recorded",)),
     "unknown session to replay": (("replay", "last"), ("recorded",)),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 import zlib
+from email.message import EmailMessage
 from io import BytesIO
 
 import pytest
@@ -97,6 +98,26 @@ def test_hostile_file_is_read_or_refused_with_the_reason(
         return
     with pytest.raises(SourceError, match=f"the document cannot be read: .*{reason}.* Where: {name}"):
         read_data(data, "the document", name)
+
+
+def test_hostile_attachment_is_named_and_the_message_is_read() -> None:
+    message = EmailMessage()
+    message["Subject"] = "Files"
+    message.set_content("See the files.")
+    for name in ("bomb.docx", "nested.ipynb", "none.eml"):
+        message.add_attachment(HOSTILE[name][0], maintype="application", subtype="x", filename=name)
+    document = read_data(message.as_bytes(), "the document", "letter.eml")
+    assert "See the files.\n" in document.text
+    assert document.remarks == ("attachments left out: bomb.docx, nested.ipynb, none.eml",)
+
+
+def test_number_of_attachments_that_are_read_and_named_is_bounded() -> None:
+    part = b"\n--q\nContent-Type: text/plain\nContent-Disposition: attachment\n\nword\n"
+    head = b'Subject: x\nContent-Type: multipart/mixed; boundary="q"\n'
+    document = read_data(head + part * 3000, "the document", "letter.eml")
+    assert document.text.count("\nword\n") == 50
+    assert document.text.count("[attachment ") == 50
+    assert [len(remark) < 200 and remark.endswith(" and 2,942 more") for remark in document.remarks] == [True]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 from consilience.documents import read_data, read_document
 from consilience.domain.errors import SourceError
+from consilience.engine.sources import find_quotations, number_documents
 
 FILES = Path(__file__).parent.parent / "fixtures" / "documents"
 
@@ -168,8 +169,60 @@ def test_mail_gives_headers_text_and_names_of_attachments(subtype: str, body: li
         "Subject: Fähre",
         "",
         *body,
+        *([""] if subtype == "plain" else []),
+        "[attachment 1: Angebot für Sie.pdf, left out: cannot be read: the PDF is damaged]",
     ]
     assert document.remarks == ("attachments left out: Angebot für Sie.pdf",)
+
+
+def test_attachments_are_read_as_files_of_their_names_with_places_of_their_own() -> None:
+    message = letter("plain")
+    message.clear_content()
+    message.set_content("See the files.")
+    for name in ("contract.docx", "report.pdf", "locked.pdf"):
+        message.add_attachment((FILES / name).read_bytes(), maintype="application", subtype="x", filename=name)
+    message.add_attachment("Ort;Maß\r\nÖd;7\r\n".encode("cp1252"), maintype="text", subtype="csv", filename="maße.csv")
+    message.add_attachment(b"\x89PNG\x00", maintype="image", subtype="png", filename="logo.png")
+    inner = letter("plain")
+    inner.clear_content()
+    inner.replace_header("Subject", "The older letter")
+    inner.set_content("It ran at ten.")
+    message.add_attachment(inner)
+    document = read_data(message.as_bytes(), "the document", "letter.eml")
+    lines = document.text.split("\n")
+    expected = [
+        "See the files.",
+        "[attachment 1: contract.docx]",
+        "[attachment 2: report.pdf]",
+        "[attachment 2, page 1]",
+        "[attachment 3: locked.pdf, left out: cannot be read: the PDF needs a password]",
+        "[attachment 4: maße.csv]",
+        "Öd;7",
+        "[attachment 5: logo.png, left out: not UTF-8 text]",
+        "[attachment 6: The older letter.eml]",
+        "Subject: The older letter",
+        "It ran at ten.",
+    ]
+    assert [line for line in lines if line in expected] == expected
+    assert document.remarks[-1] == "attachments left out: locked.pdf, logo.png"
+    assert "contract.docx: tracked deletions left out: 1" in document.remarks
+    assert "maße.csv: its encoding is not declared; read as Windows-1252" in document.remarks
+    place = find_quotations(
+        f'"It ran at ten" [S1:{1 + lines.index("It ran at ten.")}]',
+        number_documents([document.source("letter.eml")]),
+        "A",
+    )[0].place
+    assert place == "attachment 6"
+
+
+def test_styles_of_a_web_archive_are_not_read() -> None:
+    page = EmailMessage()
+    page["Subject"] = "Ferry"
+    page.set_content("<p>It runs at nine.</p>", subtype="html")
+    page.add_related("p {color: red}", subtype="css", filename="style.css")
+    document = read_data(page.as_bytes(), "the document", "page.mht")
+    assert document.text == "Subject: Ferry\n\nIt runs at nine.\n"
+    assert document.remarks == ("attachments left out: style.css",)
 
 
 def test_notebook_gives_cells_and_printed_outputs() -> None:

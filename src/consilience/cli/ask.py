@@ -14,7 +14,7 @@ from consilience.choosing import CHANGES, REASONS, Given, ProtocolChoice, choice
 from consilience.cli.delivering import check_output
 from consilience.cli.errors import notify
 from consilience.cli.execution import RunExecution
-from consilience.cli.inputs import assign_models, read_limits, read_panel, read_sources, read_task
+from consilience.cli.inputs import assign_models, merge_sources, read_limits, read_panel, read_sources, read_task
 from consilience.cli.options import NewSessionRequest, RunRequest, TargetRequest, argument, request_app
 from consilience.cli.plan import approve, choose_model, confirm_spending
 from consilience.cli.run import run
@@ -161,7 +161,7 @@ def read_work(request: AskRequest) -> AskedWork:
                 where=path,
                 do="Put the task into quotation marks, before the files.",
             )
-    sources += read_sources([*paths, *(request.source or ())], ())
+    sources = merge_sources([*sources, *read_sources([*paths, *(request.source or ())], ())])
     return AskedWork(read_task(task), tuple(paths), tuple(sources), parent)
 
 
@@ -190,7 +190,7 @@ def sources_of(store: Store, session: str) -> list[Source]:
         text = "\n".join(dict.fromkeys(objections))
         sources.append(Source(text=text, name=f"the objections of session {session}"))
     return sources + [
-        Source(text=store.text(document.text), name=document.name)
+        Source(text=store.text(document.text), name=document.name, remarks=document.remarks)
         for document in started.sources
         if document.agents is None
     ]

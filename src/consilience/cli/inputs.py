@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
@@ -136,13 +137,14 @@ def read_sources(arguments: Sequence[str], agents: Sequence[Agent], *, noun: str
     """
     sources: list[Source] = []
     label = "the document"
-    for argument in arguments:
-        only, path = _readers_and_path(argument, agents, noun)
+    parsed = [(argument, *_readers_and_path(argument, agents, noun)) for argument in arguments]
+    names = _document_names([path for _, _, path in parsed])
+    for argument, only, path in parsed:
         place = expanded(path)
         if path != "-":
             check_links(place)
         if path != "-" and place.is_dir():
-            sources += _directory(place, path.rstrip("/"), only)
+            sources += _directory(place, path, names[path], only)
         elif path != "-" and not place.exists() and _all_exist(path.split(",")):
             raise _one_at_a_time("--source", "FILE", argument)
         else:
@@ -151,12 +153,24 @@ def read_sources(arguments: Sequence[str], agents: Sequence[Agent], *, noun: str
             )
             if not reading.text.strip():
                 raise _empty(label, path)
-            sources.append(reading.source(source_name(path), only))
-    return _merged(sources)
+            sources.append(reading.source(names[path], only))
+    return merge_sources(sources)
 
 
-def _merged(sources: Sequence[Source]) -> list[Source]:
-    """Return each document once, for all agents that are given it."""
+def _document_names(paths: Sequence[str]) -> dict[str, str]:
+    """Return by path what a document, or the documents of a directory, are called in prompts and reports: the path as given; of an
+    absolute one its last part, unless another has the same. A report that is sent should not tell where its sender keeps files."""
+    names = {path: source_name(path).rstrip("/") or path for path in paths}
+    last_parts = {path: os.path.basename(name) for path, name in names.items()}
+    shared = Counter(last_parts.values())
+    hidden = {
+        path: part for path, part in last_parts.items() if expanded(path).is_absolute() and part and shared[part] == 1
+    }
+    return names | hidden
+
+
+def merge_sources(sources: Sequence[Source]) -> list[Source]:
+    """Return each document, by name and text, once, for all agents that are given it."""
     merged: dict[tuple[str, str], Source] = {}
     for source in sources:
         same = merged.setdefault((source.name, source.text), source)
@@ -336,25 +350,30 @@ def _readers_and_path(argument: str, agents: Sequence[Agent], noun: str) -> tupl
             raise SourceError(
                 f"there is neither a file {argument!r} nor {noun} {name!r}",
                 where="--source",
-                do=f"Write --source FILE, or --source ID=FILE, where ID is {noun}: {list_ids(agents)}.",
+                do=f"Write --source FILE, or --source ID=FILE, where ID is {noun}: {list_ids(agents)}."
+                if agents
+                else _NO_IDS,
             )
         readers |= dict.fromkeys(named)
     return tuple(readers), path
 
 
-def _directory(directory: Path, name: str, only: tuple[str, ...] | None) -> list[Source]:
-    """Return the documents of a directory and its subdirectories. The first has the remarks on what was skipped."""
+def _directory(directory: Path, path: str, name: str, only: tuple[str, ...] | None) -> list[Source]:
+    """Return the documents of a directory and its subdirectories, whose names begin with `name`. The first has the remarks on what
+    was skipped."""
     collection = Collection(parse_patterns(()), as_documents=True)
     add_directory(directory, name, collection)
     skipped = tuple(f"{name}: left out: {reason}" for reason in collection.left_out)
     if not collection.sources:
         reasons = "; ".join(collection.left_out) or "it has no files"
         raise SourceError(
-            f"the directory contains no text ({reasons})", where=name, do="Name files, or another directory."
+            f"the directory contains no text ({reasons})", where=path, do="Name files, or another directory."
         )
     first, *others = (source.model_copy(update={"agents": only}) for source in collection.sources)
     return [first.model_copy(update={"remarks": (*skipped, *first.remarks)}), *others]
 
+
+_NO_IDS = "Write --source FILE. To give a document to one agent, name a protocol: consilience emergence TASK --source ID=FILE."
 
 _READ: WeakSet[TextIO] = WeakSet()
 """Standard inputs that were read to the end."""

@@ -10,6 +10,8 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
+from itertools import takewhile
 from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -29,6 +31,9 @@ AS_JSON = "consilience.json"
 
 ASKING = ("run", "start", "new", "chat", "query", "deliberate", "discuss")
 """Words that other tools have for a command that takes a question."""
+
+SEARCHING = ("search", "find", "grep", "history")
+"""Words that other tools have for a command that finds sessions."""
 MAX_SHOWN_CHARS = 60
 
 
@@ -143,6 +148,11 @@ class Commands(TyperGroup):
             words = [other for other in words if other != named]
             command = " ".join(map(shlex.quote, words)) or '"Should we …?"'
             return f"Try: consilience {named or 'ask'} {command}"
+        if word in SEARCHING:
+            return f"Try: consilience sessions list {shlex.join(rest)}".rstrip()
+        question = list(takewhile(lambda part: not part.startswith("-"), args))
+        if len(question) > 2 and not get_close_matches(word, self.list_commands(ctx)):
+            return f"Put a question in quotation marks: consilience {shlex.quote(' '.join(question))}"
         return ""
 
     def make_context(

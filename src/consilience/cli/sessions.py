@@ -103,11 +103,15 @@ def _match_id(session_ids: Sequence[str], name: str) -> str | None:
 
 
 def _match_title(store: Store, words: str) -> str | None:
-    """Return the session with these words; of several the only one that no comparison began. Raises `UnknownName`."""
+    """Return the session with these words; of several the only one that has them as its name, that no comparison began, or that is
+    more than the reading of a task before a run. Raises `UnknownName`."""
+    from consilience.protocols.choose import Choose
     from consilience.sessions.search import search, titled
 
     found = search(store, words.split()) if words.strip() else []
+    found = [entry for entry in found if entry.name.casefold() == words.casefold()] or found
     found = [entry for entry in found if not entry.comparison] or found
+    found = [entry for entry in found if entry.protocol != Choose.name] or found
     if len(found) > 1:
         newest = "; ".join(titled(store, entry) for entry in found[: -MAX_LISTED_MATCHES - 1 : -1])
         raise UnknownName(
@@ -121,10 +125,12 @@ def _match_title(store: Store, words: str) -> str | None:
 
 
 def _unknown(session_ids: Sequence[str], name: str) -> UnknownName:
-    recent = ", ".join(session_ids[-5:])
+    recent = ", ".join(session_ids[:-6:-1])
     return UnknownName(
         f"there is no session {name!r}",
-        do=f"The latest are: {recent}; all of them: consilience sessions list." if recent else "None is recorded yet.",
+        do=f"The latest are: {recent} (last is the first of them); all of them: consilience sessions list."
+        if recent
+        else "None is recorded yet.",
     )
 
 

@@ -101,29 +101,44 @@ _DAMAGED = "The file may be damaged: save it once more, or as text."
 
 def main(kind: str, seconds: int, memory: int) -> None:
     """The child process: convert standard input and print the reading, or why there is none, as JSON."""
-    module, _, function = CONVERTERS[kind].partition(":")
     answer: dict[str, object]
+    with suppress(ImportError):
+        _converter(kind)  # a native library does not load within the bounds
     try:
-        converter: Callable[[bytes], Converted]
-        converter = getattr(import_module(f"consilience.documents.{module}"), function)
         data = sys.stdin.buffer.read()
         _confine(seconds, memory)
-        lines, remarks = converter(data)
-        text = "\n".join(_plain_lines(lines)) + "\n"
-        if len(text) > MAX_TEXT_CHARS:
-            raise Unreadable(f"its text has more than {MAX_TEXT_CHARS / 1e6:g} million characters", _SMALLER)
-        answer = {"text": text, "remarks": list(remarks)}
+        document = convert_here(kind, data)
+        answer = {"text": document.text, "remarks": list(document.remarks)}
     except Unreadable as error:
         answer = {"reason": error.reason, "do": error.do}
     except MemoryError:
         answer = {"reason": f"reading it needs more than {memory / 1e9:g} GB of memory", "do": _SMALLER}
-    except RecursionError:
-        answer = {"reason": "its parts are nested too deeply", "do": _DAMAGED}
-    except ImportError:
-        answer = {"reason": "that needs the extra documents", "do": "Install it: pip install 'consilience[documents]'"}
-    except Exception as error:  # whatever a hostile file does to a parser
-        answer = {"reason": f"its content is invalid ({type(error).__name__}: {error!s:.200})", "do": _DAMAGED}
     sys.stdout.buffer.write(json.dumps(answer).encode())
+
+
+def convert_here(kind: str, data: bytes) -> DocumentText:
+    """Return the same as `convert` without starting a process; for the child, also for what is inside of its document. Raises
+    `Unreadable`, `MemoryError`."""
+    try:
+        lines, remarks = _converter(kind)(data)
+        text = "\n".join(_plain_lines(lines)) + "\n"
+    except (Unreadable, MemoryError):
+        raise
+    except RecursionError:
+        raise Unreadable("its parts are nested too deeply", _DAMAGED) from None
+    except ImportError:
+        raise Unreadable("that needs the extra documents", "Install it: pip install 'consilience[documents]'") from None
+    except Exception as error:  # whatever a hostile file does to a parser
+        raise Unreadable(f"its content is invalid ({type(error).__name__}: {error!s:.200})", _DAMAGED) from None
+    if len(text) > MAX_TEXT_CHARS:
+        raise Unreadable(f"its text has more than {MAX_TEXT_CHARS / 1e6:g} million characters", _SMALLER)
+    return DocumentText(text, tuple(remarks))
+
+
+def _converter(kind: str) -> Callable[[bytes], Converted]:
+    module, _, function = CONVERTERS[kind].partition(":")
+    converter: Callable[[bytes], Converted] = getattr(import_module(f"consilience.documents.{module}"), function)
+    return converter
 
 
 def _confine(seconds: int, memory: int) -> None:

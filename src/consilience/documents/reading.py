@@ -6,7 +6,7 @@ import codecs
 import errno
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,10 +32,13 @@ _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
 }
 _ARCHIVE = b"PK\x03\x04"
+_COMPOUND = b"\xd0\xcf\x11\xe0"
+_ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
+"""The stream of a compound file that holds a Word, Excel or PowerPoint file with a password ([MS-OFFCRYPTO] 2.3.4.4)."""
 _FORMATS = {
     b"%PDF": "a PDF",
     _ARCHIVE: "an archive, such as Word, Excel, EPUB or ZIP",
-    b"\xd0\xcf\x11\xe0": "an old Word, Excel, PowerPoint or Outlook file",
+    _COMPOUND: "an old Word, Excel, PowerPoint or Outlook file",
     b"\x1f\x8b": "compressed",
     b"{\\rtf": "RTF",
 }
@@ -99,19 +102,22 @@ def is_office(name: str) -> bool:
     return name.lower().endswith(OFFICE_SUFFIXES)
 
 
-def read_data(data: bytes, label: str, where: str) -> DocumentText:
+def read_data(
+    data: bytes, label: str, where: str, converter: Callable[[str, bytes], DocumentText] = convert
+) -> DocumentText:
     """Return a document as lines of text, by its content and, if `where` is the path of a file, by the ending of that.
 
     Read are text, HTML, e-mails, notebooks, PDF, Word, Excel, PowerPoint and EPUB. Raises `SourceError` for what cannot be read.
     """
     suffix = Path(where).suffix.lower()
-    kind = _kind(data, suffix)
+    kind = _kind(data, suffix) if data.strip() else ""
     if len(data) > MAX_SOURCE_BYTES and kind not in ("pdf", "archive"):
         raise SourceError(f"{label} cannot be read: {too_long(MAX_SOURCE_BYTES)}", where=where, do=_SHORTEN)
     if not kind:
+        _check_format(data, label, where)
         return _text(data, label, where, is_table=suffix in (".csv", ".tsv"))
     try:
-        return convert(kind, data)
+        return converter(kind, data)
     except Unreadable as error:
         raise SourceError(f"{label} cannot be read: {error.reason}", where=where, do=error.do) from None
 
@@ -125,6 +131,17 @@ def _kind(data: bytes, suffix: str) -> str:
     if suffix == ".json" and max(map(len, data.split(b"\n"))) > _MAX_JSON_LINE:
         return "json"
     return _KINDS.get(suffix) or ("html" if _IS_HTML.match(data[:4096]) else "")
+
+
+def _check_format(data: bytes, label: str, where: str) -> None:
+    """Raise `SourceError` for a format that is not read, also one that is written in characters, such as RTF."""
+    format = next((name for magic, name in _FORMATS.items() if data.startswith(magic)), "")
+    if data.startswith(_COMPOUND) and _ENCRYPTED in data:
+        raise SourceError(f"{label} cannot be read: it needs a password", where=where, do="Save it without one.")
+    if format:
+        raise SourceError(
+            f"{label} cannot be read: it is {format}", where=where, do="Save it as PDF, .docx, .xlsx, .pptx or text."
+        )
 
 
 def _text(data: bytes, label: str, where: str, *, is_table: bool) -> DocumentText:

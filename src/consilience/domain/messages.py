@@ -93,8 +93,10 @@ def place_line(kind: str, number: int, remark: str = "") -> str:
     return f"[{kind} {number}: {title}]" if title else f"[{kind} {number}]"
 
 
-PLACE_LINE = re.compile(r"\[((?:page|sheet|slide|chapter|cell) (\d{1,9}))(?:: .*)?\]")
-"""Matches such a line: the place, and its number."""
+PLACE_LINE = re.compile(
+    r"\[((?:attachment \d{1,9}, )*(?:page|sheet|slide|chapter|cell|attachment) (\d{1,9}))(?:: .*)?\]"
+)
+"""Matches such a line: the place, and its number. In an attachment of an e-mail: `[attachment 2, page 4]`."""
 
 
 class Quotation(Frozen):

@@ -150,7 +150,8 @@ class Collection:
         """Return why the file is left out, empty for no reason, and its text."""
         try:
             if self.as_documents or self.is_converted(name):
-                return "", read_data(data, "the file", name)
+                document = read_data(data, "the file", name)
+                return ("" if document.text.strip() else "empty"), document
             text = with_plain_lines(decode_text(data, "the file", name))
         except SourceError as error:
             reason = error.what.removeprefix("the file ").removeprefix("is ")
