@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated
 
-from consilience.choosing import REASONS, Given, ProtocolChoice, choose
+from consilience.choosing import REASONS, Given, ProtocolChoice, choose, follow_up_sources, reading_of
 from consilience.cli.delivering import check_output
 from consilience.cli.errors import can_confirm, confirm, notify
 from consilience.cli.execution import RunExecution
@@ -30,7 +30,6 @@ from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, SpendingLimits
 from consilience.domain.paths import expanded, journal_path
 from consilience.domain.report import Report
-from consilience.domain.tokens import estimate_tokens
 from consilience.engine.protocol import Protocol
 from consilience.engine.seats import choose_detail
 from consilience.journal.open_store import open_store
@@ -154,7 +153,7 @@ def read_work(request: AskRequest) -> AskedWork:
             )
         with user_store() as store:
             parent = _parent(store, words.pop(0))
-            sources = sources_of(store, parent)
+            sources = follow_up_sources(read_back(store, parent))
     task, *paths = words
     if task not in ("-", "") and len(task.split()) == 1 and expanded(task).exists():
         raise SettingsError(
@@ -180,28 +179,6 @@ def _parent(store: Store, name: str) -> str:
     begun = ((session, store.beginning(session)) for session in reversed(store.sessions()))
     latest = next((session for session, started in begun if started and started.protocol != Choose.name), None)
     return find_session(store, latest or "last")
-
-
-def sources_of(store: Store, session: str) -> list[Source]:
-    """Return what a session leaves for a follow-up: its answer, its objections, its documents. Raises `SettingsError`."""
-    record = read_back(store, session)
-    report = record.report
-    started = record.state.started
-    if report is None or report.answer is None or started is None or started.protocol == Choose.name:
-        raise SettingsError(
-            f"session {session} has no answer to follow up", do=f"See how it stands: consilience show {session}."
-        )
-    sources = [Source(text=f"Task: {report.task}\n\n{report.answer}", name=f"the answer of session {session}")]
-    objections = [f"- {objection.text} ({objection.outcome.lower()})" for objection in report.objections]
-    objections += [f"- {dissent.text}" for dissent in report.dissent if dissent.text not in report.answer]
-    if objections:
-        text = "\n".join(dict.fromkeys(objections))
-        sources.append(Source(text=text, name=f"the objections of session {session}"))
-    return sources + [
-        Source(text=store.text(document.text), name=document.name)
-        for document in started.sources
-        if document.agents is None
-    ]
 
 
 def models_at_hand(request: AskRequest, config: Config) -> tuple[str, ...]:
@@ -234,9 +211,7 @@ def read_by_model(work: AskedWork, model: str, request: AskRequest, config: Conf
 
     Raises `SettingsError` without consent to its cost, `UnknownName` without a usable reply.
     """
-    protocol = Choose(
-        material_index=tuple(f"{source.name}, about {estimate_tokens(source.text):,} tokens" for source in work.sources)
-    )
+    protocol = reading_of(work.sources)
     agents = protocol.agents(None)
     models, limits = {agents[0].id: model}, read_limits(request, agents)
     detail = choose_detail(request.detail, agents, models)
