@@ -41,9 +41,12 @@ Who = Annotated[Caller, Depends(caller_of)]
 
 def build_app(sessions: Sessions) -> FastAPI:
     """Return the application of a server."""
+    from consilience.server import chat  # which uses this module
+
     app = FastAPI(title="Consilience")
     app.state.sessions = sessions
     app.include_router(routes)
+    chat.attach(app, sessions)
     app.add_exception_handler(ConsilienceError, _as_answer)
     return app
 

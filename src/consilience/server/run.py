@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import uvicorn
 
 from consilience.configuration import own_config
+from consilience.domain.errors import SessionBusy, SessionWaiting
+from consilience.domain.report import Report
 from consilience.engine.execution import Options
 from consilience.executor import LocalExecutor
 from consilience.journal.open_store import opened
@@ -21,11 +23,21 @@ def serving(settings: ServerSettings) -> Iterator[Sessions]:
     """Open the user's journal and an executor, which takes up the sessions that an earlier process left."""
     endpoints = own_config().endpoints.name(settings.models)
     options = Options(endpoints=endpoints)
+    failures: dict[str, str] = {}
+
+    def on_end(session: str, outcome: Report | BaseException) -> None:
+        if isinstance(outcome, Report | SessionWaiting | SessionBusy):
+            failures.pop(session, None)
+        else:
+            failures[session] = str(outcome)
+
     with (
         opened(None, writing=True) as store,
-        LocalExecutor(store, running=settings.running, options=options) as executor,
+        LocalExecutor(store, running=settings.running, options=options, on_end=on_end) as executor,
     ):
-        yield Sessions(store, executor, settings, options=options)
+        sessions = Sessions(store, executor, settings, options=options)
+        sessions.failures = failures
+        yield sessions
 
 
 def serve(settings: ServerSettings, *, host: str, port: int) -> None:

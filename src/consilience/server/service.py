@@ -11,12 +11,15 @@ import json
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
+from consilience.choosing import Given, follow_up_sources, reading_of
 from consilience.deliberation import Deliberation
 from consilience.domain.agents import Agent, in_dealing_order
 from consilience.domain.errors import SettingsError, UnknownName
-from consilience.domain.events import AnyEvent
+from consilience.domain.events import AnyEvent, SessionFinished
+from consilience.domain.messages import Source
 from consilience.domain.model_names import PERSON, kind_of
 from consilience.domain.panels import CATALOG, Panel, load_panel
 from consilience.domain.report import Report
@@ -26,12 +29,14 @@ from consilience.engine.recorded_code import code_named
 from consilience.engine.seats import choose_detail
 from consilience.executor import Executor
 from consilience.journal.store import LetterKind, Records, Store
-from consilience.models.registry import Choice, canonical_name
+from consilience.models.port import Completion, ModelRequest
+from consilience.models.registry import Choice, canonical_name, resolve, window_by_name
 from consilience.planning import AS_ASKED, RunPlan, make_plan, with_documents
+from consilience.protocols.choose import Choose
 from consilience.reporting.questions import Question, named_question, pending_questions
 from consilience.reporting.record import SessionRecord, read_record
 from consilience.server.bodies import NewSession
-from consilience.server.callers import Caller
+from consilience.server.callers import Caller, Forbidden
 from consilience.server.settings import ServerSettings
 
 T = TypeVar("T")
@@ -240,6 +245,90 @@ class Sessions:
     async def _post(self, caller: Caller, session: str, kind: LetterKind, key: str, text: str, by: str) -> None:
         store = self._store.of(caller.owner)
         await asyncio.to_thread(lambda: store.post(session, kind, key, text, by or caller.owner))
+
+    # --- for chat clients
+
+    failures: Mapping[str, str] = MappingProxyType({})
+    """Why the last run of a session ended without a report, for those that did; `serving` keeps it, and a restart runs them again."""
+
+    def models(self, caller: Caller) -> dict[str, str]:
+        """Return what a caller may name as the model of a chat, with what each is for: protocols, then the operator's presets."""
+        names = {name: find_protocol(name) for name in sorted(set(protocol_names()) - INTERNAL)}
+        models = {name: (name, cls.summary) for name, cls in names.items() if not cls.reads_target}
+        models |= {name: (preset.protocol, preset.summary) for name, preset in self.settings.presets.items()}
+        return {name: summary for name, (protocol, summary) in models.items() if _is_allowed(caller, protocol)}
+
+    async def ended_at(self, caller: Caller, session: str) -> float | None:
+        """Return when a session ended, in seconds since the epoch; None for one that goes on. Raises `UnknownName`."""
+
+        def read(records: Records) -> float | None:
+            records.owner(session)
+            end = records.ending(session)
+            return float(end.volatile.get("ended_at") or 0) if isinstance(end, SessionFinished) else None
+
+        return await self.read(caller, read)
+
+    async def follow_up_sources(self, caller: Caller, session: str) -> list[Source]:
+        """Return what a session leaves for a follow-up. Raises `UnknownName`, and `SettingsError` if it has no answer."""
+        return await self.read(caller, lambda records: follow_up_sources(read_record(records, session)))
+
+    async def begin_reading(self, caller: Caller, body: NewSession, *, session: str) -> None:
+        """Record the one call that reads what a task asks for, and hand it to the executor. Raises as `begin`."""
+
+        def prepare() -> None:
+            protocol = reading_of(body.sources)
+            models = self._assigned(caller, protocol.agents(None), body.models)
+            deliberation = Deliberation[Report](
+                protocol.with_detail(choose_detail("auto", protocol.agents(None), models)),
+                model=models,
+                seed=body.seed,
+                limits=body.limits,
+                store=self._store.of(caller.owner),
+                options=Options(thinking=body.thinking, endpoints=self._options.endpoints),
+            )
+            asyncio.run(deliberation.prepare(body.task, session=session))
+
+        await asyncio.to_thread(prepare)
+        self._executor.submit(session)
+
+    def given(self, caller: Caller, body: NewSession) -> Given:
+        """Return what is known of a task before anybody has read it. Raises `SettingsError` for a model that is not allowed."""
+        seats = Choose().agents(None)
+        models = tuple(dict.fromkeys(body.models)) or tuple(self._assigned(caller, seats, ()).values())
+        windows = [window_by_name(name, self._options.endpoints) for name in models]
+        return Given(
+            documents=body.sources,
+            models=models,
+            window=min((window for window in windows if window is not None), default=None),
+            personas=len(body.panel.personas) if isinstance(body.panel, Panel) else 0,
+            embedded=any(choose_detail("auto", seats, {seats[0].id: name}) == "brief" for name in models),
+        )
+
+    async def help(self, system: str, text: str, *, max_tokens: int) -> Completion:
+        """Return the operator's helper model's answer to a request of a chat program for itself. Not recorded.
+
+        Raises `SettingsError` without such a model, `ProviderError` if it fails.
+        """
+        if self.settings.helper_model is None:
+            raise SettingsError(
+                "this server answers no helper requests, such as titles and tags",
+                do="Turn them off in the chat program, or ask the operator for a `helper_model`.",
+            )
+        model = resolve(self.settings.helper_model, known=self._options.endpoints)
+        try:
+            return await model.complete(
+                ModelRequest(agent="helper", key="helper", system=system, user=text, max_tokens=max_tokens)
+            )
+        finally:
+            await model.close()
+
+
+def _is_allowed(caller: Caller, protocol: str) -> bool:
+    try:
+        caller.check_protocol(protocol)
+    except Forbidden:
+        return False
+    return True
 
 
 def require_met(record: SessionRecord) -> bool | None:

@@ -1,0 +1,194 @@
+"""Turns of conversations as sessions. A request that is repeated joins the session that it began, and is paid for once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import time
+from asyncio import Task
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
+
+from consilience.choosing import ProtocolChoice, choose
+from consilience.domain.errors import SettingsError, UnknownName
+from consilience.domain.events import AnyEvent
+from consilience.protocols.baselines import Solo
+from consilience.protocols.choose import TaskReading
+from consilience.server.bodies import NewSession
+from consilience.server.callers import Caller
+from consilience.server.chat_bodies import ASK, PREFIX, Turn
+from consilience.server.openai_errors import Refusal, RunFailed
+from consilience.server.service import Sessions
+
+JOIN_SECONDS = 15 * 60
+"""How long after its end a session is joined by a repeated request. Clients give up after 10 minutes and repeat, unasked."""
+CHECK_SECONDS = 1.0
+"""Interval at which a reader looks whether the run that it waits for has failed."""
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The session of a turn."""
+
+    session: str
+    beginning: Task[None]
+    """Done when the session is recorded; it goes on if nobody waits for it. Raises what was wrong with the request."""
+
+
+class Turns:
+    """Begins the sessions of conversations, or joins them.
+
+    The id of a session follows from owner, model and all that was sent, so a restart forgets nothing: a request finds the session of
+    that id, if there is one, and begins it otherwise.
+    """
+
+    def __init__(self, sessions: Sessions) -> None:
+        self.sessions = sessions
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._beginning: dict[str, Task[None]] = {}
+
+    async def join(self, caller: Caller, turn: Turn) -> Joined:
+        """Return the session of a turn, which runs or ended at most `JOIN_SECONDS` ago, else a new one.
+
+        Raises `Refusal` for a model that is not there.
+        """
+        self._check_model(caller, turn)
+        digest = turn.digest(caller.owner)
+        lock = self._locks.setdefault(digest, asyncio.Lock())
+        async with lock:
+            session, exists = await self._current(caller, digest)
+            beginning = self._beginning.get(session)
+            if beginning is None:
+                beginning = asyncio.create_task(self._enter(caller, turn, session, exists=exists))
+                self._beginning[session] = beginning
+                beginning.add_done_callback(lambda _: self._beginning.pop(session))
+            return Joined(session, beginning)
+
+    def _check_model(self, caller: Caller, turn: Turn) -> None:
+        models = self.sessions.models(caller)
+        if turn.model != PREFIX + turn.name or turn.name not in (ASK, *models):
+            known = ", ".join(PREFIX + name for name in (ASK, *models))
+            raise Refusal(
+                f"There is no model {turn.model!r}. Known: {known}.", param="model", code="model_not_found", status=404
+            )
+
+    async def _current(self, caller: Caller, digest: str) -> tuple[str, bool]:
+        """Return the latest session of a digest, if it can be joined, else the id of the next one; and whether it is there."""
+        for number in itertools.count():
+            session = session_id(digest, number)
+            try:
+                ended = await self.sessions.ended_at(caller, session)
+            except UnknownName:
+                return session, False
+            if ended is None or time.time() - ended <= JOIN_SECONDS:
+                return session, True
+        raise AssertionError
+
+    async def _enter(self, caller: Caller, turn: Turn, session: str, *, exists: bool) -> None:
+        if exists:
+            if session in self.sessions.failures:
+                await self.sessions.resume(caller, session)
+            return
+        try:
+            await self._begin(caller, turn, session)
+        except SettingsError:
+            try:  # another process may have begun it in this moment
+                await self.sessions.ended_at(caller, session)
+            except UnknownName:
+                pass
+            else:
+                return
+            raise
+
+    async def _begin(self, caller: Caller, turn: Turn, session: str) -> None:
+        body = NewSession(
+            task=turn.task,
+            protocol=turn.name,
+            settings=turn.options.settings,
+            panel=turn.options.panel,
+            models=turn.options.models,
+            sources=turn.sources,
+            limits=turn.options.limits,
+            seed=turn.seed,
+            thinking=turn.thinking,
+        )
+        if turn.parent:
+            left = await self.sessions.follow_up_sources(caller, turn.parent)
+            body = body.model_copy(
+                update={"protocol": Solo.name, "settings": {}, "panel": None, "sources": (*left, *turn.sources)}
+            )
+        elif turn.name == ASK:
+            choice = await self._choose(caller, body, session)
+            protocol = choice.protocol
+            body = body.model_copy(
+                update={
+                    "protocol": protocol.name,
+                    "settings": {**protocol.model_dump(mode="json", exclude_unset=True), **body.settings},
+                    "sources": tuple(choice.documents),
+                }
+            )
+        await self.sessions.begin(caller, body, session=session)
+
+    async def _choose(self, caller: Caller, body: NewSession, session: str) -> ProtocolChoice:
+        """Return how a task is worked on; where that depends on what it asks for, after one call that reads it."""
+        given = await asyncio.to_thread(self.sessions.given, caller, body)
+        choice = choose(given)
+        if choice is None:
+            choice = choose(given, await self._reading(caller, body, session))
+        assert choice is not None
+        return choice
+
+    async def _reading(self, caller: Caller, body: NewSession, session: str) -> TaskReading:
+        reading = reading_id(session)
+        try:
+            await self.sessions.ended_at(caller, reading)
+        except UnknownName:
+            await self.sessions.begin_reading(caller, body, session=reading)
+        else:
+            if reading in self.sessions.failures:
+                await self.sessions.resume(caller, reading)
+        async with aclosing(events_of(self.sessions, caller, reading)) as events:
+            async for _ in events:
+                pass
+        record = await self.sessions.record(caller, reading)
+        report = await self.sessions.read(caller, lambda _: record.report)
+        value = getattr(report, "reading", None)
+        if not value:
+            known = ", ".join(PREFIX + name for name in self.sessions.models(caller))
+            raise RunFailed(f"The model gave no usable reading of the task (session {reading}). Name a model: {known}.")
+        return TaskReading.model_validate(value)
+
+
+def session_id(digest: str, number: int) -> str:
+    """Return the id of the `number`-th session of a digest. Deterministic, and of the form that commands take."""
+    return f"r{hashlib.sha256(f'{digest}/{number}'.encode()).hexdigest()[:20]}"
+
+
+def reading_id(session: str) -> str:
+    """Return the id of the session in which the task of a session is read."""
+    return session_id(session, 0)
+
+
+async def events_of(sessions: Sessions, caller: Caller, session: str, *, after: int = 0) -> AsyncGenerator[AnyEvent]:
+    """Yield the committed events of a session until it ends. Raises `RunFailed` if its run ended without a report."""
+    async with aclosing(sessions.tail(caller, session, after=after)) as tail:
+        pending: asyncio.Future[AnyEvent] | None = None
+        try:
+            while True:
+                pending = pending or asyncio.ensure_future(anext(tail))
+                await asyncio.wait((pending,), timeout=CHECK_SECONDS)
+                if pending.done():
+                    done, pending = pending, None
+                    try:
+                        yield done.result()
+                    except StopAsyncIteration:
+                        return
+                elif reason := sessions.failures.get(session):
+                    raise RunFailed(f"Session {session} was interrupted: {reason}")
+        finally:
+            if pending is not None:
+                pending.cancel()
+                await asyncio.wait((pending,))
