@@ -19,7 +19,7 @@ from consilience.domain.errors import (
     SettingsError,
     UserError,
 )
-from consilience.domain.events import SessionFinished
+from consilience.domain.events import SessionFinished, SessionStarted
 from consilience.domain.report import Report
 from consilience.engine.runner import Models, Options
 from consilience.journal.store import WITH_ANSWER, Store
@@ -63,8 +63,9 @@ class LocalExecutor:
     """Runs sessions on an event loop in a thread of its own, the first `running` of them at the same time, the others in order.
     One that is cancelled is ended at once.
 
-    It begins with all sessions of the store that were prepared or interrupted, and that no process runs. A session whose owner may
-    not run another one waits until one of the others ends.
+    It begins with those sessions of the store that were prepared or interrupted, that no process runs, and that `takes_up` accepts:
+    sessions of commands that a user left belong to that user. A session whose owner may not run another one waits until one of the
+    others ends.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class LocalExecutor:
         model: Models | None = None,
         options: Options | None = None,
         on_end: OnEnd | None = None,
+        takes_up: Callable[[SessionStarted], bool] = lambda started: True,
     ) -> None:
         self._store = store
         self._max_running = running
@@ -93,7 +95,9 @@ class LocalExecutor:
         self._thread = threading.Thread(target=self._loop.run_forever, name="consilience-executor", daemon=True)
         self._thread.start()
         for session in interrupted(store):
-            self.submit(session)
+            started = store.beginning(session)
+            if started is not None and takes_up(started):
+                self.submit(session)
 
     def submit(self, session: str) -> None:
         self._store.created(session)  # raises for an unknown session

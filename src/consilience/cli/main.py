@@ -83,6 +83,9 @@ SECTIONS = {
     "Coordination": [
         LazyCommand("workspace", "workspace", "Coordinate agents in other processes by tickets in a directory.")
     ],
+    "Servers": [
+        LazyCommand("mcp", "mcp", "Serve tools to an agent that speaks MCP, over standard input and output."),
+    ],
     "Set-up": [
         LazyCommand("models", "setup", "List, fetch or remove local models."),
         LazyCommand("panels", "setup", "List or show panels of personas."),

@@ -6,43 +6,24 @@ import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Header, Request, Response
+from fastapi import APIRouter, FastAPI, Header, Request, Response
 from fastapi.responses import JSONResponse
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from consilience.domain.errors import ConsilienceError
 from consilience.domain.events import Noted
 from consilience.reporting.export import as_json
+from consilience.server import chat
 from consilience.server.bodies import AnswerBody, CancelBody, CommentBody, NewSession
-from consilience.server.callers import LOCAL, Caller
+from consilience.server.dependencies import HEARTBEAT_SECONDS, Service, Who
 from consilience.server.errors import error_json, status_of
 from consilience.server.service import Sessions, plan_json, require_met
-
-HEARTBEAT_SECONDS = 15
-"""Interval of the comments in a stream of events."""
 
 routes = APIRouter(prefix="/api")
 
 
-def sessions_of(request: Request) -> Sessions:
-    found: Sessions = request.app.state.sessions
-    return found
-
-
-def caller_of(request: Request) -> Caller:
-    """Return who asks, as `access` has identified them."""
-    caller: Caller = request.scope.get("consilience.caller", LOCAL)
-    return caller
-
-
-Service = Annotated[Sessions, Depends(sessions_of)]
-Who = Annotated[Caller, Depends(caller_of)]
-
-
 def build_app(sessions: Sessions) -> FastAPI:
     """Return the application of a server."""
-    from consilience.server import chat  # which uses this module
-
     app = FastAPI(title="Consilience")
     app.state.sessions = sessions
     app.include_router(routes)

@@ -14,8 +14,8 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from consilience.domain.errors import ConsilienceError
 from consilience.models.port import Completion
-from consilience.server.app import HEARTBEAT_SECONDS, Service, Who
 from consilience.server.chat_bodies import ASK, PREFIX, ChatRequest, helper_prompt, is_helper, turn_of
+from consilience.server.dependencies import HEARTBEAT_SECONDS, Service, Who
 from consilience.server.openai_errors import OpenAIRoute, Refusal, as_data, openai_error
 from consilience.server.service import Sessions
 from consilience.server.stories import SESSION_HEADER, Answer, Story, chat_usage, page_of
@@ -70,7 +70,10 @@ def model_json(name: str) -> dict[str, Any]:
 
 @routes.post("/chat/completions", response_model=None)
 async def completions(body: ChatRequest, request: Request, turns: TurnsOf, sessions: Service, caller: Who) -> Response:
-    """Deliberate on the last message of a conversation, or follow up an earlier answer in it. A repeated request joins its session."""
+    """Deliberate on the last message of a conversation, or follow up an earlier answer in it.
+
+    A repeated request joins the session of the first.
+    """
     body.check()
     entries = body.entries
     if is_helper(entries, body.max_reply_tokens):

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -228,7 +228,7 @@ class Turn:
     sources: tuple[Source, ...] = ()
     parent: str = ""
     """The session of which this is a follow-up."""
-    options: SessionOptions = SessionOptions()
+    options: SessionOptions = field(default_factory=SessionOptions)
     seed: int = 0
     thinking: ThinkingLevel | None = None
     ignored: tuple[str, ...] = ()

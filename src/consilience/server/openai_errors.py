@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 
-from consilience.domain.errors import ConsilienceError, UnknownName, UserError
+from consilience.domain.errors import ConsilienceError, ProviderError, UnknownName, UserError
 from consilience.server.callers import Forbidden
 from consilience.server.errors import status_of
 
@@ -35,8 +35,8 @@ def openai_status(error: ConsilienceError) -> int:
     """Return the HTTP status of an error. What a client cannot correct by a repetition is 400, not 422."""
     if isinstance(error, Refusal):
         return error.status
-    if isinstance(error, RunFailed):
-        return 500
+    if isinstance(error, RunFailed | ProviderError):
+        return 502 if isinstance(error, ProviderError) else 500
     status = status_of(error)
     return 400 if status == 422 else status
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import uvicorn
-
 from consilience.configuration import own_config
 from consilience.domain.errors import SessionBusy, SessionWaiting
 from consilience.domain.report import Report
 from consilience.engine.execution import Options
 from consilience.executor import LocalExecutor
 from consilience.journal.open_store import opened
-from consilience.server.app import build_app
+from consilience.models.endpoints import Endpoints
 from consilience.server.service import Sessions
 from consilience.server.settings import ServerSettings
 
 
 @contextmanager
-def serving(settings: ServerSettings) -> Iterator[Sessions]:
-    """Open the user's journal and an executor, which takes up the sessions that an earlier process left."""
-    endpoints = own_config().endpoints.name(settings.models)
-    options = Options(endpoints=endpoints)
+def serving(settings: ServerSettings, endpoints: Endpoints | None = None) -> Iterator[Sessions]:
+    """Open the user's journal and an executor, which takes up the sessions that an earlier process left.
+
+    `endpoints` default to those of the user's own configuration and of the server's models.
+    """
+    options = Options(endpoints=endpoints or own_config().endpoints.name(settings.models))
     failures: dict[str, str] = {}
 
     def on_end(session: str, outcome: Report | BaseException) -> None:
@@ -42,5 +42,9 @@ def serving(settings: ServerSettings) -> Iterator[Sessions]:
 
 def serve(settings: ServerSettings, *, host: str, port: int) -> None:
     """Serve until the process is told to end."""
+    import uvicorn
+
+    from consilience.server.app import build_app
+
     with serving(settings) as sessions:
         uvicorn.run(build_app(sessions), host=host, port=port, log_level="warning")

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from consilience.choosing import Given, follow_up_sources, reading_of
+from consilience.choosing import Given, follow_up_sources
 from consilience.deliberation import Deliberation
 from consilience.domain.agents import Agent, in_dealing_order
 from consilience.domain.errors import SettingsError, UnknownName
-from consilience.domain.events import AnyEvent, SessionFinished
+from consilience.domain.events import AnyEvent, SessionFinished, SessionStarted
 from consilience.domain.messages import Source
 from consilience.domain.model_names import PERSON, kind_of
 from consilience.domain.panels import CATALOG, Panel, load_panel
@@ -29,6 +29,7 @@ from consilience.engine.recorded_code import code_named
 from consilience.engine.seats import choose_detail
 from consilience.executor import Executor
 from consilience.journal.store import LetterKind, Records, Store
+from consilience.models.endpoints import Endpoints
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.registry import Choice, canonical_name, resolve, window_by_name
 from consilience.planning import AS_ASKED, RunPlan, make_plan, with_documents
@@ -42,6 +43,14 @@ from consilience.server.settings import ServerSettings
 T = TypeVar("T")
 INTERNAL = frozenset({"choose", "propose"})
 """Protocols that no caller names: they are parts of other requests."""
+SERVED = "server"
+"""Key among the recorded deliveries of a session that a server began, and takes up after a restart."""
+REQUIRE = "require"
+
+
+def is_served(started: SessionStarted) -> bool:
+    """Return whether a server began the session."""
+    return SERVED in started.deliveries
 
 
 @dataclass(frozen=True)
@@ -70,14 +79,22 @@ class Sessions:
         """Return what a request would run, without recording anything. Raises `UserError`, `Forbidden`."""
         return await asyncio.to_thread(lambda: self._planned(caller, body)[1])
 
-    async def begin(self, caller: Caller, body: NewSession, *, session: str | None = None) -> Prepared:
+    async def begin(
+        self,
+        caller: Caller,
+        body: NewSession,
+        *,
+        session: str | None = None,
+        derived: Mapping[str, Any] = {},
+    ) -> Prepared:
         """Record a new session, durably, and hand it to the executor. Raises `UserError`, `Forbidden` before anything is spent.
 
-        `session` is its id, by default a random one.
+        `session` is its id, by default a random one. `derived` are settings that no caller gives, since they follow from the
+        documents. With them also the protocols can run that are parts of other requests.
         """
 
         def prepare() -> Prepared:
-            deliberation, plan = self._planned(caller, body)
+            deliberation, plan = self._planned(caller, body, derived)
             if plan.unfit is not None:
                 raise plan.unfit
             id = session or f"r{secrets.token_hex(8)}"
@@ -87,9 +104,12 @@ class Sessions:
         self._executor.submit(prepared.session)
         return prepared
 
-    def _planned(self, caller: Caller, body: NewSession) -> tuple[Deliberation[Report], RunPlan]:
-        cls, settings, panel, named = self._named(body)
-        caller.check_protocol(cls.name)
+    def _planned(
+        self, caller: Caller, body: NewSession, derived: Mapping[str, Any] = {}
+    ) -> tuple[Deliberation[Report], RunPlan]:
+        cls, settings, panel, named = self._named(body, internal=bool(derived))
+        if cls.name not in INTERNAL:
+            caller.check_protocol(cls.name)
         if code := code_named(cls, settings):
             raise SettingsError(
                 f"a setting names code to import: {', '.join(code)}", where="settings", do="Name one that is installed."
@@ -101,7 +121,7 @@ class Sessions:
                 where="settings",
                 do=f"Known: {', '.join(cls.own_settings())}.",
             )
-        protocol = cls(**settings).with_panel(panel)
+        protocol = cls(**settings, **derived).with_panel(panel)
         agents = in_dealing_order(protocol.agents(panel))
         models = self._assigned(caller, agents, named)
         detail = choose_detail("auto", agents, models)
@@ -121,7 +141,7 @@ class Sessions:
             thinking=body.thinking,
             detail=detail,
         )
-        require = {"require": ",".join(body.require)} if body.require else {}
+        require = {REQUIRE: ",".join(body.require)} if body.require else {}
         deliberation = Deliberation[Report](
             protocol,
             model=models,
@@ -134,21 +154,21 @@ class Sessions:
             options=Options(
                 thinking=body.thinking,
                 name=body.name,
-                deliveries=require,
+                deliveries={SERVED: "yes", **require},
                 endpoints=known,
             ),
         )
         return deliberation, plan
 
     def _named(
-        self, body: NewSession
+        self, body: NewSession, *, internal: bool
     ) -> tuple[type[Protocol], dict[str, Any], Panel | None, Sequence[str] | Mapping[str, str]]:
         """Return protocol, settings, panel and models of a request, completed by the preset that it names."""
         name, settings, panel, models = body.protocol, dict(body.settings), body.panel, body.models
         if (preset := self.settings.presets.get(name)) is not None:
             name, settings = preset.protocol, {**preset.settings, **settings}
             panel, models = panel or preset.panel, models or preset.models
-        if name in INTERNAL or name not in protocol_names():
+        if name not in protocol_names() or (name in INTERNAL and not internal):
             known = sorted({*protocol_names(), *self.settings.presets} - INTERNAL)
             raise UnknownName(f"there is no protocol {name!r}", where="protocol", do=f"Known: {', '.join(known)}.")
         if isinstance(panel, str):
@@ -159,11 +179,20 @@ class Sessions:
             panel = load_panel(panel)
         return find_protocol(name), settings, panel, models
 
+    def models_of(self, caller: Caller) -> tuple[str, ...]:
+        """Return the names of the server's models that the caller may use."""
+        return tuple(name for name in self.settings.models if caller.models is None or name in caller.models)
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """What is known of the endpoints of models."""
+        return self._options.endpoints
+
     def _assigned(
         self, caller: Caller, agents: Sequence[Agent], named: Sequence[str] | Mapping[str, str]
     ) -> dict[str, str]:
         """Return a model for every agent. Raises `SettingsError` for one that the caller may not choose."""
-        allowed = [name for name in self.settings.models if caller.models is None or name in caller.models]
+        allowed = self.models_of(caller)
         default = next(iter(allowed), PERSON)
         if isinstance(named, Mapping):
             unknown = set(named) - {agent.id for agent in agents}
@@ -195,6 +224,10 @@ class Sessions:
         Raises `UnknownName` for a session that is not there or another's.
         """
         return await self.read(caller, lambda records: read_record(records, session))
+
+    async def texts(self, caller: Caller, ids: Sequence[str]) -> dict[str, str]:
+        """Return stored texts by id. The ids must come from an event of a session of the caller."""
+        return await self._store.reader.texts(ids)
 
     def tail(self, caller: Caller, session: str, *, after: int = 0) -> AsyncGenerator[AnyEvent]:
         """Yield committed events after a number, as they appear, until the session ends. Raises `UnknownName`."""
@@ -249,7 +282,7 @@ class Sessions:
     # --- for chat clients
 
     failures: Mapping[str, str] = MappingProxyType({})
-    """Why the last run of a session ended without a report, for those that did; `serving` keeps it, and a restart runs them again."""
+    """Why the last run of a session ended without a report, for those that did. `serving` keeps it; a restart runs them again."""
 
     def models(self, caller: Caller) -> dict[str, str]:
         """Return what a caller may name as the model of a chat, with what each is for: protocols, then the operator's presets."""
@@ -272,29 +305,10 @@ class Sessions:
         """Return what a session leaves for a follow-up. Raises `UnknownName`, and `SettingsError` if it has no answer."""
         return await self.read(caller, lambda records: follow_up_sources(read_record(records, session)))
 
-    async def begin_reading(self, caller: Caller, body: NewSession, *, session: str) -> None:
-        """Record the one call that reads what a task asks for, and hand it to the executor. Raises as `begin`."""
-
-        def prepare() -> None:
-            protocol = reading_of(body.sources)
-            models = self._assigned(caller, protocol.agents(None), body.models)
-            deliberation = Deliberation[Report](
-                protocol.with_detail(choose_detail("auto", protocol.agents(None), models)),
-                model=models,
-                seed=body.seed,
-                limits=body.limits,
-                store=self._store.of(caller.owner),
-                options=Options(thinking=body.thinking, endpoints=self._options.endpoints),
-            )
-            asyncio.run(deliberation.prepare(body.task, session=session))
-
-        await asyncio.to_thread(prepare)
-        self._executor.submit(session)
-
     def given(self, caller: Caller, body: NewSession) -> Given:
         """Return what is known of a task before anybody has read it. Raises `SettingsError` for a model that is not allowed."""
         seats = Choose().agents(None)
-        models = tuple(dict.fromkeys(body.models)) or tuple(self._assigned(caller, seats, ()).values())
+        models = tuple(dict.fromkeys(body.models)) or self.models_of(caller)[:1]
         windows = [window_by_name(name, self._options.endpoints) for name in models]
         return Given(
             documents=body.sources,
@@ -334,7 +348,7 @@ def _is_allowed(caller: Caller, protocol: str) -> bool:
 def require_met(record: SessionRecord) -> bool | None:
     """Return whether the report has one of the stop reasons that its request requires; None without both."""
     started, report = record.state.started, record.report
-    required = started.deliveries.get("require") if started else None
+    required = started.deliveries.get(REQUIRE) if started else None
     return None if not required or report is None else report.stop_reason.value in required.split(",")
 
 

@@ -23,7 +23,7 @@ from consilience.server.turns import Joined, events_of, reading_id
 
 SESSION_HEADER = "X-Consilience-Session"
 BEGIN_SECONDS = 5.0
-"""How long a response waits for the beginning of its session, so that an error has a status of its own. Reading a task takes longer."""
+"""How long a response waits for its session to begin, so that an error has its status. Reading a task may take longer."""
 TOOLS_IGNORED = "*The tools of the request have no effect: the agents of a deliberation call none of a client's.*"
 
 

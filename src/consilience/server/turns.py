@@ -7,12 +7,12 @@ import hashlib
 import itertools
 import time
 from asyncio import Task
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from consilience.choosing import ProtocolChoice, choose
+from consilience.choosing import ProtocolChoice, choose, reading_of
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import AnyEvent
 from consilience.protocols.baselines import Solo
@@ -41,8 +41,8 @@ class Joined:
 class Turns:
     """Begins the sessions of conversations, or joins them.
 
-    The id of a session follows from owner, model and all that was sent, so a restart forgets nothing: a request finds the session of
-    that id, if there is one, and begins it otherwise.
+    The id of a session follows from owner, model and all that was sent. A request looks for the session of that id and begins it if
+    there is none, so a restart forgets nothing.
     """
 
     def __init__(self, sessions: Sessions) -> None:
@@ -137,16 +137,25 @@ class Turns:
         given = await asyncio.to_thread(self.sessions.given, caller, body)
         choice = choose(given)
         if choice is None:
-            choice = choose(given, await self._reading(caller, body, session))
+            choice = choose(given, await self._reading(caller, body, given.models[:1], session))
         assert choice is not None
         return choice
 
-    async def _reading(self, caller: Caller, body: NewSession, session: str) -> TaskReading:
+    async def _reading(self, caller: Caller, body: NewSession, models: Sequence[str], session: str) -> TaskReading:
         reading = reading_id(session)
         try:
             await self.sessions.ended_at(caller, reading)
         except UnknownName:
-            await self.sessions.begin_reading(caller, body, session=reading)
+            protocol = reading_of(body.sources)
+            asked = NewSession(
+                task=body.task,
+                protocol=protocol.name,
+                models=body.models[:1],
+                limits=body.limits,
+                thinking=body.thinking,
+            )
+            derived = {"material_index": protocol.material_index}
+            await self.sessions.begin(caller, asked, session=reading, derived=derived)
         else:
             if reading in self.sessions.failures:
                 await self.sessions.resume(caller, reading)

@@ -1,0 +1,152 @@
+"""Sessions as tasks of the extension `io.modelcontextprotocol/tasks` (specification 2026-07-28).
+
+A tool that begins a session returns a task at once whose id is the session's. The journal is the task store: a task survives the
+server's death.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.extension import Extension, MethodBinding
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, RequestParams, TextContent
+
+from consilience.domain.errors import ConsilienceError, SettingsError
+from consilience.server.callers import LOCAL, Caller
+
+if TYPE_CHECKING:
+    from consilience.journal.store import Records
+    from consilience.server.mcp_tools import ToolFace
+
+POLL_MILLISECONDS = 2_000
+
+
+class TaskParams(RequestParams):
+    """Names a task."""
+
+    task_id: str
+
+
+class UpdateParams(TaskParams):
+    """Answers open questions of a task."""
+
+    input_responses: dict[str, dict[str, Any]]
+
+
+class SessionTasks(Extension):
+    """Serves sessions as tasks to clients that declare the extension; all others get results and handles."""
+
+    identifier = "io.modelcontextprotocol/tasks"
+
+    def __init__(self, face: ToolFace) -> None:
+        self._face = face
+
+    def methods(self) -> tuple[MethodBinding, ...]:
+        return (
+            MethodBinding("tasks/get", TaskParams, self._get),
+            MethodBinding("tasks/update", UpdateParams, self._update),
+            MethodBinding("tasks/cancel", TaskParams, self._cancel),
+        )
+
+    async def intercept_tool_call(
+        self, params: CallToolRequestParams, ctx: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
+        from consilience.server.mcp_tools import BEGINNING, SESSION_META, WAITS
+
+        capabilities = ctx.session.client_capabilities
+        if params.name not in BEGINNING or self.identifier not in ((capabilities and capabilities.extensions) or {}):
+            return await call_next(ctx)
+        token = WAITS.set(False)
+        try:
+            result = await call_next(ctx)
+        finally:
+            WAITS.reset(token)
+        session = (result.meta or {}).get(SESSION_META) if isinstance(result, CallToolResult) else None
+        if session is None:  # an error, for the model that called
+            return result
+        task = await self._task(ctx, str(session))
+        return {**{k: v for k, v in task.items() if k not in ("result", "inputRequests")}, "resultType": "task"}
+
+    async def _get(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
+        return await self._task(ctx, params.task_id)
+
+    async def _update(self, ctx: ServerRequestContext[Any, Any], params: UpdateParams) -> HandlerResult:
+        sessions, caller = await self._face.sessions(), _caller(ctx)
+        await self._task(ctx, params.task_id)  # raises for an unknown one
+        for key, response in params.input_responses.items():
+            content = response.get("content")
+            if response.get("action") == "accept" and isinstance(content, Mapping):
+                try:
+                    await sessions.answer(caller, params.task_id, key, str(content.get("answer", "")))
+                except SettingsError as error:
+                    raise MCPError(INVALID_PARAMS, str(error)) from error
+                except ConsilienceError:  # answered before, or never asked
+                    continue
+        return {"resultType": "complete"}
+
+    async def _cancel(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
+        sessions = await self._face.sessions()
+        task = await self._task(ctx, params.task_id)
+        if task["status"] in ("working", "input_required"):
+            await sessions.cancel(_caller(ctx), params.task_id)
+        return {"resultType": "complete"}
+
+    async def _task(self, ctx: ServerRequestContext[Any, Any], session: str) -> dict[str, Any]:
+        """Return a session as a task. Raises `MCPError` for one that is not there."""
+        from consilience.server.mcp_tools import session_text
+
+        sessions, caller = await self._face.sessions(), _caller(ctx)
+        try:
+            task = await sessions.read(caller, lambda records: _state(records, session))
+        except ConsilienceError:
+            raise MCPError(INVALID_PARAMS, f"There is no task {session!r}.") from None
+        if task["status"] == "completed":
+            text = TextContent(text=await session_text(sessions, caller, session))
+            task["result"] = CallToolResult(content=[text]).model_dump(mode="json", by_alias=True, exclude_none=True)
+        return task
+
+
+def _caller(ctx: ServerRequestContext[Any, Any]) -> Caller:
+    caller: Caller = LOCAL if ctx.request is None else ctx.request.scope.get("consilience.caller", LOCAL)
+    return caller
+
+
+def _state(records: Records, session: str) -> dict[str, Any]:
+    from consilience.domain.outcome import StopReason
+    from consilience.reporting.questions import pending_questions
+    from consilience.reporting.record import read_record
+    from consilience.server.heads import progress_line
+
+    record = read_record(records, session)
+    created = datetime.fromtimestamp(record.created or 0, UTC)
+    task: dict[str, Any] = {
+        "resultType": "complete",
+        "taskId": record.session,
+        "status": "working",
+        "createdAt": created.isoformat(),
+        "lastUpdatedAt": datetime.now(UTC).isoformat(),
+        "ttlMs": None,
+        "pollIntervalMs": POLL_MILLISECONDS,
+    }
+    if record.report is not None:
+        cancelled = record.report.stop_reason is StopReason.CANCELLED and record.report.answer is None
+        return {**task, "status": "cancelled" if cancelled else "completed"}
+    task["statusMessage"] = progress_line(record)
+    open_questions = [q for q in pending_questions(record.events, record.text, records.prompt) if not q.answered]
+    if open_questions:
+        task["status"] = "input_required"
+        task["inputRequests"] = {q.key: _elicitation(f"{q.addressee} is asked:\n\n{q.text}") for q in open_questions}
+    return task
+
+
+def _elicitation(message: str) -> dict[str, Any]:
+    """Return a request that asks a person for a text."""
+    schema = {"type": "object", "properties": {"answer": {"type": "string", "title": "Answer"}}, "required": ["answer"]}
+    return {
+        "method": "elicitation/create",
+        "params": {"mode": "form", "message": message, "requestedSchema": schema},
+    }

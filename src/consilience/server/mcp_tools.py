@@ -1,0 +1,416 @@
+"""The MCP face: tools, resources and prompts by which agents deliberate.
+
+A deliberation takes minutes and clients give up after one: a tool that begins one waits `wait_s` seconds, tells its progress, and
+then returns a handle, which is no error. Results are the head of a report, since their reader is a model with a window; the rest is
+a resource. What is heavy is imported at the first use, since a client waits for the list of tools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ResourceNotFoundError
+from mcp_types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import BaseModel, Field
+
+from consilience.domain.errors import ConsilienceError, SourceError
+from consilience.server.callers import LOCAL, Caller
+
+if TYPE_CHECKING:
+    from consilience.domain.messages import Source
+    from consilience.server.service import Sessions
+
+WAIT_SECONDS = 45
+MAX_WAIT_SECONDS = 600
+SESSION_META = "consilience/session"
+"""Key in the metadata of a result: the session that it is of."""
+
+BEGINNING = frozenset({"ask", "deliberate", "review"})
+"""Tools that begin a session."""
+
+WAITS: ContextVar[bool] = ContextVar("waits", default=True)
+"""Whether a tool that begins a session waits for it; it does not where the client follows the session as a task."""
+
+INSTRUCTIONS = """\
+Consilience puts a question or a piece of work before several agents on language models and returns an answer with where they \
+differed, what became of objections, and what it cost. It takes minutes and many calls: use it for decisions that divide people, \
+for reviews whose findings must be proven, and for more documents than fit one reading. For a plain question use `ask`, which \
+often decides that one call is enough. A result that says "Running" is a handle: call `status` with its session."""
+
+
+class Document(BaseModel):
+    """A document that belongs to the task."""
+
+    name: str
+    text: str
+
+
+Documents = Annotated[list[Document], Field(description="Texts that belong to the task.")]
+Files = Annotated[
+    list[str], Field(description="Files and directories below the root that this server was started with.")
+]
+MaxCost = Annotated[float | None, Field(ge=0, description="Max cost in US dollars. Default: the operator's bound.")]
+WaitSeconds = Annotated[
+    float, Field(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for the end before a handle is returned.")
+]
+Session = Annotated[str, Field(description="Id of the session.")]
+
+
+@dataclass(frozen=True)
+class ToolFace:
+    """What the tools stand on."""
+
+    sessions: Callable[[], Awaitable[Sessions]]
+    """Returns the sessions, opened at the first use."""
+    root: Path | None = None
+    """The directory whose files tools may read, by the server itself; None: texts only."""
+    max_cost: float | None = None
+    """US dollars that a session may cost; None: no bound."""
+
+
+def build_mcp(face: ToolFace) -> MCPServer[Any]:
+    """Return the MCP server of a face."""
+    from consilience.server.mcp_tasks import SessionTasks
+
+    server: MCPServer[Any] = MCPServer(
+        "consilience", instructions=INSTRUCTIONS, extensions=[SessionTasks(face)], log_level="WARNING"
+    )
+    tools = _Tools(face)
+    reading = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    spending = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
+    acting = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+    bound = "" if face.max_cost is None else f" A session costs at most ${face.max_cost:,.2f}."
+    for function, hints, note in (
+        (tools.ask, spending, f" One to about fifty model calls.{bound}"),
+        (tools.deliberate, spending, f" Ten to a hundred model calls, by protocol and settings.{bound}"),
+        (tools.review, spending, f" About ten model calls for a change of a few files.{bound}"),
+        (tools.status, reading, ""),
+        (tools.answer, acting, ""),
+        (tools.cancel, acting, ""),
+    ):
+        description = " ".join((function.__doc__ or "").split()) + note
+        server.add_tool(function, description=description, annotations=hints, structured_output=False)
+    _add_resources(server, tools)
+    _add_prompts(server)
+    return server
+
+
+def caller_of(ctx: Context[Any, Any]) -> Caller:
+    """Return who calls: whom the HTTP server has identified, or the user of this machine."""
+    request = ctx.request_context.request
+    caller: Caller = LOCAL if request is None else request.scope.get("consilience.caller", LOCAL)
+    return caller
+
+
+class _Tools:
+    """The tools. Their signatures are what a client sees."""
+
+    def __init__(self, face: ToolFace) -> None:
+        self._face = face
+
+    async def ask(
+        self,
+        ctx: Context[Any, Any],
+        task: Annotated[str, Field(description="The question or the piece of work.")],
+        documents: Documents = [],  # noqa: B006  pydantic copies it
+        files: Files = [],  # noqa: B006
+        max_cost: MaxCost = None,
+        wait_s: WaitSeconds = WAIT_SECONDS,
+    ) -> CallToolResult:
+        """Answer a question or do a piece of work in the way that suits it: one call where one is enough, else several agents. Says
+        what was chosen and why."""
+
+        async def begin(sessions: Sessions) -> tuple[str, str]:
+            from consilience.server import asking
+
+            sources = (*_sources(documents), *await self._files(files))
+            return await asking.ask(sessions, caller_of(ctx), task, sources, self._limits(max_cost))
+
+        return await self._followed(ctx, wait_s, begin)
+
+    async def deliberate(
+        self,
+        ctx: Context[Any, Any],
+        task: Annotated[str, Field(description="The question or the piece of work.")],
+        protocol: Annotated[
+            Literal["debate", "emergence", "broadcast", "refinement", "decompose", "solo", "vote"],
+            Field(
+                description="debate: a decision that divides people; emergence: a hierarchy that revises bottom-up; broadcast: "
+                "one goal, agents who coordinate; refinement: a text by specialists; decompose: parts by a lead; "
+                "vote: independent answers; solo: one agent."
+            ),
+        ],
+        settings: Annotated[dict[str, Any], Field(description="Settings of the protocol by name.")] = {},  # noqa: B006
+        panel: Annotated[str | None, Field(description="Name of a shipped panel of personas.")] = None,
+        models: Annotated[list[str], Field(description="Models that the operator allows, dealt in turn.")] = [],  # noqa: B006
+        documents: Documents = [],  # noqa: B006
+        files: Files = [],  # noqa: B006
+        max_cost: MaxCost = None,
+        wait_s: WaitSeconds = WAIT_SECONDS,
+    ) -> CallToolResult:
+        """Put a question or a piece of work before several agents by a protocol that you choose."""
+
+        async def begin(sessions: Sessions) -> tuple[str, str]:
+            sources = (*_sources(documents), *await self._files(files))
+            body = {"panel": panel, "models": tuple(models), "settings": settings}
+            return await self._begin(ctx, sessions, task, protocol, sources, max_cost, body)
+
+        return await self._followed(ctx, wait_s, begin)
+
+    async def review(
+        self,
+        ctx: Context[Any, Any],
+        focus: Annotated[str, Field(description="What to look for; empty for everything.")] = "",
+        diff: Annotated[str, Field(description="A unified diff to review.")] = "",
+        changes: Annotated[
+            str | None,
+            Field(description="A Git range or commit below the root, read by the server: main..HEAD, HEAD^!."),
+        ] = None,
+        documents: Documents = [],  # noqa: B006
+        files: Files = [],  # noqa: B006
+        max_cost: MaxCost = None,
+        wait_s: WaitSeconds = WAIT_SECONDS,
+    ) -> CallToolResult:
+        """Review a change, files or documents: findings whose places and quotations are proven by code. Give a diff or texts, or
+        name files or a Git range below the root, so that they need not pass through your context."""
+
+        async def begin(sessions: Sessions) -> tuple[str, str]:
+            from consilience.domain.messages import Source
+
+            given = [*([Source(diff, "change.diff")] if diff else []), *_sources(documents)]
+            derived: dict[str, Any] = {}
+            title = "what is given"
+            if files or changes is not None or not given:
+                target = await asyncio.to_thread(self._target, files, changes)
+                given += target.sources
+                derived = {"left_out": target.left_out, "unread_files": target.unread}
+                title = target.title
+            if not given:
+                raise SourceError("there is nothing to review", do="Name files, a range with changes, or give a diff.")
+            task = f"Review {title}." + (f"\n\nFocus: {focus}" if focus else "")
+            return await self._begin(ctx, sessions, task, "review", given, max_cost, {}, derived)
+
+        return await self._followed(ctx, wait_s, begin)
+
+    async def status(self, ctx: Context[Any, Any], session: Session, wait_s: WaitSeconds = 0) -> CallToolResult:
+        """Return how a session stands: its result, or how far it is, waiting up to `wait_s` seconds for the end."""
+
+        async def look(sessions: Sessions) -> str:
+            seen = await sessions.read(caller_of(ctx), lambda records: records.last(session))
+            await self._wait(ctx, sessions, session, wait_s, seen=seen)
+            return await session_text(sessions, caller_of(ctx), session)
+
+        return await self._done(look)
+
+    async def answer(
+        self,
+        ctx: Context[Any, Any],
+        session: Session,
+        key: Annotated[str, Field(description="Key of the open question, as `status` shows it.")],
+        text: Annotated[str, Field(description="The answer, or JSON where the question asks for fields.")],
+    ) -> CallToolResult:
+        """Answer an open question of a session in a person's place: give what the person said, not your own words."""
+
+        async def post(sessions: Sessions) -> str:
+            return f"Recorded the answer to {await sessions.answer(caller_of(ctx), session, key, text)}."
+
+        return await self._done(post)
+
+    async def cancel(
+        self,
+        ctx: Context[Any, Any],
+        session: Session,
+        answer: Annotated[bool, Field(description="Let the closing call be made, for an answer.")] = False,
+    ) -> CallToolResult:
+        """End a session with a report of what it has."""
+
+        async def end(sessions: Sessions) -> str:
+            await sessions.cancel(caller_of(ctx), session, answer=answer)
+            return f"Session {session} is told to end."
+
+        return await self._done(end)
+
+    # --- how the tools do it
+
+    async def _begin(
+        self,
+        ctx: Context[Any, Any],
+        sessions: Sessions,
+        task: str,
+        protocol: str,
+        sources: Sequence[Source],
+        max_cost: float | None,
+        fields: Mapping[str, Any],
+        derived: Mapping[str, Any] | None = None,
+    ) -> tuple[str, str]:
+        from consilience.server.bodies import NewSession
+
+        body = NewSession(task=task, protocol=protocol, sources=tuple(sources), limits=self._limits(max_cost), **fields)
+        return (await sessions.begin(caller_of(ctx), body, derived=derived or {})).session, ""
+
+    def _limits(self, max_cost: float | None) -> Any:
+        from consilience.domain.outcome import Limits
+
+        bounds = [cost for cost in (max_cost, self._face.max_cost) if cost is not None]
+        return Limits(cost=min(bounds)) if bounds else Limits()
+
+    async def _files(self, names: Sequence[str]) -> tuple[Source, ...]:
+        if not names:
+            return ()
+        return tuple((await asyncio.to_thread(self._target, names, None)).sources)
+
+    def _target(self, names: Sequence[str], changes: str | None) -> Any:
+        """Return files or changes below the root. Raises `SourceError` for a path that leads out of it."""
+        from consilience.targets.target import read_target
+
+        root = self._face.root
+        if root is None:
+            raise SourceError("this server reads no files", do="Give their texts as documents.")
+        root = root.resolve()
+        for name in names:
+            if not (root / name).resolve().is_relative_to(root):
+                raise SourceError("the path leads out of the root", where=name, do=f"Name files below {root}.")
+        return read_target(names, diff=changes, directory=root)
+
+    async def _done(self, act: Callable[[Sessions], Awaitable[str]]) -> CallToolResult:
+        """Do something and return what was done. A mistake is told to the model that called: it can correct what it gave."""
+        try:
+            return CallToolResult(content=[TextContent(text=await act(await self._face.sessions()))])
+        except ConsilienceError as error:
+            return CallToolResult(content=[TextContent(text=str(error))], is_error=True)
+
+    async def _followed(
+        self, ctx: Context[Any, Any], wait_s: float, begin: Callable[[Sessions], Awaitable[tuple[str, str]]]
+    ) -> CallToolResult:
+        """Begin a session, wait for its end, and return what is known of it then, below what `begin` says of it."""
+        session, said = "", ""
+
+        async def run(sessions: Sessions) -> str:
+            nonlocal session, said
+            session, said = await begin(sessions)
+            if WAITS.get():
+                await self._wait(ctx, sessions, session, wait_s)
+            return "\n\n".join(filter(None, (said, await session_text(sessions, caller_of(ctx), session))))
+
+        result = await self._done(run)
+        return result if result.is_error else result.model_copy(update={"meta": {SESSION_META: session}})
+
+    async def _wait(
+        self, ctx: Context[Any, Any], sessions: Sessions, session: str, seconds: float, *, seen: int = 0
+    ) -> None:
+        """Wait until a session ends or waits for a person, at most so long. Tell each reply and each check after the event
+        `seen` as progress."""
+        from consilience.domain.events import SessionParked
+        from consilience.reporting.event_lines import event_line
+        from consilience.reporting.session_state import SessionState
+
+        caller, state = caller_of(ctx), SessionState()
+        try:
+            async with asyncio.timeout(seconds), aclosing(sessions.tail(caller, session)) as events:
+                async for event in events:
+                    state.take(event)
+                    if event.seq <= seen:
+                        continue
+                    if isinstance(event, SessionParked):
+                        return
+                    line = event_line(event, state)
+                    if line and state.started is not None:
+                        await ctx.report_progress(state.made, max(state.started.estimate.max, state.made), line)
+        except TimeoutError:
+            pass
+
+
+async def session_text(sessions: Sessions, caller: Caller, session: str) -> str:
+    """Return what is known of a session now: the head of its report, its open questions, or a handle."""
+
+    def text(records: Any) -> str:
+        from consilience.reporting.questions import pending_questions
+        from consilience.reporting.record import read_record
+        from consilience.server.heads import progress_line, report_head
+
+        record = read_record(records, session)
+        if record.report is not None:
+            whole = f"The whole report: consilience://sessions/{session}/report"
+            return f"{report_head(record)}\n\nSession {session}. {whole}"
+        lines = [f"Running: session {session}, {progress_line(record)}."]
+        questions = [q for q in pending_questions(record.events, record.text, records.prompt) if not q.answered]
+        for question in questions:
+            lines.append(f"{question.addressee} is asked `{question.key}`:\n\n{question.text}")
+        if questions:
+            lines.append(f'To answer: answer(session="{session}", key=…, text=…).')
+        else:
+            lines.append(f'For its result: status(session="{session}", wait_s={WAIT_SECONDS}).')
+        return "\n\n".join(lines)
+
+    return await sessions.read(caller, text)
+
+
+def _sources(documents: Sequence[Document]) -> tuple[Source, ...]:
+    from consilience.domain.messages import Source
+
+    return tuple(Source(document.text, document.name) for document in documents)
+
+
+def _add_resources(server: MCPServer[Any], tools: _Tools) -> None:
+    face = tools._face
+
+    async def read(ctx: Context[Any, Any], session: str, write: str) -> str:
+        def work(records: Any) -> str:
+            from consilience.reporting.export import as_markdown
+            from consilience.reporting.record import read_record
+            from consilience.server.heads import transcript_markdown
+
+            record = read_record(records, session)
+            return as_markdown(record) if write == "report" else transcript_markdown(record)
+
+        try:
+            return await (await face.sessions()).read(caller_of(ctx), work)
+        except ConsilienceError as error:
+            raise ResourceNotFoundError(str(error)) from error
+
+    @server.resource("consilience://sessions/{session}/report", mime_type="text/markdown")
+    async def report(session: str, ctx: Context[Any, Any]) -> str:
+        """The report of a session, or its progress, as Markdown."""
+        return await read(ctx, session, "report")
+
+    @server.resource("consilience://sessions/{session}/transcript", mime_type="text/markdown")
+    async def transcript(session: str, ctx: Context[Any, Any]) -> str:
+        """What the agents of a session said, in order, as Markdown."""
+        return await read(ctx, session, "transcript")
+
+
+def _add_prompts(server: MCPServer[Any]) -> None:
+    @server.prompt(title="Decide")
+    def decide(question: str) -> str:
+        """Debate a decision, and learn what divides informed people on it."""
+        return (
+            f'Call the tool deliberate with protocol "debate" on this question: {question}\n\n'
+            "If the result says that it runs, call status until it has ended. Then tell me the answer, the cruxes "
+            "that it turns on, what would change each side's mind, and how far the report says it can be trusted. "
+            "Do not smooth over dissent."
+        )
+
+    @server.prompt(title="Review my changes")
+    def review_changes(range: str = "HEAD") -> str:
+        """Review changes that Git records, and mend what is proven."""
+        return (
+            f'Call the tool review with changes "{range}". If the result says that it runs, call status until it has ended. '
+            "Show me each finding with its place and quotation, those with votes against them apart; mend only what I agree to."
+        )
+
+    @server.prompt(title="Compare documents")
+    def compare_documents(question: str, files: str = "") -> str:
+        """Ask what several documents say, and where they contradict each other."""
+        named = f" on the files {files}" if files else ""
+        return (
+            f"Call the tool ask{named} with this task: {question} Say where the documents contradict each other.\n\n"
+            "If the result says that it runs, call status until it has ended. Give each contradiction with both quotations."
+        )
