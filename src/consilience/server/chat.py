@@ -16,9 +16,9 @@ from consilience.domain.errors import ConsilienceError
 from consilience.models.port import Completion
 from consilience.server.chat_bodies import ASK, PREFIX, ChatRequest, helper_prompt, is_helper, turn_of
 from consilience.server.dependencies import HEARTBEAT_SECONDS, Service, Who
-from consilience.server.openai_errors import OpenAIRoute, Refusal, as_data, openai_error
+from consilience.server.openai_errors import OpenAIRoute, RefusedRequest, as_data, openai_error
 from consilience.server.service import Sessions
-from consilience.server.stories import SESSION_HEADER, Answer, Story, chat_usage, page_of
+from consilience.server.stories import SESSION_HEADER, Story, StoryEnd, chat_usage, page_of
 from consilience.server.turns import Turns
 
 HELPER_TOKENS = 1_000
@@ -57,7 +57,7 @@ async def model(model: str, sessions: Service, caller: Who) -> dict[str, Any]:
     """Return one of them."""
     name = model.removeprefix(PREFIX)
     if name not in (ASK, *sessions.models(caller)):
-        raise Refusal(f"There is no model {model!r}.", param="model", code="model_not_found", status=404)
+        raise RefusedRequest(f"There is no model {model!r}.", param="model", code="model_not_found", status=404)
     return model_json(name)
 
 
@@ -137,7 +137,7 @@ def _head(id: str, model: str, created: int, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{id}", "object": kind, "created": created, "model": model}
 
 
-def _finish(answer: Answer) -> str:
+def _finish(answer: StoryEnd) -> str:
     return "length" if answer.was_cut else "stop"
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, ThinkingLevel
 from consilience.domain.panels import Panel
-from consilience.server.openai_errors import Refusal
+from consilience.server.openai_errors import RefusedRequest
 
 PREFIX = "consilience/"
 """Before the name of a protocol or preset, in the names of models."""
@@ -78,7 +78,7 @@ class ChatRequest(BaseModel):
     consilience: SessionOptions = SessionOptions()
 
     def check(self) -> None:
-        """Raise `Refusal` for what this server does not do."""
+        """Raise `RefusedRequest` for what this server does not do."""
         unsupported = {
             "n": self.n not in (None, 1),
             "logprobs": bool(self.logprobs),
@@ -96,19 +96,21 @@ class ChatRequest(BaseModel):
         return self.max_completion_tokens or self.max_tokens
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
-        """The conversation. Raises `Refusal` for a part that is no text."""
+    def entries(self) -> tuple[ChatEntry, ...]:
+        """The conversation. Raises `RefusedRequest` for a part that is no text."""
         return tuple(
-            Entry(message.role, parts_of(message.content, f"messages[{n}]")) for n, message in enumerate(self.messages)
+            ChatEntry(message.role, parts_of(message.content, f"messages[{n}]"))
+            for n, message in enumerate(self.messages)
         )
 
 
-def unsupported_parameter(name: str) -> Refusal:
-    return Refusal(f"{name} is not supported: a deliberation gives one text.", param=name, code="unsupported_parameter")
+def unsupported_parameter(name: str) -> RefusedRequest:
+    what = f"{name} is not supported: a deliberation gives one text, in Markdown."
+    return RefusedRequest(what, param=name, code="unsupported_parameter")
 
 
 @dataclass(frozen=True)
-class Entry:
+class ChatEntry:
     """One message of a conversation: who, and its texts."""
 
     role: str
@@ -130,7 +132,7 @@ TEXT_PARTS: Mapping[str, str] = {
 
 
 def parts_of(content: str | Sequence[Mapping[str, Any]] | None, where: str) -> tuple[str, ...]:
-    """Return the texts of a message. Raises `Refusal`, which names it, for a part that is no text."""
+    """Return the texts of a message. Raises `RefusedRequest`, which names it, for a part that is no text."""
     if content is None or isinstance(content, str):
         return (content,) if content else ()
     texts = []
@@ -140,7 +142,7 @@ def parts_of(content: str | Sequence[Mapping[str, Any]] | None, where: str) -> t
         if not isinstance(text, str):
             file = part.get(kind)
             name = part.get("filename") or (file.get("filename", "") if isinstance(file, Mapping) else "")
-            raise Refusal(
+            raise RefusedRequest(
                 f"{where}, part {n + 1}{f' ({name})' if name else ''} is of type {kind!r}, which no agent can read. "
                 "Send its text as a part of type 'text'.",
                 param=f"{where}.content[{n}]",
@@ -169,7 +171,7 @@ _HELPER_TEXTS = re.compile(
 """How requests begin that chat programs make for themselves, read in their sources in November 2026."""
 
 
-def is_helper(entries: Sequence[Entry], max_tokens: int | None) -> bool:
+def is_helper(entries: Sequence[ChatEntry], max_tokens: int | None) -> bool:
     """Whether a chat program asks for something of its own, such as a title, and no person for an answer."""
     last = next((entry for entry in reversed(entries) if entry.role == "user"), None)
     texts = [entry.text for entry in entries if entry.role in ("system", "developer")]
@@ -178,7 +180,7 @@ def is_helper(entries: Sequence[Entry], max_tokens: int | None) -> bool:
     )
 
 
-def helper_prompt(entries: Sequence[Entry]) -> tuple[str, str]:
+def helper_prompt(entries: Sequence[ChatEntry]) -> tuple[str, str]:
     """Return the instructions and the text of a helper request."""
     system = [entry.text for entry in entries if entry.role in ("system", "developer")]
     others = [entry for entry in entries if entry.role not in ("system", "developer")]
@@ -219,7 +221,7 @@ def signature_of(text: str) -> Signature | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn:
+class ChatTurn:
     """What the last message of a conversation asks for."""
 
     model: str
@@ -266,7 +268,7 @@ _THINKING: Mapping[str, ThinkingLevel] = {
 
 
 def turn_of(
-    entries: Sequence[Entry],
+    entries: Sequence[ChatEntry],
     *,
     model: str,
     parent: str = "",
@@ -274,17 +276,20 @@ def turn_of(
     seed: int | None = None,
     effort: str | None = None,
     tools: bool = False,
-) -> Turn:
-    """Return what a conversation asks for; `parent` is a session whose answer precedes it. Raises `Refusal` without a task."""
+) -> ChatTurn:
+    """Return what a conversation asks for. `parent` is a session whose answer precedes it.
+
+    Raises `RefusedRequest` without a task.
+    """
     place = next((n for n in reversed(range(len(entries))) if entries[n].role == "user" and entries[n].parts), None)
     if place is None:
-        raise Refusal("There is no user message with a text.", param="messages", code="no_task")
+        raise RefusedRequest("There is no user message with a text.", param="messages", code="no_task")
     *attached, task = entries[place].parts
     before, is_new = list(entries[:place]), task.lstrip().split(maxsplit=1)[:1] == [NEW]
     if is_new:
         task = task.lstrip().removeprefix(NEW).strip()
         if not task:
-            raise Refusal(f"There is no task after {NEW}.", param="messages", code="no_task")
+            raise RefusedRequest(f"There is no task after {NEW}.", param="messages", code="no_task")
     earlier = None if is_new else _answered(before, model)
     if earlier is not None:
         position, signature = earlier
@@ -294,7 +299,7 @@ def turn_of(
     spoken = _spoken(before)
     sources = [Source(text=spoken, name=SO_FAR)] if spoken else []
     sources += [Source(text=text, name=f"part {n} of the message") for n, text in enumerate(attached, 1)]
-    return Turn(
+    return ChatTurn(
         model=model,
         task=task.strip(),
         sources=tuple(sources),
@@ -306,7 +311,7 @@ def turn_of(
     )
 
 
-def _answered(entries: Sequence[Entry], model: str) -> tuple[int, Signature] | None:
+def _answered(entries: Sequence[ChatEntry], model: str) -> tuple[int, Signature] | None:
     """Return the place and signature of the deliberation that a next message follows up, if the latest answer is by this model.
 
     Of an answer that is a follow-up itself, it is the place of what it follows up, if that is still in the conversation.
@@ -324,11 +329,14 @@ def _answered(entries: Sequence[Entry], model: str) -> tuple[int, Signature] | N
     return place, latest
 
 
-def _spoken(entries: Sequence[Entry]) -> str:
+def _spoken(entries: Sequence[ChatEntry]) -> str:
     return "\n\n".join(_lines(entries))
 
 
-def _lines(entries: Sequence[Entry]) -> Iterator[str]:
+def _lines(entries: Sequence[ChatEntry]) -> Iterator[str]:
     for entry in entries:
-        if text := entry.text.strip():
+        text = entry.text.strip()
+        if signature_of(text):
+            text = text.rpartition("\n")[0].rstrip()
+        if text:
             yield f"{entry.role.capitalize()}: {text}"

@@ -54,57 +54,64 @@ class Narrator:
         self._state = SessionState()
         self._events: list[AnyEvent] = []
         self._names: dict[str, str] = {}
+        """As the protocol's own messages use them. They are read again when its first note says how."""
 
     def tell(self, event: AnyEvent, text: Text) -> str:
         """Return what a committed event adds to the transcript, as Markdown; "" for nothing."""
         self._state.take(event)
+        if isinstance(event, Noted) and not any(isinstance(earlier, Noted) for earlier in self._events):
+            self._names = {}
         self._events.append(event)
         match event:
             case SessionStarted():
                 return self._beginning(event)
-            case CallCompleted() if event.kind in find_report(self._protocol).published_kinds:
-                return ""  # its message follows
+            case CallCompleted() if self._is_shown_elsewhere(event):
+                return ""
             case CallCompleted():
-                return self._said(event.agent, self._state.place(event.key, event.agent), reply_text(text(event.text)))
+                return self._said(
+                    event.agent, self._state.place(event.key, event.agent), reply_text(text(event.text)), text
+                )
             case MessagePublished():
                 return self._message(event, text)
             case SessionParked():
                 return f"*Waits for {describe_awaited(event.awaited, self._state.people)}.*"
             case CommentPosted():
-                return self._said("", f"Comment by {event.by or 'a person'}", text(event.text))
+                return self._said("", f"Comment by {event.by or 'a person'}", text(event.text), text)
             case ReplyRejected() | CallFailed() | CallLost() | Noted() | CheckRecorded():
                 line = event_line(event, self._state)
                 return f"*{escape_inline(line)}*" if line else ""
         return ""
 
-    @property
-    def _protocol(self) -> str:
-        return self._state.started.protocol if self._state.started else ""
+    def _is_shown_elsewhere(self, call: CallCompleted) -> bool:
+        """Whether the words of a reply follow as a message, or are the whole answer."""
+        started = self._state.started
+        return started is not None and (
+            call.kind in find_report(started.protocol).published_kinds or started.estimate.max == 1
+        )
 
     def _beginning(self, started: SessionStarted) -> str:
         who, calls = describe_agents(started.agents), describe_calls(started.estimate)
         return f"*{started.protocol}: {who}, {calls}.*"
 
     def _message(self, event: MessagePublished, text: Text) -> str:
-        if not self._names:
-            self._names = self._named(text)
         of_call = event.id.removesuffix("/said")
         place = self._state.place(of_call, event.sender) if of_call != event.id else event.kind.replace("_", " ")
-        return self._said(event.sender, place, text(event.text))
+        return self._said(event.sender, place, text(event.text).replace("\n", "\n\n"), text)
 
-    def _named(self, text: Text) -> dict[str, str]:
-        """Return the names of the agents as the protocol's own messages use them, once there is one."""
-        if self._state.started is None:
-            return {}
-        presentation, _ = try_progress(UnfinishedSession(self._state.started, self._events, text))
-        return dict(presentation.names)
-
-    def _said(self, agent: str, place: str, words: str) -> str:
-        models = {seat.id: seat.model for seat in self._state.agents}
-        name = self._names.get(agent) or seat_labels(self._state.agents).get(agent, agent)
-        who = f"{name} ({models[agent]})" if models.get(agent) else name
-        heading = " · ".join(filter(None, (f"{place[:1].upper()}{place[1:]}", who)))
+    def _said(self, agent: str, place: str, words: str, text: Text) -> str:
+        seats = {seat.id: seat for seat in self._state.agents}
+        model = seats[agent].model if agent in seats else ""
+        heading = " · ".join(filter(None, (f"{place[:1].upper()}{place[1:]}", self._name(agent, text), model)))
+        if any(seat.is_person for seat in seats.values()):
+            return f"**{escape_inline(heading)}** *Shown at the end: a person has a seat.*"
         return f"**{escape_inline(heading)}**\n\n{demote_markdown(words)}"
+
+    def _name(self, agent: str, text: Text) -> str:
+        if not self._names and self._state.started is not None:
+            presentation, _ = try_progress(UnfinishedSession(self._state.started, self._events, text))
+            service = {seat.id: seat.id for seat in self._state.agents if not seat.voice}
+            self._names = seat_labels(self._state.agents) | dict(presentation.names) | service
+        return self._names.get(agent, agent)
 
 
 def head_of(record: SessionRecord) -> str:

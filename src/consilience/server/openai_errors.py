@@ -16,7 +16,7 @@ from consilience.server.callers import Forbidden
 from consilience.server.errors import status_of
 
 
-class Refusal(ConsilienceError):
+class RefusedRequest(ConsilienceError):
     """A request that this server does not serve: status 400, or another one."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> None:
@@ -33,7 +33,7 @@ _TYPES = {401: "authentication_error", 403: "permission_error", 404: "invalid_re
 
 def openai_status(error: ConsilienceError) -> int:
     """Return the HTTP status of an error. What a client cannot correct by a repetition is 400, not 422."""
-    if isinstance(error, Refusal):
+    if isinstance(error, RefusedRequest):
         return error.status
     if isinstance(error, RunFailed | ProviderError):
         return 502 if isinstance(error, ProviderError) else 500
@@ -72,7 +72,7 @@ class OpenAIRoute(APIRoute):
             except RequestValidationError as invalid:
                 first = invalid.errors()[0]
                 where = ".".join(str(part) for part in first["loc"][1:])
-                refusal = Refusal(f"{where}: {first['msg']}" if where else first["msg"], param=where or None)
+                refusal = RefusedRequest(f"{where}: {first['msg']}" if where else first["msg"], param=where or None)
                 return JSONResponse(openai_error(refusal), 400)
             except ConsilienceError as error:
                 return JSONResponse(openai_error(error), openai_status(error), headers=retry_header(error))

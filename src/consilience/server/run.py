@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from consilience.configuration import own_config
-from consilience.domain.errors import SessionBusy, SessionWaiting
-from consilience.domain.report import Report
 from consilience.engine.execution import Options
 from consilience.executor import LocalExecutor
 from consilience.journal.open_store import opened
 from consilience.models.endpoints import Endpoints
-from consilience.server.service import Sessions
+from consilience.server.service import RunFailures, Sessions
 from consilience.server.settings import ServerSettings
 
 
@@ -23,17 +21,10 @@ def serving(settings: ServerSettings, endpoints: Endpoints | None = None) -> Ite
     `endpoints` default to those of the user's own configuration and of the server's models.
     """
     options = Options(endpoints=endpoints or own_config().endpoints.name(settings.models))
-    failures: dict[str, str] = {}
-
-    def on_end(session: str, outcome: Report | BaseException) -> None:
-        if isinstance(outcome, Report | SessionWaiting | SessionBusy):
-            failures.pop(session, None)
-        else:
-            failures[session] = str(outcome)
-
+    failures = RunFailures()
     with (
         opened(None, writing=True) as store,
-        LocalExecutor(store, running=settings.running, options=options, on_end=on_end) as executor,
+        LocalExecutor(store, running=settings.running, options=options, on_end=failures.note) as executor,
     ):
         sessions = Sessions(store, executor, settings, options=options)
         sessions.failures = failures

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from consilience.choosing import Given, follow_up_sources
 from consilience.deliberation import Deliberation
 from consilience.domain.agents import Agent, in_dealing_order
-from consilience.domain.errors import SettingsError, UnknownName
+from consilience.domain.errors import SessionBusy, SessionWaiting, SettingsError, UnknownName
 from consilience.domain.events import AnyEvent, SessionFinished, SessionStarted
 from consilience.domain.messages import Source
 from consilience.domain.model_names import PERSON, kind_of
@@ -282,7 +282,7 @@ class Sessions:
     # --- for chat clients
 
     failures: Mapping[str, str] = MappingProxyType({})
-    """Why the last run of a session ended without a report, for those that did. `serving` keeps it; a restart runs them again."""
+    """Kept by `serving`. A restart runs these sessions again."""
 
     def models(self, caller: Caller) -> dict[str, str]:
         """Return what a caller may name as the model of a chat, with what each is for: protocols, then the operator's presets."""
@@ -335,6 +335,17 @@ class Sessions:
             )
         finally:
             await model.close()
+
+
+class RunFailures(dict[str, str]):
+    """Why the last run of a session ended without a report, by session."""
+
+    def note(self, session: str, outcome: Report | BaseException) -> None:
+        """Take in how a run ended, as the executor tells it."""
+        if isinstance(outcome, Report | SessionWaiting | SessionBusy):
+            self.pop(session, None)
+        else:
+            self[session] = str(outcome)
 
 
 def _is_allowed(caller: Caller, protocol: str) -> bool:

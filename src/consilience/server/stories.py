@@ -16,19 +16,19 @@ from consilience.domain.report import Report
 from consilience.journal.store import Records
 from consilience.reporting.record import read_record
 from consilience.server.callers import Caller
-from consilience.server.chat_bodies import Signature, Turn
+from consilience.server.chat_bodies import ChatTurn, Signature
 from consilience.server.narration import Narrator, figures_of, head_of
 from consilience.server.service import Sessions
 from consilience.server.turns import Joined, events_of, reading_id
 
 SESSION_HEADER = "X-Consilience-Session"
-BEGIN_SECONDS = 5.0
+BEGIN_SECONDS = 10.0
 """How long a response waits for its session to begin, so that an error has its status. Reading a task may take longer."""
 TOOLS_IGNORED = "*The tools of the request have no effect: the agents of a deliberation call none of a client's.*"
 
 
 @dataclass(frozen=True)
-class Answer:
+class StoryEnd:
     """The end of a story."""
 
     text: str
@@ -46,7 +46,7 @@ class Story:
 
     sessions: Sessions
     caller: Caller
-    turn: Turn
+    turn: ChatTurn
     joined: Joined
     url: str
     """Where a person reads the session."""
@@ -67,18 +67,18 @@ class Story:
                     if passage := await self._tell(narrator, event):
                         yield passage
 
-    async def answer(self) -> Answer:
+    async def answer(self) -> StoryEnd:
         """Return the answer of the session, which is finished."""
         ids = await self._all()
 
-        def read(records: Records) -> Answer:
+        def read(records: Records) -> StoryEnd:
             spent = [record.report for id in ids if (record := read_record(records, id)).report is not None]
             record = read_record(records, self.joined.session)
             assert record.report is not None
             signature = Signature(self.joined.session, self.url, self.turn.model, self.turn.parent)
             note = TOOLS_IGNORED if "tools" in self.turn.ignored else ""
             parts = (head_of(record), note, signature.markdown(figures_of(record.report)))
-            return Answer(
+            return StoryEnd(
                 text="\n\n".join(filter(None, parts)),
                 report=record.report,
                 spent=tuple(spent),
@@ -120,7 +120,7 @@ def tokens_of(reports: tuple[Report, ...]) -> tuple[int, int, int, int]:
     )
 
 
-def chat_usage(answer: Answer) -> dict[str, Any]:
+def chat_usage(answer: StoryEnd) -> dict[str, Any]:
     """Return the usage of an answer as of a chat completion."""
     read, cached, written, thought = tokens_of(answer.spent)
     return {

@@ -12,17 +12,22 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from consilience.choosing import ProtocolChoice, choose, reading_of
+from consilience.choosing import choose, reading_of
+from consilience.deliberation import remaining_limits
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import AnyEvent
+from consilience.journal.store import Records
 from consilience.protocols.baselines import Solo
-from consilience.protocols.choose import TaskReading
+from consilience.protocols.choose import ChooseReport, TaskReading
+from consilience.reporting.record import read_record
 from consilience.server.bodies import NewSession
 from consilience.server.callers import Caller
-from consilience.server.chat_bodies import ASK, PREFIX, Turn
-from consilience.server.openai_errors import Refusal, RunFailed
+from consilience.server.chat_bodies import ASK, PREFIX, ChatTurn
+from consilience.server.openai_errors import RefusedRequest, RunFailed
 from consilience.server.service import Sessions
 
+UNREADABLE = TaskReading(kind="answer")
+"""What counts as read if the call that reads a task fails: a plain question."""
 JOIN_SECONDS = 15 * 60
 """How long after its end a session is joined by a repeated request. Clients give up after 10 minutes and repeat, unasked."""
 CHECK_SECONDS = 1.0
@@ -50,10 +55,10 @@ class Turns:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._beginning: dict[str, Task[None]] = {}
 
-    async def join(self, caller: Caller, turn: Turn) -> Joined:
+    async def join(self, caller: Caller, turn: ChatTurn) -> Joined:
         """Return the session of a turn, which runs or ended at most `JOIN_SECONDS` ago, else a new one.
 
-        Raises `Refusal` for a model that is not there.
+        Raises `RefusedRequest` for a model that is not there.
         """
         self._check_model(caller, turn)
         digest = turn.digest(caller.owner)
@@ -67,11 +72,11 @@ class Turns:
                 beginning.add_done_callback(lambda _: self._beginning.pop(session))
             return Joined(session, beginning)
 
-    def _check_model(self, caller: Caller, turn: Turn) -> None:
+    def _check_model(self, caller: Caller, turn: ChatTurn) -> None:
         models = self.sessions.models(caller)
         if turn.model != PREFIX + turn.name or turn.name not in (ASK, *models):
             known = ", ".join(PREFIX + name for name in (ASK, *models))
-            raise Refusal(
+            raise RefusedRequest(
                 f"There is no model {turn.model!r}. Known: {known}.", param="model", code="model_not_found", status=404
             )
 
@@ -87,7 +92,7 @@ class Turns:
                 return session, True
         raise AssertionError
 
-    async def _enter(self, caller: Caller, turn: Turn, session: str, *, exists: bool) -> None:
+    async def _enter(self, caller: Caller, turn: ChatTurn, session: str, *, exists: bool) -> None:
         if exists:
             if session in self.sessions.failures:
                 await self.sessions.resume(caller, session)
@@ -103,7 +108,7 @@ class Turns:
                 return
             raise
 
-    async def _begin(self, caller: Caller, turn: Turn, session: str) -> None:
+    async def _begin(self, caller: Caller, turn: ChatTurn, session: str) -> None:
         body = NewSession(
             task=turn.task,
             protocol=turn.name,
@@ -121,27 +126,28 @@ class Turns:
                 update={"protocol": Solo.name, "settings": {}, "panel": None, "sources": (*left, *turn.sources)}
             )
         elif turn.name == ASK:
-            choice = await self._choose(caller, body, session)
-            protocol = choice.protocol
-            body = body.model_copy(
-                update={
-                    "protocol": protocol.name,
-                    "settings": {**protocol.model_dump(mode="json", exclude_unset=True), **body.settings},
-                    "sources": tuple(choice.documents),
-                }
-            )
+            body = await self._chosen(caller, body, session)
         await self.sessions.begin(caller, body, session=session)
 
-    async def _choose(self, caller: Caller, body: NewSession, session: str) -> ProtocolChoice:
-        """Return how a task is worked on; where that depends on what it asks for, after one call that reads it."""
+    async def _chosen(self, caller: Caller, body: NewSession, session: str) -> NewSession:
+        """Return the session that suits a task; where that depends on what it asks for, after one call that reads it."""
         given = await asyncio.to_thread(self.sessions.given, caller, body)
-        choice = choose(given)
+        choice, limits = choose(given), body.limits
         if choice is None:
-            choice = choose(given, await self._reading(caller, body, given.models[:1], session))
+            report = await self._reading(caller, body, given.models[:1], session)
+            choice = choose(given, report.reading or UNREADABLE)
+            limits = remaining_limits(limits, report.ledger.actual)
         assert choice is not None
-        return choice
+        return body.model_copy(
+            update={
+                "protocol": choice.protocol.name,
+                "settings": {**choice.protocol.model_dump(mode="json", exclude_unset=True), **body.settings},
+                "sources": tuple(choice.documents),
+                "limits": limits,
+            }
+        )
 
-    async def _reading(self, caller: Caller, body: NewSession, models: Sequence[str], session: str) -> TaskReading:
+    async def _reading(self, caller: Caller, body: NewSession, models: Sequence[str], session: str) -> ChooseReport:
         reading = reading_id(session)
         try:
             await self.sessions.ended_at(caller, reading)
@@ -150,7 +156,7 @@ class Turns:
             asked = NewSession(
                 task=body.task,
                 protocol=protocol.name,
-                models=body.models[:1],
+                models=tuple(models),
                 limits=body.limits,
                 thinking=body.thinking,
             )
@@ -162,13 +168,13 @@ class Turns:
         async with aclosing(events_of(self.sessions, caller, reading)) as events:
             async for _ in events:
                 pass
-        record = await self.sessions.record(caller, reading)
-        report = await self.sessions.read(caller, lambda _: record.report)
-        value = getattr(report, "reading", None)
-        if not value:
-            known = ", ".join(PREFIX + name for name in self.sessions.models(caller))
-            raise RunFailed(f"The model gave no usable reading of the task (session {reading}). Name a model: {known}.")
-        return TaskReading.model_validate(value)
+        return await self.sessions.read(caller, lambda records: _choose_report(records, reading))
+
+
+def _choose_report(records: Records, session: str) -> ChooseReport:
+    report = read_record(records, session).report
+    assert report is not None
+    return ChooseReport.model_validate(report.model_dump())
 
 
 def session_id(digest: str, number: int) -> str:
