@@ -93,7 +93,7 @@ async def completions(body: ChatRequest, request: Request, turns: TurnsOf, sessi
     headers = {SESSION_HEADER: joined.session}
     if body.stream:
         usage = bool(body.stream_options and body.stream_options.include_usage)
-        return EventSourceResponse(_chunks(story, usage=usage), ping=HEARTBEAT_SECONDS, sep="\n", headers=headers)
+        return EventSourceResponse(_chunks(story, usage=usage), ping=HEARTBEAT_SECONDS, headers=headers)
     transcript = [passage async for passage in story.passages()]
     answer = await story.answer()
     message = {
@@ -164,4 +164,4 @@ def _helped(body: ChatRequest, reply: Completion) -> Response:
             yield ServerSentEvent(as_data({**head, "choices": [], "usage": usage}))
         yield ServerSentEvent(DONE)
 
-    return EventSourceResponse(stream(), sep="\n")
+    return EventSourceResponse(stream())

@@ -50,7 +50,9 @@ MAX_DISSENTS, MAX_DISSENT_CHARS = 3, 400
 class Narrator:
     """Tells the transcript of a session, event by event."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, answer_follows: bool) -> None:
+        """`answer_follows`: whoever reads this reads the answer next, so a session of one call has no transcript."""
+        self._answer_follows = answer_follows
         self._state = SessionState()
         self._events: list[AnyEvent] = []
         self._names: dict[str, str] = {}
@@ -86,7 +88,8 @@ class Narrator:
         """Whether the words of a reply follow as a message, or are the whole answer."""
         started = self._state.started
         return started is not None and (
-            call.kind in find_report(started.protocol).published_kinds or started.estimate.max == 1
+            call.kind in find_report(started.protocol).published_kinds
+            or (self._answer_follows and started.estimate.max == 1)
         )
 
     def _beginning(self, started: SessionStarted) -> str:

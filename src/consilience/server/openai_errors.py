@@ -87,5 +87,5 @@ def retry_header(error: ConsilienceError) -> dict[str, str]:
 
 
 def as_data(value: dict[str, Any]) -> str:
-    """Return a JSON object as the data of an event."""
-    return json.dumps(value, ensure_ascii=False)
+    """Return a JSON object as the data of an event, in ASCII: clients take U+2028 and the like for the end of a line."""
+    return json.dumps(value)

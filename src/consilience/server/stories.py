@@ -61,7 +61,7 @@ class Story:
         """Yield the transcript as it is committed, to the end of the session. Raises `ConsilienceError`."""
         await asyncio.shield(self.joined.beginning)
         for session in await self._all():
-            narrator = Narrator()
+            narrator = Narrator(answer_follows=session == self.joined.session)
             async with aclosing(events_of(self.sessions, self.caller, session)) as events:
                 async for event in events:
                     if passage := await self._tell(narrator, event):

@@ -7,15 +7,17 @@ import hashlib
 import itertools
 import time
 from asyncio import Task
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from weakref import WeakValueDictionary
 
 from consilience.choosing import choose, reading_of
 from consilience.deliberation import remaining_limits
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import AnyEvent
+from consilience.domain.messages import Source
 from consilience.journal.store import Records
 from consilience.protocols.baselines import Solo
 from consilience.protocols.choose import ChooseReport, TaskReading
@@ -56,18 +58,18 @@ class Turns:
         self._beginning: dict[str, Task[None]] = {}
 
     async def join(self, caller: Caller, turn: ChatTurn) -> Joined:
-        """Return the session of a turn, which runs or ended at most `JOIN_SECONDS` ago, else a new one.
-
-        Raises `RefusedRequest` for a model that is not there.
-        """
+        """Return the session of a turn. Raises `RefusedRequest` for a model that is not there."""
         self._check_model(caller, turn)
-        digest = turn.digest(caller.owner)
-        lock = self._locks.setdefault(digest, asyncio.Lock())
-        async with lock:
+        return await self.joined(caller, turn.digest(caller.owner), partial(self._begin, caller, turn))
+
+    async def joined(self, caller: Caller, digest: str, begin: Callable[[str], Awaitable[None]]) -> Joined:
+        """Return the session of a digest that runs or ended at most `JOIN_SECONDS` ago, else one that `begin` records under the id
+        that it is given."""
+        async with self._locks.setdefault(digest, asyncio.Lock()):
             session, exists = await self._current(caller, digest)
             beginning = self._beginning.get(session)
             if beginning is None:
-                beginning = asyncio.create_task(self._enter(caller, turn, session, exists=exists))
+                beginning = asyncio.create_task(self._enter(caller, session, None if exists else begin))
                 self._beginning[session] = beginning
                 beginning.add_done_callback(lambda _: self._beginning.pop(session))
             return Joined(session, beginning)
@@ -92,21 +94,18 @@ class Turns:
                 return session, True
         raise AssertionError
 
-    async def _enter(self, caller: Caller, turn: ChatTurn, session: str, *, exists: bool) -> None:
-        if exists:
+    async def _enter(self, caller: Caller, session: str, begin: Callable[[str], Awaitable[None]] | None) -> None:
+        if begin is None:
             if session in self.sessions.failures:
                 await self.sessions.resume(caller, session)
             return
         try:
-            await self._begin(caller, turn, session)
-        except SettingsError:
+            await begin(session)
+        except SettingsError as error:
             try:  # another process may have begun it in this moment
                 await self.sessions.ended_at(caller, session)
             except UnknownName:
-                pass
-            else:
-                return
-            raise
+                raise error from None
 
     async def _begin(self, caller: Caller, turn: ChatTurn, session: str) -> None:
         body = NewSession(
@@ -121,13 +120,24 @@ class Turns:
             thinking=turn.thinking,
         )
         if turn.parent:
-            left = await self.sessions.follow_up_sources(caller, turn.parent)
+            left = await self._left_by(caller, turn.parent)
             body = body.model_copy(
                 update={"protocol": Solo.name, "settings": {}, "panel": None, "sources": (*left, *turn.sources)}
             )
         elif turn.name == ASK:
             body = await self._chosen(caller, body, session)
         await self.sessions.begin(caller, body, session=session)
+
+    async def _left_by(self, caller: Caller, session: str) -> Sequence[Source]:
+        try:
+            return await self.sessions.follow_up_sources(caller, session)
+        except UnknownName:
+            raise RefusedRequest(
+                f"The session {session}, to which this is a follow-up, is not there. Put /new before the task to begin anew.",
+                param="messages",
+                code="session_not_found",
+                status=404,
+            ) from None
 
     async def _chosen(self, caller: Caller, body: NewSession, session: str) -> NewSession:
         """Return the session that suits a task; where that depends on what it asks for, after one call that reads it."""

@@ -207,11 +207,12 @@ def _thread(thread: ThreadRecord) -> JsonObject:
         "status": thread.status,
         "stages": stages,
         "participants": list(thread.participants),
-        "crux": _crux(thread.crux, thread) if thread.crux else None,
+        "crux": crux_json(thread.crux, thread) if thread.crux else None,
     }
 
 
-def _crux(crux: Crux, thread: ThreadRecord) -> JsonObject:
+def crux_json(crux: Crux, thread: ThreadRecord) -> JsonObject:
+    """Return a crux of a thread as the seed's final JSON has it, in snake_case."""
     return {
         "question": crux.question,
         "positions": {agent: _position(position) for agent, position in crux.positions.items()},
