@@ -13,7 +13,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from consilience.domain.errors import ConsilienceError
 from consilience.domain.events import Noted
 from consilience.reporting.export import as_json
-from consilience.server import chat, debate_multi
+from consilience.server import chat, debate_multi, responses
 from consilience.server.bodies import AnswerBody, CancelBody, CommentBody, NewSession
 from consilience.server.dependencies import HEARTBEAT_SECONDS, Service, Who
 from consilience.server.errors import error_json, status_of
@@ -29,6 +29,7 @@ def build_app(sessions: Sessions) -> FastAPI:
     app.include_router(routes)
     chat.attach(app, sessions)
     app.include_router(debate_multi.routes)
+    app.include_router(responses.routes)
     app.add_exception_handler(ConsilienceError, _as_answer)
     return app
 
