@@ -149,7 +149,7 @@ def test_panel_name_unlike_any_lists_the_shipped_ones() -> None:
     with pytest.raises(UnknownName) as caught:
         load_panel("zzzz")
     assert "Did you mean" not in str(caught.value)
-    assert "shipped panels: engineering, " in str(caught.value)
+    assert "shipped panels: bitcoin, " in str(caught.value)
 
 
 def test_panel_file_named_without_suffix_is_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

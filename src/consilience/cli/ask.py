@@ -10,7 +10,16 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated
 
-from consilience.choosing import CHANGES, REASONS, Given, ProtocolChoice, choice_json, choose, reading_of
+from consilience.choosing import (
+    CHANGES,
+    REASONS,
+    Given,
+    ProtocolChoice,
+    choice_json,
+    choose,
+    follow_up_sources,
+    reading_of,
+)
 from consilience.cli.delivering import check_output
 from consilience.cli.errors import notify
 from consilience.cli.execution import RunExecution
@@ -146,7 +155,7 @@ def read_work(request: AskRequest) -> AskedWork:
             )
         with user_store() as store:
             parent = _parent(store, words.pop(0))
-            sources = sources_of(store, parent)
+            sources = follow_up_sources(read_back(store, parent))
     task, *paths = words
     if task not in ("-", "") and len(task.split()) == 1 and expanded(task).exists():
         raise SettingsError(
@@ -172,28 +181,6 @@ def _parent(store: Store, name: str) -> str:
     begun = ((session, store.beginning(session)) for session in reversed(store.sessions()))
     latest = next((session for session, started in begun if started and started.protocol != Choose.name), None)
     return find_session(store, latest or "last")
-
-
-def sources_of(store: Store, session: str) -> list[Source]:
-    """Return what a session leaves for a follow-up: its answer, its objections, its documents. Raises `SettingsError`."""
-    record = read_back(store, session)
-    report = record.report
-    started = record.state.started
-    if report is None or report.answer is None or started is None or started.protocol == Choose.name:
-        raise SettingsError(
-            f"session {session} has no answer to follow up", do=f"See how it stands: consilience show {session}."
-        )
-    sources = [Source(text=f"Task: {report.task}\n\n{report.answer}", name=f"the answer of session {session}")]
-    objections = [f"- {objection.text} ({objection.outcome.lower()})" for objection in report.objections]
-    objections += [f"- {dissent.text}" for dissent in report.dissent if dissent.text not in report.answer]
-    if objections:
-        text = "\n".join(dict.fromkeys(objections))
-        sources.append(Source(text=text, name=f"the objections of session {session}"))
-    return sources + [
-        Source(text=store.text(document.text), name=document.name, remarks=document.remarks)
-        for document in started.sources
-        if document.agents is None
-    ]
 
 
 def models_at_hand(request: AskRequest, config: Config) -> tuple[str, ...]:

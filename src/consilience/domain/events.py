@@ -416,7 +416,7 @@ class SessionParked(Event):
 
 
 class SessionFinished(Event):
-    """The last event, with the ids of what is shown of the session."""
+    """The last event, with the ids of what is shown of the session. `volatile` has `ended_at`, in seconds since the epoch."""
 
     type: Literal["session_finished"] = "session_finished"
     incidental: ClassVar[frozenset[str]] = frozenset({"volatile", "report", "presentation", "forecasts"})

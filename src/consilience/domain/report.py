@@ -251,6 +251,8 @@ class Report(Frozen):
     """Name of the setting that limits the steps; empty without one."""
     asides: ClassVar[frozenset[str]] = frozenset()
     """Kinds of replies that do not contribute to the answer: a sealed position, a hint to another agent, a verdict."""
+    published_kinds: ClassVar[frozenset[str]] = frozenset()
+    """Kinds of replies that are published as messages, in words, right after they came. A transcript has the messages alone."""
     asks_for_dissent: ClassVar[bool] = False
     """Whether the protocol asks its agents to object. Only then a report without dissent says that none was declared."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -283,6 +284,7 @@ def _finish(protocol: Protocol, report: Report) -> tuple[Report, SessionFinished
         report_digest=report.digest(),
         presentation=text_id(shown),
         forecasts=text_id(foreseen) if foreseen else "",
+        volatile={"ended_at": round(time.time(), 3)},
     )
     return report, event, tuple(filter(None, (body, shown, foreseen)))
 

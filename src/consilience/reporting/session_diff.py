@@ -143,9 +143,9 @@ def _pairs_table(diff: SessionDiff, pairs: Mapping[str, tuple[str, str]]) -> Tab
 
 
 def _reply_items(diff: SessionDiff) -> Iterator[Item]:
-    yield Item(text=f"{count(len(diff.same), 'reply', 'replies')} the same in both")
+    yield Item(text=f"{count(len(diff.same), 'reply')} the same in both")
     if diff.differing:
-        yield Item(text=f"{count(len(diff.differing), 'reply', 'replies')} to the same call, worded differently")
+        yield Item(text=f"{count(len(diff.differing), 'reply')} to the same call, worded differently")
     for record, keys in zip((diff.a, diff.b), diff.only, strict=True):
         if keys:
             replies = count(len(keys), "reply")

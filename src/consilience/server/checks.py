@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from consilience.domain.agents import Agent
 from consilience.domain.errors import SettingsError
 from consilience.domain.messages import ShippedName
 from consilience.domain.model_names import PERSON, kind_of, links
@@ -48,3 +49,21 @@ def check_allowed(caller: Caller, settings: ServerSettings, models: Iterable[str
             raise SettingsError(
                 f"the model {name!r:.100} is not allowed", where=where, do=f"Allowed: {', '.join((*allowed, PERSON))}."
             )
+
+
+def assigned_models(
+    caller: Caller, settings: ServerSettings, agents: Sequence[Agent], named: Sequence[str] | Mapping[str, str]
+) -> dict[str, str]:
+    """Return a model for every agent: by id, or in turn. Raises `SettingsError` for one that the caller may not choose."""
+    default = next(iter(allowed_models(caller, settings)), PERSON)
+    if isinstance(named, Mapping):
+        unknown = set(named) - {agent.id for agent in agents}
+        if unknown:
+            ids = ", ".join(agent.id for agent in agents)
+            raise SettingsError(f"there is no agent {min(unknown)!r}", where="models", do=f"Agents: {ids}.")
+        models = {agent.id: named.get(agent.id) or agent.model or default for agent in agents}
+    else:
+        shared = named or (default,)
+        models = {agent.id: agent.model or shared[n % len(shared)] for n, agent in enumerate(agents)}
+    check_allowed(caller, settings, (*models.values(), *(named if not isinstance(named, Mapping) else ())))
+    return {id: canonical_name(name) for id, name in models.items()}

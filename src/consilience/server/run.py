@@ -24,6 +24,7 @@ from consilience.server.access import check_start
 from consilience.server.app import build_app
 from consilience.server.metrics import Meter
 from consilience.server.owners import Owners
+from consilience.server.run_failures import RunFailures
 from consilience.server.service import Sessions, is_served
 from consilience.server.settings import ServerSettings
 
@@ -47,15 +48,17 @@ def serving(settings: ServerSettings, endpoints: Endpoints | None = None) -> Ite
     """
     endpoints = endpoints or own_config().endpoints.name(settings.models)
     check_models(settings.models, endpoints, keys=True, origin="the server's models")
-    meter = Meter()
+    meter, failures = Meter(), RunFailures()
     file = settings.access.token_file
     accounts = SqliteAccounts(Owners(file).allowance) if file is not None else None
     options = Options(endpoints=endpoints, observer=meter.observe, accounts=accounts)
     with (
         opened(None, writing=True) as store,
-        LocalExecutor(store, running=settings.running, options=options, takes_up=is_served) as executor,
+        LocalExecutor(
+            store, running=settings.running, options=options, on_end=failures.note, takes_up=is_served
+        ) as executor,
     ):
-        yield Sessions(store, executor, settings, options=options, meter=meter)
+        yield Sessions(store, executor, settings, options=options, meter=meter, failures=failures)
 
 
 def serve(settings: ServerSettings, *, host: str, port: int, on_start: Callable[[str], None]) -> None:

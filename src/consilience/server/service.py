@@ -24,7 +24,6 @@ from consilience.deliberation import Deliberation
 from consilience.domain.agents import Agent, in_dealing_order
 from consilience.domain.errors import JournalError, SettingsError, StoreUnusable, UnknownName
 from consilience.domain.events import AnyEvent, SessionFinished, SessionStarted
-from consilience.domain.model_names import PERSON
 from consilience.domain.panels import CATALOG, Panel, load_panel
 from consilience.domain.report import Report, register_report_finder
 from consilience.engine.execution import Options
@@ -35,7 +34,7 @@ from consilience.executor import Executor
 from consilience.journal.store import LetterKind, Records, Store
 from consilience.models.endpoints import Endpoints
 from consilience.models.limiter import waits
-from consilience.models.registry import Choice, canonical_name
+from consilience.models.registry import Choice
 from consilience.planning import AS_ASKED, RunPlan, make_plan, with_documents
 from consilience.reporting.export import FORMATS, report_data
 from consilience.reporting.follow_up import BrierScore, Deadline
@@ -46,12 +45,13 @@ from consilience.server.audit import Audit, Deed, audit_path
 from consilience.server.blindness import SeenReader
 from consilience.server.bodies import ChoicesBody, ForkBody, NewSession, TellBody
 from consilience.server.callers import Caller
-from consilience.server.checks import allowed_models, check_allowed, check_settings
+from consilience.server.checks import allowed_models, assigned_models, check_allowed, check_settings
 from consilience.server.choices import Chosen, choice_read, given_of
 from consilience.server.errors import Overloaded
 from consilience.server.feeds import Feeds
 from consilience.server.forks import planned_fork
 from consilience.server.metrics import Meter, metrics_text
+from consilience.server.run_failures import RunFailures
 from consilience.server.seats import Seats
 from consilience.server.settings import ServerSettings
 from consilience.sessions.follow_up import ResolvedQuestion, all_scores, due_groups, resolve_question
@@ -123,12 +123,14 @@ class Sessions:
         *,
         options: Options | None = None,
         meter: Meter | None = None,
+        failures: RunFailures | None = None,
     ) -> None:
-        """`options` are those of the executor: endpoints, accounts. The `meter` observes its runs."""
+        """`options` are those of the executor: endpoints, accounts. The `meter` observes its runs, `failures` how they end."""
         register_report_finder(report_type)
         self._reader = SeenReader(store.reader)
         self.feeds = Feeds(self._reader)
         self.meter = meter or Meter()
+        self.failures = failures or RunFailures()
         self._store = store
         self._executor = executor
         self.audit = Audit(audit_path(settings.access, store.path))
@@ -193,7 +195,7 @@ class Sessions:
         check_settings(cls, settings)
         protocol = cls(**settings, **derived).with_panel(panel)
         agents = in_dealing_order(protocol.agents(panel))
-        models = self._assigned(caller, agents, named)
+        models = assigned_models(caller, self.settings, agents, named)
         return self._deliberation(caller, protocol, agents, models, body, panel)
 
     def _deliberation(
@@ -256,23 +258,6 @@ class Sessions:
                 )
             panel = load_panel(panel)
         return find_protocol(name), settings, panel, models
-
-    def _assigned(
-        self, caller: Caller, agents: Sequence[Agent], named: Sequence[str] | Mapping[str, str]
-    ) -> dict[str, str]:
-        """Return a model for every agent. Raises `SettingsError` for one that the caller may not choose."""
-        default = next(iter(allowed_models(caller, self.settings)), PERSON)
-        if isinstance(named, Mapping):
-            unknown = set(named) - {agent.id for agent in agents}
-            if unknown:
-                ids = ", ".join(agent.id for agent in agents)
-                raise SettingsError(f"there is no agent {min(unknown)!r}", where="models", do=f"Agents: {ids}.")
-            models = {agent.id: named.get(agent.id) or agent.model or default for agent in agents}
-        else:
-            shared = named or (default,)
-            models = {agent.id: agent.model or shared[n % len(shared)] for n, agent in enumerate(agents)}
-        check_allowed(caller, self.settings, (*models.values(), *(named if not isinstance(named, Mapping) else ())))
-        return {id: canonical_name(name) for id, name in models.items()}
 
     # --- reading sessions
 
@@ -390,13 +375,19 @@ class Sessions:
                     pass
         return Chosen(await self.read(caller, lambda records: choice_read(records, session, given)), session)
 
-    def _prepare_reading(self, caller: Caller, body: ChoicesBody, models: Sequence[str]) -> Prepared:
+    async def begin_reading(self, caller: Caller, body: ChoicesBody, models: Sequence[str], session: str) -> None:
+        """Begin the session in which a model reads a task, under the id `session`. Raises `UserError`, `Forbidden`."""
+        await self._begun(lambda: self._prepare_reading(caller, body, models, session))
+
+    def _prepare_reading(
+        self, caller: Caller, body: ChoicesBody, models: Sequence[str], session: str | None = None
+    ) -> Prepared:
         protocol = reading_of(body.sources)
         agents = protocol.agents(None)
         request = NewSession(task=body.task, protocol=protocol.name, limits=body.limits)
-        named = self._assigned(caller, agents, models)
+        named = assigned_models(caller, self.settings, agents, models)
         deliberation, plan = self._deliberation(caller, protocol, agents, named, request)
-        return Prepared(asyncio.run(deliberation.prepare(body.task, session=_new_id())), plan)
+        return Prepared(asyncio.run(deliberation.prepare(body.task, session=session or _new_id())), plan)
 
     # --- acting on sessions
 

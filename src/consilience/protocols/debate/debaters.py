@@ -25,6 +25,7 @@ from consilience.protocols.debate.moves import (
     SHIFTING,
     THINK_MS,
     Move,
+    TurnKind,
 )
 from consilience.protocols.debate.records import DebateMessage, SteelmanAttempt
 from consilience.protocols.debate.replies import (
@@ -43,7 +44,6 @@ from consilience.protocols.debate.replies import (
 from consilience.protocols.debate.threads import Thread
 from consilience.protocols.debate.turns import declared_in, declared_parts, record_turn, spoken_words
 
-TurnKind = Literal["turn", "commit", "falsify", "steelman", "grade"]
 STATE_LINES = 4
 """The last concessions, and proposed threads, that a prompt shows beside its window."""
 STANDING_COMMITMENTS = 6

@@ -29,6 +29,8 @@ Move = Literal[
     "UPDATE_POSITION",
     "CONCEDE",
 ]
+TurnKind = Literal["turn", "commit", "falsify", "steelman", "grade"]
+"""Kinds of calls in which a debater speaks: its reply is published."""
 Stage = Literal["DISCOVERY", "CRUX_LOCK", "EVIDENCE"]
 ThreadStatus = Literal["DISCOVERY", "LOCKING", "LOCKED", "CONVERGED", "FAILED_LOCK", "STALE", "MERGED"]
 Side = Literal["YES", "NO", "UNCERTAIN"]

@@ -47,7 +47,8 @@ def extend_progress(common: Presentation, progress: UnfinishedSession) -> Presen
     threads = next(view for view in shown if view.name == "threads")
     section = Section(name="threads", part="differences", heading="Threads so far", blocks=threads.blocks)
     columns = tuple(_column(thread, state) for thread in state.threads if thread.status in ACTIVE)
-    return extend_presentation(common, sections=(section,), views=(*shown, transcript), columns=columns)
+    named = common.model_copy(update={"names": {**common.names, **state.names}})
+    return extend_presentation(named, sections=(section,), views=(*shown, transcript), columns=columns)
 
 
 def _column(thread: ThreadRecord, state: DebateState) -> ProgressColumn:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from consilience.domain.events import Noted
 from consilience.domain.messages import JsonObject
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Forecast, UnfinishedSession
 from consilience.domain.sections import Presentation
-from consilience.protocols.debate.moves import FIRM, Side
+from consilience.protocols.debate.moves import FIRM, Side, TurnKind
 from consilience.protocols.debate.progress import extend_progress, note_line
 from consilience.protocols.debate.records import Crux, CruxPosition, ThreadRecord
 from consilience.protocols.debate.sections import presentation
@@ -25,6 +25,7 @@ class DebateReport(DebateData):
     asides: ClassVar[frozenset[str]] = frozenset(
         {"ballot", "test", "framing", "comparison", "crystallization", "single"}
     )
+    published_kinds: ClassVar[frozenset[str]] = frozenset(get_args(TurnKind))
     asks_for_dissent: ClassVar[bool] = True
     labels: ClassVar[Mapping[str, str]] = {
         "framing": "propositions",
@@ -206,11 +207,12 @@ def _thread(thread: ThreadRecord) -> JsonObject:
         "status": thread.status,
         "stages": stages,
         "participants": list(thread.participants),
-        "crux": _crux(thread.crux, thread) if thread.crux else None,
+        "crux": crux_json(thread.crux, thread) if thread.crux else None,
     }
 
 
-def _crux(crux: Crux, thread: ThreadRecord) -> JsonObject:
+def crux_json(crux: Crux, thread: ThreadRecord) -> JsonObject:
+    """Return a crux of a thread as the seed's final JSON has it, in snake_case."""
     return {
         "question": crux.question,
         "positions": {agent: _position(position) for agent, position in crux.positions.items()},

@@ -1,0 +1,133 @@
+"""What a chat client is told of a session: the transcript while it runs, then the answer. The same for whoever joins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+
+from consilience.domain.errors import UnknownName
+from consilience.domain.events import AnyEvent
+from consilience.domain.report import Report
+from consilience.journal.store import Records
+from consilience.reporting.record import read_record
+from consilience.server.callers import Caller
+from consilience.server.chat_bodies import ChatTurn, Signature
+from consilience.server.conversing import ended_at
+from consilience.server.narration import Narrator, figures_of, head_of
+from consilience.server.service import Sessions
+from consilience.server.turns import Joined, events_of, reading_id
+
+SESSION_HEADER = "X-Consilience-Session"
+BEGIN_SECONDS = 10.0
+"""How long a response waits for its session to begin, so that an error has its status. Reading a task may take longer."""
+TOOLS_IGNORED = "*The tools of the request have no effect: the agents of a deliberation call none of a client's.*"
+
+
+@dataclass(frozen=True)
+class StoryEnd:
+    """The end of a story."""
+
+    text: str
+    """Markdown: what is missing, the answer, dissent, and a last line that names the session."""
+    report: Report
+    spent: tuple[Report, ...]
+    """The reports of all sessions that this answer took."""
+    was_cut: bool
+    """Whether the text of the answer ended at a token limit."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """A session as a chat client is told it."""
+
+    sessions: Sessions
+    caller: Caller
+    turn: ChatTurn
+    joined: Joined
+    url: str
+    """Where a person reads the session."""
+
+    async def begun(self) -> None:
+        """Wait a moment for the beginning of the session. Raises what was wrong with the request."""
+        await asyncio.wait((self.joined.beginning,), timeout=BEGIN_SECONDS)
+        if self.joined.beginning.done():
+            self.joined.beginning.result()
+
+    async def passages(self) -> AsyncGenerator[str]:
+        """Yield the transcript as it is committed, to the end of the session. Raises `ConsilienceError`."""
+        await asyncio.shield(self.joined.beginning)
+        for session in await self._all():
+            narrator = Narrator(answer_follows=session == self.joined.session)
+            async with aclosing(events_of(self.sessions, self.caller, session)) as events:
+                async for event in events:
+                    if passage := await self._tell(narrator, event):
+                        yield passage
+
+    async def answer(self) -> StoryEnd:
+        """Return the answer of the session, which is finished."""
+        ids = await self._all()
+
+        def read(records: Records) -> StoryEnd:
+            spent = [record.report for id in ids if (record := read_record(records, id)).report is not None]
+            record = read_record(records, self.joined.session)
+            assert record.report is not None
+            signature = Signature(self.joined.session, self.url, self.turn.model, self.turn.parent)
+            note = TOOLS_IGNORED if "tools" in self.turn.ignored else ""
+            parts = (head_of(record), note, signature.markdown(figures_of(record.report)))
+            return StoryEnd(
+                text="\n\n".join(filter(None, parts)),
+                report=record.report,
+                spent=tuple(spent),
+                was_cut=record.report.answer_cut,
+            )
+
+        return await self.sessions.read(self.caller, read)
+
+    async def created(self) -> int:
+        """Return when the session was recorded, in seconds since the epoch."""
+        return int(await self.sessions.read(self.caller, lambda records: records.created(self.joined.session)))
+
+    async def _all(self) -> tuple[str, ...]:
+        """Return the session, after the one in which its task was read, if it was."""
+        reading = reading_id(self.joined.session)
+        try:
+            await ended_at(self.sessions, self.caller, reading)
+        except UnknownName:
+            return (self.joined.session,)
+        return (reading, self.joined.session)
+
+    async def _tell(self, narrator: Narrator, event: AnyEvent) -> str:
+        return await self.sessions.read(self.caller, lambda records: narrator.tell(event, records.text))
+
+
+def page_of(request: Request, session: str) -> str:
+    """Return where a person reads a session."""
+    return f"{request.base_url}api/sessions/{session}/export?format=html"
+
+
+def tokens_of(reports: tuple[Report, ...]) -> tuple[int, int, int, int]:
+    """Return tokens read, tokens of them that providers had cached, tokens written and tokens of them that were thinking."""
+    spent = [report.ledger.actual for report in reports]
+    return (
+        sum(totals.tokens_in for totals in spent),
+        sum(totals.tokens_cached for totals in spent),
+        sum(totals.tokens_out for totals in spent),
+        sum(totals.tokens_thought for totals in spent),
+    )
+
+
+def chat_usage(answer: StoryEnd) -> dict[str, Any]:
+    """Return the usage of an answer as of a chat completion."""
+    read, cached, written, thought = tokens_of(answer.spent)
+    return {
+        "prompt_tokens": read,
+        "completion_tokens": written,
+        "total_tokens": read + written,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": thought},
+    }
