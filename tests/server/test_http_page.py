@@ -22,6 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "http.md"
 
 def test_blocks_of_the_page_run_without_an_error(tmp_path: Path) -> None:
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert blocks.pop(0).startswith("consilience serve\n")
     assert len(blocks) > 8
     with provider(typed) as model, serving(tmp_path, model) as served:
         bounded = 'curl() { command curl -S --max-time 60 "$@"; }'
