@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
+from consilience.engine import seats
 from consilience.executor import LocalExecutor
 from consilience.journal.sqlite import SqliteStore
 from consilience.server.app import build_app
@@ -58,7 +60,10 @@ async def facing(
 ) -> AsyncIterator[Face]:
     """Serve in this process while the block runs."""
     store = SqliteStore(place / "j.db")
-    executor = LocalExecutor(store, running=running, model=model or AnyModel(name=models[0]))  # type: ignore[arg-type]
+    seated, resolve = model or AnyModel(name=models[0]), seats.resolve
+    patch = pytest.MonkeyPatch()
+    patch.setattr(seats, "resolve", lambda name, **more: seated if name in models else resolve(name, **more))
+    executor = LocalExecutor(store, running=running)
     sessions = Sessions(store, executor, ServerSettings(models=tuple(models), **settings))
     app = build_app(sessions)
     caller = [LOCAL]
@@ -74,3 +79,4 @@ async def facing(
         sessions.feeds.close()
         executor.close()
         store.close()
+        patch.undo()

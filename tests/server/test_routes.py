@@ -15,6 +15,7 @@ from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.server.callers import Caller
 from consilience.server.errors import error_json
+from kit.debating import Debaters
 from server.faces import MODEL, Face, facing
 
 SECRET = "a-question-that-only-ada-asked"
@@ -175,12 +176,20 @@ async def test_fork_that_cannot_be_is_refused_in_terms_of_the_request(
     assert face.store.sessions() == [parent]
 
 
-async def test_told_fact_begins_a_session_with_the_positions_asked_again(face: Face) -> None:
-    parent = await face.run(protocol="emergence", settings={"children": 2, "max_rounds": 1})
-    begun = await face.post(f"/api/sessions/{parent}/tell", {"fact": "The bridge is closed."}, 201)
-    async for _ in face.sessions.tail(face.caller[0], begun["session"]):
-        pass
-    assert (await face.get(f"/api/sessions/{begun['session']}"))["state"] == "finished"
+async def test_told_fact_begins_a_session_with_the_positions_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none-needed")
+    async with facing(tmp_path, model=ScriptedModel(Debaters(), name=MODEL)) as face:
+        parent = await face.run(protocol="debate", settings={"debaters": 2, "max_messages": 20})
+        begun = await face.post(f"/api/sessions/{parent}/tell", {"fact": "The bridge is closed."}, 201)
+        async for _ in face.sessions.tail(face.caller[0], begun["session"]):
+            pass
+        view = await face.get(f"/api/sessions/{begun['session']}")
+        assert (view["state"], view["report"]["parent"]) == ("finished", parent)
+
+
+async def test_fact_for_a_protocol_without_positions_is_refused(face: Face) -> None:
     refused = await face.post(f"/api/sessions/{await face.run()}/tell", {"fact": "It rains."}, 422)
     assert "takes no new fact" in refused["error"]["what"]
 
@@ -188,9 +197,10 @@ async def test_told_fact_begins_a_session_with_the_positions_asked_again(face: F
 async def test_person_is_asked_and_answers_over_http(face: Face) -> None:
     body = {"protocol": "vote", "task": "Which?", "settings": {"votes": 2}, "models": {"V1": "human:Ada"}}
     session = (await face.post("/api/sessions", body, 201))["session"]
-    while not (asked := await face.get(f"/api/sessions/{session}/questions")):
-        await asyncio.sleep(0.02)
-    (question,) = asked
+    async for event in face.sessions.tail(face.caller[0], session):
+        if event.type == "call_awaited":
+            break
+    (question,) = await face.get(f"/api/sessions/{session}/questions")
     assert (question["person"], question["answered"]) == ("Ada", False)
     assert "Which?" in question["text"]
     assert (await face.post(f"/api/sessions/{session}/answer", {"key": "none", "text": "x"}, 404))["error"]["do"]
@@ -337,8 +347,7 @@ async def test_full_queue_is_429_with_when_to_try_again(tmp_path: Path, monkeypa
 
     class Held(ScriptedModel):
         async def complete(self, request: ModelRequest) -> object:  # type: ignore[override]
-            while not gate.is_set():
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(gate.wait)
             return await super().complete(request)
 
     model = Held(lambda request: "Cats.", name=MODEL)

@@ -81,7 +81,8 @@ class SqliteRecords:
         self._reading = (
             threading.RLock()
         )  # a read that shares its transaction with a thread's older one misses the last commit
-        self._records_checked = self._all_checked = path == MEMORY
+        self._checked = {"records", "all"} if path == MEMORY else set[str]()
+        """What of the file was checked for damage. The views of owners share it."""
         self._owner = ""
         """Whose sessions are created."""
         self._owners: str | None = None
@@ -281,15 +282,15 @@ class SqliteRecords:
 
     def _check_records(self) -> None:
         """Raise `StoreUnusable` if sessions or events are damaged."""
-        if not self._records_checked:
+        if "records" not in self._checked:
             check_records(self._rows, self.path)
-            self._records_checked = True
+            self._checked.add("records")
 
     def check_all(self) -> None:
         """Raise `StoreUnusable` if anything in the file is damaged."""
-        if not self._all_checked:
+        if "all" not in self._checked:
             check_all(self._rows, self.path)
-            self._all_checked = True
+            self._checked.add("all")
 
     def _rows(self, sql: str, *values: object) -> list[tuple[object, ...]]:
         try:

@@ -38,7 +38,7 @@ _ROUTES = {
 }
 
 
-class Problem(BaseModel):
+class ErrorDetail(BaseModel):
     """What is wrong, where, and what to do about it."""
 
     what: str
@@ -50,7 +50,7 @@ class Problem(BaseModel):
 class ErrorAnswer(BaseModel):
     """The body of every error."""
 
-    error: Problem
+    error: ErrorDetail
 
 
 class Overloaded(ConsilienceError):
@@ -80,22 +80,22 @@ def error_json(error: ConsilienceError) -> dict[str, str]:
     """Return what is wrong, where, and what to do about it, in the terms of HTTP."""
     match error:
         case UnknownSession():
-            problem = Problem(what="there is no such session", do="List yours: GET /api/sessions.")
+            problem = ErrorDetail(what="there is no such session", do="List yours: GET /api/sessions.")
         case StoreUnusable():
-            problem = Problem(
+            problem = ErrorDetail(
                 what="the server cannot record anything now",
                 do="Try again later. What was recorded is kept; the server's log says what its operator has to do.",
             )
         case SessionBusy():
-            problem = Problem(what="the session is running", do="Wait until it ends, or cancel it.")
+            problem = ErrorDetail(what="the session is running", do="Wait until it ends, or cancel it.")
         case UserError():
             option, _, rest = error.where.partition(" ")
             where = "" if os.path.isabs(error.where) else FIELDS.get(option.rstrip(","), error.where)
             if where.startswith("--"):
                 where = f"{option[2:].rstrip(',').replace('-', '_')} {rest}".strip()
-            problem = Problem(what=error.what, where=where, do=_as_route(error.do))
+            problem = ErrorDetail(what=error.what, where=where, do=_as_route(error.do))
         case _:
-            problem = Problem(what=str(error))
+            problem = ErrorDetail(what=str(error))
     return {name: replace_surrogates(text) for name, text in problem.model_dump().items()}
 
 

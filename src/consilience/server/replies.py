@@ -7,17 +7,17 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Reply(BaseModel):
+class Answered(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
 
-class SessionAnswer(Reply):
+class SessionAnswer(Answered):
     """The session that was acted on."""
 
     session: str
 
 
-class BegunSession(Reply):
+class BegunSession(Answered):
     """A new session, recorded, which runs when its turn comes."""
 
     session: str
@@ -25,13 +25,13 @@ class BegunSession(Reply):
     """Agents, models, estimate of calls, bounds on tokens and money."""
 
 
-class PlannedSession(Reply):
+class PlannedSession(Answered):
     """What a request would run. Nothing was recorded."""
 
     plan: dict[str, Any]
 
 
-class StartedFork(Reply):
+class StartedFork(Answered):
     """A new session that inherits from another, recorded, which runs when its turn comes."""
 
     session: str
@@ -39,13 +39,13 @@ class StartedFork(Reply):
     """What is inherited and asked again."""
 
 
-class PlannedFork(Reply):
+class PlannedFork(Answered):
     """What a fork would inherit and ask again. Nothing was recorded."""
 
     fork: dict[str, Any]
 
 
-class SessionView(Reply):
+class SessionView(Answered):
     """How a session stands."""
 
     session: str
@@ -57,7 +57,7 @@ class SessionView(Reply):
     """Whether it stopped for a reason that its request requires; None without a requirement or a report."""
 
 
-class QuestionView(Reply):
+class QuestionView(Answered):
     """A call that waits for an answer from outside."""
 
     key: str
@@ -74,14 +74,14 @@ class QuestionView(Reply):
     ticket: str
 
 
-class AnsweredQuestion(Reply):
+class AnsweredQuestion(Answered):
     """The call whose answer was recorded."""
 
     session: str
     key: str
 
 
-class ChoiceView(Reply):
+class ChoiceView(Answered):
     """How `ask` would work on a task."""
 
     choice: dict[str, Any] | None
@@ -92,7 +92,7 @@ class ChoiceView(Reply):
     """The session in which a model read the task; "" if none had to. While `choice` is null, ask again with it as `reading`."""
 
 
-class ProtocolView(Reply):
+class ProtocolView(Answered):
     """A protocol, or a preset of the operator's."""
 
     name: str
@@ -107,7 +107,7 @@ class ProtocolView(Reply):
     """Fewest and most calls with these settings."""
 
 
-class PanelView(Reply):
+class PanelView(Answered):
     """A shipped panel of personas."""
 
     name: str
@@ -115,7 +115,7 @@ class PanelView(Reply):
     personas: list[dict[str, Any]]
 
 
-class ModelView(Reply):
+class ModelView(Answered):
     """A model that callers may name."""
 
     name: str
@@ -126,7 +126,7 @@ class ModelView(Reply):
     """Whether it costs money, or may."""
 
 
-class ScoresView(Reply):
+class ScoresView(Answered):
     """Mean Brier scores: 0 is perfect, 0.25 that of a coin, 1 certain and wrong. With fewer than `ranked_from` forecasts each, they
     rank nobody."""
 
@@ -135,7 +135,7 @@ class ScoresView(Reply):
     ranked_from: int
 
 
-class ResolvedView(Reply):
+class ResolvedView(Answered):
     """An outcome that was recorded."""
 
     session: str
@@ -148,7 +148,7 @@ class ResolvedView(Reply):
     """Their Brier scores on this question."""
 
 
-class Health(Reply):
+class Health(Answered):
     """Whether the server can work."""
 
     status: str
