@@ -68,6 +68,8 @@ class Backlog:
     """Sessions that wait for their turn, those included whose owner may not run another one now."""
     seconds: float
     """How long the first of these has been waiting; 0 if none is."""
+    taken_up: int
+    """Sessions of an earlier process with which this executor began."""
 
 
 def open_executor(url: str, store: Store, *, options: Options | None = None) -> Executor:
@@ -112,7 +114,9 @@ class LocalExecutor:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="consilience-executor", daemon=True)
         self._thread.start()
-        for session in interrupted(store):
+        left = interrupted(store)
+        self._taken_up = len(left)
+        for session in left:
             self.submit(session)
 
     def submit(self, session: str) -> None:
@@ -129,7 +133,8 @@ class LocalExecutor:
     def backlog(self) -> Backlog:
         """Return how much there is to do. Any thread may ask."""
         waiting = list(self._since.values())
-        return Backlog(len(self._running), len(waiting), time.monotonic() - waiting[0] if waiting else 0.0)
+        seconds = time.monotonic() - waiting[0] if waiting else 0.0
+        return Backlog(len(self._running), len(waiting), seconds, self._taken_up)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until nothing is queued or runs, at most `timeout` seconds. Return whether that is so."""

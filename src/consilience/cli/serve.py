@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from consilience.cli.options import names_option, new_app
-
-serve = new_app()
+# not `cli.options`, which imports what runs sessions: help is to be fast
+serve = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 DEFAULT_PORT = 8080
 PACKAGES = ("fastapi", "multipart", "python_multipart", "sse_starlette", "starlette", "uvicorn", "mcp")
@@ -24,7 +23,9 @@ def _serve(
     ] = DEFAULT_PORT,
     models: Annotated[
         list[str] | None,
-        names_option("--model", help="A model that callers may name; the first is the default.", metavar="NAME"),
+        typer.Option(
+            "--model", help="A model that callers may name; the first is the default. Repeatable.", metavar="NAME"
+        ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="The operator's file (server.toml): models, presets, bounds.", metavar="FILE")

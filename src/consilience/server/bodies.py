@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, StringConstraints
 
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, StopReason, ThinkingLevel
@@ -17,6 +17,27 @@ Words = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TASK_CHARS
 
 class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class SourceBody(Body):
+    """A document."""
+
+    text: str = Field(min_length=1)
+    """Its whole text."""
+    name: str = Field(default="", max_length=200)
+    """What it is called."""
+    agents: tuple[str, ...] | None = None
+    """Ids of the only agents that may read it. None: all agents."""
+    remarks: tuple[str, ...] = ()
+    """In what the text differs from its file."""
+
+
+def _to_source(value: object) -> Source:
+    return value if isinstance(value, Source) else Source(**SourceBody.model_validate(value).model_dump())
+
+
+GivenSource = Annotated[Source, PlainValidator(_to_source, json_schema_input_type=SourceBody)]
+"""A document of a request."""
 
 
 class NewSession(Body):
@@ -32,7 +53,7 @@ class NewSession(Body):
     """Personas, or the name of a shipped panel."""
     models: tuple[str, ...] | dict[str, str] = ()
     """Names of the server's models: to assign to the agents in turn, or by agent id; a person is `human`. Empty: the default."""
-    sources: tuple[Source, ...] = ()
+    sources: tuple[GivenSource, ...] = ()
     """Documents."""
     limits: Limits = Limits()
     """Limits on calls, tokens, money, time and steps."""
@@ -78,7 +99,7 @@ class _Inheriting(Body):
 
     replace: dict[str, str] = {}
     """Models of single agents, by id: names of the server's models, or `human`."""
-    sources: tuple[Source, ...] = ()
+    sources: tuple[GivenSource, ...] = ()
     """Documents to add. One with the name of a document of the session replaces it."""
     limits: Limits | None = None
     """Limits on what the new session itself spends. None: those of the session."""
@@ -122,7 +143,7 @@ class ChoicesBody(Body):
 
     task: Words
     """The question, or the piece of work."""
-    sources: tuple[Source, ...] = ()
+    sources: tuple[GivenSource, ...] = ()
     """Documents."""
     models: tuple[str, ...] = ()
     """Names of the server's models at hand. Empty: the default."""

@@ -175,8 +175,8 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, content: AsyncGenerator[bytes]) -> None:
-        super().__init__(content, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+    def __init__(self, content: AsyncGenerator[bytes], status_code: int = 200) -> None:
+        super().__init__(content, status_code, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self._rows = content
 
     async def stream_response(self, send: Send) -> None:

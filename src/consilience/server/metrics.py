@@ -11,7 +11,6 @@ from consilience.domain.events import (
     Ended,
     Event,
     SessionFinished,
-    SessionResumed,
 )
 from consilience.executor import Backlog
 
@@ -30,8 +29,6 @@ class Meter:
         self.unpriced = 0
         self.finished: Counter[str] = Counter()
         """Sessions by stop reason."""
-        self.takeovers = 0
-        """Sessions that went on after an interruption."""
 
     def observe(self, event: Event) -> None:
         if isinstance(event, Ended):
@@ -39,8 +36,6 @@ class Meter:
                 self._count(event)
         elif isinstance(event, SessionFinished):
             self.finished[event.stop_reason.value] += 1
-        elif isinstance(event, SessionResumed):
-            self.takeovers += 1
 
     def _count(self, event: Ended) -> None:
         if isinstance(event, CallCompleted):
@@ -67,7 +62,7 @@ def metrics_text(
     families: list[tuple[str, str, str, Iterable[tuple[Labels, float]]]] = [
         ("sessions", "gauge", "Sessions in the journal by state.", _by("state", states)),
         ("sessions_finished_total", "counter", "Sessions that ended here.", _by("stop_reason", meter.finished)),
-        ("takeovers_total", "counter", "Sessions that went on after an interruption.", [((), meter.takeovers)]),
+        ("takeovers_total", "counter", "Sessions taken up that an earlier process left.", [((), backlog.taken_up)]),
         ("calls_total", "counter", "Ended attempts of calls by outcome.", _by("outcome", meter.calls)),
         (
             "tokens_total",

@@ -402,7 +402,11 @@ class Sessions:
             store = self._store.of(*caller.owners)
             planned = planned_fork(store, caller, self.settings, session, body)
             if planned.makes_no_call:
-                raise no_call_error(planned)
+                raise SettingsError(
+                    no_call_error(planned).what,
+                    where="at",
+                    do="Name an earlier point: `0` asks every call again. Or change settings so that there are more steps.",
+                )
             return PreparedFork(
                 asyncio.run(prepare_fork(planned, store=store, session=_new_id(), options=options)), planned
             )
