@@ -143,6 +143,7 @@ def test_cross_site_post_is_refused_on_loopback(local: Served, origin: str) -> N
     assert answer.status_code == 403
     assert local.store.sessions() == []
     assert local.client(Origin="http://127.0.0.1:8765").post("/api/sessions", json=PEOPLE).status_code == 201
+    local.settle()
 
 
 def test_only_this_machine_is_answered_without_a_token_file(local: Served) -> None:
@@ -297,6 +298,7 @@ def test_login_keeps_the_token_in_a_cookie_that_no_script_and_no_other_site_gets
     assert client.get("/api/sessions/a").status_code == 404
     assert client.post("/api/sessions", json=PEOPLE).status_code == 403  # from no page
     assert client.post("/api/sessions", json=PEOPLE, headers={"Origin": PUBLIC}).status_code == 201
+    server.settle()
 
 
 def test_login_with_an_unknown_token_sets_no_cookie(public: Public) -> None:
