@@ -263,6 +263,43 @@ class StoreConformance:
         assert store.sessions() == ["b", "c"]
         store.close()
 
+    async def test_owner_sees_the_sessions_of_others_that_are_named_too_and_creates_their_own(
+        self, opened: Open
+    ) -> None:
+        store = opened()
+        for session, owner in (("a", "ada"), ("t", "team:x"), ("b", "bob")):
+            store.of(owner).create(session).release()
+        ada = store.of("ada", "team:x")
+        assert ada.sessions() == await ada.reader.sessions() == ["a", "t"]
+        ada.create("new").release()
+        assert store.owner("new") == "ada"
+        assert [entry.session for entry in ada.entries()] == ["a", "t", "new"]
+        with pytest.raises(UnknownName):
+            ada.read("b")
+        store.close()
+
+    async def test_links_are_found_by_digest_end_once_and_are_removed_with_their_session(self, opened: Open) -> None:
+        store = opened()
+        for session in ("a", "b"):
+            store.create(session).release()
+        store.add_link("a", "seat", agent="L1", digest="d1", until=100.5, by="ada")
+        store.add_link("b", "share", digest="d2", until=200.0, by="")
+        link = store.link("d1")
+        assert link is not None
+        assert (link.session, link.kind, link.agent, link.until, link.by) == ("a", "seat", "L1", 100.5, "ada")
+        assert (store.links("a"), store.link("d3")) == ([link], None)
+        store.end_link("a", link.number, 50.0)
+        store.end_link("a", link.number, 70.0)
+        assert [found.until for found in store.links("a")] == [50.0]
+        with pytest.raises(UnknownName):
+            store.end_link("b", link.number, 1.0)
+        with pytest.raises(UnknownName):
+            store.of("bob").links("a")
+        store.admin.remove(["a"])
+        assert store.link("d1") is None
+        assert len(store.links("b")) == 1
+        store.close()
+
     async def test_owner_or_letter_that_is_not_unicode_is_refused_and_the_store_goes_on(self, opened: Open) -> None:
         store = opened()
         journal = store.create("a")

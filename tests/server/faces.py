@@ -14,6 +14,7 @@ import pytest
 from consilience.engine import seats
 from consilience.executor import LocalExecutor
 from consilience.journal.sqlite import SqliteStore
+from consilience.server.access import Door
 from consilience.server.app import build_app
 from consilience.server.callers import LOCAL, Caller
 from consilience.server.service import Sessions
@@ -67,11 +68,8 @@ async def facing(
     sessions = Sessions(store, executor, ServerSettings(models=tuple(models), **settings))
     app = build_app(sessions)
     caller = [LOCAL]
-
-    async def identified(scope: Any, receive: Any, send: Any) -> None:
-        await app({**scope, "consilience.caller": caller[0]}, receive, send)
-
-    transport = httpx.ASGITransport(identified, raise_app_exceptions=False)
+    patch.setattr(Door, "caller", lambda door, scope, headers: caller[0])
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=PATIENCE) as client:
             yield Face(sessions, store, executor, client, caller)

@@ -15,7 +15,7 @@ import pytest
 from starlette.routing import Mount, Route
 
 from consilience.domain.errors import SettingsError
-from consilience.server.access import LINKED, OPEN, check_start
+from consilience.server.access import LINKED, OPEN, Door, Gate, check_start
 from consilience.server.access_settings import AccessSettings
 from consilience.server.owners import Owners, add_owner
 from server.gated import PEOPLE, PROXY, PUBLIC, Served, behind_proxy, served
@@ -143,6 +143,7 @@ def test_cross_site_post_is_refused_on_loopback(local: Served, origin: str) -> N
     assert answer.status_code == 403
     assert local.store.sessions() == []
     assert local.client(Origin="http://127.0.0.1:8765").post("/api/sessions", json=PEOPLE).status_code == 201
+    local.settle()
 
 
 def test_only_this_machine_is_answered_without_a_token_file(local: Served) -> None:
@@ -206,6 +207,30 @@ def test_token_that_has_expired_or_was_withdrawn_is_refused_without_a_restart(pu
     assert (anna.get("/api/sessions/a").status_code, bob.get("/api/sessions/a").status_code) == (404, 401)
     carl = add_owner(file, "carl")
     assert server.client(carl).get("/api/sessions/a").status_code == 404
+
+
+async def test_stream_ends_when_its_token_is_withdrawn(public: Public) -> None:
+    server, tokens = public
+    file = server.access.token_file
+    assert file is not None
+    sent: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for n in range(4):
+            if n == 2:
+                file.write_text("")
+            await send({"type": "http.response.body", "body": b"row", "more_body": True})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"talks.example"), (b"authorization", f"Bearer {tokens['anna']}".encode())]
+    scope = {"type": "http", "method": "GET", "path": "/api/sessions/a/events", "headers": headers, "scheme": "https",
+             "client": ("10.0.0.1", 1), "server": ("10.0.0.2", 443), "query_string": b""}  # fmt: skip
+    await Gate(app, door=Door(server.access, Owners(file)))(scope, send, send)
+    assert [message.get("body") for message in sent[1:]] == [b"row", b"row", b""]
+    assert sent[-1]["more_body"] is False
 
 
 def test_broken_token_file_keeps_the_version_before_and_the_log_says_so(
@@ -273,6 +298,7 @@ def test_login_keeps_the_token_in_a_cookie_that_no_script_and_no_other_site_gets
     assert client.get("/api/sessions/a").status_code == 404
     assert client.post("/api/sessions", json=PEOPLE).status_code == 403  # from no page
     assert client.post("/api/sessions", json=PEOPLE, headers={"Origin": PUBLIC}).status_code == 201
+    server.settle()
 
 
 def test_login_with_an_unknown_token_sets_no_cookie(public: Public) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -33,8 +34,34 @@ def _serve(
     running: Annotated[
         int | None, typer.Option(min=1, help="Max sessions that run at the same time. Default: 32.", metavar="N")
     ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Owners and digests of their tokens. Needed for other machines.", metavar="FILE")
+    ] = None,
+    public_urls: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--public-url",
+            help="An address by which the server is reached; no other is answered. Repeatable.",
+            metavar="URL",
+        ),
+    ] = None,
+    trusted_proxies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trusted-proxy", help="Address of a proxy whose X-Forwarded-Proto counts. Repeatable.", metavar="ADDR"
+        ),
+    ] = None,
+    trusted_user_header: Annotated[
+        str | None, typer.Option(help="Header in which a trusted proxy names the user.", metavar="NAME")
+    ] = None,
+    new_owner: Annotated[
+        str | None,
+        typer.Option(
+            help="Add an owner to the token file, print the token, which is stored nowhere, and end.", metavar="NAME"
+        ),
+    ] = None,
 ) -> None:
-    """Serve sessions over HTTP on this machine, until Ctrl-C or SIGTERM.
+    """Serve sessions over HTTP, until Ctrl-C or SIGTERM: to this machine, and with a token file to others.
 
     Sessions that run at the end are interrupted, and taken up by the next start. Paid models are called without asking again:
     whoever reaches the address may spend money on the models that are named here.
@@ -48,7 +75,16 @@ def _serve(
     from consilience.domain.paths import check_home
 
     check_home()
-    settings = read_settings(config, models=models or None, running=running, default_model=default_model)
+    access = {
+        "token_file": token_file,
+        "public_urls": public_urls or None,
+        "trusted_proxies": trusted_proxies or None,
+        "trusted_user_header": trusted_user_header,
+    }
+    if new_owner is not None:
+        _add_owner(config, access, new_owner)
+        return
+    settings = read_settings(config, models=models or None, running=running, access=access, default_model=default_model)
 
     def announce(address: str) -> None:
         typer.echo(f"Consilience serves {address} with {', '.join(settings.models)}. Ctrl-C ends it.")
@@ -59,6 +95,17 @@ def _serve(
         typer.echo(f"What else there is: {address}/docs")
 
     run_server(settings, host=host, port=port, on_start=announce)
+
+
+def _add_owner(config: Path | None, access: Mapping[str, object], name: str) -> None:
+    from consilience.domain.paths import data_dir
+    from consilience.server.owners import add_owner
+    from consilience.server.settings import read_access
+
+    path = read_access(config, access).token_file or data_dir() / "tokens.toml"
+    token = add_owner(path, name)
+    typer.echo(token)
+    typer.echo(f"The token of {name}, which is stored nowhere; its digest is in {path}.", err=True)
 
 
 def _needed(missing: ModuleNotFoundError) -> Exception:

@@ -156,26 +156,48 @@ class Gate:
             return
         headers = Headers(scope=scope)
         try:
-            self._admit(scope, headers)
+            caller = self._admit(scope, headers)
         except Refusal as refusal:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
                 return
             await _answer(refusal, scope, headers)(scope, receive, send)
             return
-        await self.app(scope, receive, _private(send))
+        await self._pass_on(scope, receive, _private(send), headers, caller)
 
-    def _admit(self, scope: Scope, headers: Headers) -> None:
+    def _admit(self, scope: Scope, headers: Headers) -> Caller | None:
+        """Return who asks; None where nobody need be known. Raises `Refusal`."""
         scope.pop("consilience.caller", None)
         scope["consilience.door"] = self.door
         self.door.check_address(scope, headers)
         path = scope["path"]
         if (scope.get("method"), path) in OPEN or path.startswith(LINKED):
-            return
+            return None
         caller = self.door.caller(scope, headers)
         if caller is None:
             raise Refusal(401, "no valid token", "Send Authorization: Bearer TOKEN, or log in at /login.")
         scope["consilience.caller"] = caller
+        return caller
+
+    async def _pass_on(
+        self, scope: Scope, receive: Receive, send: Send, headers: Headers, caller: Caller | None
+    ) -> None:
+        """Let the application answer. A stream ends when the token is withdrawn by which it began, or its rights change."""
+        withdrawn = False
+
+        async def send_while_valid(message: Message) -> None:
+            nonlocal withdrawn
+            if caller is not None and message.get("more_body") and self.door.caller(scope, headers) != caller:
+                withdrawn = True
+                raise OSError("the token was withdrawn")  # as if the client had gone
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_while_valid)
+        except Exception:
+            if not withdrawn:
+                raise
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def caller_of(request: Request) -> Caller:

@@ -65,6 +65,8 @@ class NewSession(Body):
     """How much models that can think do so. None: `low`."""
     name: str = Field(default="", max_length=200)
     """What the caller calls the session."""
+    team: bool = False
+    """Whether the caller's team owns the session: all of it see it and act on it, and it counts toward the team's bounds."""
     require: tuple[StopReason, ...] = ()
     """Stop reasons of which the report must have one; the session says whether it has."""
     dry_run: bool = False

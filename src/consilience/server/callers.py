@@ -35,6 +35,14 @@ class Caller:
         """Whose sessions they see: their own, first, and their team's."""
         return (self.owner, team_owner(self.team)) if self.team else (self.owner,)
 
+    def beginner(self, team: bool) -> str:
+        """Return whom a session of theirs belongs to. Raises `Forbidden` for that of a team which they are not in."""
+        if team and not self.team:
+            raise Forbidden(
+                f"{self.owner or 'the user of this machine'} is in no team. The operator's token file names them."
+            )
+        return team_owner(self.team) if team else self.owner
+
     def check_protocol(self, name: str) -> None:
         """Raise `Forbidden` for a protocol that they may not run."""
         if self.protocols is not None and name not in self.protocols:

@@ -11,7 +11,8 @@ from consilience.domain.model_names import PERSON, kind_of, links
 from consilience.engine.protocol import Protocol
 from consilience.engine.recorded_code import code_named
 from consilience.models.registry import canonical_name
-from consilience.server.callers import Caller
+from consilience.planning import Plan
+from consilience.server.callers import Caller, Forbidden
 from consilience.server.settings import ServerSettings
 
 
@@ -38,6 +39,15 @@ def check_settings(cls: type[Protocol], settings: Mapping[str, object]) -> None:
 def allowed_models(caller: Caller, settings: ServerSettings) -> list[str]:
     """Return the names of the models that a caller may choose; the first is the default."""
     return [name for name in settings.models if caller.models is None or name in caller.models]
+
+
+def check_priced(caller: Caller, plan: Plan) -> None:
+    """Raise `Forbidden` for a plan whose cost is not known, if the caller's money is bounded."""
+    if caller.max_cost_per_day is not None and plan.max_cost is None:
+        raise Forbidden(
+            f"{caller.owner} may spend at most ${caller.max_cost_per_day:g} a day, and the price of a model of this session is not "
+            "known. The operator can declare it; or name another model."
+        )
 
 
 def check_allowed(caller: Caller, settings: ServerSettings, models: Iterable[str], *, where: str = "models") -> None:

@@ -8,7 +8,8 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import uvicorn
 
@@ -24,7 +25,10 @@ from consilience.planning import check_models
 from consilience.server.access import check_start
 from consilience.server.app import build_app
 from consilience.server.metrics import Meter
+from consilience.server.notices import LOOK_SECONDS, Notices
 from consilience.server.owners import Owners
+from consilience.server.periodic import periodically
+from consilience.server.retention import SWEEP_SECONDS, Retention
 from consilience.server.run_failures import RunFailures
 from consilience.server.service import Sessions, is_served
 from consilience.server.settings import ServerSettings
@@ -50,16 +54,24 @@ def serving(settings: ServerSettings, endpoints: Endpoints | None = None) -> Ite
     endpoints = endpoints or own_config().endpoints.name(settings.models)
     check_models(settings.models, endpoints, keys=True, origin="the server's models")
     meter, failures = Meter(), RunFailures()
-    file = settings.access.token_file
-    accounts = SqliteAccounts(Owners(file).allowance) if file is not None else None
+    access = settings.access
+    owners = Owners(access.token_file) if access.token_file is not None else None
+    accounts = SqliteAccounts(owners.allowance) if owners is not None else None
     options = Options(endpoints=endpoints, observer=meter.observe, accounts=accounts)
-    with (
-        opened(None, writing=True) as store,
-        LocalExecutor(
+    with ExitStack() as opening:
+        store = opening.enter_context(opened(None, writing=True))
+        local = LocalExecutor(
             store, running=settings.running, options=options, on_end=failures.note, takes_up=is_served
-        ) as executor,
-    ):
-        yield Sessions(store, executor, settings, options=options, meter=meter, failures=failures)
+        )
+        executor = opening.enter_context(local)
+        sessions = Sessions(store, executor, settings, options=options, meter=meter, failures=failures)
+        if access.webhook or access.smtp:
+            notices = Notices(store, access, Path(store.path).with_name("notices.json"))
+            opening.enter_context(periodically(notices.look, LOOK_SECONDS, "notices"))
+        if access.keep_days or access.quota or owners is not None:
+            retention = Retention(store, access, owners, sessions.audit)
+            opening.enter_context(periodically(retention.sweep, SWEEP_SECONDS, "retention"))
+        yield sessions
 
 
 def serve(settings: ServerSettings, *, host: str, port: int, on_start: Callable[[str], None]) -> None:

@@ -45,7 +45,13 @@ from consilience.server.audit import Audit, Deed, audit_path
 from consilience.server.blindness import SeenReader
 from consilience.server.bodies import ChoicesBody, ForkBody, NewSession, TellBody
 from consilience.server.callers import Caller
-from consilience.server.checks import allowed_models, assigned_models, check_allowed, check_settings
+from consilience.server.checks import (
+    allowed_models,
+    assigned_models,
+    check_allowed,
+    check_priced,
+    check_settings,
+)
 from consilience.server.choices import Chosen, choice_read, given_of
 from consilience.server.errors import Overloaded
 from consilience.server.feeds import Feeds
@@ -224,6 +230,7 @@ class Sessions:
             thinking=body.thinking,
             detail=detail,
         )
+        check_priced(caller, plan)
         require = {"require": ",".join(body.require)} if body.require else {}
         deliberation = Deliberation[Report](
             protocol,
@@ -233,7 +240,7 @@ class Sessions:
             seed=body.seed,
             limits=body.limits,
             quorum=body.quorum,
-            store=self._store.of(caller.owner),
+            store=self._store.of(caller.beginner(body.team)),
             options=Options(
                 thinking=body.thinking, name=body.name, deliveries={SERVED: "yes", **require}, endpoints=known
             ),
@@ -403,7 +410,8 @@ class Sessions:
         options = Options(name=body.name, deliveries={SERVED: "yes"}, endpoints=self._options.endpoints)
 
         def prepare() -> PreparedFork:
-            store = self._store.of(*caller.owners)
+            owner = self._store.of(*caller.owners).owner(session)
+            store = self._store.of(owner, *caller.owners)  # a fork belongs to whom its parent belongs
             planned = planned_fork(store, caller, self.settings, session, body)
             if planned.makes_no_call:
                 raise SettingsError(

@@ -72,14 +72,20 @@ class ServerSettings(BaseModel):
 
 
 def read_settings(
-    path: Path | None, *, default_model: Callable[[], str] | None = None, **given: object
+    path: Path | None,
+    *,
+    default_model: Callable[[], str] | None = None,
+    access: Mapping[str, object] | None = None,
+    **given: object,
 ) -> ServerSettings:
     """Return the settings of a TOML file, if there is one, and those `given` in place of its own, None for those that are not.
 
     `default_model` returns the model if none is named. Raises `SettingsError`, which names the file and the key.
     """
     where = str(path) if path else ""
-    table = {**(_read(path) if path else {}), **{key: value for key, value in given.items() if value is not None}}
+    table = {**(_read(path) if path else {}), **_given(given)}
+    if access is not None and isinstance(table.setdefault("access", {}), dict):
+        table["access"] |= _given(access)
     if default_model is not None and "models" not in table:
         table["models"] = (default_model(),)
     try:
@@ -98,6 +104,20 @@ def read_settings(
     for name, preset in settings.presets.items():
         _check_preset(preset, settings, f"{where}, preset {name}")
     return settings
+
+
+def read_access(path: Path | None, given: Mapping[str, object]) -> AccessSettings:
+    """Return only who may reach the server, as `read_settings` does."""
+    table = _read(path).get("access", {}) if path else {}
+    try:
+        return AccessSettings.model_validate({**(table if isinstance(table, dict) else {}), **_given(given)})
+    except ValidationError as error:
+        what = describe_invalid(error, table, model=AccessSettings, owner="access")
+        raise SettingsError(what, where=str(path or "access"), do="Correct it.") from None
+
+
+def _given(options: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in options.items() if value is not None}
 
 
 def _read(path: Path) -> dict[str, Any]:
