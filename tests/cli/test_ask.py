@@ -63,7 +63,7 @@ def test_plain_question_is_read_and_answered_by_one_model_that_reviews_itself(en
     assert code == 0, err
     assert "the answer is yes" in out
     assert "Solo (--reviews 1): one model alone" in err
-    assert "Why: one careful reading is enough (answer: It asks for a fact)." in err
+    assert "Why: one careful reading is enough. Read as answer: “It asks for a fact”." in err
     assert "Costs nothing; 2–3 calls." in err
     assert f"no finished run of {MODEL} is on record." in err, "a reading is shorter than other calls"
     assert protocols() == ["choose", "solo"]

@@ -175,7 +175,7 @@ def test_moderator_intervenes_at_most_every_eight_messages_in_an_orbiting_thread
     model = ScriptedModel(Debaters({"turn": turn}))
     report = consilience.run_sync("Should we?", Debate(debaters=2, as_is=True, test_cruxes=0), model=model)
     assert isinstance(report, DebateReport)
-    remarks = [message.number for message in report.messages if message.text.startswith("The same words come back")]
+    remarks = [message.number for message in report.messages if message.text.startswith("The same subjects come back")]
     assert remarks
     spoken = [message.number for message in report.messages if not message.by_moderator]
     since = [sum(a < number < b for number in spoken) for a, b in pairwise([0, *remarks])]

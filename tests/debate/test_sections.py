@@ -253,6 +253,30 @@ async def test_crux_section_has_positions_falsifiers_and_best_statements() -> No
     assert crux.count("orders lost in a year: more than 12") == 1
 
 
+async def test_best_statement_for_a_side_is_the_commitment_of_an_agent_that_left_it() -> None:
+    """Not the concession with which it left. The concession is counted, and that it changed a top claim."""
+
+    def turn(request: ModelRequest) -> Answer:
+        if request.agent != "D2" or "CONCEDE" not in moves_of(request):
+            return {}
+        text, side = "Granted: queues lose nothing.", "YES"
+        return {"move": "CONCEDE", "conceded": "it is long", "new_side": side, "top_claim": side, "text": text}
+
+    def commit(request: ModelRequest) -> Answer:
+        return {"text": "Peaks are long.", "confidence": "unsure"} if request.agent == "D2" else {}
+
+    def final(request: ModelRequest) -> Answer:
+        return {"p1": "YES", "q1": "YES"} if request.agent == "D2" else {}
+
+    text = (await debate({"turn": turn, "commit": commit, "final": final})).markdown()
+    statement = text.split("**Best statement for no:**")[1].split("**")[0]
+    assert "> Peaks are long." in statement
+    assert "— critic of change (B), unsure \\[B" in statement
+    assert "who has since left this side" in statement
+    ((conceded, changing),) = re.findall(r"\*\*(\d+) concessions?; (\w+) changed a top claim\*\*", text)
+    assert conceded == changing
+
+
 async def test_crux_section_counts_no_commitment_as_a_ballot() -> None:
     text = (await debate({"final": lambda request: {"p1": "?"} if request.agent == "D2" else {}})).markdown()
     assert "final ballots on it: 2 yes; last said without a ballot on it: 1 no)" in text

@@ -8,7 +8,7 @@ from html import unescape
 from typing import Any
 
 import consilience
-from consilience import Limits, Options, StopReason
+from consilience import Limits, Options, Source, StopReason
 from consilience.domain.outcome import SpendingLimits
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
@@ -147,6 +147,27 @@ async def test_debate_that_added_nothing_to_the_single_call_reports_it() -> None
     assert report.added == (
         "One call on the same task came to the same answer (no); by these figures the debate added nothing to it."
     )
+
+
+async def test_single_call_without_the_documents_of_the_debaters_is_no_measure_of_the_debate() -> None:
+    """It cannot decide what only the private documents settle. The report says what it read, and draws nothing from it."""
+
+    def no(request: ModelRequest) -> Answer:
+        return {"p1": "NO"}
+
+    model = ScriptedModel(
+        Debaters({"opening": no, "final": no, "closing": no, "single": lambda request: {"p1": "YES"}})
+    )
+    sources = [Source("Queues lost orders.", agents=("D1",)), Source("Queues cost 3 euros.")]
+    report = await consilience.deliberate(TASK, Debate(debaters=3, as_is=True), model=model, sources=sources)
+    assert isinstance(report, DebateReport)
+    assert report.added == (
+        "One call on the same task, which read 1 of the 2 documents, came to another answer "
+        "(yes where the debate's is no), and no figure here shows which is right."
+    )
+    assert "One call on the same task came to another answer" not in report.markdown()
+    open_to_all = await consilience.deliberate(TASK, Debate(debaters=3, as_is=True), model=model, sources=sources[1:])
+    assert "One call on the same task came to another answer" in open_to_all.markdown()
 
 
 async def test_answer_against_the_single_call_is_not_reported_as_better() -> None:

@@ -260,7 +260,7 @@ def proposal_lines(
     protocol = f"{choice.protocol.name}{f' ({options})' if options else ''}: {choice.protocol.summary}"
     why = REASONS[choice.rule]
     if choice.reading and choice.reading.why:
-        why += f" ({choice.reading.kind}: {one_line(choice.reading.why, 160).rstrip('.')})"
+        why += f". Read as {choice.reading.kind}: “{one_line(choice.reading.why, 160).rstrip('.')}”"
     lines = [f"{protocol[:1].upper()}{protocol[1:]}.", f"Why: {why}."]
     if unread:
         lines.insert(0, "One call reads the task first; what is run depends on it. For a plain question it is this:")

@@ -36,7 +36,7 @@ _LINES = r"(?:(?!S\d)[A-Za-z]{1,8}\.? ?\d{1,9}:)?\d+(?:[-–]\d+)?"
 
 _QUOTATION = re.compile(
     r"(?:[\"“„«»](?P<words>[^\"“”„«»]{2,}?)[\"”“«»]|`(?P<code>[^`\n]{2,})`"
-    r"|(?<!\w)['‘](?P<single>(?:[^'‘’]|(?<=\w)['’](?=\w)){2,}?)['’])[*_]{0,3}[.,;:]?\s*"
+    r"|(?<!\w)['‘](?P<marked>(?:[^'‘’]|(?<=\w)['’](?=\w)){2,}?)['’])[*_]{0,3}[.,;:]?\s*"
     rf"\[(?P<places>S\d+:{_LINES}(?:\s*[,;]\s*(?:S\d+:)?{_LINES})*)\]"
 )
 """Words in quotation marks or marked as code, and where they are claimed to be: `[S3:12]`, `[S3:12-14]`, `[S3:12, 15; S4:2]`."""
@@ -370,7 +370,7 @@ def _quoted(text: str, documents: Sequence[Document]) -> list[_Quoted]:
     else at the first."""
     quoted = []
     for match in _QUOTATION.finditer(_strings_of(text)):
-        words = match["words"] or match["code"] or match["single"]
+        words = match["words"] or match["code"] or match["marked"]
         places = list(_places(words, match["places"], documents))
         quoted.append(next((q for q in places if any(q.stands_in(d) for d in documents)), places[0]))
     return quoted

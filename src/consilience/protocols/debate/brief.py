@@ -17,6 +17,7 @@ from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.moves import ACTIVE, BLOCKED, CRITERIA, FAILURES, FIRM, REGIMES, SIDES, STAGES, Side
 from consilience.protocols.debate.records import Crux
 from consilience.protocols.debate.scoring import is_split
+from consilience.protocols.debate.single import unread_documents
 from consilience.protocols.debate.state import (
     DebateData,
     DebateState,
@@ -294,7 +295,10 @@ def _reservations(report: DebateData) -> Iterator[Item]:
         text = f"{count(len(unanswered), 'objection')} {'was' if len(unanswered) == 1 else 'were'} never answered."
         yield Item(text=text, refs=tuple(objection.id for objection in unanswered))
     if missed := [quotation for quotation in report.quotations if quotation.is_wrong]:
-        text = f"{len(missed)} of {count(len(report.quotations), 'quotation')} are not in the documents where claimed."
+        verb = "is" if len(missed) == 1 else "are"
+        text = (
+            f"{len(missed)} of {count(len(report.quotations), 'quotation')} {verb} not in the documents where claimed."
+        )
         held = [m.id for m in report.messages if any(quotation.is_wrong for quotation in m.quotations)]
         yield Item(text=text, refs=tuple(held) or ("closing",))
     if memory := sum(claim.from_memory for claim in report.claims):
@@ -302,7 +306,7 @@ def _reservations(report: DebateData) -> Iterator[Item]:
         text = f"{memory} of {count(len(report.claims), 'claim')} of the answer {verb} no document (marked †)."
         yield Item(text=text, refs=("closing",))
     single = report.single_call
-    if single and report.decided and report.decided != single.positions:
+    if single and report.decided and report.decided != single.positions and not unread_documents(report):
         yield Item(text="One call on the same task came to another answer.", refs=(single.key, "closing"))
 
 
@@ -339,12 +343,12 @@ def trust_items(report: DebateData) -> Iterator[Item]:
         memory_note = f": {report.marks(memory)}" if memory else ""
         verified = len(evidence) - len(memory)
         yield Item(
-            text=f"Evidence: {count(len(evidence), 'message')}; {verified} quote a document with verified words, "
+            text=f"Messages of evidence: {len(evidence)}; {verified} quote a document with verified words, "
             f"{len(memory)} rest on the model's memory{memory_note}.",
             refs=tuple(message.id for message in evidence),
         )
     elif report.messages:
-        yield Item(text="Evidence: no message gave any.", refs=report.last_refs)
+        yield Item(text="Messages of evidence: none.", refs=report.last_refs)
     if metrics.attended:
         mode = {"keyword": "shared words", "embedding": "similarity of meaning"}.get(report.attention_mode, "attention")
         yield Item(

@@ -156,18 +156,21 @@ def _hangs(agent: str, crux: Crux) -> str:
 
 
 def _best_statements(crux: Crux, thread: ThreadRecord, state: DebateState) -> Iterator[Block]:
-    """The commitment with the highest confidence of either side, whole, as it was made."""
+    """The commitment with the highest confidence of either side, whole, as it was made, also by an agent that has left the side."""
     best: dict[Side, tuple[float, QuoteBlock]] = {}
     commitments = {commitment.agent: commitment.message for commitment in thread.commitments}
     for agent, position in crux.positions.items():
         side, message = state.committed_side(agent, crux.thread)
         made = side or position.side
-        if made in FIRM and position.statement and (made not in best or position.confidence > best[made][0]):
+        text, confidence = position.statement, position.confidence
+        if message:
+            text, confidence = message.text, position.confidence if message.confidence is None else message.confidence
+        if made in FIRM and text and (made not in best or confidence > best[made][0]):
             left = ", who has since left this side" if state.final_side(agent, crux) != made else ""
             statement = message.id if message else commitments.get(agent, "")
-            by = f"{state.names[agent]}, {certainty(position.confidence)}{state.mark(statement)}{left}"
+            by = f"{state.names[agent]}, {certainty(confidence)}{state.mark(statement)}{left}"
             refs = (statement,) if statement else state.agent_refs(agent, crux)
-            best[made] = (position.confidence, QuoteBlock(text=position.statement, by=by, refs=refs))
+            best[made] = (confidence, QuoteBlock(text=text, by=by, refs=refs))
     for side in FIRM:
         if side in best:
             yield Paragraph(lead=f"Best statement for {SIDES[side]}:", text="", refs=best[side][1].refs)
@@ -185,14 +188,14 @@ def _reasons(crux: Crux, state: DebateState) -> Iterator[Item]:
 def _concessions(thread: ThreadRecord, state: DebateState) -> Iterator[Block]:
     if not thread.concessions:
         return
-    cheap = sum(concession.cheap for concession in thread.concessions)
-    changed = "none changed a top claim" if cheap == len(thread.concessions) else f"{cheap} changed no top claim"
+    concessions = count(len(thread.concessions), "concession")
+    changing = sum(not concession.cheap for concession in thread.concessions)
     items = (
         Item(text=f"“{c.proposition}”", by=f"{state.names[c.agent]}{state.mark(c.message)}", refs=(c.message,))
         for c in thread.concessions
     )
     yield Details(
-        summary=f"{count(len(thread.concessions), 'concession')}; {changed}", blocks=(Bullets(items=tuple(items)),)
+        summary=f"{concessions}; {changing or 'none'} changed a top claim", blocks=(Bullets(items=tuple(items)),)
     )
 
 

@@ -127,7 +127,7 @@ class DebateSettings(PanelSeats):
         50
     )
     single_call: Annotated[
-        bool, Field(description="one structured call on the same documents as well, to compare the debate with")
+        bool, Field(description="one structured call on the documents open to all as well, to compare the debate with")
     ] = True
     anonymous_peers: Annotated[bool, Field(description="agents see each other under letters, not names")] = True
     new_facts: Annotated[

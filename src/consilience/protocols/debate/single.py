@@ -1,4 +1,4 @@
-"""One structured call on the same documents, made within the run, and what the debate added to it.
+"""One structured call on the documents open to all, made within the run, and what the debate added to it.
 
 The call sees neither the debate nor its ballots, and no agent sees its reply. What the debate added follows from typed fields and
 figures: neither an agent of the debate nor its closing call judges its own worth.
@@ -124,9 +124,17 @@ def added_sentence(report: DebateData) -> str:
     single = report.single_call
     if single is None:
         return ""
-    added = [*_additions(report, single, report.cruxes)]
-    more = f"the debate added {join_names(added)}" if added else NOTHING_ADDED
-    return f"One call on the same task {_compared(report, single)}; {more}."
+    added, unread = [*_additions(report, single, report.cruxes)], unread_documents(report)
+    read = len(report.documents) - unread
+    which = f", which read {read or 'none'} of the {count(len(report.documents), 'document')}," if unread else ""
+    more = f"; the debate added {join_names(added)}" if added else "" if unread else f"; {NOTHING_ADDED}"
+    return f"One call on the same task{which} {_compared(report, single)}{more}."
+
+
+def unread_documents(report: DebateData) -> int:
+    """Return how many documents the single call was not shown, because they are for other agents only: with any, the call does not
+    show what one model makes of the same material."""
+    return sum(all(reader.agent != SEAT for reader in document.readers) for document in report.documents)
 
 
 def _compared(report: DebateData, single: SingleCall) -> str:

@@ -246,7 +246,7 @@ class DebateData(DebateState, Report):
     """Facts told after the end, in order; the final ballots are those cast on the last one."""
     system_metrics: SystemMetrics = SystemMetrics()
     single_call: SingleCall | None = None
-    """One structured call on the same documents; None where it was not asked for or failed."""
+    """One structured call on the documents open to all; None where it was not asked for or failed."""
     added: str = ""
     """What the debate added to the single call, in a sentence that follows from the figures."""
 
