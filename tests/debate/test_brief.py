@@ -130,7 +130,7 @@ async def test_lines_of_a_saved_report_link_to_its_messages(tmp_path: Path) -> N
     report = await debate(RICH)
     saved = next(path for path in report.save(tmp_path) if path.name == "report.html").read_text()
     targets = set(re.findall(r'<span class="refs">.*?href="#([^"]+)"', saved))
-    places = re.findall(r'<span id="([^"]+)"', saved)
+    places = re.findall(r'<p id="([^"]+)"', saved)
     assert len(places) == len(set(places)) == len(report.messages)
     assert targets
     assert targets <= set(places)

@@ -25,7 +25,7 @@ from consilience.domain.sections import (
     Table,
 )
 from consilience.reporting.formatting import demote_markdown, escape_inline, escape_markdown, printable
-from consilience.reporting.report_sections import Chapter, ReportDocument, report_document
+from consilience.reporting.report_sections import ReportDocument, report_document
 from consilience.reporting.report_sections import headline as headline_text
 
 MAX_TABLE_ROWS = 40
@@ -65,19 +65,11 @@ def document_markdown(document: ReportDocument, *, heading: bool = True, additio
     ]
     parts.append(f"**{escape_markdown(document.status)}**")
     for chapter in document.chapters:
-        parts += [chapter_heading(chapter), blocks_markdown(chapter.blocks)]
-    parts += [footer_markdown(document), *additions]
+        parts += [f"## {escape_markdown(chapter.heading)}" if chapter.heading else "", blocks_markdown(chapter.blocks)]
+    # figures, and commands: those that fit on a line with the figures follow them
+    footer = " · ".join(filter(None, (escape_markdown(document.footer), document.commands)))
+    parts += [f"---\n\n{footer}" if footer else "", *additions]
     return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def chapter_heading(chapter: Chapter) -> str:
-    return f"## {escape_markdown(chapter.heading)}" if chapter.heading else ""
-
-
-def footer_markdown(document: ReportDocument) -> str:
-    """Return figures and commands: those that fit on a line with the figures follow them."""
-    parts = " · ".join(filter(None, (escape_markdown(document.footer), document.commands)))
-    return f"---\n\n{parts}" if parts else ""
 
 
 def blocks_markdown(blocks: Sequence[Block], *, max_rows: int | None = MAX_TABLE_ROWS) -> str:
