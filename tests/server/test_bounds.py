@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import Message
 
+from consilience.journal import records
 from consilience.journal.records import SqliteRecords
 from consilience.server import bounds, feeds
 from consilience.server.bounds import MAX_DEPTH, MAX_HEADERS, Bounds
@@ -159,7 +160,9 @@ async def test_stream_of_a_removed_session_ends(face: Face) -> None:
     session = (await face.post("/api/sessions", body, 201))["session"]
     rows = await face.sessions.follow(face.caller[0], session)
     assert rows is not None
-    await anext(rows)
+    async for chunk in rows:
+        if b"event: call_awaited" in chunk:
+            break
     await face.post(f"/api/sessions/{session}/cancel", {})
     async for _ in face.sessions.tail(face.caller[0], session):
         pass
@@ -197,3 +200,13 @@ async def test_event_ids_beyond_the_end_and_beyond_numbers(face: Face) -> None:
         assert answer.text.count("\nevent: ") == last
     rows = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
     assert [row["seq"] for row in rows] == list(range(1, last + 1))
+
+
+async def test_journal_is_checked_for_damage_once_and_not_for_each_session(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = []
+    monkeypatch.setattr(records, "check_records", lambda rows, path: checks.append(path))
+    for _ in range(3):
+        await face.run()
+    assert len(checks) == 1

@@ -216,6 +216,9 @@ async def test_person_is_asked_and_answers_over_http(face: Face) -> None:
 
 async def test_waiting_session_is_commented_cancelled_and_removed(face: Face) -> None:
     session = (await face.post("/api/sessions", {"protocol": "solo", "task": "?", "models": ["human"]}, 201))["session"]
+    async for event in face.sessions.tail(face.caller[0], session):
+        if event.type == "call_awaited":
+            break
     await face.post(f"/api/sessions/{session}/comment", {"text": "Hm."})
     await face.post(f"/api/sessions/{session}/cancel", {})
     async for _ in face.sessions.tail(face.caller[0], session):
