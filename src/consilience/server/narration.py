@@ -5,7 +5,7 @@ Both follow from the journal alone, so that whoever joins a session reads the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from consilience.domain.events import (
     AnyEvent,
@@ -38,12 +38,10 @@ from consilience.reporting.formatting import (
     seat_labels,
 )
 from consilience.reporting.markdown import blocks_markdown
-from consilience.reporting.record import AnyReport, SessionRecord
+from consilience.reporting.record import AnyReport, SessionRecord, Text
 from consilience.reporting.report_sections import HEADINGS, headline, report_document
 from consilience.reporting.session_state import SessionState
 
-Text = Callable[[str], str]
-"""Returns a stored text by its id."""
 MAX_DISSENTS, MAX_DISSENT_CHARS = 3, 400
 
 
