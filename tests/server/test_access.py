@@ -15,7 +15,7 @@ import pytest
 from starlette.routing import Mount, Route
 
 from consilience.domain.errors import SettingsError
-from consilience.server.access import LINKED, OPEN, Door, Gate, check_start
+from consilience.server.access import LINKED, OPEN, AccessGate, Door, check_start
 from consilience.server.access_settings import AccessSettings
 from consilience.server.owners import Owners, add_owner
 from server.gated import PEOPLE, PROXY, PUBLIC, Served, behind_proxy, served
@@ -228,7 +228,7 @@ async def test_stream_ends_when_its_token_is_withdrawn(public: Public) -> None:
     headers = [(b"host", b"talks.example"), (b"authorization", f"Bearer {tokens['anna']}".encode())]
     scope = {"type": "http", "method": "GET", "path": "/api/sessions/a/events", "headers": headers, "scheme": "https",
              "client": ("10.0.0.1", 1), "server": ("10.0.0.2", 443), "query_string": b""}  # fmt: skip
-    await Gate(app, door=Door(server.access, Owners(file)))(scope, send, send)
+    await AccessGate(app, door=Door(server.access, Owners(file)))(scope, send, send)
     assert [message.get("body") for message in sent[1:]] == [b"row", b"row", b""]
     assert sent[-1]["more_body"] is False
 

@@ -15,6 +15,25 @@ DEFAULT_PORT = 8080
 PACKAGES = ("fastapi", "multipart", "python_multipart", "sse_starlette", "starlette", "uvicorn", "mcp")
 """What the extra `server` installs."""
 
+TokenFileOption = Annotated[
+    Path | None, typer.Option(help="Owners and digests of their tokens. Needed for other machines.", metavar="FILE")
+]
+PublicUrlOption = Annotated[
+    list[str] | None,
+    typer.Option("--public-url", help="An address of the server; no other is answered. Repeatable.", metavar="URL"),
+]
+TrustedProxyOption = Annotated[
+    list[str] | None,
+    typer.Option("--trusted-proxy", help="A proxy whose X-Forwarded-Proto counts. Repeatable.", metavar="ADDR"),
+]
+UserHeaderOption = Annotated[
+    str | None, typer.Option(help="Header in which a trusted proxy names the user.", metavar="NAME")
+]
+NewOwnerOption = Annotated[
+    str | None,
+    typer.Option(help="Add an owner to the token file, print the token (stored nowhere), and end.", metavar="NAME"),
+]
+
 
 @serve.command("serve")
 def _serve(
@@ -34,32 +53,11 @@ def _serve(
     running: Annotated[
         int | None, typer.Option(min=1, help="Max sessions that run at the same time. Default: 32.", metavar="N")
     ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(help="Owners and digests of their tokens. Needed for other machines.", metavar="FILE")
-    ] = None,
-    public_urls: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--public-url",
-            help="An address by which the server is reached; no other is answered. Repeatable.",
-            metavar="URL",
-        ),
-    ] = None,
-    trusted_proxies: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--trusted-proxy", help="Address of a proxy whose X-Forwarded-Proto counts. Repeatable.", metavar="ADDR"
-        ),
-    ] = None,
-    trusted_user_header: Annotated[
-        str | None, typer.Option(help="Header in which a trusted proxy names the user.", metavar="NAME")
-    ] = None,
-    new_owner: Annotated[
-        str | None,
-        typer.Option(
-            help="Add an owner to the token file, print the token, which is stored nowhere, and end.", metavar="NAME"
-        ),
-    ] = None,
+    token_file: TokenFileOption = None,
+    public_urls: PublicUrlOption = None,
+    trusted_proxies: TrustedProxyOption = None,
+    trusted_user_header: UserHeaderOption = None,
+    new_owner: NewOwnerOption = None,
 ) -> None:
     """Serve sessions over HTTP, until Ctrl-C or SIGTERM: to this machine, and with a token file to others.
 

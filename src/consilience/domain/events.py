@@ -233,11 +233,8 @@ class CallFailed(CallEvent):
     @property
     def reason(self) -> str:
         """Why there is no reply."""
-        return (
-            f"its share of the limits allowed no further attempt; {self.detail}"
-            if self.no_further_attempt
-            else self.detail
-        )
+        cause = "its share of the limits allowed no further attempt; " if self.no_further_attempt else ""
+        return cause + self.detail
 
     @property
     def unsent(self) -> bool:
@@ -338,8 +335,7 @@ class AnswerReceived(Event):
     canonical: ClassVar[bool] = False
     key: str
     text: str
-    passed: bool = False
-    """They do not answer; the text is empty."""
+    passed: bool = False  # they do not answer; the text is empty
     by: str = ""
     inherited: bool = False
     generations: int = 0

@@ -359,14 +359,10 @@ class Call(Generic[T]):
         return await self.state.in_flight.await_within(left, work, closing=self.ask.closing)
 
     async def _take_posted(self, request_id: str) -> Completion:
-        """Return the answer that was posted to the session, and take back the ticket of the call if it has one.
-
-        Raises `Refused` for a pass.
-        """
+        """Return the answer that was posted to the session, `Refused` for a pass; take back the call's ticket if it has one."""
         self.posted = True
         await withdraw_sent(self.port, self.ask.key, request_id, "answered in the session's journal")
-        text = self.state.recorder.answers.pop(self.ask.key)
-        if text is None:
+        if (text := self.state.recorder.answers.pop(self.ask.key)) is None:
             raise Refused("the person passed")
         return Completion(text=text, model=self.port.name, cost=self.port.price(0, 0))
 

@@ -36,10 +36,10 @@ from consilience.journal.store import (
     InFlightCall,
     Letter,
     LetterKind,
-    Link,
     LinkKind,
     PromptParts,
     SessionEntry,
+    SessionLink,
 )
 
 MIN_COMPRESSED_CHARS = 1000
@@ -156,15 +156,17 @@ class SqliteRecords:
         rows = self._rows(f"{READ_MAIL} WHERE session=? ORDER BY n", self._number(session))
         return [_letter(*row) for row in rows]
 
-    def links(self, session: str) -> list[Link]:
+    def links(self, session: str) -> list[SessionLink]:
         return self._links(self._number(session), None)
 
-    def link(self, digest: str) -> Link | None:
+    def link(self, digest: str) -> SessionLink | None:
         return next(iter(self._links(None, digest)), None)
 
-    def _links(self, number: int | None, digest: str | None) -> list[Link]:
+    def _links(self, number: int | None, digest: str | None) -> list[SessionLink]:
         return [
-            Link(int(str(n)), str(id), cast(LinkKind, str(kind)), str(agent), str(found), float(str(until)), str(by))
+            SessionLink(
+                int(str(n)), str(id), cast(LinkKind, str(kind)), str(agent), str(found), float(str(until)), str(by)
+            )
             for n, id, kind, agent, found, until, by in self._rows(LINKS, number, digest)
         ]
 

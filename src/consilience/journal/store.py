@@ -108,7 +108,7 @@ LinkKind = Literal["seat", "share"]
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class SessionLink:
     """Lets whoever has its token into a part of a session: a seat while it runs, or its page when it is finished."""
 
     number: int
@@ -272,11 +272,11 @@ class Records(Protocol):
         """Letters that no process has taken yet, in order. Raises `UnknownName`."""
         ...
 
-    def links(self, session: str) -> list[Link]:
+    def links(self, session: str) -> list[SessionLink]:
         """Return all links into the session, those that have ended too, in order. Raises `UnknownName`."""
         ...
 
-    def link(self, digest: str) -> Link | None:
+    def link(self, digest: str) -> SessionLink | None:
         """Return the link whose token has this digest, into whosesoever session; None if there is none."""
         ...
 

@@ -34,7 +34,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
-class Refusal(Exception):
+class AccessRefusal(Exception):
     """A request that is not let in."""
 
     def __init__(self, status: int, what: str, do: str = "") -> None:
@@ -101,20 +101,20 @@ class Door:
         return "https" if scope["scheme"] in ("https", "wss") else "http"
 
     def check_address(self, scope: Scope, headers: Headers) -> None:
-        """Raise `Refusal` unless Host, and Origin if there is one, are this server's."""
+        """Raise `AccessRefusal` unless Host, and Origin if there is one, are this server's."""
         origins = self.origins(scope)
         if self.owners is None and not is_loopback((scope.get("client") or ("", 0))[0]):
-            raise Refusal(403, "without a token file only this machine is answered")
+            raise AccessRefusal(403, "without a token file only this machine is answered")
         hosts = headers.getlist("host")
         names = {_host_of(origin) for origin in origins}
         if len(hosts) != 1 or _normal_host(hosts[0], origins) not in names:
-            raise Refusal(421, "this server has another name", f"Use {' or '.join(origins)}.")
+            raise AccessRefusal(421, "this server has another name", f"Use {' or '.join(origins)}.")
         sent = headers.getlist("origin")
         if sent and (len(sent) > 1 or sent[0].lower() not in origins):
-            raise Refusal(403, "the request comes from a page of another site")
+            raise AccessRefusal(403, "the request comes from a page of another site")
 
     def caller(self, scope: Scope, headers: Headers) -> Caller | None:
-        """Return who asks; None if nobody is identified. Raises `Refusal` for a user header that no trusted proxy has sent."""
+        """Return who asks; None if nobody is identified. Raises `AccessRefusal` for a user header from elsewhere than a proxy."""
         if self.owners is None:
             return LOCAL
         if (name := self.access.trusted_user_header) is not None and name.lower() in headers:
@@ -127,7 +127,9 @@ class Door:
         if not token or not self.keeps_cookies(scope, headers):
             return None
         if scope.get("method", "GET") not in SAFE_METHODS and "origin" not in headers:
-            raise Refusal(403, "a request with a cookie must say from which page it comes", "Send Origin, or a token.")
+            raise AccessRefusal(
+                403, "a request with a cookie must say from which page it comes", "Send Origin, or a token."
+            )
         return self.owners.by_token(token)
 
     def keeps_cookies(self, scope: Scope, headers: Headers) -> bool:
@@ -137,13 +139,13 @@ class Door:
     def _named_caller(self, scope: Scope, headers: Headers, header: str) -> Caller | None:
         users = headers.getlist(header)
         if not self.is_trusted(scope):
-            raise Refusal(403, "the header that names the user does not come from the trusted proxy")
+            raise AccessRefusal(403, "the header that names the user does not come from the trusted proxy")
         assert self.owners is not None
         groups = ",".join(headers.getlist(self.access.trusted_groups_header)).split(",")
         return self.owners.by_user(users[0], [group.strip() for group in groups]) if len(users) == 1 else None
 
 
-class Gate:
+class AccessGate:
     """The ASGI layer: lets a request through with its caller, or answers it."""
 
     def __init__(self, app: ASGIApp, *, door: Door) -> None:
@@ -157,7 +159,7 @@ class Gate:
         headers = Headers(scope=scope)
         try:
             caller = self._admit(scope, headers)
-        except Refusal as refusal:
+        except AccessRefusal as refusal:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
                 return
@@ -166,7 +168,7 @@ class Gate:
         await self._pass_on(scope, receive, _private(send), headers, caller)
 
     def _admit(self, scope: Scope, headers: Headers) -> Caller | None:
-        """Return who asks; None where nobody need be known. Raises `Refusal`."""
+        """Return who asks; None where nobody need be known. Raises `AccessRefusal`."""
         scope.pop("consilience.caller", None)
         scope["consilience.door"] = self.door
         self.door.check_address(scope, headers)
@@ -175,7 +177,7 @@ class Gate:
             return None
         caller = self.door.caller(scope, headers)
         if caller is None:
-            raise Refusal(401, "no valid token", "Send Authorization: Bearer TOKEN, or log in at /login.")
+            raise AccessRefusal(401, "no valid token", "Send Authorization: Bearer TOKEN, or log in at /login.")
         scope["consilience.caller"] = caller
         return caller
 
@@ -220,7 +222,7 @@ def cookie_value(headers: Mapping[str, str], name: str) -> str:
     return cookie.value if cookie is not None else ""
 
 
-def _answer(refusal: Refusal, scope: Scope, headers: Headers) -> Response:
+def _answer(refusal: AccessRefusal, scope: Scope, headers: Headers) -> Response:
     wants_page = "text/html" in headers.get("accept", "") and scope.get("method") == "GET"
     if refusal.status == 401 and wants_page:
         return RedirectResponse(f"/login?next={quote(scope['path'])}", 303)

@@ -34,14 +34,14 @@ from consilience.domain.events import (
     StepCompleted,
     text_id,
 )
-from consilience.journal.store import Arrival, InFlightCall, Letter, Link, Reader, Records, SessionEntry
+from consilience.journal.store import Arrival, InFlightCall, Letter, Reader, Records, SessionEntry, SessionLink
 from consilience.reporting.formatting import reply_text
 
 T = TypeVar("T")
 _OF_ALL = (CancelRequested, CommentPosted, BlindnessLifted, SessionParked, SessionResumed, SessionFinished)
 """Events without a word of an agent's."""
 _ID_FIELDS = ("task", "text", "prompt", "form", "vectors", "report", "presentation", "forecasts")
-Seats = Callable[[Records, str], frozenset[str]]
+HeldSeats = Callable[[Records, str], frozenset[str]]
 """Returns the seats of a session that somebody holds."""
 
 
@@ -123,7 +123,7 @@ def _numbered(event: AnyEvent, seq: int) -> AnyEvent:
     return event
 
 
-def view_of(records: Records, session: str, seats: Seats) -> SeatView | None:
+def view_of(records: Records, session: str, seats: HeldSeats) -> SeatView | None:
     """Return the view of whoever holds `seats` of a session; None if they may see all of it. Raises `UnknownName`."""
     held = seats(records, session)
     if not held or isinstance(records.ending(session), SessionFinished):
@@ -141,7 +141,7 @@ class SeenRecords:
     path = ""
     """Nobody who asks a server is told where its records are."""
 
-    def __init__(self, records: Records, seats: Seats = seats_of_owner) -> None:
+    def __init__(self, records: Records, seats: HeldSeats = seats_of_owner) -> None:
         self._records = records
         self._seats = seats
         self._views: dict[str, tuple[SeatView, list[tuple[int, AnyEvent]]] | None] = {}
@@ -171,10 +171,10 @@ class SeenRecords:
     def mail(self, session: str) -> list[Letter]:
         return self._records.mail(session) if self._seen(session) is None else []
 
-    def links(self, session: str) -> list[Link]:
+    def links(self, session: str) -> list[SessionLink]:
         return self._records.links(session)
 
-    def link(self, digest: str) -> Link | None:
+    def link(self, digest: str) -> SessionLink | None:
         """Never one: a token is looked up before it is known who asks."""
         return None
 
@@ -249,7 +249,7 @@ class SeenRecords:
 class SeenReader:
     """A `Reader` of what somebody may see: all work is given `SeenRecords`."""
 
-    def __init__(self, reader: Reader, seats: Seats = seats_of_owner) -> None:
+    def __init__(self, reader: Reader, seats: HeldSeats = seats_of_owner) -> None:
         self._reader = reader
         self._seats = seats
 

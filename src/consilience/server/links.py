@@ -12,15 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
 from consilience.domain.errors import ConsilienceError, SettingsError, UnknownSession, UserError
-from consilience.journal.store import Link, Records
+from consilience.journal.store import Records, SessionLink
 from consilience.reporting.export import as_html
 from consilience.reporting.forms import answer_from, controls
 from consilience.reporting.questions import question_json
 from consilience.reporting.record import read_record
-from consilience.server.access import caller_of, door_of
-from consilience.server.callers import Caller
+from consilience.server.access import door_of
+from consilience.server.dependencies import Who
 from consilience.server.pages import page, read_body, read_form
-from consilience.server.seats import MAX_LINK_DAYS, NewLink, OpenSeat, Seats
+from consilience.server.seats import MAX_LINK_DAYS, NewLink, OpenSeat, SessionSeats
 
 owner_routes = APIRouter(prefix="/api/sessions/{session}")
 link_routes = APIRouter(include_in_schema=False)
@@ -57,13 +57,12 @@ class SeatAnswer(BaseModel):
     """Do not answer."""
 
 
-def seats_of(request: Request) -> Seats:
-    seats: Seats = request.app.state.sessions.seats
+def seats_of(request: Request) -> SessionSeats:
+    seats: SessionSeats = request.app.state.sessions.seats
     return seats
 
 
-Who = Annotated[Caller, Depends(caller_of)]
-TheSeats = Annotated[Seats, Depends(seats_of)]
+TheSeats = Annotated[SessionSeats, Depends(seats_of)]
 
 
 @owner_routes.post("/seats/{agent}/link", status_code=201)
@@ -208,5 +207,5 @@ def _link_json(request: Request, kind: str, made: NewLink) -> dict[str, Any]:
     return {"url": f"{base}/{kind}/{made.token}", "token": made.token, "until": made.until}
 
 
-def _listed(link: Link) -> dict[str, Any]:
+def _listed(link: SessionLink) -> dict[str, Any]:
     return {"link": link.number, "kind": link.kind, "agent": link.agent, "until": link.until, "by": link.by}

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.requests import Request
 
-from consilience.server.access import COOKIE, Refusal, door_of
+from consilience.server.access import COOKIE, AccessRefusal, door_of
 from consilience.server.pages import keep, page, read_form, style_sheet
 
 routes = APIRouter(include_in_schema=False)
@@ -50,7 +50,7 @@ async def style() -> Response:
 
 def refused(request: Request, refusal: Exception) -> Response:
     """Answer a refusal that a route raises."""
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, AccessRefusal)
     return PlainTextResponse(f"{refusal.what}. {refusal.do}".strip(), refusal.status)
 
 

@@ -32,7 +32,7 @@ SEND_SECONDS = 10.0
 """How long the receiver of a notice may take."""
 
 
-class Notice(BaseModel):
+class OperatorNotice(BaseModel):
     """What is told: no text of a session, only that there is something to see."""
 
     model_config = ConfigDict(frozen=True)
@@ -76,7 +76,7 @@ class Notices:
             self._remember(self._sent | sent)
         return len(sent)
 
-    def _pending(self) -> Iterator[Notice]:
+    def _pending(self) -> Iterator[OperatorNotice]:
         told = self._sent or set()
         for entry in self._records.entries():
             if entry.finished and entry.session in told:
@@ -86,20 +86,20 @@ class Notices:
             if entry.finished:
                 end = self._records.ending(entry.session)
                 reason = end.stop_reason.value if isinstance(end, SessionFinished) else ""
-                yield Notice(what="finished", stop_reason=reason, **common)
+                yield OperatorNotice(what="finished", stop_reason=reason, **common)
                 continue
             state = fold_events(self._records.read(entry.session))
             people = {agent.id: agent.person for agent in state.agents}
             for key, asked in state.asked.items():
                 if isinstance(asked, CallAwaited) and key not in state.answered:
-                    yield Notice(
+                    yield OperatorNotice(
                         what="your turn", key=key, agent=asked.agent, person=people.get(asked.agent, ""), **common
                     )
 
     def _link(self, session: str) -> str:
         return f"{self._access.public_urls[0]}/sessions/{session}" if self._access.public_urls else ""
 
-    def _send(self, notice: Notice) -> bool:
+    def _send(self, notice: OperatorNotice) -> bool:
         try:
             if self._access.webhook:
                 _post(self._access.webhook, notice)
@@ -128,14 +128,14 @@ class _NoRedirect(HTTPRedirectHandler):
         return None
 
 
-def _post(address: str, notice: Notice) -> None:
+def _post(address: str, notice: OperatorNotice) -> None:
     headers = {"Content-Type": "application/json", "User-Agent": "consilience"}
     request = Request(address, notice.model_dump_json().encode(), headers)
     with build_opener(_NoRedirect).open(request, timeout=SEND_SECONDS):
         pass
 
 
-def _mail(smtp: Smtp, notice: Notice) -> None:
+def _mail(smtp: Smtp, notice: OperatorNotice) -> None:
     message = EmailMessage()
     who = " ".join((notice.person or notice.agent).split())
     message["Subject"] = f"Consilience: {f'a question to {who}' if notice.key else 'finished'}: {notice.session}"

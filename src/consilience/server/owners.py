@@ -27,7 +27,7 @@ from consilience.server.callers import Caller, team_owner
 
 logger = logging.getLogger("consilience")
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$")]
+OwnerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$")]
 T = TypeVar("T", int, float)
 TOKEN_BYTES = 32
 TOKEN_PREFIX = "cons_"
@@ -39,7 +39,7 @@ class Rights(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    team: Name | None = None
+    team: OwnerName | None = None
     """The team whose sessions they see and act on."""
     protocols: frozenset[str] | None = None
     """Names of the protocols that they may run."""
@@ -75,7 +75,7 @@ class Rights(BaseModel):
 class OwnerEntry(Rights):
     """An owner: by a token, by the name that a trusted proxy gives, or by either."""
 
-    name: Name
+    name: OwnerName
     token_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the token, in hexadecimal."""
     expires: datetime | date | None = None
@@ -102,7 +102,7 @@ class TeamEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Name
+    name: OwnerName
     max_cost_per_day: float | None = Field(default=None, ge=0, le=MOST)
     running: int | None = Field(default=None, ge=0, le=MOST)
     keep_days: float | None = Field(default=None, gt=0)

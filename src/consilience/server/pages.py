@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import Response
 
-from consilience.server.access import Refusal, cookie_value, door_of
+from consilience.server.access import AccessRefusal, cookie_value, door_of
 
 FORM_COOKIE = "consilience_form"
 MAX_FORM_BYTES = 2_000_000
@@ -44,25 +44,27 @@ def keep(request: Request, response: Response, name: str, value: str) -> None:
 
 
 async def read_body(request: Request) -> bytes:
-    """Return the body of a request. Raises `Refusal` for one that is too large."""
+    """Return the body of a request. Raises `AccessRefusal` for one that is too large."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_FORM_BYTES:
-            raise Refusal(413, f"the request has more than {MAX_FORM_BYTES:,} bytes")
+            raise AccessRefusal(413, f"the request has more than {MAX_FORM_BYTES:,} bytes")
     return bytes(body)
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a posted form. Raises `Refusal` for one that is too large or comes from another site."""
+    """Return the fields of a posted form. Raises `AccessRefusal` for one that is too large or comes from another site."""
     body = (await read_body(request)).decode("utf-8", "replace")
     try:
         fields = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=500))
     except ValueError:
-        raise Refusal(422, "the form has too many fields") from None
+        raise AccessRefusal(422, "the form has too many fields") from None
     expected = cookie_value(request.headers, FORM_COOKIE)
     if not expected or not hmac.compare_digest(expected.encode(), fields.pop("form_token", "").encode()):
-        raise Refusal(403, "the form was not filled in on this page", "Open the page again, and send it from there.")
+        raise AccessRefusal(
+            403, "the form was not filled in on this page", "Open the page again, and send it from there."
+        )
     return fields
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from consilience.server import links, login
-from consilience.server.access import Door, Gate, Refusal
+from consilience.server.access import AccessGate, AccessRefusal, Door
 from consilience.server.access_settings import AccessSettings
 from consilience.server.owners import Owners
 
@@ -18,5 +18,5 @@ def protect(app: FastAPI, access: AccessSettings) -> None:
     owners = Owners(access.token_file) if access.token_file is not None else None
     for router in (login.routes, links.owner_routes, links.link_routes):
         app.include_router(router)
-    app.add_exception_handler(Refusal, login.refused)
-    app.add_middleware(Gate, door=Door(access, owners))
+    app.add_exception_handler(AccessRefusal, login.refused)
+    app.add_middleware(AccessGate, door=Door(access, owners))

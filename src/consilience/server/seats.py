@@ -16,7 +16,7 @@ from typing import TypeVar
 from consilience.domain.errors import SettingsError, UnknownName, UnknownSession
 from consilience.domain.events import SessionFinished
 from consilience.executor import Executor
-from consilience.journal.store import LetterKind, Link, LinkKind, Records, Store
+from consilience.journal.store import LetterKind, LinkKind, Records, SessionLink, Store
 from consilience.reporting.questions import Question, pending_questions, reply_to
 from consilience.server.audit import Audit
 from consilience.server.blindness import SeenReader, given_seats, seats_of_owner, view_of
@@ -48,7 +48,7 @@ class OpenSeat:
     """None while nothing is asked of the seat."""
 
 
-class Seats:
+class SessionSeats:
     """The seats of people in the sessions of a server, and the links into its sessions."""
 
     def __init__(self, store: Store, executor: Executor, audit: Audit, *, now: Callable[[], float] = time.time) -> None:
@@ -114,7 +114,7 @@ class Seats:
         self._audit.note(caller.owner, "shared", session)
         return made
 
-    async def links(self, caller: Caller, session: str) -> list[Link]:
+    async def links(self, caller: Caller, session: str) -> list[SessionLink]:
         """Return the links into a session of the caller, those that have ended too. Raises `UnknownName`."""
         return await self._read(caller, lambda records: records.links(session))
 
@@ -150,10 +150,10 @@ class Seats:
         reader = SeenReader(self._store.reader, lambda records, session: frozenset())
         return await reader.run(lambda records: work(records, link.session))
 
-    async def _opened(self, token: str, kind: LinkKind) -> Link:
+    async def _opened(self, token: str, kind: LinkKind) -> SessionLink:
         digest = hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
-        def find(records: Records) -> Link | None:
+        def find(records: Records) -> SessionLink | None:
             link = records.link(digest)
             if link is None or link.kind != kind or link.until <= self._now():
                 return None
@@ -165,7 +165,7 @@ class Seats:
             raise UnknownSession("this link is not valid, or not any more")
         return link
 
-    def _seat_reader(self, link: Link) -> SeenReader:
+    def _seat_reader(self, link: SessionLink) -> SeenReader:
         return SeenReader(self._store.reader, lambda records, session: frozenset({link.agent}))
 
     async def _make(self, caller: Caller, session: str, kind: LinkKind, agent: str, days: float) -> NewLink:
@@ -187,7 +187,7 @@ class Seats:
         return await self._store.reader.of(*caller.owners).run(work)
 
 
-def _open_seat(records: Records, link: Link) -> OpenSeat:
+def _open_seat(records: Records, link: SessionLink) -> OpenSeat:
     asked = pending_questions(records.read(link.session), records.text, records.prompt)
     own = [question for question in asked if question.agent == link.agent and not question.answered]
     return OpenSeat(link.session, link.agent, own[0] if own else None)

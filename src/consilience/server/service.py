@@ -58,7 +58,7 @@ from consilience.server.feeds import Feeds
 from consilience.server.forks import planned_fork
 from consilience.server.metrics import Meter, metrics_text
 from consilience.server.run_failures import RunFailures
-from consilience.server.seats import Seats
+from consilience.server.seats import SessionSeats
 from consilience.server.settings import ServerSettings
 from consilience.sessions.follow_up import ResolvedQuestion, all_scores, due_groups, resolve_question
 from consilience.sessions.rows import SessionRow, created_at, session_row
@@ -140,7 +140,7 @@ class Sessions:
         self._store = store
         self._executor = executor
         self.audit = Audit(audit_path(settings.access, store.path))
-        self.seats = Seats(store, executor, self.audit)
+        self.seats = SessionSeats(store, executor, self.audit)
         self.settings = settings
         self._options = options or Options()
 
