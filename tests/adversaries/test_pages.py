@@ -68,7 +68,7 @@ VALUES = {
     "role": "group|img",
     "start": r"\d+",
 }
-MARKERS = {"style", "script", "meta", "h1", "h2", "section", "article", "nav", "main", "header", "footer", "svg"}
+MARKERS = {"style", "script", "meta", "h1", "article", "nav", "main", "header", "footer"}
 """Elements that no text of an agent has, whatever its Markdown."""
 
 
@@ -109,7 +109,7 @@ def said_everywhere(record: SessionRecord, words: Callable[[str], str]) -> Sessi
                 }
             case list():
                 return [changed(entry, names=names) for entry in value]
-            case str() if re.search(r"\s", value):
+            case str() if re.search(r"\s", value) and value != "fairly sure":
                 return words(value)
         return value
 
