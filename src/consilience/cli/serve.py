@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +15,22 @@ DEFAULT_PORT = 8080
 PACKAGES = ("fastapi", "multipart", "python_multipart", "sse_starlette", "starlette", "uvicorn", "mcp")
 """What the extra `server` installs."""
 
+HostOption = Annotated[str, typer.Option(help="Address to listen on.", metavar="HOST")]
+PortOption = Annotated[
+    int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.", metavar="PORT")
+]
+ModelsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model", help="A model that callers may name; the first is the default. Repeatable.", metavar="NAME"
+    ),
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option(help="The operator's file (server.toml): models, presets, bounds.", metavar="FILE")
+]
+RunningOption = Annotated[
+    int | None, typer.Option(min=1, help="Max sessions that run at the same time. Default: 32.", metavar="N")
+]
 TokenFileOption = Annotated[
     Path | None, typer.Option(help="Owners and digests of their tokens. Needed for other machines.", metavar="FILE")
 ]
@@ -37,22 +53,11 @@ NewOwnerOption = Annotated[
 
 @serve.command("serve")
 def _serve(
-    host: Annotated[str, typer.Option(help="Address to listen on.", metavar="HOST")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.", metavar="PORT")
-    ] = DEFAULT_PORT,
-    models: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model", help="A model that callers may name; the first is the default. Repeatable.", metavar="NAME"
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="The operator's file (server.toml): models, presets, bounds.", metavar="FILE")
-    ] = None,
-    running: Annotated[
-        int | None, typer.Option(min=1, help="Max sessions that run at the same time. Default: 32.", metavar="N")
-    ] = None,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = DEFAULT_PORT,
+    models: ModelsOption = None,
+    config: ConfigOption = None,
+    running: RunningOption = None,
     token_file: TokenFileOption = None,
     public_urls: PublicUrlOption = None,
     trusted_proxies: TrustedProxyOption = None,
@@ -84,15 +89,16 @@ def _serve(
         return
     settings = read_settings(config, models=models or None, running=running, access=access, default_model=default_model)
 
-    def announce(address: str) -> None:
-        typer.echo(f"Consilience serves {address} with {', '.join(settings.models)}. Ctrl-C ends it.")
-        typer.echo(
-            f"Try: curl -s {address}/api/sessions -H 'content-type: application/json' "
-            """-d '{"protocol": "vote", "task": "Cats or dogs?"}'"""
-        )
-        typer.echo(f"What else there is: {address}/docs")
+    run_server(settings, host=host, port=port, on_start=lambda address: _announce(address, settings.models))
 
-    run_server(settings, host=host, port=port, on_start=announce)
+
+def _announce(address: str, models: Sequence[str]) -> None:
+    typer.echo(f"Consilience serves {address} with {', '.join(models)}. Ctrl-C ends it.")
+    typer.echo(
+        f"Try: curl -s {address}/api/sessions -H 'content-type: application/json' "
+        """-d '{"protocol": "vote", "task": "Cats or dogs?"}'"""
+    )
+    typer.echo(f"What else there is: {address}/docs")
 
 
 def _add_owner(config: Path | None, access: Mapping[str, object], name: str) -> None:

@@ -51,7 +51,7 @@ MaxCost = Annotated[float | None, Field(ge=0, description="Max cost in US dollar
 WaitSeconds = Annotated[
     float, Field(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for the end before a handle is returned.")
 ]
-SessionId = Annotated[str, Field(description="Id of the session.")]
+NamedSession = Annotated[str, Field(description="Id of the session.")]
 
 
 def build_mcp(face: ToolFace) -> MCPServer[Any]:
@@ -184,7 +184,7 @@ class _Tools:
 
         return await self._followed(ctx, wait_s, begin)
 
-    async def status(self, ctx: Context[Any, Any], session: SessionId, wait_s: WaitSeconds = 0) -> CallToolResult:
+    async def status(self, ctx: Context[Any, Any], session: NamedSession, wait_s: WaitSeconds = 0) -> CallToolResult:
         """Return how a session stands: its result, or how far it is, waiting up to `wait_s` seconds for the end."""
 
         async def look(sessions: Sessions) -> str:
@@ -197,7 +197,7 @@ class _Tools:
     async def answer(
         self,
         ctx: Context[Any, Any],
-        session: SessionId,
+        session: NamedSession,
         key: Annotated[str, Field(description="Key of the open question, as `status` shows it.")],
         text: Annotated[str, Field(description="The answer, or JSON where the question asks for fields.")],
     ) -> CallToolResult:
@@ -211,7 +211,7 @@ class _Tools:
     async def cancel(
         self,
         ctx: Context[Any, Any],
-        session: SessionId,
+        session: NamedSession,
         answer: Annotated[bool, Field(description="Let the closing call be made, for an answer.")] = False,
     ) -> CallToolResult:
         """End a session with a report of what it has."""
@@ -225,7 +225,7 @@ class _Tools:
     async def tell(
         self,
         ctx: Context[Any, Any],
-        session: SessionId,
+        session: NamedSession,
         fact: Annotated[str, Field(description="The new fact, in a sentence.")],
         documents: Documents = [],  # noqa: B006
         wait_s: WaitSeconds = WAIT_SECONDS,
@@ -269,7 +269,7 @@ class _Tools:
     async def resolve(
         self,
         ctx: Context[Any, Any],
-        session: SessionId,
+        session: NamedSession,
         question: Annotated[str, Field(description="Id of the question, as `due` shows it.")],
         outcome: Annotated[bool, Field(description="Whether it came true.")],
     ) -> CallToolResult:
