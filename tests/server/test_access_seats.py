@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from consilience import Deliberation, Options
-from consilience.domain.events import CallCompleted, CallFailed, MessagePublished
+from consilience.domain.events import CallCompleted, CallFailed, MessagePublished, SessionFinished
 from consilience.domain.outcome import FailureKind
+from consilience.domain.report import Report
 from consilience.journal.store import Records
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.emergence import Emergence
@@ -209,9 +210,10 @@ def test_a_person_s_pass_ends_the_call_and_the_session_goes_on(server: Served, s
     server.settle()
     failed = next(e for e in server.store.read(session) if isinstance(e, CallFailed) and e.key == key)
     assert (failed.failure, failed.detail) == (FailureKind.REFUSED, "the person passed")
-    replayed: Any = Deliberation(store=server.store)
-    assert server.store.ending(session)
-    assert replayed
+    replayed = Deliberation[Report](store=server.store).replay_sync(session)
+    finished = server.store.ending(session)
+    assert isinstance(finished, SessionFinished)
+    assert finished.report_digest == replayed.digest()
 
 
 # --- seat links

@@ -37,8 +37,11 @@ class ToolFace:
 
 
 def caller_of(request: Any) -> Caller:
-    """Return who calls: whom the HTTP server has identified, or without a `request` the user of this machine."""
-    caller: Caller = LOCAL if request is None else request.scope.get("consilience.caller", LOCAL)
+    """Return who calls: whom the gate of the HTTP server has let in, or without a `request` the user of this machine.
+
+    Raises `KeyError` behind no gate.
+    """
+    caller: Caller = LOCAL if request is None else request.scope["consilience.caller"]
     return caller
 
 
