@@ -11,9 +11,9 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from consilience.coordination import Ticket, Workspace, WorkspaceError, look, post, read_protocol, result, withdraw
 from consilience.coordination.files import check_id
@@ -22,7 +22,7 @@ from consilience.coordination.waiting import MAX_POLL_SECONDS, MIN_POLL_SECONDS
 from consilience.domain.errors import ProviderError, Refused, Rejected, SettingsError, Timeout, Unreachable
 from consilience.domain.model_names import WORKSPACE_PREFIX
 from consilience.domain.paths import expanded
-from consilience.engine.ports import FreePort, PendingAnswer
+from consilience.engine.ports import AwaitedAnswer, FreePort, PendingAnswer
 from consilience.engine.quorum import Claims, QuorumReached, current_claims, current_replies
 from consilience.engine.timing import TIME_LIMIT_DETAIL
 from consilience.models.port import Completion, ModelRequest
@@ -145,7 +145,7 @@ class WorkspacePort(FreePort):
 
     def _pending(self, ticket: Ticket) -> PendingAnswer:
         waiting = WaitingTicket(self, ticket)
-        return PendingAnswer(_Arrival(waiting.arrive), ticket=waiting)
+        return PendingAnswer(AwaitedAnswer(waiting.arrive), ticket=waiting)
 
     def _ticket(self, request: ModelRequest) -> Ticket:
         id = ticket_id_of(request.key, request.digest)
@@ -252,16 +252,6 @@ class WaitingTicket:
             return last
         self._unreadable_since = 0.0
         return ticket
-
-
-class _Arrival:
-    """Begins to wait only when it is awaited."""
-
-    def __init__(self, wait: Callable[[], Coroutine[Any, Any, Completion]]) -> None:
-        self._wait = wait
-
-    def __await__(self) -> Generator[Any, None, Completion]:
-        return self._wait().__await__()
 
 
 def ticket_id_of(key: str, digest: str) -> str:

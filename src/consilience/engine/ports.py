@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from consilience.domain.errors import ProviderError, SettingsError, Timeout
 from consilience.domain.model_names import kind_of
@@ -241,6 +241,16 @@ async def _arrival_of(
             await asyncio.wait((waiting,))
 
 
+class AwaitedAnswer:
+    """Begins to wait for an answer when it is awaited: a call that ends before leaves no coroutine behind."""
+
+    def __init__(self, answer: Callable[[], Coroutine[Any, Any, Completion]]) -> None:
+        self._answer = answer
+
+    def __await__(self) -> Generator[Any, Any, Completion]:
+        return self._answer().__await__()
+
+
 class Person(FreePort):
     """A person in a seat: `human`, or `human:NAME`.
 
@@ -253,7 +263,7 @@ class Person(FreePort):
         self._ask = ask
 
     async def send(self, request: ModelRequest) -> PendingAnswer:
-        return PendingAnswer(self._answer(request), person=True)
+        return PendingAnswer(AwaitedAnswer(lambda: self._answer(request)), person=True)
 
     async def _answer(self, request: ModelRequest) -> Completion:
         if self._ask is None:

@@ -58,10 +58,10 @@ def headline(report: Report, presentation: Presentation | None = None) -> str:
 
 def document_markdown(document: ReportDocument, *, heading: bool = True, additions: Sequence[str] = ()) -> str:
     """Return a document without its folded sections. `additions` is Markdown below its footer."""
-    titled = heading and document.title
+    title = document.title if heading else None
     parts = [
-        f"# {escape_markdown(document.title)}" if titled else "",
-        f"> {escape_markdown(document.task)}" if titled and document.task else "",
+        "" if title is None else f"# {escape_markdown(title)}",
+        f"> {escape_markdown(document.task)}" if title is not None and document.task else "",
     ]
     parts.append(f"**{escape_markdown(document.status)}**")
     for chapter in document.chapters:

@@ -45,7 +45,7 @@ def partial_document(record: SessionRecord) -> ReportDocument:
     started = record.state.started
     if started is None:
         status = f"Session `{record.session}` was killed before it began."
-        return ReportDocument("", status, (Chapter("", (Paragraph(text="Nothing was spent; run it again."),)),))
+        return ReportDocument(None, status, (Chapter("", (Paragraph(text="Nothing was spent; run it again."),)),))
     chapters = [Chapter("", (Paragraph(text=" ".join(_progress(record))),))]
     chapters += [Chapter(section.heading, section.blocks) for section in record.with_comments.sections]
     if record.state.calls:

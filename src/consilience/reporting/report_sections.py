@@ -92,7 +92,7 @@ class Chapter:
 class ReportDocument:
     """A document in the order of its fields. Texts are plain, on one line, with code spans."""
 
-    title: str
+    title: str | None
     """"" for a session that never began."""
     status: str
     """Set in bold."""
