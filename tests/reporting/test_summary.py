@@ -114,6 +114,16 @@ async def test_long_report_is_shortened_to_two_pages_and_says_so(shape: str, sto
     assert all(source.name in text for source in sources)
 
 
+async def test_long_report_says_in_its_summary_what_was_not_read(store: SqliteStore) -> None:
+    """It is the page that is sent: whoever reads it must not think that the scan was read."""
+    remarks = ("left out: boiler certificate (scan).pdf", *(f"left out: picture {n}.png" for n in range(3)))
+    sources = [Source(text="Forty stalls.", name="stalls.md", remarks=remarks)]
+    record = await ended(store, lambda request: saying(request, SENTENCE * 400), sources=sources)
+    text = text_of(summary(record))
+    assert all(remark in text for remark in remarks)
+    assert len(text) < MAX_CHARS
+
+
 async def test_cut_answer_ends_with_a_sentence_and_no_heading(store: SqliteStore) -> None:
     parts = "\n\n".join(f"## Part {n}\n\n{SENTENCE * 4}" for n in range(40))
     text = text_of(summary(await ended(store, lambda request: saying(request, parts))))

@@ -93,7 +93,7 @@ class ReportDocument:
     """A document in the order of its fields. Texts are plain, on one line, with code spans."""
 
     title: str | None
-    """"" for a session that never began."""
+    """None for a session that never began."""
     status: str
     """Set in bold."""
     chapters: tuple[Chapter, ...] = ()

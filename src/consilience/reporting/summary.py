@@ -60,7 +60,10 @@ def summary_page(report: Report, record: SessionRecord | None = None) -> str:
     document = report_document(report, record.presentation if record else present(report))
     question = _cut_text(printable(report.task).strip(), MAX_QUESTION_LINES)
     documents = one_line("; ".join(f"{d.id} {d.name}".strip() for d in report.documents), 4 * LINE_CHARS)
-    room = LINES - _text_lines(question) * (1.4 if len(question) <= MAX_TITLE_CHARS else 1) - _text_lines(documents)
+    remarks = [printable(remark) for document in report.documents for remark in document.remarks]
+    unread = one_line("; ".join(remarks), 4 * LINE_CHARS)
+    room = LINES - _text_lines(question) * (1.4 if len(question) <= MAX_TITLE_CHARS else 1)
+    room -= _text_lines(documents) + _text_lines(unread)
     document = replace(document, chapters=_fitted(document.chapters, room), folded=())
     body = PageParts({}, {}).document(document)
     is_listed = all(escape(one_line(d.name)) in body for d in report.documents)
@@ -72,6 +75,7 @@ def summary_page(report: Report, record: SessionRecord | None = None) -> str:
         about=about_session(record) if record else describe_run(report.protocol, report.agents),
         report=body,
         documents="" if is_listed else documents,
+        unread="" if all(escape(one_line(remark)) in body for remark in remarks) else unread,
         session=report.session,
         style=Markup(style_sheet("page", "summary")),
     )
