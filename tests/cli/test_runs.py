@@ -272,7 +272,7 @@ def test_run_without_quorum_fails(cli: Cli, town: Town) -> None:
     assert result.exit_code == 1
     assert result.stdout.startswith("**Stopped: too few agents replied")
     replies = result.stdout.partition("## Replies before the end")[2]
-    assert "(L2N3)**: " in replies, "what was paid for is shown"
+    assert "(L2N3):** " in replies, "what was paid for is shown"
     assert cli("emergence", TASK, *QUICK, "--quorum", "0.3").exit_code == 0
 
 

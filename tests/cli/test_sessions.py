@@ -110,7 +110,7 @@ def test_show_of_an_unfinished_session_prints_progress(cli: Cli, broken_off: str
     assert "6 of 15 estimated calls done" in result.stdout
     assert "`round-1/observe/L1N1`" in result.stdout
     assert (
-        "- round 1 · replies to one another · **critical (L2N3)**: L2N3 thinks of round-1/lateral/L2N3. The answer is yes."
+        "- **round 1 · replies to one another · critical (L2N3):** L2N3 thinks of round-1/lateral/L2N3. The answer is yes."
         in result.stdout
     )
     assert f"`consilience resume {broken_off}`" in result.stdout
