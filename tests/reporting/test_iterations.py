@@ -17,6 +17,7 @@ from consilience.protocols.emergence import Emergence
 from consilience.reporting.markdown import markdown
 from consilience.reporting.record import AnyReport, SessionRecord, read_record
 from consilience.reporting.views import view_svg, view_text, views_of
+from consilience.reporting.views.charts import DARKEST
 from kit import runner
 from kit.cases import CASES, plain
 
@@ -63,7 +64,7 @@ async def test_tree_shows_ratings_and_flags(record: SessionRecord) -> None:
     drawn = ElementTree.fromstring(view_svg("tree", record))
     shades = [box.attrib["fill-opacity"] for box in drawn.iterfind(f"{SVG}rect[@class='cv-shade']")]
     rated = [state["satisfaction"] for state in states.values() if state["satisfaction"] is not None]
-    assert sorted(map(float, shades)) == pytest.approx(sorted(0.5 * rating for rating in rated), abs=0.006)
+    assert sorted(map(float, shades)) == pytest.approx(sorted(DARKEST * rating for rating in rated), abs=0.006)
 
 
 async def test_iteration_rows_show_verdict_and_cause(record: SessionRecord) -> None:

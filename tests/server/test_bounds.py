@@ -112,7 +112,7 @@ async def test_readers_of_a_session_share_one_poll_and_one_text(face: Face, monk
         return read(self, session, after=after)
 
     monkeypatch.setattr(SqliteRecords, "read", counted)
-    streams = [face.sessions.feeds.follow("", session) for _ in range(200)]
+    streams = [face.sessions.feeds.follow(("",), session) for _ in range(200)]
     seen = await asyncio.gather(*(_rows(stream) for stream in streams))
     assert reads["read"] == 1
     assert set(seen) == {last}

@@ -40,7 +40,7 @@ def _due(
     listed separately: ask for dates in the task. Resolved questions are left out.
     """
     with user_store() as store:
-        groups = due_groups(store, today=_day(on), within=within)
+        groups = due_groups(store, store.path, today=_day(on), within=within)
     heads = ("Past", f"In the next {count(within, 'day')}", "Deadlines that name no date")
     lines: list[str] = []
     for heading, group in zip(heads, groups.values(), strict=True):
@@ -60,7 +60,7 @@ def _resolve(
 ) -> None:
     """Record the outcome of a question of a session. The session itself is not changed; a later outcome replaces an earlier one."""
     with user_store() as store:
-        resolved = resolve_question(store, find_session(store, id), question, outcome == "yes")
+        resolved = resolve_question(store, store.path, find_session(store, id), question, outcome == "yes")
     session = resolved.resolution.session
     scored = resolved.scores
     value = {"session": session, "question": question, "outcome": outcome, "recorded": resolved.resolution.on}
@@ -76,7 +76,7 @@ def _scores(as_json: JsonOption = False) -> None:
     0 is perfect, 0.25 is chance, 1 is certain and wrong. Agents that took no side on a question are not scored on it.
     """
     with user_store() as store:
-        agents, models = all_scores(store)
+        agents, models = all_scores(store, store.path)
     value = {"agents": score_rows(agents), "models": score_rows(models)}
     text = "No question is resolved yet: consilience resolve SESSION QUESTION yes|no."
     if agents:

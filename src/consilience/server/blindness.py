@@ -141,12 +141,12 @@ class SeenRecords:
     path = ""
     """Nobody who asks a server is told where its records are."""
 
-    def __init__(self, records: Records, seats: HeldSeats = seats_of_owner) -> None:
+    def __init__(self, records: Records, seats: HeldSeats = seats_of_owner, told: Iterable[AnyEvent] = ()) -> None:
         self._records = records
         self._seats = seats
         self._views: dict[str, tuple[SeatView, list[tuple[int, AnyEvent]]] | None] = {}
         """By session, what may be seen of it, each event with the number of the one that made it visible; None for all."""
-        self._ids: set[str] = set()
+        self._ids = {id for event in told for id in ids_of(event)}
         """Ids of texts and prompts that may be read."""
 
     def sessions(self) -> list[str]:
@@ -256,8 +256,9 @@ class SeenReader:
     def of(self, owner: str, *others: str) -> Self:
         return type(self)(self._reader.of(owner, *others), self._seats)
 
-    async def run(self, work: Callable[[Records], T]) -> T:
-        return await self._reader.run(lambda records: work(SeenRecords(records, self._seats)))
+    async def run(self, work: Callable[[Records], T], *, told: Iterable[AnyEvent] = ()) -> T:
+        """As `Reader.run`. The texts of events that this reader has `told` may be read without their session."""
+        return await self._reader.run(lambda records: work(SeenRecords(records, self._seats, told)))
 
     async def sessions(self) -> list[str]:
         return await self._reader.sessions()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response
 from fastapi.responses import JSONResponse
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
@@ -18,7 +18,7 @@ from consilience.server.chat_bodies import ASK, PREFIX, ChatRequest, helper_prom
 from consilience.server.conversing import chat_models, help_chat
 from consilience.server.dependencies import Service, Who
 from consilience.server.feeds import HEARTBEAT_SECONDS
-from consilience.server.openai_errors import OpenAIRoute, RefusedRequest, as_data, openai_error
+from consilience.server.openai_errors import OPENAI_ERRORS, OpenAIRoute, RefusedRequest, as_data, openai_error
 from consilience.server.service import Sessions
 from consilience.server.stories import SESSION_HEADER, Story, StoryEnd, chat_usage, page_of
 from consilience.server.turns import Turns
@@ -28,7 +28,7 @@ HELPER_TOKENS = 1_000
 DONE = "[DONE]"
 """The last event of a stream."""
 
-routes = APIRouter(prefix="/v1", route_class=OpenAIRoute)
+routes = APIRouter(prefix="/v1", route_class=OpenAIRoute, responses=OPENAI_ERRORS, tags=["OpenAI"])
 
 
 def attach(app: FastAPI, sessions: Sessions) -> None:
@@ -42,6 +42,7 @@ def turns_of(request: Request) -> Turns:
     return turns
 
 
+ModelPath = Annotated[str, Path(description="Name of a model, as the list has it.")]
 TurnsOf = Annotated[Turns, Depends(turns_of)]
 
 
@@ -55,7 +56,7 @@ async def models(sessions: Service, caller: Who) -> dict[str, Any]:
 
 
 @routes.get("/models/{model:path}")
-async def model(model: str, sessions: Service, caller: Who) -> dict[str, Any]:
+async def model(model: ModelPath, sessions: Service, caller: Who) -> dict[str, Any]:
     """Return one of them."""
     name = model.removeprefix(PREFIX)
     if name not in (ASK, *chat_models(sessions, caller)):

@@ -28,7 +28,7 @@ from consilience.protocols.debate.notes import NOTES, Said
 from consilience.protocols.debate.report import DebateReport, camel_case, crux_json
 from consilience.server.bodies import NewSession
 from consilience.server.chat import TurnsOf
-from consilience.server.dependencies import Service, Who
+from consilience.server.dependencies import ERRORS, Service, Who
 from consilience.server.errors import error_json
 from consilience.server.feeds import HEARTBEAT_SECONDS
 from consilience.server.openai_errors import as_data
@@ -63,7 +63,7 @@ EVENTS = (
 _RENAMED = {"agent": "agent_id", "thread": "thread_id", "at": "timestamp", "text": "content"}
 """Fields of records that the seed calls otherwise."""
 
-routes = APIRouter(prefix="/api")
+routes = APIRouter(prefix="/api", responses=ERRORS)
 
 Cursor = tuple[int, int]
 """Number of a row, and of an event that follows from it."""
@@ -144,7 +144,7 @@ async def debate_multi(
         try:
             async with aclosing(events_of(sessions, caller, joined.session)) as events:
                 async for event in events:
-                    found = await sessions.read(caller, partial(view.taken, event))
+                    found = await sessions.read(caller, partial(view.taken, event), told=[event])
                     for number, (name, data) in enumerate(found):
                         if (event.seq, number) > after:
                             id = f"{event.seq}-{number}" if number else str(event.seq)

@@ -6,7 +6,7 @@ import json
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Path
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
@@ -18,7 +18,7 @@ from consilience.reporting.forms import answer_from, controls
 from consilience.reporting.questions import question_json
 from consilience.reporting.record import read_record
 from consilience.server.access import door_of
-from consilience.server.dependencies import Who
+from consilience.server.dependencies import SessionId, Who
 from consilience.server.pages import page, read_body, read_form
 from consilience.server.seats import MAX_LINK_DAYS, NewLink, OpenSeat, SessionSeats
 
@@ -62,51 +62,54 @@ def seats_of(request: Request) -> SessionSeats:
     return seats
 
 
+AgentId = Annotated[str, Path(max_length=120, description="Id of an agent that a person is.")]
+LinkNumber = Annotated[int, Path(description="Number of the link, as the list has it.")]
+LinkToken = Annotated[str, Path(max_length=200, description="The token of the link.")]
 TheSeats = Annotated[SessionSeats, Depends(seats_of)]
 
 
 @owner_routes.post("/seats/{agent}/link", status_code=201)
 async def give(
-    session: str, agent: str, body: LinkBody, request: Request, caller: Who, seats: TheSeats
+    session: SessionId, agent: AgentId, body: LinkBody, request: Request, caller: Who, seats: TheSeats
 ) -> dict[str, Any]:
     """Make a link into the seat of a person, for who shall answer in it. Its token is in this answer only."""
     return _link_json(request, "seat", await seats.give(caller, session, agent, body.days))
 
 
 @owner_routes.post("/share", status_code=201)
-async def share(session: str, body: LinkBody, request: Request, caller: Who, seats: TheSeats) -> dict[str, Any]:
+async def share(session: SessionId, body: LinkBody, request: Request, caller: Who, seats: TheSeats) -> dict[str, Any]:
     """Make a link by which anybody reads the page of a finished session. Its token is in this answer only."""
     return _link_json(request, "share", await seats.share(caller, session, body.days))
 
 
 @owner_routes.get("/links")
-async def links(session: str, caller: Who, seats: TheSeats) -> list[dict[str, Any]]:
+async def links(session: SessionId, caller: Who, seats: TheSeats) -> list[dict[str, Any]]:
     """List the links into a session, without their tokens."""
     return [_listed(link) for link in await seats.links(caller, session)]
 
 
 @owner_routes.delete("/links/{number}")
-async def end_link(session: str, number: int, caller: Who, seats: TheSeats) -> dict[str, Any]:
+async def end_link(session: SessionId, number: LinkNumber, caller: Who, seats: TheSeats) -> dict[str, Any]:
     """Withdraw a link."""
     await seats.end_link(caller, session, number)
     return {"session": session, "link": number}
 
 
 @owner_routes.post("/lift")
-async def lift(session: str, caller: Who, seats: TheSeats) -> dict[str, str]:
+async def lift(session: SessionId, caller: Who, seats: TheSeats) -> dict[str, str]:
     """See all of a running session although you hold a seat in it. It is recorded, and reported."""
     await seats.lift(caller, session)
     return {"session": session}
 
 
 @owner_routes.post("/pass")
-async def decline(session: str, body: PassBody, request: Request, caller: Who) -> dict[str, str]:
+async def decline(session: SessionId, body: PassBody, request: Request, caller: Who) -> dict[str, str]:
     """Pass on an open question of a session."""
     return {"session": session, "key": await request.app.state.sessions.decline(caller, session, body.key)}
 
 
 @link_routes.get("/seat/{token}")
-async def seat(token: str, request: Request, seats: TheSeats) -> Response:
+async def seat(token: LinkToken, request: Request, seats: TheSeats) -> Response:
     """Show what is asked of a seat, as a page or as JSON."""
     try:
         opened = await seats.seat(token)
@@ -116,7 +119,7 @@ async def seat(token: str, request: Request, seats: TheSeats) -> Response:
 
 
 @link_routes.post("/seat/{token}")
-async def answer(token: str, request: Request, seats: TheSeats) -> Response:
+async def answer(token: LinkToken, request: Request, seats: TheSeats) -> Response:
     """Answer for a seat, or pass, by the form of its page or by JSON."""
     try:
         opened = await seats.seat(token)
@@ -145,7 +148,7 @@ async def answer(token: str, request: Request, seats: TheSeats) -> Response:
 
 
 @link_routes.get("/share/{token}")
-async def shared(token: str, request: Request, seats: TheSeats) -> Response:
+async def shared(token: LinkToken, request: Request, seats: TheSeats) -> Response:
     """Show the page of a finished session."""
 
     def render(records: Records, session: str) -> str:

@@ -10,6 +10,7 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
 from consilience.domain.errors import ConsilienceError, ProviderError, UnknownName, UserError
 from consilience.server.callers import Forbidden
@@ -27,6 +28,34 @@ class RefusedRequest(ConsilienceError):
 class RunFailed(ConsilienceError):
     """The run of a session ended without a report: status 500. The session can be resumed."""
 
+
+class OpenAIError(BaseModel):
+    """What is wrong, as OpenAI's API says it."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class OpenAIErrorAnswer(BaseModel):
+    """The body of an answer that is an error."""
+
+    error: OpenAIError
+
+
+OPENAI_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": OpenAIErrorAnswer, "description": description}
+    for status, description in {
+        400: "The request is invalid.",
+        403: "The caller may not do this.",
+        404: "There is no such thing, or it belongs to another owner.",
+        429: "There is no room now; `Retry-After` says when to try again.",
+        500: "The run ended without a report; it can be resumed.",
+        502: "The provider of a model failed.",
+    }.items()
+}
+"""Errors of the routes in this form."""
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "invalid_request_error", 429: "rate_limit_error"}
 

@@ -14,9 +14,9 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 from sse_starlette import EventSourceResponse, ServerSentEvent
@@ -39,7 +39,7 @@ from consilience.server.chat_bodies import (
 from consilience.server.conversing import ended_at, help_chat
 from consilience.server.dependencies import Service, Who
 from consilience.server.feeds import HEARTBEAT_SECONDS
-from consilience.server.openai_errors import OpenAIRoute, RefusedRequest, as_data, openai_error
+from consilience.server.openai_errors import OPENAI_ERRORS, OpenAIRoute, RefusedRequest, as_data, openai_error
 from consilience.server.stories import SESSION_HEADER, Story, StoryEnd, page_of, tokens_of
 from consilience.server.turns import Joined
 
@@ -48,7 +48,8 @@ Status = Literal["queued", "in_progress", "completed", "failed", "cancelled", "i
 PASSED_OVER = ("reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
 """Types of input items that say nothing of what was asked or answered."""
 
-routes = APIRouter(prefix="/v1", route_class=OpenAIRoute)
+ResponseId = Annotated[str, Path(description="Id of a response.")]
+routes = APIRouter(prefix="/v1", route_class=OpenAIRoute, responses=OPENAI_ERRORS, tags=["OpenAI"])
 
 
 class ResponsesRequest(BaseModel):
@@ -184,7 +185,12 @@ def _helped(value: Json, body: ResponsesRequest) -> Response:
 
 @routes.get("/responses/{response}", response_model=None)
 async def retrieve(
-    response: str, request: Request, sessions: Service, caller: Who, stream: bool = False, starting_after: int = -1
+    response: ResponseId,
+    request: Request,
+    sessions: Service,
+    caller: Who,
+    stream: Annotated[bool, Query(description="Whether to stream events.")] = False,
+    starting_after: Annotated[int, Query(description="The number of the last event that is not sent again.")] = -1,
 ) -> Response:
     """Return a response as it stands, or stream its events behind a number."""
     story = await _story(response, request, sessions, caller)
@@ -194,7 +200,7 @@ async def retrieve(
 
 
 @routes.post("/responses/{response}/cancel", response_model=None)
-async def cancel(response: str, request: Request, sessions: Service, caller: Who) -> Response:
+async def cancel(response: ResponseId, request: Request, sessions: Service, caller: Who) -> Response:
     """End the session of a response. One that is finished stays as it is."""
     story = await _story(response, request, sessions, caller)
     if await ended_at(sessions, caller, story.joined.session) is None:

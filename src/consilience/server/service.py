@@ -268,9 +268,10 @@ class Sessions:
 
     # --- reading sessions
 
-    async def read(self, caller: Caller, work: Callable[[Records], T]) -> T:
-        """Return `work(records)` over the caller's sessions, executed on the reading thread."""
-        return await self._reader.of(*caller.owners).run(work)
+    async def read(self, caller: Caller, work: Callable[[Records], T], *, told: Sequence[AnyEvent] = ()) -> T:
+        """Return `work(records)` over the caller's sessions, executed on the reading thread. The texts of events that `tail` has
+        `told` may be read without their session."""
+        return await self._reader.of(*caller.owners).run(work, told=told)
 
     async def record(self, caller: Caller, session: str) -> SessionRecord:
         """Return a session of the caller. Its texts are read when asked for: use it within `read` where there are many.
@@ -338,15 +339,19 @@ class Sessions:
 
     async def due(self, caller: Caller, *, today: date, within: int) -> dict[str, list[Deadline]]:
         """Return the deadlines over all sessions of the caller; see `sessions.follow_up.due_groups`."""
-        return await self.read(caller, lambda records: due_groups(records, today=today, within=within))
+        return await self.read(
+            caller, lambda records: due_groups(records, self._store.path, today=today, within=within)
+        )
 
     async def scores(self, caller: Caller) -> tuple[Sequence[BrierScore], Sequence[BrierScore]]:
         """Return the scores of agents and of models over all resolved questions of the caller."""
-        return await self.read(caller, all_scores)
+        return await self.read(caller, lambda records: all_scores(records, self._store.path))
 
     async def resolve(self, caller: Caller, session: str, question: str, outcome: bool) -> ResolvedQuestion:
         """Record the outcome of a question. Raises `UnknownName`."""
-        return await self.read(caller, lambda records: resolve_question(records, session, question, outcome))
+        return await self.read(
+            caller, lambda records: resolve_question(records, self._store.path, session, question, outcome)
+        )
 
     @property
     def endpoints(self) -> Endpoints:

@@ -102,7 +102,7 @@ class Story:
         return (reading, self.joined.session)
 
     async def _tell(self, narrator: Narrator, event: AnyEvent) -> str:
-        return await self.sessions.read(self.caller, lambda records: narrator.tell(event, records.text))
+        return await self.sessions.read(self.caller, lambda records: narrator.tell(event, records.text), told=[event])
 
 
 def page_of(request: Request, session: str) -> str:

@@ -40,10 +40,10 @@ class ResolvedQuestion:
     """Of the agents, for this question."""
 
 
-def due_groups(records: Records, *, today: date, within: int = NEAR_DAYS) -> dict[str, list[Deadline]]:
+def due_groups(records: Records, journal: str, *, today: date, within: int = NEAR_DAYS) -> dict[str, list[Deadline]]:
     """Return the open deadlines that are past, near (within so many days), and unreadable, by these words. Later ones are left
     out. Raises `SettingsError` for a damaged file of outcomes."""
-    deadlines = open_deadlines(followed_sessions(records), _resolutions(records))
+    deadlines = open_deadlines(followed_sessions(records), _resolutions(journal))
     limit = today + timedelta(days=min(within, (date.max - today).days))
     return {
         "past": [d for d in deadlines if d.day is not None and d.day < today],
@@ -52,7 +52,7 @@ def due_groups(records: Records, *, today: date, within: int = NEAR_DAYS) -> dic
     }
 
 
-def resolve_question(records: Records, session: str, question: str, outcome: bool) -> ResolvedQuestion:
+def resolve_question(records: Records, journal: str, session: str, question: str, outcome: bool) -> ResolvedQuestion:
     """Record the outcome of a question of a session; a later one replaces an earlier one. Raises `UnknownName`, `SettingsError`."""
     followed = follow_session(records, session, records.parents())
     forecasts = {forecast.id: forecast for forecast in followed.forecasts} if followed else {}
@@ -63,18 +63,18 @@ def resolve_question(records: Records, session: str, question: str, outcome: boo
             do=choices if forecasts else "Only finished sessions with positions have such questions.",
         )
     resolution = Resolution(session, question, outcome, datetime.now(UTC).date().isoformat())
-    record_resolution(resolutions_path(Path(records.path)), resolution)
+    record_resolution(resolutions_path(Path(journal)), resolution)
     agents, _ = brier_scores([followed] if followed else [], [resolution])
     return ResolvedQuestion(resolution, forecasts[question].question, [row for row in agents if row.period == "all"])
 
 
-def all_scores(records: Records) -> tuple[list[BrierScore], list[BrierScore]]:
+def all_scores(records: Records, journal: str) -> tuple[list[BrierScore], list[BrierScore]]:
     """Return the scores of agents and of models over all resolved questions, as `brier_scores` does."""
-    return brier_scores(followed_sessions(records), _resolutions(records))
+    return brier_scores(followed_sessions(records), _resolutions(journal))
 
 
-def _resolutions(records: Records) -> list[Resolution]:
-    return read_resolutions(resolutions_path(Path(records.path)))
+def _resolutions(journal: str) -> list[Resolution]:
+    return read_resolutions(resolutions_path(Path(journal)))
 
 
 def score_rows(scores: Sequence[BrierScore]) -> list[dict[str, object]]:
