@@ -210,7 +210,7 @@ def test_full_disk_is_507_and_health_red_and_nothing_is_lost(tmp_path: Path, mod
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--host", "0.0.0.0"), "not an address of this machine alone"),
+        (("--host", "0.0.0.0"), "there is no token file"),
         (("--config", "none.toml"), "cannot be read: No such file"),
         (("--config", "server.toml"), "max_bdoy"),
         (("--model", "exec:cat"), "is not a model that callers can be offered"),

@@ -339,9 +339,8 @@ class Sessions:
 
     async def due(self, caller: Caller, *, today: date, within: int) -> dict[str, list[Deadline]]:
         """Return the deadlines over all sessions of the caller; see `sessions.follow_up.due_groups`."""
-        return await self.read(
-            caller, lambda records: due_groups(records, self._store.path, today=today, within=within)
-        )
+        place = self._store.path
+        return await self.read(caller, lambda records: due_groups(records, place, today=today, within=within))
 
     async def scores(self, caller: Caller) -> tuple[Sequence[BrierScore], Sequence[BrierScore]]:
         """Return the scores of agents and of models over all resolved questions of the caller."""
@@ -349,9 +348,8 @@ class Sessions:
 
     async def resolve(self, caller: Caller, session: str, question: str, outcome: bool) -> ResolvedQuestion:
         """Record the outcome of a question. Raises `UnknownName`."""
-        return await self.read(
-            caller, lambda records: resolve_question(records, self._store.path, session, question, outcome)
-        )
+        place = self._store.path
+        return await self.read(caller, lambda records: resolve_question(records, place, session, question, outcome))
 
     @property
     def endpoints(self) -> Endpoints:
