@@ -81,7 +81,7 @@ def test_full_disk_ends_the_run_and_resume_continues(
 
 
 def check_full(ended: Ended, *, begun: bool = True) -> None:
-    assert ended.error == "StoreUnusable" or (not begun and ended.error in ("UnknownName", "SettingsError")), ended
+    assert ended.error == "StoreUnusable" or (not begun and ended.error in ("UnknownSession", "SettingsError")), ended
     if ended.error == "StoreUnusable":
         assert "the journal cannot be used: " in ended.said
         assert "Free space" in ended.said
