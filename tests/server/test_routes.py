@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from consilience.domain.errors import ConsilienceError, SettingsError, UnknownSession
+from consilience.engine.protocol import installed_protocols
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.server.callers import Caller
@@ -326,7 +327,8 @@ async def test_protocols_have_schemas_with_descriptions_and_presets_their_own(
         views = {view["name"]: view for view in await face.get("/api/protocols")}
         assert {"emergence", "debate", "review", "board-paper"} <= set(views)
         assert not {"choose", "propose"} & set(views)
-        for view in views.values():
+        shipped = {*installed_protocols(), "board-paper"}  # other tests of this process define protocols too
+        for view in (view for name, view in views.items() if name in shipped):
             for name, schema in view["settings"]["properties"].items():
                 assert schema.get("description"), (view["name"], name)
                 assert "default" in schema or "$ref" in schema, (view["name"], name)
