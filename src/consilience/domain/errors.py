@@ -8,6 +8,8 @@ ConsilienceError
 │   │   └── UnknownSession
 │   ├── UnavailableModel      a model without its key, extra or weights
 │   ├── SourceError           a document that cannot be read
+│   │   ├── UnreadableDocument    its content
+│   │   └── EncodingError         its encoding
 │   └── WorkspaceError        a workspace, ticket or file of one that is missing, damaged or not what it should be
 │       └── ClaimLost         the claim of a ticket has ended: it expired, was withdrawn or belongs to another agent
 ├── ProviderError             a model's failure; `Session.ask` turns it into a `Failure`
@@ -34,6 +36,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import ClassVar, Self
+
+from consilience.domain.stopping import FailureKind
 
 
 def replace_surrogates(text: str) -> str:
@@ -90,7 +94,27 @@ class UnavailableModel(UserError):
 
 
 class SourceError(UserError):
-    pass
+    """A document that cannot be read."""
+
+    reason: str = ""
+    """What is wrong, without naming the document, for a list of documents; "" where one is never listed."""
+
+
+class UnreadableDocument(SourceError):
+    """A document whose content cannot be read. `label` names it in the sentence."""
+
+    def __init__(self, label: str, why: str, *, where: str = "", do: str = "") -> None:
+        self.reason = f"cannot be read: {why}"
+        super().__init__(f"{label} {self.reason}", where=where, do=do)
+
+
+class EncodingError(SourceError):
+    """A text in an encoding that is not read."""
+
+    reason = "not UTF-8 text"
+
+    def __init__(self, label: str, *, where: str = "", do: str = "") -> None:
+        super().__init__(f"{label} is {self.reason}", where=where, do=do)
 
 
 class WorkspaceError(UserError):
@@ -104,6 +128,8 @@ class ClaimLost(WorkspaceError):
 class ProviderError(ConsilienceError):
     """A request that failed."""
 
+    kind: ClassVar[FailureKind] = FailureKind.REJECTED
+    """As which failure the call counts."""
     transient = False
     """Whether the same request may succeed later."""
     retries: int | None = None
@@ -130,25 +156,28 @@ class ProviderError(ConsilienceError):
 
 
 class RateLimited(ProviderError):
+    kind = FailureKind.RATE_LIMITED
     transient = True
 
 
 class ServerError(ProviderError):
+    kind = FailureKind.SERVER
     transient = True
     loading = False
     """Whether the server is still loading its model. It is asked again until it has, without counting requests or retries."""
 
 
 class Timeout(ProviderError):
-    pass
+    kind = FailureKind.DEADLINE
 
 
 class Unreachable(ProviderError):
+    kind = FailureKind.UNREACHABLE
     transient = True
 
 
 class Refused(ProviderError):
-    pass
+    kind = FailureKind.REFUSED
 
 
 class Rejected(ProviderError):
@@ -158,8 +187,7 @@ class Rejected(ProviderError):
 class Truncated(ProviderError):
     """The server read a part of the prompt, and answered that."""
 
-    cause: ClassVar[str] = "its context window is smaller than the prompt"
-    """In the detail of each."""
+    kind = FailureKind.PROMPT_CUT
 
 
 class JournalError(ConsilienceError):

@@ -433,6 +433,8 @@ class Presentation(_Data):
     """Name of the setting that limits the steps; empty without one."""
     ending: str = ""
     """How the run stopped, in words; default by the stop reason."""
+    reservations: tuple[str, ...] = ()
+    """What a finished run lacks although it met its stop test: the headline reads `Finished, but …`."""
     ended_by: SettingLimit | None = None
     """The limit that ended the run where it is another one than that on steps."""
     above_answer: tuple[Block, ...] = ()

@@ -29,6 +29,7 @@ from consilience.domain.events import (
 )
 from consilience.domain.messages import Message
 from consilience.domain.outcome import FailureKind
+from consilience.domain.prompt_parts import QuotedMessage, read_part
 from consilience.domain.report import find_report
 from consilience.engine.activity import Phase
 from consilience.engine.call_failures import failure_event, refusal_event, unreached
@@ -177,9 +178,10 @@ class Call(Generic[T]):
         recorder.inherit(event, self.place)
         parts = recorder.journal.store.prompt(event.prompt) if isinstance(event, CallCompleted) else ()
         state.template_use.note_call(key, self.ask.prompt, recorded=parts)
-        quotes = [part.split(":", 2)[1:] for part in parts if part.startswith("q:")]
-        quoted_messages = {label: id for label, id in quotes if self.state.is_from_other_agent(id, self.ask.agent)}
-        return _Attempt(event, text, value, tuple(id for _, id in quotes), quoted_messages)
+        quotes = [part for part in map(read_part, parts) if isinstance(part, QuotedMessage)]
+        from_others = [quote for quote in quotes if self.state.is_from_other_agent(quote.message, self.ask.agent)]
+        quoted_messages = {quote.label: quote.message for quote in from_others}
+        return _Attempt(event, text, value, tuple(quote.message for quote in quotes), quoted_messages)
 
     async def _recorded_or_live(self, attempt: int, fix: str | None, error: str) -> _Attempt[T]:
         """Return this attempt as recorded, or make it now."""
@@ -347,7 +349,7 @@ class Call(Generic[T]):
         try:
             answer = await self._await_within(time_left, self._answer(request))
         except CallCancelled as cancelled:  # an earlier process may have posted a ticket
-            if (sent := await withdraw_sent(self.port, ask.key, request_id, cancelled.detail)) is None:
+            if (sent := await withdraw_sent(self.port, ask.key, request_id, cancelled.detail, cancelled.kind)) is None:
                 raise
             return sent
         if not isinstance(answer, PendingAnswer):
@@ -403,7 +405,7 @@ class Call(Generic[T]):
             state.activity.end_wait(ask.key)
             if answer.ticket is None or not isinstance(failure, CallEnded):
                 raise
-            if (late_completion := await take_back(answer.ticket, failure.detail)) is None:
+            if (late_completion := await take_back(answer.ticket, failure)) is None:
                 raise
             return late_completion
         finally:

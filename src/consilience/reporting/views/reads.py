@@ -68,7 +68,14 @@ def view(record: SessionRecord) -> View:
         rows=tuple(map(name, readers)),
         columns=tuple(map(name, authors)),
         cells=tuple(
-            _cell(name(reader), name(author), number(reader, author), total[reader, author], tips[reader, author])
+            MatrixCell(
+                row=name(reader),
+                column=name(author),
+                value=total[reader, author],
+                text=number(reader, author),
+                tip=f"{name(reader)} was shown {count(total[reader, author], 'message')} of "
+                f"{'its own' if reader == author else name(author)}: {tips[reader, author]}",
+            )
             for reader in readers
             for author in authors
             if (reader, author) in total
@@ -76,12 +83,6 @@ def view(record: SessionRecord) -> View:
         legend=("(n): its own messages",),
     )
     return View(name="reads", heading=heading, blocks=tuple(blocks), picture=picture)
-
-
-def _cell(reader: str, author: str, text: str, n: int, phases: str) -> MatrixCell:
-    whose = "its own" if text.startswith("(") else author
-    tip = f"{reader} was shown {count(n, 'message')} of {whose}: {phases}"
-    return MatrixCell(row=reader, column=author, value=n, text=text, tip=tip)
 
 
 def _phases(record: SessionRecord) -> dict[str, Counter[tuple[str, str]]]:
