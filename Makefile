@@ -21,7 +21,7 @@ DOCS_READY := .venv/.ready-docs
 
 export DEMO_QUESTION
 
-.PHONY: help setup demo test test-all test-rest check bench study-debate study-review docs clean
+.PHONY: help setup demo test test-all test-rest golden check bench study-debate study-review docs clean
 
 help:
 	@echo 'make setup      install into .venv (done by the other targets where needed)'
@@ -30,6 +30,7 @@ help:
 	@echo 'make test-all   the tests, the long matrices whole'
 	@echo 'make test-rest  what test-all adds to test'
 	@echo 'make check      style, types, layers, bans, documentation'
+	@echo 'make golden     write the golden files of the tests anew, and list what changed'
 	@echo 'make bench      the benchmarks; a table, and benchmarks/results.json'
 	@echo 'make study-debate  what debates recover of planted worlds; STUDY_OPTIONS="--worlds 40" for fewer'
 	@echo 'make study-review  what a review finds of planted defects; STUDY_OPTIONS="--model openai:gpt-5-mini"'
@@ -60,6 +61,10 @@ check: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_layers.py tests/test_bans.py tests/test_docs.py
+
+golden: $(READY)
+	$(BIN)/python -m pytest --golden $(PYTEST_OPTIONS)
+	git diff --stat -- '*/golden/*'
 
 bench: $(BENCH_READY)
 	$(BIN)/python benchmarks/run.py $(BENCH_OPTIONS)

@@ -18,6 +18,7 @@ import pytest
 from xdist.remote import Producer
 
 from consilience.domain.paths import weights_dir
+from kit.golden import Golden
 from kit.lanes import Lanes, order
 
 T = TypeVar("T")
@@ -47,6 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole", action="store_true", help="run the long matrices whole instead of a seeded sample")
     parser.addoption("--seed", help="draw other cases of the long matrices, beside those that are always run")
     parser.addoption("--rest", action="store_true", help="run only what --whole adds to a run without options")
+    parser.addoption("--golden", action="store_true", help="run only the tests with golden files, and write these anew")
 
 
 def draw(items: Iterable[T], n: int, seed: int | str) -> list[T]:
@@ -108,7 +110,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if seed := config.getoption("seed"):
             kept |= set(draw([case for case in whole if case not in always], sizes["keep"], f"{test} {seed}"))
     every = {item for cases, _ in matrices.values() for item in cases}
-    if config.getoption("rest"):
+    if config.getoption("golden"):
+        dropped = {item for item in items if "golden" not in getattr(item, "fixturenames", ())}
+    elif config.getoption("rest"):
         longer = {item for item in items if {"whole", "sample"} & set(getattr(item, "fixturenames", ()))}
         dropped = set(items) - ((every - dropped - kept) | (longer - dropped))
     elif not config.getoption("whole"):
@@ -122,6 +126,12 @@ def pytest_collection_finish() -> None:
     """Exclude modules and tests from later garbage collections, which some tests request."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """`golden(text)`: the text is that of the test's golden file, as `kit.golden` says."""
+    return Golden(request.path, request.node.name, bool(request.config.getoption("golden")))
 
 
 # --- the environment of a test

@@ -17,6 +17,7 @@ from consilience.domain.paths import journal_path
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.testing import Scripted
+from kit.golden import Golden, lines_with, section, steady
 
 RUN = ("emergence", TASK, "--model", MODEL, "--max-rounds", "2", "--children", "2")
 
@@ -28,15 +29,16 @@ def parent(cli: Cli, town: Town) -> str:
     return recorded()[-1]
 
 
-def test_fork_makes_only_later_calls_and_prints_inherited_ones(cli: Cli, town: Town, parent: str) -> None:
+def test_fork_makes_only_later_calls_and_prints_inherited_ones(
+    cli: Cli, town: Town, parent: str, golden: Golden
+) -> None:
     result = cli("fork", parent, "--at", "round-1/observe/L1N1", "--set", "max_rounds=1", "--out", "report")
     assert result.exit_code == 0, result.stderr
     assert town.requests == []
     child = recorded()[-1]
     assert child != parent
-    assert f"Fork of {parent} from event" in result.stderr
-    assert "5 replies inherited, not paid for again" in result.stderr
-    assert "5 more inherited, not paid for here" in cli("show", child, "--view", "figures").stdout
+    golden(result.stderr, "progress")
+    golden(lines_with("inherited", cli("show", child, "--view", "figures").stdout), "figures")
     report = json.loads(Path("report/report.json").read_text())
     assert (report["parent"], report["settings"]["max_rounds"]) == (parent, 1)
     again = cli("replay", child, "--json")
@@ -76,12 +78,12 @@ def test_fork_changes_documents_and_task(cli: Cli, town: Town, parent: str, tmp_
     assert cli("fork", parent, "--at", "0", "--source", "L9=x", "--dry-run").exit_code == 2
 
 
-def test_first_line_of_a_fork_shows_the_thinking_level(cli: Cli, parent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_line_of_a_fork_shows_the_thinking_level(
+    cli: Cli, parent: str, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     result = cli("fork", parent, "--at", "0", "--model", "openai:o4-mini", "--thinking", "high", "--yes")
-    first = result.stderr.splitlines()[0]
-    assert first.startswith(f"Fork of {parent}")
-    assert "for thinking (high)" in first
+    golden(result.stderr.splitlines()[0])
 
 
 def test_first_line_of_a_fork_names_no_thinking_level_that_nobody_asked_for(cli: Cli, parent: str) -> None:
@@ -146,39 +148,29 @@ def test_limits_of_agents_and_phases_are_options_of_every_run(cli: Cli, town: To
     assert "limit of agent L2N1" in cli("show", "last").stdout
 
 
-def test_show_prints_the_tree_of_forks(cli: Cli, town: Town, parent: str) -> None:
+def test_show_prints_the_tree_of_forks(cli: Cli, town: Town, parent: str, golden: Golden) -> None:
     assert "## Forks" not in cli("show", parent).stdout
     cli("fork", parent, "--at", "end", "--set", "max_rounds=1")
     child = recorded()[-1]
     cli("fork", child, "--at", "3", "--set", "max_rounds=3")
-    grandchild = recorded()[-1]
-    family = cli("show", child).stdout.partition("## Forks")[2]
-    lines = [line for line in family.splitlines() if line.lstrip().startswith("- ")]
-    assert lines[0] == f"- `{parent}`"
-    assert lines[1].startswith(f"  - **`{child}`** (this one) from event ")
-    assert lines[1].endswith("max_rounds 2 → 1")
-    assert lines[2].startswith(f"    - `{grandchild}` from event 3: max_rounds 1 → 3")
+    family = section(cli("show", child).stdout, "Forks")
+    assert [line.count(id) for line, id in zip(family.splitlines()[2:], (parent, child, recorded()[-1]), strict=True)]
+    golden(family)
 
 
-def test_diff_prints_settings_first_difference_and_results(cli: Cli, town: Town, parent: str) -> None:
+def test_diff_prints_settings_first_difference_and_results(cli: Cli, town: Town, parent: str, golden: Golden) -> None:
     def otherwise(request: ModelRequest) -> object:
         return Scripted(json.dumps({"text": f"Something else entirely on {request.key}."}), tokens_in=1, tokens_out=1)
 
     town.reply = otherwise
     cli("fork", parent, "--at", "leaf_respond/1", "--perspective", "L2N2=a grocer")
     child = recorded()[-1]
-    text = cli("diff", parent, child).stdout
-    assert "| perspective of L2N2 | creative | a grocer |" in text
-    assert "2 replies the same in both" in text
-    assert "They diverge at `round-1/lateral/L2N" in text
-    assert "+Something else entirely on round-2/observe/L1N1." in text
+    golden(cli("diff", parent, child).stdout)
     output = json.loads(cli("diff", parent, child, "--json").stdout)
     assert output["setup"] == {"perspective of L2N2": ["creative", "a grocer"]}
     assert output["calls"]["same"] == 2
     assert output["calls"]["only_a"] == output["calls"]["only_b"] == []
-    alike = cli("diff", parent, parent).stdout
-    assert "**The same settings**" in alike
-    assert "The same, word for word." in alike
+    golden(cli("diff", parent, parent).stdout, "a session and itself")
 
 
 def test_events_are_listed_with_the_numbers_and_keys_a_fork_takes(cli: Cli, parent: str) -> None:
@@ -263,44 +255,37 @@ def test_resume_of_a_fork_counts_its_inherited_calls(cli: Cli, town: Town, paren
     assert cli("resume", child).stderr.startswith(f"Resuming {child}: 2 calls inherited, not paid for again")
 
 
-def test_session_ended_by_a_limit_states_the_limit_and_the_fork_that_goes_on(cli: Cli, town: Town) -> None:
+def test_session_ended_by_a_limit_states_the_limit_and_the_fork_that_goes_on(
+    cli: Cli, town: Town, golden: Golden
+) -> None:
     stopped = cli(*RUN, "--max-calls", "7")
     id = recorded()[-1]
-    assert stopped.stdout.startswith(
-        "**Stopped: reached the limit of 7 calls, with 6 used and 1 reserved in case there was no answer"
-    )
-    assert f"To go on: `consilience fork {id} --at end --max-calls N`." in stopped.stdout
-    assert "7 calls" in cli("show", id, "--view", "figures").stdout
+    assert f"`consilience fork {id} --at end --max-calls N`" in stopped.stdout
+    golden(stopped.stdout, "stopped")
     report = json.loads(cli("show", id, "--json").stdout)
     assert (report["limits"]["calls"], report["ledger"]["actual"]["requests"]) == (7, 6)
     assert report["ledger"]["held_back"] == 1
-    resumed = cli("resume", id)
-    assert resumed.stderr == f"{id} is already finished; its report follows.\n"
+    golden(cli("resume", id).stderr, "resumed")
     town.requests.clear()
     forked = cli("fork", id, "--at", "end", "--max-calls", "40")
-    assert "6 replies inherited, not paid for again; 4 calls without a reply repeated" in forked.stderr
-    assert "reached the limit of 7 calls" not in forked.stdout
-    assert "6 more inherited" in forked.stdout
+    golden(forked.stderr, "forked, progress")
+    golden(forked.stdout, "forked, report")
     assert len(town.requests) == 5
 
 
-def test_limit_of_a_phase_is_stated_with_the_option_that_raises_it(cli: Cli, town: Town) -> None:
-    stopped = cli(*RUN, "--phase-limit", "lateral_leaves:calls=1")
-    assert "reached the limit of 1 call for phase lateral_leaves" in stopped.stdout
-    assert "--at end --phase-limit 'lateral_leaves:calls=N'`" in stopped.stdout
+def test_limit_of_a_phase_is_stated_with_the_option_that_raises_it(cli: Cli, town: Town, golden: Golden) -> None:
+    golden(lines_with("lateral_leaves", cli(*RUN, "--phase-limit", "lateral_leaves:calls=1").stdout))
 
 
-def test_failed_session_names_the_fork_that_makes_the_failed_calls_again(cli: Cli, town: Town) -> None:
+def test_failed_session_names_the_fork_that_makes_the_failed_calls_again(cli: Cli, town: Town, golden: Golden) -> None:
     whole = town.reply
     town.reply = lambda request: Rejected("the key is wrong")
     failed = cli(*RUN)
     id = recorded()[-1]
-    assert (
-        f"To make the failed calls again, once their cause is fixed: `consilience fork {id} --at end`." in failed.stdout
-    )
+    golden(lines_with("fork SESSION", steady(failed.stdout)))
     town.reply = whole
     forked = cli("fork", id, "--at", "end")
-    assert "0 replies inherited, not paid for again; 2 calls without a reply repeated" in forked.stderr
+    golden(forked.stderr.splitlines()[0], "forked")
     assert "failed" not in forked.stdout.splitlines()[0]
 
 
@@ -388,7 +373,7 @@ def test_fork_that_would_make_no_call_is_an_error_that_says_what_to_change(
 def test_session_that_ran_out_of_steps_names_the_fork_that_goes_on(cli: Cli, town: Town) -> None:
     stopped = cli("emergence", TASK, "--model", MODEL, "--max-rounds", "1")
     id = recorded()[-1]
-    way = f"To go on beyond 1 round: `consilience fork {id} --at end --set max_rounds=N`."
+    way = f"`consilience fork {id} --at end --set max_rounds=N`."
     assert stopped.stdout.rstrip().endswith(way)
     assert cli("show", id).stdout.rstrip().endswith(way)
     town.requests.clear()
@@ -405,10 +390,7 @@ def test_failed_call_of_a_finished_session_names_the_fork_that_makes_it_again(cl
     whole = town.reply
     town.reply = lambda request: Rejected("no") if request.agent == "V2" else whole(request)
     stopped = cli("vote", TASK, "--votes", "3", "--model", MODEL)
-    assert (
-        f"To make the failed calls again, once their cause is fixed: `consilience fork {recorded()[-1]} --at end`."
-        in stopped.stdout
-    )
+    assert f"`consilience fork {recorded()[-1]} --at end`" in stopped.stdout
 
 
 def test_fork_asks_for_a_cut_reply_again_if_replies_may_be_longer(cli: Cli, town: Town) -> None:

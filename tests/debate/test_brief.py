@@ -23,10 +23,11 @@ from consilience.protocols.debate import Debate, DebateReport
 from consilience.protocols.debate.records import Coalition, CommonGround, Contradiction, Dependency
 from consilience.protocols.debate.stipulated import CruxTest, FlipRecord, PlaceboTest, StipulatedBallot
 from consilience.reporting.html import page
-from consilience.reporting.markdown import _render
+from consilience.reporting.markdown import print_markdown
 from consilience.reporting.record import read_record
 from consilience.testing import ScriptedModel
 from kit.debating import Answer, Debaters, moves_of, number_of, side_of
+from kit.golden import Golden, lines_with, section
 
 TASK = "Should we move the orders to queues?"
 FACT = "The ferry is red."
@@ -169,7 +170,7 @@ def faces(report: DebateReport) -> dict[str, str]:
     """The report as Markdown, as a page without markup, and on a terminal of 80 columns, each in one line."""
     terminal = io.StringIO()
     terminal.isatty = lambda: True  # type: ignore[method-assign]
-    _render(report.markdown(), terminal)
+    print_markdown(report.markdown(), terminal)
     words = {
         "markdown": re.sub(r"[\\*]", "", report.markdown()),
         "html": unescape(re.sub(r"<[^>]+>", " ", report.html())),
@@ -237,7 +238,7 @@ async def tested(**records: Any) -> DebateReport:
     return report.model_copy(update=records)
 
 
-async def test_declared_flips_not_observed_in_tests_are_printed_above_the_answer() -> None:
+async def test_declared_flips_not_observed_in_tests_are_printed_above_the_answer(golden: Golden) -> None:
     records = tuple(
         FlipRecord(agent=f"D{n}", declared=True, observed=n < 4, as_declared=n < 4, placebo=n == 2) for n in range(1, 5)
     )
@@ -245,41 +246,29 @@ async def test_declared_flips_not_observed_in_tests_are_printed_above_the_answer
         flip_records={"thread-1": records},
         placebo=PlaceboTest(fact=FACT, ballots=ballots({"D1": "YES", "D2": "YES", "D3": "YES", "D4": "NO"})),
     )
-    head = above_answer(report)
-    assert (
-        "4 agents had said that the answer to crux 1 would change their minds. When told so, those affected (D) kept"
-        in head
-    )
-    assert "1 of 4 agents changed position for the placebo, which decides nothing." in head
-    crux = report.markdown().split("### Crux 1.")[1].split("### ")[0]
-    assert "Declared to depend on it: 4 of 4; when told so, 3 of 4 changed position; " in crux
-    assert "; for the placebo (The ferry is red): 1 of 4." in crux
-    assert crux.count("flipped ✔") == 3
-    assert "did not flip ✘" in crux
-    assert "flipped ✔; moved for the placebo, too" in crux
+    golden(above_answer(report))
+    golden(section(report.markdown(), "Crux 1."), "crux")
 
 
-async def test_brief_with_tests_takes_what_would_turn_the_answer_from_them() -> None:
+async def test_brief_with_tests_takes_what_would_turn_the_answer_from_them(golden: Golden) -> None:
     majority = await debate(
         {"final": lambda request: {"p1": "NO"}, "closing": lambda request: {"p1": "NO"}}, test_cruxes=0
     )
     fields = {"D1": "YES", "D2": "YES", "D3": "YES", "D4": "NO"}
     turned = CruxTest(thread="thread-1", stipulated="YES", ballots=ballots(fields))
     kept = CruxTest(thread="thread-1", stipulated="NO", ballots=ballots(dict.fromkeys(fields, "NO")))
-    head = above_answer(majority.model_copy(update={"tests": (turned, kept)}))
-    assert "**Becomes yes if** the answer to crux 1 is yes. When told so: 3 yes · 1 no." in head
-    assert "crux 1 is no" not in head
-    still = above_answer(majority.model_copy(update={"tests": (kept,)}))
-    assert "No tested answer to a crux turns the majority." in still
+    golden(above_answer(majority.model_copy(update={"tests": (turned, kept)})), "one of two turns it")
+    golden(above_answer(majority.model_copy(update={"tests": (kept,)})), "none turns it")
 
 
-async def test_tests_without_a_reply_are_not_counted_as_0_of_0() -> None:
+async def test_tests_without_a_reply_are_not_counted_as_0_of_0(golden: Golden) -> None:
     records = tuple(FlipRecord(agent=f"D{n}", declared=True, observed=None) for n in range(1, 5))
-    crux = (await tested(flip_records={"thread-1": records})).markdown().split("### Crux 1.")[1].split("### ")[0]
-    assert "Declared to depend on it: 4 of 4; no agent was told its answer." in crux
+    golden(lines_with("Declared to depend", (await tested(flip_records={"thread-1": records})).markdown()))
 
 
-async def test_brief_without_tests_takes_what_would_turn_the_answer_from_declarations_marked_untested() -> None:
+async def test_brief_without_tests_takes_what_would_turn_the_answer_from_declarations_marked_untested(
+    golden: Golden,
+) -> None:
     report = await debate(
         {
             "final": lambda request: {"p1": "NO"},
@@ -291,27 +280,21 @@ async def test_brief_without_tests_takes_what_would_turn_the_answer_from_declara
     assert "(not tested)" not in above_answer(report)  # two of four are no majority
     no = {name: lambda request: {"p1": "NO"} for name in ("final", "closing")}
     hanging = await debate({**no, "flip": lambda request: {"side": "NO", "gives_up_if": "YES"}}, test_cruxes=0)
-    head = above_answer(hanging)
-    assert "**Becomes yes if** the answer to crux 1 is yes. By their own word, " in head
-    assert "would then give up what they argue for (not tested)." in head
+    golden(above_answer(hanging))
 
 
-async def test_brief_prints_the_first_step_beside_the_decision() -> None:
+async def test_brief_prints_the_first_step_beside_the_decision(golden: Golden) -> None:
     first = "A load test of two weeks, about $9,000."
     report = await debate({"closing": lambda request: {"p1": "NO", "first_step": first}})
-    assert re.search(rf"\*\*If you must decide today:\*\* no[^\n]*\. First: {re.escape(first)}", report.markdown())
+    golden(lines_with("First: ", report.markdown()))
 
 
-async def test_brief_names_agents_that_share_a_model_below_the_headline() -> None:
-    head = above_answer(await debate())
-    assert re.search(r"\*\*Independence:\*\* All 4 agents run on \S+, so they are not 4 independent voices", head)
-    assert head.index("SPLIT") < head.index("Independence")
+async def test_brief_names_agents_that_share_a_model_below_the_headline(golden: Golden) -> None:
+    golden(above_answer(await debate()))
 
 
-async def test_brief_counts_position_changes_without_a_named_argument() -> None:
-    report = await debate({"final": persuaded})
-    assert "1 agent changed position without naming an argument." in above_answer(report)
-    assert "**Changes without a named argument:** 1." in report.markdown()
+async def test_brief_counts_position_changes_without_a_named_argument(golden: Golden) -> None:
+    golden(lines_with("without (naming )?a(n| named) argument", (await debate({"final": persuaded})).markdown()))
 
 
 # --- objections
@@ -336,7 +319,7 @@ async def test_every_challenge_has_a_fate_and_unanswered_ones_are_printed_comple
 # --- what the other records say
 
 
-async def test_records_across_cruxes_are_shown_with_their_crux_numbers() -> None:
+async def test_records_across_cruxes_are_shown_with_their_crux_numbers(golden: Golden) -> None:
     report = await debate({"commit": own_falsifier}, debaters=6)
     thread = report.threads[0]
     assert thread.crux is not None
@@ -374,19 +357,8 @@ async def test_records_across_cruxes_are_shown_with_their_crux_numbers() -> None
         }
     )
     text = report.markdown()
-    assert f"### All 6 agents confirmed\n\n- Kafka ends in March. \\[{message.label}\\] — (factual)" in text
-    together = text.split("### Who stands together")[1].split("### ")[0]
-    assert "**Queue camp:**" in together
-    assert "crux 1 yes; cohesion 0.90; “It is fast.”" in together
-    assert "Preliminary: two cruxes." in together
-    depends = text.split("### What depends on what")[1].split("## ")[0]
-    assert "**Settle crux 1 first:** crux 2 follows from it." in depends
-    assert (
-        "a yes entails a yes (0.90; confirmed by the same model, which is no check): Because it follows directly."
-        in depends
-    )
-    assert "critic of change (B) on cruxes 1 and 2." in depends
-    assert "Who pays for the load test?" in text.split("### What to ask next")[1]
+    for heading in ("All 6 agents confirmed", "Who stands together", "What depends on what", "What to ask next"):
+        golden(section(text, f"{heading}"), heading)
     assert [line for line, refs in brief_lines(report) if not refs] == []
 
 
@@ -398,6 +370,6 @@ async def test_report_on_a_terminal_of_80_columns_has_no_wider_line(monkeypatch:
     report = await debate(RICH)
     terminal = io.StringIO()
     terminal.isatty = lambda: True  # type: ignore[method-assign]
-    _render(report.markdown(), terminal)
+    print_markdown(report.markdown(), terminal)
     shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
     assert max(map(len, shown.splitlines())) <= 80

@@ -34,6 +34,7 @@ from consilience.protocols.emergence import Emergence, EmergenceReport
 from consilience.protocols.refinement import Refinement
 from kit import runner
 from kit.cases import HOUSE, emergent, refining, well_formed
+from kit.golden import Golden
 
 TASK = "Is it so?"
 TREE = Emergence(children=3, max_rounds=3, reply_tokens=64)
@@ -100,14 +101,14 @@ async def test_overspending_is_at_most_the_error_of_the_token_estimate() -> None
     assert report.answer is not None
 
 
-async def test_agent_limit_refuses_only_that_agent_and_is_reported() -> None:
+async def test_agent_limit_refuses_only_that_agent_and_is_reported(golden: Golden) -> None:
     report, model, store = await play(Limits(agents={"L2N2": SpendingLimits(calls=1)}))
     asked = Counter(r.agent for r in model.requests)
     assert asked["L2N2"] == 1
     assert asked["L2N1"] >= 2
     assert report.stop_reason is StopReason.EXHAUSTED_BUDGET
     assert report.answer is not None
-    assert any("refused by the limit of agent L2N2" in w for w in report.warnings)
+    golden(report.warnings)
     refused = [e for e in store.read("s") if isinstance(e, CallFailed)]
     assert {e.limit for e in refused} == {LimitOwner(kind="agent", name="L2N2")}
     assert all(e.failure is FailureKind.BUDGET for e in refused)
@@ -120,7 +121,7 @@ async def test_limit_for_each_agent_applies_to_every_agent() -> None:
     assert asked["L1N1"] == 1, "the narrower of two limits holds"
 
 
-async def test_phase_limit_counts_all_rounds_or_a_single_round() -> None:
+async def test_phase_limit_counts_all_rounds_or_a_single_round(golden: Golden) -> None:
     free, everything, _ = await play(Limits())
     phases = Counter(key.split("/")[1] for key in (r.key for r in everything.requests))
     assert phases["lateral"] > 4
@@ -128,7 +129,7 @@ async def test_phase_limit_counts_all_rounds_or_a_single_round() -> None:
     assert sum("/lateral/" in r.key for r in model.requests) == 4
     report, model, _ = await play(Limits(phases={"lateral_leaves/1": SpendingLimits(calls=2)}))
     assert sum("round-1/lateral/" in r.key for r in model.requests) == 2
-    assert any("limit of phase lateral_leaves/1" in w for w in report.warnings)
+    golden(report.warnings)
     _, model, _ = await play(Limits(phases={"*": SpendingLimits(calls=3)}))
     assert max(Counter((r.key.split("/")[0], r.key.split("/")[1]) for r in model.requests).values()) <= 3
     assert free.stop_reason is not StopReason.EXHAUSTED_BUDGET
@@ -178,7 +179,7 @@ def test_phase_names_are_not_inherited_with_a_run_of_its_own() -> None:
     assert not Audited.phase_names
 
 
-async def test_agent_limit_counts_provider_retries() -> None:
+async def test_agent_limit_counts_provider_retries(golden: Golden) -> None:
     def busy(request: ModelRequest) -> str:
         if request.agent == "L2N1":
             raise RateLimited("busy", retry_after=0.0)
@@ -189,7 +190,7 @@ async def test_agent_limit_counts_provider_retries() -> None:
     limits = Limits(agents={"L2N1": SpendingLimits(calls=2)})
     report = await runner.start(TASK, TREE, models=Limited(model, deadline=10.0, retries=4), store=store, limits=limits)
     assert sum(r.agent == "L2N1" for r in model.requests) == 2
-    assert any("1 call refused by the limit of agent L2N1" in warning for warning in report.warnings)
+    golden(report.warnings)
 
 
 async def test_limit_after_a_resume_counts_usage_before_the_kill(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import Scripted, ScriptedModel
 from kit import runner
+from kit.golden import Golden
 from kit.throwaways import Body, Made, Outside, OutsideAgent
 
 
@@ -65,7 +66,7 @@ async def test_quote_outside_its_audience_is_a_violation() -> None:
         await play(body)
 
 
-async def test_malformed_reply_is_repaired_once_with_the_reason_and_its_cost_counted() -> None:
+async def test_malformed_reply_is_repaired_once_with_the_reason_and_its_cost_counted(golden: Golden) -> None:
     from consilience.domain.positions import BallotReply
 
     async def body(session: Session) -> object:
@@ -80,7 +81,7 @@ async def test_malformed_reply_is_repaired_once_with_the_reason_and_its_cost_cou
     assert "could not be used: the reply is not a JSON object" in second.text
     spent = report.ledger.actual
     assert (spent.calls, spent.requests, spent.repairs, spent.retries) == (1, 2, 1, 0)
-    assert "1 reply could not be used; 1 had to be asked for again" in report.warnings
+    golden(report.warnings)
 
 
 @pytest.mark.parametrize("end", [KeyError("x"), Crash()], ids=["defect", "killed"])
@@ -173,7 +174,7 @@ async def test_token_limit_is_kept_with_exact_estimates() -> None:
     assert report.answer == "t"
 
 
-async def test_money_limit_is_kept_and_an_unknown_price_is_a_warning() -> None:
+async def test_money_limit_is_kept_and_an_unknown_price_is_a_warning(golden: Golden) -> None:
     async def body(session: Session) -> object:
         for n in range(50):
             await session.ask("A1", Prompt("x"), key=f"k{n}", max_tokens=100)
@@ -186,7 +187,7 @@ async def test_money_limit_is_kept_and_an_unknown_price_is_a_warning() -> None:
     unpriced = ScriptedModel(lambda r: Scripted("t", cost=None), price=None)
     report, _ = await play(body, unpriced)
     assert report.ledger.actual.cost is None
-    assert any("price of a model is not known" in w for w in report.warnings)
+    golden(report.warnings)
 
 
 async def test_calls_after_the_time_limit_are_refused_except_the_closing_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,14 +213,14 @@ async def test_calls_after_the_time_limit_are_refused_except_the_closing_one(mon
     await runner.replay(report.session, store=store)
 
 
-async def test_overlong_reply_is_cut_and_marked() -> None:
+async def test_overlong_reply_is_cut_and_marked(golden: Golden) -> None:
     async def body(session: Session) -> object:
         return await session.ask("A1", Prompt("x"), key="k", max_tokens=1000)
 
     report, _ = await play(body, ScriptedModel(["word " * 200_000]))
     assert report.answer is not None
     assert len(report.answer) <= 8000
-    assert any("cut at the token limit" in w for w in report.warnings)
+    golden(report.warnings)
 
 
 # the outside
@@ -364,14 +365,14 @@ async def test_replay_uses_the_recorded_templates(tmp_path: Path, monkeypatch: p
 # drawing and waiting
 
 
-async def test_started_call_that_is_not_read_is_recorded_with_a_warning() -> None:
+async def test_started_call_that_is_not_read_is_recorded_with_a_warning(golden: Golden) -> None:
     async def body(session: Session) -> None:
         async with session.phase("aside", 3):
             session.start(session.ask("A1", Prompt("x"), key="aside"))
 
     report, _ = await play(body, ScriptedModel(lambda r: "t", latency=0.01))
     assert report.ledger.actual.calls == 1
-    assert "a result of aside 3 was not used" in report.warnings
+    golden(report.warnings)
 
 
 async def test_unread_message_of_a_kind_that_must_be_read_is_a_warning() -> None:

@@ -28,6 +28,7 @@ from consilience.reporting.record import SessionRecord, read_record
 from consilience.reporting.views import view_text
 from kit import runner
 from kit.cases import Case, broadcasting
+from kit.golden import Golden
 from kit.runs import run, run_killed
 from protocols.test_broadcast_calls import go, rating
 
@@ -439,7 +440,7 @@ async def test_flag_of_the_last_call_is_unread_without_a_warning() -> None:
     assert not [w for w in report.warnings if "was read by no later call" in w]
 
 
-async def test_flag_whose_parent_does_not_reply_is_a_warning() -> None:
+async def test_flag_whose_parent_does_not_reply_is_a_warning(golden: Golden) -> None:
     flag = flagging("resource_request", "iteration-1/1/coordinate-1/L3N2")
 
     def reply(request: ModelRequest) -> object:
@@ -448,10 +449,10 @@ async def test_flag_whose_parent_does_not_reply_is_a_warning() -> None:
 
     model = ScriptedModel(lambda r: Rejected("gone") if r.agent == "L1N1" else reply(r))  # type: ignore[arg-type,return-value]
     report, _ = await go(Broadcast(children=2, depth=3, max_iterations=1), model)
-    assert "the flag iteration-1/1/coordinate-1/L3N2/flag-1 was read by no later call" in report.warnings
+    golden(report.warnings)
 
 
-async def test_quoted_flags_are_capped_with_critical_flags_first() -> None:
+async def test_quoted_flags_are_capped_with_critical_flags_first(golden: Golden) -> None:
     def flags(request: ModelRequest) -> dict[str, object]:
         tags = ["unexpected_finding", "resource_request", "goal_mismatch"] * 30
         return {"flags": [{"tag": tag, "text": f"{request.key} {n}"} for n, tag in enumerate(tags)]}
@@ -460,10 +461,7 @@ async def test_quoted_flags_are_capped_with_critical_flags_first() -> None:
     report, record = await recorded(protocol, agents(flags, 8))
     most = max(len([q for q in r.quoted if "/flag-" in q.message]) for r in record.readings.values())
     assert most == 12
-    assert any(
-        w.startswith("left out: ") and w.endswith(" flags beyond the maximum of a reply") for w in report.warnings
-    )
-    assert any(w.endswith("beyond the 12 that a prompt may quote") for w in report.warnings)
+    golden(report.warnings)
     quoted = [q.message for q in record.readings["synthesize/L1N1"].quoted if "/flag-" in q.message]
     tags = {flag.id: flag.tag for flag in report.flags}
     assert {tags[id] for id in quoted} == {"resource_request"}, "critical ones first"
@@ -523,7 +521,7 @@ async def test_strange_loops_start_from_the_last_result_with_domain_instructions
     assert report.answer == "self_reflect/L1N1 says L1N1"
 
 
-async def test_claims_name_messages_and_labels_not_shown_are_dropped_and_counted() -> None:
+async def test_claims_name_messages_and_labels_not_shown_are_dropped_and_counted(golden: Golden) -> None:
     def claiming(request: ModelRequest) -> dict[str, object]:
         return {"claims": [{"text": "costs fall", "ids": ["A", "Q", "C"]}]}
 
@@ -531,7 +529,7 @@ async def test_claims_name_messages_and_labels_not_shown_are_dropped_and_counted
     (claim,) = report.claims
     assert claim.ids == ("iteration-1/coordinate-1/L2N1", "iteration-1/coordinate-1/L2N3")
     assert report.metrics["dropped_labels"] == 1
-    assert "left out: 1 reference to texts that the agent was not shown: “Q”" in report.warnings
+    golden(report.warnings)
 
 
 # --- ballots
@@ -585,7 +583,7 @@ async def test_final_ballots_against_the_answer_are_the_dissent() -> None:
     assert (report.confidence.kind, report.confidence.level) == ("share of pooled ballots", pytest.approx(2 / 3))
 
 
-async def test_unreadable_later_ballot_keeps_the_earlier_with_a_warning() -> None:
+async def test_unreadable_later_ballot_keeps_the_earlier_with_a_warning(golden: Golden) -> None:
     def reply(request: ModelRequest) -> dict[str, object]:
         lost = request.agent == "L2N1" and "coordinate" in request.key
         voter = request.agent != "L1N1"
@@ -593,17 +591,17 @@ async def test_unreadable_later_ballot_keeps_the_earlier_with_a_warning() -> Non
 
     report, _ = await go(Broadcast(children=2, answer_pattern="yes|no", max_iterations=1), agents(reply))
     assert [(b.step, b.position) for b in report.ballots if b.agent == "L2N1"] == [(0, "yes")]
-    assert "some ballots of L2N1 do not match the answer_pattern; the others count" in report.warnings
+    golden(report.warnings)
     assert report.position is None
     assert NO_POSITION in report.warnings
 
 
-async def test_position_outside_the_answer_pattern_is_not_a_ballot() -> None:
+async def test_position_outside_the_answer_pattern_is_not_a_ballot(golden: Golden) -> None:
     report, _ = await go(
         Broadcast(children=2, answer_pattern="yes|no", max_iterations=1), agents(lambda r: {"position": "maybe"})
     )
     assert report.ballots == ()
-    assert "no ballot of L2N1, L2N2 matches the answer_pattern" in report.warnings
+    golden(report.warnings)
 
 
 # --- ends

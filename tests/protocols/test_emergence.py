@@ -21,6 +21,7 @@ from consilience.models.scripted import ScriptedModel
 from consilience.protocols._common.answers import extract
 from consilience.protocols._common.conclusion import NO_POSITION
 from consilience.protocols.emergence import Emergence
+from kit.golden import Golden
 from protocols.test_emergence_calls import go, unlike
 
 
@@ -129,28 +130,28 @@ async def test_claims_name_messages_and_labels_not_shown_are_dropped_and_counted
     assert report.metrics["dropped_labels"] == 1
 
 
-async def test_unchanged_answer_converges_and_changing_answers_exhaust_the_rounds() -> None:
+async def test_unchanged_answer_converges_and_changing_answers_exhaust_the_rounds(golden: Golden) -> None:
     same = ScriptedModel(lambda r: "nudge" if "/signal/" in r.key else '{"text": "all is well"}')
     report, _ = await go(Emergence(children=2, max_rounds=5, similarity="jaccard"), same)
     assert report.stop_reason is StopReason.CONVERGED
     assert (report.steps, report.convergence.score_trajectory) == (2, (1.0,))
-    assert any("word for word" in warning for warning in report.warnings), "copying oneself is not agreement"
+    golden(report.warnings)
     report, _ = await go(Emergence(children=2, max_rounds=3))
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
     assert report.check is not None
     assert not report.check.met
 
 
-async def test_similarity_far_from_threshold_is_a_warning() -> None:
+async def test_similarity_far_from_threshold_is_a_warning(golden: Golden) -> None:
     words = iter(range(10_000))
     model = ScriptedModel(
         lambda r: "n" if "/signal/" in r.key else json.dumps({"text": f"{next(words)} {next(words)}"})
     )
     report, _ = await go(Emergence(children=2, max_rounds=3, similarity="jaccard"), model)
-    assert any("no similarity came within 0.2 of the threshold" in warning for warning in report.warnings)
+    golden(report.warnings)
 
 
-async def test_score_at_the_margin_counts_as_near_the_threshold() -> None:
+async def test_score_at_the_margin_counts_as_near_the_threshold(golden: Golden) -> None:
     """0.8 - 0.2 is more than 0.6 in floats."""
 
     def reply(request: ModelRequest) -> str:
@@ -159,7 +160,7 @@ async def test_score_at_the_margin_counts_as_near_the_threshold() -> None:
 
     report, _ = await go(Emergence(children=2, max_rounds=2, similarity="jaccard", threshold=0.8), ScriptedModel(reply))
     assert report.convergence.score_trajectory == (0.6,)
-    assert not any("no similarity came within" in warning for warning in report.warnings)
+    golden(report.warnings)
 
 
 def voting(votes: Callable[[int, str], str], causes: dict[str, str] | None = None) -> Callable[[ModelRequest], str]:
@@ -254,12 +255,12 @@ async def test_run_with_a_dead_root_fails_and_keeps_the_texts() -> None:
     assert report.rounds[0].agents["L2N1"].response
 
 
-async def test_root_that_fails_in_a_later_round_keeps_its_last_answer_with_a_warning() -> None:
+async def test_root_that_fails_in_a_later_round_keeps_its_last_answer_with_a_warning(golden: Golden) -> None:
     model = ScriptedModel(lambda r: Rejected("gone") if r.key.startswith("round-2/observe/L1N1") else speaking()(r))
     report, _ = await go(Emergence(children=2, max_rounds=2), model)
     assert report.answer == "round-1/observe/L1N1 says L1N1"
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS
-    assert any("the answer is that of an earlier round" in warning for warning in report.warnings)
+    golden(report.warnings)
 
 
 async def test_run_cut_by_the_budget_is_not_converged_even_if_texts_are_stable() -> None:
@@ -643,7 +644,7 @@ async def test_self_reviews_that_lose_the_answer_step_by_step_keep_a_third_of_it
     assert [loop.discarded for loop in report.strange_loops] == [None, sentence * 3]
 
 
-async def test_self_review_that_loses_the_answer_leaves_it() -> None:
+async def test_self_review_that_loses_the_answer_leaves_it(golden: Golden) -> None:
     long = "The ferry carries nurses home, and bakers to work. " * 12
 
     def reply(request: ModelRequest) -> str:
@@ -652,4 +653,4 @@ async def test_self_review_that_loses_the_answer_leaves_it() -> None:
     report, _ = await go(Emergence(children=2, max_rounds=1, strange_loops=1), ScriptedModel(reply))
     assert report.answer == f"{long}round-1/observe/L1N1"
     assert [(loop.after, loop.discarded) for loop in report.strange_loops] == [(None, "It is asked.")]
-    assert any("the last review of the answer kept less than a third of it" in warning for warning in report.warnings)
+    golden(report.warnings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -11,11 +10,11 @@ import pytest
 from consilience.domain.errors import Rejected
 from consilience.domain.messages import Source
 from consilience.domain.outcome import StopReason
-from consilience.domain.sections import Bullets
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.emergence import Emergence
 from consilience.reporting.markdown import markdown
+from kit.golden import Golden, section
 from protocols.test_emergence_calls import go
 
 Fields = Callable[[ModelRequest], dict[str, object]]
@@ -121,7 +120,7 @@ async def test_objection_ignored_stands_and_objection_never_quoted_is_unanswered
     ]
 
 
-async def test_ruling_of_the_parent_is_reported_beside_the_fate() -> None:
+async def test_ruling_of_the_parent_is_reported_beside_the_fate(golden: Golden) -> None:
     script = {
         "round-1/lateral/L2N2": objects("A"),
         "round-1/observe/L1N1": answers("B.1", "yielded", "the answer uses the lower sum"),
@@ -134,40 +133,35 @@ async def test_ruling_of_the_parent_is_reported_beside_the_fate() -> None:
         "the answer uses the lower sum",
     )
     assert report.dissent == (), "the answer follows it"
-    assert re.search(
-        r"- \*\*Upheld in the answer:\*\* [^\n]*\*\n  - Ruling: the answer uses the lower sum\n", markdown(report)
-    )
-    assert "**Open:**" not in markdown(report)
+    golden(section(markdown(report), "Where they differed"), "upheld")
     script["finalize/1"] = answers("B.1", "refuted", "the sum is right")
     report, _ = await go(Emergence(children=2, max_rounds=1, strange_loops=1), answering(script))
     assert report.objections[0].ruled == "rejected", "the last ruling counts"
     assert [dissent.text for dissent in report.dissent] == ["the sum is wrong"]
-    text = markdown(report)
-    assert re.search(r"- \*\*Rejected in the answer:\*\* [^\n]*\*\n  - Ruling: the sum is right\n", text)
-    assert "**Open:**" not in text
+    golden(section(markdown(report), "Where they differed"), "rejected at last")
 
 
-async def test_ruling_is_printed_for_a_refutation_and_not_for_a_concession() -> None:
+async def test_ruling_is_printed_for_a_refutation_and_not_for_a_concession(golden: Golden) -> None:
     script = {
         "round-1/lateral/L2N2": objects("A"),
         "round-1/observe/L1N1": answers("B.1", "yielded", "the lower sum"),
         "round-2/leaf_respond/L2N1": answers("B.1", "yielded", "it was counted twice"),
     }
     report, _ = await go(TWO, answering(script))
-    assert re.search(r"- \*\*Conceded:\*\* .*\* it was counted twice\n", markdown(report))
+    golden(section(markdown(report), "Where they differed"), "conceded")
     script["round-2/leaf_respond/L2N1"] = answers("B.1", "refuted", "it was counted once")
     report, _ = await go(TWO, answering(script))
-    assert "* it was counted once\n  - Ruling: upheld: the lower sum\n" in markdown(report)
+    golden(section(markdown(report), "Where they differed"), "refuted")
 
 
-async def test_objection_upheld_by_a_coordinator_is_not_dissent() -> None:
+async def test_objection_upheld_by_a_coordinator_is_not_dissent(golden: Golden) -> None:
     script = {
         "round-1/lateral/L3N2": objects("A1"),
         "round-1/observe/L2N1": answers("A2.1", "yielded", "the lower sum"),
     }
     report, _ = await go(Emergence(children=2, depth=3, max_rounds=1), answering(script))
     assert report.dissent == ()
-    assert re.search(r"- \*\*Upheld in the synthesis:\*\* [^\n]*\n  - Ruling: the lower sum\n", markdown(report))
+    golden(section(markdown(report), "Where they differed"))
 
 
 async def test_prompt_invites_only_refuted_authors_to_object_again() -> None:
@@ -187,14 +181,13 @@ async def test_nudge_labels_the_texts_and_readers_know_their_label() -> None:
     assert "a label other than B is not for you" in prompt(model, "round-2/leaf_respond/L2N2")
 
 
-async def test_stance_changed_in_any_reply_is_reported() -> None:
+async def test_stance_changed_in_any_reply_is_reported(golden: Golden) -> None:
     script = {
         "round-1/lateral/L2N1": {"stance": "changed"},
         "round-2/leaf_respond/L2N2": {"stance": "changed"},
     }
     report, _ = await go(TWO, declaring("kept", script))
-    lines = markdown(report).splitlines()
-    assert "**Changed their answer:** analytical (L2N1) (round 1), creative (L2N2) (round 2)" in lines
+    golden(section(markdown(report), "Where they differed"))
 
 
 async def test_objection_raised_again_after_a_refutation_replaces_the_earlier_one() -> None:
@@ -214,7 +207,7 @@ async def test_objection_raised_again_after_a_refutation_replaces_the_earlier_on
     assert [o.fate for o in report.objections] == ["yielded"]
 
 
-async def test_invalid_objections_are_dropped_before_the_cap_and_counted() -> None:
+async def test_invalid_objections_are_dropped_before_the_cap_and_counted(golden: Golden) -> None:
     void = [
         {"to": "A", "text": "my own"},
         {"to": "Q", "text": "nobody's"},
@@ -228,8 +221,7 @@ async def test_invalid_objections_are_dropped_before_the_cap_and_counted() -> No
     )
     assert [o.text for o in report.objections] == [f"mistake {n} alone" for n in "wxy"]
     assert report.metrics["void_objections"] == 5
-    assert any("left out: 5" in warning for warning in report.warnings)
-    assert any("left out: 1 objection beyond the maximum of a reply" in warning for warning in report.warnings)
+    golden(report.warnings)
 
 
 async def test_schema_of_the_root_has_a_conclusion_and_no_objections() -> None:
@@ -306,7 +298,7 @@ async def test_reused_text_counts_as_stance_kept() -> None:
     assert (report.stop_reason, len(model.requests)) == (StopReason.CONVERGED, 3)
 
 
-async def test_report_names_the_texts_that_changed_the_answer() -> None:
+async def test_report_names_the_texts_that_changed_the_answer(golden: Golden) -> None:
     change = {"stance": "changed", "changes": [{"text": "Tuesday, not Monday", "ids": ["B"]}, {"text": "none"}]}
     review = {"stance": "kept"}
     report, _ = await go(
@@ -321,24 +313,17 @@ async def test_report_names_the_texts_that_changed_the_answer() -> None:
         ("round-2/observe/L1N1", "changed", [("Tuesday, not Monday", ("round-2/lateral/L2N2",))]),
         ("finalize/1", "kept", []),
     ]
-    section = next(section for section in report.presentation().sections if section.name == "answers")
-    lines = [
-        f"{item.lead} {item.text}" for block in section.blocks if isinstance(block, Bullets) for item in block.items
-    ]
-    assert lines == [
-        "Round 2: changed: Tuesday, not Monday (because of creative (L2N2))",
-        "Review 1: kept",
-    ]
+    golden(section(markdown(report), "Changes of the answer"))
 
 
-async def test_nudge_unread_by_one_child_is_a_warning() -> None:
+async def test_nudge_unread_by_one_child_is_a_warning(golden: Golden) -> None:
     def reply(request: ModelRequest) -> object:
         dead = request.key == "round-2/leaf_respond/L2N2"
         text = "n" if "/signal/" in request.key else json.dumps({"text": request.key})
         return Rejected("gone") if dead else text
 
     report, _ = await go(TWO, ScriptedModel(reply))  # type: ignore[arg-type]
-    assert "the nudge round-1/signal/L1N1 was not read by L2N2" in report.warnings
+    golden(report.warnings)
 
 
 async def test_quotations_in_points_are_verified() -> None:

@@ -19,6 +19,7 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.testing import ScriptedModel
 from kit.cases import HOUSE, blog
+from kit.golden import Golden
 
 PARTS = ("intro", "body", "conclusion")
 Script = Callable[[ModelRequest], Any]
@@ -358,13 +359,13 @@ async def test_run_that_exhausts_its_passes_does_not_meet_the_threshold() -> Non
     assert (report.check.met, report.check.kind, report.check.threshold) == (False, "critic", 0.8)
 
 
-async def test_answer_is_the_best_pass_not_the_last() -> None:
+async def test_answer_is_the_best_pass_not_the_last(golden: Golden) -> None:
     marks = {1: 4, 2: 7, 3: 5}
     report, _ = await refine({"max_passes": 3}, script(lambda r: critique(r, overall=marks[pass_of(r.key)])))
     assert [record.quality for record in report.passes] == [pytest.approx(x) for x in (0.4, 0.7, 0.5)]
     assert report.best_pass == 2
     assert report.answer == prose("coordinator", "pass-2/integrate/coordinator")
-    assert any("pass 2 of 3" in warning for warning in report.warnings)
+    golden(report.warnings)
     assert {(o.id.partition("/")[0], o.fate) for o in report.objections} == {
         ("pass-1", "yielded"),
         ("pass-2", "stands"),
@@ -433,11 +434,11 @@ async def test_critic_with_unreadable_replies_leaves_the_run_inconclusive(nonsen
     assert any("no judgement of pass 1" in warning for warning in report.warnings)
 
 
-async def test_critic_that_fails_in_a_later_pass_leaves_the_best_judged_pass() -> None:
+async def test_critic_that_fails_in_a_later_pass_leaves_the_best_judged_pass(golden: Golden) -> None:
     report, _ = await refine({}, script(lambda r: critique(r, overall=6) if pass_of(r.key) == 1 else "no"))
     assert report.stop_reason is StopReason.INCONCLUSIVE
     assert report.best_pass == 1
-    assert "the answer is pass 1 of 2: no later one was judged" in report.warnings
+    golden(report.warnings)
     assert set(report.coordinator_critique) == {*PARTS, "whole"}, "what was said last is what could be read"
 
 
@@ -458,7 +459,7 @@ async def test_critic_that_states_in_every_list_that_there_is_nothing_raises_no_
     assert report.steps == 1
 
 
-async def test_labels_of_claims_that_were_not_shown_are_dropped_counted_and_named() -> None:
+async def test_labels_of_claims_that_were_not_shown_are_dropped_counted_and_named(golden: Golden) -> None:
     def reply(request: ModelRequest) -> Any:
         if "/integrate/" not in request.key:
             return script()(request)
@@ -469,17 +470,17 @@ async def test_labels_of_claims_that_were_not_shown_are_dropped_counted_and_name
     (claim,) = report.claims
     assert len(claim.ids) == 1
     assert report.metrics["dropped_labels"] == 1
-    assert "left out: 1 reference to texts that the agent was not shown: “nobody”" in report.warnings
+    golden(report.warnings)
 
 
-async def test_issues_beyond_the_cap_are_dropped_and_counted() -> None:
+async def test_issues_beyond_the_cap_are_dropped_and_counted(golden: Golden) -> None:
     def judge(request: ModelRequest) -> str:
         return critique(request, issues={"body": [f"issue {n}" for n in range(40)]})
 
     report, model = await refine({"max_passes": 2}, script(judge))
     assert len(report.passes[0].sections["body"].issues) == 6
     assert "issue 6" not in asked(model)["pass-2/draft/body"].text
-    assert any("left out of pass 1: 34" in warning for warning in report.warnings)
+    golden(report.warnings)
 
 
 async def test_limit_on_steps_bounds_the_passes() -> None:
@@ -528,7 +529,7 @@ async def test_confidence_self_uses_what_authors_declare() -> None:
     assert report.aggregated_children["intro"].sources == ("researcher", "stylist")
 
 
-async def test_issue_that_repeats_the_criticised_text_is_a_warning() -> None:
+async def test_issue_that_repeats_the_criticised_text_is_a_warning(golden: Golden) -> None:
     def judge(request: ModelRequest) -> str:
         n = request.key.split("/")[0]
         where = "draft" if n == "pass-1" else "revise"
@@ -538,7 +539,7 @@ async def test_issue_that_repeats_the_criticised_text_is_a_warning() -> None:
 
     report, model = await refine({"max_passes": 2}, script(judge))
     assert sorted(asked(model, "pass-2/revise/")) == ["pass-2/revise/body", "pass-2/revise/intro"]
-    assert "issues with pass 1 that only repeat the criticised text: 1" in report.warnings
+    golden(report.warnings)
 
 
 async def test_heuristic_critic_applies_the_rules_of_the_seed_without_calls() -> None:
@@ -683,12 +684,12 @@ async def test_run_with_draft_starts_from_it_and_keeps_its_code() -> None:
     assert report.document() == f"{report.answer.rstrip()}\n"
 
 
-async def test_lost_protected_block_is_restored_with_a_warning() -> None:
+async def test_lost_protected_block_is_restored_with_a_warning(golden: Golden) -> None:
     draft = "They go round.\n\n```\nwhile True: pass\n```\n\nThe end."
     report, _ = await refine({"draft": draft, "max_passes": 1})
     assert report.answer is not None
     assert report.answer.count("while True: pass") == 1
-    assert any("1 protected part" in warning for warning in report.warnings)
+    golden(report.warnings)
 
 
 async def test_protected_blocks_are_included_in_diffs_and_figures() -> None:
@@ -788,7 +789,7 @@ async def test_critic_drift_measures_score_changes_of_unchanged_parts() -> None:
 # --- what goes wrong
 
 
-async def test_integrated_text_too_short_is_repaired_once_then_replaced_by_its_parts() -> None:
+async def test_integrated_text_too_short_is_repaired_once_then_replaced_by_its_parts(golden: Golden) -> None:
     def reply(request: ModelRequest) -> Any:
         if "/integrate/" in request.key:
             return json.dumps({"text": "the whole text"})
@@ -800,11 +801,11 @@ async def test_integrated_text_too_short_is_repaired_once_then_replaced_by_its_p
     assert "it has 3 words, the parts have" in again[1].text
     assert report.answer == "\n\n".join(prose(part, f"pass-1/revise/{part}") for part in PARTS)
     assert report.closing is None
-    assert any("did not integrate the parts" in warning for warning in report.warnings)
+    golden(report.warnings)
     assert report.stop_reason is StopReason.EXHAUSTED_STEPS, "nobody has read this text as a whole"
 
 
-async def test_integrated_text_too_long_is_repaired() -> None:
+async def test_integrated_text_too_long_is_repaired(golden: Golden) -> None:
     def reply(request: ModelRequest) -> Any:
         if "/integrate/" in request.key:
             end = " And on it goes, in words that nobody wrote." * (60 if request.attempt == 1 else 0)
@@ -816,10 +817,10 @@ async def test_integrated_text_too_long_is_repaired() -> None:
     assert "add nothing of your own" in again.text
     assert report.answer is not None
     assert "And on it goes" not in report.answer
-    assert any("100% of the whole's sentences are in none of its parts" in warning for warning in report.warnings)
+    golden(report.warnings)
 
 
-async def test_novelty_ignores_sentences_of_any_agent_and_beyond_parts_those_of_parts() -> None:
+async def test_novelty_ignores_sentences_of_any_agent_and_beyond_parts_those_of_parts(golden: Golden) -> None:
     advised = {**HOUSE, "roles": [{k: v for k, v in role.items() if k != "vector"} for role in HOUSE["roles"]]}  # type: ignore[attr-defined]
 
     def reply(request: ModelRequest) -> Any:
@@ -840,7 +841,7 @@ async def test_novelty_ignores_sentences_of_any_agent_and_beyond_parts_those_of_
     )
     assert report.metrics["novelty"] == pytest.approx(2 / 14)
     assert report.metrics["beyond_parts"] == pytest.approx(9 / 14)
-    assert any("64% of the whole's sentences are in none of its parts" in warning for warning in report.warnings)
+    golden(report.warnings)
 
 
 async def test_novelty_ignores_a_heading_of_known_words() -> None:
@@ -872,17 +873,17 @@ async def test_novelty_ignores_sentences_of_an_earlier_pass() -> None:
     assert second.metrics["beyond_parts"] == 1.0
 
 
-async def test_sentence_repeated_in_the_answer_is_a_warning() -> None:
+async def test_sentence_repeated_in_the_answer_is_a_warning(golden: Golden) -> None:
     def reply(request: ModelRequest) -> Any:
         if "/integrate/" in request.key:
             return json.dumps({"text": "A beginning. " + "They go round. " * 9})
         return script(lambda r: critique(r, overall=9))(request)
 
     report, _ = await refine({}, reply)
-    assert "the text repeats one sentence 9 times: They go round." in report.warnings
+    golden(report.warnings)
 
 
-async def test_missing_author_leaves_a_named_gap_that_never_meets_the_threshold() -> None:
+async def test_missing_author_leaves_a_named_gap_that_never_meets_the_threshold(golden: Golden) -> None:
     def reply(request: ModelRequest) -> Any:
         if request.agent == "conclusion":
             return "{}"
@@ -893,10 +894,7 @@ async def test_missing_author_leaves_a_named_gap_that_never_meets_the_threshold(
     assert report.degraded == "2 of 3 agents; no reply: draft 1 conclusion (malformed); draft 2 conclusion (malformed)"
     assert not report.quality_threshold_met
     assert "conclusion" not in report.passes[0].sections
-    assert any(
-        "parts missing from the text, with no usable reply of an author: conclusion" in warning
-        for warning in report.warnings
-    )
+    golden(report.warnings)
     assert set(asked(model, "pass-2/", "draft")) == {"pass-2/draft/conclusion"}, "only the hole is tried again"
     assert not asked(model, "specialist/conclusion")
 

@@ -34,6 +34,7 @@ from consilience.reporting.markdown import blocks_markdown, markdown
 from consilience.reporting.page_parts import PageParts
 from consilience.reporting.record import AnyReport
 from consilience.reporting.report_sections import folded_sections, headline
+from kit.golden import Golden, lines_with, section
 
 AGENTS = (
     Agent(id="L1N1", role="integrator", model="m"),
@@ -92,16 +93,13 @@ def test_headline_of_a_finished_run_has_the_reservations_and_no_word_of_the_endi
     assert headline(cut, Presentation(ending="finished two of three")) == "Stopped: finished two of three"
 
 
-def test_last_line_names_folded_sections_and_views() -> None:
+def test_last_line_names_folded_sections_and_views(golden: Golden) -> None:
     blocks = (Paragraph(text="Much."),)
     folded = Section(name="drafts", part="basis", heading="Drafts", blocks=blocks, folded=True)
     views = (View(name="who-pays", heading="Who pays"),)
-    text = markdown(report(), Presentation(sections=(folded,), views=views))
-    assert text.splitlines()[-1].endswith(
-        "`consilience show r1 --view figures` · other views: drafts, who-pays, glossary"
-    )
-    assert "other views" not in markdown(report(), Presentation(views=views), stored=False)
-    assert "other views: glossary\n" in markdown(report(), Presentation())
+    shown = Presentation(sections=(folded,), views=views)
+    golden(markdown(report(), shown).splitlines()[-1], "stored")
+    golden(markdown(report(), Presentation(views=views), stored=False).splitlines()[-1], "not stored")
 
 
 def test_task_that_is_too_long_for_the_title_stands_below_it() -> None:
@@ -113,42 +111,31 @@ def test_task_that_is_too_long_for_the_title_stands_below_it() -> None:
     assert markdown(report(task="Why?")).splitlines()[2].startswith("**Finished")
 
 
-def test_missing_agents_are_in_the_headline() -> None:
+def test_missing_agents_are_in_the_headline(golden: Golden) -> None:
     failed = report(asked=2, replied=1, quorum_met=False, answer=None, stop_reason=StopReason.FAILED)
-    assert headline(failed, Presentation()) == (
-        "Stopped: too few agents replied · 1 of 2 agents replied in the first phase"
-    )
+    golden(headline(failed, Presentation()))
 
 
-@pytest.mark.parametrize(
-    ("seconds", "used"), [(12.0, ", with 12 s used and the rest reserved for the closing answer"), (15.0, "")]
-)
-def test_headline_of_a_run_out_of_time_says_what_the_rest_was_reserved_for(seconds: float, used: str) -> None:
+@pytest.mark.parametrize("seconds", [12.0, 15.0])
+def test_headline_of_a_run_out_of_time_says_what_the_rest_was_reserved_for(seconds: float, golden: Golden) -> None:
     call = FailedCall(key="k", agent="L2N1", kind=FailureKind.TIME, exhausted="seconds")
     ledger = LedgerReport(estimated=Estimate(min=1, max=7), actual=UsageTotals(seconds=seconds))
     late = report(stop_reason=StopReason.EXHAUSTED_TIME, failed_calls=(call,), limits=Limits(seconds=15), ledger=ledger)
-    refused = "1 call refused or ended by a limit (time)"
-    assert headline(late, Presentation()) == f"Stopped: reached the limit of 15 s{used} · {refused}"
+    golden(headline(late, Presentation()))
 
 
-def test_answer_of_a_single_reply_is_marked() -> None:
+def test_answer_of_a_single_reply_is_marked(golden: Golden) -> None:
     """Whoever was never asked declared no dissent, and nothing existed that it could be written from."""
-    text = markdown(report(replied=0, closing="reserve", stop_reason=StopReason.EXHAUSTED_BUDGET))
-    assert "*No other agent replied: the answer is one agent's alone.*" in text
-    assert "what existed by then" not in text
-    assert "none was declared" not in text
+    golden(markdown(report(replied=0, closing="reserve", stop_reason=StopReason.EXHAUSTED_BUDGET)))
 
 
-@pytest.mark.parametrize(("n", "expected"), [(1, "1 reply"), (3, "3 replies")])
-def test_estimated_token_counts_are_reported(n: int, expected: str) -> None:
+@pytest.mark.parametrize("n", [1, 3])
+def test_estimated_token_counts_are_reported(n: int, golden: Golden) -> None:
     spent = UsageTotals(calls=9, tokens_in=1000, tokens_out=200, cost=0.0, estimated=n)
-    shown = report(ledger=LedgerReport(estimated=Estimate(min=7, max=15), actual=spent))
-    assert f"| Tokens | 1,000 read, 200 written; estimated for {expected} without figures from the model |" in figures(
-        shown
-    )
+    golden(figures(report(ledger=LedgerReport(estimated=Estimate(min=7, max=15), actual=spent))))
 
 
-def test_full_report_has_all_sections_in_order() -> None:
+def test_full_report_has_all_sections_in_order(golden: Golden) -> None:
     shown = report(
         EmergenceReport,
         dissent=(
@@ -185,62 +172,22 @@ def test_full_report_has_all_sections_in_order() -> None:
         convergence={"converged": True, "rounds_used": 2, "score_trajectory": [0.3, 0.4]},
     )
     text = markdown(shown)
-    order = [
-        "# Move the market?",
-        "**Finished: the answer stopped changing",
-        "## Answer",
-        "**Position: no** (by the pooled ballots",
-        "**Final ballots, cast in private:** 1 no · 1 yes. All ballots of all rounds pooled: no 60 %, yes 40 %",
-        "## Basis",
-        "- Six stalls. — *critical (L2N1)*",
-        "- Loud. — *names no text* † from memory, no document quoted",
-        "## Where they differed",
-        "### Dissent and open objections",
-        "- “Rents.” — *critical (L2N1), for no*",
-        "- “Who pays?” — objection of CFO (L2N2) to critical (L2N1), never answered; no agent read it",
-        "### Changes of position",
-        "critical (L2N1): yes → no in round 2, because of what CFO (L2N2) wrote",
-        "named no argument for it (conformity)",
-        "## How far to trust it",
-        "2 of the 3 agents run on m, so they are not two independent voices.",
-        "0 verified, 1 not found",
-        "1 of 2.",
-        "- Something is odd.",
-        "### Missing agents",
-        "9 calls · 1,000 tokens read, 200 written · $0 · 0.0 s · the answer stopped changing · `consilience replay r1`",
-    ]
-    check_order(text, order)
     assert text.count("Who pays?") == 1, "an objection that is dissent too stands once"
-    order = [
-        "| Calls | 9 of 7–15 estimated |",
-        "| Rounds | 2 of at most 5 |",
-        "| Confidence | 62 % (share of pooled ballots) |",
-        "| Stability from round to round (jaccard) | 0.30 → 0.40, needed 0.85 |",
-        "| own | 2 |",
-        "| Similarity among siblings, leaf_respond, by round (1 = identical) | 0.20 |",
-    ]
-    check_order(figures(shown), order)
+    golden.page("full-report.md", text)
+    golden(figures(shown), "figures")
 
 
-def check_order(text: str, order: list[str]) -> None:
-    places = [text.find(words) for words in order]
-    assert -1 not in places, order[places.index(-1)]
-    assert places == sorted(places)
+def test_missing_answer_and_missing_dissent_are_printed(golden: Golden) -> None:
+    golden(markdown(report(answer=None, stop_reason=StopReason.EXHAUSTED_BUDGET)))
 
 
-def test_missing_answer_and_missing_dissent_are_printed() -> None:
-    assert "## No answer" in markdown(report(answer=None, stop_reason=StopReason.EXHAUSTED_BUDGET))
-    assert "*A limit cut in" in markdown(report(stop_reason=StopReason.EXHAUSTED_BUDGET))
-
-
-def test_only_a_protocol_that_asks_for_dissent_says_that_none_was_declared() -> None:
-    asking = Presentation(asks_for_dissent=True)
-    assert "**Dissent:** none was declared, and no objection is open." in markdown(report(), asking)
+def test_only_a_protocol_that_asks_for_dissent_says_that_none_was_declared(golden: Golden) -> None:
+    golden(lines_with("Dissent", markdown(report(), Presentation(asks_for_dissent=True))))
     assert "Dissent" not in markdown(report(), Presentation())
     assert EmergenceReport.asks_for_dissent
 
 
-def test_objections_are_listed_once_open_ones_first() -> None:
+def test_objections_are_listed_once_open_ones_first(golden: Golden) -> None:
     text = markdown(
         report(
             EmergenceReport,
@@ -257,17 +204,7 @@ def test_objections_are_listed_once_open_ones_first() -> None:
             ),
         )
     )
-    assert text.count("## ") == 3
-    lines = text.partition("## Where they differed\n\n")[2].partition("\n\n")[0].splitlines()
-    who = "*CFO (L2N2) → critical (L2N1)*"
-    assert lines == [
-        f"- **Rejected in the answer:** objection A.3 — {who}",
-        "  - Ruling: Two engineers, a third if need be.",
-        f"- **Open:** objection A.4 — {who} Not answered before the run ended.",
-        f"- **Refuted:** objection A.2 — {who} It was measured.",
-        f"- **Conceded:** objection A.1 — {who} The test is CPU only.",
-    ]
-    assert "none was declared" not in text, "two objections are open"
+    golden(section(text, "Where they differed"))
 
 
 def test_word_for_an_outcome_is_changed_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +222,7 @@ def objection(id: str, **fields: Any) -> Objection:
     return Objection(id=id, agent="L2N2", to="L2N1", text=f"objection {id}", read=True, **fields)
 
 
-def test_overturn_section_follows_differences() -> None:
+def test_overturn_section_follows_differences(golden: Golden) -> None:
     text = markdown(
         report(
             would_change=("The top ten statements use under a third of CPU time.",),
@@ -296,38 +233,28 @@ def test_overturn_section_follows_differences() -> None:
             ),
         )
     )
-    assert text.partition("## What would overturn it\n\n")[2].partition("\n\n")[0].splitlines() == [
-        "- The top ten statements use under a third of CPU time.",
-        "- **Unknown:** Whether CPU follows data.",
-        "- **Strongest argument against:** Two engineers may be too few. — *CFO (L2N2)*",
-        "- **Also against:** The gate may be read as a failure.",
-    ]
+    golden(section(text, "What would overturn it"))
 
 
-def test_cut_answer_and_quotes_are_marked() -> None:
-    text = markdown(
-        report(
-            answer="No, since",
-            answer_cut=True,
-            cut_replies=("round-1/lateral/L2N2",),
-            claims=(Claim(text="Loud.", ids=("round-1/lateral/L2N2", "round-1/lateral/L2N1")),),
-            objections=(
-                Objection(id="round-1/lateral/L2N2/objection-1", agent="L2N2", to="L2N1", text="Why", read=True),
-            ),
+def test_cut_answer_and_quotes_are_marked(golden: Golden) -> None:
+    golden(
+        markdown(
+            report(
+                answer="No, since",
+                answer_cut=True,
+                cut_replies=("round-1/lateral/L2N2",),
+                claims=(Claim(text="Loud.", ids=("round-1/lateral/L2N2", "round-1/lateral/L2N1")),),
+                objections=(
+                    Objection(id="round-1/lateral/L2N2/objection-1", agent="L2N2", to="L2N1", text="Why", read=True),
+                ),
+            )
         )
-    ).replace("\\", "")
-    assert "Incomplete: this text was cut off at the token limit.*\n\nNo, since\n\n*[cut off here]*" in text
-    assert "- Loud. — *CFO (L2N2) [its text was cut off], critical (L2N1)*" in text
-    assert "never answered [its text was cut off]" in text
+    )
 
 
-def test_unverified_quotation_is_named_with_its_line() -> None:
+def test_unverified_quotation_is_named_with_its_line(golden: Golden) -> None:
     words = [Quotation(words=f"words {n}", source="S2", line=n, verified=n == 0, agent="L2N1") for n in range(8)]
-    text = markdown(report(quotations=words))
-    assert "- Quotations from the documents: 1 verified, 7 not found." in text
-    assert "- Not found: “words 1” — *critical (L2N1)* claimed at S2:1" in text
-    assert text.count("Not found: “") == 5
-    assert "- 2 more, in the report's JSON." in text
+    golden(section(markdown(report(quotations=words)), "How far to trust it"))
 
 
 def test_a_run_of_one_agent_has_no_empty_sections() -> None:

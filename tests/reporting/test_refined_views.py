@@ -34,6 +34,7 @@ from consilience.reporting.views.drawing import layered
 from consilience.testing import ScriptedModel, ServerError
 from kit import runner
 from kit.cases import blog
+from kit.golden import Golden
 from reporting.refinements import editing, refined
 from reporting.sessions import HOSTILE, by_hand, ran, turns
 
@@ -106,48 +107,23 @@ def rows(text: str, first: str) -> list[str]:
 # --- passes
 
 
-async def test_passes_view_has_a_row_per_pass_with_scores(store: SqliteStore) -> None:
-    text = view_text("passes", await refined(store))
-    assert rows(text, "pass ")[1:] == [
-        "pass 1 0.47 0.50 not met 6 3 –",
-        "pass 2 the answer 0.77 0.80 not met 2 3 22 %",
-        "pass 3 0.57 0.60 not met 2 1 22 %",
-        "pass 1: 0.47, needed 0.80, not met",
-        "pass 2 (the answer): 0.77, needed 0.80, not met",
-        "pass 3: 0.57, needed 0.80, not met",
-    ]
-    assert rows(text, "body ") == [
-        "body 0.50 0.60 0.50 0.40 1 written",
-        "body 0.80 0.90 0.80 0.70 0 written, 12 % new",
-        "body 0.60 0.70 0.60 0.50 0 kept",
-    ]
+async def test_passes_view_has_a_row_per_pass_with_scores(store: SqliteStore, golden: Golden) -> None:
+    golden(view_text("passes", await refined(store)))
 
 
-async def test_diff_has_one_sentence_per_line(store: SqliteStore) -> None:
-    text = view_text("passes", await refined(store, blog(max_passes=2)))
-    first, second = text.split("\npass 2 (the answer): ")
-    assert "gone" not in first, "nothing was before it"
-    changed = [line.strip() for line in second.splitlines() if line.strip()[:1] in ("−", "+")]
-    assert changed == [
-        "− In pass 1 the coordinator added figure 1.",
-        "− The whole was put together in pass 1.",
-        "+ In pass 2 the coordinator added figure 2.",
-        "+ The whole was put together in pass 2.",
-    ]
-
-
-async def test_the_first_pass_is_compared_with_the_draft(store: SqliteStore) -> None:
-    text = view_text("passes", await refined(store, **CASES["a draft"]))
-    assert "− It was short." in text
-    assert "+ In pass 1 the coordinator added figure 1." in text
-
-
-async def test_met_threshold_differs_from_unjudged_pass(store: SqliteStore) -> None:
-    good = await refined(store, reply=lambda request: editing(request, quality=(5, 9)))
-    assert rows(view_text("passes", good), "pass 2")[0] == "pass 2 the answer 0.87 0.90 met 2 3 22 %"
-    cut = await refined(store, limits=Limits(calls=20), session="cut")
-    assert rows(view_text("passes", cut), "pass 2") == ["pass 2 – – – – 3 –", "pass 2: not judged"]
-    assert rows(view_text("passes", cut), "body ")[1] == "body – – – – – written, 20 % new"
+@pytest.mark.parametrize(
+    ("shown", "case"),
+    [
+        ("met", {"reply": lambda request: editing(request, quality=(5, 9))}),
+        ("cut, not judged", {"limits": Limits(calls=20)}),
+        ("a draft to compare with", CASES["a draft"]),
+        ("a critic without scores", CASES["heuristic"]),
+        ("length alone, not judged", {"protocol": blog(confidence="length"), "reply": silent}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_passes_view_of(shown: str, case: dict[str, Any], store: SqliteStore, golden: Golden) -> None:
+    golden(view_text("passes", await refined(store, **case)))
 
 
 async def test_quality_parts_are_shown_with_critic_scores(store: SqliteStore) -> None:
@@ -163,18 +139,6 @@ async def test_quality_parts_are_shown_with_critic_scores(store: SqliteStore) ->
     words = [element.text for element in drawn.iterfind(f"{SVG}text")]
     assert words.count("critic: overall 0.50") == 2
     assert "bars from 0 to 1: length · dashed: what is needed · grey: kept as it was" in words
-
-
-async def test_a_critic_without_scores_has_no_columns_for_them(store: SqliteStore) -> None:
-    text = view_text("passes", await refined(store, **CASES["heuristic"]))
-    assert rows(text, "part ")[0] == "part declared issues text"
-    assert rows(text, "intro ")[0] == "intro 0.95 0 written"
-
-
-async def test_length_measure_alone_is_shown_as_not_judged(store: SqliteStore) -> None:
-    text = view_text("passes", await refined(store, blog(confidence="length"), reply=silent))
-    assert rows(text, "pass 1")[1] == "pass 1 (the answer): not judged"
-    assert rows(text, "body ") == ["body 0.58 – written"]
 
 
 async def test_picture_has_a_bar_per_score_in_proportion(store: SqliteStore) -> None:

