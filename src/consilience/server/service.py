@@ -13,7 +13,7 @@ import secrets
 import shutil
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from typing import Any, TypeVar
@@ -32,7 +32,6 @@ from consilience.engine.protocol import Protocol, find_protocol, protocol_names,
 from consilience.engine.seats import choose_detail
 from consilience.executor import Executor
 from consilience.journal.store import LetterKind, Records, Store
-from consilience.models.endpoints import Endpoints
 from consilience.models.limiter import waits
 from consilience.models.registry import Choice
 from consilience.planning import AS_ASKED, RunPlan, make_plan, with_documents
@@ -55,6 +54,7 @@ from consilience.server.checks import (
 from consilience.server.choices import Chosen, choice_read, given_of
 from consilience.server.errors import Overloaded
 from consilience.server.feeds import Feeds
+from consilience.server.forecasts import followed_by
 from consilience.server.forks import planned_fork
 from consilience.server.metrics import Meter, metrics_text
 from consilience.server.run_failures import RunFailures
@@ -131,7 +131,7 @@ class Sessions:
         meter: Meter | None = None,
         failures: RunFailures | None = None,
     ) -> None:
-        """`options` are those of the executor: endpoints, accounts. The `meter` observes its runs, `failures` how they end."""
+        """`options` are those of the executor: endpoints, connections. The `meter` observes its runs, `failures` how they end."""
         register_report_finder(report_type)
         self._reader = SeenReader(store.reader)
         self.feeds = Feeds(self._reader)
@@ -142,7 +142,10 @@ class Sessions:
         self.audit = Audit(audit_path(settings.access, store.path))
         self.seats = SessionSeats(store, executor, self.audit)
         self.settings = settings
-        self._options = options or Options()
+        options = options or Options()
+        self.endpoints = options.endpoints
+        """What is declared of OpenAI-compatible endpoints."""
+        self._preparing = Options(endpoints=options.endpoints, connections=options.connections)
 
     # --- beginning sessions
 
@@ -170,7 +173,7 @@ class Sessions:
 
     async def _begun(self, prepare: Callable[[], P]) -> P:
         """Hand the session to the executor that `prepare` records, on a thread. Raises `Overloaded`, `StoreUnusable` before."""
-        self.check_room()
+        await asyncio.to_thread(self.check_room)
         prepared = await asyncio.to_thread(prepare)
         self._executor.submit(prepared.session)
         return prepared
@@ -213,8 +216,8 @@ class Sessions:
         body: NewSession,
         panel: Panel | None = None,
     ) -> tuple[Deliberation[Report], RunPlan]:
-        detail = choose_detail("auto", agents, models)
-        known = self._options.endpoints
+        detail, known = choose_detail("auto", agents, models), self.endpoints
+        check_priced(caller, models.values(), known)
         protocol = with_documents(protocol.with_detail(detail), body.sources, models.values(), known)
         plan = make_plan(
             protocol,
@@ -230,7 +233,6 @@ class Sessions:
             thinking=body.thinking,
             detail=detail,
         )
-        check_priced(caller, plan)
         require = {"require": ",".join(body.require)} if body.require else {}
         deliberation = Deliberation[Report](
             protocol,
@@ -241,8 +243,8 @@ class Sessions:
             limits=body.limits,
             quorum=body.quorum,
             store=self._store.of(caller.beginner(body.team)),
-            options=Options(
-                thinking=body.thinking, name=body.name, deliveries={SERVED: "yes", **require}, endpoints=known
+            options=replace(
+                self._preparing, thinking=body.thinking, name=body.name, deliveries={SERVED: "yes", **require}
             ),
         )
         return deliberation, plan
@@ -339,22 +341,18 @@ class Sessions:
 
     async def due(self, caller: Caller, *, today: date, within: int) -> dict[str, list[Deadline]]:
         """Return the deadlines over all sessions of the caller; see `sessions.follow_up.due_groups`."""
-        place = self._store.path
-        return await self.read(caller, lambda records: due_groups(records, place, today=today, within=within))
+        followed = await followed_by(self._reader.of(*caller.owners))
+        return await asyncio.to_thread(due_groups, followed, self._store.path, today=today, within=within)
 
     async def scores(self, caller: Caller) -> tuple[Sequence[BrierScore], Sequence[BrierScore]]:
         """Return the scores of agents and of models over all resolved questions of the caller."""
-        return await self.read(caller, lambda records: all_scores(records, self._store.path))
+        followed = await followed_by(self._reader.of(*caller.owners))
+        return await asyncio.to_thread(all_scores, followed, self._store.path)
 
     async def resolve(self, caller: Caller, session: str, question: str, outcome: bool) -> ResolvedQuestion:
         """Record the outcome of a question. Raises `UnknownName`."""
         place = self._store.path
         return await self.read(caller, lambda records: resolve_question(records, place, session, question, outcome))
-
-    @property
-    def endpoints(self) -> Endpoints:
-        """What is declared of OpenAI-compatible endpoints."""
-        return self._options.endpoints
 
     async def metrics(self) -> str:
         """Return what the process has done and has to do, over all owners, as text for Prometheus."""
@@ -375,7 +373,7 @@ class Sessions:
         its own, which is waited for `READING_SECONDS`; after them the choice is None, and a later request names that session."""
         models = body.models or tuple(allowed_models(caller, self.settings)[:1])
         check_allowed(caller, self.settings, models)
-        given = given_of(body, models, self._options.endpoints)
+        given = given_of(body, models, self.endpoints)
         if (choice := choose(given)) is not None:
             return Chosen(choice, "")
         session = body.reading or (await self._begun(lambda: self._prepare_reading(caller, body, models[:1]))).session
@@ -405,17 +403,17 @@ class Sessions:
         """Return what a fork, or a told fact, would inherit and change, without recording it. Raises `UserError`, `Forbidden`."""
         await self.seats.check_whole(caller, session)
         store = self._store.of(*caller.owners)
-        return await asyncio.to_thread(planned_fork, store, caller, self.settings, session, body)
+        return await asyncio.to_thread(planned_fork, store, caller, self.settings, session, body, self.endpoints)
 
     async def fork(self, caller: Caller, session: str, body: ForkBody | TellBody) -> PreparedFork:
         """Record a new session that inherits from another, and hand it to the executor. Raises `UserError`, `Forbidden`."""
         await self.seats.check_whole(caller, session)
-        options = Options(name=body.name, deliveries={SERVED: "yes"}, endpoints=self._options.endpoints)
+        options = replace(self._preparing, name=body.name, deliveries={SERVED: "yes"})
 
         def prepare() -> PreparedFork:
             owner = self._store.of(*caller.owners).owner(session)
             store = self._store.of(owner, *caller.owners)  # a fork belongs to whom its parent belongs
-            planned = planned_fork(store, caller, self.settings, session, body)
+            planned = planned_fork(store, caller, self.settings, session, body, self.endpoints)
             if planned.makes_no_call:
                 raise SettingsError(
                     no_call_error(planned).what,
