@@ -19,7 +19,7 @@ from consilience.reporting.questions import question_json
 from consilience.reporting.record import read_record
 from consilience.server.access import door_of
 from consilience.server.dependencies import SessionId, Who
-from consilience.server.pages import page, read_body, read_form
+from consilience.server.pages import SANDBOX, page, read_body, read_form
 from consilience.server.seats import MAX_LINK_DAYS, NewLink, OpenSeat, SessionSeats
 
 owner_routes = APIRouter(prefix="/api/sessions/{session}")
@@ -155,7 +155,7 @@ async def shared(token: LinkToken, request: Request, seats: TheSeats) -> Respons
         return as_html(read_record(records, session))
 
     try:
-        return HTMLResponse(await seats.shared(token, render))
+        return HTMLResponse(await seats.shared(token, render), headers=SANDBOX)
     except UnknownSession as error:
         return _closed(request, error)
 
