@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import os
 import re
 import stat
 from collections.abc import Iterator
@@ -268,6 +269,25 @@ def test_new_owner_is_appended_for_the_operator_only_and_its_token_is_stored_now
     assert [path.name for path in file.parent.iterdir()] == ["tokens.toml"]
 
 
+def test_new_owner_leaves_the_token_file_readable_for_the_server(tmp_path: Path) -> None:
+    file, link = tmp_path / "tokens.toml", tmp_path / "link.toml"
+    add_owner(file, "anna")
+    file.chmod(0o640)
+    link.symlink_to(file)
+    add_owner(link, "bob")
+    assert (stat.S_IMODE(file.stat().st_mode), link.is_symlink()) == (0o640, True)
+    assert [owner.name for owner in Owners(file).file.owner] == ["anna", "bob"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
+def test_new_owner_added_by_root_leaves_the_token_file_to_the_user_of_the_server(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    add_owner(file, "anna")
+    os.chown(file, 65534, 65534)
+    add_owner(file, "bob")
+    assert (file.stat().st_uid, file.stat().st_gid) == (65534, 65534)
+
+
 def test_error_of_a_token_file_quotes_no_token(tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
     for text in ('[[owner]]\nname = "a"\ntoken_sha256 = "cons_SECRET"\n', "[[owner]]\nname = cons_SECRET\n"):
@@ -301,6 +321,20 @@ def test_login_keeps_the_token_in_a_cookie_that_no_script_and_no_other_site_gets
     server.settle()
 
 
+@pytest.mark.parametrize("other", ['{"a": 1}=b', "a[b]=c", 'theme="dark', "=x", "ключ=1"])
+def test_cookies_of_other_programs_of_the_host_do_not_log_anybody_out(public: Public, other: str) -> None:
+    server, tokens = public
+    client = server.client(peer=PROXY, X_Forwarded_Proto="https")
+    for cookie in (f"{other}; consilience={tokens['anna']}", f"consilience={tokens['anna']}; {other}"):
+        assert client.get("/api/sessions/a", headers={"Cookie": cookie.encode()}).status_code == 404
+
+
+def test_form_that_anybody_may_send_is_small(public: Public) -> None:
+    server, _ = public
+    answer = server.client(peer=PROXY, X_Forwarded_Proto="https").post("/login", data={"token": "x" * 10_001})
+    assert answer.status_code == 413
+
+
 def test_login_with_an_unknown_token_sets_no_cookie(public: Public) -> None:
     server, _ = public
     answer = login(server, "cons_wrong")
@@ -329,6 +363,16 @@ def test_forged_forwarded_proto_counts_for_nothing(public: Public) -> None:
         assert answer.status_code == status, peer
 
 
+def test_proxies_may_be_a_network(tmp_path: Path) -> None:
+    access, tokens = behind_proxy(tmp_path, "anna")
+    access = AccessSettings.model_validate({**access.model_dump(), "trusted_proxies": ("172.17.0.0/16", "fd00::/64")})
+    with served(tmp_path, access) as server:
+        for peer, status in (("172.17.3.4", 404), ("fd00::7", 404), ("172.18.0.1", 401), ("fd00:1::7", 401)):
+            client = server.client(peer=peer, X_Forwarded_Proto="https", Cookie=f"consilience={tokens['anna']}")
+            plain = client.get("http://talks.example:443/api/sessions/a", headers={"Host": "talks.example"})
+            assert plain.status_code == status, peer
+
+
 def test_login_form_of_another_site_is_refused(public: Public) -> None:
     server, tokens = public
     client = server.client(peer=PROXY, X_Forwarded_Proto="https")
@@ -352,6 +396,23 @@ def test_browser_without_a_token_is_led_to_the_login(public: Public) -> None:
     server, _ = public
     answer = server.client(Accept="text/html").get("/sessions/<a>")
     assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=/sessions/%3Ca%3E")
+
+
+def test_path_with_a_slash_too_many_leads_nowhere(public: Public) -> None:
+    server, tokens = public
+    for method in ("GET", "POST"):
+        assert server.client(tokens["anna"]).request(method, "/api/sessions/").status_code in (404, 405)
+
+
+def test_list_of_routes_gives_its_foreign_script_nothing_of_this_server(public: Public) -> None:
+    server, tokens = public
+    page = server.client(tokens["anna"]).get("/docs")
+    policy = page.headers["content-security-policy"]
+    assert policy.startswith("sandbox allow-scripts; default-src 'none';")
+    assert "allow-same-origin" not in policy
+    assert "connect-src" not in policy
+    assert "/api/sessions/{session}/events" in page.text
+    assert server.client(tokens["anna"]).get("/redoc").status_code == 404
 
 
 def test_pages_load_nothing_from_elsewhere_and_are_not_stored(public: Public) -> None:

@@ -19,7 +19,7 @@ from starlette.types import Message
 from consilience.journal import records
 from consilience.journal.records import SqliteRecords
 from consilience.server import bounds, feeds
-from consilience.server.bounds import MAX_DEPTH, MAX_HEADERS, Bounds
+from consilience.server.bounds import MAX_DEPTH, MAX_HEADERS, MAX_VALUES, Bounds
 from server.faces import Face, facing
 
 
@@ -27,6 +27,13 @@ from server.faces import Face, facing
 async def face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Face]:
     monkeypatch.setenv("OPENAI_API_KEY", "none-needed")
     async with facing(tmp_path, max_body=10_000) as found:
+        yield found
+
+
+@pytest.fixture
+async def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Face]:
+    monkeypatch.setenv("OPENAI_API_KEY", "none-needed")
+    async with facing(tmp_path) as found:
         yield found
 
 
@@ -62,12 +69,45 @@ async def test_body_without_a_length_is_refused_once_it_is_too_long(face: Face, 
         (b'{"seed": NaN}', "NaN"),
         (b'{"seed": ' + b"9" * 5_000 + b"}", "JSON"),
         (b"\xff\xfe{", "JSON"),
+        ('{"task": "a"}'.encode("utf-16"), "JSON"),
+        (b"[" + b"{}," * MAX_VALUES + b"{}]", "values"),
+        (b"[" + b'"a",' * MAX_VALUES + b"1]", "values"),
+        (b"[" + b'"\\\\",' * MAX_VALUES + b"1]", "values"),
+        (b"[" + b"1," * MAX_VALUES + b"1]", "values"),
+        (b'["\\\\", ' + b"1," * MAX_VALUES + b"1]", "values"),
         (b"{", "JSON"),
     ],
 )
-async def test_body_that_is_not_sound_json_is_refused(face: Face, content: bytes, told: str) -> None:
-    refused = await face.call("POST", "/api/sessions", status=422, content=content, headers=JSON)
+async def test_body_that_is_not_sound_json_is_refused(large: Face, content: bytes, told: str) -> None:
+    refused = await large.call("POST", "/api/sessions", status=422, content=content, headers=JSON)
     assert told in refused["error"]["what"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/api/debate-multi", "/api/choices",
+                                  "/api/sessions/x/share", "/api/sessions/x/seats/y/link", "/api/sessions/x/fork"])  # fmt: skip
+@pytest.mark.parametrize("content", [b"[" * 5_000, b"[" + b"{}," * MAX_VALUES + b"{}]", b'{"model": "\\u0000"}'])
+async def test_json_is_bounded_on_every_route(large: Face, path: str, content: bytes) -> None:
+    is_of_openai = path.startswith("/v1")
+    refused = await large.call("POST", path, status=400 if is_of_openai else 422, content=content, headers=JSON)
+    told = refused["error"]["message" if is_of_openai else "what"]
+    assert "levels deep" in told or "values" in told or "NUL" in told
+
+
+async def test_body_with_much_of_json_in_its_texts_is_read(large: Face) -> None:
+    text = json.dumps([{"a": ["\\", '"']}] * MAX_VALUES)
+    plan = {"protocol": "vote", "task": "a", "sources": [{"text": text}], "dry_run": True}
+    await large.post("/api/sessions", plan)
+
+
+async def test_strings_without_an_end_are_read_once(large: Face) -> None:
+    content = b'"' + b'\\"' * 1_000_000  # takes hours if each quote is taken for a beginning
+    await large.call("POST", "/api/sessions", status=422, content=content, headers=JSON)
+
+
+async def test_documents_are_counted_before_they_are_read(large: Face) -> None:
+    sources = [{"text": "a"}] * 1_001
+    refused = await large.post("/api/sessions", {"protocol": "vote", "task": "a", "sources": sources}, 422)
+    assert refused["error"]["where"] == "sources"
 
 
 async def test_too_many_headers_are_refused(face: Face) -> None:
@@ -122,24 +162,6 @@ async def test_readers_of_a_session_share_one_poll_and_one_text(face: Face, monk
 
 async def _rows(stream: Any) -> int:
     return sum(chunk.count(b"\nevent: ") for chunk in [part async for part in stream])
-
-
-async def test_reader_that_does_not_take_its_rows_is_dropped(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "STALLED_SECONDS", 0.05)
-    session = await face.run()
-
-    async def stuck(message: Message) -> None:
-        if message["type"] == "http.response.body":
-            await asyncio.Event().wait()
-
-    async def quiet() -> Message:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    rows = await face.sessions.follow(face.caller[0], session)
-    assert rows is not None
-    await feeds.EventStream(rows)({"type": "http", "asgi": {"spec_version": "2.3"}}, quiet, stuck)
-    assert face.sessions.feeds.readers == 0
 
 
 async def test_quiet_stream_has_comments_and_ends_with_the_server(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from consilience.server.settings import ServerSettings
 
 # not `cli.options`, which imports what runs sessions: help is to be fast
 serve = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -89,11 +92,15 @@ def _serve(
         return
     settings = read_settings(config, models=models or None, running=running, access=access, default_model=default_model)
 
-    run_server(settings, host=host, port=port, on_start=lambda address: _announce(address, settings.models))
+    run_server(settings, host=host, port=port, on_start=lambda address: _announce(address, settings))
 
 
-def _announce(address: str, models: Sequence[str]) -> None:
-    typer.echo(f"Consilience serves {address} with {', '.join(models)}. Ctrl-C ends it.")
+def _announce(address: str, settings: ServerSettings) -> None:
+    typer.echo(f"Consilience serves {address} with {', '.join(settings.models)}. Ctrl-C ends it.")
+    if settings.access.token_file is not None:
+        for url in settings.access.public_urls or (address,):
+            typer.echo(f"Log in at {url}/login, or send the header Authorization: Bearer TOKEN.")
+        return
     typer.echo(
         f"Try: curl -s {address}/api/sessions -H 'content-type: application/json' "
         """-d '{"protocol": "vote", "task": "Cats or dogs?"}'"""
@@ -102,11 +109,17 @@ def _announce(address: str, models: Sequence[str]) -> None:
 
 
 def _add_owner(config: Path | None, access: Mapping[str, object], name: str) -> None:
-    from consilience.domain.paths import data_dir
+    from consilience.domain.errors import SettingsError
     from consilience.server.owners import add_owner
     from consilience.server.settings import read_access
 
-    path = read_access(config, access).token_file or data_dir() / "tokens.toml"
+    path = read_access(config, access).token_file
+    if path is None:
+        raise SettingsError(
+            "no token file is named to which the owner is added",
+            where="--new-owner",
+            do="Name one with --token-file FILE.",
+        )
     token = add_owner(path, name)
     typer.echo(token)
     typer.echo(f"The token of {name}, which is stored nowhere; its digest is in {path}.", err=True)

@@ -10,13 +10,12 @@ caller into the scope (`caller_of`), or what a link opens (`link_of`). Errors ar
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote
 
 from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.requests import Request, cookie_parser
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -48,7 +47,8 @@ def check_start(access: AccessSettings, host: str) -> None:
         raise SettingsError(
             f"{host} can be reached from other machines, and there is no token file",
             where="host",
-            do="Make one with consilience serve --new-owner NAME, or listen on 127.0.0.1.",
+            do="Make one with consilience serve --token-file FILE --new-owner NAME, and name it with --token-file FILE; "
+            "or listen on 127.0.0.1.",
         )
     if not is_loopback(host) and not access.public_urls:
         raise SettingsError(
@@ -89,9 +89,10 @@ class Door:
         """Whether the peer is a trusted proxy."""
         peer, _ = scope.get("client") or ("", 0)
         try:
-            return ipaddress.ip_address(peer) in self.access.trusted_proxies
+            address = ipaddress.ip_address(peer)
         except ValueError:
             return False
+        return any(address in proxies for proxies in self.access.trusted_proxies)
 
     def scheme(self, scope: Scope, headers: Headers) -> str:
         """Return the scheme by which the client sent the request."""
@@ -213,13 +214,9 @@ def door_of(request: Request) -> Door:
     return door
 
 
-def cookie_value(headers: Mapping[str, str], name: str) -> str:
-    """Return the value of a cookie; "" without one."""
-    try:
-        cookie = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return ""
-    return cookie.value if cookie is not None else ""
+def cookie_value(headers: Headers, name: str) -> str:
+    """Return the value of a cookie; "" without one. What other programs of the same host keep in theirs does not matter."""
+    return cookie_parser("; ".join(headers.getlist("cookie"))).get(name, "")
 
 
 def _answer(refusal: AccessRefusal, scope: Scope, headers: Headers) -> Response:

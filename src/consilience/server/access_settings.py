@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import re
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 _HEADER = re.compile(r"[A-Za-z0-9-]+")
+
+
+def _network(address: object) -> IPv4Network | IPv6Network:
+    try:
+        return ip_network(str(address))
+    except ValueError:
+        raise ValueError(
+            f"{str(address)!r:.100} is no address or network of a proxy, such as 127.0.0.1 or 172.17.0.0/16"
+        ) from None
+
+
+ProxyNetwork = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
 
 
 class Smtp(BaseModel):
@@ -46,8 +59,8 @@ class AccessSettings(BaseModel):
     """The owners and the digests of their tokens, as `owners.TokenFile` reads them. Needed to listen anywhere but on loopback."""
     public_urls: tuple[str, ...] = ()
     """The only addresses by which the server is reached, if there are any: each with its scheme, without a path."""
-    trusted_proxies: tuple[IPv4Address | IPv6Address, ...] = ()
-    """The only peers whose `X-Forwarded-Proto` and user header count."""
+    trusted_proxies: tuple[ProxyNetwork, ...] = ()
+    """Addresses or networks of the only peers whose `X-Forwarded-Proto` and user header count."""
     trusted_user_header: str | None = None
     """The header in which a trusted proxy names the user, such as `X-Forwarded-User`."""
     trusted_groups_header: str = "X-Forwarded-Groups"
@@ -90,16 +103,22 @@ class AccessSettings(BaseModel):
             raise ValueError("trusted_user_header needs a token_file, which says what its users and groups may do")
         if (self.public_urls or self.trusted_proxies) and self.token_file is None:
             raise ValueError("public_urls and trusted_proxies need a token_file, since others reach the server by them")
+        if self.trusted_proxies and not self.public_urls:
+            raise ValueError("trusted_proxies need public_urls, which say by which names the proxies are reached")
         return self
 
 
 def origin_of(url: str) -> str:
     """Return a URL as browsers send it as `Origin`: in lower case, without the port of its scheme. Raises `ValueError`."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"{url!r} is no address: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
         raise ValueError(f"{url!r} must be http:// or https://, a name and nothing after it")
     if parts.query or parts.fragment or parts.username is not None:
         raise ValueError(f"{url!r} must have nothing but scheme, name and port")
     name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    is_default = parts.port in (None, 443 if parts.scheme == "https" else 80)
-    return f"{parts.scheme}://{name}" + ("" if is_default else f":{parts.port}")
+    is_default = port in (None, 443 if parts.scheme == "https" else 80)
+    return f"{parts.scheme}://{name}" + ("" if is_default else f":{port}")

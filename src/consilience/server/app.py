@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from importlib.metadata import version
 
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import PlainTextResponse
 
 from consilience.domain.errors import ConsilienceError
@@ -24,6 +25,10 @@ from consilience.server.service import Sessions
 from consilience.server.session_routes import routes, uploads
 from consilience.server.uploads import MAX_CONVERSIONS
 
+DOCS_POLICY = (
+    "sandbox allow-scripts; default-src 'none'; img-src data:; "
+    "script-src 'unsafe-inline' https://cdn.jsdelivr.net; style-src 'unsafe-inline' https://cdn.jsdelivr.net"
+)
 operations = APIRouter(tags=["operations"], responses=ERRORS)
 
 
@@ -35,6 +40,9 @@ def build_app(sessions: Sessions) -> FastAPI:
         version=version("consilience"),
         summary="Deliberations over HTTP.",
         lifespan=tools.router.lifespan_context,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # it would lead to http behind a proxy
     )
     app.state.sessions = sessions
     app.state.conversions = asyncio.Semaphore(MAX_CONVERSIONS)
@@ -59,6 +67,19 @@ async def healthz(sessions: Service, response: Response) -> Health:
         response.status_code = 507
         return Health(status="nothing can be recorded")
     return Health(status="ok")
+
+
+@operations.get("/docs", include_in_schema=False)
+async def documentation(request: Request) -> Response:
+    """Show all routes. The script comes from elsewhere, so the page has no origin: nothing of this server can be read in it."""
+    page = get_swagger_ui_html(
+        openapi_url="",
+        title="Consilience",
+        swagger_favicon_url="data:,",
+        swagger_ui_parameters={"spec": request.app.openapi(), "supportedSubmitMethods": []},
+    )
+    page.headers["Content-Security-Policy"] = DOCS_POLICY
+    return page
 
 
 @operations.get("/metrics", response_class=PlainTextResponse)

@@ -38,6 +38,7 @@ def _to_source(value: object) -> Source:
 
 GivenSource = Annotated[Source, PlainValidator(_to_source, json_schema_input_type=SourceBody)]
 """A document of a request."""
+GivenSources = Annotated[tuple[GivenSource, ...], Field(max_length=1_000)]
 
 
 class NewSession(Body):
@@ -53,7 +54,7 @@ class NewSession(Body):
     """Personas, or the name of a shipped panel."""
     models: tuple[str, ...] | dict[str, str] = ()
     """Names of the server's models: to assign to the agents in turn, or by agent id; a person is `human`. Empty: the default."""
-    sources: tuple[GivenSource, ...] = ()
+    sources: GivenSources = ()
     """Documents."""
     limits: Limits = Limits()
     """Limits on calls, tokens, money, time and steps."""
@@ -101,7 +102,7 @@ class _Inheriting(Body):
 
     replace: dict[str, str] = {}
     """Models of single agents, by id: names of the server's models, or `human`."""
-    sources: tuple[GivenSource, ...] = ()
+    sources: GivenSources = ()
     """Documents to add. One with the name of a document of the session replaces it."""
     limits: Limits | None = None
     """Limits on what the new session itself spends. None: those of the session."""
@@ -145,7 +146,7 @@ class ChoicesBody(Body):
 
     task: Words
     """The question, or the piece of work."""
-    sources: tuple[GivenSource, ...] = ()
+    sources: GivenSources = ()
     """Documents."""
     models: tuple[str, ...] = ()
     """Names of the server's models at hand. Empty: the default."""

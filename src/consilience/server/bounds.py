@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any, NoReturn
 
 from starlette.datastructures import Headers
@@ -19,6 +20,8 @@ BODY_SECONDS = 300.0
 """Max time for a whole body."""
 MAX_DEPTH = 32
 """Max levels of lists and objects in JSON."""
+MAX_VALUES = 50_000
+"""Max members of lists and objects in JSON, all together."""
 
 
 class Bounds:
@@ -87,9 +90,12 @@ class _BoundedBody:
 
 
 def parse_json(body: bytes) -> Any:
-    """Return the value of a body. Raises `HTTPException` 422 for what is not JSON, nested too deeply, or not valid Unicode."""
+    """Return the value of a body. Raises `HTTPException` 422 for what is not JSON in UTF-8, nested too deeply, of too many values,
+    or not valid Unicode."""
     try:
-        value = json.loads(body, parse_constant=_no_number)
+        text = body.decode()
+        _check_size(text)
+        value = json.loads(text, parse_constant=_no_number)
     except RecursionError:
         raise HTTPException(422, _TOO_DEEP) from None
     except ValueError as error:
@@ -98,11 +104,23 @@ def parse_json(body: bytes) -> Any:
     return value
 
 
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+"""A string of JSON, also one without its end: so a text is read once, whatever it holds."""
 _TOO_DEEP = f"the body is nested more than {MAX_DEPTH} levels deep"
 
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number of JSON")
+
+
+def _check_size(text: str) -> None:
+    """Count the values before any is made: a million of them would keep all other requests waiting for a minute."""
+    strings = text.count('"') - text.count('\\"')  # each has one quote at least that no backslash precedes
+    if strings <= 2 * MAX_VALUES:
+        structure = _STRING.sub("", text)
+        if sum(map(structure.count, ",[{")) <= MAX_VALUES:
+            return
+    raise HTTPException(422, f"the body has more than {MAX_VALUES:,} values: give long lists as the text of a source")
 
 
 def _check(value: Any) -> None:

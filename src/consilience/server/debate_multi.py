@@ -34,6 +34,7 @@ from consilience.server.feeds import HEARTBEAT_SECONDS
 from consilience.server.openai_errors import as_data
 from consilience.server.stories import SESSION_HEADER
 from consilience.server.turns import events_of
+from consilience.server.uploads import BodyRoute
 
 SEED_PERSONAS: Mapping[str, str] = {
     "michael-saylor": "bitcoin-treasurer",
@@ -63,7 +64,7 @@ EVENTS = (
 _RENAMED = {"agent": "agent_id", "thread": "thread_id", "at": "timestamp", "text": "content"}
 """Fields of records that the seed calls otherwise."""
 
-routes = APIRouter(prefix="/api", responses=ERRORS)
+routes = APIRouter(prefix="/api", route_class=BodyRoute, responses=ERRORS)
 
 Cursor = tuple[int, int]
 """Number of a row, and of an event that follows from it."""

@@ -6,7 +6,6 @@ import asyncio
 import json
 from bisect import bisect_left
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -21,8 +20,6 @@ from consilience.reporting.export import texts_said
 
 HEARTBEAT_SECONDS = 15.0
 """A reader that was sent nothing for so long is sent a comment."""
-STALLED_SECONDS = 60.0
-"""A reader that takes nothing for so long is dropped; it may come back and continue."""
 MAX_ROWS = 32
 """Rows that are sent together to a reader that is behind."""
 
@@ -171,7 +168,7 @@ class Feeds:
 
 
 class EventStream(StreamingResponse):
-    """A stream of events to one reader, which is dropped if it takes nothing for `STALLED_SECONDS`."""
+    """A stream of events to one reader. One that takes nothing is dropped with its connection (`connections`)."""
 
     media_type = "text/event-stream"
 
@@ -180,12 +177,7 @@ class EventStream(StreamingResponse):
         self._rows = content
 
     async def stream_response(self, send: Send) -> None:
-        async def send_bounded(message: dict[str, object]) -> None:
-            async with asyncio.timeout(STALLED_SECONDS):
-                await send(message)
-
         try:
-            with suppress(TimeoutError):
-                await super().stream_response(send_bounded)  # type: ignore[arg-type]
+            await super().stream_response(send)
         finally:
             await self._rows.aclose()

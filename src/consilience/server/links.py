@@ -18,11 +18,13 @@ from consilience.reporting.forms import answer_from, controls
 from consilience.reporting.questions import question_json
 from consilience.reporting.record import read_record
 from consilience.server.access import door_of
+from consilience.server.bounds import parse_json
 from consilience.server.dependencies import SessionId, Who
-from consilience.server.pages import page, read_body, read_form
+from consilience.server.pages import SANDBOX, page, read_body, read_form
 from consilience.server.seats import MAX_LINK_DAYS, NewLink, OpenSeat, SessionSeats
+from consilience.server.uploads import BodyRoute
 
-owner_routes = APIRouter(prefix="/api/sessions/{session}")
+owner_routes = APIRouter(prefix="/api/sessions/{session}", route_class=BodyRoute)
 link_routes = APIRouter(include_in_schema=False)
 FIELD = "field:"
 """What the name of a field of the answer begins with in a posted form."""
@@ -155,7 +157,7 @@ async def shared(token: LinkToken, request: Request, seats: TheSeats) -> Respons
         return as_html(read_record(records, session))
 
     try:
-        return HTMLResponse(await seats.shared(token, render))
+        return HTMLResponse(await seats.shared(token, render), headers=SANDBOX)
     except UnknownSession as error:
         return _closed(request, error)
 
@@ -185,7 +187,7 @@ def _seat_json(opened: OpenSeat) -> dict[str, Any]:
 
 def _seat_answer(body: bytes) -> SeatAnswer:
     try:
-        return SeatAnswer.model_validate_json(body)
+        return SeatAnswer.model_validate(parse_json(body))
     except ValidationError as error:
         wrong = json.loads(error.json(include_url=False, include_input=False))[0]
         where = ".".join(map(str, wrong["loc"]))

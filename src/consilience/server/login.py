@@ -11,6 +11,8 @@ from consilience.server.pages import keep, page, read_form, style_sheet
 
 routes = APIRouter(include_in_schema=False)
 TITLE = "Log in"
+MAX_BYTES = 10_000
+"""Of the form, which anybody may send."""
 
 
 @routes.get("/login")
@@ -26,7 +28,7 @@ async def log_in(request: Request) -> Response:
     if not door.keeps_cookies(request.scope, request.headers):
         problem = "This page was not reached by https, so a token would be readable on its way. Use the https address."
         return page(request, "login", TITLE, status=403, problem=problem, next="/")
-    fields = await read_form(request)
+    fields = await read_form(request, MAX_BYTES)
     token, next = fields.get("token", "").strip(), _here(fields.get("next", "/"))
     if door.owners is None or door.owners.by_token(token) is None:
         return page(request, "login", TITLE, status=403, problem="The token is unknown or has expired.", next=next)

@@ -9,12 +9,13 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 
 from consilience.domain.errors import ConsilienceError, ProviderError, UnknownName, UserError
 from consilience.server.callers import Forbidden
 from consilience.server.errors import status_of
+from consilience.server.uploads import BodyRoute
 
 
 class RefusedRequest(ConsilienceError):
@@ -89,8 +90,8 @@ def openai_error(error: ConsilienceError) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-class OpenAIRoute(APIRoute):
-    """A route whose errors have that form."""
+class OpenAIRoute(BodyRoute):
+    """A route with a bounded JSON body, whose errors have that form."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -103,6 +104,11 @@ class OpenAIRoute(APIRoute):
                 where = ".".join(str(part) for part in first["loc"][1:])
                 refusal = RefusedRequest(f"{where}: {first['msg']}" if where else first["msg"], param=where or None)
                 return JSONResponse(openai_error(refusal), 400)
+            except HTTPException as invalid:  # the body is too long, too slow, or not the JSON of a request
+                refusal = RefusedRequest(
+                    invalid.detail, status=400 if invalid.status_code == 422 else invalid.status_code
+                )
+                return JSONResponse(openai_error(refusal), refusal.status)
             except ConsilienceError as error:
                 return JSONResponse(openai_error(error), openai_status(error), headers=retry_header(error))
 

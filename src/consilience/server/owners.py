@@ -229,7 +229,7 @@ def read_token_file(path: Path) -> TokenFile:
         raise SettingsError(
             f"the token file cannot be read: {error.strerror}",
             where=str(path),
-            do="Make it: consilience serve --new-owner NAME",
+            do="Make it with --new-owner NAME, and let the user of the server read it.",
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
         raise SettingsError("the token file is not TOML in UTF-8", where=str(path), do="Correct it.") from None
@@ -243,8 +243,8 @@ def read_token_file(path: Path) -> TokenFile:
 def add_owner(path: Path, name: str) -> str:
     """Append an owner to a token file, which is made if it is missing, and return the token, which is stored nowhere.
 
-    The file is replaced as a whole, with mode 0600. Raises `SettingsError` for a name that is there or is no name, and for a
-    file that cannot be read or written.
+    The file is replaced as a whole, and keeps its user and mode; a new one has mode 0600. Raises `SettingsError` for a name that is
+    there or is no name, and for a file that cannot be read or written.
     """
     before = ""
     if path.exists():
@@ -273,10 +273,15 @@ def add_owner(path: Path, name: str) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace a file as a whole, durably, with one that only its owner reads."""
+    """Replace a file as a whole, durably. Who could read it before still can; of a new one that is its owner alone."""
+    path = path.resolve()  # a link stays one
     path.parent.mkdir(parents=True, exist_ok=True)
     number, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
     try:
+        if path.exists() and hasattr(os, "chown"):
+            before = path.stat()
+            os.chown(temporary, before.st_uid, before.st_gid)
+            os.chmod(temporary, before.st_mode & 0o777)
         with os.fdopen(number, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()

@@ -18,6 +18,11 @@ from consilience.server.access import AccessRefusal, cookie_value, door_of
 FORM_COOKIE = "consilience_form"
 MAX_FORM_BYTES = 2_000_000
 POLICY = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+SANDBOX = {
+    "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Headers of pages that hold words of models, so that nothing in them acts on this server."""
 
 
 @cache
@@ -43,19 +48,19 @@ def keep(request: Request, response: Response, name: str, value: str) -> None:
     response.set_cookie(name, value, httponly=True, samesite="strict", secure=secure, path="/")
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(request: Request, max_bytes: int = MAX_FORM_BYTES) -> bytes:
     """Return the body of a request. Raises `AccessRefusal` for one that is too large."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MAX_FORM_BYTES:
-            raise AccessRefusal(413, f"the request has more than {MAX_FORM_BYTES:,} bytes")
+        if len(body) > max_bytes:
+            raise AccessRefusal(413, f"the request has more than {max_bytes:,} bytes")
     return bytes(body)
 
 
-async def read_form(request: Request) -> dict[str, str]:
+async def read_form(request: Request, max_bytes: int = MAX_FORM_BYTES) -> dict[str, str]:
     """Return the fields of a posted form. Raises `AccessRefusal` for one that is too large or comes from another site."""
-    body = (await read_body(request)).decode("utf-8", "replace")
+    body = (await read_body(request, max_bytes)).decode("utf-8", "replace")
     try:
         fields = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=500))
     except ValueError:

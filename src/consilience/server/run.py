@@ -24,6 +24,7 @@ from consilience.models.registry import choose
 from consilience.planning import check_models
 from consilience.server.access import check_start
 from consilience.server.app import build_app
+from consilience.server.connections import BoundedConnection, drop_stalled, max_connections
 from consilience.server.metrics import Meter
 from consilience.server.notices import LOOK_SECONDS, Notices
 from consilience.server.owners import Owners
@@ -82,10 +83,13 @@ def serve(settings: ServerSettings, *, host: str, port: int, on_start: Callable[
     """
     check_start(settings.access, host)
     listener = _listen(host, port)
+    drop_stalled(listener)
     address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     with listener, serving(settings) as sessions:
         config = uvicorn.Config(
             build_app(sessions),
+            http=BoundedConnection,
+            limit_concurrency=max_connections(),
             log_level="warning",
             access_log=False,
             server_header=False,

@@ -23,6 +23,7 @@ from consilience.server.bodies import (
 from consilience.server.dependencies import ERRORS, Service, SessionId, Who
 from consilience.server.feeds import EventStream
 from consilience.server.forks import fork_json
+from consilience.server.pages import SANDBOX
 from consilience.server.replies import (
     AnsweredQuestion,
     BegunSession,
@@ -50,11 +51,6 @@ MEDIA_TYPES = {
     "json": "application/json",
     "sarif": "application/sarif+json",
 }
-SANDBOX = {
-    "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:",
-    "X-Content-Type-Options": "nosniff",
-}
-"""Headers of pages that hold words of models, so that nothing in them acts on this server."""
 
 
 @uploads.post("", status_code=201, openapi_extra=FORM, responses={200: {"model": PlannedSession}})
