@@ -1,4 +1,4 @@
-"""What readers and sessions cost a server: `python benchmarks/study_server.py [--readers 1000] [--sessions 2000]`.
+"""What readers and sessions cost a server: `python benchmarks/study_server.py [--measure memory]`.
 
 The model, the server and the readers are processes of their own on this machine. It prints a table:
 
@@ -223,13 +223,19 @@ def main() -> None:
     parser.add_argument("--readers", type=int, default=1_000)
     parser.add_argument("--sessions", type=int, default=2_000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--measure", choices=("slowdown", "lag", "memory"), help="this one alone")
     options = parser.parse_args()
+    measures = {
+        "slowdown": lambda: slowdown(options.readers, options.repeats),
+        "lag": lambda: lag(100),
+        "memory": lambda: memory(options.sessions),
+    }
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536), hard))
     began = time.monotonic()
     print("| measure | value | target |\n|---|--:|--:|")
-    for rows in (slowdown(options.readers, options.repeats), lag(100), memory(options.sessions)):
-        for name, value, target in rows:
+    for measure in [options.measure] if options.measure else measures:
+        for name, value, target in measures[measure]():
             print(f"| {name} | {value:,.1f} | {target} |", flush=True)
     print(f"\nIn {time.monotonic() - began:.0f} s; load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.")
 

@@ -339,7 +339,13 @@ class Deliberation(Generic[R]):
             templates=protocol.load_templates(self.prompts, detail),
             detail=detail,
             options=options,
-            seats=make_seats(agents, models, request_deadline(options.deadline, options.thinking), options.endpoints),
+            seats=make_seats(
+                agents,
+                models,
+                request_deadline(options.deadline, options.thinking),
+                options.endpoints,
+                options.connections,
+            ),
         )
 
     def _checked(self, **arguments: object) -> Protocol:

@@ -25,6 +25,7 @@ from consilience.domain.events import SessionFinished, SessionStarted
 from consilience.domain.report import Report
 from consilience.engine.runner import Models, Options
 from consilience.journal.store import WITH_ANSWER, Store
+from consilience.models.connections import Connections
 from consilience.reporting.session_state import fold_events, status_of
 
 MAX_RUNNING = 32
@@ -86,6 +87,8 @@ class LocalExecutor:
     It begins with those sessions of the store that were prepared or interrupted, that no process runs, and that `takes_up` accepts:
     sessions of commands that a user left belong to that user. A session whose owner may
     not run another one waits until one of the others ends.
+
+    Its sessions share the clients of their models (`options.connections`, which are closed with it).
     """
 
     def __init__(
@@ -100,6 +103,9 @@ class LocalExecutor:
     ) -> None:
         self._store = store
         self._max_running = running
+        options = options or Options()
+        self._connections = options.connections or Connections()
+        options = replace(options, connections=self._connections)
         self._deliberation = Deliberation[Report](model=model, store=store, options=options)
         self._on_end = on_end
         self._queue: deque[str] = deque()
@@ -176,6 +182,7 @@ class LocalExecutor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._connections.close()
 
     def _enqueue(self, session: str) -> None:
         if session in self._running:

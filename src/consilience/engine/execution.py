@@ -55,6 +55,7 @@ from consilience.engine.timing import NOTE_INTERVAL_SECONDS, CallsInFlight
 from consilience.engine.work import Branch, current_branch
 from consilience.journal.accounts import Account, Accounts
 from consilience.journal.store import Journal
+from consilience.models.connections import Connections
 from consilience.models.endpoints import NO_ENDPOINTS, Endpoints
 
 MAX_REPAIRS = 10
@@ -116,6 +117,8 @@ class Options:
     endpoints: Endpoints = NO_ENDPOINTS
     """What is declared of OpenAI-compatible endpoints, and which of them may have a key. A deliberation adds the endpoints among
     the models that it is given, and those of the user's own `consilience.toml`."""
+    connections: Connections | None = None
+    """Clients that models of several sessions share, on one event loop. Their maker closes them. None: each session has its own."""
 
     def observed_by(self, observer: Observer) -> Options:
         """Return these options with one more observer, which is called before the other."""

@@ -300,7 +300,11 @@ def _setup(planned: Fork, options: Options | None) -> Setup:
         templates=planned.templates,
         encoder=encoder_for(planned.protocol, planned.encoder, options),
         seats=make_seats(
-            planned.agents, planned.models, request_deadline(options.deadline, options.thinking), options.endpoints
+            planned.agents,
+            planned.models,
+            request_deadline(options.deadline, options.thinking),
+            options.endpoints,
+            options.connections,
         ),
         detail=planned.detail,
         seed=old.seed,

@@ -273,7 +273,7 @@ async def _rerun(
             names = {agent.id: agent.model for agent in started.agents}
             deadline = request_deadline(options.deadline or started.deadline, started.thinking)
             models = names if models is None else with_own_models(started.agents, models)
-            seats = make_seats(started.agents, models, deadline, options.endpoints)
+            seats = make_seats(started.agents, models, deadline, options.endpoints, options.connections)
         async with aclosing(seats):
             _check_models(session, started, seats.ports)
             recorder = Recorder(journal, events, replay=replay, observer=options.observer)

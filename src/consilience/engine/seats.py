@@ -16,6 +16,7 @@ from consilience.domain.model_names import kind_of
 from consilience.domain.outcome import EACH, Estimate, Limits, ThinkingLevel, thinking_tokens
 from consilience.engine.ports import AgentPort, Person, ReplayPort, to_port
 from consilience.engine.similarity import Encoder
+from consilience.models.connections import Connections
 from consilience.models.endpoints import NO_ENDPOINTS, Endpoints
 from consilience.models.hosted import SERVER_DEADLINE_SECONDS
 from consilience.models.port import Model, Worker, context_window, links, thinks
@@ -44,19 +45,29 @@ class Seats:
     """By agent."""
     opened: tuple[Model, ...] = ()
     """Models to close at the end; those that the caller passed as objects stay open."""
+    connections: Connections | None = None
+    """What to close after them, if no other session uses it."""
 
     async def aclose(self) -> None:
         for model in self.opened:
             await model.close()
+        if self.connections is not None:
+            await self.connections.close()
 
 
 def make_seats(
-    agents: Sequence[Agent], models: Models, deadline: float | None = None, known: Endpoints = NO_ENDPOINTS
+    agents: Sequence[Agent],
+    models: Models,
+    deadline: float | None = None,
+    known: Endpoints = NO_ENDPOINTS,
+    connections: Connections | None = None,
 ) -> Seats:
     """Assign models to agents and open their ports. Service seats come last. Each name is resolved once.
 
-    `deadline`: max seconds of one request to a model. Only endpoints that `known` or the environment names get a key.
+    `deadline`: max seconds of one request to a model. Only endpoints that `known` or the environment names get a key. Without
+    `connections` the seats share clients among themselves, which end with them.
     """
+    own_connections = Connections() if connections is None else None
     opened: dict[str, Model] = {}
     ports_by_model: dict[int, AgentPort] = {}
     agents = in_dealing_order(agents)
@@ -74,7 +85,7 @@ def make_seats(
                     return open_seat(workspace)
             name = chain.canonical
             if name not in opened:
-                opened[name] = resolve(name, deadline=deadline, known=known)
+                opened[name] = resolve(name, deadline=deadline, known=known, connections=connections or own_connections)
             model = opened[name]
         if id(model) not in ports_by_model:
             ports_by_model[id(model)] = to_port(model)
@@ -95,7 +106,7 @@ def make_seats(
         own_model = agent.own_model and name == canonical_name(agent.model)
         return agent.model_copy(update={"model": name, "own_model": own_model})
 
-    return Seats(tuple(map(seated, agents)), ports, tuple(opened.values()))
+    return Seats(tuple(map(seated, agents)), ports, tuple(opened.values()), own_connections)
 
 
 def of_persona(error: UserError, agent: Agent, way: str) -> UserError:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from consilience.domain.errors import UnavailableModel, UserError
 from consilience.models import endpoints
+from consilience.models.connections import Connections
 from consilience.models.endpoints import Endpoints
 from consilience.models.facts import ModelFacts
 from consilience.models.port import Model
@@ -43,17 +44,25 @@ _MAX_LOCAL_IN_FLIGHT = 4.0
 _OWN_EXTRAS = ("openai", "anthropic", "google", "local")
 
 
-def open_hosted(facts: ModelFacts, provider: str, model: str, *, deadline: float | None, retries: int) -> Model:
+def open_hosted(
+    facts: ModelFacts,
+    provider: str,
+    model: str,
+    *,
+    deadline: float | None,
+    retries: int,
+    connections: Connections | None = None,
+) -> Model:
     """Return the model of a provider, or of an endpoint that is its own provider, behind the limiter of its account.
 
-    Only an endpoint that the facts' `known` or the environment names gets a key.
+    Only an endpoint that the facts' `known` or the environment names gets a key. Without `connections` it has a client of its own.
     """
     from consilience.models.prompt_counts import WholePrompts
     from consilience.models.provider import ProviderModel
 
-    library = _library_model(facts, provider, model)
+    library = _library_model(facts, provider, model, connections or Connections())
     policy = connection_policy(provider, _url(library))
-    inner = ProviderModel(facts.name, policy.account, library, facts=facts)
+    inner = ProviderModel(facts.name, policy.account, library, facts=facts, connections=connections)
     return WholePrompts(inner, deadline=deadline or policy.deadline, retries=retries, pace=policy.pace)
 
 
@@ -93,28 +102,31 @@ def connection_policy(provider: str, url: str) -> ConnectionPolicy:
     return ConnectionPolicy(account, SERVER_DEADLINE_SECONDS, pace)
 
 
-def _library_model(facts: ModelFacts, provider: str, model: str) -> LibraryModel:
+def _library_model(facts: ModelFacts, provider: str, model: str, connections: Connections) -> LibraryModel:
     from pydantic_ai import exceptions as library
     from pydantic_ai.models import infer_model
+    from pydantic_ai.providers import infer_provider
 
     check_environment(provider, os.environ)
     full_name_asked = facts.name
     try:
         if facts.kind == "endpoint":
             endpoint = endpoints.parse_endpoint(full_name_asked)
-            server_provider = endpoints.provider_for(endpoint, endpoint_key(endpoint, facts.known))
-            return infer_model(f"openai-chat:{endpoint.model}", provider_factory=lambda _: server_provider)
+            return _compatible(endpoint, endpoint_key(endpoint, facts.known), "", connections)
         if base_url := find_provider(provider).base_url:
             if (key := _key(provider)) is None:
                 raise _unavailable(full_name_asked, provider, "")
-            compatible = endpoints.provider_for(
-                endpoints.Endpoint(chosen_address(provider, os.environ) or base_url, model), key, name=provider
-            )
-            return infer_model(f"openai-chat:{model}", provider_factory=lambda _: compatible)
+            endpoint = endpoints.Endpoint(chosen_address(provider, os.environ) or base_url, model)
+            return _compatible(endpoint, key, provider, connections)
         if provider in SERVERS:
             kind = f"openai-chat:{model}" if provider in ("lmstudio", "llamacpp") else full_name_asked
-            return infer_model(kind, provider_factory=lambda _: _server_provider(provider))
-        return infer_model(full_name_asked)
+            url, key = endpoints.base_url(provider, os.environ), _key(provider)
+            server = connections.provider(provider, url, key, lambda: _server_provider(provider, url, key))
+            return infer_model(kind, provider_factory=lambda _: server)
+        return infer_model(
+            full_name_asked,
+            provider_factory=lambda name: connections.provider(name, "", None, lambda: infer_provider(name)),
+        )
     except ImportError:
         failure: UserError = _missing_extra(full_name_asked, provider)
     except Exception as error:
@@ -125,10 +137,18 @@ def _library_model(facts: ModelFacts, provider: str, model: str) -> LibraryModel
     raise failure
 
 
-def _server_provider(kind: str) -> Provider[AsyncOpenAI]:
-    """Return pydantic-ai's provider for a server of the user's own; a key is sent only if its variable is set."""
-    url = endpoints.base_url(kind, os.environ)
-    key = _key(kind)
+def _compatible(endpoint: endpoints.Endpoint, key: str | None, name: str, connections: Connections) -> LibraryModel:
+    """Return the model at an OpenAI-compatible address, of the provider `name` or of its host."""
+    from pydantic_ai.models import infer_model
+
+    provider = connections.provider(
+        name, endpoint.address, key, lambda: endpoints.provider_for(endpoint, key, name=name)
+    )
+    return infer_model(f"openai-chat:{endpoint.model}", provider_factory=lambda _: provider)
+
+
+def _server_provider(kind: str, url: str, key: str | None) -> Provider[AsyncOpenAI]:
+    """Return pydantic-ai's provider for a server of the user's own."""
     if kind == "ollama":
         from pydantic_ai.providers.ollama import OllamaProvider
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, cast
 
 from consilience.domain.errors import ProviderError, Refused, ServerError, replace_surrogates
 from consilience.domain.outcome import ThinkingLevel, Thinks
+from consilience.models.connections import Connections
 from consilience.models.endpoints import answering_name
 from consilience.models.facts import ModelFacts, in_dollars, listed_cost, thinks_of
 from consilience.models.failures import refusal_of, translate
@@ -52,7 +53,8 @@ class ProviderModel:
     """One model of one provider account.
 
     `facts` are by default those of its name. `extra_body` is merged into the body of requests if the adapter supports it. An
-    instance serves one event loop at a time; on another one it reopens its connections.
+    instance serves one event loop at a time; on another one it reopens its connections. `connections` are what keeps them open
+    for later models.
     """
 
     def __init__(
@@ -63,11 +65,13 @@ class ProviderModel:
         *,
         extra_body: dict[str, object] | None = None,
         facts: ModelFacts | None = None,
+        connections: Connections | None = None,
     ) -> None:
         self.name = name
         self.account = account
         self._model = model
         self._facts = facts or ModelFacts(name)
+        self._connections = connections
         self._form = RequestForm(_strongest_mode(model.profile))
         self._notes: list[str] = []
         self._said: set[str] = set()
@@ -290,6 +294,8 @@ class ProviderModel:
         async with self._entering[1]:
             if self._loop is not loop:
                 await self.close()
+                if self._connections is not None:
+                    await self._connections.hold(self._model)
                 await self._model.__aenter__()
                 self._loop = loop
 

@@ -19,6 +19,7 @@ from consilience.domain.model_names import PERSON, WORKSPACE_PREFIX, NameKind, k
 from consilience.domain.outcome import Thinks
 from consilience.domain.validation import did_you_mean
 from consilience.models import endpoints, weights
+from consilience.models.connections import Connections
 from consilience.models.endpoints import NO_ENDPOINTS, Endpoints
 from consilience.models.facts import ModelFacts
 from consilience.models.hosted import RETRIES, endpoint_key, open_hosted
@@ -57,8 +58,11 @@ class Name:
         """Raise a `UserError` for an invalid name and, with `keys`, for a model without its key. Uses no network."""
         self.open()
 
-    def open(self, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
-        """Return the model. `deadline` is seconds per request. Raises `UnknownName` or `UnavailableModel`."""
+    def open(
+        self, *, deadline: float | None = None, retries: int = RETRIES, connections: Connections | None = None
+    ) -> Model:
+        """Return the model. `deadline` is seconds per request; `connections` are clients that models share. Raises `UnknownName` or
+        `UnavailableModel`."""
         raise UnavailableModel(
             f"{self.text} is {self.waits_for}, not a model",
             do="Give it the seat of an agent, for example --agent ID=human.",
@@ -81,7 +85,9 @@ class LocalName(Name):
         if not self.weights.endswith(".gguf") and self.weights not in CATALOGUE:
             weights.verify(self.weights)
 
-    def open(self, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
+    def open(
+        self, *, deadline: float | None = None, retries: int = RETRIES, connections: Connections | None = None
+    ) -> Model:
         from consilience.models.local import LocalModel
 
         return LocalModel(self.weights)
@@ -90,7 +96,9 @@ class LocalName(Name):
 class ProgramName(Name):
     """`exec:COMMAND`."""
 
-    def open(self, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
+    def open(
+        self, *, deadline: float | None = None, retries: int = RETRIES, connections: Connections | None = None
+    ) -> Model:
         from consilience.models import program
         from consilience.models.limiter import Limited, Pace
 
@@ -133,10 +141,14 @@ class EndpointName(Name):
         if keys:
             endpoint_key(endpoint, self.known)
 
-    def open(self, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
+    def open(
+        self, *, deadline: float | None = None, retries: int = RETRIES, connections: Connections | None = None
+    ) -> Model:
         endpoint = endpoints.parse_endpoint(self.canonical, self.known)
         facts = ModelFacts(self.canonical, self.known)
-        return open_hosted(facts, endpoint.account, endpoint.model, deadline=deadline, retries=retries)
+        return open_hosted(
+            facts, endpoint.account, endpoint.model, deadline=deadline, retries=retries, connections=connections
+        )
 
 
 class ProviderName(Name):
@@ -148,7 +160,9 @@ class ProviderName(Name):
         if not is_known or not model or "," in model or (keys and self.facts().missing_key):
             self.open()  # raises the error that names the problem
 
-    def open(self, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
+    def open(
+        self, *, deadline: float | None = None, retries: int = RETRIES, connections: Connections | None = None
+    ) -> Model:
         provider, colon, model = self.text.partition(":")
         if provider == "agent":
             raise UnavailableModel(
@@ -159,7 +173,7 @@ class ProviderName(Name):
             raise _incomplete(self.text, provider)
         if provider not in PROVIDERS and not provider.startswith("gateway/"):
             raise _unknown_provider(self.text, provider)
-        return open_hosted(self.facts(), provider, model, deadline=deadline, retries=retries)
+        return open_hosted(self.facts(), provider, model, deadline=deadline, retries=retries, connections=connections)
 
 
 class AddedName(Name):
@@ -190,7 +204,9 @@ class AddedName(Name):
                 do=f"Set {missing}, or use another model: local needs none.",
             )
 
-    def open(self, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
+    def open(
+        self, *, deadline: float | None = None, retries: int = RETRIES, connections: Connections | None = None
+    ) -> Model:
         self.check(keys=True)
         kind = find_kind(self.prefix)
         assert kind is not None
@@ -232,15 +248,18 @@ class Chain:
                 do="Give it the seat alone (ID=human, ID=workspace:DIR), or give the seat to models and programs alone.",
             )
 
-    def open(self, *, deadline: float | None = None, retries: int = RETRIES) -> Model:
+    def open(
+        self, *, deadline: float | None = None, retries: int = RETRIES, connections: Connections | None = None
+    ) -> Model:
         """Return the model, with the canonical name. It is behind the limiter of its account unless it runs in a process of ours.
 
-        `deadline` is seconds per request. `A|B` is A, and B if A fails. Raises `UnknownName`, or `UnavailableModel` that names the
-        variable to set or what to install. Reads the environment, not the network (except to list the models of a loopback
-        endpoint in an error). Blocks for about 1 s while a client library is imported.
+        `deadline` is seconds per request; without `connections` the model has a client of its own. `A|B` is A, and B if A fails.
+        Raises `UnknownName`, or `UnavailableModel` that names the variable to set or what to install. Reads the environment, not
+        the network (except to list the models of a loopback endpoint in an error). Blocks for about 1 s while a client library is
+        imported.
         """
         self.check_form()
-        opened = [link.open(deadline=deadline, retries=retries) for link in self.links]
+        opened = [link.open(deadline=deadline, retries=retries, connections=connections) for link in self.links]
         if len(opened) == 1:
             return opened[0]
         from consilience.models.fallback import Fallback
@@ -254,10 +273,15 @@ def parse(name: str, known: Endpoints = NO_ENDPOINTS) -> Chain:
 
 
 def resolve(
-    name: str, *, deadline: float | None = None, retries: int = RETRIES, known: Endpoints = NO_ENDPOINTS
+    name: str,
+    *,
+    deadline: float | None = None,
+    retries: int = RETRIES,
+    known: Endpoints = NO_ENDPOINTS,
+    connections: Connections | None = None,
 ) -> Model:
     """Return the model of that name; see `Chain.open`. Only an endpoint that `known` or the environment names gets a key."""
-    return parse(name, known).open(deadline=deadline, retries=retries)
+    return parse(name, known).open(deadline=deadline, retries=retries, connections=connections)
 
 
 def canonical_name(name: str) -> str:

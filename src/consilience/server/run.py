@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import socket
@@ -19,6 +18,7 @@ from consilience.engine.execution import Options
 from consilience.executor import LocalExecutor
 from consilience.journal.open_store import opened
 from consilience.journal.sqlite_accounts import SqliteAccounts
+from consilience.models.connections import Connections
 from consilience.models.endpoints import Endpoints
 from consilience.models.registry import choose
 from consilience.planning import check_models
@@ -57,7 +57,7 @@ def serving(settings: ServerSettings, endpoints: Endpoints | None = None) -> Ite
     access = settings.access
     owners = Owners(access.token_file) if access.token_file is not None else None
     accounts = SqliteAccounts(owners.allowance) if owners is not None else None
-    options = Options(endpoints=endpoints, observer=meter.observe, accounts=accounts)
+    options = Options(endpoints=endpoints, observer=meter.observe, accounts=accounts, connections=Connections())
     with ExitStack() as opening:
         store = opening.enter_context(opened(None, writing=True))
         local = LocalExecutor(
@@ -84,7 +84,6 @@ def serve(settings: ServerSettings, *, host: str, port: int, on_start: Callable[
     listener = _listen(host, port)
     address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     with listener, serving(settings) as sessions:
-        _collect_often()
         config = uvicorn.Config(
             build_app(sessions),
             log_level="warning",
@@ -95,18 +94,6 @@ def serve(settings: ServerSettings, *, host: str, port: int, on_start: Callable[
             proxy_headers=False,  # the gate believes trusted proxies, and nobody else
         )
         _Server(config, sessions, lambda: on_start(address)).run(sockets=[listener])
-
-
-def _collect_often() -> None:
-    """Let the cyclic garbage collector run often, and over what sessions make alone.
-
-    Each session leaves clients of models in cycles, with about a megabyte of memory that the collector does not count. It runs over
-    all objects only if a quarter of them are new, and imports alone make hundreds of thousands.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.collect()
-    gc.set_threshold(2_000, 5, 5)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -13,7 +13,7 @@ import secrets
 import shutil
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from typing import Any, TypeVar
@@ -32,7 +32,6 @@ from consilience.engine.protocol import Protocol, find_protocol, protocol_names,
 from consilience.engine.seats import choose_detail
 from consilience.executor import Executor
 from consilience.journal.store import LetterKind, Records, Store
-from consilience.models.endpoints import Endpoints
 from consilience.models.limiter import waits
 from consilience.models.registry import Choice
 from consilience.planning import AS_ASKED, RunPlan, make_plan, with_documents
@@ -131,7 +130,7 @@ class Sessions:
         meter: Meter | None = None,
         failures: RunFailures | None = None,
     ) -> None:
-        """`options` are those of the executor: endpoints, accounts. The `meter` observes its runs, `failures` how they end."""
+        """`options` are those of the executor: endpoints, connections. The `meter` observes its runs, `failures` how they end."""
         register_report_finder(report_type)
         self._reader = SeenReader(store.reader)
         self.feeds = Feeds(self._reader)
@@ -142,7 +141,10 @@ class Sessions:
         self.audit = Audit(audit_path(settings.access, store.path))
         self.seats = SessionSeats(store, executor, self.audit)
         self.settings = settings
-        self._options = options or Options()
+        options = options or Options()
+        self.endpoints = options.endpoints
+        """What is declared of OpenAI-compatible endpoints."""
+        self._preparing = Options(endpoints=options.endpoints, connections=options.connections)
 
     # --- beginning sessions
 
@@ -213,8 +215,7 @@ class Sessions:
         body: NewSession,
         panel: Panel | None = None,
     ) -> tuple[Deliberation[Report], RunPlan]:
-        detail = choose_detail("auto", agents, models)
-        known = self._options.endpoints
+        detail, known = choose_detail("auto", agents, models), self.endpoints
         protocol = with_documents(protocol.with_detail(detail), body.sources, models.values(), known)
         plan = make_plan(
             protocol,
@@ -241,8 +242,8 @@ class Sessions:
             limits=body.limits,
             quorum=body.quorum,
             store=self._store.of(caller.beginner(body.team)),
-            options=Options(
-                thinking=body.thinking, name=body.name, deliveries={SERVED: "yes", **require}, endpoints=known
+            options=replace(
+                self._preparing, thinking=body.thinking, name=body.name, deliveries={SERVED: "yes", **require}
             ),
         )
         return deliberation, plan
@@ -351,11 +352,6 @@ class Sessions:
         place = self._store.path
         return await self.read(caller, lambda records: resolve_question(records, place, session, question, outcome))
 
-    @property
-    def endpoints(self) -> Endpoints:
-        """What is declared of OpenAI-compatible endpoints."""
-        return self._options.endpoints
-
     async def metrics(self) -> str:
         """Return what the process has done and has to do, over all owners, as text for Prometheus."""
         finished = await self._store.reader.run(lambda records: [entry.finished for entry in records.entries()])
@@ -375,7 +371,7 @@ class Sessions:
         its own, which is waited for `READING_SECONDS`; after them the choice is None, and a later request names that session."""
         models = body.models or tuple(allowed_models(caller, self.settings)[:1])
         check_allowed(caller, self.settings, models)
-        given = given_of(body, models, self._options.endpoints)
+        given = given_of(body, models, self.endpoints)
         if (choice := choose(given)) is not None:
             return Chosen(choice, "")
         session = body.reading or (await self._begun(lambda: self._prepare_reading(caller, body, models[:1]))).session
@@ -410,7 +406,7 @@ class Sessions:
     async def fork(self, caller: Caller, session: str, body: ForkBody | TellBody) -> PreparedFork:
         """Record a new session that inherits from another, and hand it to the executor. Raises `UserError`, `Forbidden`."""
         await self.seats.check_whole(caller, session)
-        options = Options(name=body.name, deliveries={SERVED: "yes"}, endpoints=self._options.endpoints)
+        options = replace(self._preparing, name=body.name, deliveries={SERVED: "yes"})
 
         def prepare() -> PreparedFork:
             owner = self._store.of(*caller.owners).owner(session)
