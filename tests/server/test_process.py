@@ -246,9 +246,10 @@ def test_missing_extra_is_named(tmp_path: Path) -> None:
     assert "pip install 'consilience[server]'" in done.stderr
 
 
-def test_help_of_serve_imports_no_server(tmp_path: Path) -> None:
+def test_help_of_serve_imports_neither_the_server_nor_what_runs_sessions(tmp_path: Path) -> None:
     program = "import sys; from consilience.cli.main import app; app(['serve', '--help'], standalone_mode=False); "
-    program += "print([name for name in ('fastapi', 'uvicorn', 'pydantic_ai', 'sqlite3') if name in sys.modules])"
+    heavy = ("fastapi", "uvicorn", "pydantic_ai", "sqlite3", "consilience.cli.errors", "consilience.domain.validation")
+    program += f"print([name for name in {heavy} if name in sys.modules])"
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH, "HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
     assert done.stdout.endswith("[]\n"), done.stderr

@@ -175,21 +175,23 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Context) -> Any:
         """Run the command. An exception is reported in one paragraph, with --json also as JSON, and becomes an exit code."""
-        from pydantic import ValidationError
-
-        from consilience.cli.errors import (
-            EXIT_USAGE,
-            add_usage_advice,
-            exit_code_of,
-            is_handled_by_typer,
-            print_error_json,
-        )
-        from consilience.domain.validation import describe_invalid
-
         with _exit_on_broken_pipe():
             try:
                 return super().invoke(ctx)
+            except typer.Exit:  # also after --help, which imports nothing more
+                raise
             except (Exception, KeyboardInterrupt) as error:
+                from pydantic import ValidationError
+
+                from consilience.cli.errors import (
+                    EXIT_USAGE,
+                    add_usage_advice,
+                    exit_code_of,
+                    is_handled_by_typer,
+                    print_error_json,
+                )
+                from consilience.domain.validation import describe_invalid
+
                 if not is_handled_by_typer(error):
                     raise typer.Exit(exit_code_of(error, as_json=ctx.meta[AS_JSON])) from error
                 if isinstance(error.__cause__, ValidationError) and hasattr(error, "message"):  # of an option
