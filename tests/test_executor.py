@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from consilience import Deliberation, Options, SqliteStore, StopReason, Vote
-from consilience.domain.errors import SettingsError, UnknownName, UserError
-from consilience.domain.events import SessionFinished
+from consilience import Deliberation, Limits, Options, SqliteStore, StopReason, Vote
+from consilience.domain.errors import CommitFailed, SettingsError, UnknownName, UserError
+from consilience.domain.events import CallCompleted, SessionFinished
 from consilience.domain.report import Report
-from consilience.executor import LocalExecutor, open_executor
+from consilience.executor import MAX_SETBACKS, LocalExecutor, open_executor
 from consilience.journal.accounts import Allowance
 from consilience.journal.sqlite_accounts import SqliteAccounts
+from consilience.journal.statements import ADD_TEXT
+from consilience.journal.writer import SqlStatement
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import ScriptedModel
+from kit.full_disks import fill, free
 
 PATIENCE = 60
 
@@ -131,14 +136,15 @@ def test_cancelled_session_is_ended_while_others_fill_the_executor_and_the_allow
             ended.set()
 
     with LocalExecutor(store, running=2, model=model, options=options, on_end=on_end) as executor:
-        assert model.until_asked(1) == ["running"]
-        executor.cancel("held")
-        executor.cancel("queued")
+        (running,) = model.until_asked(1)  # "running" or "queued", whichever claims the one run of the allowance
+        others = {"running", "queued", "held"} - {running}
+        for session in others:
+            executor.cancel(session)
         assert ended.wait(PATIENCE)
-        assert stops(store)["running"] is None
+        assert stops(store)[running] is None
         model.let("all")
         assert executor.join(PATIENCE)
-    assert stops(store) == {"running": StopReason.SETTLED, "queued": StopReason.CANCELLED, "held": StopReason.CANCELLED}
+    assert stops(store) == {running: StopReason.SETTLED, **dict.fromkeys(others, StopReason.CANCELLED)}
     assert len(model.requests) == 1
 
 
@@ -254,3 +260,74 @@ def test_executor_of_an_unknown_name_is_an_error(store: SqliteStore) -> None:
     with pytest.raises(SettingsError, match="no executor 'remote'"):
         open_executor("remote", store)
     open_executor("local", store).close()
+
+
+# --- a full disk
+
+
+class Interruptions(logging.Handler):
+    """Notes that an executor has interrupted a session."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "was interrupted" in record.getMessage():
+            self.first.set()
+
+
+@pytest.fixture
+def interrupted() -> Iterator[threading.Event]:
+    handler, logger = Interruptions(), logging.getLogger("consilience")
+    logger.addHandler(handler)
+    yield handler.first
+    logger.removeHandler(handler)
+
+
+LONG = random.Random(0).randbytes(40_000).hex()
+
+
+def test_sessions_that_a_full_disk_interrupted_go_on_when_there_is_room(
+    store: SqliteStore, interrupted: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consilience.executor.HELD_SECONDS", 0.02)
+    model, ended = ScriptedModel(lambda request: f"{request.key}: {LONG}"), []
+    sessions = ("a", "b", "c")
+    for session in sessions:
+        deliberation = Deliberation(Vote(votes=3), model=model, store=store, limits=Limits(calls=20))
+        asyncio.run(deliberation.prepare("Is it so?", session=session))
+    fill(store)
+    with LocalExecutor(store, model=model, on_end=lambda session, outcome: ended.append(session)) as executor:
+        assert interrupted.wait(PATIENCE)
+        assert not executor.join(0.1)
+        assert ended == []
+        with pytest.raises(CommitFailed):
+            store.check_writable()
+        free(store)
+        assert executor.join(PATIENCE)
+    assert sorted(ended) == list(sessions)
+    for session in sessions:
+        events = store.read(session)  # raises if one is missing
+        assert isinstance(events[-1], SessionFinished)
+        completed = [event.key for event in events if isinstance(event, CallCompleted)]
+        assert len(completed) == len(set(completed)) == 3
+        asyncio.run(Deliberation(store=store).replay(session))
+
+
+def test_session_that_can_never_be_recorded_is_given_up(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consilience.executor.HELD_SECONDS", 0.02)
+    model, outcomes = ScriptedModel(lambda request: LONG), list[BaseException | Report]()
+    prepared(store, model, "s")
+    execute = store._writer._execute
+
+    def refusing(batch: Sequence[SqlStatement]) -> None:
+        if any(sql is ADD_TEXT and LONG[:100] in str(values) for sql, values in batch):
+            raise CommitFailed("the journal cannot be used: database or disk is full")
+        execute(batch)
+
+    monkeypatch.setattr(store._writer, "_execute", refusing)
+    with LocalExecutor(store, model=model, on_end=lambda session, outcome: outcomes.append(outcome)) as executor:
+        assert executor.join(PATIENCE)
+    assert [type(outcome) for outcome in outcomes] == [CommitFailed]
+    assert len(model.requests) == MAX_SETBACKS + 1, "each time the call may be paid for again"

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -14,11 +14,13 @@ from typing import Protocol, Self
 
 from consilience.deliberation import Deliberation
 from consilience.domain.errors import (
+    CommitFailed,
     ConsilienceError,
     OverAllowance,
     SessionBusy,
     SessionWaiting,
     SettingsError,
+    StoreUnusable,
     UserError,
 )
 from consilience.domain.events import SessionFinished, SessionStarted
@@ -32,7 +34,10 @@ MAX_RUNNING = 32
 """Sessions that an executor runs at the same time by default. They wait for providers nearly all of the time."""
 
 HELD_SECONDS = 1.0
-"""How long a session whose owner may not run another one waits before it is tried again, if none of this executor ends."""
+"""How long a session whose owner may not run another one waits before it is tried again, if none of this executor ends. So
+long too a session waits that could not be recorded, again and again until there is room."""
+MAX_SETBACKS = 3
+"""How often a session is tried again that could not be recorded although there was room: each time calls may be paid for again."""
 
 logger = logging.getLogger("consilience")
 OnEnd = Callable[[str, Report | BaseException], None]
@@ -112,7 +117,10 @@ class LocalExecutor:
         self._since: dict[str, float] = {}
         """When each waiting session was submitted, on the monotonic clock, oldest first."""
         self._held: dict[str, None] = {}
-        """Sessions whose owners run as many as they may, in order. They are tried again when a session ends, and each second."""
+        """Sessions whose owners run as many as they may, or that could not be recorded, in order. They are tried again when a
+        session ends, and each second, if the journal can be written."""
+        self._setbacks: Counter[str] = Counter()
+        """How often each session could not be recorded."""
         self._again: set[str] = set()
         """Sessions that were submitted while they ran."""
         self._closed = False
@@ -209,13 +217,25 @@ class LocalExecutor:
         self._running[session] = self._loop.create_task(self._run(session, since))
 
     def _retry_held(self) -> None:
-        """Try the sessions again whose owners may run another one now, perhaps since another process ended one."""
+        """Try the sessions again whose owners may run another one now, perhaps since another process ended one, or for which there
+        is room now."""
         if self._retrying is not None:
             self._retrying.cancel()
             self._retrying = None
+        if not self._held:
+            return
+        try:
+            self._store.check_writable()
+        except StoreUnusable:
+            self._retry_later()
+            return
         self._queue.extendleft(reversed(self._held))
         self._held.clear()
         self._fill()
+
+    def _retry_later(self) -> None:
+        if self._retrying is None:
+            self._retrying = self._loop.call_later(HELD_SECONDS, self._retry_held)
 
     def _fill(self) -> None:
         while self._queue and len(self._running) < self._max_running:
@@ -229,6 +249,10 @@ class LocalExecutor:
             outcome = await replace(self._deliberation, store=owned).resume(session)
         except OverAllowance as over:
             outcome = over
+        except CommitFailed as error:
+            logger.warning("session %s was interrupted: %s", session, error)
+            self._setbacks[session] += 1
+            outcome = error
         except asyncio.CancelledError:
             return
         except (SessionWaiting, SessionBusy) as parked:
@@ -242,13 +266,14 @@ class LocalExecutor:
         if session in self._again:
             self._again.remove(session)
             self._wait(session)
-        if isinstance(outcome, OverAllowance):
+        is_setback = isinstance(outcome, CommitFailed) and self._setbacks[session] <= MAX_SETBACKS
+        if isinstance(outcome, OverAllowance) or is_setback:
             if session not in self._queue:
                 self._held[session] = None
                 self._since.setdefault(session, time.monotonic() if since is None else since)
-            if self._retrying is None:
-                self._retrying = self._loop.call_later(HELD_SECONDS, self._retry_held)
+            self._retry_later()
         else:
+            self._setbacks.pop(session, None)
             self._retry_held()
             self._report(session, outcome)
         self._fill()

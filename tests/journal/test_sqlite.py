@@ -229,7 +229,7 @@ def test_unusable_journal_path_is_a_user_error(tmp_path: Path, what: str, says: 
     assert "\n" not in str(refusal.value)
 
 
-async def test_failed_commit_fails_its_waiters_and_all_later_commits(store: SqliteStore) -> None:
+async def test_failed_commit_fails_its_waiters_and_all_later_commits_of_its_session(store: SqliteStore) -> None:
     journal = store.create("s")
     await journal.commit(completed("a", "t"), texts=["t"])
     store._db.execute("PRAGMA query_only=1")  # as a disk that went read-only

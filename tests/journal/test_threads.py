@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from consilience.domain.errors import StoreUnusable
-from consilience.journal.writer import SqlStatement, Writer
+from consilience.journal.writer import Author, SqlStatement, Writer
 
 PROGRAM = """
 import sys
@@ -54,14 +54,14 @@ async def test_dropped_commit_raises_in_every_waiter() -> None:
         written.extend(sql for sql, _ in batch)
 
     writer = Writer(execute, "dropped")
-    first = writer.put_and_wait([("A", ())])
+    first = writer.put_and_wait(Author(), [("A", ())])
     await asyncio.to_thread(entered.wait, 10)
-    second = writer.put_and_wait([("B", ())])
+    second = writer.put_and_wait(Author(), [("B", ())])
     closing = asyncio.create_task(asyncio.to_thread(writer.close, drop=True))
 
     async def until_refused() -> None:
         while True:
-            writer.put([])
+            writer.put(Author(), [])
             await asyncio.sleep(0)
 
     with pytest.raises(StoreUnusable):

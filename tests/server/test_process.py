@@ -9,14 +9,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from cli.loopback import MODEL, Provider, command, provider
-from consilience.domain.events import canonical_digest
+from consilience.domain.events import CallCompleted, canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from kit.forks import PYTHONPATH
 from server.served import SentEvent, Served, environment_of, serving, typed
@@ -205,6 +205,61 @@ def test_full_disk_is_507_and_health_red_and_nothing_is_lost(tmp_path: Path, mod
         assert served.get("/healthz") == {"status": "ok"}
         assert served.get(f"/api/sessions/{kept}")["state"] == "finished"
         served.wait(served.begin(task="Now?"))
+
+
+@contextmanager
+def small_disk(place: Path, megabytes: int) -> Iterator[Path]:
+    """A file system of so many megabytes, where this process may mount one."""
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("this process may not mount a file system")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def fill_disk(place: Path) -> Path:
+    """Write a file that takes all the room that is left."""
+    filler = place / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        for size in (65_536, 4_096):  # to the last page
+            with suppress(OSError):
+                while file.write(bytes(size)):
+                    pass
+    return filler
+
+
+def test_server_goes_on_by_itself_when_a_full_disk_has_room_again(tmp_path: Path, model: Provider) -> None:
+    with small_disk(tmp_path / "small", 4) as home:
+        (tmp_path / "server.toml").write_text("min_free = 0\n")
+        with serving(home, model, "--config", str(tmp_path / "server.toml")) as served:
+            served.wait(served.begin(task="Before?"))
+            model.open.clear()
+            model.arrived.clear()
+            running = served.begin(**EMERGENCE)
+            assert model.arrived.wait(60)
+            filler = fill_disk(home)
+            for n in range(100):  # what SQLite has room for in its files
+                status, _ = served.request(
+                    "POST", "/api/sessions", {"protocol": "vote", "task": f"{os.urandom(20_000).hex()} {n}"}
+                )
+                if status != 201:
+                    break
+            assert status == 507
+            model.open.set()
+            assert served.request("GET", "/healthz")[0] == 507
+            filler.unlink()
+            served.wait(running)
+            assert served.get("/healthz") == {"status": "ok"}
+            served.wait(served.begin(task="After?"))
+        with closing(SqliteStore(home / "journal.db")) as store:
+            events = store.read(running)  # raises if one is missing
+        completed = [event.key for event in events if isinstance(event, CallCompleted)]
+        assert len(completed) == len(set(completed)) > 0
 
 
 @pytest.mark.parametrize(

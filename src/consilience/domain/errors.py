@@ -20,6 +20,7 @@ ConsilienceError
 │   └── Rejected              4xx that a retry cannot fix: key, model name, request size
 ├── JournalError              the store
 │   ├── StoreUnusable         it cannot be read or written, or is not a journal
+│   │   └── CommitFailed      something was not recorded, for want of room for example
 │   ├── SessionBusy           another process runs this session; names it
 │   ├── NewerSchema           written by a later version
 │   ├── VersionMismatch       written by another version of the protocol
@@ -168,6 +169,10 @@ class JournalError(ConsilienceError):
 
 class StoreUnusable(JournalError, UserError):
     pass
+
+
+class CommitFailed(StoreUnusable):
+    """Something was not recorded, for example on a full disk. What was committed before is kept; later commits may succeed."""
 
 
 class SessionBusy(JournalError, UserError):

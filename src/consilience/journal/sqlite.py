@@ -43,6 +43,7 @@ from consilience.journal.mailbox import Mailroom
 from consilience.journal.numbers import new_number
 from consilience.journal.records import MEMORY, SqliteRecords, pack
 from consilience.journal.sqlite_open import (
+    commit_error,
     connect_reader,
     connect_to_read,
     connect_twice,
@@ -67,11 +68,13 @@ from consilience.journal.statements import (
     HOLD,
     INDEX_REPLIES,
     NOTE_SECONDS,
+    OCCUPY,
     POST,
     RANKS,
     REMOVE,
     RENAME,
     TAKE,
+    VACATE,
     WEIGHT,
 )
 from consilience.journal.store import (
@@ -86,10 +89,12 @@ from consilience.journal.store import (
     checked_title,
 )
 from consilience.journal.thread_reader import ThreadReader
-from consilience.journal.writer import Notice, SqlStatement, Writer
+from consilience.journal.writer import Author, Notice, SqlStatement, Writer
 
 LEASE_PROBE_SECONDS = 0.2
 """How long to wait for a process that takes a lease only to learn its holder."""
+PROBE_BYTES = 1_000_000
+"""For how much there must be room before a journal of which a commit has failed counts as writable again."""
 
 _ENDS_FLIGHT = (CallEvent, CallLost)
 
@@ -154,8 +159,8 @@ class SqliteStore(SqliteRecords):
             created = (journal.number, session, now, describe_process(), self._owner, checked_title(name))
             journal.begun.append((CREATE, created))
             if not deferred:
-                self._writer.put(journal.creation())
-                self._writer.flush()
+                self._writer.put(journal.author, journal.creation())
+                self._writer.flush(journal.author)
             return journal
         except BaseException:
             lease.release()
@@ -239,7 +244,7 @@ class SqliteStore(SqliteRecords):
                 journal = self._lease_journal(session, lease)
                 for letter in self.mail(session):
                     journal.append_letter(letter)
-                self._writer.flush()
+                self._writer.flush(journal.author)
         finally:
             if is_free:
                 lease.release()
@@ -253,13 +258,12 @@ class SqliteStore(SqliteRecords):
             self._disconnect()
 
     def _execute_now(self, sql: str, values: tuple[object, ...]) -> None:
-        self._writer.put([(sql, values)])
-        self._writer.flush()
+        self._writer.run([(sql, values)])
 
     def check_writable(self) -> None:
         if self.refused:
             raise self.refused
-        self._writer.check()
+        self._writer.check([(OCCUPY, (PROBE_BYTES,)), (VACATE, ())])
 
     def _execute(self, batch: Sequence[SqlStatement]) -> None:
         if self.refused:
@@ -285,7 +289,7 @@ class SqliteStore(SqliteRecords):
                     self._db.execute("ROLLBACK")
                 raise
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise store_error(self.path, error) from error
+            raise commit_error(self.path, error) from error
 
     def _disconnect(self) -> None:
         self._reader.close()
@@ -300,6 +304,7 @@ class SqliteJournal:
         self.store = store
         self.number = number
         self.lease = lease
+        self.author = Author()
         self.on_commit: OnCommit | None = None
         self.begun: list[SqlStatement] = []
         """What creates the session, until its first commit."""
@@ -312,23 +317,25 @@ class SqliteJournal:
         self._seq = int(str(last or 0))
 
     def append(self, event: Event, *, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
-        self.store._writer.put(self._statements(event, texts, prompt), self._notices([event]))
+        self.store._writer.put(self.author, self._statements(event, texts, prompt), self._notices([event]))
 
     async def commit(self, event: Event, *, texts: Iterable[str] = (), prompt: PromptParts | None = None) -> None:
-        await self.store._writer.put_and_wait(self._statements(event, texts, prompt), self._notices([event]))
+        await self.store._writer.put_and_wait(
+            self.author, self._statements(event, texts, prompt), self._notices([event])
+        )
 
     async def commit_all(self, events: Sequence[Event], *, texts: Iterable[str] = ()) -> None:
         statements = [*self.creation(), *self._statements_for_texts(texts)]
         for event in events:
             statements += self._statements(event, (), None)
-        await self.store._writer.put_and_wait(statements, self._notices(events))
+        await self.store._writer.put_and_wait(self.author, statements, self._notices(events))
 
     async def keep(self, arrival: Arrival) -> None:
         row = (self.number, arrival.key, arrival.attempt, arrival.digest, arrival.completion)
-        await self.store._writer.put_and_wait([(ADD_ARRIVAL, row)])
+        await self.store._writer.put_and_wait(self.author, [(ADD_ARRIVAL, row)])
 
     def note_seconds(self, seconds: float) -> None:
-        self.store._writer.put([(NOTE_SECONDS, (self.number, seconds))])
+        self.store._writer.put(self.author, [(NOTE_SECONDS, (self.number, seconds))])
 
     def seconds(self) -> float:
         rows = self.store._rows("SELECT seconds FROM held WHERE session=?", self.number)
@@ -338,11 +345,11 @@ class SqliteJournal:
         self.store.mailroom.receive(self.session, on_mail)
 
     async def take(self, letter: Letter, event: Event) -> None:
-        await self.store._writer.put_and_wait(self._taking(letter, event), self._notices([event]))
+        await self.store._writer.put_and_wait(self.author, self._taking(letter, event), self._notices([event]))
 
     def append_letter(self, letter: Letter) -> None:
         """Queue the event of a letter, which leaves the mailbox in the same transaction."""
-        self.store._writer.put(self._taking(letter, letter.event()))
+        self.store._writer.put(self.author, self._taking(letter, letter.event()))
 
     def _taking(self, letter: Letter, event: Event) -> list[SqlStatement]:
         texts = [] if isinstance(event, CancelRequested) else [letter.text]
@@ -351,7 +358,7 @@ class SqliteJournal:
     async def close(self) -> None:
         self.receive(None)
         try:
-            await self.store._writer.put_and_wait(self.creation())
+            await self.store._writer.put_and_wait(self.author, self.creation())
         finally:
             self.release()
 
@@ -442,8 +449,7 @@ class SqliteAdmin:
                 journals.append(store.open(session))
                 leases.callback(journals[-1].release)
             numbers = json.dumps([journal.number for journal in journals])
-            store._writer.put([(statement, (numbers,) if "?1" in statement else ()) for statement in REMOVE])
-            store._writer.flush()
+            store._writer.run([(statement, (numbers,) if "?1" in statement else ()) for statement in REMOVE])
             leases.pop_all()
             for journal in journals:
                 journal.lease.discard()

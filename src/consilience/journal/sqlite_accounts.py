@@ -48,10 +48,10 @@ class SqliteAccounts:
         running = "SELECT n, id FROM claims JOIN sessions ON n=session WHERE claims.owner=? AND call='' AND n!=?"
         ended = [n for n, id in store._rows(running, owner, journal.number) if not store.lease(str(id)).is_taken()]
         for number in ended:
-            store._writer.put([(RELEASE, {"session": number, "call": ""})])
+            store._writer.put(journal.author, [(RELEASE, {"session": number, "call": ""})])
         claim = {"session": journal.number, "owner": owner, "bound": allowance.running}
-        store._writer.put([(CLAIM_RUN, claim)])
-        store._writer.flush()
+        store._writer.put(journal.author, [(CLAIM_RUN, claim)])
+        store._writer.flush(journal.author)
         if not store._rows("SELECT 1 FROM claims WHERE session=? AND call=''", journal.number):
             raise OverAllowance(
                 f"{owner or 'this machine'} runs as many sessions as allowed: {allowance.running}",
@@ -81,17 +81,17 @@ class SqliteAccount:
             "amount": math.ceil(cost * NANO),
             "bound": round(bound * NANO),
         }
-        await self.journal.store._writer.put_and_wait([(CLAIM, claim)])
+        await self.journal.store._writer.put_and_wait(self.journal.author, [(CLAIM, claim)])
         sql = "SELECT 1 FROM claims WHERE session=? AND call=?"
         return bool(await asyncio.to_thread(self.journal.store._rows, sql, self.journal.number, call))
 
     def settle(self, call: str, cost: float | None) -> None:
         amount = None if cost is None else math.ceil(cost * NANO)
         spend = (SPEND, {**self._key(call), "amount": amount})
-        self.journal.store._writer.put([spend, (RELEASE, self._key(call))])
+        self.journal.store._writer.put(self.journal.author, [spend, (RELEASE, self._key(call))])
 
     def release(self) -> None:
-        self.journal.store._writer.put([(RELEASE, self._key(""))])
+        self.journal.store._writer.put(self.journal.author, [(RELEASE, self._key(""))])
 
     def _key(self, call: str) -> dict[str, object]:
         return {"session": self.journal.number, "call": call}

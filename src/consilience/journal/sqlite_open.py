@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
-from consilience.domain.errors import NewerSchema, StoreUnusable
+from consilience.domain.errors import CommitFailed, NewerSchema, StoreUnusable
 from consilience.domain.events import SCHEMA_VERSION
 from consilience.domain.paths import check_home, close_home, close_journal, data_dir, make_private, note_journal
 
@@ -296,6 +296,14 @@ def store_error(path: str, error: Exception) -> StoreUnusable:
         do="Free space or rights there, or name another directory with CONSILIENCE_HOME that has a copy of this one's files, "
         "then try again; what was committed is kept.",
     )
+
+
+def commit_error(path: str, error: Exception) -> StoreUnusable:
+    """Return the error of a commit: a later one may succeed, unless the file is damaged."""
+    unusable = store_error(path, error)
+    if unusable.do == RECOVERY:
+        return unusable
+    return CommitFailed(unusable.what, where=unusable.where, do=unusable.do)
 
 
 TABLES: Mapping[str, str] = {

@@ -21,6 +21,8 @@ END_LINK = "UPDATE links SET until=MIN(until,?) WHERE n=?"
 LINKS = """
 SELECT links.n, id, kind, agent, digest, until, sender FROM links JOIN sessions ON sessions.n = links.session
 WHERE links.session = COALESCE(?, links.session) AND digest = COALESCE(?, digest) ORDER BY links.n"""
+OCCUPY = "INSERT INTO held VALUES(-1, zeroblob(?))"
+VACATE = "DELETE FROM held WHERE session=-1"
 RANKS = {ADD_TEXT: 0, ADD_PROMPT: 1, ADD_EVENT: 2, ADD_IN_FLIGHT: 3, END_IN_FLIGHT: 3, NOTE_SECONDS: 4}
 RANKS |= {ADD_ARRIVAL: 5, END_ARRIVAL: 5, POST: 6, TAKE: 6, DISCARD_MAIL: 7}
 """The order of statements in a transaction, so that those of one table are run together, in half the time."""

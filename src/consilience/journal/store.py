@@ -431,7 +431,11 @@ class Store(Records, Protocol):
         ...
 
     def check_writable(self) -> None:
-        """Raise `StoreUnusable` if nothing can be written, also after a commit that failed: then the store must be opened again."""
+        """Raise `StoreUnusable` if nothing can be written. After a commit that failed it tries whether there is room again.
+
+        Sessions that were in that commit write no more under this lease, since their record lacks what was not committed. Opened
+        again, they go on from what is.
+        """
         ...
 
     def close(self) -> None: ...

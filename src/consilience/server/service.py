@@ -172,7 +172,7 @@ class Sessions:
 
     async def _begun(self, prepare: Callable[[], P]) -> P:
         """Hand the session to the executor that `prepare` records, on a thread. Raises `Overloaded`, `StoreUnusable` before."""
-        self.check_room()
+        await asyncio.to_thread(self.check_room)
         prepared = await asyncio.to_thread(prepare)
         self._executor.submit(prepared.session)
         return prepared
