@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consilience.domain.errors import ConsilienceError, SettingsError, UnknownSession
+from consilience.domain.events import SessionStarted
 from consilience.engine.protocol import installed_protocols
+from consilience.journal.store import Records
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
+from consilience.server.blindness import SeenReader, SeenRecords
 from consilience.server.callers import Caller
 from consilience.server.errors import error_json
 from kit.debating import Debaters
@@ -175,6 +179,30 @@ async def test_fork_that_cannot_be_is_refused_in_terms_of_the_request(
     assert error["where"].startswith(where)
     assert "--" not in json.dumps(error)
     assert face.store.sessions() == [parent]
+
+
+async def test_due_and_scores_read_a_few_sessions_at_a_time(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(5):
+        await face.run(task=f"Question {n}?")
+    monkeypatch.setattr("consilience.server.forecasts.STEP", 2)
+    beginning, run = SeenRecords.beginning, SeenReader.run
+    read: list[set[str]] = []
+
+    async def counted_run(self: SeenReader, work: Callable[[Records], object], **more: Any) -> object:
+        read.append(set())
+        return await run(self, work, **more)
+
+    def counted_beginning(self: SeenRecords, session: str) -> SessionStarted | None:
+        read[-1].add(session)
+        return beginning(self, session)
+
+    monkeypatch.setattr(SeenReader, "run", counted_run)
+    monkeypatch.setattr(SeenRecords, "beginning", counted_beginning)
+    for path in ("/api/due", "/api/scores"):
+        read.clear()
+        await face.get(path)
+        assert set.union(*read) == set(face.store.sessions())
+        assert max(map(len, read)) == 2
 
 
 async def test_told_fact_begins_a_session_with_the_positions_asked_again(

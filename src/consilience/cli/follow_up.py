@@ -13,7 +13,15 @@ from consilience.cli.sessions import find_session, user_store
 from consilience.domain.errors import SettingsError
 from consilience.reporting.follow_up import BrierScore, Deadline
 from consilience.reporting.formatting import count
-from consilience.sessions.follow_up import NEAR_DAYS, all_scores, deadline_row, due_groups, resolve_question, score_rows
+from consilience.sessions.follow_up import (
+    NEAR_DAYS,
+    all_scores,
+    deadline_row,
+    due_groups,
+    followed_sessions,
+    resolve_question,
+    score_rows,
+)
 
 MAX_DUE_LINES = 50
 """Findings of each kind that `due` prints; its JSON has all."""
@@ -40,7 +48,7 @@ def _due(
     listed separately: ask for dates in the task. Resolved questions are left out.
     """
     with user_store() as store:
-        groups = due_groups(store, store.path, today=_day(on), within=within)
+        groups = due_groups(followed_sessions(store), store.path, today=_day(on), within=within)
     heads = ("Past", f"In the next {count(within, 'day')}", "Deadlines that name no date")
     lines: list[str] = []
     for heading, group in zip(heads, groups.values(), strict=True):
@@ -76,7 +84,7 @@ def _scores(as_json: JsonOption = False) -> None:
     0 is perfect, 0.25 is chance, 1 is certain and wrong. Agents that took no side on a question are not scored on it.
     """
     with user_store() as store:
-        agents, models = all_scores(store, store.path)
+        agents, models = all_scores(followed_sessions(store), store.path)
     value = {"agents": score_rows(agents), "models": score_rows(models)}
     text = "No question is resolved yet: consilience resolve SESSION QUESTION yes|no."
     if agents:

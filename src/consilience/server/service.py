@@ -54,6 +54,7 @@ from consilience.server.checks import (
 from consilience.server.choices import Chosen, choice_read, given_of
 from consilience.server.errors import Overloaded
 from consilience.server.feeds import Feeds
+from consilience.server.forecasts import followed_by
 from consilience.server.forks import planned_fork
 from consilience.server.metrics import Meter, metrics_text
 from consilience.server.run_failures import RunFailures
@@ -340,12 +341,13 @@ class Sessions:
 
     async def due(self, caller: Caller, *, today: date, within: int) -> dict[str, list[Deadline]]:
         """Return the deadlines over all sessions of the caller; see `sessions.follow_up.due_groups`."""
-        place = self._store.path
-        return await self.read(caller, lambda records: due_groups(records, place, today=today, within=within))
+        followed = await followed_by(self._reader.of(*caller.owners))
+        return await asyncio.to_thread(due_groups, followed, self._store.path, today=today, within=within)
 
     async def scores(self, caller: Caller) -> tuple[Sequence[BrierScore], Sequence[BrierScore]]:
         """Return the scores of agents and of models over all resolved questions of the caller."""
-        return await self.read(caller, lambda records: all_scores(records, self._store.path))
+        followed = await followed_by(self._reader.of(*caller.owners))
+        return await asyncio.to_thread(all_scores, followed, self._store.path)
 
     async def resolve(self, caller: Caller, session: str, question: str, outcome: bool) -> ResolvedQuestion:
         """Record the outcome of a question. Raises `UnknownName`."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
-from consilience.domain.errors import UnknownName
+from consilience.domain.errors import UnknownName, UnknownSession
 from consilience.domain.events import SessionFinished
 from consilience.domain.report import FORECASTS
 from consilience.journal.store import Records
@@ -40,10 +40,12 @@ class ResolvedQuestion:
     """Of the agents, for this question."""
 
 
-def due_groups(records: Records, journal: str, *, today: date, within: int = NEAR_DAYS) -> dict[str, list[Deadline]]:
-    """Return the open deadlines that are past, near (within so many days), and unreadable, by these words. Later ones are left
-    out. Raises `SettingsError` for a damaged file of outcomes."""
-    deadlines = open_deadlines(followed_sessions(records), _resolutions(journal))
+def due_groups(
+    followed: Iterable[FollowedSession], journal: str, *, today: date, within: int = NEAR_DAYS
+) -> dict[str, list[Deadline]]:
+    """Return the open deadlines of these sessions that are past, near (within so many days), and unreadable, by these words.
+    Later ones are left out. Raises `SettingsError` for a damaged file of outcomes."""
+    deadlines = open_deadlines(followed, _resolutions(journal))
     limit = today + timedelta(days=min(within, (date.max - today).days))
     return {
         "past": [d for d in deadlines if d.day is not None and d.day < today],
@@ -54,7 +56,10 @@ def due_groups(records: Records, journal: str, *, today: date, within: int = NEA
 
 def resolve_question(records: Records, journal: str, session: str, question: str, outcome: bool) -> ResolvedQuestion:
     """Record the outcome of a question of a session; a later one replaces an earlier one. Raises `UnknownName`, `SettingsError`."""
-    followed = follow_session(records, session, records.parents())
+    parents, root = records.parents(), session
+    while root in parents:
+        root = parents[root]
+    followed = follow_session(records, session, root)
     forecasts = {forecast.id: forecast for forecast in followed.forecasts} if followed else {}
     if question not in forecasts:
         choices = f"Give one of them: {', '.join(forecasts)}."
@@ -68,9 +73,9 @@ def resolve_question(records: Records, journal: str, session: str, question: str
     return ResolvedQuestion(resolution, forecasts[question].question, [row for row in agents if row.period == "all"])
 
 
-def all_scores(records: Records, journal: str) -> tuple[list[BrierScore], list[BrierScore]]:
-    """Return the scores of agents and of models over all resolved questions, as `brier_scores` does."""
-    return brier_scores(followed_sessions(records), _resolutions(journal))
+def all_scores(followed: Iterable[FollowedSession], journal: str) -> tuple[list[BrierScore], list[BrierScore]]:
+    """Return the scores of agents and of models over all resolved questions of these sessions, as `brier_scores` does."""
+    return brier_scores(followed, _resolutions(journal))
 
 
 def _resolutions(journal: str) -> list[Resolution]:
@@ -89,11 +94,23 @@ def deadline_row(deadline: Deadline) -> dict[str, object]:
 
 def followed_sessions(records: Records) -> Iterator[FollowedSession]:
     """The finished sessions with forecasts, oldest first."""
-    parents = records.parents()
-    yield from filter(None, (follow_session(records, session, parents) for session in records.sessions()))
+    yield from filter(None, walk_sessions(records))
 
 
-def follow_session(records: Records, session: str, parents: Mapping[str, str]) -> FollowedSession | None:
+def walk_sessions(records: Records) -> Iterator[FollowedSession | None]:
+    """Yield for each session, oldest first, the session with its forecasts, or None if it has none or was removed meanwhile."""
+    roots: dict[str, str] = {}
+    for session in records.sessions():
+        try:
+            started = records.beginning(session)
+            parent = started.parent if started else None
+            roots[session] = roots.get(parent, parent) if parent else session  # a parent is older
+            yield follow_session(records, session, roots[session])
+        except UnknownSession:
+            yield None
+
+
+def follow_session(records: Records, session: str, root: str) -> FollowedSession | None:
     """Return a session with its forecasts; None if it has none. Its report is not read."""
     started, finished = records.beginning(session), records.ending(session)
     if started is None or not isinstance(finished, SessionFinished):
@@ -101,8 +118,5 @@ def follow_session(records: Records, session: str, parents: Mapping[str, str]) -
     forecasts = FORECASTS.validate_json(records.text(finished.forecasts)) if finished.forecasts else ()
     if not forecasts:
         return None
-    root = session
-    while root in parents:
-        root = parents[root]
     held_on = datetime.fromtimestamp(records.created(session), UTC).date()
     return FollowedSession(session, root, started.agents, forecasts, held_on)
