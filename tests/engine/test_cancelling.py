@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import sqlite3
+import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -19,6 +21,7 @@ from consilience.domain.errors import SessionWaiting
 from consilience.domain.events import CallFailed, CallLost, CancelRequested, Ended, Event, SessionFinished
 from consilience.domain.outcome import FailureKind
 from consilience.domain.report import Report
+from consilience.engine.ports import Person
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Options
 from consilience.journal.store import WITH_ANSWER
@@ -98,6 +101,29 @@ async def test_cancel_from_another_store_of_the_file_is_taken(tmp_path: Path) ->
     )
     assert report.stop_reason is StopReason.CANCELLED
     other.close()
+    store.close()
+
+
+@pytest.mark.parametrize("ended_at", ["call_started", "call_awaited"])
+async def test_run_that_ends_while_a_question_is_put_to_a_person_leaves_no_coroutine(
+    tmp_path: Path, ended_at: str
+) -> None:
+    store, runs = SqliteStore(tmp_path / "j.db"), list[asyncio.Task[Report]]()
+
+    async def ask(request: ModelRequest) -> str:
+        raise AssertionError("the run has ended")
+
+    def end(event: Event) -> None:
+        if event.type == ended_at:
+            runs[0].cancel()
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        runs.append(begun(Vote(votes=1), Person("human", ask), store, options=Options(observer=end)))
+        with pytest.raises(asyncio.CancelledError):
+            await runs[0]
+        gc.collect()
+    assert [str(warning.message) for warning in warned] == []
     store.close()
 
 
