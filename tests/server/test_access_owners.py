@@ -20,6 +20,7 @@ from starlette.testclient import TestClient
 from consilience.domain.errors import UnknownName
 from consilience.domain.events import CallAwaited, SessionStarted
 from consilience.journal.accounts import Allowance
+from consilience.models.endpoints import Endpoints
 from consilience.server.access_settings import AccessSettings
 from consilience.server.callers import Caller, Forbidden
 from consilience.server.checks import check_priced
@@ -249,12 +250,13 @@ def test_owner_has_the_protocols_models_and_money_of_their_entry(tmp_path: Path)
 
 
 def test_unpriced_model_is_refused_to_an_owner_whose_money_is_bounded() -> None:
-    class Unpriced:
-        max_cost = None
-
-    with pytest.raises(Forbidden, match="price"):
-        check_priced(Caller(owner="anna", max_cost_per_day=1), Unpriced())  # type: ignore[arg-type]
-    check_priced(Caller(owner="anna"), Unpriced())  # type: ignore[arg-type]
+    name = "http://127.0.0.1:9/v1#m"
+    with pytest.raises(Forbidden, match=f"the price of {name} is not known"):
+        check_priced(Caller(owner="anna", max_cost_per_day=1), ["human", name], Endpoints())
+    check_priced(Caller(owner="anna"), [name], Endpoints())
+    check_priced(Caller(owner="anna", max_cost_per_day=1), ["human", "local"], Endpoints())
+    priced = Endpoints().declare(name, input_price=1, output_price=2)
+    check_priced(Caller(owner="anna", max_cost_per_day=1), [name], priced)
 
 
 # --- audit, logs

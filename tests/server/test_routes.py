@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from consilience.journal.store import Records
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.server.blindness import SeenReader, SeenRecords
-from consilience.server.callers import Caller
+from consilience.server.callers import LOCAL, Caller
 from consilience.server.errors import error_json
 from kit.debating import Debaters
 from server.faces import MODEL, Face, facing
@@ -179,6 +180,17 @@ async def test_fork_that_cannot_be_is_refused_in_terms_of_the_request(
     assert error["where"].startswith(where)
     assert "--" not in json.dumps(error)
     assert face.store.sessions() == [parent]
+
+
+async def test_fork_with_a_model_of_unknown_price_is_refused_before_it_is_recorded(tmp_path: Path) -> None:
+    name = "http://127.0.0.1:9/v1#m"
+    async with facing(tmp_path, models=(name,)) as face:
+        parent = await face.run()
+        face.caller[0] = replace(LOCAL, max_cost_per_day=1.0)
+        for body in ({"at": "0"}, {"at": "0", "dry_run": True}):
+            refused = await face.post(f"/api/sessions/{parent}/fork", body, 403)
+            assert f"the price of {name} is not known" in refused["error"]["what"]
+        assert face.store.sessions() == [parent]
 
 
 async def test_due_and_scores_read_a_few_sessions_at_a_time(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ from consilience.domain.messages import ShippedName
 from consilience.domain.model_names import PERSON, kind_of, links
 from consilience.engine.protocol import Protocol
 from consilience.engine.recorded_code import code_named
-from consilience.models.registry import canonical_name
-from consilience.planning import Plan
+from consilience.models.endpoints import Endpoints
+from consilience.models.registry import canonical_name, facts_of
 from consilience.server.callers import Caller, Forbidden
 from consilience.server.settings import ServerSettings
 
@@ -41,12 +41,15 @@ def allowed_models(caller: Caller, settings: ServerSettings) -> list[str]:
     return [name for name in settings.models if caller.models is None or name in caller.models]
 
 
-def check_priced(caller: Caller, plan: Plan) -> None:
-    """Raise `Forbidden` for a plan whose cost is not known, if the caller's money is bounded."""
-    if caller.max_cost_per_day is not None and plan.max_cost is None:
+def check_priced(caller: Caller, models: Iterable[str], known: Endpoints) -> None:
+    """Raise `Forbidden` for a model whose price is not known, if the caller's money is bounded."""
+    if caller.max_cost_per_day is None:
+        return
+    paid = (facts for name in models for facts in facts_of(name, known) if facts.paid)
+    if unpriced := next((facts.name for facts in paid if facts.price(1, 1) is None), None):
         raise Forbidden(
-            f"{caller.owner} may spend at most ${caller.max_cost_per_day:g} a day, and the price of a model of this session is not "
-            "known. The operator can declare it; or name another model."
+            f"{caller.owner} may spend at most ${caller.max_cost_per_day:g} a day, and the price of {unpriced} is not known. The "
+            "operator can declare it; or name another model."
         )
 
 

@@ -6,16 +6,17 @@ from consilience.engine.fork import Fork, ForkChanges, plan_fork, plan_telling
 from consilience.engine.protocol import recorded_protocol
 from consilience.engine.runner import start_event
 from consilience.journal.store import Store
+from consilience.models.endpoints import Endpoints
 from consilience.server.bodies import ForkBody, TellBody
 from consilience.server.callers import Caller
-from consilience.server.checks import check_allowed, check_settings
+from consilience.server.checks import check_allowed, check_priced, check_settings
 from consilience.server.settings import ServerSettings
 
 
 def planned_fork(
-    store: Store, caller: Caller, settings: ServerSettings, session: str, body: ForkBody | TellBody
+    store: Store, caller: Caller, settings: ServerSettings, session: str, body: ForkBody | TellBody, known: Endpoints
 ) -> Fork:
-    """Return a fork. All its models are ones that the caller may choose, those of the parent too. Blocks on the disk.
+    """Return a fork. All its models are ones that the caller may choose and pay for, those of the parent too. Blocks on the disk.
 
     Raises `UnknownName`, `SettingsError`, `Forbidden`.
     """
@@ -36,7 +37,9 @@ def planned_fork(
             task=body.task,
         )
         planned = plan_fork(session, store=store, at=body.at, changes=changes)
-    check_allowed(caller, settings, map(str, planned.models.values()), where="replace")
+    models = [str(model) for model in planned.models.values()]
+    check_allowed(caller, settings, models, where="replace")
+    check_priced(caller, [*models, *([planned.encoder] if isinstance(planned.encoder, str) else ())], known)
     return planned
 
 

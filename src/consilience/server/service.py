@@ -217,6 +217,7 @@ class Sessions:
         panel: Panel | None = None,
     ) -> tuple[Deliberation[Report], RunPlan]:
         detail, known = choose_detail("auto", agents, models), self.endpoints
+        check_priced(caller, models.values(), known)
         protocol = with_documents(protocol.with_detail(detail), body.sources, models.values(), known)
         plan = make_plan(
             protocol,
@@ -232,7 +233,6 @@ class Sessions:
             thinking=body.thinking,
             detail=detail,
         )
-        check_priced(caller, plan)
         require = {"require": ",".join(body.require)} if body.require else {}
         deliberation = Deliberation[Report](
             protocol,
@@ -403,7 +403,7 @@ class Sessions:
         """Return what a fork, or a told fact, would inherit and change, without recording it. Raises `UserError`, `Forbidden`."""
         await self.seats.check_whole(caller, session)
         store = self._store.of(*caller.owners)
-        return await asyncio.to_thread(planned_fork, store, caller, self.settings, session, body)
+        return await asyncio.to_thread(planned_fork, store, caller, self.settings, session, body, self.endpoints)
 
     async def fork(self, caller: Caller, session: str, body: ForkBody | TellBody) -> PreparedFork:
         """Record a new session that inherits from another, and hand it to the executor. Raises `UserError`, `Forbidden`."""
@@ -413,7 +413,7 @@ class Sessions:
         def prepare() -> PreparedFork:
             owner = self._store.of(*caller.owners).owner(session)
             store = self._store.of(owner, *caller.owners)  # a fork belongs to whom its parent belongs
-            planned = planned_fork(store, caller, self.settings, session, body)
+            planned = planned_fork(store, caller, self.settings, session, body, self.endpoints)
             if planned.makes_no_call:
                 raise SettingsError(
                     no_call_error(planned).what,
