@@ -319,8 +319,8 @@ class Deliberation(Generic[R]):
         """Return the configuration of a new session with all names resolved. Models are opened last."""
         panel = self._panel
         protocol = self._checked(task=task, session=session).with_panel(panel)
-        options, config = self._with_endpoints(), own_config()
-        agents = protocol.agents(panel)
+        options, config, agents = self._with_endpoints(), own_config(), protocol.agents(panel)
+        deadline = request_deadline(options.deadline, options.thinking)
         sources = validation.load_sources(self.sources)
         validation.check_seats(sources, agents)
         default = {} if config.model is None else {"model": config.model}
@@ -339,13 +339,7 @@ class Deliberation(Generic[R]):
             templates=protocol.load_templates(self.prompts, detail),
             detail=detail,
             options=options,
-            seats=make_seats(
-                agents,
-                models,
-                request_deadline(options.deadline, options.thinking),
-                options.endpoints,
-                options.connections,
-            ),
+            seats=make_seats(agents, models, deadline, options.endpoints, options.connections),
         )
 
     def _checked(self, **arguments: object) -> Protocol:

@@ -52,7 +52,7 @@ class Town:
         self.latency: Callable[[ModelRequest], float] = lambda request: 0.0
         self.price: float | None = 0.0
 
-    def resolve(self, name: str, *, deadline: float | None = None, known: object = None) -> ScriptedModel:
+    def resolve(self, name: str, *, deadline: float | None = None, **more: object) -> ScriptedModel:
         self.named.append(name)
         self.deadlines.append(deadline)
         return ScriptedModel(self._answer, latency=self.latency, name=name, price=self.price)
