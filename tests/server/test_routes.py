@@ -17,7 +17,7 @@ from consilience.models.scripted import ScriptedModel
 from consilience.server.callers import Caller
 from consilience.server.errors import error_json
 from kit.debating import Debaters
-from server.faces import MODEL, Face, facing
+from server.inprocess import MODEL, Face, facing
 
 SECRET = "a-question-that-only-ada-asked"
 
