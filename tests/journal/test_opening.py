@@ -129,7 +129,7 @@ def _read_as_another_user(path: Path) -> int:
             os.setuid(65534)
         store = SqliteStore(path)
         assert store.refused is not None
-        assert asyncio.run(store.reader.read("plain"))[-1].type == "session_finished"
+        assert asyncio.run(store.reader.run(lambda records: records.read("plain")))[-1].type == "session_finished"
         assert store.open("plain").seconds() >= 0.0
         with pytest.raises(StoreUnusable):
             store.create("new")

@@ -19,7 +19,7 @@ from consilience.domain.errors import SettingsError
 from consilience.server.access import LINKED, OPEN, AccessGate, Door, check_start
 from consilience.server.access_settings import AccessSettings
 from consilience.server.owners import Owners, add_owner
-from server.gated import PEOPLE, PROXY, PUBLIC, Served, behind_proxy, served
+from server.inprocess import PEOPLE, PROXY, PUBLIC, Served, behind_proxy, served
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -33,7 +33,7 @@ def local(tmp_path: Path) -> Iterator[Served]:
 @pytest.fixture
 def public(tmp_path: Path) -> Iterator[tuple[Served, dict[str, str]]]:
     access, tokens = behind_proxy(tmp_path, "anna", "bob")
-    with served(tmp_path, access) as server:
+    with served(tmp_path, access=access) as server:
         yield server, tokens
 
 

@@ -20,7 +20,7 @@ from consilience.journal import records
 from consilience.journal.records import SqliteRecords
 from consilience.server import bounds, feeds
 from consilience.server.bounds import MAX_DEPTH, MAX_HEADERS, MAX_VALUES, Bounds
-from server.faces import Face, facing
+from server.inprocess import Face, facing
 
 
 @pytest.fixture

@@ -16,11 +16,13 @@ import openai
 import pytest
 
 from cli.loopback import MODEL, Provider, environment, prose, provider
+from consilience.reporting.record import read_record
 from consilience.server import turns
+from consilience.server.chat_bodies import HELPER_TOKENS
 from consilience.server.settings import Preset, ServerSettings
 from consilience.testing import ScriptedModel
 from kit.forks import PYTHONPATH
-from server.chatting import SETTINGS, Served, client_of, listening, served, url_of
+from server.inprocess import SETTINGS, Chat, behind_proxy, chatting, client_of, listening, served, url_of
 
 VOTE = "consilience/vote"
 VOTES = 5
@@ -44,12 +46,12 @@ def there(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
 
 
 @pytest.fixture
-def server(there: Provider) -> Iterator[Served]:
-    with served() as found:
+def server(there: Provider) -> Iterator[Chat]:
+    with chatting() as found:
         yield found
 
 
-def complete(server: Served, messages: Messages = QUESTION, model: str = VOTE, **more: Any) -> str:
+def complete(server: Chat, messages: Messages = QUESTION, model: str = VOTE, **more: Any) -> str:
     answer = server.client.chat.completions.create(model=model, messages=messages, **more)
     return str(answer.choices[0].message.content)
 
@@ -64,7 +66,7 @@ def session_of(answer: str) -> str:
 
 def test_models_lists_ask_protocols_and_presets_but_no_part_of_another_request(there: Provider) -> None:
     settings = ServerSettings(models=(MODEL,), presets={"board-paper": Preset(protocol="vote", settings={"votes": 2})})
-    with served(settings) as server:
+    with chatting(settings) as server:
         names = [model.id for model in server.client.models.list()]
         assert {"consilience/ask", "consilience/debate", "consilience/board-paper"} <= set(names)
         assert not {"consilience/choose", "consilience/propose", "consilience/review"} & set(names)
@@ -73,7 +75,7 @@ def test_models_lists_ask_protocols_and_presets_but_no_part_of_another_request(t
         assert len(there.asked) == 2
 
 
-def test_completion_has_the_answer_its_transcript_its_usage_and_names_its_session(server: Served) -> None:
+def test_completion_has_the_answer_its_transcript_its_usage_and_names_its_session(server: Chat) -> None:
     raw = server.client.chat.completions.with_raw_response.create(model=VOTE, messages=QUESTION)  # type: ignore[arg-type]
     answer = raw.parse()
     text = str(answer.choices[0].message.content)
@@ -86,7 +88,7 @@ def test_completion_has_the_answer_its_transcript_its_usage_and_names_its_sessio
     assert reasoning.count(f"**Answer · respondent (V2) · {MODEL}**") == 1
 
 
-def test_stream_has_the_transcript_as_reasoning_and_usage_only_if_asked_for(server: Served) -> None:
+def test_stream_has_the_transcript_as_reasoning_and_usage_only_if_asked_for(server: Chat) -> None:
     def read(**more: Any) -> tuple[str, str, list[Any]]:
         reasoning, content, usages = "", "", []
         for chunk in server.client.chat.completions.create(model=VOTE, messages=QUESTION, stream=True, **more):  # type: ignore[call-overload]
@@ -105,7 +107,7 @@ def test_stream_has_the_transcript_as_reasoning_and_usage_only_if_asked_for(serv
     assert usage.total_tokens == 15 * VOTES
 
 
-def test_agents_without_a_reply_are_counted_above_the_answer(there: Provider, server: Served) -> None:
+def test_agents_without_a_reply_are_counted_above_the_answer(there: Provider, server: Chat) -> None:
     def failing(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
         return prose(body, headers) if len(there.asked) > 2 else (400, {"error": {"message": "no"}})
 
@@ -116,7 +118,7 @@ def test_agents_without_a_reply_are_counted_above_the_answer(there: Provider, se
 # --- paid once
 
 
-def test_one_request_posted_three_times_at_once_and_again_is_one_session(there: Provider, server: Served) -> None:
+def test_one_request_posted_three_times_at_once_and_again_is_one_session(there: Provider, server: Chat) -> None:
     there.open.clear()
     with ThreadPoolExecutor(3) as pool:
         posts = [pool.submit(complete, server) for _ in range(3)]
@@ -127,7 +129,7 @@ def test_one_request_posted_three_times_at_once_and_again_is_one_session(there: 
     assert len(there.asked) == VOTES
 
 
-def test_a_request_that_differs_in_model_settings_or_seed_is_another_session(server: Served) -> None:
+def test_a_request_that_differs_in_model_settings_or_seed_is_another_session(server: Chat) -> None:
     settings = {"consilience": {"settings": {"votes": 2}}}
     answers = [
         complete(server),
@@ -139,7 +141,7 @@ def test_a_request_that_differs_in_model_settings_or_seed_is_another_session(ser
 
 
 def test_a_request_repeated_after_the_time_of_joining_is_a_new_session(
-    server: Served, there: Provider, monkeypatch: pytest.MonkeyPatch
+    server: Chat, there: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = complete(server)
     monkeypatch.setattr(turns, "JOIN_SECONDS", -1)
@@ -148,7 +150,7 @@ def test_a_request_repeated_after_the_time_of_joining_is_a_new_session(
     assert len(there.asked) == 2 * VOTES
 
 
-def test_a_client_that_goes_away_does_not_stop_the_session(there: Provider, server: Served) -> None:
+def test_a_client_that_goes_away_does_not_stop_the_session(there: Provider, server: Chat) -> None:
     there.open.clear()
     stream = server.client.chat.completions.create(model=VOTE, messages=QUESTION, stream=True)  # type: ignore[call-overload]
     next(iter(stream))
@@ -216,7 +218,7 @@ def test_a_server_killed_in_mid_run_goes_on_and_the_repeated_request_is_paid_onc
 # --- conversations
 
 
-def test_five_follow_ups_are_five_calls_and_read_the_answer(there: Provider, server: Served) -> None:
+def test_five_follow_ups_are_five_calls_and_read_the_answer(there: Provider, server: Chat) -> None:
     messages = list(QUESTION)
     first = complete(server, messages)
     messages += [{"role": "assistant", "content": first}]
@@ -232,7 +234,7 @@ def test_five_follow_ups_are_five_calls_and_read_the_answer(there: Provider, ser
     assert "consilience/vote ·" not in prompt  # last lines of answers are no part of what was said
 
 
-def test_new_or_another_model_deliberates_on_the_conversation(there: Provider, server: Served) -> None:
+def test_new_or_another_model_deliberates_on_the_conversation(there: Provider, server: Chat) -> None:
     messages = [*QUESTION, {"role": "assistant", "content": complete(server)}]
     complete(server, messages + asking("/new And a tunnel?"))
     assert len(there.asked) == 2 * VOTES
@@ -244,12 +246,12 @@ def test_new_or_another_model_deliberates_on_the_conversation(there: Provider, s
     assert len(there.asked) == 2 * VOTES + 1
 
 
-def test_an_answer_of_another_program_begins_a_deliberation(there: Provider, server: Served) -> None:
+def test_an_answer_of_another_program_begins_a_deliberation(there: Provider, server: Chat) -> None:
     complete(server, asking("Hello", "Good day.", "Is it so?"))
     assert len(there.asked) == VOTES
 
 
-def test_follow_up_to_a_session_that_was_removed_is_refused(there: Provider, server: Served) -> None:
+def test_follow_up_to_a_session_that_was_removed_is_refused(there: Provider, server: Chat) -> None:
     answer = complete(server)
     forged = answer.replace(session_of(answer), "r00000000")
     with pytest.raises(openai.NotFoundError) as refused:
@@ -259,7 +261,7 @@ def test_follow_up_to_a_session_that_was_removed_is_refused(there: Provider, ser
     assert len(there.asked) == VOTES
 
 
-def test_ask_reads_the_task_in_one_call_and_chooses_and_is_paid_once(there: Provider, server: Served) -> None:
+def test_ask_reads_the_task_in_one_call_and_chooses_and_is_paid_once(there: Provider, server: Chat) -> None:
     def reading(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, Any]:
         status, answer = prose(body, headers)
         if "shape" in json.dumps(body):
@@ -277,7 +279,7 @@ def test_ask_reads_the_task_in_one_call_and_chooses_and_is_paid_once(there: Prov
     assert len(there.asked) == calls
 
 
-def test_ask_whose_reading_fails_answers_a_plain_question(server: Served) -> None:
+def test_ask_whose_reading_fails_answers_a_plain_question(server: Chat) -> None:
     assert "the answer is yes" in complete(server, model="consilience/ask")
 
 
@@ -298,20 +300,107 @@ HELPERS = (
 
 @pytest.mark.parametrize("request_", HELPERS)
 def test_helper_request_is_refused_in_a_sentence_without_a_helper_model(
-    request_: dict[str, Any], there: Provider, server: Served
+    request_: dict[str, Any], there: Provider, server: Chat
 ) -> None:
     with pytest.raises(openai.BadRequestError, match="no helper requests"):
         complete(server, **request_)
     assert there.asked == []
 
 
+HELPED = SETTINGS.model_copy(update={"helper_model": "openai-chat:cheap"})
+
+
 @pytest.mark.parametrize("request_", HELPERS)
-def test_helper_request_is_one_call_of_the_helper_model_and_no_session(
-    request_: dict[str, Any], there: Provider
+@pytest.mark.parametrize("model", [VOTE, "gpt-5"])  # some programs name a model of their own choice
+def test_helper_request_is_one_recorded_call_of_the_helper_model(
+    model: str, request_: dict[str, Any], there: Provider
 ) -> None:
-    with served(SETTINGS.model_copy(update={"helper_model": MODEL})) as server:
-        assert "the answer is yes" in complete(server, **request_)
-    assert len(there.asked) == 1
+    with chatting(HELPED) as server:
+        answer = complete(server, model=model, **request_)
+        streamed = server.client.chat.completions.create(model=model, **request_, stream=True)
+        chunks = [choice.delta for chunk in streamed for choice in chunk.choices]
+        assert "".join(chunk.content or "" for chunk in chunks) == answer
+        assert not any(getattr(chunk, "reasoning_content", "") for chunk in chunks)
+        (session,) = server.sessions._store.sessions()
+        report = read_record(server.sessions._store, session).report
+    assert "the answer is yes" in answer
+    assert "*Session" not in answer
+    (asked,) = there.asked  # a repetition is not paid for again
+    assert asked["model"] == "cheap"
+    assert request_["messages"][-1]["content"] in asked["messages"][-1]["content"]
+    assert report is not None
+    assert (report.ledger.actual.calls, report.protocol) == (1, "solo")
+    assert report.settings["reply_tokens"] in HELPER_TOKENS
+
+
+def test_helper_request_counts_against_what_its_owner_may_spend(
+    there: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CONSILIENCE_FREE_ENDPOINTS")
+    access, tokens = behind_proxy(tmp_path, "anna")
+    rights = access.token_file
+    assert rights is not None
+    rights.write_text(f"{rights.read_text()}max_cost_per_day = 1.0\n")
+    with served(tmp_path, HELPED, access=access) as server, server.official_client(tokens["anna"]) as client:
+        with pytest.raises(openai.PermissionDeniedError, match="may spend at most"):
+            client.chat.completions.create(model=VOTE, messages=HELPERS[0]["messages"])
+        assert server.store.sessions() == []
+    assert there.asked == []
+
+
+def test_helper_model_that_fails_is_an_error_with_the_reason(there: Provider) -> None:
+    there.answer = lambda body, headers: (400, {"error": {"message": "no such deployment"}})
+    with chatting(HELPED) as server, pytest.raises(openai.InternalServerError, match="no such deployment") as failed:
+        complete(server, **HELPERS[0])
+    assert failed.value.code == "helper_failed"
+
+
+# --- errors of the server, not of the conversation
+
+
+def test_refusals_of_the_gate_are_the_official_clients_errors_with_our_words(there: Provider, tmp_path: Path) -> None:
+    access, tokens = behind_proxy(tmp_path, "anna")
+    settings = ServerSettings(models=(MODEL,), max_body=2_000, running=1, waiting=0)
+    with served(tmp_path, settings, access=access) as server:
+
+        def refusal(token: str, kind: type[openai.APIStatusError], **sent: str) -> openai.APIStatusError:
+            with server.official_client(token, **sent) as client, pytest.raises(kind) as refused:
+                client.chat.completions.create(model=VOTE, messages=QUESTION)
+            return refused.value
+
+        unknown = refusal("cons_wrong", openai.AuthenticationError)
+        assert (unknown.type, unknown.code) == ("authentication_error", "invalid_api_key")
+        assert "no valid token. Send Authorization: Bearer TOKEN" in unknown.message
+        foreign = refusal(tokens["anna"], openai.PermissionDeniedError, Origin="https://evil.example")
+        assert (foreign.type, foreign.code) == ("permission_error", "not_allowed")
+        assert "a page of another site" in foreign.message
+        assert "has another name" in refusal(tokens["anna"], openai.APIStatusError, Host="evil.example").message
+        with server.official_client(tokens["anna"]) as client:
+            with pytest.raises(openai.APIStatusError, match="more than 2,000 bytes") as long:
+                client.chat.completions.create(model=VOTE, messages=asking("x" * 3_000))
+            assert (long.value.status_code, long.value.code) == (413, "request_too_large")
+            with pytest.raises(openai.NotFoundError):
+                client.embeddings.create(model="x", input="y")
+            with pytest.raises(openai.BadRequestError, match="levels deep"):
+                client.post("/chat/completions", cast_to=object, body={"messages": nested(40)})
+            there.open.clear()
+            try:
+                with pytest.raises(openai.RateLimitError, match="wait for their turn") as full:
+                    begin_many(client)
+            finally:
+                there.open.set()
+            assert (full.value.type, full.value.code) == ("rate_limit_error", "rate_limit_exceeded")
+            assert int(full.value.response.headers["retry-after"]) > 0
+
+
+def begin_many(client: openai.OpenAI) -> None:
+    """Begin sessions until there is no room: one runs, one waits."""
+    for n in range(9):
+        client.responses.create(model=VOTE, input=f"Is it so {n}?", background=True)
+
+
+def nested(levels: int) -> Any:
+    return [nested(levels - 1)] if levels else []
 
 
 # --- what is refused
@@ -327,14 +416,14 @@ def test_helper_request_is_one_call_of_the_helper_model_and_no_session(
         ("modalities", ["audio"]),
     ],
 )
-def test_unsupported_parameter_is_refused_by_name(param: str, value: object, there: Provider, server: Served) -> None:
+def test_unsupported_parameter_is_refused_by_name(param: str, value: object, there: Provider, server: Chat) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         complete(server, extra_body={param: value})
     assert (refused.value.param, refused.value.type) == (param, "invalid_request_error")
     assert there.asked == []
 
 
-def test_invalid_bodies_have_the_providers_form(server: Served) -> None:
+def test_invalid_bodies_have_the_providers_form(server: Chat) -> None:
     with pytest.raises(openai.BadRequestError) as invalid:
         complete(server, extra_body={"consilience": {"nonsense": 1}})
     assert invalid.value.param == "consilience.nonsense"
@@ -345,7 +434,7 @@ def test_invalid_bodies_have_the_providers_form(server: Served) -> None:
         complete(server, extra_body={"consilience": {"settings": {"votes": 0}}})
 
 
-def test_text_parts_are_sources_and_others_are_refused_by_name(there: Provider, server: Served) -> None:
+def test_text_parts_are_sources_and_others_are_refused_by_name(there: Provider, server: Chat) -> None:
     parts = [{"type": "text", "text": "The minutes of May."}, {"type": "text", "text": "What was decided?"}]
     complete(server, [{"role": "user", "content": parts}])
     prompt = there.asked[-1]["messages"][-1]["content"]
@@ -358,19 +447,19 @@ def test_text_parts_are_sources_and_others_are_refused_by_name(there: Provider, 
             complete(server, [{"role": "user", "content": [part, *parts]}])
 
 
-def test_tools_are_ignored_with_a_sentence(server: Served) -> None:
+def test_tools_are_ignored_with_a_sentence(server: Chat) -> None:
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
     assert "tools of the request have no effect" in complete(server, tools=[tool])
 
 
 def test_a_run_that_fails_is_an_error_in_mid_stream_and_goes_on_when_it_can(there: Provider) -> None:
-    with served(model=ScriptedModel(lambda request: "no", name="another")) as server:
+    with chatting(models=ScriptedModel(lambda request: "no", name="another")) as server:
         with pytest.raises(openai.APIError, match="begun with other models") as failed:
             for _ in server.client.chat.completions.create(model=VOTE, messages=QUESTION, stream=True):  # type: ignore[call-overload]
                 pass
         assert failed.value.type == "server_error"
         with pytest.raises(openai.InternalServerError, match="begun with other models"):
             complete(server)
-    with served() as server:
+    with chatting() as server:
         assert "the answer is yes" in complete(server)
     assert len(there.asked) == VOTES

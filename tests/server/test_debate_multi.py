@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ import pytest
 from cli.loopback import MODEL
 from consilience.domain.panels import load_panel
 from consilience.server.debate_multi import EVENTS, SEED_PERSONAS
+from consilience.simulation import SimulatedModel, plant
+from consilience.simulation.worlds import PROPOSITION
 from consilience.testing import ScriptedModel
 from kit.debating import Debaters
-from server.chatting import Served, served
+from server.inprocess import Chat, chatting
+from study_debaters import simulate
 
 BODY: dict[str, Any] = {
     "topic": "Bitcoin is a good store of value",
@@ -36,13 +40,13 @@ class Divided(Debaters):
 
 
 @pytest.fixture
-def server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+def server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Chat]:
     monkeypatch.setenv("OPENAI_API_KEY", "none-needed")
-    with served(model=ScriptedModel(Divided(), name=MODEL)) as found:
+    with chatting(models=ScriptedModel(Divided(), name=MODEL)) as found:
         yield found
 
 
-def debate(server: Served, body: dict[str, Any] = BODY, after: str = "") -> list[tuple[str, str, dict[str, Any]]]:
+def debate(server: Chat, body: dict[str, Any] = BODY, after: str = "") -> list[tuple[str, str, dict[str, Any]]]:
     """Ids, names and data of the events, to the end of the stream."""
     answer = httpx.post(
         f"{server.url}/api/debate-multi", json=body, headers={"Last-Event-ID": after} if after else {}, timeout=120
@@ -56,7 +60,7 @@ def debate(server: Served, body: dict[str, Any] = BODY, after: str = "") -> list
     return events
 
 
-def test_a_debate_streams_the_seeds_events_with_the_callers_ids_of_personas(server: Served) -> None:
+def test_a_debate_streams_the_seeds_events_with_the_callers_ids_of_personas(server: Chat) -> None:
     events = debate(server)
     names = {name for _, name, _ in events}
     assert names <= set(EVENTS)
@@ -79,13 +83,38 @@ def test_a_debate_streams_the_seeds_events_with_the_callers_ids_of_personas(serv
     assert debate(server, after=last_id) == []
 
 
-def test_the_same_body_joins_the_debate_after_the_event_that_was_last(server: Served) -> None:
+def test_a_coalition_and_a_lock_that_fails_are_in_the_stream_and_so_all_fifteen_types(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none-needed")
+    agents = [SEED_PERSONAS[id] for id in BODY["personaIds"]]
+    planted = plant(109, agents=len(agents))
+    minds = {agent: replace(mind, agent=agent) for agent, mind in zip(agents, planted.minds.values(), strict=True)}
+    camps = SimulatedModel(replace(planted, minds=minds), simulate)
+    unfair = Divided({"grade": lambda request: {"grade": "WRONG", "corrections": "That is not my case."}})
+    body = {**BODY, "topic": PROPOSITION, "config": {**BODY["config"], "maxDuration": 900_000}}
+    names: set[str] = set()
+    for reply in (camps.reply, unfair):
+        with chatting(models=ScriptedModel(reply, name=MODEL)) as server:
+            events = debate(server, body)
+        names |= {name for _, name, _ in events}
+        for coalition in [
+            found for _, name, data in events if name == "coalition_detected" for found in data["coalitions"]
+        ]:
+            assert set(coalition["members"]) < set(BODY["personaIds"])
+            assert {"label", "positions", "sharedBeliefs"} <= set(coalition)
+        body = {**body, "topic": "Bitcoin is money"}
+    assert names == set(EVENTS)
+    assert len(EVENTS) == 15
+
+
+def test_the_same_body_joins_the_debate_after_the_event_that_was_last(server: Chat) -> None:
     events = debate(server)
     for place in (0, 1, 2, len(events) // 2):
         assert debate(server, after=events[place][0]) == events[place + 1 :]
 
 
-def test_config_bounds_the_debate(server: Served) -> None:
+def test_config_bounds_the_debate(server: Chat) -> None:
     body = {**BODY, "personaIds": BODY["personaIds"][:2], "config": {**BODY["config"], "maxMessages": 6}}
     assert debate(server, body)[-1][2]["totalMessages"] <= 6
 
@@ -99,7 +128,7 @@ def test_config_bounds_the_debate(server: Served) -> None:
         ({"surplus": 1}, ""),
     ],
 )
-def test_a_body_that_is_not_the_seeds_is_refused(change: dict[str, Any], where: str, server: Served) -> None:
+def test_a_body_that_is_not_the_seeds_is_refused(change: dict[str, Any], where: str, server: Chat) -> None:
     answer = httpx.post(f"{server.url}/api/debate-multi", json={**BODY, **change})
     assert answer.status_code == 422
     assert where in answer.text

@@ -309,7 +309,7 @@ def listening(app: Any) -> Iterator[str]:
 def test_the_list_of_tools_waits_for_nothing_heavy() -> None:
     code = (
         "import sys; from consilience.server.mcp_face import ToolFace; from consilience.server.mcp_tools import build_mcp;"
-        "build_mcp(ToolFace(None));"
+        "build_mcp(ToolFace(None, None));"
         "heavy = ('consilience.deliberation', 'consilience.engine', 'pydantic_ai', 'sqlite3');"
         "print([module for module in heavy if module in sys.modules])"
     )

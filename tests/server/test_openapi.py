@@ -14,16 +14,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 
+from cli.loopback import MODEL
 from consilience import Deliberation, Vote
-from consilience.executor import LocalExecutor
-from consilience.journal.sqlite import SqliteStore
 from consilience.server.access import Door
-from consilience.server.app import build_app
 from consilience.server.callers import LOCAL
-from consilience.server.service import Sessions
 from consilience.server.settings import ServerSettings
 from consilience.testing.any_model import AnyModel
-from server.faces import MODEL
+from server.inprocess import served
 
 EXAMPLES = 8
 """Of each operation, fitting and unfitting each."""
@@ -34,14 +31,15 @@ SESSION = "finished"
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("OPENAI_API_KEY", "none-needed")
     model = AnyModel(name=MODEL)
-    store = SqliteStore(tmp_path / "j.db")
-    asyncio.run(Deliberation(Vote(votes=2), model=model, store=store).prepare("Cats or dogs?", session=SESSION))
-    with LocalExecutor(store, running=4, model=model) as executor:
-        assert executor.join(60)
-        monkeypatch.setattr(Door, "caller", lambda door, scope, headers: LOCAL)
-        monkeypatch.setattr(Door, "check_address", lambda door, scope, headers: None)
-        yield build_app(Sessions(store, executor, ServerSettings(models=(MODEL,), max_body=100_000)))
-    store.close()
+    monkeypatch.setattr(Door, "caller", lambda door, scope, headers: LOCAL)
+    monkeypatch.setattr(Door, "check_address", lambda door, scope, headers: None)
+    with served(tmp_path, ServerSettings(models=(MODEL,), max_body=100_000), models=model) as server:
+        prepared = Deliberation(Vote(votes=2), model=model, store=server.store).prepare(
+            "Cats or dogs?", session=SESSION
+        )
+        server.executor.submit(asyncio.run(prepared))
+        server.settle()
+        yield server.app
 
 
 def test_no_request_of_the_openapi_document_makes_the_server_fail(app: Any) -> None:

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from cli.loopback import MODEL, Provider, environment, provider
-from server.chatting import SETTINGS, Served, served
+from server.inprocess import SETTINGS, Chat, chatting
 
 VOTE, VOTES = "consilience/vote", 5
 QUESTION = "Is a bridge better than a ferry?"
@@ -26,12 +26,12 @@ def there(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
 
 
 @pytest.fixture
-def server(there: Provider) -> Iterator[Served]:
-    with served() as found:
+def server(there: Provider) -> Iterator[Chat]:
+    with chatting() as found:
         yield found
 
 
-def respond(server: Served, **more: Any) -> Any:
+def respond(server: Chat, **more: Any) -> Any:
     return server.client.responses.create(**{"model": VOTE, "input": QUESTION, **more})
 
 
@@ -39,7 +39,7 @@ def read_events(stream: Any) -> list[Any]:
     return list(stream)
 
 
-def test_response_has_the_answer_and_its_usage_and_a_repetition_is_paid_once(there: Provider, server: Served) -> None:
+def test_response_has_the_answer_and_its_usage_and_a_repetition_is_paid_once(there: Provider, server: Chat) -> None:
     response = respond(server)
     assert response.status == "completed"
     assert "the answer is yes" in response.output_text
@@ -49,7 +49,7 @@ def test_response_has_the_answer_and_its_usage_and_a_repetition_is_paid_once(the
     assert len(there.asked) == VOTES
 
 
-def test_stream_is_numbered_and_can_be_read_on_from_a_number(server: Served) -> None:
+def test_stream_is_numbered_and_can_be_read_on_from_a_number(server: Chat) -> None:
     events = read_events(respond(server, stream=True))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
@@ -67,7 +67,7 @@ def test_stream_is_numbered_and_can_be_read_on_from_a_number(server: Served) -> 
 
 
 def test_background_response_is_in_progress_then_completed_in_another_server_too(there: Provider) -> None:
-    with served() as server:
+    with chatting() as server:
         there.open.clear()
         response = respond(server, background=True)
         there.arrived.wait()
@@ -75,14 +75,14 @@ def test_background_response_is_in_progress_then_completed_in_another_server_too
         there.open.set()
         events = read_events(server.client.responses.retrieve(response.id, stream=True))
         assert events[-1].response.status == "completed"
-    with served() as server:
+    with chatting() as server:
         again = server.client.responses.retrieve(response.id)
         assert again.usage == events[-1].response.usage
         assert "the answer is yes" in again.output_text
     assert len(there.asked) == VOTES
 
 
-def test_background_response_is_cancelled(there: Provider, server: Served) -> None:
+def test_background_response_is_cancelled(there: Provider, server: Chat) -> None:
     there.open.clear()
     response = respond(server, background=True)
     there.arrived.wait()
@@ -91,7 +91,7 @@ def test_background_response_is_cancelled(there: Provider, server: Served) -> No
     assert server.client.responses.cancel(response.id).status == "cancelled"
 
 
-def test_response_that_waits_for_a_person_is_incomplete_with_a_link(server: Served) -> None:
+def test_response_that_waits_for_a_person_is_incomplete_with_a_link(server: Chat) -> None:
     response = respond(server, background=True, extra_body=PEOPLE)
     session = response.metadata["session"]
     while (response := server.client.responses.retrieve(response.id)).status in ("queued", "in_progress"):
@@ -101,7 +101,7 @@ def test_response_that_waits_for_a_person_is_incomplete_with_a_link(server: Serv
     assert server.client.responses.cancel(response.id).status == "cancelled"
 
 
-def test_previous_response_id_makes_a_follow_up_of_one_call(there: Provider, server: Served) -> None:
+def test_previous_response_id_makes_a_follow_up_of_one_call(there: Provider, server: Chat) -> None:
     first = respond(server)
     second = respond(server, input="And why?", previous_response_id=first.id)
     third = respond(server, input="And when?", previous_response_id=second.id)
@@ -132,7 +132,7 @@ CODEX: dict[str, Any] = {
 """What Codex sends, with tools of its own."""
 
 
-def test_requests_in_the_form_of_codex_deliberate_and_then_follow_up(there: Provider, server: Served) -> None:
+def test_requests_in_the_form_of_codex_deliberate_and_then_follow_up(there: Provider, server: Chat) -> None:
     first = read_events(respond(server, **CODEX))[-1].response
     assert "tools of the request have no effect" in first.output_text
     prompt = there.asked[0]["messages"][-1]["content"]
@@ -145,7 +145,7 @@ def test_requests_in_the_form_of_codex_deliberate_and_then_follow_up(there: Prov
     assert len(there.asked) == VOTES + 1
 
 
-def test_what_is_not_supported_or_not_there_is_refused_in_the_providers_form(there: Provider, server: Served) -> None:
+def test_what_is_not_supported_or_not_there_is_refused_in_the_providers_form(there: Provider, server: Chat) -> None:
     with pytest.raises(openai.NotFoundError):
         server.client.responses.retrieve("resp_r00_x")
     with pytest.raises(openai.BadRequestError, match="input_image"):
@@ -158,8 +158,10 @@ def test_what_is_not_supported_or_not_there_is_refused_in_the_providers_form(the
 
 
 def test_helper_request_is_one_call_of_the_helper_model(there: Provider) -> None:
-    with served(SETTINGS.model_copy(update={"helper_model": MODEL})) as server:
+    with chatting(SETTINGS.model_copy(update={"helper_model": MODEL})) as server:
         assert "the answer is yes" in respond(server, max_output_tokens=16).output_text
         events = read_events(respond(server, max_output_tokens=16, stream=True))
+        assert "the answer is yes" in server.client.responses.retrieve(events[-1].response.id).output_text
     assert events[-1].response.output_text == "".join(e.delta for e in events if e.type == "response.output_text.delta")
-    assert len(there.asked) == 2
+    assert [item.type for item in events[-1].response.output] == ["message"]
+    assert len(there.asked) == 1  # a repetition is not paid for again

@@ -22,7 +22,7 @@ from consilience.server.blindness import SeenReader, SeenRecords
 from consilience.server.callers import LOCAL, Caller
 from consilience.server.errors import error_json
 from kit.debating import Debaters
-from server.faces import MODEL, Face, facing
+from server.inprocess import MODEL, Face, facing
 
 SECRET = "a-question-that-only-ada-asked"
 

@@ -44,6 +44,7 @@ def _mcp(
     if root is not None and not root.is_dir():
         raise SettingsError("there is no such directory", where=f"--root {root}", do="Name a directory.")
     try:
+        from consilience.server.callers import LOCAL
         from consilience.server.mcp_face import ToolFace
         from consilience.server.mcp_tools import build_mcp
     except ModuleNotFoundError as missing:
@@ -75,4 +76,4 @@ def _mcp(
         return opened[0]
 
     with stack:
-        build_mcp(ToolFace(sessions, root, bound)).run("stdio")
+        build_mcp(ToolFace(sessions, lambda request: LOCAL, root, bound)).run("stdio")

@@ -291,10 +291,10 @@ class CallAwaited(Event):
     attempt: int = 1
     prompt: str
     """Id of the list of its parts."""
-    form: str = ""
-    """Id of the JSON Schema of a typed reply; "" for free text."""
+    form: str = ""  # id of the JSON Schema of a typed reply; "" for free text
     prose: str = ""
     """The field of the reply that plain text fills; "" for none."""
+    quoted: tuple[str, ...] = ()  # ids of the texts that the prompt quotes, in order; of a reply not always its words
     asked_at: float
     """Seconds since the epoch."""
     ticket: str = ""

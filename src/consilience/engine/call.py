@@ -390,8 +390,8 @@ class Call(Generic[T]):
     ) -> Completion | None:
         """Wait for an answer from outside this process. Return None if it was posted to the session."""
         state, ask = self.state, self.ask
-        question, form = question_to(answer, ask, attempt, rendered.parts.id, schema)
-        asked_at = await state.recorder.ask_outside(question, (*rendered.texts, *form), rendered.parts)
+        question, texts = question_to(answer, ask, attempt, rendered, schema)
+        asked_at = await state.recorder.ask_outside(question, (*rendered.texts, *texts), rendered.parts)
         answer_deadline = AnswerDeadline(asked_at, state.human_deadline if answer.person else None)
         time_left = TimeLeft() if answer.person else self.budget.time_left()
         state.activity.wait_outside(ask.key, answer)

@@ -9,7 +9,7 @@ from textwrap import shorten
 from typing import Any
 
 from consilience.domain.agents import voices
-from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected, place_key
+from consilience.domain.events import BlindnessLifted, CallCompleted, CallFailed, Ended, ReplyRejected, place_key
 from consilience.domain.outcome import FailureKind, StopReason
 from consilience.domain.positions import exact
 from consilience.domain.report import (
@@ -272,6 +272,11 @@ def _incidents(state: State, calls: EndedCalls) -> Iterator[str]:
     yield from _replaced_without_effect(state)
     if state.lost:
         yield f"lost calls: {state.lost} in flight when a process ended, possibly charged"
+    if lifted := next((event for event in state.recorder.events if isinstance(event, BlindnessLifted)), None):
+        yield (
+            f"before the end, {lifted.by or 'the owner'} lifted the blindness of the seats of people: answers that the owner gave "
+            "afterwards may rest on more than the seat was shown"
+        )
 
 
 def _defects(state: State, calls: EndedCalls) -> Iterator[str]:

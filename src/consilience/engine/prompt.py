@@ -143,6 +143,12 @@ class Rendered:
             self._user = "\n\n".join(self._texts)
         return self._user
 
+    @property
+    def quoted(self) -> tuple[str, ...]:
+        """The quoted texts of messages, in order."""
+        blocks = zip(self.parts.parts[1:], self.blocks, strict=True)  # the instructions are no block
+        return tuple(block[0] for part, block in blocks if part.startswith("q:"))
+
     def for_person(self, instructions: str, request: str, *, corrected: bool) -> str:
         """Return the prompt with other instructions, and with `request`, if there is one, in place of the last block or of the one
         before a correction."""

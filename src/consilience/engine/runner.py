@@ -214,7 +214,7 @@ async def _rerun(
 ) -> Report:
     journal = store.open(session)
     async with leased(journal):
-        events = await store.reader.read(session)
+        events = await store.reader.run(lambda records: records.read(session))
         started = start_event(session, events)
         finished = _finish_event(events)
         if finished is not None and not replay:

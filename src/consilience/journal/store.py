@@ -336,20 +336,6 @@ class Reader(Protocol):
         """As `Records.of`, on the same thread."""
         ...
 
-    async def sessions(self) -> list[str]: ...
-
-    async def read(self, session: str, *, after: int = 0) -> list[AnyEvent]:
-        """As `Records.read`."""
-        ...
-
-    async def texts(self, ids: Collection[str]) -> dict[str, str]:
-        """As `Records.texts`."""
-        ...
-
-    async def prompts(self, ids: Collection[str]) -> dict[str, tuple[str, ...]]:
-        """As `Records.prompts`."""
-        ...
-
     def tail(self, session: str, *, after: int = 0) -> AsyncGenerator[AnyEvent]:
         """Yield committed events with a `seq` above `after` as they appear, whichever process writes them.
 

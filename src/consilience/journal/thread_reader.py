@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Self, TypeVar
 
 from consilience.domain.events import AnyEvent, SessionFinished
@@ -57,25 +58,13 @@ class ThreadReader:
             self._records = self._connect()
         return work(self._records)
 
-    async def sessions(self) -> list[str]:
-        return await self.run(lambda records: records.sessions())
-
-    async def read(self, session: str, *, after: int = 0) -> list[AnyEvent]:
-        return await self.run(lambda records: records.read(session, after=after))
-
-    async def texts(self, ids: Collection[str]) -> dict[str, str]:
-        return await self.run(lambda records: records.texts(ids))
-
-    async def prompts(self, ids: Collection[str]) -> dict[str, tuple[str, ...]]:
-        return await self.run(lambda records: records.prompts(ids))
-
     async def tail(self, session: str, *, after: int = 0) -> AsyncGenerator[AnyEvent]:
         watch = self._watches.setdefault((asyncio.get_running_loop(), session), _Watch())
         watch.readers += 1
         try:
             while True:
                 news = watch.news  # before the read: what is committed after it is new
-                events = await self.read(session, after=after)
+                events = await self.run(partial(_read, session=session, after=after))
                 for event in events:
                     yield event
                     if isinstance(event, SessionFinished):
@@ -107,3 +96,7 @@ class ThreadReader:
 
     def close(self) -> None:
         self._thread.shutdown()
+
+
+def _read(records: Records, session: str, after: int) -> list[AnyEvent]:
+    return records.read(session, after=after)

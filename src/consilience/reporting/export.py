@@ -125,8 +125,8 @@ def _texts(event: AnyEvent) -> Iterator[str]:
         case SessionStarted():
             yield from (source.text for source in event.sources)
             yield from event.templates.values()
-        case CallAwaited() if event.form:
-            yield event.form
+        case CallAwaited():
+            yield from filter(None, (event.form, *event.quoted))
         case TextsEmbedded():
             yield from event.texts
             if event.vectors:

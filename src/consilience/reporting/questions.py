@@ -9,7 +9,7 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from consilience.domain.errors import SettingsError
@@ -236,7 +236,8 @@ def pending_questions(
     questions = []
     people = {agent.id: agent.person for agent in started.agents} if started is not None else {}
     for event in open_calls.values():
-        parts = [_part(part, started, text_ids, text) for part in prompt(event.prompt)]
+        quoted = iter(event.quoted)
+        parts = [_part(part, started, text_ids, quoted, text) for part in prompt(event.prompt)]
         words = "\n\n".join(filter(None, _for_person(parts, event, started)))
         form = Form(json.loads(text(event.form)), event.prose) if event.form else None
         seconds = started.human_deadline if started is not None else None
@@ -304,10 +305,18 @@ def _for_person(parts: Sequence[str], event: CallAwaited, started: SessionStarte
     return [report.for_people.get("", ""), *parts[1:request], words, *parts[request + 1 :]]
 
 
-def _part(part: str, started: SessionStarted | None, text_ids: Mapping[str, str], text: Callable[[str], str]) -> str:
+def _part(
+    part: str,
+    started: SessionStarted | None,
+    text_ids: Mapping[str, str],
+    quoted: Iterator[str],
+    text: Callable[[str], str],
+) -> str:
+    """Return a part of a prompt for a person. `quoted` has the texts of its quotations, unless an earlier version recorded it."""
     match read_part(part):
         case QuotedMessage(label, message):
-            return printable(quotation(label, reply_text(text(text_ids[message]))))
+            words = next(quoted, None)
+            return printable(quotation(label, reply_text(text(text_ids[message])) if words is None else text(words)))
         case ShownDocument(id, lines) as document:
             source = next(source for source in started.sources if source.id == id) if started else None
             shown = numbered_lines(text(source.text).splitlines(), source.name, lines) if source else ""

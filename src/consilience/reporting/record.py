@@ -36,11 +36,6 @@ from consilience.reporting.session_state import SessionState, fold_events, statu
 LOGGER = logging.getLogger("consilience")
 MAX_LISTED_CHANGES = 4
 MAX_CHANGE_CHARS = 30
-LIFTED = (
-    "lifted the blindness of the seats of people: "
-    "answers that the owner gave afterwards may rest on more than the seat was shown."
-)
-"""Said in the report of a session whose owner chose to see all of it while holding a seat."""
 Text = Callable[[str], str]
 """Returns a stored text by its id."""
 _NUMBERED = re.compile(r"([a-z_]+)-(\d+)")
@@ -169,10 +164,8 @@ class SessionRecord:
 
     @cached_property
     def with_comments(self) -> Presentation:
-        """The presentation, with what people said about the session, and whether blindness was lifted, as a section."""
+        """The presentation, with what people said about the session as a section."""
         items = [Item(text=self.text(comment.text), by=comment.by) for comment in self.state.comments]
-        if (lifted := self.state.lifted) is not None:
-            items.insert(0, Item(text=f"Before the end, {lifted.by or 'the owner'} {LIFTED}"))
         if not items:
             return self.presentation
         section = Section(

@@ -9,7 +9,6 @@ from itertools import chain
 from consilience.domain.agents import Agent
 from consilience.domain.events import (
     AnswerReceived,
-    BlindnessLifted,
     CallAwaited,
     CallCompleted,
     CallEvent,
@@ -54,8 +53,6 @@ class SessionState:
     cancel: CancelRequested | None = None
     """The last cancel of the session."""
     comments: list[CommentPosted] = field(default_factory=list)
-    lifted: BlindnessLifted | None = None
-    """When somebody with a seat first chose to see all of the session before its end."""
     finished: SessionFinished | None = None
     seconds: float = 0.0
     """Time during which a process held the session."""
@@ -162,8 +159,6 @@ class SessionState:
             self.cancel = event
         elif isinstance(event, CommentPosted):
             self.comments.append(event)
-        elif isinstance(event, BlindnessLifted):
-            self.lifted = self.lifted or event
         elif isinstance(event, SessionResumed):
             self.awaited = ()
         elif isinstance(event, SessionFinished):

@@ -16,12 +16,13 @@ from urllib.parse import quote
 
 from starlette.datastructures import Headers
 from starlette.requests import Request, cookie_parser
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from consilience.domain.errors import SettingsError
 from consilience.server.access_settings import AccessSettings, origin_of
 from consilience.server.callers import LOCAL, Caller
+from consilience.server.errors import error_response
 from consilience.server.owners import Owners
 
 OPEN = frozenset({("GET", "/login"), ("POST", "/login"), ("GET", "/login.css"), ("GET", "/healthz")})
@@ -223,9 +224,10 @@ def _answer(refusal: AccessRefusal, scope: Scope, headers: Headers) -> Response:
     wants_page = "text/html" in headers.get("accept", "") and scope.get("method") == "GET"
     if refusal.status == 401 and wants_page:
         return RedirectResponse(f"/login?next={quote(scope['path'])}", 303)
+    answer = error_response(scope["path"], refusal.status, refusal.what, do=refusal.do)
     challenge = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
-    body = {"error": {"what": refusal.what, "where": "", "do": refusal.do}}
-    return JSONResponse(body, refusal.status, headers={**challenge, "Cache-Control": "no-store"})
+    answer.headers.update({**challenge, "Cache-Control": "no-store"})
+    return answer
 
 
 def _private(send: Send) -> Send:

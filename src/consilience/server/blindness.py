@@ -4,7 +4,8 @@ Who holds a seat of a running session sees only what the calls of that seat were
 text of another seat. At the end of the session, or once its owner has lifted it on the record, everything is there.
 
 - The owner, and the owner's team, hold the seats of people that were never given away by a link.
-- A quoted message is there under the label that the prompt gave to its author, with the words that the prompt quoted of it.
+- A quoted message is there under the label that the prompt gave to its author, with the words that the prompt quoted of it, and
+  without the id that names its author.
 - A text or prompt can be read only after a session that refers to it: no id of a caller's choice leads anywhere.
 """
 
@@ -20,7 +21,6 @@ from consilience.domain.events import (
     AnyEvent,
     BlindnessLifted,
     CallAwaited,
-    CallCompleted,
     CallEvent,
     CallLost,
     CancelRequested,
@@ -32,10 +32,8 @@ from consilience.domain.events import (
     SessionResumed,
     SessionStarted,
     StepCompleted,
-    text_id,
 )
 from consilience.journal.store import Arrival, InFlightCall, Letter, Reader, Records, SessionEntry, SessionLink
-from consilience.reporting.formatting import reply_text
 
 T = TypeVar("T")
 _OF_ALL = (CancelRequested, CommentPosted, BlindnessLifted, SessionParked, SessionResumed, SessionFinished)
@@ -66,17 +64,15 @@ class SeatView:
 
     def __init__(self, seats: frozenset[str]) -> None:
         self.seats = seats
-        self.words: dict[str, str] = {}
-        """What was quoted, by the id of its text."""
-        self._unseen: dict[str, str] = {}
-        """Texts of messages and replies that were not quoted so far, by the id of the message or the key of the call."""
-        self._asked: set[str] = set()
-        """Keys of their calls."""
+        self._aliases: dict[str, str] = {}
+        """What stands in place of the ids of quoted messages of others, which name their authors."""
+        self._own: set[str] = set()
+        """Keys of their calls, and ids of their messages."""
         self._last = 0
 
     def reads(self, event: Event) -> bool:
         """Whether `take` looks into the records for this event."""
-        return isinstance(event, CallEvent | CallAwaited) and event.agent in self.seats and bool(event.prompt)
+        return isinstance(event, CallAwaited) and event.agent in self.seats and bool(event.quoted)
 
     def take(self, event: AnyEvent, records: Records | None = None) -> list[AnyEvent]:
         """Return what one more event lets them see. `records` is needed for an event that it `reads`."""
@@ -91,31 +87,40 @@ class SeatView:
                 readable = [s for s in event.sources if s.agents is None or not self.seats.isdisjoint(s.agents)]
                 yield _numbered(event.model_copy(update={"sources": tuple(readable)}), event.seq)
             case CallEvent() | CallAwaited() | CallLost() | StepCompleted() if event.agent in self.seats:
-                self._asked.add(event.key)
-                if records is not None and self.reads(event):
-                    yield from self._quoted(getattr(event, "prompt", ""), records)
+                self._own.add(event.key)
+                if records is not None and isinstance(event, CallAwaited) and self.reads(event):
+                    yield from self._quoted(event, records)
                 yield event
-            case CallCompleted():
-                self._unseen[event.key] = event.text
             case MessagePublished() if event.sender in self.seats:
-                yield event
-            case MessagePublished():
-                self._unseen[event.id] = event.text
-            case AnswerReceived() if event.key in self._asked:
+                self._own.add(event.id)
+                hidden = {"reply_to": self._alias(event.reply_to or "") or None, "audience": ()}
+                yield _numbered(event.model_copy(update=hidden), event.seq)
+            case AnswerReceived() if event.key in self._own:
                 yield event
             case _ if isinstance(event, _OF_ALL):
                 yield event
 
-    def _quoted(self, prompt: str, records: Records) -> Iterator[AnyEvent]:
+    def _quoted(self, event: CallAwaited, records: Records) -> Iterator[AnyEvent]:
         """Yield the messages of others that a prompt is the first to quote to them."""
-        for part in records.prompt(prompt):
-            kind, _, reference = part.partition(":")
-            label, _, id = reference.partition(":")
-            if kind == "q" and (text := self._unseen.pop(id, None)) is not None:
-                words = reply_text(records.text(text))
-                self.words[text_id(words)] = words
-                quoted = MessagePublished(id=id, sender=label, kind="quoted", text=text_id(words))
+        quotes = (part.split(":", 2) for part in records.prompt(event.prompt) if part.startswith("q:"))
+        for (_, label, id), text in zip(quotes, event.quoted, strict=True):
+            if id not in self._own and id not in self._aliases:
+                self._aliases[id] = f"quoted-{len(self._aliases) + 1}"
+                quoted = MessagePublished(id=self._aliases[id], sender=label, kind="quoted", text=text)
                 yield _numbered(quoted, self._last)
+
+    def parts(self, parts: Iterable[str]) -> tuple[str, ...]:
+        """Return the parts of a prompt of theirs without ids that name the author of a quotation."""
+        return tuple(map(self._part, parts))
+
+    def _part(self, part: str) -> str:
+        if not part.startswith("q:"):
+            return part
+        kind, label, id = part.split(":", 2)
+        return f"{kind}:{label}:{self._alias(id)}"
+
+    def _alias(self, id: str) -> str:
+        return id if id in self._own else self._aliases.get(id, "")
 
 
 def _numbered(event: AnyEvent, seq: int) -> AnyEvent:
@@ -146,8 +151,11 @@ class SeenRecords:
         self._seats = seats
         self._views: dict[str, tuple[SeatView, list[tuple[int, AnyEvent]]] | None] = {}
         """By session, what may be seen of it, each event with the number of the one that made it visible; None for all."""
-        self._ids = {id for event in told for id in ids_of(event)}
+        self._prompts: dict[str, SeatView] = {}
+        """The views of those prompts that were shown to the holder of a seat, by id."""
+        self._ids: set[str] = set()
         """Ids of texts and prompts that may be read."""
+        self._open(told)
 
     def sessions(self) -> list[str]:
         return self._records.sessions()
@@ -155,8 +163,13 @@ class SeenRecords:
     def read(self, session: str, *, after: int = 0) -> list[AnyEvent]:
         seen = self._seen(session)
         events = self._records.read(session, after=after) if seen is None else [e for n, e in seen[1] if n > after]
-        self._ids.update(id for event in events for id in ids_of(event))
+        self._open(events)
         return events
+
+    def _open(self, events: Iterable[AnyEvent]) -> None:
+        """Let the texts and prompts be read to which these events refer."""
+        for event in events:
+            self._ids.update(ids_of(event))
 
     def last(self, session: str) -> int:
         return self._records.last(session)
@@ -217,16 +230,18 @@ class SeenRecords:
         return self.texts([id])[id]
 
     def texts(self, ids: Collection[str]) -> dict[str, str]:
-        words = {id: view[0].words[id] for view in self._views.values() if view for id in ids if id in view[0].words}
-        self._check(id for id in ids if id not in words)
-        return words | self._records.texts([id for id in ids if id not in words])
+        self._check(ids)
+        return self._records.texts(ids)
 
     def prompt(self, id: str) -> tuple[str, ...]:
         return self.prompts([id])[id]
 
     def prompts(self, ids: Collection[str]) -> dict[str, tuple[str, ...]]:
         self._check(ids)
-        prompts = self._records.prompts(ids)
+        prompts = {
+            id: self._prompts[id].parts(parts) if id in self._prompts else parts
+            for id, parts in self._records.prompts(ids).items()
+        }
         self._ids.update(part[2:] for parts in prompts.values() for part in parts if part[:2] in ("t:", "i:", "k:"))
         return prompts
 
@@ -242,7 +257,9 @@ class SeenRecords:
             if view is None or any(isinstance(event, SessionFinished) for event in events):
                 self._views[session] = None
             else:
-                self._views[session] = view, [(e.seq, seen) for e in events for seen in view.take(e, self._records)]
+                seen = [(event.seq, shown) for event in events for shown in view.take(event, self._records)]
+                self._views[session] = view, seen
+                self._prompts |= {id: view for _, event in seen if (id := getattr(event, "prompt", ""))}
         return self._views[session]
 
 
@@ -259,18 +276,6 @@ class SeenReader:
     async def run(self, work: Callable[[Records], T], *, told: Iterable[AnyEvent] = ()) -> T:
         """As `Reader.run`. The texts of events that this reader has `told` may be read without their session."""
         return await self._reader.run(lambda records: work(SeenRecords(records, self._seats, told)))
-
-    async def sessions(self) -> list[str]:
-        return await self._reader.sessions()
-
-    async def read(self, session: str, *, after: int = 0) -> list[AnyEvent]:
-        return await self.run(lambda records: records.read(session, after=after))
-
-    async def texts(self, ids: Collection[str]) -> dict[str, str]:
-        return await self.run(lambda records: records.texts(ids))
-
-    async def prompts(self, ids: Collection[str]) -> dict[str, tuple[str, ...]]:
-        return await self.run(lambda records: records.prompts(ids))
 
     async def tail(self, session: str, *, after: int = 0) -> AsyncGenerator[AnyEvent]:
         """As `Reader.tail`. After a `BlindnessLifted` all that is committed follows; what was withheld before is read again."""
@@ -295,6 +300,7 @@ def ids_of(event: Event) -> Iterator[str]:
         if id := getattr(event, name, ""):
             yield id
     yield from getattr(event, "texts", ())
+    yield from getattr(event, "quoted", ())
     if isinstance(event, SessionStarted):
         yield from (source.text for source in event.sources)
         yield from event.templates.values()

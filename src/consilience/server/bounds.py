@@ -37,12 +37,13 @@ class Bounds:
             await self._app(scope, receive, send)
             return
         if len(scope["headers"]) > MAX_HEADERS:
-            refusal = error_response(431, f"the request has more than {MAX_HEADERS} headers")
+            refusal = error_response(scope["path"], 431, f"the request has more than {MAX_HEADERS} headers")
             await refusal(scope, receive, send)
             return
         length = Headers(scope=scope).get("content-length", "")
         if length.isdecimal() and int(length) > self._max_body:
-            await error_response(413, self._too_long, do="Send less, or parts of it.")(scope, receive, send)
+            refusal = error_response(scope["path"], 413, self._too_long, do="Send less, or parts of it.")
+            await refusal(scope, receive, send)
             return
         body = _BoundedBody(receive, send, self)
         await self._app(scope, body.receive, body.send)

@@ -15,12 +15,16 @@ from consilience.models.registry import paid, window_by_name
 from consilience.server.bodies import ChoicesBody
 from consilience.server.callers import Caller
 from consilience.server.checks import allowed_models
+from consilience.server.choices import choose_for
 from consilience.server.dependencies import ERRORS, Service, Who
 from consilience.server.replies import ChoiceView, ModelView, PanelView, ProtocolView, ScoresView
-from consilience.server.service import INTERNAL
+from consilience.server.session_plans import INTERNAL
 from consilience.server.settings import ServerSettings
 from consilience.server.uploads import FORM, BodyRoute, UploadRoute
 from consilience.sessions.follow_up import MIN_RANKED, NEAR_DAYS, deadline_row, score_rows
+
+READING_SECONDS = 30.0
+"""How long the reading of a task is waited for in the request that began it."""
 
 catalog = APIRouter(prefix="/api", tags=["catalog"], route_class=BodyRoute, responses=ERRORS)
 choosing = APIRouter(prefix="/api", tags=["catalog"], route_class=UploadRoute, responses=ERRORS)
@@ -74,7 +78,7 @@ async def models(sessions: Service, caller: Who) -> list[ModelView]:
 async def choices(body: ChoicesBody, sessions: Service, caller: Who, response: Response) -> ChoiceView:
     """Say how `ask` would work on a task. Where a model has to read it first, that is one call, in a session of its own; status 202
     while it is not finished."""
-    chosen = await sessions.choose(caller, body)
+    chosen = await choose_for(sessions, caller, body, seconds=READING_SECONDS)
     choice = chosen.choice
     if choice is None:
         response.status_code = 202

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -13,22 +12,20 @@ from fastapi.responses import JSONResponse
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from consilience.domain.errors import ConsilienceError
-from consilience.models.port import Completion
-from consilience.server.chat_bodies import ASK, PREFIX, ChatRequest, helper_prompt, is_helper, turn_of
-from consilience.server.conversing import chat_models, help_chat
+from consilience.server.chat_bodies import ASK, PREFIX, ChatRequest, turn_of
 from consilience.server.dependencies import Service, Who
+from consilience.server.errors import openai_error
 from consilience.server.feeds import HEARTBEAT_SECONDS
-from consilience.server.openai_errors import OPENAI_ERRORS, OpenAIRoute, RefusedRequest, as_data, openai_error
+from consilience.server.openai_errors import OPENAI_ERRORS, RefusedRequest, as_data
 from consilience.server.service import Sessions
 from consilience.server.stories import SESSION_HEADER, Story, StoryEnd, chat_usage, page_of
-from consilience.server.turns import Turns
+from consilience.server.turns import Turns, chat_models
+from consilience.server.uploads import BodyRoute
 
-HELPER_TOKENS = 1_000
-"""Max tokens of an answer of the helper model."""
 DONE = "[DONE]"
 """The last event of a stream."""
 
-routes = APIRouter(prefix="/v1", route_class=OpenAIRoute, responses=OPENAI_ERRORS, tags=["OpenAI"])
+routes = APIRouter(prefix="/v1", route_class=BodyRoute, responses=OPENAI_ERRORS, tags=["OpenAI"])
 
 
 def attach(app: FastAPI, sessions: Sessions) -> None:
@@ -78,17 +75,14 @@ async def completions(body: ChatRequest, request: Request, turns: TurnsOf, sessi
     A repeated request joins the session of the first.
     """
     body.check()
-    entries = body.entries
-    if is_helper(entries, body.max_reply_tokens):
-        tokens = min(body.max_reply_tokens or HELPER_TOKENS, HELPER_TOKENS)
-        return _helped(body, await help_chat(sessions, *helper_prompt(entries), max_tokens=tokens))
     turn = turn_of(
-        entries,
+        body.entries,
         model=body.model,
         options=body.consilience,
         seed=body.seed,
         effort=body.reasoning_effort,
         tools=bool(body.tools or body.functions),
+        max_tokens=body.max_completion_tokens or body.max_tokens,
     )
     joined = await turns.join(caller, turn)
     story = Story(sessions, caller, turn, joined, page_of(request, joined.session))
@@ -142,29 +136,3 @@ def _head(id: str, model: str, created: int, kind: str) -> dict[str, Any]:
 
 def _finish(answer: StoryEnd) -> str:
     return "length" if answer.was_cut else "stop"
-
-
-def _helped(body: ChatRequest, reply: Completion) -> Response:
-    """The answer to a helper request."""
-    head = _head(secrets.token_hex(8), body.model, int(time.time()), "chat.completion")
-    finish = "length" if reply.finish_reason == "length" else "stop"
-    usage = {
-        "prompt_tokens": reply.tokens_in,
-        "completion_tokens": reply.tokens_out,
-        "total_tokens": reply.tokens_in + reply.tokens_out,
-    }
-    if not body.stream:
-        message = {"role": "assistant", "content": reply.text, "refusal": None}
-        choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
-        return JSONResponse({**head, "choices": [choice], "usage": usage})
-    head["object"] = "chat.completion.chunk"
-    delta = {"role": "assistant", "content": reply.text}
-
-    async def stream() -> AsyncIterator[ServerSentEvent]:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-        yield ServerSentEvent(as_data({**head, "choices": [choice]}))
-        if body.stream_options and body.stream_options.include_usage:
-            yield ServerSentEvent(as_data({**head, "choices": [], "usage": usage}))
-        yield ServerSentEvent(DONE)
-
-    return EventSourceResponse(stream())

@@ -22,6 +22,8 @@ ASK = "ask"
 """The model that chooses how a task is worked on."""
 MAX_HELPER_TOKENS = 64
 """A request for so few tokens asks for a title or a sign of life, not for a deliberation."""
+HELPER_TOKENS = range(16, 1_001)
+"""What a helper request may set as the max tokens of its answer. The default is the last."""
 SO_FAR = "the conversation so far"
 NEW = "/new"
 
@@ -90,10 +92,6 @@ class ChatRequest(BaseModel):
         for name, is_asked in unsupported.items():
             if is_asked:
                 raise unsupported_parameter(name)
-
-    @property
-    def max_reply_tokens(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
 
     @property
     def entries(self) -> tuple[ChatEntry, ...]:
@@ -171,8 +169,7 @@ _HELPER_TEXTS = re.compile(
 """How requests begin that chat programs make for themselves, read in their sources in November 2026."""
 
 
-def is_helper(entries: Sequence[ChatEntry], max_tokens: int | None) -> bool:
-    """Whether a chat program asks for something of its own, such as a title, and no person for an answer."""
+def _is_helper(entries: Sequence[ChatEntry], max_tokens: int | None) -> bool:
     last = next((entry for entry in reversed(entries) if entry.role == "user"), None)
     texts = [entry.text for entry in entries if entry.role in ("system", "developer")]
     return (max_tokens is not None and max_tokens <= MAX_HELPER_TOKENS) or any(
@@ -180,12 +177,11 @@ def is_helper(entries: Sequence[ChatEntry], max_tokens: int | None) -> bool:
     )
 
 
-def helper_prompt(entries: Sequence[ChatEntry]) -> tuple[str, str]:
+def _helper_text(entries: Sequence[ChatEntry]) -> str:
     """Return the instructions and the text of a helper request."""
     system = [entry.text for entry in entries if entry.role in ("system", "developer")]
     others = [entry for entry in entries if entry.role not in ("system", "developer")]
-    user = others[0].text if len(others) == 1 else _spoken(others)
-    return "\n\n".join(system), user
+    return "\n\n".join((*system, others[0].text if len(others) == 1 else _spoken(others)))
 
 
 # --- turns
@@ -235,6 +231,8 @@ class ChatTurn:
     thinking: ThinkingLevel | None = None
     ignored: tuple[str, ...] = ()
     """What the request names that has no effect and that its sender should know of."""
+    helper_tokens: int | None = None
+    """Max tokens of the answer, if a chat program asks for something of its own, such as a title; None where a person asks."""
 
     @property
     def name(self) -> str:
@@ -252,6 +250,7 @@ class ChatTurn:
             "options": self.options.model_dump(mode="json"),
             "seed": self.seed,
             "thinking": self.thinking,
+            "helper_tokens": self.helper_tokens,
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -276,11 +275,15 @@ def turn_of(
     seed: int | None = None,
     effort: str | None = None,
     tools: bool = False,
+    max_tokens: int | None = None,
 ) -> ChatTurn:
     """Return what a conversation asks for. `parent` is a session whose answer precedes it.
 
     Raises `RefusedRequest` without a task.
     """
+    if _is_helper(entries, max_tokens):
+        tokens = max(HELPER_TOKENS[0], min(max_tokens or HELPER_TOKENS[-1], HELPER_TOKENS[-1]))
+        return ChatTurn(model=model, task=_helper_text(entries), helper_tokens=tokens)
     place = next((n for n in reversed(range(len(entries))) if entries[n].role == "user" and entries[n].parts), None)
     if place is None:
         raise RefusedRequest("There is no user message with a text.", param="messages", code="no_task")

@@ -1,19 +1,29 @@
-"""How `ask` would work on a task, for a caller of the server."""
+"""How `ask` would work on a task, for a caller of the server: by rules, or by a model's reading of the task."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 
-from consilience.choosing import CHANGES, Given, ProtocolChoice, choose
+from consilience.choosing import CHANGES, Given, ProtocolChoice, choose, reading_of
+from consilience.deliberation import remaining_limits
 from consilience.domain.errors import SettingsError, UnknownName
+from consilience.domain.events import SessionFinished
+from consilience.domain.model_names import PERSON
+from consilience.domain.outcome import Limits
 from consilience.engine.seats import choose_detail
 from consilience.journal.store import Records
 from consilience.models.endpoints import Endpoints
 from consilience.models.registry import window_by_name
-from consilience.protocols.choose import Choose, ChooseReport
-from consilience.server.bodies import ChoicesBody
+from consilience.protocols.choose import Choose, ChooseReport, TaskReading
+from consilience.server.bodies import ChoicesBody, NewSession
+from consilience.server.callers import Caller
+from consilience.server.checks import allowed_models, check_allowed
+from consilience.server.service import Sessions
 
 
 @dataclass(frozen=True)
@@ -23,6 +33,56 @@ class Chosen:
     choice: ProtocolChoice | None
     """None until the reading is finished."""
     session: str
+    limits: Limits
+    """What the reading left of the limits."""
+
+    def apply(self, body: NewSession) -> NewSession:
+        """Return a request with the chosen protocol, for its task and documents. Settings of its own replace those chosen."""
+        assert self.choice is not None
+        protocol = self.choice.protocol
+        settings = {**protocol.model_dump(mode="json", exclude_unset=True), **body.settings}
+        changes = {"protocol": protocol.name, "settings": settings, "sources": tuple(self.choice.documents)}
+        return body.model_copy(update={**changes, "limits": self.limits})
+
+
+async def choose_for(
+    sessions: Sessions,
+    caller: Caller,
+    body: ChoicesBody,
+    *,
+    reading: str | None = None,
+    otherwise: TaskReading | None = None,
+    seconds: float | None = None,
+) -> Chosen:
+    """Return how `ask` would work on a task. Where that depends on what the task asks for, a model reads it, in a session of its
+    own, which is waited for, at most so many `seconds`; after them the choice is None, and a later request names that session.
+
+    `reading` is the id of that session, by default a random one; one that is there is joined. `otherwise` is what counts as read if
+    the model gives no usable reading. Raises `UserError`, `Forbidden`, and `RunFailed` if the session ends without a report.
+    """
+    models = body.models or tuple(allowed_models(caller, sessions.settings)[:1])
+    check_allowed(caller, sessions.settings, models)
+    given = await asyncio.to_thread(given_of, body, models, sessions.endpoints)
+    if (choice := choose(given)) is not None:
+        return Chosen(choice, "", body.limits)
+    reader = next(iter(models), PERSON)
+    session = body.reading or await _begin_reading(sessions, caller, body, reader, reading)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await sessions.wait(caller, session)
+    return await sessions.read(caller, partial(_chosen, session=session, given=given, body=body, otherwise=otherwise))
+
+
+async def _begin_reading(sessions: Sessions, caller: Caller, body: ChoicesBody, model: str, session: str | None) -> str:
+    if session is not None:
+        with suppress(UnknownName):
+            await sessions.ended_at(caller, session)
+            if session in sessions.failures:
+                await sessions.resume(caller, session)
+            return session
+    protocol = reading_of(body.sources)
+    request = NewSession(task=body.task, protocol=protocol.name, limits=body.limits)
+    return await sessions.begin_service(caller, protocol, model, request, session)
 
 
 def given_of(body: ChoicesBody, models: Sequence[str], known: Endpoints) -> Given:
@@ -40,8 +100,8 @@ def given_of(body: ChoicesBody, models: Sequence[str], known: Endpoints) -> Give
     )
 
 
-def choice_read(records: Records, session: str, given: Given) -> ProtocolChoice | None:
-    """Return the choice that follows from a reading; None until that is finished.
+def _chosen(records: Records, session: str, given: Given, body: ChoicesBody, otherwise: TaskReading | None) -> Chosen:
+    """Return the choice that follows from a reading, without one until that is finished.
 
     Raises `SettingsError` for a session that is no reading, `UnknownName` for one without a usable reply.
     """
@@ -53,13 +113,14 @@ def choice_read(records: Records, session: str, given: Given) -> ProtocolChoice 
             do="Leave it out: a model reads the task.",
         )
     finished = records.ending(session)
-    if finished is None or finished.type != "session_finished":
-        return None
+    if not isinstance(finished, SessionFinished):
+        return Chosen(None, session, body.limits)
     report = ChooseReport.model_validate_json(records.text(finished.report))
-    if report.reading is None:
+    reading = report.reading or otherwise
+    if reading is None:
         raise UnknownName(
             f"{started.agents[0].model} gave no usable reading of the task",
             where="models",
             do="Name a protocol: `solo` is one call.",
         )
-    return choose(given, report.reading)
+    return Chosen(choose(given, reading), session, remaining_limits(body.limits, report.ledger.actual))

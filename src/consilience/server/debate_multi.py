@@ -33,7 +33,6 @@ from consilience.server.errors import error_json
 from consilience.server.feeds import HEARTBEAT_SECONDS
 from consilience.server.openai_errors import as_data
 from consilience.server.stories import SESSION_HEADER
-from consilience.server.turns import events_of
 from consilience.server.uploads import BodyRoute
 
 SEED_PERSONAS: Mapping[str, str] = {
@@ -143,7 +142,7 @@ async def debate_multi(
     async def stream() -> AsyncIterator[ServerSentEvent]:
         view = SeedEvents(body.personaIds)
         try:
-            async with aclosing(events_of(sessions, caller, joined.session)) as events:
+            async with aclosing(sessions.events(caller, joined.session)) as events:
                 async for event in events:
                     found = await sessions.read(caller, partial(view.taken, event), told=[event])
                     for number, (name, data) in enumerate(found):

@@ -1,10 +1,12 @@
-"""Errors as HTTP answers: a status, and what, where and what to do as JSON. They name no path and nothing of other owners."""
+"""Errors as HTTP answers: a status, and what, where and what to do as JSON, or OpenAI's form of it where its clients ask. They name
+no path and nothing of other owners."""
 
 from __future__ import annotations
 
 import logging
 import os
 import re
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -24,6 +26,7 @@ from consilience.domain.errors import (
     replace_surrogates,
 )
 from consilience.server.callers import Forbidden
+from consilience.server.openai_errors import OPENAI_PATHS, RefusedRequest, RunFailed, openai_form
 
 logger = logging.getLogger("consilience")
 
@@ -62,6 +65,8 @@ def status_of(error: ConsilienceError) -> int:
     match error:
         case UnknownName() if isinstance(error, UnknownSession) or not error.where:
             return 404
+        case RefusedRequest():
+            return error.status
         case Forbidden():
             return 403
         case OverAllowance() | Overloaded():
@@ -72,6 +77,8 @@ def status_of(error: ConsilienceError) -> int:
             return 409
         case UserError():
             return 422
+        case RunFailed():
+            return 500
         case _:
             return 409
 
@@ -88,6 +95,8 @@ def error_json(error: ConsilienceError) -> dict[str, str]:
             )
         case SessionBusy():
             problem = ErrorDetail(what="the session is running", do="Wait until it ends, or cancel it.")
+        case RefusedRequest():
+            problem = ErrorDetail(what=str(error), where=error.param)
         case UserError():
             option, _, rest = error.where.partition(" ")
             where = "" if os.path.isabs(error.where) else FIELDS.get(option.rstrip(","), error.where)
@@ -105,10 +114,20 @@ def _as_route(do: str) -> str:
     return "" if "consilience " in words or " --" in words else words
 
 
-def error_response(status: int, what: str, *, where: str = "", do: str = "") -> JSONResponse:
-    """Return an error as an answer."""
+def openai_error(error: ConsilienceError) -> dict[str, Any]:
+    """Return an error in OpenAI's form, as an event of a stream."""
+    return openai_form(status_of(error), **error_json(error), code=getattr(error, "code", None))
+
+
+def error_response(
+    path: str, status: int, what: str, *, where: str = "", do: str = "", code: str | None = None
+) -> JSONResponse:
+    """Return an error as an answer to a request of this path. Below `OPENAI_PATHS` what is invalid has status 400, not 422."""
     headers = {"Retry-After": str(RETRY_SECONDS)} if status in (429, 507) else {}
-    return JSONResponse({"error": {"what": what, "where": where, "do": do}}, status, headers)
+    if not path.startswith(OPENAI_PATHS):
+        return JSONResponse({"error": {"what": what, "where": where, "do": do}}, status, headers)
+    status = 400 if status == 422 else status
+    return JSONResponse(openai_form(status, what, where=where, do=do, code=code), status, headers)
 
 
 def handle_errors(app: FastAPI) -> None:
@@ -123,7 +142,8 @@ def _known_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ConsilienceError)
     if isinstance(error, StoreUnusable):
         logger.error("%s", error)
-    return error_response(status_of(error), **error_json(error))
+    code = getattr(error, "code", None)
+    return error_response(request.scope["path"], status_of(error), **error_json(error), code=code)
 
 
 def _invalid_request(request: Request, error: Exception) -> JSONResponse:
@@ -134,15 +154,19 @@ def _invalid_request(request: Request, error: Exception) -> JSONResponse:
     more = f"; and {len(details) - 1} more" if len(details) > 1 else ""
     what = replace_surrogates(f"{first['msg']}{more}")
     where = replace_surrogates(".".join(inner)[:200] or place)
-    return error_response(422, what, where=where, do="The form of each request: GET /openapi.json.")
+    return error_response(
+        request.scope["path"], 422, what, where=where, do="The form of each request: GET /openapi.json."
+    )
 
 
 def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    answer = error_response(error.status_code, str(error.detail))
+    answer = error_response(request.scope["path"], error.status_code, str(error.detail))
     answer.headers.update(error.headers or {})
     return answer
 
 
 def _defect(request: Request, error: Exception) -> JSONResponse:
-    return error_response(500, "the server failed; its log has the reason", do="Tell the operator.")
+    return error_response(
+        request.scope["path"], 500, "the server failed; its log has the reason", do="Tell the operator."
+    )

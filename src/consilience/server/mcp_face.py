@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from consilience.server.callers import LOCAL, Caller
-
 if TYPE_CHECKING:
+    from consilience.server.callers import Caller
     from consilience.server.service import Sessions
 
 WAIT_SECONDS = 45
@@ -30,19 +29,12 @@ class ToolFace:
 
     sessions: Callable[[], Awaitable[Sessions]]
     """Returns the sessions, opened at the first use."""
+    caller: Callable[[Any], Caller]
+    """Returns who sent a request; over standard input and output the request is None."""
     root: Path | None = None
     """The directory whose files tools may read, by the server itself; None: texts only."""
     max_cost: float | None = None
     """US dollars that a session may cost; None: no bound."""
-
-
-def caller_of(request: Any) -> Caller:
-    """Return who calls: whom the gate of the HTTP server has let in, or without a `request` the user of this machine.
-
-    Raises `KeyError` behind no gate.
-    """
-    caller: Caller = LOCAL if request is None else request.scope["consilience.caller"]
-    return caller
 
 
 async def session_text(sessions: Sessions, caller: Caller, session: str) -> str:

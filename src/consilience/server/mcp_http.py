@@ -5,6 +5,7 @@ from __future__ import annotations
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
 
+from consilience.server.access import caller_of
 from consilience.server.mcp_face import ToolFace
 from consilience.server.mcp_tools import build_mcp
 from consilience.server.service import Sessions
@@ -17,7 +18,7 @@ def mcp_app(sessions: Sessions) -> Starlette:
     async def opened() -> Sessions:
         return sessions
 
-    return build_mcp(ToolFace(opened)).streamable_http_app(
+    return build_mcp(ToolFace(opened, caller_of)).streamable_http_app(
         stateless_http=True,
         max_request_body_size=sessions.settings.max_body,
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),

@@ -16,7 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, RequestParams, TextContent
 
 from consilience.domain.errors import ConsilienceError, SettingsError
-from consilience.server.mcp_face import BEGINNING, SESSION_META, WAITS, ToolFace, caller_of, session_text
+from consilience.server.mcp_face import BEGINNING, SESSION_META, WAITS, ToolFace, session_text
 
 if TYPE_CHECKING:
     from consilience.journal.store import Records
@@ -72,7 +72,7 @@ class SessionTasks(Extension):
         return await self._task(ctx, params.task_id)
 
     async def _update(self, ctx: ServerRequestContext[Any, Any], params: UpdateParams) -> HandlerResult:
-        sessions, caller = await self._face.sessions(), caller_of(ctx.request)
+        sessions, caller = await self._face.sessions(), self._face.caller(ctx.request)
         await self._task(ctx, params.task_id)  # raises for an unknown one
         for key, response in params.input_responses.items():
             content = response.get("content")
@@ -89,12 +89,12 @@ class SessionTasks(Extension):
         sessions = await self._face.sessions()
         task = await self._task(ctx, params.task_id)
         if task["status"] in ("working", "input_required"):
-            await sessions.cancel(caller_of(ctx.request), params.task_id)
+            await sessions.cancel(self._face.caller(ctx.request), params.task_id)
         return {"resultType": "complete"}
 
     async def _task(self, ctx: ServerRequestContext[Any, Any], session: str) -> dict[str, Any]:
         """Return a session as a task. Raises `MCPError` for one that is not there."""
-        sessions, caller = await self._face.sessions(), caller_of(ctx.request)
+        sessions, caller = await self._face.sessions(), self._face.caller(ctx.request)
         try:
             task = await sessions.read(caller, lambda records: _state(records, session))
         except ConsilienceError:

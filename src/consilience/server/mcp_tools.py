@@ -19,11 +19,12 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BaseModel, Field
 
 from consilience.domain.errors import ConsilienceError, SourceError
-from consilience.server.mcp_face import SESSION_META, WAIT_SECONDS, WAITS, ToolFace, caller_of, session_text
+from consilience.server.mcp_face import SESSION_META, WAIT_SECONDS, WAITS, ToolFace, session_text
 from consilience.server.mcp_tasks import SessionTasks
 
 if TYPE_CHECKING:
     from consilience.domain.messages import Source
+    from consilience.server.callers import Caller
     from consilience.server.service import Sessions
 
 MAX_WAIT_SECONDS = 600
@@ -102,21 +103,19 @@ class _Tools:
 
         async def begin(sessions: Sessions) -> tuple[str, str]:
             from consilience.choosing import REASONS
-            from consilience.server.bodies import ChoicesBody
+            from consilience.server.bodies import ChoicesBody, NewSession
+            from consilience.server.checks import allowed_models
+            from consilience.server.choices import choose_for
 
             sources = (*_sources(documents), *await self._files(files))
-            caller, models = caller_of(ctx.request_context.request), sessions.settings.models
+            caller = self._caller(ctx)
+            models = tuple(allowed_models(caller, sessions.settings))
             body = ChoicesBody(task=task, sources=sources, models=models, limits=self._limits(max_cost))
-            chosen = await sessions.choose(caller, body)
-            while chosen.choice is None:
-                body = body.model_copy(update={"reading": chosen.session})
-                chosen = await sessions.choose(caller, body)
-            protocol, why = chosen.choice.protocol, REASONS[chosen.choice.rule]
-            fields = {"settings": protocol.model_dump(mode="json", exclude_unset=True), "models": models}
-            session, _ = await self._begin(
-                ctx, sessions, task, protocol.name, chosen.choice.documents, max_cost, fields
-            )
-            return session, f"Chosen: {protocol.name}, since {why}."
+            chosen = await choose_for(sessions, caller, body)
+            assert chosen.choice is not None
+            asked = NewSession(task=task, protocol="ask", models=models)
+            session = (await sessions.begin(caller, chosen.apply(asked))).session
+            return session, f"Chosen: {chosen.choice.protocol.name}, since {REASONS[chosen.choice.rule]}."
 
         return await self._followed(ctx, wait_s, begin)
 
@@ -188,9 +187,9 @@ class _Tools:
         """Return how a session stands: its result, or how far it is, waiting up to `wait_s` seconds for the end."""
 
         async def look(sessions: Sessions) -> str:
-            seen = await sessions.read(caller_of(ctx.request_context.request), lambda records: records.last(session))
+            seen = await sessions.read(self._caller(ctx), lambda records: records.last(session))
             await self._wait(ctx, sessions, session, wait_s, seen=seen)
-            return await session_text(sessions, caller_of(ctx.request_context.request), session)
+            return await session_text(sessions, self._caller(ctx), session)
 
         return await self._done(look)
 
@@ -204,7 +203,7 @@ class _Tools:
         """Answer an open question of a session in a person's place: give what the person said, not your own words."""
 
         async def post(sessions: Sessions) -> str:
-            return f"Recorded the answer to {await sessions.answer(caller_of(ctx.request_context.request), session, key, text)}."
+            return f"Recorded the answer to {await sessions.answer(self._caller(ctx), session, key, text)}."
 
         return await self._done(post)
 
@@ -217,7 +216,7 @@ class _Tools:
         """End a session with a report of what it has."""
 
         async def end(sessions: Sessions) -> str:
-            await sessions.cancel(caller_of(ctx.request_context.request), session, answer=answer)
+            await sessions.cancel(self._caller(ctx), session, answer=answer)
             return f"Session {session} is told to end."
 
         return await self._done(end)
@@ -236,7 +235,7 @@ class _Tools:
             from consilience.server.bodies import TellBody
 
             body = TellBody(fact=fact, sources=_sources(documents))
-            forked = await sessions.fork(caller_of(ctx.request_context.request), session, body)
+            forked = await sessions.fork(self._caller(ctx), session, body)
             return forked.session, ""
 
         return await self._followed(ctx, wait_s, begin)
@@ -252,7 +251,7 @@ class _Tools:
         async def find(sessions: Sessions) -> str:
             from datetime import UTC, datetime
 
-            today, caller = datetime.now(UTC).date(), caller_of(ctx.request_context.request)
+            today, caller = datetime.now(UTC).date(), self._caller(ctx)
             lines = []
             for heading, found in (await sessions.due(caller, today=today, within=within_days)).items():
                 lines += [f"{heading.capitalize()}:"] if found else []
@@ -276,7 +275,7 @@ class _Tools:
         """Record the outcome of a question of a session, once it is established. A later outcome replaces an earlier one."""
 
         async def record(sessions: Sessions) -> str:
-            caller = caller_of(ctx.request_context.request)
+            caller = self._caller(ctx)
             resolved = await sessions.resolve(caller, session, question, outcome)
             lines = [f"{question}: {'yes' if outcome else 'no'} ({resolved.question})"]
             lines += [f"- {row.name}: Brier score {row.score:.3f}" for row in resolved.scores]
@@ -285,6 +284,9 @@ class _Tools:
         return await self._done(record)
 
     # --- how the tools do it
+
+    def _caller(self, ctx: Context[Any, Any]) -> Caller:
+        return self._face.caller(ctx.request_context.request)
 
     async def _begin(
         self,
@@ -300,7 +302,7 @@ class _Tools:
         from consilience.server.bodies import NewSession
 
         body = NewSession(task=task, protocol=protocol, sources=tuple(sources), limits=self._limits(max_cost), **fields)
-        return (await sessions.begin(caller_of(ctx.request_context.request), body, derived=derived or {})).session, ""
+        return (await sessions.begin(self._caller(ctx), body, derived=derived or {})).session, ""
 
     def _limits(self, max_cost: float | None) -> Any:
         from consilience.domain.outcome import Limits
@@ -344,9 +346,7 @@ class _Tools:
             session, said = await begin(sessions)
             if WAITS.get():
                 await self._wait(ctx, sessions, session, wait_s)
-            return "\n\n".join(
-                filter(None, (said, await session_text(sessions, caller_of(ctx.request_context.request), session)))
-            )
+            return "\n\n".join(filter(None, (said, await session_text(sessions, self._caller(ctx), session))))
 
         result = await self._done(run)
         return result if result.is_error else result.model_copy(update={"meta": {SESSION_META: session}})
@@ -360,7 +360,7 @@ class _Tools:
         from consilience.reporting.event_lines import event_line
         from consilience.reporting.session_state import SessionState
 
-        caller, state = caller_of(ctx.request_context.request), SessionState()
+        caller, state = self._caller(ctx), SessionState()
         try:
             async with asyncio.timeout(seconds), aclosing(sessions.tail(caller, session)) as events:
                 async for event in events:
@@ -395,7 +395,7 @@ def _add_resources(server: MCPServer[Any], tools: _Tools) -> None:
             return as_markdown(record) if write == "report" else transcript_markdown(record)
 
         try:
-            return await (await face.sessions()).read(caller_of(ctx.request_context.request), work)
+            return await (await face.sessions()).read(tools._caller(ctx), work)
         except ConsilienceError as error:
             raise ResourceNotFoundError(str(error)) from error
 

@@ -1,7 +1,8 @@
 """Notices to the operator's webhook and mail server: "it is your turn" and "finished". Never to an address that a caller gives.
 
-What was told is in a file beside the journal, written after it was sent: a notice is sent at least once, also across a restart, and
-again if the process ends between the two. A thread of its own looks for them and sends them (`periodic`): no run waits for it.
+What was told to which of the two is in a file beside the journal, written after it was sent: each is sent a notice at least once,
+also across a restart, and again if the process ends between the two. A thread of its own looks for them and sends them
+(`periodic`): no run waits for it. A receiver that fails is not tried again before a while, and keeps nothing from the other.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ import json
 import logging
 import os
 import smtplib
+import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from email.message import EmailMessage
+from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from typing import Literal
-from urllib.error import URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from consilience.domain.events import CallAwaited, SessionFinished
 from consilience.journal.store import Records
@@ -29,7 +32,9 @@ from consilience.server.access_settings import AccessSettings, Smtp
 logger = logging.getLogger("consilience")
 LOOK_SECONDS = 5.0
 SEND_SECONDS = 10.0
-"""How long the receiver of a notice may take."""
+"""How long the receiver of a notice may take for each of its answers."""
+MAX_PAUSE_SECONDS = 320.0
+"""A receiver that fails is left alone for `LOOK_SECONDS`, then for twice as long each time, up to this."""
 
 
 class OperatorNotice(BaseModel):
@@ -54,30 +59,66 @@ class OperatorNotice(BaseModel):
         return f"{self.session} {self.key}" if self.key else self.session
 
 
+class Receiver:
+    """The webhook or the mail server, and how it does."""
+
+    def __init__(self, name: str, send: Callable[[OperatorNotice], None]) -> None:
+        self.name = name
+        self._send = send
+        self.until = 0.0
+        """When it may be tried again, if it failed."""
+        self._pause = 0.0
+
+    def send(self, notice: OperatorNotice, now: float) -> bool:
+        """Return whether the notice was taken. The log says when the receiver begins to fail, and when it takes notices again."""
+        try:
+            self._send(notice)
+        except (OSError, HTTPException, smtplib.SMTPException, ValueError) as error:
+            if not self._pause:
+                logger.warning("notices do not reach the %s, and will be tried again: %s", self.name, _reason(error))
+            self._pause = min(2 * self._pause or LOOK_SECONDS, MAX_PAUSE_SECONDS)
+            self.until = now + self._pause
+            return False
+        if self._pause:
+            logger.warning("notices reach the %s again", self.name)
+        self._pause = 0.0
+        return True
+
+
 class Notices:
     """Tells of questions to people and of ends, at least once each, but not of sessions that had ended before its first look."""
 
-    def __init__(self, records: Records, access: AccessSettings, told: Path) -> None:
-        """`told` is the file of what was sent."""
+    def __init__(
+        self, records: Records, access: AccessSettings, told: Path, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`told` is the file of what was sent, `now` in seconds. `access` names at least one receiver."""
         self._records = records
         self._access = access
         self._told = told
-        self._sent: set[str] | None = _read_told(told)
+        self._now = now
+        self._receivers = list(_receivers(access))
+        told_before = _read_told(told)
+        self._sent = {r.name: told_before[r.name] for r in self._receivers if r.name in told_before}
 
     def look(self) -> int:
-        """Send what was not told so far, and return how many notices were sent. Those that fail are sent at the next look."""
-        pending = list(self._pending())
-        if self._sent is None:
-            self._remember({notice.id for notice in pending if notice.what == "finished"})
-            pending = [notice for notice in pending if notice.what != "finished"]
-        assert self._sent is not None
-        sent = {notice.id for notice in pending if notice.id not in self._sent and self._send(notice)}
-        if sent:
-            self._remember(self._sent | sent)
-        return len(sent)
+        """Send what was not told so far, and return how many notices were taken. The others are sent later."""
+        pending, taken = list(self._pending()), 0
+        for receiver in self._receivers:
+            if receiver.name not in self._sent:
+                self._remember(receiver, {notice.id for notice in pending if notice.what == "finished"})
+            new = [notice for notice in pending if notice.id not in self._sent[receiver.name]]
+            sent = set()
+            for notice in new if receiver.until <= self._now() else ():
+                if not receiver.send(notice, self._now()):
+                    break
+                sent.add(notice.id)
+            if sent:
+                self._remember(receiver, self._sent[receiver.name] | sent)
+            taken += len(sent)
+        return taken
 
     def _pending(self) -> Iterator[OperatorNotice]:
-        told = self._sent or set()
+        told = set.intersection(*(self._sent.get(receiver.name, set()) for receiver in self._receivers))
         for entry in self._records.entries():
             if entry.finished and entry.session in told:
                 continue
@@ -99,26 +140,26 @@ class Notices:
     def _link(self, session: str) -> str:
         return f"{self._access.public_urls[0]}/sessions/{session}" if self._access.public_urls else ""
 
-    def _send(self, notice: OperatorNotice) -> bool:
-        try:
-            if self._access.webhook:
-                _post(self._access.webhook, notice)
-            if self._access.smtp:
-                _mail(self._access.smtp, notice)
-        except (OSError, URLError, smtplib.SMTPException, ValueError) as error:
-            logger.warning("a notice was not sent, and will be tried again: %s: %s", type(error).__name__, notice.id)
-            return False
-        return True
-
-    def _remember(self, ids: set[str]) -> None:
+    def _remember(self, receiver: Receiver, ids: set[str]) -> None:
         there = {entry.session for entry in self._records.entries()}
-        self._sent = {id for id in ids if id.partition(" ")[0] in there}
+        self._sent[receiver.name] = {id for id in ids if id.partition(" ")[0] in there}
         temporary = self._told.with_suffix(".new")
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump(sorted(self._sent), file)
+            json.dump({name: sorted(ids) for name, ids in self._sent.items()}, file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, self._told)
+
+
+def _receivers(access: AccessSettings) -> Iterator[Receiver]:
+    if access.webhook:
+        yield Receiver("webhook", partial(_post, access.webhook))
+    if access.smtp:
+        yield Receiver("mail server", partial(_mail, access.smtp))
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error!s:.200}".replace("\n", " ")
 
 
 class _NoRedirect(HTTPRedirectHandler):
@@ -150,14 +191,15 @@ def _mail(smtp: Smtp, notice: OperatorNotice) -> None:
     message.set_content("\n".join(filter(None, lines)) + "\n")
     with smtplib.SMTP(smtp.host, smtp.port, timeout=SEND_SECONDS) as server:
         if smtp.starttls:
-            server.starttls()
+            server.starttls(context=ssl.create_default_context())
         if smtp.user:
             server.login(smtp.user, os.environ.get("CONSILIENCE_SMTP_PASSWORD", ""))
         server.send_message(message)
 
 
-def _read_told(path: Path) -> set[str] | None:
-    """Return the ids of what was told; None before the first look."""
-    with suppress(OSError, ValueError, ValidationError):
-        return set(json.loads(path.read_text("utf-8")))
-    return None
+def _read_told(path: Path) -> dict[str, set[str]]:
+    """Return the ids of what was told, by receiver; a receiver is not there before the first look."""
+    with suppress(OSError, ValueError, AttributeError):
+        told: Mapping[str, list[str]] = json.loads(path.read_text("utf-8"))
+        return {name: set(ids) for name, ids in told.items()}
+    return {}

@@ -10,8 +10,6 @@ import base64
 import binascii
 import itertools
 import json
-import secrets
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any, Literal
@@ -25,23 +23,22 @@ from consilience.domain.errors import ConsilienceError, UnknownName
 from consilience.domain.outcome import StopReason
 from consilience.journal.store import Records
 from consilience.reporting.record import read_record
-from consilience.server.chat import HELPER_TOKENS, TurnsOf
+from consilience.server.chat import TurnsOf
 from consilience.server.chat_bodies import (
     ChatEntry,
     ChatTurn,
     SessionOptions,
-    helper_prompt,
-    is_helper,
     parts_of,
     turn_of,
     unsupported_parameter,
 )
-from consilience.server.conversing import ended_at, help_chat
 from consilience.server.dependencies import Service, Who
+from consilience.server.errors import openai_error
 from consilience.server.feeds import HEARTBEAT_SECONDS
-from consilience.server.openai_errors import OPENAI_ERRORS, OpenAIRoute, RefusedRequest, as_data, openai_error
+from consilience.server.openai_errors import OPENAI_ERRORS, RefusedRequest, as_data
 from consilience.server.stories import SESSION_HEADER, Story, StoryEnd, page_of, tokens_of
 from consilience.server.turns import Joined
+from consilience.server.uploads import BodyRoute
 
 Json = dict[str, Any]
 Status = Literal["queued", "in_progress", "completed", "failed", "cancelled", "incomplete"]
@@ -49,7 +46,7 @@ PASSED_OVER = ("reasoning", "function_call", "function_call_output", "custom_too
 """Types of input items that say nothing of what was asked or answered."""
 
 ResponseId = Annotated[str, Path(description="Id of a response.")]
-routes = APIRouter(prefix="/v1", route_class=OpenAIRoute, responses=OPENAI_ERRORS, tags=["OpenAI"])
+routes = APIRouter(prefix="/v1", route_class=BodyRoute, responses=OPENAI_ERRORS, tags=["OpenAI"])
 
 
 class ResponsesRequest(BaseModel):
@@ -106,6 +103,7 @@ class ResponsesRequest(BaseModel):
             options=self.consilience,
             effort=(self.reasoning or {}).get("effort"),
             tools=bool(self.tools),
+            max_tokens=self.max_output_tokens,
         )
 
 
@@ -114,7 +112,7 @@ class ResponsesRequest(BaseModel):
 
 def response_id(session: str, turn: ChatTurn) -> str:
     """Return the id of a response: its session, and what the session does not record."""
-    rest = json.dumps([turn.model, turn.parent, list(turn.ignored)])
+    rest = json.dumps([turn.model, turn.parent, list(turn.ignored), turn.helper_tokens])
     return f"resp_{session}_{base64.urlsafe_b64encode(rest.encode()).decode().rstrip('=')}"
 
 
@@ -123,8 +121,11 @@ def _decoded(id: str) -> tuple[str, ChatTurn]:
     prefix, _, rest = id.partition("_")
     session, _, encoded = rest.partition("_")
     try:
-        model, parent, ignored = json.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
-        turn = ChatTurn(model=str(model), task="", parent=str(parent), ignored=tuple(map(str, ignored)))
+        model, parent, ignored, tokens = json.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
+        helper = None if tokens is None else int(tokens)
+        turn = ChatTurn(
+            model=str(model), task="", parent=str(parent), ignored=tuple(map(str, ignored)), helper_tokens=helper
+        )
     except (ValueError, TypeError, binascii.Error):
         prefix, turn = "", ChatTurn(model="", task="")
     if prefix != "resp" or not session:
@@ -143,12 +144,6 @@ def _unknown(id: str) -> RefusedRequest:
 async def respond(body: ResponsesRequest, request: Request, turns: TurnsOf, sessions: Service, caller: Who) -> Response:
     """Deliberate, or follow up. With `background` the response is returned as soon as its session is recorded."""
     body.check()
-    if is_helper(body.entries, body.max_output_tokens):
-        reply = await help_chat(sessions, *helper_prompt(body.entries), max_tokens=HELPER_TOKENS)
-        item = _message(f"msg_{secrets.token_hex(8)}", reply.text)
-        return _helped(
-            {**_common(f"resp_{secrets.token_hex(8)}", body.model, int(time.time())), "output": [item]}, body
-        )
     turn = body.turn()
     joined = await turns.join(caller, turn)
     story = Story(sessions, caller, turn, joined, page_of(request, joined.session))
@@ -162,25 +157,6 @@ async def respond(body: ResponsesRequest, request: Request, turns: TurnsOf, sess
             async for _ in passages:
                 pass
     return JSONResponse(await response_json(story), headers=headers)
-
-
-def _helped(value: Json, body: ResponsesRequest) -> Response:
-    """The answer to a helper request."""
-    completed = {**value, "status": "completed"}
-    if not body.stream:
-        return JSONResponse(completed)
-    begun = {**value, "status": "in_progress", "output": []}
-    events = [
-        {"type": "response.created", "response": begun},
-        *_message_events(value["output"][0], 0),
-        {"type": "response.completed", "response": completed},
-    ]
-
-    async def stream() -> AsyncIterator[ServerSentEvent]:
-        for number, event in enumerate(events):
-            yield ServerSentEvent(as_data({**event, "sequence_number": number}), event=event["type"])
-
-    return EventSourceResponse(stream())
 
 
 @routes.get("/responses/{response}", response_model=None)
@@ -203,7 +179,7 @@ async def retrieve(
 async def cancel(response: ResponseId, request: Request, sessions: Service, caller: Who) -> Response:
     """End the session of a response. One that is finished stays as it is."""
     story = await _story(response, request, sessions, caller)
-    if await ended_at(sessions, caller, story.joined.session) is None:
+    if await sessions.ended_at(caller, story.joined.session) is None:
         await sessions.cancel(caller, story.joined.session)
         async with aclosing(story.passages()) as passages:
             async for _ in passages:
@@ -214,7 +190,7 @@ async def cancel(response: ResponseId, request: Request, sessions: Service, call
 async def _story(id: str, request: Request, sessions: Service, caller: Who) -> Story:
     session, turn = _decoded(id)
     try:
-        await ended_at(sessions, caller, session)
+        await sessions.ended_at(caller, session)
     except UnknownName:
         raise _unknown(id) from None
     joined = Joined(session, asyncio.create_task(asyncio.sleep(0)))
@@ -233,7 +209,7 @@ async def response_json(story: Story, transcript: Sequence[str] = ()) -> Json:
         value["incomplete_details"] = {"reason": "awaiting_person", "url": story.url}
     if status == "failed":
         value["error"] = {"code": "server_error", "message": detail}
-    if await ended_at(story.sessions, story.caller, story.joined.session) is not None:
+    if await story.sessions.ended_at(story.caller, story.joined.session) is not None:
         end = await story.answer()
         value["output"] = [*_reasoning(story, transcript), _message(_item_id("msg", story), end.text)]
         value["usage"] = _usage(end)
@@ -340,17 +316,19 @@ async def _events(story: Story) -> AsyncIterator[Json]:
     yield {"type": "response.created", "response": head}
     yield {"type": "response.in_progress", "response": head}
     reasoning = {"id": _item_id("rs", story), "type": "reasoning", "summary": [], "status": "in_progress"}
-    yield {"type": "response.output_item.added", "output_index": 0, "item": reasoning}
     try:
         async with aclosing(story.passages()) as passages:
             async for passage in passages:
+                if not transcript:
+                    yield {"type": "response.output_item.added", "output_index": 0, "item": reasoning}
                 place = {"item_id": reasoning["id"], "output_index": 0, "summary_index": len(transcript)}
                 transcript.append(passage)
                 for event in _summary_part(passage, place):
                     yield event
-        yield {"type": "response.output_item.done", "output_index": 0, "item": _reasoning(story, transcript)[0]}
+        for item in _reasoning(story, transcript):
+            yield {"type": "response.output_item.done", "output_index": 0, "item": item}
         value = await response_json(story, transcript)
-        for event in _message_events(value["output"][1], 1):
+        for event in _message_events(value["output"][-1], len(value["output"]) - 1):
             yield event
         ending = {"completed": "completed", "failed": "failed"}.get(value["status"], "incomplete")
         yield {"type": f"response.{ending}", "response": value}

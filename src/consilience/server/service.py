@@ -12,29 +12,26 @@ import os
 import secrets
 import shutil
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 from typing import Protocol as TypingProtocol
 
-from consilience.choosing import choose, reading_of
 from consilience.deliberation import Deliberation
-from consilience.domain.agents import Agent, in_dealing_order
 from consilience.domain.errors import JournalError, SettingsError, StoreUnusable, UnknownName
 from consilience.domain.events import AnyEvent, SessionFinished, SessionStarted
-from consilience.domain.panels import CATALOG, Panel, load_panel
 from consilience.domain.report import Report, register_report_finder
 from consilience.engine.execution import Options
 from consilience.engine.fork import Fork, no_call_error, prepare_fork
-from consilience.engine.protocol import Protocol, find_protocol, protocol_names, report_type
-from consilience.engine.seats import choose_detail
+from consilience.engine.protocol import Protocol, report_type
 from consilience.executor import Executor
 from consilience.journal.store import LetterKind, Records, Store
 from consilience.models.limiter import waits
-from consilience.models.registry import Choice
-from consilience.planning import AS_ASKED, RunPlan, make_plan, with_documents
+from consilience.models.registry import canonical_name
+from consilience.planning import RunPlan
 from consilience.reporting.export import FORMATS, report_data
 from consilience.reporting.follow_up import BrierScore, Deadline
 from consilience.reporting.questions import Question, named_question, pending_questions, reply_to
@@ -42,23 +39,17 @@ from consilience.reporting.record import SessionRecord, read_record
 from consilience.reporting.views import view_of
 from consilience.server.audit import Audit, Deed, audit_path
 from consilience.server.blindness import SeenReader
-from consilience.server.bodies import ChoicesBody, ForkBody, NewSession, TellBody
+from consilience.server.bodies import ForkBody, NewSession, TellBody
 from consilience.server.callers import Caller
-from consilience.server.checks import (
-    allowed_models,
-    assigned_models,
-    check_allowed,
-    check_priced,
-    check_settings,
-)
-from consilience.server.choices import Chosen, choice_read, given_of
 from consilience.server.errors import Overloaded
 from consilience.server.feeds import Feeds
 from consilience.server.forecasts import followed_by
 from consilience.server.forks import planned_fork
 from consilience.server.metrics import Meter, metrics_text
+from consilience.server.openai_errors import RunFailed
 from consilience.server.run_failures import RunFailures
 from consilience.server.seats import SessionSeats
+from consilience.server.session_plans import SERVED, SessionPlans
 from consilience.server.settings import ServerSettings
 from consilience.sessions.follow_up import ResolvedQuestion, all_scores, due_groups, resolve_question
 from consilience.sessions.rows import SessionRow, created_at, session_row
@@ -66,8 +57,8 @@ from consilience.sessions.search import search
 
 PAGE_SIZE = 50
 """Sessions on one page of a list."""
-READING_SECONDS = 30.0
-"""How long the reading of a task is waited for in the request that began it."""
+CHECK_SECONDS = 1.0
+"""Interval at which a reader looks whether the run that it waits for has failed."""
 T = TypeVar("T")
 
 
@@ -77,10 +68,6 @@ class HasSession(TypingProtocol):
 
 
 P = TypeVar("P", bound=HasSession)
-INTERNAL = frozenset({"choose", "propose"})
-"""Protocols that no caller names: they are parts of other requests."""
-SERVED = "server"
-"""Key among the recorded deliveries of a session that a server began, and takes up after a restart."""
 
 
 def is_served(started: SessionStarted) -> bool:
@@ -118,6 +105,12 @@ def _new_id() -> str:
     return f"r{secrets.token_hex(8)}"
 
 
+def _recorded(deliberation: Deliberation[Report], plan: RunPlan, task: str, session: str | None) -> Prepared:
+    if plan.unfit is not None:
+        raise plan.unfit
+    return Prepared(asyncio.run(deliberation.prepare(task, session=session or _new_id())), plan)
+
+
 class Sessions:
     """The sessions of a server."""
 
@@ -136,7 +129,7 @@ class Sessions:
         self._reader = SeenReader(store.reader)
         self.feeds = Feeds(self._reader)
         self.meter = meter or Meter()
-        self.failures = failures or RunFailures()
+        self.failures = RunFailures() if failures is None else failures  # an empty one is false
         self._store = store
         self._executor = executor
         self.audit = Audit(audit_path(settings.access, store.path))
@@ -146,12 +139,13 @@ class Sessions:
         self.endpoints = options.endpoints
         """What is declared of OpenAI-compatible endpoints."""
         self._preparing = Options(endpoints=options.endpoints, connections=options.connections)
+        self._plans = SessionPlans(store, settings, self._preparing)
 
     # --- beginning sessions
 
     async def plan(self, caller: Caller, body: NewSession) -> RunPlan:
         """Return what a request would run, without recording anything. Raises `UserError`, `Forbidden`."""
-        return await asyncio.to_thread(lambda: self._planned(caller, body)[1])
+        return await asyncio.to_thread(lambda: self._plans.planned(caller, body)[1])
 
     async def begin(
         self, caller: Caller, body: NewSession, *, session: str | None = None, derived: Mapping[str, Any] = {}
@@ -162,14 +156,36 @@ class Sessions:
         """
 
         def prepare() -> Prepared:
-            deliberation, plan = self._planned(caller, body, derived)
-            if plan.unfit is not None:
-                raise plan.unfit
-            return Prepared(asyncio.run(deliberation.prepare(body.task, session=session or _new_id())), plan)
+            deliberation, plan = self._plans.planned(caller, body, derived)
+            return _recorded(deliberation, plan, body.task, session)
 
         prepared = await self._begun(prepare)
         self.audit.note(caller.owner, "began", prepared.session)
         return prepared
+
+    async def begin_service(
+        self,
+        caller: Caller,
+        protocol: Protocol,
+        model: str,
+        body: NewSession,
+        session: str | None = None,
+        *,
+        prompts: Path | None = None,
+    ) -> str:
+        """Record a session that serves another request of a caller, by a protocol or on a model that they could not name, hand it
+        to the executor, and return its id. It counts against what its owner may spend. Raises `Forbidden` as `begin`.
+
+        `prompts` are templates in place of the protocol's.
+        """
+
+        def prepare() -> Prepared:
+            agents = protocol.agents(None)
+            models = {agent.id: canonical_name(model) for agent in agents}
+            deliberation, plan = self._plans.deliberation(caller, protocol, agents, models, body, prompts=prompts)
+            return _recorded(deliberation, plan, body.task, session)
+
+        return (await self._begun(prepare)).session
 
     async def _begun(self, prepare: Callable[[], P]) -> P:
         """Hand the session to the executor that `prepare` records, on a thread. Raises `Overloaded`, `StoreUnusable` before."""
@@ -196,78 +212,6 @@ class Sessions:
                     do="Free space there; nothing was lost.",
                 )
 
-    def _planned(
-        self, caller: Caller, body: NewSession, derived: Mapping[str, Any] = {}
-    ) -> tuple[Deliberation[Report], RunPlan]:
-        cls, settings, panel, named = self._named(body)
-        caller.check_protocol(cls.name)
-        check_settings(cls, settings)
-        protocol = cls(**settings, **derived).with_panel(panel)
-        agents = in_dealing_order(protocol.agents(panel))
-        models = assigned_models(caller, self.settings, agents, named)
-        return self._deliberation(caller, protocol, agents, models, body, panel)
-
-    def _deliberation(
-        self,
-        caller: Caller,
-        protocol: Protocol,
-        agents: Sequence[Agent],
-        models: dict[str, str],
-        body: NewSession,
-        panel: Panel | None = None,
-    ) -> tuple[Deliberation[Report], RunPlan]:
-        detail, known = choose_detail("auto", agents, models), self.endpoints
-        check_priced(caller, models.values(), known)
-        protocol = with_documents(protocol.with_detail(detail), body.sources, models.values(), known)
-        plan = make_plan(
-            protocol,
-            agents,
-            models,
-            Choice("", AS_ASKED),
-            known=known,
-            limits=body.limits,
-            task=body.task,
-            sources=body.sources,
-            templates=protocol.load_templates(None, detail),
-            encoder=None,
-            thinking=body.thinking,
-            detail=detail,
-        )
-        require = {"require": ",".join(body.require)} if body.require else {}
-        deliberation = Deliberation[Report](
-            protocol,
-            model=models,
-            panel=panel,
-            sources=body.sources,
-            seed=body.seed,
-            limits=body.limits,
-            quorum=body.quorum,
-            store=self._store.of(caller.beginner(body.team)),
-            options=replace(
-                self._preparing, thinking=body.thinking, name=body.name, deliveries={SERVED: "yes", **require}
-            ),
-        )
-        return deliberation, plan
-
-    def _named(
-        self, body: NewSession
-    ) -> tuple[type[Protocol], dict[str, Any], Panel | None, Sequence[str] | Mapping[str, str]]:
-        """Return protocol, settings, panel and models of a request, completed by the preset that it names."""
-        name, settings, panel, models = body.protocol, dict(body.settings), body.panel, body.models
-        if (preset := self.settings.presets.get(name)) is not None:
-            name, settings = preset.protocol, {**preset.settings, **settings}
-            panel, models = panel or preset.panel, models or preset.models
-        if name in INTERNAL or name not in protocol_names():
-            known = sorted({*protocol_names(), *self.settings.presets} - INTERNAL)
-            raise UnknownName(f"there is no protocol {name!r}", where="protocol", do=f"Known: {', '.join(known)}.")
-        if isinstance(panel, str):
-            if panel not in CATALOG.names():
-                raise UnknownName(
-                    f"there is no panel {panel!r}", where="panel", do=f"Known: {', '.join(CATALOG.names())}."
-                )
-            panel = load_panel(panel)
-        return find_protocol(name), settings, panel, models
-
     # --- reading sessions
 
     async def read(self, caller: Caller, work: Callable[[Records], T], *, told: Sequence[AnyEvent] = ()) -> T:
@@ -285,6 +229,43 @@ class Sessions:
     def tail(self, caller: Caller, session: str, *, after: int = 0) -> AsyncGenerator[AnyEvent]:
         """Yield committed events after a number, as they appear, until the session ends. Raises `UnknownName`."""
         return self._reader.of(*caller.owners).tail(session, after=after)
+
+    async def events(self, caller: Caller, session: str) -> AsyncGenerator[AnyEvent]:
+        """Yield the committed events of a session until it ends. Raises `RunFailed` if its run ended without a report."""
+        async with aclosing(self.tail(caller, session)) as tail:
+            pending: asyncio.Future[AnyEvent] | None = None
+            try:
+                while True:
+                    pending = pending or asyncio.ensure_future(anext(tail))
+                    await asyncio.wait((pending,), timeout=CHECK_SECONDS)
+                    if pending.done():
+                        done, pending = pending, None
+                        try:
+                            yield done.result()
+                        except StopAsyncIteration:
+                            return
+                    elif reason := self.failures.get(session):
+                        raise RunFailed(f"Session {session} was interrupted: {reason}")
+            finally:
+                if pending is not None:
+                    pending.cancel()
+                    await asyncio.wait((pending,))
+
+    async def wait(self, caller: Caller, session: str) -> None:
+        """Return when a session has ended. Raises `RunFailed` as `events`."""
+        async with aclosing(self.events(caller, session)) as events:
+            async for _ in events:
+                pass
+
+    async def ended_at(self, caller: Caller, session: str) -> float | None:
+        """Return when a session ended, in seconds since the epoch; None for one that goes on. Raises `UnknownName`."""
+
+        def read(records: Records) -> float | None:
+            records.owner(session)
+            end = records.ending(session)
+            return float(end.volatile.get("ended_at") or 0) if isinstance(end, SessionFinished) else None
+
+        return await self.read(caller, read)
 
     async def follow(self, caller: Caller, session: str, *, after: int = 0) -> AsyncGenerator[bytes] | None:
         """Return the events of a session after a number as server-sent events, until it ends; None if it has ended before.
@@ -365,37 +346,6 @@ class Sessions:
             readers=self.feeds.readers,
             waits=waits(),
         )
-
-    # --- choosing
-
-    async def choose(self, caller: Caller, body: ChoicesBody) -> Chosen:
-        """Return how `ask` would work on a task. Where that depends on what the task asks for, a model reads it, in a session of
-        its own, which is waited for `READING_SECONDS`; after them the choice is None, and a later request names that session."""
-        models = body.models or tuple(allowed_models(caller, self.settings)[:1])
-        check_allowed(caller, self.settings, models)
-        given = given_of(body, models, self.endpoints)
-        if (choice := choose(given)) is not None:
-            return Chosen(choice, "")
-        session = body.reading or (await self._begun(lambda: self._prepare_reading(caller, body, models[:1]))).session
-        with suppress(TimeoutError):
-            async with asyncio.timeout(READING_SECONDS):
-                async for _ in self.tail(caller, session):
-                    pass
-        return Chosen(await self.read(caller, lambda records: choice_read(records, session, given)), session)
-
-    async def begin_reading(self, caller: Caller, body: ChoicesBody, models: Sequence[str], session: str) -> None:
-        """Begin the session in which a model reads a task, under the id `session`. Raises `UserError`, `Forbidden`."""
-        await self._begun(lambda: self._prepare_reading(caller, body, models, session))
-
-    def _prepare_reading(
-        self, caller: Caller, body: ChoicesBody, models: Sequence[str], session: str | None = None
-    ) -> Prepared:
-        protocol = reading_of(body.sources)
-        agents = protocol.agents(None)
-        request = NewSession(task=body.task, protocol=protocol.name, limits=body.limits)
-        named = assigned_models(caller, self.settings, agents, models)
-        deliberation, plan = self._deliberation(caller, protocol, agents, named, request)
-        return Prepared(asyncio.run(deliberation.prepare(body.task, session=session or _new_id())), plan)
 
     # --- acting on sessions
 

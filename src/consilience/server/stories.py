@@ -14,13 +14,13 @@ from consilience.domain.errors import UnknownName
 from consilience.domain.events import AnyEvent
 from consilience.domain.report import Report
 from consilience.journal.store import Records
-from consilience.reporting.record import read_record
+from consilience.reporting.record import SessionRecord, read_record
 from consilience.server.callers import Caller
 from consilience.server.chat_bodies import ChatTurn, Signature
-from consilience.server.conversing import ended_at
 from consilience.server.narration import Narrator, figures_of, head_of
+from consilience.server.openai_errors import RefusedRequest
 from consilience.server.service import Sessions
-from consilience.server.turns import Joined, events_of, reading_id
+from consilience.server.turns import Joined, reading_id
 
 SESSION_HEADER = "X-Consilience-Session"
 BEGIN_SECONDS = 10.0
@@ -59,34 +59,40 @@ class Story:
             self.joined.beginning.result()
 
     async def passages(self) -> AsyncGenerator[str]:
-        """Yield the transcript as it is committed, to the end of the session. Raises `ConsilienceError`."""
+        """Yield the transcript as it is committed, to the end of the session; nothing where a chat program asks for itself.
+
+        Raises `ConsilienceError`.
+        """
         await asyncio.shield(self.joined.beginning)
         for session in await self._all():
             narrator = Narrator(answer_follows=session == self.joined.session)
-            async with aclosing(events_of(self.sessions, self.caller, session)) as events:
+            async with aclosing(self.sessions.events(self.caller, session)) as events:
                 async for event in events:
-                    if passage := await self._tell(narrator, event):
+                    if self.turn.helper_tokens is None and (passage := await self._tell(narrator, event)):
                         yield passage
 
     async def answer(self) -> StoryEnd:
-        """Return the answer of the session, which is finished."""
+        """Return the answer of the session, which is finished. Raises `RefusedRequest` if the helper model failed."""
         ids = await self._all()
 
         def read(records: Records) -> StoryEnd:
             spent = [record.report for id in ids if (record := read_record(records, id)).report is not None]
             record = read_record(records, self.joined.session)
             assert record.report is not None
-            signature = Signature(self.joined.session, self.url, self.turn.model, self.turn.parent)
-            note = TOOLS_IGNORED if "tools" in self.turn.ignored else ""
-            parts = (head_of(record), note, signature.markdown(figures_of(record.report)))
-            return StoryEnd(
-                text="\n\n".join(filter(None, parts)),
-                report=record.report,
-                spent=tuple(spent),
-                was_cut=record.report.answer_cut,
-            )
+            text = self._text(record, record.report)
+            return StoryEnd(text, record.report, tuple(spent), record.report.answer_cut)
 
         return await self.sessions.read(self.caller, read)
+
+    def _text(self, record: SessionRecord, report: Report) -> str:
+        if self.turn.helper_tokens is None:
+            signature = Signature(self.joined.session, self.url, self.turn.model, self.turn.parent)
+            note = TOOLS_IGNORED if "tools" in self.turn.ignored else ""
+            return "\n\n".join(filter(None, (head_of(record), note, signature.markdown(figures_of(report)))))
+        if report.answer is None:
+            reasons = "; ".join(failed.detail for failed in report.failed_calls)
+            raise RefusedRequest(f"The helper model gave no answer: {reasons}", code="helper_failed", status=502)
+        return report.answer
 
     async def created(self) -> int:
         """Return when the session was recorded, in seconds since the epoch."""
@@ -96,7 +102,7 @@ class Story:
         """Return the session, after the one in which its task was read, if it was."""
         reading = reading_id(self.joined.session)
         try:
-            await ended_at(self.sessions, self.caller, reading)
+            await self.sessions.ended_at(self.caller, reading)
         except UnknownName:
             return (self.joined.session,)
         return (reading, self.joined.session)

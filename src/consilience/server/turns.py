@@ -7,37 +7,32 @@ import hashlib
 import itertools
 import time
 from asyncio import Task
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.resources import as_file, files
 from weakref import WeakValueDictionary
 
-from consilience.choosing import choose, follow_up_sources
-from consilience.deliberation import remaining_limits
+from consilience.choosing import follow_up_sources
 from consilience.domain.errors import SettingsError, UnknownName
-from consilience.domain.events import AnyEvent
 from consilience.domain.messages import Source
 from consilience.domain.panels import Panel
-from consilience.journal.store import Records
+from consilience.engine.protocol import find_protocol, protocol_names
 from consilience.protocols.baselines import Solo
-from consilience.protocols.choose import ChooseReport, TaskReading
+from consilience.protocols.choose import TaskReading
 from consilience.reporting.record import read_record
 from consilience.server.bodies import ChoicesBody, NewSession
 from consilience.server.callers import Caller
 from consilience.server.chat_bodies import ASK, PREFIX, ChatTurn
-from consilience.server.checks import allowed_models
-from consilience.server.choices import given_of
-from consilience.server.conversing import chat_models, ended_at
-from consilience.server.openai_errors import RefusedRequest, RunFailed
+from consilience.server.choices import choose_for
+from consilience.server.openai_errors import RefusedRequest
 from consilience.server.service import Sessions
+from consilience.server.session_plans import INTERNAL
 
 UNREADABLE = TaskReading(kind="answer")
 """What counts as read if the call that reads a task fails: a plain question."""
 JOIN_SECONDS = 15 * 60
 """How long after its end a session is joined by a repeated request. Clients give up after 10 minutes and repeat, unasked."""
-CHECK_SECONDS = 1.0
-"""Interval at which a reader looks whether the run that it waits for has failed."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,8 @@ class Turns:
 
     async def join(self, caller: Caller, turn: ChatTurn) -> Joined:
         """Return the session of a turn. Raises `RefusedRequest` for a model that is not there."""
-        self._check_model(caller, turn)
+        if turn.helper_tokens is None:  # chat programs may name any model for their own work
+            self._check_model(caller, turn)
         return await self.joined(caller, turn.digest(caller.owner), partial(self._begin, caller, turn))
 
     async def joined(self, caller: Caller, digest: str, begin: Callable[[str], Awaitable[None]]) -> Joined:
@@ -91,7 +87,7 @@ class Turns:
         for number in itertools.count():
             session = session_id(digest, number)
             try:
-                ended = await ended_at(self.sessions, caller, session)
+                ended = await self.sessions.ended_at(caller, session)
             except UnknownName:
                 return session, False
             if ended is None or time.time() - ended <= JOIN_SECONDS:
@@ -107,7 +103,7 @@ class Turns:
             await begin(session)
         except SettingsError as error:
             try:  # another process may have begun it in this moment
-                await ended_at(self.sessions, caller, session)
+                await self.sessions.ended_at(caller, session)
             except UnknownName:
                 raise error from None
 
@@ -123,6 +119,9 @@ class Turns:
             seed=turn.seed,
             thinking=turn.thinking,
         )
+        if turn.helper_tokens is not None:
+            await self._help(caller, turn, session)
+            return
         if turn.parent:
             left = await self._left_by(caller, turn.parent)
             body = body.model_copy(
@@ -145,50 +144,36 @@ class Turns:
 
     async def _chosen(self, caller: Caller, body: NewSession, session: str) -> NewSession:
         """Return the session that suits a task; where that depends on what it asks for, after one call that reads it."""
-        personas = len(body.panel.personas) if isinstance(body.panel, Panel) else 0
-        allowed = allowed_models(caller, self.sessions.settings)
         asked = ChoicesBody(
             task=body.task,
             sources=body.sources,
-            models=tuple(dict.fromkeys(body.models)) or tuple(allowed[:1]),
-            personas=personas,
+            models=tuple(dict.fromkeys(body.models)),
+            personas=len(body.panel.personas) if isinstance(body.panel, Panel) else 0,
             limits=body.limits,
         )
-        given = await asyncio.to_thread(given_of, asked, asked.models, self.sessions.endpoints)
-        choice, limits = choose(given), body.limits
-        if choice is None:
-            report = await self._reading(caller, asked, session)
-            choice = choose(given, report.reading or UNREADABLE)
-            limits = remaining_limits(limits, report.ledger.actual)
-        assert choice is not None
-        return body.model_copy(
-            update={
-                "protocol": choice.protocol.name,
-                "settings": {**choice.protocol.model_dump(mode="json", exclude_unset=True), **body.settings},
-                "sources": tuple(choice.documents),
-                "limits": limits,
-            }
-        )
-
-    async def _reading(self, caller: Caller, body: ChoicesBody, session: str) -> ChooseReport:
         reading = reading_id(session)
-        try:
-            await ended_at(self.sessions, caller, reading)
-        except UnknownName:
-            await self.sessions.begin_reading(caller, body, body.models[:1], reading)
-        else:
-            if reading in self.sessions.failures:
-                await self.sessions.resume(caller, reading)
-        async with aclosing(events_of(self.sessions, caller, reading)) as events:
-            async for _ in events:
-                pass
-        return await self.sessions.read(caller, lambda records: _choose_report(records, reading))
+        return (await choose_for(self.sessions, caller, asked, reading=reading, otherwise=UNREADABLE)).apply(body)
+
+    async def _help(self, caller: Caller, turn: ChatTurn, session: str) -> None:
+        model = self.sessions.settings.helper_model
+        if model is None:
+            raise SettingsError(
+                "this server answers no helper requests, such as titles and tags",
+                do="Turn them off in the chat program, or ask the operator for a `helper_model`.",
+            )
+        body = NewSession(task=turn.task, protocol=Solo.name, name="helper request", thinking="off")
+        protocol = Solo(reply_tokens=turn.helper_tokens)
+        with as_file(files("consilience.server") / "helper") as prompts:
+            await self.sessions.begin_service(caller, protocol, model, body, session, prompts=prompts)
 
 
-def _choose_report(records: Records, session: str) -> ChooseReport:
-    report = read_record(records, session).report
-    assert report is not None
-    return ChooseReport.model_validate(report.model_dump())
+def chat_models(sessions: Sessions, caller: Caller) -> dict[str, str]:
+    """Return what a caller may name as the model of a chat, with what each is for: protocols, then the operator's presets."""
+    names = {name: find_protocol(name) for name in sorted(set(protocol_names()) - INTERNAL)}
+    models = {name: (name, cls.summary) for name, cls in names.items() if not cls.reads_target}
+    models |= {name: (preset.protocol, preset.summary) for name, preset in sessions.settings.presets.items()}
+    allowed = caller.protocols
+    return {name: summary for name, (protocol, summary) in models.items() if allowed is None or protocol in allowed}
 
 
 def session_id(digest: str, number: int) -> str:
@@ -199,25 +184,3 @@ def session_id(digest: str, number: int) -> str:
 def reading_id(session: str) -> str:
     """Return the id of the session in which the task of a session is read."""
     return session_id(session, 0)
-
-
-async def events_of(sessions: Sessions, caller: Caller, session: str, *, after: int = 0) -> AsyncGenerator[AnyEvent]:
-    """Yield the committed events of a session until it ends. Raises `RunFailed` if its run ended without a report."""
-    async with aclosing(sessions.tail(caller, session, after=after)) as tail:
-        pending: asyncio.Future[AnyEvent] | None = None
-        try:
-            while True:
-                pending = pending or asyncio.ensure_future(anext(tail))
-                await asyncio.wait((pending,), timeout=CHECK_SECONDS)
-                if pending.done():
-                    done, pending = pending, None
-                    try:
-                        yield done.result()
-                    except StopAsyncIteration:
-                        return
-                elif reason := sessions.failures.get(session):
-                    raise RunFailed(f"Session {session} was interrupted: {reason}")
-        finally:
-            if pending is not None:
-                pending.cancel()
-                await asyncio.wait((pending,))

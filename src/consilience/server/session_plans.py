@@ -1,0 +1,115 @@
+"""From a request to a deliberation and its plan: what a caller may run, on which models, at what cost. Nothing is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from consilience.deliberation import Deliberation
+from consilience.domain.agents import Agent, in_dealing_order
+from consilience.domain.errors import UnknownName
+from consilience.domain.panels import CATALOG, Panel, load_panel
+from consilience.domain.report import Report
+from consilience.engine.execution import Options
+from consilience.engine.protocol import Protocol, find_protocol, protocol_names
+from consilience.engine.seats import choose_detail
+from consilience.journal.store import Store
+from consilience.models.registry import Choice
+from consilience.planning import AS_ASKED, RunPlan, make_plan, with_documents
+from consilience.server.bodies import NewSession
+from consilience.server.callers import Caller
+from consilience.server.checks import assigned_models, check_priced, check_settings
+from consilience.server.settings import ServerSettings
+
+INTERNAL = frozenset({"choose", "propose"})
+"""Protocols that no caller names: they are parts of other requests."""
+SERVED = "server"
+"""Key among the recorded deliveries of a session that a server began, and takes up after a restart."""
+
+
+class SessionPlans:
+    """Plans the sessions of a server. Blocks, since it counts what agents are to read."""
+
+    def __init__(self, store: Store, settings: ServerSettings, options: Options) -> None:
+        """`options` are those of every session: endpoints and connections."""
+        self._store = store
+        self._settings = settings
+        self._options = options
+
+    def planned(
+        self, caller: Caller, body: NewSession, derived: Mapping[str, Any] = {}
+    ) -> tuple[Deliberation[Report], RunPlan]:
+        """Return what a request asks for. `derived` are settings that follow from documents. Raises `UserError`, `Forbidden`."""
+        cls, settings, panel, named = self._named(body)
+        caller.check_protocol(cls.name)
+        check_settings(cls, settings)
+        protocol = cls(**settings, **derived).with_panel(panel)
+        agents = in_dealing_order(protocol.agents(panel))
+        models = assigned_models(caller, self._settings, agents, named)
+        return self.deliberation(caller, protocol, agents, models, body, panel)
+
+    def deliberation(
+        self,
+        caller: Caller,
+        protocol: Protocol,
+        agents: Sequence[Agent],
+        models: dict[str, str],
+        body: NewSession,
+        panel: Panel | None = None,
+        prompts: Path | None = None,
+    ) -> tuple[Deliberation[Report], RunPlan]:
+        """Return a deliberation of a protocol on these models, by agent. Raises `Forbidden` where its cost cannot be bounded."""
+        detail, known = choose_detail("auto", agents, models), self._options.endpoints
+        check_priced(caller, models.values(), known)
+        protocol = with_documents(protocol.with_detail(detail), body.sources, models.values(), known)
+        plan = make_plan(
+            protocol,
+            agents,
+            models,
+            Choice("", AS_ASKED),
+            known=known,
+            limits=body.limits,
+            task=body.task,
+            sources=body.sources,
+            templates=protocol.load_templates(prompts, detail),
+            encoder=None,
+            thinking=body.thinking,
+            detail=detail,
+        )
+        require = {"require": ",".join(body.require)} if body.require else {}
+        deliberation = Deliberation[Report](
+            protocol,
+            model=models,
+            panel=panel,
+            sources=body.sources,
+            seed=body.seed,
+            limits=body.limits,
+            quorum=body.quorum,
+            store=self._store.of(caller.beginner(body.team)),
+            prompts=prompts,
+            options=replace(
+                self._options, thinking=body.thinking, name=body.name, deliveries={SERVED: "yes", **require}
+            ),
+        )
+        return deliberation, plan
+
+    def _named(
+        self, body: NewSession
+    ) -> tuple[type[Protocol], dict[str, Any], Panel | None, Sequence[str] | Mapping[str, str]]:
+        """Return protocol, settings, panel and models of a request, completed by the preset that it names."""
+        name, settings, panel, models = body.protocol, dict(body.settings), body.panel, body.models
+        if (preset := self._settings.presets.get(name)) is not None:
+            name, settings = preset.protocol, {**preset.settings, **settings}
+            panel, models = panel or preset.panel, models or preset.models
+        if name in INTERNAL or name not in protocol_names():
+            known = sorted({*protocol_names(), *self._settings.presets} - INTERNAL)
+            raise UnknownName(f"there is no protocol {name!r}", where="protocol", do=f"Known: {', '.join(known)}.")
+        if isinstance(panel, str):
+            if panel not in CATALOG.names():
+                raise UnknownName(
+                    f"there is no panel {panel!r}", where="panel", do=f"Known: {', '.join(CATALOG.names())}."
+                )
+            panel = load_panel(panel)
+        return find_protocol(name), settings, panel, models
