@@ -249,6 +249,17 @@ def test_an_answer_of_another_program_begins_a_deliberation(there: Provider, ser
     assert len(there.asked) == VOTES
 
 
+def test_system_prompt_is_a_source_of_its_own_of_follow_ups_too(there: Provider, server: Served) -> None:
+    messages = [{"role": "system", "content": "Answer in German."}, *QUESTION]
+    answer = complete(server, messages)
+    complete(server, [*messages, {"role": "assistant", "content": answer}, *asking("And why?")])
+    for asked in (there.asked[0], there.asked[-1]):
+        prompt = asked["messages"][-1]["content"]
+        assert "standing instructions for the answer" in prompt
+        assert "1| Answer in German." in prompt
+    assert "the conversation so far" not in there.asked[0]["messages"][-1]["content"]
+
+
 def test_follow_up_to_a_session_that_was_removed_is_refused(there: Provider, server: Served) -> None:
     answer = complete(server)
     forged = answer.replace(session_of(answer), "r00000000")
@@ -361,6 +372,14 @@ def test_text_parts_are_sources_and_others_are_refused_by_name(there: Provider, 
 def test_tools_are_ignored_with_a_sentence(server: Served) -> None:
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
     assert "tools of the request have no effect" in complete(server, tools=[tool])
+
+
+def test_only_a_short_system_prompt_counts_beside_tools(there: Provider, server: Served) -> None:
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+    for system, counts in (("Answer in German.", True), ("To edit a file, call the tool. " * 200, False)):
+        answer = complete(server, [{"role": "system", "content": system}, *QUESTION], tools=[tool])
+        assert (system.strip() in there.asked[-1]["messages"][-1]["content"]) == counts
+        assert ("system prompt, which says how to use them, was left out" in answer) != counts
 
 
 def test_a_run_that_fails_is_an_error_in_mid_stream_and_goes_on_when_it_can(there: Provider) -> None:

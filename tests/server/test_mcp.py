@@ -79,6 +79,9 @@ async def test_a_deliberation_returns_the_head_of_its_report_and_tells_its_progr
         session = sessions_of()[0]["session"]
         whole = await agent.read_resource(f"consilience://sessions/{session}/report")
         said = await agent.read_resource(f"consilience://sessions/{session}/transcript")
+        for show, resource in (("report", whole), ("transcript", said)):  # for clients that read no resources
+            shown = await agent.call_tool("status", {"session": session, "show": show})
+            assert text_of(shown) == resource[0].text
     assert text_of(result).startswith("**Finished")
     assert "the answer is yes" in text_of(result)
     assert session in text_of(result)

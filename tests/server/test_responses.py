@@ -113,6 +113,16 @@ def test_previous_response_id_makes_a_follow_up_of_one_call(there: Provider, ser
     assert len(there.asked) == 2 * VOTES + 2
 
 
+def test_an_item_is_referred_to_by_its_id(there: Provider, server: Served) -> None:
+    """As Vercel's AI SDK does, which takes the output of a response for stored."""
+    first = respond(server, stream=True)
+    items = [{"type": "item_reference", "id": item.id} for item in read_events(first)[-1].response.output]
+    assert len(items) == 2
+    more = [{"role": "user", "content": QUESTION}, *items, {"role": "user", "content": "And why?"}]
+    assert "*Follow-up [" in respond(server, input=more).output_text
+    assert len(there.asked) == VOTES + 1
+
+
 CODEX: dict[str, Any] = {
     "instructions": "You are a coding agent that runs in a terminal.",
     "input": [
@@ -152,6 +162,8 @@ def test_what_is_not_supported_or_not_there_is_refused_in_the_providers_form(the
         respond(server, input=[{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}])
     with pytest.raises(openai.BadRequestError, match=r"text\.format"):
         respond(server, text={"format": {"type": "json_object"}})
+    with pytest.raises(openai.BadRequestError, match="conversation is not supported"):
+        respond(server, conversation="conv_1")
     with pytest.raises(openai.BadRequestError, match="no helper requests"):
         respond(server, max_output_tokens=16)
     assert there.asked == []

@@ -23,6 +23,10 @@ ASK = "ask"
 MAX_HELPER_TOKENS = 64
 """A request for so few tokens asks for a title or a sign of life, not for a deliberation."""
 SO_FAR = "the conversation so far"
+INSTRUCTIONS = "standing instructions for the answer"
+"""Name of the source with the system texts of a conversation."""
+MAX_INSTRUCTIONS_CHARS = 4_000
+"""Longer system texts of a request with tools are those of a program that acts: they say how to use its tools."""
 NEW = "/new"
 
 
@@ -120,6 +124,11 @@ class ChatEntry:
     def text(self) -> str:
         return "\n\n".join(self.parts)
 
+    @property
+    def instructs(self) -> bool:
+        """Whether it is no part of what was said, but how to answer it."""
+        return self.role in ("system", "developer")
+
 
 TEXT_PARTS: Mapping[str, str] = {
     "text": "text",
@@ -174,7 +183,7 @@ _HELPER_TEXTS = re.compile(
 def is_helper(entries: Sequence[ChatEntry], max_tokens: int | None) -> bool:
     """Whether a chat program asks for something of its own, such as a title, and no person for an answer."""
     last = next((entry for entry in reversed(entries) if entry.role == "user"), None)
-    texts = [entry.text for entry in entries if entry.role in ("system", "developer")]
+    texts = [entry.text for entry in entries if entry.instructs]
     return (max_tokens is not None and max_tokens <= MAX_HELPER_TOKENS) or any(
         _HELPER_TEXTS.search(text) for text in (*texts, *((last.text,) if last else ()))
     )
@@ -182,10 +191,9 @@ def is_helper(entries: Sequence[ChatEntry], max_tokens: int | None) -> bool:
 
 def helper_prompt(entries: Sequence[ChatEntry]) -> tuple[str, str]:
     """Return the instructions and the text of a helper request."""
-    system = [entry.text for entry in entries if entry.role in ("system", "developer")]
-    others = [entry for entry in entries if entry.role not in ("system", "developer")]
+    others = [entry for entry in entries if not entry.instructs]
     user = others[0].text if len(others) == 1 else _spoken(others)
-    return "\n\n".join(system), user
+    return _instructions(entries), user
 
 
 # --- turns
@@ -271,21 +279,21 @@ def turn_of(
     entries: Sequence[ChatEntry],
     *,
     model: str,
-    parent: str = "",
     options: SessionOptions | None = None,
     seed: int | None = None,
     effort: str | None = None,
     tools: bool = False,
 ) -> ChatTurn:
-    """Return what a conversation asks for. `parent` is a session whose answer precedes it.
+    """Return what a conversation asks for. With `tools` system texts are left out that are long (`MAX_INSTRUCTIONS_CHARS`).
 
     Raises `RefusedRequest` without a task.
     """
-    place = next((n for n in reversed(range(len(entries))) if entries[n].role == "user" and entries[n].parts), None)
+    spoken = [entry for entry in entries if not entry.instructs]
+    place = next((n for n in reversed(range(len(spoken))) if spoken[n].role == "user" and spoken[n].parts), None)
     if place is None:
         raise RefusedRequest("There is no user message with a text.", param="messages", code="no_task")
-    *attached, task = entries[place].parts
-    before, is_new = list(entries[:place]), task.lstrip().split(maxsplit=1)[:1] == [NEW]
+    *attached, task = spoken[place].parts
+    before, parent, is_new = spoken[:place], "", task.lstrip().split(maxsplit=1)[:1] == [NEW]
     if is_new:
         task = task.lstrip().removeprefix(NEW).strip()
         if not task:
@@ -294,10 +302,12 @@ def turn_of(
     if earlier is not None:
         position, signature = earlier
         parent, before = signature.root or signature.session, before[position + 1 :]
-    elif is_new:
-        parent = ""
-    spoken = _spoken(before)
-    sources = [Source(text=spoken, name=SO_FAR)] if spoken else []
+    instructions = _instructions(entries)
+    ignored = ("tools",) if tools else ()
+    if tools and len(instructions) > MAX_INSTRUCTIONS_CHARS:
+        instructions, ignored = "", ("tools", "instructions")
+    texts = {INSTRUCTIONS: instructions, SO_FAR: _spoken(before)}
+    sources = [Source(text=text, name=name) for name, text in texts.items() if text]
     sources += [Source(text=text, name=f"part {n} of the message") for n, text in enumerate(attached, 1)]
     return ChatTurn(
         model=model,
@@ -307,7 +317,7 @@ def turn_of(
         options=options or SessionOptions(),
         seed=seed or 0,
         thinking=_THINKING.get(effort or ""),
-        ignored=("tools",) if tools else (),
+        ignored=ignored,
     )
 
 
@@ -327,6 +337,10 @@ def _answered(entries: Sequence[ChatEntry], model: str) -> tuple[int, Signature]
     root = latest.root or latest.session
     place = next((n for n, signature in reversed(found) if signature.session == root), -1)
     return place, latest
+
+
+def _instructions(entries: Sequence[ChatEntry]) -> str:
+    return "\n\n".join(entry.text.strip() for entry in entries if entry.instructs and entry.text.strip())
 
 
 def _spoken(entries: Sequence[ChatEntry]) -> str:

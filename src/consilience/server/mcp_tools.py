@@ -19,7 +19,15 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BaseModel, Field
 
 from consilience.domain.errors import ConsilienceError, SourceError
-from consilience.server.mcp_face import SESSION_META, WAIT_SECONDS, WAITS, ToolFace, caller_of, session_text
+from consilience.server.mcp_face import (
+    SESSION_META,
+    WAIT_SECONDS,
+    WAITS,
+    ToolFace,
+    caller_of,
+    session_text,
+    whole_text,
+)
 from consilience.server.mcp_tasks import SessionTasks
 
 if TYPE_CHECKING:
@@ -184,13 +192,25 @@ class _Tools:
 
         return await self._followed(ctx, wait_s, begin)
 
-    async def status(self, ctx: Context[Any, Any], session: NamedSession, wait_s: WaitSeconds = 0) -> CallToolResult:
+    async def status(
+        self,
+        ctx: Context[Any, Any],
+        session: NamedSession,
+        wait_s: WaitSeconds = 0,
+        show: Annotated[
+            Literal["head", "report", "transcript"],
+            Field(description="head: what matters, short; report: all of it; transcript: what the agents said."),
+        ] = "head",
+    ) -> CallToolResult:
         """Return how a session stands: its result, or how far it is, waiting up to `wait_s` seconds for the end."""
 
         async def look(sessions: Sessions) -> str:
-            seen = await sessions.read(caller_of(ctx.request_context.request), lambda records: records.last(session))
+            caller = caller_of(ctx.request_context.request)
+            seen = await sessions.read(caller, lambda records: records.last(session))
             await self._wait(ctx, sessions, session, wait_s, seen=seen)
-            return await session_text(sessions, caller_of(ctx.request_context.request), session)
+            if show == "head":
+                return await session_text(sessions, caller, session)
+            return await whole_text(sessions, caller, session, show)
 
         return await self._done(look)
 
@@ -385,17 +405,9 @@ def _sources(documents: Sequence[GivenDocument]) -> tuple[Source, ...]:
 def _add_resources(server: MCPServer[Any], tools: _Tools) -> None:
     face = tools._face
 
-    async def read(ctx: Context[Any, Any], session: str, write: str) -> str:
-        def work(records: Any) -> str:
-            from consilience.reporting.export import as_markdown
-            from consilience.reporting.record import read_record
-            from consilience.server.heads import transcript_markdown
-
-            record = read_record(records, session)
-            return as_markdown(record) if write == "report" else transcript_markdown(record)
-
+    async def read(ctx: Context[Any, Any], session: str, what: Literal["report", "transcript"]) -> str:
         try:
-            return await (await face.sessions()).read(caller_of(ctx.request_context.request), work)
+            return await whole_text(await face.sessions(), caller_of(ctx.request_context.request), session, what)
         except ConsilienceError as error:
             raise ResourceNotFoundError(str(error)) from error
 

@@ -30,6 +30,7 @@ from consilience.server.chat_bodies import (
     ChatEntry,
     ChatTurn,
     SessionOptions,
+    Signature,
     helper_prompt,
     is_helper,
     parts_of,
@@ -63,6 +64,8 @@ class ResponsesRequest(BaseModel):
     background: bool | None = None
     stream: bool | None = None
     previous_response_id: str | None = None
+    conversation: Json | str | None = None
+    prompt: Json | None = None
     max_output_tokens: int | None = None
     reasoning: Json | None = None
     text: Json | None = None
@@ -76,16 +79,25 @@ class ResponsesRequest(BaseModel):
             raise unsupported_parameter("text.format")
         if self.top_logprobs:
             raise unsupported_parameter("top_logprobs")
+        for name in ("conversation", "prompt"):
+            if getattr(self, name):
+                what = f"{name} is not supported: nothing of that kind is stored here. Send its content as input."
+                raise RefusedRequest(what, param=name, code="unsupported_parameter")
 
     @property
     def entries(self) -> tuple[ChatEntry, ...]:
         """The conversation. Raises `RefusedRequest` for an item or a part that is no text."""
         entries = [ChatEntry("system", (self.instructions,))] if self.instructions else []
+        if self.previous_response_id:
+            entries.append(_referred(self.previous_response_id))
         if isinstance(self.input, str):
             return (*entries, ChatEntry("user", (self.input,)))
         for n, item in enumerate(self.input):
             kind = item.get("type", "message")
-            if kind in PASSED_OVER:
+            if kind == "item_reference" and str(item.get("id")).startswith("msg_"):
+                entries.append(_referred(str(item.get("id"))))
+                continue
+            if kind in PASSED_OVER or kind == "item_reference":
                 continue
             if kind != "message":
                 what = f"input[{n}] is of type {kind!r}, which no agent can read."
@@ -95,14 +107,9 @@ class ResponsesRequest(BaseModel):
 
     def turn(self) -> ChatTurn:
         """Return what is asked for. Raises `RefusedRequest`."""
-        parent = ""
-        if self.previous_response_id:
-            session, earlier = _decoded(self.previous_response_id)
-            parent = (earlier.parent or session) if earlier.model == self.model else ""
         return turn_of(
             self.entries,
             model=self.model,
-            parent=parent,
             options=self.consilience,
             effort=(self.reasoning or {}).get("effort"),
             tools=bool(self.tools),
@@ -112,10 +119,10 @@ class ResponsesRequest(BaseModel):
 # --- ids
 
 
-def response_id(session: str, turn: ChatTurn) -> str:
-    """Return the id of a response: its session, and what the session does not record."""
+def response_id(session: str, turn: ChatTurn, kind: str = "resp") -> str:
+    """Return the id of a response or of an item of its output: its session, and what the session does not record."""
     rest = json.dumps([turn.model, turn.parent, list(turn.ignored)])
-    return f"resp_{session}_{base64.urlsafe_b64encode(rest.encode()).decode().rstrip('=')}"
+    return f"{kind}_{session}_{base64.urlsafe_b64encode(rest.encode()).decode().rstrip('=')}"
 
 
 def _decoded(id: str) -> tuple[str, ChatTurn]:
@@ -127,9 +134,15 @@ def _decoded(id: str) -> tuple[str, ChatTurn]:
         turn = ChatTurn(model=str(model), task="", parent=str(parent), ignored=tuple(map(str, ignored)))
     except (ValueError, TypeError, binascii.Error):
         prefix, turn = "", ChatTurn(model="", task="")
-    if prefix != "resp" or not session:
+    if prefix not in ("resp", "msg") or not session:
         raise _unknown(id)
     return session, turn
+
+
+def _referred(id: str) -> ChatEntry:
+    """Return the answer to which an id refers, as a message of the conversation. Raises as `_decoded` does."""
+    session, turn = _decoded(id)
+    return ChatEntry("assistant", (Signature(session, "", turn.model, turn.parent).markdown("stored"),))
 
 
 def _unknown(id: str) -> RefusedRequest:
@@ -289,7 +302,7 @@ def _common(id: str, model: str, created: int) -> Json:
 
 
 def _item_id(kind: str, story: Story) -> str:
-    return f"{kind}_{story.joined.session}"
+    return response_id(story.joined.session, story.turn, kind)
 
 
 def _message(id: str, text: str, status: str = "completed") -> Json:

@@ -25,7 +25,11 @@ from consilience.server.turns import Joined, events_of, reading_id
 SESSION_HEADER = "X-Consilience-Session"
 BEGIN_SECONDS = 10.0
 """How long a response waits for its session to begin, so that an error has its status. Reading a task may take longer."""
-TOOLS_IGNORED = "*The tools of the request have no effect: the agents of a deliberation call none of a client's.*"
+IGNORED = {
+    "tools": "The tools of the request have no effect: the agents of a deliberation call none of a client's.",
+    "instructions": "Its system prompt, which says how to use them, was left out.",
+}
+"""What the answer says of what a request names in vain."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,8 @@ class Story:
             record = read_record(records, self.joined.session)
             assert record.report is not None
             signature = Signature(self.joined.session, self.url, self.turn.model, self.turn.parent)
-            note = TOOLS_IGNORED if "tools" in self.turn.ignored else ""
-            parts = (head_of(record), note, signature.markdown(figures_of(record.report)))
+            ignored = " ".join(IGNORED[what] for what in self.turn.ignored if what in IGNORED)
+            parts = (head_of(record), f"*{ignored}*" if ignored else "", signature.markdown(figures_of(record.report)))
             return StoryEnd(
                 text="\n\n".join(filter(None, parts)),
                 report=record.report,
