@@ -21,6 +21,7 @@ from consilience.server.settings import Preset, ServerSettings
 from consilience.testing import ScriptedModel
 from kit.forks import PYTHONPATH
 from server.chatting import SETTINGS, Served, client_of, listening, served, url_of
+from server.served import typed
 
 VOTE = "consilience/vote"
 VOTES = 5
@@ -232,6 +233,38 @@ def test_five_follow_ups_are_five_calls_and_read_the_answer(there: Provider, ser
     assert "consilience/vote ·" not in prompt  # last lines of answers are no part of what was said
 
 
+def test_what_would_overturn_the_answer_stands_below_it_and_is_read_by_a_follow_up(
+    there: Provider, server: Served
+) -> None:
+    there.answer = typed
+    settings = {"consilience": {"settings": {"children": 2, "max_rounds": 1}}}
+    answer = complete(server, model="consilience/emergence", extra_body=settings)
+    assert "**What would overturn it:**" in answer
+    there.answer = prose
+    messages = [*QUESTION, {"role": "assistant", "content": answer}, *asking("And why?")]
+    complete(server, messages, model="consilience/emergence", extra_body=settings)
+    prompt = there.asked[-1]["messages"][-1]["content"]
+    assert f"what would overturn the answer of session {session_of(answer)}" in prompt
+
+
+def test_documents_keep_their_numbers_in_a_follow_up_and_answers_name_those_they_quote(
+    there: Provider, server: Served
+) -> None:
+    def quoting(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
+        status, answer = prose(body, headers)
+        answer["choices"][0]["message"]["content"] = 'It was "decided in May" [S1:1].'  # type: ignore[index]
+        return status, answer
+
+    there.answer = quoting
+    parts = [{"type": "text", "text": "It was decided in May."}, {"type": "text", "text": "When was it decided?"}]
+    messages = [{"role": "user", "content": parts}]
+    answer = complete(server, messages, model="consilience/solo")
+    assert "*S1: part 1 of the message*" in answer
+    messages += [{"role": "assistant", "content": answer}, *asking("And why?")]
+    assert "*S1: part 1 of the message*" in complete(server, messages, model="consilience/solo")
+    assert "document S1>\npart 1 of the message" in there.asked[-1]["messages"][-1]["content"]
+
+
 def test_new_or_another_model_deliberates_on_the_conversation(there: Provider, server: Served) -> None:
     messages = [*QUESTION, {"role": "assistant", "content": complete(server)}]
     complete(server, messages + asking("/new And a tunnel?"))
@@ -304,6 +337,14 @@ HELPERS = (
             *asking("user: Hi"),
         ]
     },
+    {  # opencode 1.18, as recorded
+        "messages": [
+            {"role": "system", "content": "You are a title generator. You output ONLY a thread title. Nothing else."},
+            *asking("Generate a title for this conversation:\n"),
+            *asking('"bridge or ferry?"\n'),
+        ],
+        "max_tokens": 32_000,
+    },
 )
 
 
@@ -336,6 +377,7 @@ def test_helper_request_is_one_call_of_the_helper_model_and_no_session(
         ("logit_bias", {"1": 1}),
         ("response_format", {"type": "json_object"}),
         ("modalities", ["audio"]),
+        ("tool_choice", "required"),  # pydantic-ai, for an answer with fields
     ],
 )
 def test_unsupported_parameter_is_refused_by_name(param: str, value: object, there: Provider, server: Served) -> None:

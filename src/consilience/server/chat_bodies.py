@@ -78,6 +78,7 @@ class ChatRequest(BaseModel):
     response_format: dict[str, Any] | None = None
     modalities: tuple[str, ...] | None = None
     tools: list[Any] | None = None
+    tool_choice: Any = None
     functions: list[Any] | None = None
     consilience: SessionOptions = SessionOptions()
 
@@ -89,6 +90,7 @@ class ChatRequest(BaseModel):
             "top_logprobs": bool(self.top_logprobs),
             "logit_bias": bool(self.logit_bias),
             "response_format": (self.response_format or {}).get("type", "text") != "text",
+            "tool_choice": self.tool_choice not in ANY_TOOL_CHOICE,
             "modalities": bool(self.modalities) and set(self.modalities or ()) != {"text"},
         }
         for name, is_asked in unsupported.items():
@@ -106,6 +108,10 @@ class ChatRequest(BaseModel):
             ChatEntry(message.role, parts_of(message.content, f"messages[{n}]"))
             for n, message in enumerate(self.messages)
         )
+
+
+ANY_TOOL_CHOICE = (None, "auto", "none")
+"""Values of `tool_choice` that an answer without a call satisfies."""
 
 
 def unsupported_parameter(name: str) -> RefusedRequest:
@@ -174,7 +180,9 @@ _HELPER_TEXTS = re.compile(
     # Continue: `ChatDescriber`
     r"|please reply with a title for the chat that is 3-4 words"
     # Zed: `summarize_thread_prompt.txt`
-    r"|Generate a concise 3-7 word title for this conversation",
+    r"|Generate a concise 3-7 word title for this conversation"
+    # opencode: the agent `title`, with a `max_tokens` of 32,000
+    r"|\AYou are a title generator\. You output ONLY a thread title\.",
     re.DOTALL,
 )
 """How requests begin that chat programs make for themselves, read in their sources in November 2026."""

@@ -55,8 +55,11 @@ async def session_text(sessions: Sessions, caller: Caller, session: str) -> str:
 
         record = read_record(records, session)
         if record.report is not None:
-            whole = f'status(session="{session}", show="report"), or the resource consilience://sessions/{session}/report.'
-            return f"{report_head(record)}\n\nSession {session}. The whole report: {whole}"
+            whole = (
+                f'status(session="{session}", show="report"), or the resource consilience://sessions/{session}/report.'
+            )
+            more = f'To ask about it: ask(task=…, follow_up="{session}").'
+            return f"{report_head(record)}\n\nSession {session}. The whole report: {whole} {more}"
         lines = [f"Running: session {session}, {progress_line(record)}."]
         questions = [q for q in pending_questions(record.events, record.text, records.prompt) if not q.answered]
         for question in questions:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mcp.server import MCPServer
@@ -65,7 +66,11 @@ NamedSession = Annotated[str, Field(description="Id of the session.")]
 def build_mcp(face: ToolFace) -> MCPServer[Any]:
     """Return the MCP server of a face."""
     server: MCPServer[Any] = MCPServer(
-        "consilience", instructions=INSTRUCTIONS, extensions=[SessionTasks(face)], log_level="WARNING"
+        "consilience",
+        version=version("consilience"),
+        instructions=INSTRUCTIONS,
+        extensions=[SessionTasks(face)],
+        log_level="WARNING",
     )
     tools = _Tools(face)
     reading = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -102,6 +107,9 @@ class _Tools:
         task: Annotated[str, Field(description="The question or the piece of work.")],
         documents: Documents = [],  # noqa: B006  pydantic copies it
         files: Files = [],  # noqa: B006
+        follow_up: Annotated[
+            str | None, Field(description="Id of a finished session that the task is about: one call on its report.")
+        ] = None,
         max_cost: MaxCost = None,
         wait_s: WaitSeconds = WAIT_SECONDS,
     ) -> CallToolResult:
@@ -109,11 +117,15 @@ class _Tools:
         what was chosen and why."""
 
         async def begin(sessions: Sessions) -> tuple[str, str]:
-            from consilience.choosing import REASONS
+            from consilience.choosing import REASONS, follow_up_sources
+            from consilience.reporting.record import read_record
             from consilience.server.bodies import ChoicesBody
 
             sources = (*_sources(documents), *await self._files(files))
             caller, models = caller_of(ctx.request_context.request), sessions.settings.models
+            if follow_up is not None:
+                left = await sessions.read(caller, lambda records: follow_up_sources(read_record(records, follow_up)))
+                return await self._begin(ctx, sessions, task, "solo", (*left, *sources), max_cost, {})
             body = ChoicesBody(task=task, sources=sources, models=models, limits=self._limits(max_cost))
             chosen = await sessions.choose(caller, body)
             while chosen.choice is None:
@@ -356,14 +368,18 @@ class _Tools:
     async def _followed(
         self, ctx: Context[Any, Any], wait_s: float, begin: Callable[[Sessions], Awaitable[tuple[str, str]]]
     ) -> CallToolResult:
-        """Begin a session, wait for its end, and return what is known of it then, below what `begin` says of it."""
-        session, said = "", ""
+        """Begin a session, wait for its end, and return what is known of it then, below what `begin` says of it.
+
+        `wait_s` counts from the call of the tool, as the client's limit does: opening the journal may take seconds.
+        """
+        session, said, until = "", "", asyncio.get_running_loop().time() + wait_s
 
         async def run(sessions: Sessions) -> str:
             nonlocal session, said
             session, said = await begin(sessions)
             if WAITS.get():
-                await self._wait(ctx, sessions, session, wait_s)
+                left = until - asyncio.get_running_loop().time()
+                await self._wait(ctx, sessions, session, max(0.0, left))
             return "\n\n".join(
                 filter(None, (said, await session_text(sessions, caller_of(ctx.request_context.request), session)))
             )

@@ -27,6 +27,7 @@ from consilience.journal.store import Records
 from consilience.reporting.record import read_record
 from consilience.server.chat import HELPER_TOKENS, TurnsOf
 from consilience.server.chat_bodies import (
+    ANY_TOOL_CHOICE,
     ChatEntry,
     ChatTurn,
     SessionOptions,
@@ -70,6 +71,7 @@ class ResponsesRequest(BaseModel):
     reasoning: Json | None = None
     text: Json | None = None
     tools: list[Any] | None = None
+    tool_choice: Any = None
     top_logprobs: int | None = None
     consilience: SessionOptions = SessionOptions()
 
@@ -77,6 +79,8 @@ class ResponsesRequest(BaseModel):
         """Raise `RefusedRequest` for what this server does not do."""
         if ((self.text or {}).get("format") or {}).get("type", "text") != "text":
             raise unsupported_parameter("text.format")
+        if self.tool_choice not in ANY_TOOL_CHOICE:
+            raise unsupported_parameter("tool_choice")
         if self.top_logprobs:
             raise unsupported_parameter("top_logprobs")
         for name in ("conversation", "prompt"):
@@ -171,9 +175,7 @@ async def respond(body: ResponsesRequest, request: Request, turns: TurnsOf, sess
         return EventSourceResponse(_stream(story), ping=int(HEARTBEAT_SECONDS), headers=headers)
     await asyncio.shield(joined.beginning)
     if not body.background:
-        async with aclosing(story.passages()) as passages:
-            async for _ in passages:
-                pass
+        await story.ended()
     return JSONResponse(await response_json(story), headers=headers)
 
 
@@ -218,9 +220,7 @@ async def cancel(response: ResponseId, request: Request, sessions: Service, call
     story = await _story(response, request, sessions, caller)
     if await ended_at(sessions, caller, story.joined.session) is None:
         await sessions.cancel(caller, story.joined.session)
-        async with aclosing(story.passages()) as passages:
-            async for _ in passages:
-                pass
+        await story.ended()
     return JSONResponse(await response_json(story))
 
 
@@ -237,8 +237,8 @@ async def _story(id: str, request: Request, sessions: Service, caller: Who) -> S
 # --- the object
 
 
-async def response_json(story: Story, transcript: Sequence[str] = ()) -> Json:
-    """Return a response as it stands."""
+async def response_json(story: Story) -> Json:
+    """Return a response as it stands, with the transcript and the answer of a session that has ended."""
     status, detail = await _status(story)
     head = _common(response_id(story.joined.session, story.turn), story.turn.model, await story.created())
     value: Json = {**head, "status": status, "metadata": {"session": story.joined.session, "url": story.url}}
@@ -247,8 +247,9 @@ async def response_json(story: Story, transcript: Sequence[str] = ()) -> Json:
     if status == "failed":
         value["error"] = {"code": "server_error", "message": detail}
     if await ended_at(story.sessions, story.caller, story.joined.session) is not None:
+        transcript = [passage async for passage in story.passages()]
         end = await story.answer()
-        value["output"] = [*_reasoning(story, transcript), _message(_item_id("msg", story), end.text)]
+        value["output"] = [_reasoning(story, transcript), _message(_item_id("msg", story), end.text)]
         value["usage"] = _usage(end)
     return value
 
@@ -313,11 +314,9 @@ def _text(text: str) -> Json:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _reasoning(story: Story, transcript: Sequence[str]) -> list[Json]:
-    if not transcript:
-        return []
+def _reasoning(story: Story, transcript: Sequence[str]) -> Json:
     summary = [{"type": "summary_text", "text": passage} for passage in transcript]
-    return [{"id": _item_id("rs", story), "type": "reasoning", "status": "completed", "summary": summary}]
+    return {"id": _item_id("rs", story), "type": "reasoning", "status": "completed", "summary": summary}
 
 
 def _usage(end: StoryEnd) -> Json:
@@ -361,8 +360,8 @@ async def _events(story: Story) -> AsyncIterator[Json]:
                 transcript.append(passage)
                 for event in _summary_part(passage, place):
                     yield event
-        yield {"type": "response.output_item.done", "output_index": 0, "item": _reasoning(story, transcript)[0]}
-        value = await response_json(story, transcript)
+        yield {"type": "response.output_item.done", "output_index": 0, "item": _reasoning(story, transcript)}
+        value = await response_json(story)
         for event in _message_events(value["output"][1], 1):
             yield event
         ending = {"completed": "completed", "failed": "failed"}.get(value["status"], "incomplete")

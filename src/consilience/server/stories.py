@@ -63,7 +63,8 @@ class Story:
             self.joined.beginning.result()
 
     async def passages(self) -> AsyncGenerator[str]:
-        """Yield the transcript as it is committed, to the end of the session. Raises `ConsilienceError`."""
+        """Yield the session's link, then its transcript as it is committed, to its end. Raises `ConsilienceError`."""
+        yield f"*Session [{self.joined.session}]({self.url})*"
         await asyncio.shield(self.joined.beginning)
         for session in await self._all():
             narrator = Narrator(answer_follows=session == self.joined.session)
@@ -71,6 +72,12 @@ class Story:
                 async for event in events:
                     if passage := await self._tell(narrator, event):
                         yield passage
+
+    async def ended(self) -> None:
+        """Wait for the end of the session. Raises as `passages` does."""
+        async with aclosing(self.passages()) as passages:
+            async for _ in passages:
+                pass
 
     async def answer(self) -> StoryEnd:
         """Return the answer of the session, which is finished."""
