@@ -20,7 +20,9 @@ from consilience.protocols.debate import Debate
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.refinement import Refinement
 from consilience.protocols.review import Review
+from consilience.reporting.markdown import chapter_markdown
 from consilience.reporting.record import SessionRecord
+from consilience.reporting.report_sections import report_document
 
 SHARE_OF_WINDOW = 0.5
 """Share of a context window that documents may take in one reading."""
@@ -202,23 +204,28 @@ def _too_large(given: Given) -> SettingsError:
 
 
 def follow_up_sources(record: SessionRecord) -> list[Source]:
-    """Return what a session leaves for a follow-up: its answer, its objections, its documents. Raises `SettingsError`."""
+    """Return what a session leaves for a follow-up: its documents, in their order, since the answer refers to their numbers; its
+    answer, its objections, what would overturn it. Raises `SettingsError`."""
     session, report, started = record.session, record.report, record.state.started
     if report is None or report.answer is None or started is None or started.protocol == Choose.name:
         raise SettingsError(
             f"session {session} has no answer to follow up", do=f"See how it stands: consilience show {session}."
         )
-    sources = [Source(text=f"Task: {report.task}\n\n{report.answer}", name=f"the answer of session {session}")]
+    sources = [
+        Source(text=record.text(document.text), name=document.name, remarks=document.remarks)
+        for document in started.sources
+        if document.agents is None
+    ]
+    sources.append(Source(text=f"Task: {report.task}\n\n{report.answer}", name=f"the answer of session {session}"))
     objections = [f"- {objection.text} ({objection.outcome.lower()})" for objection in report.objections]
     objections += [f"- {dissent.text}" for dissent in report.dissent if dissent.text not in report.answer]
     if objections:
         text = "\n".join(dict.fromkeys(objections))
         sources.append(Source(text=text, name=f"the objections of session {session}"))
-    return sources + [
-        Source(text=record.text(document.text), name=document.name, remarks=document.remarks)
-        for document in started.sources
-        if document.agents is None
-    ]
+    overturning = chapter_markdown(report_document(report, record.presentation), "unknown")
+    if overturning:
+        sources.append(Source(text=overturning, name=f"what would overturn the answer of session {session}"))
+    return sources
 
 
 REASONS: Mapping[Rule, str] = {

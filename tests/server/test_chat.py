@@ -23,6 +23,7 @@ from consilience.server.settings import Preset, ServerSettings
 from consilience.testing import ScriptedModel
 from kit.forks import PYTHONPATH
 from server.inprocess import SETTINGS, Chat, behind_proxy, chatting, client_of, listening, served, url_of
+from server.served import typed
 
 VOTE = "consilience/vote"
 VOTES = 5
@@ -234,6 +235,38 @@ def test_five_follow_ups_are_five_calls_and_read_the_answer(there: Provider, ser
     assert "consilience/vote ·" not in prompt  # last lines of answers are no part of what was said
 
 
+def test_what_would_overturn_the_answer_stands_below_it_and_is_read_by_a_follow_up(
+    there: Provider, server: Chat
+) -> None:
+    there.answer = typed
+    settings = {"consilience": {"settings": {"children": 2, "max_rounds": 1}}}
+    answer = complete(server, model="consilience/emergence", extra_body=settings)
+    assert "**What would overturn it:**" in answer
+    there.answer = prose
+    messages = [*QUESTION, {"role": "assistant", "content": answer}, *asking("And why?")]
+    complete(server, messages, model="consilience/emergence", extra_body=settings)
+    prompt = there.asked[-1]["messages"][-1]["content"]
+    assert f"what would overturn the answer of session {session_of(answer)}" in prompt
+
+
+def test_documents_keep_their_numbers_in_a_follow_up_and_answers_name_those_they_quote(
+    there: Provider, server: Chat
+) -> None:
+    def quoting(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
+        status, answer = prose(body, headers)
+        answer["choices"][0]["message"]["content"] = 'It was "decided in May" [S1:1].'  # type: ignore[index]
+        return status, answer
+
+    there.answer = quoting
+    parts = [{"type": "text", "text": "It was decided in May."}, {"type": "text", "text": "When was it decided?"}]
+    messages = [{"role": "user", "content": parts}]
+    answer = complete(server, messages, model="consilience/solo")
+    assert "*S1: part 1 of the message*" in answer
+    messages += [{"role": "assistant", "content": answer}, *asking("And why?")]
+    assert "*S1: part 1 of the message*" in complete(server, messages, model="consilience/solo")
+    assert "document S1>\npart 1 of the message" in there.asked[-1]["messages"][-1]["content"]
+
+
 def test_new_or_another_model_deliberates_on_the_conversation(there: Provider, server: Chat) -> None:
     messages = [*QUESTION, {"role": "assistant", "content": complete(server)}]
     complete(server, messages + asking("/new And a tunnel?"))
@@ -249,6 +282,17 @@ def test_new_or_another_model_deliberates_on_the_conversation(there: Provider, s
 def test_an_answer_of_another_program_begins_a_deliberation(there: Provider, server: Chat) -> None:
     complete(server, asking("Hello", "Good day.", "Is it so?"))
     assert len(there.asked) == VOTES
+
+
+def test_system_prompt_is_a_source_of_its_own_of_follow_ups_too(there: Provider, server: Chat) -> None:
+    messages = [{"role": "system", "content": "Answer in German."}, *QUESTION]
+    answer = complete(server, messages)
+    complete(server, [*messages, {"role": "assistant", "content": answer}, *asking("And why?")])
+    for asked in (there.asked[0], there.asked[-1]):
+        prompt = asked["messages"][-1]["content"]
+        assert "standing instructions for the answer" in prompt
+        assert "1| Answer in German." in prompt
+    assert "the conversation so far" not in there.asked[0]["messages"][-1]["content"]
 
 
 def test_follow_up_to_a_session_that_was_removed_is_refused(there: Provider, server: Chat) -> None:
@@ -294,6 +338,14 @@ HELPERS = (
             {"role": "system", "content": "You are a professional conversation summarizer. Generate a concise title."},
             *asking("user: Hi"),
         ]
+    },
+    {  # opencode 1.18, as recorded
+        "messages": [
+            {"role": "system", "content": "You are a title generator. You output ONLY a thread title. Nothing else."},
+            *asking("Generate a title for this conversation:\n"),
+            *asking('"bridge or ferry?"\n'),
+        ],
+        "max_tokens": 32_000,
     },
 )
 
@@ -414,6 +466,7 @@ def nested(levels: int) -> Any:
         ("logit_bias", {"1": 1}),
         ("response_format", {"type": "json_object"}),
         ("modalities", ["audio"]),
+        ("tool_choice", "required"),  # pydantic-ai, for an answer with fields
     ],
 )
 def test_unsupported_parameter_is_refused_by_name(param: str, value: object, there: Provider, server: Chat) -> None:
@@ -450,6 +503,14 @@ def test_text_parts_are_sources_and_others_are_refused_by_name(there: Provider, 
 def test_tools_are_ignored_with_a_sentence(server: Chat) -> None:
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
     assert "tools of the request have no effect" in complete(server, tools=[tool])
+
+
+def test_only_a_short_system_prompt_counts_beside_tools(there: Provider, server: Chat) -> None:
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+    for system, counts in (("Answer in German.", True), ("To edit a file, call the tool. " * 200, False)):
+        answer = complete(server, [{"role": "system", "content": system}, *QUESTION], tools=[tool])
+        assert (system.strip() in there.asked[-1]["messages"][-1]["content"]) == counts
+        assert ("system prompt, which says how to use them, was left out" in answer) != counts
 
 
 def test_a_run_that_fails_is_an_error_in_mid_stream_and_goes_on_when_it_can(there: Provider) -> None:

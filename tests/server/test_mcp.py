@@ -79,12 +79,31 @@ async def test_a_deliberation_returns_the_head_of_its_report_and_tells_its_progr
         session = sessions_of()[0]["session"]
         whole = await agent.read_resource(f"consilience://sessions/{session}/report")
         said = await agent.read_resource(f"consilience://sessions/{session}/transcript")
+        for show, resource in (("report", whole), ("transcript", said)):  # for clients that read no resources
+            shown = await agent.call_tool("status", {"session": session, "show": show})
+            assert text_of(shown) == resource[0].text
     assert text_of(result).startswith("**Finished")
     assert "the answer is yes" in text_of(result)
     assert session in text_of(result)
     assert sum("respondent" in line for line in progress) == 3
     assert "consilience replay" in whole[0].text
     assert said[0].text.count(f"({MODEL})") == 3
+
+
+async def test_a_follow_up_is_one_call_that_reads_the_documents_under_their_numbers_and_the_answer(
+    model: Provider, home: Path
+) -> None:
+    minutes = [{"name": "minutes.md", "text": "The hall is let on Mondays."}]
+    async with client(model) as agent:
+        await agent.call_tool("deliberate", {**VOTE, "documents": minutes})
+        session = sessions_of()[0]["session"]
+        result = await agent.call_tool("ask", {"task": "And on Mondays?", "follow_up": session})
+        unknown = await agent.call_tool("ask", {"task": "And?", "follow_up": "r00000000"}, raise_on_error=False)
+    assert text_of(result).startswith("**Finished")
+    assert unknown.is_error
+    prompt = str(model.asked[-1]["messages"][-1]["content"])
+    assert prompt.index("document S1>\nminutes.md") < prompt.index(f"document S2>\nthe answer of session {session}")
+    assert len(model.asked) == 3 + 1
 
 
 async def test_a_tool_that_is_not_waited_for_returns_a_handle_and_status_the_result(

@@ -43,6 +43,8 @@ def test_response_has_the_answer_and_its_usage_and_a_repetition_is_paid_once(the
     response = respond(server)
     assert response.status == "completed"
     assert "the answer is yes" in response.output_text
+    transcript = [part.text for part in response.output[0].summary]
+    assert sum(text.startswith("**Answer · ") for text in transcript) == VOTES
     assert response.usage.input_tokens == 12 * VOTES
     assert respond(server).id == response.id
     assert server.client.responses.retrieve(response.id).output_text == response.output_text
@@ -113,23 +115,48 @@ def test_previous_response_id_makes_a_follow_up_of_one_call(there: Provider, ser
     assert len(there.asked) == 2 * VOTES + 2
 
 
+def test_an_item_is_referred_to_by_its_id(there: Provider, server: Chat) -> None:
+    """As Vercel's AI SDK does, which takes the output of a response for stored."""
+    first = respond(server, stream=True)
+    items = [{"type": "item_reference", "id": item.id} for item in read_events(first)[-1].response.output]
+    assert len(items) == 2
+    more = [{"role": "user", "content": QUESTION}, *items, {"role": "user", "content": "And why?"}]
+    assert "*Follow-up [" in respond(server, input=more).output_text
+    assert len(there.asked) == VOTES + 1
+
+
 CODEX: dict[str, Any] = {
-    "instructions": "You are a coding agent that runs in a terminal.",
     "input": [
-        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Sandbox: read-only."}]},
-        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "<environment_context/>"}]},
+        {
+            "type": "message",
+            "role": "developer",
+            "content": [{"type": "input_text", "text": "You are a coding agent running in the Codex CLI. " * 300}],
+        },
+        {
+            "type": "message",
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "# AGENTS.md instructions for /proj\n\nBe brief."},
+                {"type": "input_text", "text": "<environment_context>\n  <cwd>/proj</cwd>\n</environment_context>"},
+            ],
+        },
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": QUESTION}]},
     ],
-    "tools": [{"type": "function", "name": "shell", "strict": False, "parameters": {"type": "object"}}],
+    "tools": [
+        {"type": "function", "name": "exec_command", "strict": False, "parameters": {"type": "object"}},
+        {"type": "namespace", "name": "multi_agent_v1", "description": "Sub-agents.", "tools": []},
+        {"type": "web_search"},
+    ],
     "tool_choice": "auto",
-    "parallel_tool_calls": False,
-    "reasoning": {"effort": "medium", "summary": "auto"},
+    "parallel_tool_calls": True,
+    "reasoning": {"summary": "auto"},
     "store": False,
     "stream": True,
     "include": ["reasoning.encrypted_content"],
-    "prompt_cache_key": "0199",
+    "prompt_cache_key": "01a22407",
+    "extra_body": {"client_metadata": {"thread_id": "01a22407", "session_id": "01a22407"}},
 }
-"""What Codex sends, with tools of its own."""
+"""What Codex 0.171 sends, as recorded, with shorter texts and fewer tools. Its system prompt is in a developer message."""
 
 
 def test_requests_in_the_form_of_codex_deliberate_and_then_follow_up(there: Provider, server: Chat) -> None:
@@ -137,7 +164,9 @@ def test_requests_in_the_form_of_codex_deliberate_and_then_follow_up(there: Prov
     assert "tools of the request have no effect" in first.output_text
     prompt = there.asked[0]["messages"][-1]["content"]
     assert f"# Task\n{QUESTION}" in prompt
-    assert "Sandbox: read-only." in prompt
+    assert "Be brief." in prompt
+    assert "coding agent" not in prompt
+    assert "system prompt, which says how to use them, was left out" in first.output_text
     items = [item.model_dump(exclude_none=True) for item in first.output]
     more = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "And why?"}]}
     second = read_events(respond(server, **{**CODEX, "input": [*CODEX["input"], *items, more]}))[-1].response
@@ -152,6 +181,10 @@ def test_what_is_not_supported_or_not_there_is_refused_in_the_providers_form(the
         respond(server, input=[{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}])
     with pytest.raises(openai.BadRequestError, match=r"text\.format"):
         respond(server, text={"format": {"type": "json_object"}})
+    with pytest.raises(openai.BadRequestError, match="tool_choice"):
+        respond(server, tools=CODEX["tools"], tool_choice="required")
+    with pytest.raises(openai.BadRequestError, match="conversation is not supported"):
+        respond(server, conversation="conv_1")
     with pytest.raises(openai.BadRequestError, match="no helper requests"):
         respond(server, max_output_tokens=16)
     assert there.asked == []

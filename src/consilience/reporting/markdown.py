@@ -21,11 +21,12 @@ from consilience.domain.sections import (
     Paragraph,
     Presentation,
     QuoteBlock,
+    ReportPart,
     Subheading,
     Table,
 )
 from consilience.reporting.formatting import demote_markdown, escape_inline, escape_markdown, printable
-from consilience.reporting.report_sections import ReportDocument, report_document
+from consilience.reporting.report_sections import HEADINGS, ReportDocument, report_document
 from consilience.reporting.report_sections import headline as headline_text
 
 MAX_TABLE_ROWS = 40
@@ -70,6 +71,12 @@ def document_markdown(document: ReportDocument, *, heading: bool = True, additio
     footer = " · ".join(filter(None, (escape_markdown(document.footer), document.commands)))
     parts += [f"---\n\n{footer}" if footer else "", *additions]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def chapter_markdown(document: ReportDocument, part: ReportPart) -> str:
+    """Return what a document has below the heading of a part; "" if it has no such chapter."""
+    blocks = [blocks_markdown(chapter.blocks) for chapter in document.chapters if chapter.heading == HEADINGS[part]]
+    return "\n\n".join(blocks)
 
 
 def blocks_markdown(blocks: Sequence[Block], *, max_rows: int | None = MAX_TABLE_ROWS) -> str:

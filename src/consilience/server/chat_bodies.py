@@ -25,6 +25,10 @@ MAX_HELPER_TOKENS = 64
 HELPER_TOKENS = range(16, 1_001)
 """What a helper request may set as the max tokens of its answer. The default is the last."""
 SO_FAR = "the conversation so far"
+INSTRUCTIONS = "standing instructions for the answer"
+"""Name of the source with the system texts of a conversation."""
+MAX_INSTRUCTIONS_CHARS = 4_000
+"""Longer system texts of a request with tools are those of a program that acts: they say how to use its tools."""
 NEW = "/new"
 
 
@@ -76,6 +80,7 @@ class ChatRequest(BaseModel):
     response_format: dict[str, Any] | None = None
     modalities: tuple[str, ...] | None = None
     tools: list[Any] | None = None
+    tool_choice: Any = None
     functions: list[Any] | None = None
     consilience: SessionOptions = SessionOptions()
 
@@ -87,6 +92,7 @@ class ChatRequest(BaseModel):
             "top_logprobs": bool(self.top_logprobs),
             "logit_bias": bool(self.logit_bias),
             "response_format": (self.response_format or {}).get("type", "text") != "text",
+            "tool_choice": self.tool_choice not in ANY_TOOL_CHOICE,
             "modalities": bool(self.modalities) and set(self.modalities or ()) != {"text"},
         }
         for name, is_asked in unsupported.items():
@@ -100,6 +106,10 @@ class ChatRequest(BaseModel):
             ChatEntry(message.role, parts_of(message.content, f"messages[{n}]"))
             for n, message in enumerate(self.messages)
         )
+
+
+ANY_TOOL_CHOICE = (None, "auto", "none")
+"""Values of `tool_choice` that an answer without a call satisfies."""
 
 
 def unsupported_parameter(name: str) -> RefusedRequest:
@@ -117,6 +127,11 @@ class ChatEntry:
     @property
     def text(self) -> str:
         return "\n\n".join(self.parts)
+
+    @property
+    def instructs(self) -> bool:
+        """Whether it is no part of what was said, but how to answer it."""
+        return self.role in ("system", "developer")
 
 
 TEXT_PARTS: Mapping[str, str] = {
@@ -163,7 +178,9 @@ _HELPER_TEXTS = re.compile(
     # Continue: `ChatDescriber`
     r"|please reply with a title for the chat that is 3-4 words"
     # Zed: `summarize_thread_prompt.txt`
-    r"|Generate a concise 3-7 word title for this conversation",
+    r"|Generate a concise 3-7 word title for this conversation"
+    # opencode: the agent `title`, with a `max_tokens` of 32,000
+    r"|\AYou are a title generator\. You output ONLY a thread title\.",
     re.DOTALL,
 )
 """How requests begin that chat programs make for themselves, read in their sources in November 2026."""
@@ -171,7 +188,7 @@ _HELPER_TEXTS = re.compile(
 
 def _is_helper(entries: Sequence[ChatEntry], max_tokens: int | None) -> bool:
     last = next((entry for entry in reversed(entries) if entry.role == "user"), None)
-    texts = [entry.text for entry in entries if entry.role in ("system", "developer")]
+    texts = [entry.text for entry in entries if entry.instructs]
     return (max_tokens is not None and max_tokens <= MAX_HELPER_TOKENS) or any(
         _HELPER_TEXTS.search(text) for text in (*texts, *((last.text,) if last else ()))
     )
@@ -179,9 +196,9 @@ def _is_helper(entries: Sequence[ChatEntry], max_tokens: int | None) -> bool:
 
 def _helper_text(entries: Sequence[ChatEntry]) -> str:
     """Return the instructions and the text of a helper request."""
-    system = [entry.text for entry in entries if entry.role in ("system", "developer")]
-    others = [entry for entry in entries if entry.role not in ("system", "developer")]
-    return "\n\n".join((*system, others[0].text if len(others) == 1 else _spoken(others)))
+    others = [entry for entry in entries if not entry.instructs]
+    user = others[0].text if len(others) == 1 else _spoken(others)
+    return "\n\n".join(filter(None, (_instructions(entries), user)))
 
 
 # --- turns
@@ -270,25 +287,25 @@ def turn_of(
     entries: Sequence[ChatEntry],
     *,
     model: str,
-    parent: str = "",
     options: SessionOptions | None = None,
     seed: int | None = None,
     effort: str | None = None,
     tools: bool = False,
     max_tokens: int | None = None,
 ) -> ChatTurn:
-    """Return what a conversation asks for. `parent` is a session whose answer precedes it.
+    """Return what a conversation asks for. With `tools` system texts are left out that are long (`MAX_INSTRUCTIONS_CHARS`).
 
     Raises `RefusedRequest` without a task.
     """
     if _is_helper(entries, max_tokens):
         tokens = max(HELPER_TOKENS[0], min(max_tokens or HELPER_TOKENS[-1], HELPER_TOKENS[-1]))
         return ChatTurn(model=model, task=_helper_text(entries), helper_tokens=tokens)
-    place = next((n for n in reversed(range(len(entries))) if entries[n].role == "user" and entries[n].parts), None)
+    spoken = [entry for entry in entries if not entry.instructs]
+    place = next((n for n in reversed(range(len(spoken))) if spoken[n].role == "user" and spoken[n].parts), None)
     if place is None:
         raise RefusedRequest("There is no user message with a text.", param="messages", code="no_task")
-    *attached, task = entries[place].parts
-    before, is_new = list(entries[:place]), task.lstrip().split(maxsplit=1)[:1] == [NEW]
+    *attached, task = spoken[place].parts
+    before, parent, is_new = spoken[:place], "", task.lstrip().split(maxsplit=1)[:1] == [NEW]
     if is_new:
         task = task.lstrip().removeprefix(NEW).strip()
         if not task:
@@ -297,10 +314,12 @@ def turn_of(
     if earlier is not None:
         position, signature = earlier
         parent, before = signature.root or signature.session, before[position + 1 :]
-    elif is_new:
-        parent = ""
-    spoken = _spoken(before)
-    sources = [Source(text=spoken, name=SO_FAR)] if spoken else []
+    instructions = _instructions(entries)
+    ignored = ("tools",) if tools else ()
+    if tools and len(instructions) > MAX_INSTRUCTIONS_CHARS:
+        instructions, ignored = "", ("tools", "instructions")
+    texts = {INSTRUCTIONS: instructions, SO_FAR: _spoken(before)}
+    sources = [Source(text=text, name=name) for name, text in texts.items() if text]
     sources += [Source(text=text, name=f"part {n} of the message") for n, text in enumerate(attached, 1)]
     return ChatTurn(
         model=model,
@@ -310,7 +329,7 @@ def turn_of(
         options=options or SessionOptions(),
         seed=seed or 0,
         thinking=_THINKING.get(effort or ""),
-        ignored=("tools",) if tools else (),
+        ignored=ignored,
     )
 
 
@@ -330,6 +349,10 @@ def _answered(entries: Sequence[ChatEntry], model: str) -> tuple[int, Signature]
     root = latest.root or latest.session
     place = next((n for n, signature in reversed(found) if signature.session == root), -1)
     return place, latest
+
+
+def _instructions(entries: Sequence[ChatEntry]) -> str:
+    return "\n\n".join(entry.text.strip() for entry in entries if entry.instructs and entry.text.strip())
 
 
 def _spoken(entries: Sequence[ChatEntry]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from consilience.domain.events import CallCompleted
 from consilience.reporting.formatting import (
     count,
@@ -60,6 +62,7 @@ def progress_line(record: SessionRecord) -> str:
         return f"waiting for an answer to {one_line(describe_awaited(state.awaited, state.people), 200)}"
     estimate = state.started.estimate
     place = state.place(state.calls[-1].key, state.calls[-1].agent) if state.calls else ""
-    calls = f"{state.made:,} of {format_range(estimate.min, estimate.max)} calls made in {duration(state.seconds)}"
+    age = duration(max(0.0, time.time() - (record.created or 0)))
+    calls = f"{state.made:,} of {format_range(estimate.min, estimate.max)} calls made, begun {age} ago"
     flying = f", {count(len(record.flights), 'call')} under way" if record.flights else ""
     return f"{calls}{flying}{f'; last: {place}' if place else ''}"

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from consilience.server.callers import Caller
@@ -47,8 +47,11 @@ async def session_text(sessions: Sessions, caller: Caller, session: str) -> str:
 
         record = read_record(records, session)
         if record.report is not None:
-            whole = f"The whole report: consilience://sessions/{session}/report"
-            return f"{report_head(record)}\n\nSession {session}. {whole}"
+            whole = (
+                f'status(session="{session}", show="report"), or the resource consilience://sessions/{session}/report.'
+            )
+            more = f'To ask about it: ask(task=…, follow_up="{session}").'
+            return f"{report_head(record)}\n\nSession {session}. The whole report: {whole} {more}"
         lines = [f"Running: session {session}, {progress_line(record)}."]
         questions = [q for q in pending_questions(record.events, record.text, records.prompt) if not q.answered]
         for question in questions:
@@ -58,5 +61,19 @@ async def session_text(sessions: Sessions, caller: Caller, session: str) -> str:
         else:
             lines.append(f'For its result: status(session="{session}", wait_s={WAIT_SECONDS}).')
         return "\n\n".join(lines)
+
+    return await sessions.read(caller, text)
+
+
+async def whole_text(sessions: Sessions, caller: Caller, session: str, what: Literal["report", "transcript"]) -> str:
+    """Return the report of a session, or its progress, or what its agents said, as Markdown."""
+
+    def text(records: Any) -> str:
+        from consilience.reporting.export import as_markdown
+        from consilience.reporting.record import read_record
+        from consilience.server.heads import transcript_markdown
+
+        record = read_record(records, session)
+        return as_markdown(record) if what == "report" else transcript_markdown(record)
 
     return await sessions.read(caller, text)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mcp.server import MCPServer
@@ -19,7 +20,7 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BaseModel, Field
 
 from consilience.domain.errors import ConsilienceError, SourceError
-from consilience.server.mcp_face import SESSION_META, WAIT_SECONDS, WAITS, ToolFace, session_text
+from consilience.server.mcp_face import SESSION_META, WAIT_SECONDS, WAITS, ToolFace, session_text, whole_text
 from consilience.server.mcp_tasks import SessionTasks
 
 if TYPE_CHECKING:
@@ -58,7 +59,11 @@ NamedSession = Annotated[str, Field(description="Id of the session.")]
 def build_mcp(face: ToolFace) -> MCPServer[Any]:
     """Return the MCP server of a face."""
     server: MCPServer[Any] = MCPServer(
-        "consilience", instructions=INSTRUCTIONS, extensions=[SessionTasks(face)], log_level="WARNING"
+        "consilience",
+        version=version("consilience"),
+        instructions=INSTRUCTIONS,
+        extensions=[SessionTasks(face)],
+        log_level="WARNING",
     )
     tools = _Tools(face)
     reading = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -95,6 +100,9 @@ class _Tools:
         task: Annotated[str, Field(description="The question or the piece of work.")],
         documents: Documents = [],  # noqa: B006  pydantic copies it
         files: Files = [],  # noqa: B006
+        follow_up: Annotated[
+            str | None, Field(description="Id of a finished session that the task is about: one call on its report.")
+        ] = None,
         max_cost: MaxCost = None,
         wait_s: WaitSeconds = WAIT_SECONDS,
     ) -> CallToolResult:
@@ -102,13 +110,17 @@ class _Tools:
         what was chosen and why."""
 
         async def begin(sessions: Sessions) -> tuple[str, str]:
-            from consilience.choosing import REASONS
+            from consilience.choosing import REASONS, follow_up_sources
+            from consilience.reporting.record import read_record
             from consilience.server.bodies import ChoicesBody, NewSession
             from consilience.server.checks import allowed_models
             from consilience.server.choices import choose_for
 
             sources = (*_sources(documents), *await self._files(files))
             caller = self._caller(ctx)
+            if follow_up is not None:
+                left = await sessions.read(caller, lambda records: follow_up_sources(read_record(records, follow_up)))
+                return await self._begin(ctx, sessions, task, "solo", (*left, *sources), max_cost, {})
             models = tuple(allowed_models(caller, sessions.settings))
             body = ChoicesBody(task=task, sources=sources, models=models, limits=self._limits(max_cost))
             chosen = await choose_for(sessions, caller, body)
@@ -183,13 +195,25 @@ class _Tools:
 
         return await self._followed(ctx, wait_s, begin)
 
-    async def status(self, ctx: Context[Any, Any], session: NamedSession, wait_s: WaitSeconds = 0) -> CallToolResult:
+    async def status(
+        self,
+        ctx: Context[Any, Any],
+        session: NamedSession,
+        wait_s: WaitSeconds = 0,
+        show: Annotated[
+            Literal["head", "report", "transcript"],
+            Field(description="head: what matters, short; report: all of it; transcript: what the agents said."),
+        ] = "head",
+    ) -> CallToolResult:
         """Return how a session stands: its result, or how far it is, waiting up to `wait_s` seconds for the end."""
 
         async def look(sessions: Sessions) -> str:
-            seen = await sessions.read(self._caller(ctx), lambda records: records.last(session))
+            caller = self._caller(ctx)
+            seen = await sessions.read(caller, lambda records: records.last(session))
             await self._wait(ctx, sessions, session, wait_s, seen=seen)
-            return await session_text(sessions, self._caller(ctx), session)
+            if show == "head":
+                return await session_text(sessions, caller, session)
+            return await whole_text(sessions, caller, session, show)
 
         return await self._done(look)
 
@@ -338,14 +362,18 @@ class _Tools:
     async def _followed(
         self, ctx: Context[Any, Any], wait_s: float, begin: Callable[[Sessions], Awaitable[tuple[str, str]]]
     ) -> CallToolResult:
-        """Begin a session, wait for its end, and return what is known of it then, below what `begin` says of it."""
-        session, said = "", ""
+        """Begin a session, wait for its end, and return what is known of it then, below what `begin` says of it.
+
+        `wait_s` counts from the call of the tool, as the client's limit does: opening the journal may take seconds.
+        """
+        session, said, until = "", "", asyncio.get_running_loop().time() + wait_s
 
         async def run(sessions: Sessions) -> str:
             nonlocal session, said
             session, said = await begin(sessions)
             if WAITS.get():
-                await self._wait(ctx, sessions, session, wait_s)
+                left = until - asyncio.get_running_loop().time()
+                await self._wait(ctx, sessions, session, max(0.0, left))
             return "\n\n".join(filter(None, (said, await session_text(sessions, self._caller(ctx), session))))
 
         result = await self._done(run)
@@ -385,17 +413,9 @@ def _sources(documents: Sequence[GivenDocument]) -> tuple[Source, ...]:
 def _add_resources(server: MCPServer[Any], tools: _Tools) -> None:
     face = tools._face
 
-    async def read(ctx: Context[Any, Any], session: str, write: str) -> str:
-        def work(records: Any) -> str:
-            from consilience.reporting.export import as_markdown
-            from consilience.reporting.record import read_record
-            from consilience.server.heads import transcript_markdown
-
-            record = read_record(records, session)
-            return as_markdown(record) if write == "report" else transcript_markdown(record)
-
+    async def read(ctx: Context[Any, Any], session: str, what: Literal["report", "transcript"]) -> str:
         try:
-            return await (await face.sessions()).read(tools._caller(ctx), work)
+            return await whole_text(await face.sessions(), tools._caller(ctx), session, what)
         except ConsilienceError as error:
             raise ResourceNotFoundError(str(error)) from error
 

@@ -5,6 +5,7 @@ Both follow from the journal alone, so that whoever joins a session reads the sa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from consilience.domain.events import (
@@ -23,7 +24,6 @@ from consilience.domain.events import (
 from consilience.domain.outcome import StopReason
 from consilience.domain.presenting import try_progress
 from consilience.domain.report import Report, UnfinishedSession, find_report
-from consilience.domain.sections import Presentation
 from consilience.reporting.event_lines import event_line
 from consilience.reporting.formatting import (
     count,
@@ -37,7 +37,7 @@ from consilience.reporting.formatting import (
     reply_text,
     seat_labels,
 )
-from consilience.reporting.markdown import blocks_markdown
+from consilience.reporting.markdown import blocks_markdown, chapter_markdown
 from consilience.reporting.record import AnyReport, SessionRecord, Text
 from consilience.reporting.report_sections import HEADINGS, headline, report_document
 from consilience.reporting.session_state import SessionState
@@ -116,24 +116,41 @@ class Narrator:
 
 
 def head_of(record: SessionRecord) -> str:
-    """Return the head of a finished session's report as Markdown: what is missing, then the answer, then who dissents."""
+    """Return the head of a finished session's report as Markdown: what is missing, the answer, the documents to which it refers,
+    who dissents, and what would overturn it, which the answer's author was told stands below."""
     report = record.report
     assert report is not None
-    return "\n\n".join(filter(None, _head(report, record.presentation)))
+    return "\n\n".join(filter(None, _head(report, record)))
 
 
-def _head(report: AnyReport, presentation: Presentation) -> Iterator[str]:
+def _head(report: AnyReport, record: SessionRecord) -> Iterator[str]:
+    presentation = record.presentation
     document = report_document(report, presentation)
     if report.degraded or not document.answer_stands or report.stop_reason not in _ENDED_WELL:
         yield f"**{escape_inline(headline(report, presentation))}**"
     for chapter in document.chapters:
         if chapter.heading in ("", HEADINGS["answer"]):
             yield blocks_markdown(chapter.blocks)
+    yield _references(report, record)
     if not presentation.below_answer:
         yield _dissent(report)
+    if overturning := chapter_markdown(document, "unknown"):
+        yield f"**{HEADINGS['unknown']}:**\n\n{overturning}"
 
 
 _ENDED_WELL = (StopReason.CONVERGED, StopReason.SETTLED, StopReason.EXHAUSTED_STEPS)
+
+
+def _references(report: Report, record: SessionRecord) -> str:
+    """The names of the documents that the answer quotes by number."""
+    started = record.state.started
+    sources = started.sources if started is not None else ()
+    quoted = [
+        f"S{n}: {escape_inline(source.name)}"
+        for n, source in enumerate(sources, 1)
+        if re.search(rf"\[S{n}[:\]]", report.answer or "")
+    ]
+    return f"*{' · '.join(quoted)}*" if quoted else ""
 
 
 def _dissent(report: Report) -> str:

@@ -25,9 +25,11 @@ from consilience.journal.store import Records
 from consilience.reporting.record import read_record
 from consilience.server.chat import TurnsOf
 from consilience.server.chat_bodies import (
+    ANY_TOOL_CHOICE,
     ChatEntry,
     ChatTurn,
     SessionOptions,
+    Signature,
     parts_of,
     turn_of,
     unsupported_parameter,
@@ -60,10 +62,13 @@ class ResponsesRequest(BaseModel):
     background: bool | None = None
     stream: bool | None = None
     previous_response_id: str | None = None
+    conversation: Json | str | None = None
+    prompt: Json | None = None
     max_output_tokens: int | None = None
     reasoning: Json | None = None
     text: Json | None = None
     tools: list[Any] | None = None
+    tool_choice: Any = None
     top_logprobs: int | None = None
     consilience: SessionOptions = SessionOptions()
 
@@ -71,18 +76,29 @@ class ResponsesRequest(BaseModel):
         """Raise `RefusedRequest` for what this server does not do."""
         if ((self.text or {}).get("format") or {}).get("type", "text") != "text":
             raise unsupported_parameter("text.format")
+        if self.tool_choice not in ANY_TOOL_CHOICE:
+            raise unsupported_parameter("tool_choice")
         if self.top_logprobs:
             raise unsupported_parameter("top_logprobs")
+        for name in ("conversation", "prompt"):
+            if getattr(self, name):
+                what = f"{name} is not supported: nothing of that kind is stored here. Send its content as input."
+                raise RefusedRequest(what, param=name, code="unsupported_parameter")
 
     @property
     def entries(self) -> tuple[ChatEntry, ...]:
         """The conversation. Raises `RefusedRequest` for an item or a part that is no text."""
         entries = [ChatEntry("system", (self.instructions,))] if self.instructions else []
+        if self.previous_response_id:
+            entries.append(_referred(self.previous_response_id))
         if isinstance(self.input, str):
             return (*entries, ChatEntry("user", (self.input,)))
         for n, item in enumerate(self.input):
             kind = item.get("type", "message")
-            if kind in PASSED_OVER:
+            if kind == "item_reference" and str(item.get("id")).startswith("msg_"):
+                entries.append(_referred(str(item.get("id"))))
+                continue
+            if kind in PASSED_OVER or kind == "item_reference":
                 continue
             if kind != "message":
                 what = f"input[{n}] is of type {kind!r}, which no agent can read."
@@ -92,14 +108,9 @@ class ResponsesRequest(BaseModel):
 
     def turn(self) -> ChatTurn:
         """Return what is asked for. Raises `RefusedRequest`."""
-        parent = ""
-        if self.previous_response_id:
-            session, earlier = _decoded(self.previous_response_id)
-            parent = (earlier.parent or session) if earlier.model == self.model else ""
         return turn_of(
             self.entries,
             model=self.model,
-            parent=parent,
             options=self.consilience,
             effort=(self.reasoning or {}).get("effort"),
             tools=bool(self.tools),
@@ -110,10 +121,10 @@ class ResponsesRequest(BaseModel):
 # --- ids
 
 
-def response_id(session: str, turn: ChatTurn) -> str:
-    """Return the id of a response: its session, and what the session does not record."""
+def response_id(session: str, turn: ChatTurn, kind: str = "resp") -> str:
+    """Return the id of a response or of an item of its output: its session, and what the session does not record."""
     rest = json.dumps([turn.model, turn.parent, list(turn.ignored), turn.helper_tokens])
-    return f"resp_{session}_{base64.urlsafe_b64encode(rest.encode()).decode().rstrip('=')}"
+    return f"{kind}_{session}_{base64.urlsafe_b64encode(rest.encode()).decode().rstrip('=')}"
 
 
 def _decoded(id: str) -> tuple[str, ChatTurn]:
@@ -128,9 +139,15 @@ def _decoded(id: str) -> tuple[str, ChatTurn]:
         )
     except (ValueError, TypeError, binascii.Error):
         prefix, turn = "", ChatTurn(model="", task="")
-    if prefix != "resp" or not session:
+    if prefix not in ("resp", "msg") or not session:
         raise _unknown(id)
     return session, turn
+
+
+def _referred(id: str) -> ChatEntry:
+    """Return the answer to which an id refers, as a message of the conversation. Raises as `_decoded` does."""
+    session, turn = _decoded(id)
+    return ChatEntry("assistant", (Signature(session, "", turn.model, turn.parent).markdown("stored"),))
 
 
 def _unknown(id: str) -> RefusedRequest:
@@ -153,9 +170,7 @@ async def respond(body: ResponsesRequest, request: Request, turns: TurnsOf, sess
         return EventSourceResponse(_stream(story), ping=int(HEARTBEAT_SECONDS), headers=headers)
     await asyncio.shield(joined.beginning)
     if not body.background:
-        async with aclosing(story.passages()) as passages:
-            async for _ in passages:
-                pass
+        await story.ended()
     return JSONResponse(await response_json(story), headers=headers)
 
 
@@ -181,9 +196,7 @@ async def cancel(response: ResponseId, request: Request, sessions: Service, call
     story = await _story(response, request, sessions, caller)
     if await sessions.ended_at(caller, story.joined.session) is None:
         await sessions.cancel(caller, story.joined.session)
-        async with aclosing(story.passages()) as passages:
-            async for _ in passages:
-                pass
+        await story.ended()
     return JSONResponse(await response_json(story))
 
 
@@ -200,8 +213,8 @@ async def _story(id: str, request: Request, sessions: Service, caller: Who) -> S
 # --- the object
 
 
-async def response_json(story: Story, transcript: Sequence[str] = ()) -> Json:
-    """Return a response as it stands."""
+async def response_json(story: Story) -> Json:
+    """Return a response as it stands, with the transcript and the answer of a session that has ended."""
     status, detail = await _status(story)
     head = _common(response_id(story.joined.session, story.turn), story.turn.model, await story.created())
     value: Json = {**head, "status": status, "metadata": {"session": story.joined.session, "url": story.url}}
@@ -210,6 +223,7 @@ async def response_json(story: Story, transcript: Sequence[str] = ()) -> Json:
     if status == "failed":
         value["error"] = {"code": "server_error", "message": detail}
     if await story.sessions.ended_at(story.caller, story.joined.session) is not None:
+        transcript = [passage async for passage in story.passages()]
         end = await story.answer()
         value["output"] = [*_reasoning(story, transcript), _message(_item_id("msg", story), end.text)]
         value["usage"] = _usage(end)
@@ -265,7 +279,7 @@ def _common(id: str, model: str, created: int) -> Json:
 
 
 def _item_id(kind: str, story: Story) -> str:
-    return f"{kind}_{story.joined.session}"
+    return response_id(story.joined.session, story.turn, kind)
 
 
 def _message(id: str, text: str, status: str = "completed") -> Json:
@@ -327,7 +341,7 @@ async def _events(story: Story) -> AsyncIterator[Json]:
                     yield event
         for item in _reasoning(story, transcript):
             yield {"type": "response.output_item.done", "output_index": 0, "item": item}
-        value = await response_json(story, transcript)
+        value = await response_json(story)
         for event in _message_events(value["output"][-1], len(value["output"]) - 1):
             yield event
         ending = {"completed": "completed", "failed": "failed"}.get(value["status"], "incomplete")

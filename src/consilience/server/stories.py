@@ -25,7 +25,11 @@ from consilience.server.turns import Joined, reading_id
 SESSION_HEADER = "X-Consilience-Session"
 BEGIN_SECONDS = 10.0
 """How long a response waits for its session to begin, so that an error has its status. Reading a task may take longer."""
-TOOLS_IGNORED = "*The tools of the request have no effect: the agents of a deliberation call none of a client's.*"
+IGNORED = {
+    "tools": "The tools of the request have no effect: the agents of a deliberation call none of a client's.",
+    "instructions": "Its system prompt, which says how to use them, was left out.",
+}
+"""What the answer says of what a request names in vain."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +63,12 @@ class Story:
             self.joined.beginning.result()
 
     async def passages(self) -> AsyncGenerator[str]:
-        """Yield the transcript as it is committed, to the end of the session; nothing where a chat program asks for itself.
+        """Yield the session's link, then its transcript as it is committed; nothing where a chat program asks for itself.
 
         Raises `ConsilienceError`.
         """
+        if self.turn.helper_tokens is None:
+            yield f"*Session [{self.joined.session}]({self.url})*"
         await asyncio.shield(self.joined.beginning)
         for session in await self._all():
             narrator = Narrator(answer_follows=session == self.joined.session)
@@ -70,6 +76,12 @@ class Story:
                 async for event in events:
                     if self.turn.helper_tokens is None and (passage := await self._tell(narrator, event)):
                         yield passage
+
+    async def ended(self) -> None:
+        """Wait for the end of the session. Raises as `passages` does."""
+        async with aclosing(self.passages()) as passages:
+            async for _ in passages:
+                pass
 
     async def answer(self) -> StoryEnd:
         """Return the answer of the session, which is finished. Raises `RefusedRequest` if the helper model failed."""
@@ -87,8 +99,9 @@ class Story:
     def _text(self, record: SessionRecord, report: Report) -> str:
         if self.turn.helper_tokens is None:
             signature = Signature(self.joined.session, self.url, self.turn.model, self.turn.parent)
-            note = TOOLS_IGNORED if "tools" in self.turn.ignored else ""
-            return "\n\n".join(filter(None, (head_of(record), note, signature.markdown(figures_of(report)))))
+            ignored = " ".join(IGNORED[what] for what in self.turn.ignored if what in IGNORED)
+            parts = (head_of(record), f"*{ignored}*" if ignored else "", signature.markdown(figures_of(report)))
+            return "\n\n".join(filter(None, parts))
         if report.answer is None:
             reasons = "; ".join(failed.detail for failed in report.failed_calls)
             raise RefusedRequest(f"The helper model gave no answer: {reasons}", code="helper_failed", status=502)

@@ -124,8 +124,10 @@ class Turns:
             return
         if turn.parent:
             left = await self._left_by(caller, turn.parent)
+            known = {(source.name, source.text) for source in left}
+            more = (source for source in turn.sources if (source.name, source.text) not in known)
             body = body.model_copy(
-                update={"protocol": Solo.name, "settings": {}, "panel": None, "sources": (*left, *turn.sources)}
+                update={"protocol": Solo.name, "settings": {}, "panel": None, "sources": (*left, *more)}
             )
         elif turn.name == ASK:
             body = await self._chosen(caller, body, session)
