@@ -156,8 +156,7 @@ CHAINED = {
 }
 
 
-@pytest.mark.parametrize("place", CHAINED)
-@pytest.mark.parametrize("bound", [(), ("--max-cost", "1")])
+@pytest.mark.parametrize(("place", "bound"), [*((place, ()) for place in CHAINED), ("model", ("--max-cost", "1"))])
 def test_program_as_fallback_needs_consent(
     cli: Cli, town: Town, here: Path, home: Path, place: str, bound: tuple[str, ...]
 ) -> None:

@@ -153,7 +153,7 @@ def test_recorded_program_needs_consent_that_names_it(
     for again in (("resume", "last"), ("fork", "last", "--at", "0")):
         refused = command(*again, env=env, cwd=here)
         assert refused.returncode == 2
-        assert f"{program} may spend money of its own" in refused.stderr
+        assert program in refused.stderr
         assert not marker.exists()
     assert command("resume", "last", "--yes", env=env, cwd=here).returncode == 0
     assert marker.exists()

@@ -184,7 +184,7 @@ def test_configuration_in_the_current_directory_grants_no_consent(
         run = ("solo", QUESTION, "--model", f"{server.url}/v1#m")
         refused = command(*run, env=env, cwd=here)
         assert refused.returncode == 2
-        assert "there is no terminal to confirm it" in refused.stderr
+        assert "--yes" in refused.stderr
         text = f"[endpoints] and a higher confirm_above ignored; only {home / 'consilience.toml'} may set that"
         assert refused.stderr.splitlines()[0] == f"consilience.toml: {text}"
         assert server.asked == []

@@ -252,7 +252,7 @@ def test_resume_of_a_fork_counts_its_inherited_calls(cli: Cli, town: Town, paren
     cli("fork", parent, "--at", "leaf_respond/1", "--set", "max_rounds=1")
     child = recorded()[-1]
     town.reply = sensible
-    assert cli("resume", child).stderr.startswith(f"Resuming {child}: 2 calls inherited, not paid for again")
+    assert cli("resume", child).stderr.startswith(f"Resuming {child}: 2 calls inherited")
 
 
 def test_session_ended_by_a_limit_states_the_limit_and_the_fork_that_goes_on(

@@ -75,7 +75,7 @@ class Copied(consilience.VoteReport):
 
 def test_resume_shows_a_finished_session_as_show_does(cli: Cli, tmp_path: Path) -> None:
     run(Plain)
-    registry._defined["viewed"].report = Lengths
+    registry.find_protocol("viewed").report = Lengths
     out = tmp_path / "out"
     shown, resumed = cli("show", "s"), cli("resume", "s", "--out", str(out))
     assert "lengths" not in shown.stdout + resumed.stdout + (out / "report.md").read_text()
@@ -91,7 +91,7 @@ def test_view_that_cannot_be_shown_is_reported_by_the_run(cli: Cli, town: Town, 
             return super().presentation().model_copy(update={"views": (view(name),)})
 
     run(Plain)
-    registry._defined["viewed"].report = Mine
+    registry.find_protocol("viewed").report = Mine
     forked = cli("fork", "s", "--at", "end", "--yes")
     assert forked.exit_code == 0
     assert "presentation() failed" in forked.stdout
@@ -114,7 +114,7 @@ def test_stored_sections_that_cannot_be_read_are_named(cli: Cli, monkeypatch: py
 
 def test_fork_at_the_end_has_a_new_view_without_a_call(cli: Cli, town: Town) -> None:
     run(Plain)
-    registry._defined["viewed"].report = Lengths
+    registry.find_protocol("viewed").report = Lengths
     assert "other views: lengths" in cli("fork", "s", "--at", "end", "--yes").stdout
     assert not town.requests
 

@@ -112,7 +112,7 @@ async def test_cached_reply_keeps_its_model_and_cut_mark() -> None:
         assert who == [(1, "length", "second", 1), (2, "length", "second", 1)], "a cut answer is asked for once more"
         assert report.answer == "Much too long, and cut ag"
         fallback = "answered by a fallback model, second, after another had failed: S1 ×2"
-        assert report.warnings == ("1 reply cut at the token limit: answer/S1",)
+        assert report.cut_replies == ("answer/S1",)
         assert report.incidents == (fallback,)
         assert report.ledger.actual.fallbacks == len(arguments), "the cached one was not paid for"
 

@@ -86,7 +86,6 @@ async def test_closing_reply_cut_twice_keeps_the_longer_text_marked_as_cut(again
     report, model = await run(cut("Yes, bec"), again)
     assert (report.answer, report.answer_cut) == (kept, True)
     assert report.cut_replies == ("round-1/observe/L1N1",)
-    assert "the answer was cut at the token limit" in report.unmet
     assert (report.failed_calls, report.missing, report.degraded) == ((), (), None), "the call was answered"
     assert {request.attempt for request in closing_requests(model)} == {1, 2}
 

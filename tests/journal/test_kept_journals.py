@@ -70,8 +70,13 @@ def test_fixture_journal_is_read_digested_and_shown(kept: Path, session: str, st
     store.close()
 
 
-@every_session
+@pytest.mark.parametrize(
+    ("kept", "session"),
+    [(path, name) for path, name in SESSIONS if path.stem == "emergence" or name.endswith(("-plain", "-killed"))],
+    ids=lambda value: getattr(value, "stem", value),
+)
 def test_fixture_journal_is_exported_in_every_format(kept: Path, session: str, store: SqliteStore) -> None:
+    """Finished and unfinished ones of every protocol; those of one protocol in every state that a session may have."""
     record = read_record(store, session)
     assert json.loads(as_json(record))["session"] == session
     assert session in as_markdown(record)

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import get_args
@@ -220,7 +221,8 @@ def report_of(store: SqliteStore) -> str:
 
 
 def rows(store: SqliteStore, table: str) -> set[bytes]:
-    return {row[0] for row in store._db.execute(f"SELECT id FROM {table}")}
+    with closing(sqlite3.connect(store.path)) as db:
+        return {row[0] for row in db.execute(f"SELECT id FROM {table}")}
 
 
 @pytest.mark.parametrize("case", CALLING, ids=lambda case: case.name)

@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from subprocess import PIPE
 
@@ -261,7 +262,7 @@ async def test_concurrent_waiters_share_a_commit(store: SqliteStore) -> None:
     await journal.close()
 
 
-async def test_prompts_of_a_growing_transcript_take_linear_space(store: SqliteStore) -> None:
+async def test_prompts_of_a_growing_transcript_take_linear_space(store: SqliteStore, tmp_path: Path) -> None:
     """Stored rows hold each part once and a reference, whatever private part stands behind the shared one."""
     from consilience.journal.store import PromptParts
 
@@ -270,18 +271,19 @@ async def test_prompts_of_a_growing_transcript_take_linear_space(store: SqliteSt
     for length in range(1, 401):
         shared = ("i", "k", *(f"q:A:message-{n}" for n in range(length)))
         parts = PromptParts((*shared, f"t:private-{length}"), len(shared))
-        journal.append(completed(f"k{length}", "t", str(length), prompt=parts.id), texts=["t"], prompt=parts)
+        await journal.commit(completed(f"k{length}", "t", str(length), prompt=parts.id), texts=["t"], prompt=parts)
         if length in (200, 400):
-            store._writer.flush()
-            (sizes[length],) = store._db.execute("SELECT SUM(LENGTH(added) + 32) FROM prompts").fetchone()
+            with closing(sqlite3.connect(tmp_path / "journal.db")) as db:
+                (sizes[length],) = db.execute("SELECT SUM(LENGTH(added) + 32) FROM prompts").fetchone()
     assert sizes[400] <= 2.2 * sizes[200]
     await journal.close()
 
 
-async def test_damaged_record_raises_store_unusable(store: SqliteStore) -> None:
+async def test_damaged_record_raises_store_unusable(store: SqliteStore, tmp_path: Path) -> None:
     journal = store.create("s")
     await journal.commit(completed("a", "t"), texts=["t"])
     await journal.close()
-    store._db.execute('UPDATE events SET body=\'{"type":"no such event"}\'')
+    with closing(sqlite3.connect(tmp_path / "journal.db", isolation_level=None)) as db:
+        db.execute('UPDATE events SET body=\'{"type":"no such event"}\'')
     with pytest.raises(StoreUnusable, match="journal cannot be used"):
         store.read("s")
