@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from cli.loopback import MODEL, Provider, command, provider
 from consilience.domain.events import CallCompleted, canonical_digest
 from consilience.journal.sqlite import SqliteStore
+from consilience.server.owners import add_owner
 from kit.forks import PYTHONPATH
 from server.served import SentEvent, Served, environment_of, serving, typed
 
@@ -308,3 +310,16 @@ def test_help_of_serve_imports_neither_the_server_nor_what_runs_sessions(tmp_pat
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH, "HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
     assert done.stdout.endswith("[]\n"), done.stderr
+
+
+def test_log_of_a_server_has_a_line_for_each_event(tmp_path: Path, model: Provider) -> None:
+    tokens = tmp_path / "tokens.toml"
+    token = add_owner(tokens, "anna")
+    with serving(tmp_path, model, "--token-file", str(tokens)) as served:
+        tokens.write_text("[[owner]\n")
+        assert served.request("GET", "/api/due", headers={"Authorization": f"Bearer {token}"})[0] == 200
+        assert served.stop() == 0
+        assert served.process.stderr is not None
+        log = served.process.stderr.read()
+    assert re.fullmatch(r"\S+ \S+ ERROR the token file has changed and is not used .*tokens\.toml.*\n", log), log
+    assert token not in log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -82,6 +83,9 @@ def serve(settings: ServerSettings, *, host: str, port: int, on_start: Callable[
     be had, or that needs a token file.
     """
     check_start(settings.access, host)
+    # before the library of MCP sets up its own log, which is laid out for a terminal of 80 columns
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("consilience").setLevel(logging.INFO)
     listener = _listen(host, port)
     drop_stalled(listener)
     address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
