@@ -1,4 +1,4 @@
-"""The small pages that need no token of an owner: the login, and what a link opens. They have no script."""
+"""Pages and forms. The small ones that need no token of an owner, the login and what a link opens, have no script."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import Response
 
-from consilience.server.access import AccessRefusal, cookie_value, door_of
+from consilience.server.access import COOKIE, AccessRefusal, cookie_value, door_of
 
 FORM_COOKIE = "consilience_form"
 MAX_FORM_BYTES = 2_000_000
 POLICY = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+APP_POLICY = f"{POLICY}; script-src 'self'; connect-src 'self'"
 
 
 @cache
@@ -27,14 +28,31 @@ def _pages() -> Environment:
 
 
 def page(
-    request: Request, name: str, title: str, *, status: int = 200, problem: str = "", **values: object
+    request: Request,
+    name: str,
+    title: str,
+    *,
+    status: int = 200,
+    problem: str = "",
+    policy: str = POLICY,
+    **values: object,
 ) -> HTMLResponse:
     """Return a page with a form token that `read_form` will ask for."""
     token = cookie_value(request.headers, FORM_COOKIE) or secrets.token_urlsafe(24)
     text = _pages().get_template(f"{name}.html.j2").render(title=title, problem=problem, form_token=token, **values)
-    response = HTMLResponse(text, status, headers={"Content-Security-Policy": POLICY})
+    response = HTMLResponse(text, status, headers={"Content-Security-Policy": policy})
     keep(request, response, FORM_COOKIE, token)
     return response
+
+
+def app_page(
+    request: Request, name: str, title: str, *, status: int = 200, problem: str = "", **values: object
+) -> HTMLResponse:
+    """Return a page of somebody who is known, with the navigation and the script of all such pages (`app.html.j2`)."""
+    may_log_out = cookie_value(request.headers, COOKIE) != ""
+    return page(
+        request, name, title, status=status, problem=problem, policy=APP_POLICY, may_log_out=may_log_out, **values
+    )
 
 
 def keep(request: Request, response: Response, name: str, value: str) -> None:

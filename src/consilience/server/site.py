@@ -1,0 +1,30 @@
+"""The pages for people: what they share. Start, lists and forms are in `start_page`, one session is in `session_page`."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from consilience.reporting.styles import style_sheet
+
+routes = APIRouter(include_in_schema=False)
+
+
+@cache
+def _asset(name: str) -> str:
+    return (files("consilience.server") / "page" / name).read_text("utf-8")
+
+
+@routes.get("/page.css")
+async def style() -> Response:
+    """Return the style of all pages: that of a session's file, and of forms and what is live."""
+    return Response(f"{style_sheet('page', 'charts')}\n{_asset('app.css')}", media_type="text/css")
+
+
+@routes.get("/page.js")
+async def script() -> Response:
+    """Return the script of all pages."""
+    return Response(_asset("page.js"), media_type="text/javascript")
