@@ -250,13 +250,13 @@ async def test_declared_flips_not_observed_in_tests_are_printed_above_the_answer
         "4 agents had said that the answer to crux 1 would change their minds. When told so, those affected (D) kept"
         in head
     )
-    assert "1 of 4 agents changed position for the placebo, which decides nothing." in head
+    assert "1 of 4 agents changed position when told something that decides nothing." in head
     crux = report.markdown().split("### Crux 1.")[1].split("### ")[0]
     assert "Declared to depend on it: 4 of 4; when told so, 3 of 4 changed position; " in crux
-    assert "; for the placebo (The ferry is red): 1 of 4." in crux
+    assert "; told something that decides nothing instead (The ferry is red): 1 of 4." in crux
     assert crux.count("flipped ✔") == 3
     assert "did not flip ✘" in crux
-    assert "flipped ✔; moved for the placebo, too" in crux
+    assert "flipped ✔; moved when told something that decides nothing, too" in crux
 
 
 async def test_brief_with_tests_takes_what_would_turn_the_answer_from_them() -> None:

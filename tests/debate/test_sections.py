@@ -84,7 +84,7 @@ async def test_split_ballots_are_printed_before_the_answer_in_every_format() -> 
     report = await debate()
     for face in (report.markdown(), unescape(report.html())):
         assert "SPLIT: 2 yes · 1 no" in face
-        assert "sealed final ballots of 3 of 3 agents on 1 model" in face
+        assert "secret final ballots of 3 of 3 agents on 1 model" in face
         assert face.index("SPLIT: 2 yes · 1 no") < face.index("Closing: crystallizer in closing")
         assert "Agreement:" not in face
         assert "UNANIMOUS" not in face
@@ -134,7 +134,7 @@ async def test_unanimous_final_ballots_are_reported_without_dissent() -> None:
     assert "Agreement: on every question, all agents with a firm position are on one side." in above_answer(text)
     assert "UNANIMOUS: 3 yes" in above_answer(text)
     assert "as all 3 ballots that take a side say" in above_answer(text)
-    assert "No sealed final ballot is against the answer." in text
+    assert "No secret final ballot is against the answer." in text
 
 
 async def test_each_proposition_has_its_own_ballot_count() -> None:
@@ -162,7 +162,7 @@ async def test_missing_ballot_is_reported_with_its_agent_before_the_count() -> N
     assert (
         "No final ballot from critic of change (B): the reply could not be read. The counts below leave 1 agent" in head
     )
-    assert "sealed final ballots of 2 of 3 agents" in head
+    assert "secret final ballots of 2 of 3 agents" in head
     assert head.index("No final ballot from") < head.index("2 yes")
     assert "UNANIMOUS" not in head
 
