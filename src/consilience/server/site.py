@@ -1,4 +1,4 @@
-"""The pages for people: what they share. Start, lists and forms are in `start_page`, one session is in `session_page`."""
+"""The pages for people: their routes, their style and their script."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from consilience.reporting.styles import style_sheet
+from consilience.server import actions, compare_page, fork_pages, sessions_page, start_page
 
 routes = APIRouter(include_in_schema=False)
+for pages in (start_page, sessions_page, actions, fork_pages, compare_page):
+    routes.include_router(pages.routes)
 
 
 @cache
