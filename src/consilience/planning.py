@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 
 from consilience.domain import model_names
 from consilience.domain.agents import Agent
@@ -17,6 +18,7 @@ from consilience.domain.errors import SettingsError, UserError
 from consilience.domain.messages import Source
 from consilience.domain.outcome import DEFAULT_THINKING, Estimate, Limits, ThinkingLevel, thinking_tokens
 from consilience.domain.sections import Block, Bullets, Item, Paragraph, Table
+from consilience.engine.fork import Fork
 from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
 from consilience.engine.sizes import CallSizes
@@ -27,7 +29,15 @@ from consilience.models.endpoints import Endpoints
 from consilience.models.facts import ModelFacts
 from consilience.models.registry import Choice, PersonName, ProgramName, WorkspaceName, paid, parse, window_by_name
 from consilience.prices import max_cost_of, token_prices
-from consilience.reporting.formatting import count, describe_agent, describe_agents, describe_calls, format_range, money
+from consilience.reporting.formatting import (
+    count,
+    describe_agent,
+    describe_agents,
+    describe_calls,
+    duration,
+    format_range,
+    money,
+)
 
 AS_ASKED = "as asked"
 NOTHING_DONE = "no model is called, nothing is spent or recorded."
@@ -342,6 +352,49 @@ def make_plan(
     )
 
 
+def plan_of_fork(
+    planned: Fork,
+    models: Mapping[str, str],
+    choice: Choice,
+    *,
+    known: Endpoints,
+    sources: Sequence[Source],
+    encoder: str | None,
+    thinking: ThinkingLevel | None,
+) -> RunPlan:
+    """Return the plan of a fork. Its calls are those that it makes itself or, where that is not known, all."""
+    max_calls = planned.protocol.estimate().max
+    plan = make_plan(
+        planned.protocol,
+        planned.agents,
+        models,
+        choice,
+        known=known,
+        limits=planned.limits,
+        task=planned.task,
+        sources=sources,
+        templates=planned.templates,
+        encoder=encoder,
+        thinking=thinking,
+        detail=planned.detail,
+        calls_made=0 if planned.calls is None else max(max_calls - planned.calls, 0),
+    )
+    if planned.calls is not None:
+        return replace(plan, estimate=Estimate(min=planned.calls, max=planned.calls))
+    return replace(plan, calls_note=" in all, inherited ones included") if planned.replies else plan
+
+
+def inheritance_words(planned: Fork) -> str:
+    """Return what a fork inherits, and what it asks again."""
+    words = f"{count(planned.replies, 'reply')} inherited, not paid for again"
+    if again := planned.asked_again:
+        words += f"; {count(again, 'call')} without a reply repeated, and then the calls that read the new replies"
+    if kept := planned.failures:
+        unusable = f"{count(len(kept), 'call')} without a usable reply inherited ({planned.kinds_kept})"
+        words += f"; {unusable}, made again only with another model"
+    return words
+
+
 def bullets(*items: str | Item) -> Bullets:
     """Return a list without its empty texts."""
     return Bullets(items=tuple(Item(text=item) if isinstance(item, str) else item for item in items if item))
@@ -375,6 +428,22 @@ def cost_words(plan: Plan, *, headed: bool = False) -> str:
         bound = "" if plan.limits.cost is None else ", which --max-cost does not bound"
         words.append(f"{'' if plan.max_cost is None else lead}{programs_words(plan.programs)}{bound}")
     return "; ".join(words) or ("nothing" if headed else "costs nothing")
+
+
+def calls_words(plan: RunPlan) -> str:
+    """Return `about 49 calls, at most 180`, or the range: `2–3 calls`."""
+    if plan.usual_calls is not None:
+        return f"about {count(plan.usual_calls, 'call')}, at most {plan.max_calls:,}"
+    return describe_calls(Estimate(min=min(plan.estimate.min, plan.max_calls), max=plan.max_calls))
+
+
+def time_words(plan: RunPlan, seconds: Sequence[float]) -> str:
+    """Return in a sentence how long a run takes, from what recorded calls of its models took."""
+    if not seconds:
+        return f"Time not known: no finished run of {', '.join(plan.models)} is on record."
+    usual, calls = median(seconds), plan.max_calls if plan.usual_calls is None else plan.usual_calls
+    each = f"{count(calls, 'call')} of {duration(usual)}, the median of the last {count(len(seconds), 'recorded call')}"
+    return f"About {duration(usual * calls)} if all are made one after another: {each}."
 
 
 def programs_words(programs: Sequence[str]) -> str:

@@ -120,7 +120,7 @@ async def test_unanimous_final_ballots_are_reported_without_dissent(golden: Gold
     report = await debate({"final": everybody("YES"), "closing": lambda request: {"p1": "YES"}})
     text = report.markdown()
     golden(above_answer(text))
-    golden(lines_with("sealed final ballot is against", text), "dissent")
+    golden(lines_with("secret final ballot is against", text), "dissent")
     assert report.dissent == ()
 
 

@@ -261,7 +261,10 @@ def test_limit_before_the_tests_skips_them_with_a_warning() -> None:
 
 def test_report_shows_declared_observed_and_placebo_flips_of_each_agent() -> None:
     text = debate(stubborn("D3")).markdown().split("### Crux 1.")[1].split("### ")[0]
-    assert "Declared to depend on it: 3 of 3; when told so, 2 of 3 changed position; for the placebo" in text
+    assert (
+        "Declared to depend on it: 3 of 3; when told so, 2 of 3 changed position; told something that decides nothing instead"
+        in text
+    )
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert next(row for row in rows if "(A" in row).endswith("flipped ✔ (told no: now no) |")
     assert next(row for row in rows if "(B" in row).endswith("flipped ✔ (told yes: now yes) |")

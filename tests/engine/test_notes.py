@@ -239,17 +239,17 @@ async def test_new_sessions_and_forks_record_the_schema_version(store: SqliteSto
     for session in ("s", "f"):
         started = store.beginning(session)
         assert isinstance(started, SessionStarted)
-        assert started.schema_version == SCHEMA_VERSION == 6
+        assert started.schema_version == SCHEMA_VERSION == 7
 
 
 async def test_session_of_a_newer_schema_is_refused_with_its_version(store: SqliteStore, tmp_path: Path) -> None:
     await run(store)
     store.close()
     with sqlite3.connect(tmp_path / "journal.db") as db:
-        db.execute("UPDATE events SET body=json_set(body, '$.schema_version', 7) WHERE seq=1")
+        db.execute("UPDATE events SET body=json_set(body, '$.schema_version', 8) WHERE seq=1")
     db.close()
     again = SqliteStore(tmp_path / "journal.db")
     for read in (again.read, again.beginning):
-        with pytest.raises(NewerSchema, match="schema 7"):
+        with pytest.raises(NewerSchema, match="schema 8"):
             read("s")
     again.close()

@@ -32,7 +32,7 @@ def test_journal_of_a_development_version_is_refused_unchanged_with_advice(versi
     before = path.read_bytes()
     for _ in range(2):
         with pytest.raises(
-            StoreUnusable, match=rf"development version \(schema {version}; this one reads 6\)"
+            StoreUnusable, match=rf"development version \(schema {version}; this one reads 7\)"
         ) as refused:
             SqliteStore(path)
         assert str(path) in refused.value.where
@@ -45,7 +45,8 @@ def older(path: Path) -> Path:
     SqliteStore(shutil.copy(FIXTURE_JOURNAL, path)).close()  # of this schema
     with closing(sqlite3.connect(path)) as db:
         db.executescript(
-            "DROP TABLE mail; DROP TABLE links; DROP TABLE claims; DROP TABLE spent; ALTER TABLE sessions DROP COLUMN owner; "
+            "DROP TABLE mail; DROP TABLE links; DROP TABLE opinions; "
+            "DROP TABLE claims; DROP TABLE spent; ALTER TABLE sessions DROP COLUMN owner; "
             "ALTER TABLE sessions DROP COLUMN name; PRAGMA user_version=3"
         )
     return path
@@ -60,7 +61,7 @@ def test_journal_of_schema_3_is_brought_to_this_one(tmp_path: Path) -> None:
     before.close()
     now.close()
     with closing(sqlite3.connect(tmp_path / "journal.db")) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (6,)
+        assert db.execute("PRAGMA user_version").fetchone() == (7,)
 
 
 def test_journal_of_schema_3_is_migrated_once_by_processes_that_open_it_together(tmp_path: Path) -> None:

@@ -82,7 +82,8 @@ def test_no_route_answers_without_a_token_but_login_its_style_sheet_and_healthz(
         == {
             ("GET", "/login"),
             ("POST", "/login"),
-            ("GET", "/login.css"),
+            ("GET", "/page.css"),
+            ("GET", "/summary.css"),
             ("GET", "/healthz"),
         }
     )
@@ -111,7 +112,7 @@ def test_paths_that_resemble_an_open_one_are_closed(public: Public) -> None:
         "//login",
         "/LOGIN",
         "/healthz/x",
-        "/login.css/..",
+        "/page.css/..",
         "/login%2f",
     ):
         assert server.client().get(path).status_code in (401, 421), path

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from statistics import median
 from typing import Annotated
 
 from consilience.choosing import (
@@ -33,9 +32,8 @@ from consilience.configuration import Config
 from consilience.deliberation import Deliberation, remaining_limits
 from consilience.documents import is_address
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
-from consilience.domain.events import CallCompleted
 from consilience.domain.messages import Source
-from consilience.domain.outcome import Estimate, Limits, SpendingLimits
+from consilience.domain.outcome import Limits, SpendingLimits
 from consilience.domain.paths import expanded, journal_path
 from consilience.domain.report import Report
 from consilience.domain.session_ids import is_session_word
@@ -45,15 +43,11 @@ from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
 from consilience.model_words import key_notes
 from consilience.models.registry import window_by_name
-from consilience.planning import RunPlan, check_models, cost_words, make_plan
+from consilience.planning import RunPlan, calls_words, check_models, cost_words, make_plan, time_words
 from consilience.protocols.choose import Choose, TaskReading
 from consilience.reporting.files import claim_directory
-from consilience.reporting.formatting import count, describe_calls, duration, one_line
-from consilience.reporting.session_state import call_seconds
-
-MAX_SESSIONS = 20
-MAX_CALLS = 100
-"""From so many of the latest sessions, and so many calls in them, follows how long a call takes."""
+from consilience.reporting.formatting import count, one_line
+from consilience.sessions.durations import recorded_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,50 +261,19 @@ def proposal_lines(
     if work.parent:
         lines.append(f"A follow-up to session {work.parent}.")
     cost = cost_words(plan)
-    lines.append(f"{cost[:1].upper()}{cost[1:]}; {_calls_words(plan)}. {_time_words(plan, seconds)}")
+    lines.append(f"{cost[:1].upper()}{cost[1:]}; {calls_words(plan)}. {time_words(plan, seconds)}")
     if missing := missing_weights(plan.models):
         lines.append(f"Before that, weights are downloaded: {', '.join(missing)} (1 to 3 GB).")
     return lines
 
 
-def _calls_words(plan: RunPlan) -> str:
-    """Return `about 49 calls, at most 180`, or the range: `2–3 calls`."""
-    if plan.usual_calls is not None:
-        return f"about {count(plan.usual_calls, 'call')}, at most {plan.max_calls:,}"
-    return describe_calls(Estimate(min=min(plan.estimate.min, plan.max_calls), max=plan.max_calls))
-
-
-def _time_words(plan: RunPlan, seconds: Sequence[float]) -> str:
-    if not seconds:
-        return f"Time not known: no finished run of {', '.join(plan.models)} is on record."
-    usual, calls = median(seconds), plan.max_calls if plan.usual_calls is None else plan.usual_calls
-    each = f"{count(calls, 'call')} of {duration(usual)}, the median of the last {count(len(seconds), 'recorded call')}"
-    return f"About {duration(usual * calls)} if all are made one after another: {each}."
-
-
 def usual_seconds(models: Sequence[str]) -> list[float]:
-    """Return how long the latest recorded calls of these models took, without readings of tasks, which are short. Reads at most
-    `MAX_SESSIONS` sessions."""
-    path, found = journal_path(), list[float]()
+    """Return how long the latest recorded calls of these models took; see `sessions.durations`."""
+    path = journal_path()
     if not path.exists():
-        return found
+        return []
     with closing(open_store(path)) as store:
-        looked = 0
-        for session in reversed(store.sessions()):
-            started = store.beginning(session)
-            if started is None or started.protocol == Choose.name:
-                continue
-            named = {agent.id for agent in started.agents if agent.model in models}
-            if not named:
-                continue
-            calls = (
-                event for event in store.read(session) if isinstance(event, CallCompleted) and event.agent in named
-            )
-            found += [took for call in calls if (took := call_seconds(call)) is not None and not call.cached]
-            looked += 1
-            if looked >= MAX_SESSIONS or len(found) >= MAX_CALLS:
-                break
-    return found[:MAX_CALLS]
+        return recorded_seconds(store, models)
 
 
 def app_for(name: str) -> object:

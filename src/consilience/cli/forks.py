@@ -24,7 +24,7 @@ from consilience.cli.plan import approve
 from consilience.cli.sessions import confirm_code, find_session, read_back, user_store
 from consilience.cli.settings import confirm_recorded_programs, load_config, setting_value
 from consilience.domain.messages import Source
-from consilience.domain.outcome import Estimate, Limits
+from consilience.domain.outcome import Limits
 from consilience.domain.presenting import try_present
 from consilience.engine import fork as forks
 from consilience.engine.protocol import check_phases
@@ -34,8 +34,7 @@ from consilience.journal.store import Store
 from consilience.model_words import recorded_level
 from consilience.models.embeddings import check_encoder
 from consilience.models.registry import Choice
-from consilience.planning import check_models, make_plan, with_documents
-from consilience.reporting.formatting import count
+from consilience.planning import check_models, inheritance_words, plan_of_fork, with_documents
 
 
 def fork_session(request: ForkRequest) -> int:
@@ -98,27 +97,16 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
     notes = run_until_done(replaced_without_effect(planned, store=store))
     if idle and not request.dry_run:
         raise forks.no_call_error(planned, notes)
-    max_calls = planned.protocol.estimate().max
-    plan = make_plan(
-        planned.protocol,
-        planned.agents,
+    plan = plan_of_fork(
+        planned,
         models,
         Choice("", "" if request.model or request.models or request.replace_agent else "as in the parent"),
         known=config.endpoints,
-        limits=planned.limits,
-        task=planned.task,
         sources=sources,
-        templates=planned.templates,
         encoder=request.encoder or planned.started.encoder,
         thinking=request.thinking or recorded_level(planned.started.thinking),
-        detail=planned.detail,
-        calls_made=0 if planned.calls is None else max(max_calls - planned.calls, 0),
     )
-    if planned.calls is not None:
-        plan = replace(plan, estimate=Estimate(min=planned.calls, max=planned.calls))
-    elif planned.replies:
-        plan = replace(plan, calls_note=" in all, inherited ones included")
-    origin = f"Fork of {planned.parent} {position}: {_inheritance(planned)}"
+    origin = f"Fork of {planned.parent} {position}: {inheritance_words(planned)}"
     place = {"parent": planned.parent, "forked_at": planned.at, "inherited": planned.replies}
     place |= {"failures_inherited": len(planned.failures), "asked_again": planned.asked_again}
     if idle:
@@ -140,16 +128,6 @@ def _is_shown_differently(store: Store, session: str) -> bool:
     """Return whether the installed code shows a finished session in another way than it is stored."""
     record = read_back(store, session)
     return record.report is not None and try_present(record.report)[0] != record.presentation
-
-
-def _inheritance(planned: forks.Fork) -> str:
-    words = f"{count(planned.replies, 'reply')} inherited, not paid for again"
-    if again := planned.asked_again:
-        words += f"; {count(again, 'call')} without a reply repeated, and then the calls that read the new replies"
-    if kept := planned.failures:
-        unusable = f"{count(len(kept), 'call')} without a usable reply inherited ({planned.kinds_kept})"
-        words += f"; {unusable}, made again only with another model"
-    return words
 
 
 def _with_models(request: InheritingRequest, planned: forks.Fork) -> tuple[forks.Fork, dict[str, str]]:

@@ -33,7 +33,7 @@ from consilience.domain.places import Place as Place
 from consilience.domain.places import place_key as place_key
 from consilience.domain.topology import Topology
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """Schema of sessions and of the tables of a journal. From the first release on, journals of released schemas stay readable."""
 
 CUT = "length"

@@ -121,6 +121,17 @@ def describe_invalid(
     return "; ".join(clauses)
 
 
+def errors_by_field(error: ValidationError) -> dict[str, str]:
+    """Return what is wrong by the dotted name of the field: `{"limits.calls": "must be at least 0, not -1"}`."""
+    found = dict[str, str]()
+    for detail in _details(error):
+        kind = detail["type"]
+        own = {"missing": "is missing", "extra_forbidden": "is unknown"}.get(kind)
+        words = _message(detail) if kind in ("value_error", "assertion_error") else own or _demand(detail, None)
+        found.setdefault(".".join(part for part in detail["loc"] if isinstance(part, str)), words)
+    return found
+
+
 def _details(error: ValidationError) -> Iterator[ErrorDetails]:
     """Yield the errors; those of a nested `UserWritten` model with their place in the whole."""
     for detail in error.errors(include_url=False):

@@ -30,14 +30,16 @@ from consilience.journal.sqlite_open import (
     schema_of,
     store_error,
 )
-from consilience.journal.statements import ENTRIES, LINKS, OWNED
+from consilience.journal.statements import ENTRIES, LINKS, OPINIONS, OWNED
 from consilience.journal.store import (
     Arrival,
     InFlightCall,
     Letter,
     LetterKind,
     LinkKind,
+    Opinion,
     PromptParts,
+    ReaderVote,
     SessionEntry,
     SessionLink,
 )
@@ -158,6 +160,12 @@ class SqliteRecords:
 
     def links(self, session: str) -> list[SessionLink]:
         return self._links(self._number(session), None)
+
+    def opinions(self, session: str) -> list[Opinion]:
+        return [
+            Opinion(int(str(link)), cast(ReaderVote, str(vote)), str(objection), float(str(given)))
+            for link, vote, objection, given in self._rows(OPINIONS, self._number(session))
+        ]
 
     def link(self, digest: str) -> SessionLink | None:
         return next(iter(self._links(None, digest)), None)

@@ -57,6 +57,7 @@ from consilience.journal.statements import (
     ADD_EVENT,
     ADD_IN_FLIGHT,
     ADD_LINK,
+    ADD_OPINION,
     ADD_PROMPT,
     ADD_TEXT,
     CREATE,
@@ -84,7 +85,10 @@ from consilience.journal.store import (
     LinkKind,
     OnCommit,
     OnMail,
+    Opinion,
     PromptParts,
+    ReaderVote,
+    SessionLink,
     check_name,
     checked_title,
 )
@@ -227,6 +231,12 @@ class SqliteStore(SqliteRecords):
 
     def add_link(self, session: str, kind: LinkKind, *, agent: str = "", digest: str, until: float, by: str) -> None:
         self._execute_now(ADD_LINK, (self._number(session), kind, agent, digest, until, by))
+
+    def add_opinion(self, link: SessionLink, vote: ReaderVote, objection: str, at: float) -> bool:
+        check_unicode(objection, "the objection")
+        given = Opinion(link.number, vote, objection, at)
+        self._execute_now(ADD_OPINION, (link.number, self._number(link.session), vote, objection, at))
+        return given in self.opinions(link.session)
 
     def end_link(self, session: str, number: int, at: float) -> None:
         if number not in {link.number for link in self.links(session)}:

@@ -323,6 +323,8 @@ TABLES: Mapping[str, str] = {
     "PRIMARY KEY(session, call)) WITHOUT ROWID",
     "links": "(n INTEGER PRIMARY KEY AUTOINCREMENT, session INTEGER NOT NULL, kind TEXT NOT NULL, agent TEXT NOT NULL, "
     "digest TEXT UNIQUE NOT NULL, until REAL NOT NULL, sender TEXT NOT NULL)",
+    "opinions": "(link INTEGER PRIMARY KEY, session INTEGER NOT NULL, vote TEXT NOT NULL, "
+    "objection TEXT NOT NULL, given REAL NOT NULL)",
     "spent": "(owner TEXT NOT NULL, day TEXT NOT NULL, amount INTEGER NOT NULL, PRIMARY KEY(owner, day)) WITHOUT ROWID",
 }
 """The declaration of every table. `held`: how long processes held a session; `arrivals`: replies until the end of their attempt is
@@ -336,6 +338,7 @@ MIGRATIONS: Mapping[int, Sequence[str]] = {
     ),
     5: ("ALTER TABLE sessions ADD COLUMN name TEXT NOT NULL DEFAULT ''",),
     6: (f"CREATE TABLE IF NOT EXISTS links{TABLES['links']}",),
+    7: (f"CREATE TABLE IF NOT EXISTS opinions{TABLES['opinions']}",),
 }
 """The statements that lead to a schema from the one before. A journal older than the first of these is refused."""
 

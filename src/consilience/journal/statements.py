@@ -23,6 +23,8 @@ SELECT links.n, id, kind, agent, digest, until, sender FROM links JOIN sessions 
 WHERE links.session = COALESCE(?, links.session) AND digest = COALESCE(?, digest) ORDER BY links.n"""
 OCCUPY = "INSERT INTO held VALUES(-1, zeroblob(?))"
 VACATE = "DELETE FROM held WHERE session=-1"
+ADD_OPINION = "INSERT OR IGNORE INTO opinions VALUES(?,?,?,?,?)"
+OPINIONS = "SELECT link, vote, objection, given FROM opinions WHERE session=? ORDER BY link"
 RANKS = {ADD_TEXT: 0, ADD_PROMPT: 1, ADD_EVENT: 2, ADD_IN_FLIGHT: 3, END_IN_FLIGHT: 3, NOTE_SECONDS: 4}
 RANKS |= {ADD_ARRIVAL: 5, END_ARRIVAL: 5, POST: 6, TAKE: 6, DISCARD_MAIL: 7}
 """The order of statements in a transaction, so that those of one table are run together, in half the time."""
@@ -84,6 +86,7 @@ REMOVE = (
     "DELETE FROM arrivals WHERE session IN (SELECT value FROM json_each(?1))",
     "DELETE FROM mail WHERE session IN (SELECT value FROM json_each(?1))",
     "DELETE FROM links WHERE session IN (SELECT value FROM json_each(?1))",
+    "DELETE FROM opinions WHERE session IN (SELECT value FROM json_each(?1))",
     "DELETE FROM claims WHERE session IN (SELECT value FROM json_each(?1))",
     "DELETE FROM held WHERE session IN (SELECT value FROM json_each(?1))",
     f"CREATE TEMP TABLE still AS {_KEPT} SELECT id FROM kept",

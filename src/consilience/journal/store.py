@@ -104,7 +104,8 @@ class Letter:
                 return CommentPosted(text=text_id(self.text), by=self.by)
 
 
-LinkKind = Literal["seat", "share"]
+LinkKind = Literal["seat", "share", "hearing"]
+"""A `hearing` is a `share` by which the reader may also give an `Opinion`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,23 @@ class SessionLink:
     """When it ends, in seconds since the epoch; a withdrawn one has ended."""
     by: str
     """Who made it."""
+
+
+ReaderVote = Literal["agree", "disagree", "unsure"]
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What a reader gave by a link to a finished session. It stands beside the report, which does not know it."""
+
+    link: int
+    """Number of the link, which gives one opinion."""
+    vote: ReaderVote
+    """On the answer of the report."""
+    objection: str
+    """"" for none."""
+    given: float
+    """When, in seconds since the epoch."""
 
 
 @dataclass(slots=True)
@@ -276,6 +294,10 @@ class Records(Protocol):
         """Return all links into the session, those that have ended too, in order. Raises `UnknownName`."""
         ...
 
+    def opinions(self, session: str) -> list[Opinion]:
+        """Return what readers gave by links, in the order of these. Raises `UnknownName`."""
+        ...
+
     def link(self, digest: str) -> SessionLink | None:
         """Return the link whose token has this digest, into whosesoever session; None if there is none."""
         ...
@@ -410,6 +432,10 @@ class Store(Records, Protocol):
 
     def add_link(self, session: str, kind: LinkKind, *, agent: str = "", digest: str, until: float, by: str) -> None:
         """Store a link into a session, durably; it is removed with the session. Raises `UnknownName`."""
+        ...
+
+    def add_opinion(self, link: SessionLink, vote: ReaderVote, objection: str, at: float) -> bool:
+        """Record what a reader gave by a link. Return whether it was recorded: False if the link has given one before."""
         ...
 
     def end_link(self, session: str, number: int, at: float) -> None:

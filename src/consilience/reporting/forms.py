@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from consilience.domain.errors import SourceError
 from consilience.reporting.questions import Form, Question, SchemaNode, choices, match_choice
 
 ANSWER = "Your answer"
 """The heading of an answer that is plain text."""
+ControlKind = Literal["choice", "number", "line", "lines"]
 _MARK = re.compile(r"<!-- consilience form (\{.*?\}) -->")
 _HOW = "Write below each heading and send this file back. The line below a heading says what is asked for."
 _MADE_BY_US = (_HOW, '<script type="application/json" id="facts">')
@@ -19,6 +21,25 @@ _MADE_BY_US = (_HOW, '<script type="application/json" id="facts">')
 _HEADING = re.compile(r"\\?(?:#+|\*\*|__)[\s*_]*(.+?)[\s*_:#]*")
 """A heading, also as editors rewrite it."""
 _ITEM = re.compile(r"^\s*[-*] ?", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormControl:
+    """A field of a form. A browser checks the bounds while the field is filled in."""
+
+    name: str
+    kind: ControlKind
+    explanation: str = ""
+    """What the field may hold, in a sentence."""
+    options: Sequence[str] = ()
+    """Of a choice."""
+    required: bool = False
+    """Whether it must not be left empty."""
+    minimum: float | None = None
+    maximum: float | None = None
+    is_whole: bool = False
+    """Of a number: an integer."""
+    max_chars: int | None = None
 
 
 @dataclass(frozen=True)
@@ -53,25 +74,45 @@ def html_form(session: str, question: Question) -> str:
 
     facts = {"session": session, "key": question.key, "plain": question.form is None}
     data = json.dumps(facts, ensure_ascii=False).replace("<", "\\u003c")
-    fields = controls(question)
-    return render("form.html.j2", question=question, fields=fields, name=file_name(question), data=Markup(data))
+    return render(
+        "form.html.j2", question=question, controls=controls(question), name=file_name(question), data=Markup(data)
+    )
 
 
-def controls(question: Question) -> list[tuple[str, str, list[str], str]]:
-    """Return the fields of a question: name, control (`choice`, `line`, `lines`), options, and what the field may hold."""
-    form = question.form or Form({"properties": {ANSWER: {"type": "string"}}}, ANSWER)
-    return [(name, *_control(form, name, node)) for name, node in form.fields().items()]
+def controls(question: Question) -> list[FormControl]:
+    """Return the fields of a question. No option of a choice is chosen beforehand."""
+    form = _form_of(question)
+    return [_control(form, name, node) for name, node in form.fields().items()]
 
 
-def _control(form: Form, name: str, node: SchemaNode) -> tuple[str, list[str], str]:
-    """Return which control a field has, its options, and what it may hold."""
-    explanation, required = _explanation(form, name, node), name not in form.optional_fields(form.schema)
-    if options := choices(node):
-        return "choice", options if required else ["", *options], explanation
+def mistakes(question: Question, given: Mapping[str, str]) -> dict[str, str]:
+    """Return what is wrong with the fields of an answer, by name; empty if it can be posted."""
+    form = _form_of(question)
+    optional, found = form.optional_fields(form.schema), dict[str, str]()
+    for name, node in form.fields().items():
+        raw = given.get(name, "").strip()
+        if (raw or name not in optional) and (error := form.find_error(_value(form, node, raw), node, name)):
+            found[name] = f"{error[:1].upper()}{error[1:]}."
+    return found
+
+
+def _form_of(question: Question) -> Form:
+    return question.form or Form({"properties": {ANSWER: {"type": "string"}}}, ANSWER)
+
+
+def _control(form: Form, name: str, node: SchemaNode) -> FormControl:
+    required = name not in form.optional_fields(form.schema) and node.get("type") != "array"
+    control = FormControl(name=name, kind="lines", explanation=_explanation(form, name, node), required=required)
     kind = node.get("type")
-    if kind == "boolean":
-        return "choice", ["true", "false"] if required else ["", "true", "false"], explanation
-    return ("line" if kind in ("integer", "number") else "lines"), [], explanation
+    if options := choices(node) or (["true", "false"] if kind == "boolean" else []):
+        return replace(control, kind="choice", options=("", *options))
+    return replace(control, **bounds_of(node)) if kind in ("integer", "number") else control
+
+
+def bounds_of(node: SchemaNode) -> dict[str, Any]:
+    """Return the fields of the control of a number."""
+    bounds = {name: node[name] for name in ("minimum", "maximum") if isinstance(node.get(name), int | float)}
+    return {"kind": "number", "is_whole": node.get("type") == "integer", **bounds}
 
 
 def read_form(text: str, question: Question | None = None) -> FilledForm | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from consilience.domain.events import CallCompleted
-from consilience.domain.report import Report
+from consilience.domain.report import FORECASTS, Report
 from consilience.domain.sections import Block, Bullets, Diff, Item, Paragraph, Subheading, Table
 from consilience.reporting.formatting import (
     count,
@@ -19,12 +19,24 @@ from consilience.reporting.formatting import (
     percent,
     printable,
     reply_text,
+    seat_labels,
 )
 from consilience.reporting.record import SessionRecord, changed_settings, prompt_setting
 from consilience.reporting.report_sections import Chapter, ReportDocument, describe_stop
 
 MAX_SETTING_CHARS = 120
 MAX_EXCERPT_CHARS = 240
+_SIDES = {True: "yes", False: "no", None: "uncertain"}
+
+
+@dataclass(frozen=True)
+class ChangedSide:
+    """An agent whose side on a question differs between two sessions: True for yes; None without a firm side."""
+
+    agent: str
+    question: str
+    a: bool | None
+    b: bool | None
 
 
 @dataclass(frozen=True)
@@ -75,6 +87,18 @@ class SessionDiff:
         first, second = _results(self.a), _results(self.b)
         return {name: (first[name], second[name]) for name in first}
 
+    @cached_property
+    def changed_sides(self) -> list[ChangedSide]:
+        """Agents whose side on a question that both sessions have is not the same in both."""
+        first, second = _sides(self.a), _sides(self.b)
+        return [
+            ChangedSide(agent, question, before.get(agent), after.get(agent))
+            for question, before in first.items()
+            if (after := second.get(question)) is not None
+            for agent in before | after
+            if before.get(agent) != after.get(agent)
+        ]
+
     def as_json(self) -> dict[str, object]:
         only_a, only_b = self.only
         return {
@@ -84,8 +108,17 @@ class SessionDiff:
             "templates": {name: list(pair) for name, pair in self.templates.items()},
             "calls": {"same": len(self.same), "differing": self.differing, "only_a": only_a, "only_b": only_b},
             "outcome": {name: list(pair) for name, pair in self.results.items()},
+            "sides": [asdict(change) for change in self.changed_sides],
             "answers": [side.report.answer if side.report else None for side in (self.a, self.b)],
         }
+
+
+def _sides(record: SessionRecord) -> dict[str, dict[str, bool]]:
+    """Return the final firm sides of agents by question."""
+    finished = record.state.finished
+    forecasts = FORECASTS.validate_json(record.text(finished.forecasts)) if finished and finished.forecasts else ()
+    names = seat_labels(record.state.agents)
+    return {f.question: {names.get(id, id): side for id, (side, _) in f.sides.items()} for f in forecasts}
 
 
 def _template(record: SessionRecord, name: str) -> str:
@@ -129,6 +162,11 @@ def diff_document(diff: SessionDiff) -> ReportDocument:
         Chapter("Results", (_pairs_table(diff, diff.results),)),
         Chapter("Answers", (_answers(diff),)),
     ]
+    if diff.changed_sides:
+        rows = tuple(
+            (change.agent, change.question, _SIDES[change.a], _SIDES[change.b]) for change in diff.changed_sides
+        )
+        chapters.insert(2, Chapter("Who changed", (Table(heads=("agent", "question", a, b), rows=rows),)))
     if diff.templates:
         chapters.insert(0, Chapter("Prompt templates", tuple(_template_blocks(diff))))
     shown = {prompt_setting(name) for name in diff.templates}

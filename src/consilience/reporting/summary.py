@@ -58,6 +58,11 @@ FULL = "report.html"
 
 def summary_page(report: Report, record: SessionRecord | None = None) -> str:
     """Return the page. With the `record` of the session it has the date."""
+    return render("summary.html.j2", **summary_parts(report, record), style=Markup(style_sheet("page", "summary")))
+
+
+def summary_parts(report: Report, record: SessionRecord | None = None, *, full: str = FULL) -> dict[str, object]:
+    """Return what the page shows, for its template or another one. `full`: what the whole report is called."""
     document = report_document(report, record.presentation if record else present(report))
     question = _cut_text(printable(report.task).strip(), MAX_QUESTION_LINES)
     documents = one_line("; ".join(f"{d.id} {d.name}".strip() for d in report.documents), 4 * LINE_CHARS)
@@ -65,24 +70,22 @@ def summary_page(report: Report, record: SessionRecord | None = None) -> str:
     unread = one_line("; ".join(remarks), 4 * LINE_CHARS)
     room = LINES - _text_lines(question) * (1.4 if len(question) <= MAX_TITLE_CHARS else 1)
     room -= _text_lines(documents) + _text_lines(unread)
-    document = replace(document, chapters=_fitted(document.chapters, room), folded=())
+    document = replace(document, chapters=_fitted(document.chapters, room, full), folded=())
     body = PageParts({}, {}).document(document)
     is_listed = all(escape(one_line(d.name)) in body for d in report.documents)
-    return render(
-        "summary.html.j2",
-        title=one_line(report.task, 160),
-        question=question,
-        is_long=len(question) > MAX_TITLE_CHARS,
-        about=about_session(record) if record else describe_run(report.protocol, report.agents),
-        report=body,
-        documents="" if is_listed else documents,
-        unread="" if all(escape(one_line(remark)) in body for remark in remarks) else unread,
-        session=report.session,
-        style=Markup(style_sheet("page", "summary")),
-    )
+    return {
+        "title": one_line(report.task, 160),
+        "question": question,
+        "is_long": len(question) > MAX_TITLE_CHARS,
+        "about": about_session(record) if record else describe_run(report.protocol, report.agents),
+        "report": body,
+        "documents": "" if is_listed else documents,
+        "unread": "" if all(escape(one_line(remark)) in body for remark in remarks) else unread,
+        "session": report.session,
+    }
 
 
-def _fitted(chapters: Sequence[Chapter], room: float) -> tuple[Chapter, ...]:
+def _fitted(chapters: Sequence[Chapter], room: float, full: str) -> tuple[Chapter, ...]:
     """Return chapters without what is folded, each cut to its share of the lines and of those that others leave."""
     shown = [replace(chapter, blocks=tuple(b for b in chapter.blocks if _is_shown(b))) for chapter in chapters]
     needs = {chapter.part: _height(chapter.blocks) for chapter in shown}
@@ -90,14 +93,14 @@ def _fitted(chapters: Sequence[Chapter], room: float) -> tuple[Chapter, ...]:
     rooms = {part: min(need, SHARES.get(part, 0.4) * room) for part, need in needs.items()}
     for part in sorted(rooms, key=lambda part: -SHARES.get(part, 0.4)):
         rooms[part] += max(0.0, min(needs[part] - rooms[part], room - sum(rooms.values())))
-    return tuple(replace(c, blocks=_cut(c.blocks, rooms[c.part] + 0.01)) for c in shown)
+    return tuple(replace(c, blocks=_cut(c.blocks, rooms[c.part] + 0.01, full)) for c in shown)
 
 
 def _is_shown(block: Block) -> bool:
     return not isinstance(block, Details | Diff | KeyFigures)
 
 
-def _cut(blocks: Sequence[Block], room: float) -> tuple[Block, ...]:
+def _cut(blocks: Sequence[Block], room: float, full: str) -> tuple[Block, ...]:
     """Return what fits of the blocks. Long items are shortened before any is left out, an agent's text before what is below it."""
     if _height(blocks) <= room:
         return tuple(blocks)
@@ -115,7 +118,7 @@ def _cut(blocks: Sequence[Block], room: float) -> tuple[Block, ...]:
     while kept and isinstance(kept[-1], Subheading):
         kept.pop()
     listed = _number(blocks) - _number(kept)
-    words = f"{listed} more in {FULL}." if listed else f"Shortened here; {FULL} has all of it."
+    words = f"{listed} more in {full}." if listed else f"Shortened here; {full} has all of it."
     return (*kept, Paragraph(text=words, tone="remark"))
 
 

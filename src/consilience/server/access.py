@@ -25,7 +25,9 @@ from consilience.server.callers import LOCAL, Caller
 from consilience.server.errors import error_response
 from consilience.server.owners import Owners
 
-OPEN = frozenset({("GET", "/login"), ("POST", "/login"), ("GET", "/login.css"), ("GET", "/healthz")})
+OPEN = frozenset(
+    {("GET", "/login"), ("POST", "/login"), ("GET", "/page.css"), ("GET", "/summary.css"), ("GET", "/healthz")}
+)
 """All that is answered without a token. Nothing else is, but for what a link opens (`LINKED`)."""
 LINKED = ("/seat/", "/share/")
 """Beginnings of paths whose rest is the token of a link, which the routes there check. They are given no caller."""

@@ -10,7 +10,7 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import PlainTextResponse
 
 from consilience.domain.errors import ConsilienceError
-from consilience.server import chat, debate_multi, responses
+from consilience.server import chat, debate_multi, responses, site
 from consilience.server.bounds import Bounds
 from consilience.server.callers import Forbidden
 from consilience.server.catalog_routes import catalog, choosing
@@ -51,6 +51,7 @@ def build_app(sessions: Sessions) -> FastAPI:
     chat.attach(app, sessions)
     app.include_router(debate_multi.routes)
     app.include_router(responses.routes)
+    app.include_router(site.routes)
     app.router.routes.extend(tools.routes)
     app.add_middleware(Bounds, max_body=sessions.settings.max_body)
     protect(app, sessions.settings.access)

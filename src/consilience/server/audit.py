@@ -17,7 +17,7 @@ logger = logging.getLogger("consilience")
 
 Deed = Literal[
     "began", "answered", "passed", "commented", "forked", "told", "cancelled", "resumed", "lifted", "linked", "shared", "unlinked",
-    "deleted", "expired",
+    "voted", "deleted", "expired",
 ]  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from consilience.domain.events import (
     SessionStarted,
     StepCompleted,
 )
-from consilience.journal.store import Arrival, InFlightCall, Letter, Reader, Records, SessionEntry, SessionLink
+from consilience.journal.store import Arrival, InFlightCall, Letter, Opinion, Reader, Records, SessionEntry, SessionLink
 
 T = TypeVar("T")
 _OF_ALL = (CancelRequested, CommentPosted, BlindnessLifted, SessionParked, SessionResumed, SessionFinished)
@@ -186,6 +186,9 @@ class SeenRecords:
 
     def links(self, session: str) -> list[SessionLink]:
         return self._records.links(session)
+
+    def opinions(self, session: str) -> list[Opinion]:
+        return self._records.opinions(session)
 
     def link(self, digest: str) -> SessionLink | None:
         """Never one: a token is looked up before it is known who asks."""

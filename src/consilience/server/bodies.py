@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, StringConstraints
 
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, StopReason, ThinkingLevel
@@ -36,7 +36,11 @@ def _to_source(value: object) -> Source:
     return value if isinstance(value, Source) else Source(**SourceBody.model_validate(value).model_dump())
 
 
-GivenSource = Annotated[Source, PlainValidator(_to_source, json_schema_input_type=SourceBody)]
+GivenSource = Annotated[
+    Source,
+    PlainValidator(_to_source, json_schema_input_type=SourceBody),
+    PlainSerializer(lambda source: source.model_dump(mode="json")),
+]
 """A document of a request."""
 GivenSources = Annotated[tuple[GivenSource, ...], Field(max_length=1_000)]
 

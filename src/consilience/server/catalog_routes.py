@@ -33,10 +33,11 @@ choosing = APIRouter(prefix="/api", tags=["catalog"], route_class=UploadRoute, r
 @catalog.get("/protocols")
 async def protocols(sessions: Service, caller: Who) -> list[ProtocolView]:
     """List the protocols and presets that the caller may run, with their settings."""
-    return _protocols(sessions.settings, caller)
+    return protocol_views(sessions.settings, caller)
 
 
-def _protocols(settings: ServerSettings, caller: Caller) -> list[ProtocolView]:
+def protocol_views(settings: ServerSettings, caller: Caller) -> list[ProtocolView]:
+    """Return the protocols and presets that a caller may run."""
     names = [name for name in protocol_names() if name not in INTERNAL]
     views = [_protocol(name, find_protocol(name), "", {}) for name in names if name not in settings.presets]
     for name, preset in settings.presets.items():

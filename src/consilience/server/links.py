@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import time
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path
-from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
 from consilience.domain.errors import ConsilienceError, SettingsError, UnknownSession, UserError
-from consilience.journal.store import Records, SessionLink
-from consilience.reporting.export import as_html
-from consilience.reporting.forms import answer_from, controls
+from consilience.journal.store import SessionLink
+from consilience.reporting.forms import answer_from, mistakes
 from consilience.reporting.questions import question_json
-from consilience.reporting.record import read_record
 from consilience.server.access import door_of
 from consilience.server.bounds import parse_json
 from consilience.server.dependencies import SessionId, Who
-from consilience.server.pages import SANDBOX, page, read_body, read_form
+from consilience.server.pages import go_to, page, problem_of, read_body, read_form
 from consilience.server.seats import MAX_LINK_DAYS, NewLink, OpenSeat, SessionSeats
 from consilience.server.uploads import BodyRoute
 
@@ -37,6 +36,13 @@ class LinkBody(BaseModel):
 
     days: float = Field(default=7, gt=0, le=MAX_LINK_DAYS)
     """How long it is valid."""
+
+
+class ShareBody(LinkBody):
+    """A link to a finished session that is asked for."""
+
+    asks: bool = False
+    """Whether its reader may give one vote and one objection."""
 
 
 class PassBody(BaseModel):
@@ -79,9 +85,15 @@ async def give(
 
 
 @owner_routes.post("/share", status_code=201)
-async def share(session: SessionId, body: LinkBody, request: Request, caller: Who, seats: TheSeats) -> dict[str, Any]:
-    """Make a link by which anybody reads the page of a finished session. Its token is in this answer only."""
-    return _link_json(request, "share", await seats.share(caller, session, body.days))
+async def share(session: SessionId, body: ShareBody, request: Request, caller: Who, seats: TheSeats) -> dict[str, Any]:
+    """Make a link by which anybody reads a finished session. Its token is in this answer only."""
+    return _link_json(request, "share", await seats.share(caller, session, body.days, asks=body.asks))
+
+
+@owner_routes.get("/opinions")
+async def opinions(session: SessionId, caller: Who, seats: TheSeats) -> list[dict[str, Any]]:
+    """List what readers gave by links: votes on the answer, and objections. They stand beside the report."""
+    return [asdict(opinion) for opinion in await seats.opinions(caller, session)]
 
 
 @owner_routes.get("/links")
@@ -116,7 +128,7 @@ async def seat(token: LinkToken, request: Request, seats: TheSeats) -> Response:
     try:
         opened = await seats.seat(token)
     except UnknownSession as error:
-        return _closed(request, error)
+        return closed(request, error)
     return _seat_page(request, opened) if _wants_page(request) else JSONResponse(_seat_json(opened))
 
 
@@ -129,54 +141,43 @@ async def answer(token: LinkToken, request: Request, seats: TheSeats) -> Respons
             body = _seat_answer(await read_body(request))
             await seats.answer_seat(token, body.key, None if body.decline else body.text)
             return JSONResponse({"session": opened.session, "key": body.key})
-        fields = await read_form(request)
-        given = {
-            name.removeprefix(FIELD): text.replace("\r\n", "\n")
-            for name, text in fields.items()
-            if name.startswith(FIELD)
-        }
+        form = await read_form(request)
+        given, text = form.below(FIELD), None
         try:
-            text = None
-            if fields.get("do") != "pass" and opened.question is not None:
+            if form.get("do") != "pass" and opened.question is not None:
+                if wrong := mistakes(opened.question, given):
+                    return _seat_page(request, opened, given=given, wrong=wrong, status=422)
                 text = answer_from(opened.question, given)
-            await seats.answer_seat(token, fields.get("key", ""), text)
+            await seats.answer_seat(token, form.get("key"), text)
         except UserError as error:
             if isinstance(error, UnknownSession):
                 raise
-            return _seat_page(request, opened, given=given, problem=str(error), status=422)
-        return RedirectResponse(f"/seat/{token}", 303)
+            return _seat_page(request, opened, given=given, problem=problem_of(error), status=422)
+        return go_to(f"/seat/{token}")
     except UnknownSession as error:
-        return _closed(request, error)
-
-
-@link_routes.get("/share/{token}")
-async def shared(token: LinkToken, request: Request, seats: TheSeats) -> Response:
-    """Show the page of a finished session."""
-
-    def render(records: Records, session: str) -> str:
-        return as_html(read_record(records, session))
-
-    try:
-        return HTMLResponse(await seats.shared(token, render), headers=SANDBOX)
-    except UnknownSession as error:
-        return _closed(request, error)
+        return closed(request, error)
 
 
 def _seat_page(
-    request: Request, opened: OpenSeat, *, given: dict[str, str] | None = None, problem: str = "", status: int = 200
+    request: Request,
+    opened: OpenSeat,
+    *,
+    given: Mapping[str, str] = {},
+    wrong: Mapping[str, str] = {},
+    problem: str = "",
+    status: int = 200,
 ) -> Response:
     question = opened.question
-    until = question.until if question else None
     return page(
         request,
         "seat",
         f"A question to {question.addressee}" if question else f"Your seat: {opened.agent}",
         status=status,
-        problem=problem,
+        problem=problem or ("Nothing was sent: see below." if wrong else ""),
         question=question,
-        fields=controls(question) if question else [],
-        given=given or {},
-        deadline=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(until)) if until else "",
+        given=given,
+        wrong=wrong,
+        before=FIELD,
     )
 
 
@@ -194,7 +195,8 @@ def _seat_answer(body: bytes) -> SeatAnswer:
         raise SettingsError(wrong["msg"], where=where or "body", do="Send key, and text or pass.") from None
 
 
-def _closed(request: Request, error: ConsilienceError) -> Response:
+def closed(request: Request, error: ConsilienceError) -> Response:
+    """Answer that a link is not valid, or not any more."""
     if _wants_page(request):
         problem = "It was withdrawn, has ended, or was never there. Ask whoever gave it to you."
         return page(request, "base", "This link is not valid", status=404, problem=problem)
@@ -206,10 +208,15 @@ def _wants_page(request: Request) -> bool:
     return "text/html" in request.headers.get("accept", "")
 
 
-def _link_json(request: Request, kind: str, made: NewLink) -> dict[str, Any]:
+def url_of(request: Request, kind: str, made: NewLink) -> str:
+    """Return the address of a link that was just made."""
     urls = door_of(request).access.public_urls
     base = urls[0] if urls else str(request.base_url).rstrip("/")
-    return {"url": f"{base}/{kind}/{made.token}", "token": made.token, "until": made.until}
+    return f"{base}/{kind}/{made.token}"
+
+
+def _link_json(request: Request, kind: str, made: NewLink) -> dict[str, Any]:
+    return {"url": url_of(request, kind, made), "token": made.token, "until": made.until}
 
 
 def _listed(link: SessionLink) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from fastapi.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.requests import Request
 
 from consilience.server.access import COOKIE, AccessRefusal, door_of
-from consilience.server.pages import keep, page, read_form, style_sheet
+from consilience.server.pages import keep, page, read_form
 
 routes = APIRouter(include_in_schema=False)
 TITLE = "Log in"
@@ -29,7 +29,7 @@ async def log_in(request: Request) -> Response:
         problem = "This page was not reached by https, so a token would be readable on its way. Use the https address."
         return page(request, "login", TITLE, status=403, problem=problem, next="/")
     fields = await read_form(request, MAX_BYTES)
-    token, next = fields.get("token", "").strip(), _here(fields.get("next", "/"))
+    token, next = fields.get("token").strip(), _here(fields.get("next", "/"))
     if door.owners is None or door.owners.by_token(token) is None:
         return page(request, "login", TITLE, status=403, problem="The token is unknown or has expired.", next=next)
     response = RedirectResponse(next, 303)
@@ -43,11 +43,6 @@ async def log_out() -> Response:
     response = RedirectResponse("/login", 303)
     response.delete_cookie(COOKIE, path="/")
     return response
-
-
-@routes.get("/login.css")
-async def style() -> Response:
-    return Response(style_sheet(), media_type="text/css", headers={"Cache-Control": "max-age=3600"})
 
 
 def refused(request: Request, refusal: Exception) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from consilience.server import links, login
+from consilience.server import links, login, share_page
 from consilience.server.access import AccessGate, AccessRefusal, Door
 from consilience.server.access_settings import AccessSettings
 from consilience.server.owners import Owners
@@ -16,7 +16,7 @@ def protect(app: FastAPI, access: AccessSettings) -> None:
     Raises `SettingsError` for a token file that cannot be read.
     """
     owners = Owners(access.token_file) if access.token_file is not None else None
-    for router in (login.routes, links.owner_routes, links.link_routes):
+    for router in (login.routes, links.owner_routes, links.link_routes, share_page.routes):
         app.include_router(router)
     app.add_exception_handler(AccessRefusal, login.refused)
     app.add_middleware(AccessGate, door=Door(access, owners))

@@ -16,7 +16,7 @@ from typing import TypeVar
 from consilience.domain.errors import SettingsError, UnknownName, UnknownSession
 from consilience.domain.events import SessionFinished
 from consilience.executor import Executor
-from consilience.journal.store import LetterKind, LinkKind, Records, SessionLink, Store
+from consilience.journal.store import LetterKind, LinkKind, Opinion, ReaderVote, Records, SessionLink, Store
 from consilience.reporting.questions import Question, pending_questions, reply_to
 from consilience.server.audit import Audit
 from consilience.server.blindness import SeenReader, given_seats, seats_of_owner, view_of
@@ -25,6 +25,7 @@ from consilience.server.owners import new_token
 
 T = TypeVar("T")
 MAX_LINK_DAYS = 366.0
+SHARES: tuple[LinkKind, ...] = ("share", "hearing")
 MAX_LINKS = 200
 """Links of a session."""
 
@@ -56,7 +57,7 @@ class SessionSeats:
         self._store = store
         self._executor = executor
         self._audit = audit
-        self._now = now
+        self.now = now
 
     # --- of the owner
 
@@ -102,15 +103,18 @@ class SessionSeats:
         self._audit.note(caller.owner, "linked", session, seat=agent)
         return made
 
-    async def share(self, caller: Caller, session: str, days: float) -> NewLink:
-        """Make a link by which anybody reads the page of a finished session. Raises `UserError`."""
+    async def share(self, caller: Caller, session: str, days: float, *, asks: bool = False) -> NewLink:
+        """Make a link by which anybody reads the page of a finished session and, if it `asks`, gives one opinion on it.
+
+        Raises `UserError`.
+        """
 
         def check(records: Records) -> None:
             if not isinstance(records.ending(session), SessionFinished):
                 raise SettingsError(f"session {session} is not finished", do="Share it when it is.")
 
         await self._read(caller, check)
-        made = await self._make(caller, session, "share", "", days)
+        made = await self._make(caller, session, "hearing" if asks else "share", "", days)
         self._audit.note(caller.owner, "shared", session)
         return made
 
@@ -121,7 +125,7 @@ class SessionSeats:
     async def end_link(self, caller: Caller, session: str, number: int) -> None:
         """Withdraw a link, at once. Raises `UnknownName`."""
         store = self._store.of(*caller.owners)
-        await asyncio.to_thread(lambda: store.end_link(session, number, self._now()))
+        await asyncio.to_thread(lambda: store.end_link(session, number, self.now()))
         self._audit.note(caller.owner, "unlinked", session, link=number)
 
     # --- of who has a link
@@ -144,21 +148,33 @@ class SessionSeats:
         self._audit.note(by, "passed" if text is None else "answered", link.session, key=key)
         self._executor.submit(link.session)
 
-    async def shared(self, token: str, work: Callable[[Records, str], T]) -> T:
-        """Return `work` on the records and the finished session of a share's link. Raises `UnknownSession` as `seat`."""
-        link = await self._opened(token, "share")
+    async def shared(self, token: str, work: Callable[[Records, SessionLink], T]) -> T:
+        """Return `work` on the records and the link to a finished session. Raises `UnknownSession` as `seat`."""
+        link = await self._opened(token, *SHARES)
         reader = SeenReader(self._store.reader, lambda records, session: frozenset())
-        return await reader.run(lambda records: work(records, link.session))
+        return await reader.run(lambda records: work(records, link))
 
-    async def _opened(self, token: str, kind: LinkKind) -> SessionLink:
+    async def give_opinion(self, token: str, vote: ReaderVote, objection: str) -> None:
+        """Record the one opinion of a link that asks for it. Raises `SettingsError` for a second one, `UnknownSession` as
+        `seat`."""
+        link = await self._opened(token, "hearing")
+        if not await asyncio.to_thread(lambda: self._store.add_opinion(link, vote, objection, self.now())):
+            raise SettingsError("a vote was given by this link before, and it takes one")
+        self._audit.note(f"a reader, by link {link.number}", "voted", link.session)
+
+    async def opinions(self, caller: Caller, session: str) -> list[Opinion]:
+        """Return what readers gave by links into a session of the caller. Raises `UnknownName`."""
+        return await self._read(caller, lambda records: records.opinions(session))
+
+    async def _opened(self, token: str, *kinds: LinkKind) -> SessionLink:
         digest = hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
         def find(records: Records) -> SessionLink | None:
             link = records.link(digest)
-            if link is None or link.kind != kind or link.until <= self._now():
+            if link is None or link.kind not in kinds or link.until <= self.now():
                 return None
             finished = isinstance(records.ending(link.session), SessionFinished)
-            return link if finished == (kind == "share") else None
+            return link if finished == (link.kind in SHARES) else None
 
         link = await self._store.reader.run(find)
         if link is None:
@@ -171,7 +187,7 @@ class SessionSeats:
     async def _make(self, caller: Caller, session: str, kind: LinkKind, agent: str, days: float) -> NewLink:
         if len(await self.links(caller, session)) >= MAX_LINKS:
             raise SettingsError(f"session {session} has {MAX_LINKS} links already")
-        made = NewLink(new_token(), self._now() + days * 86_400)
+        made = NewLink(new_token(), self.now() + days * 86_400)
         digest = hashlib.sha256(made.token.encode()).hexdigest()
         store = self._store.of(*caller.owners)
         await asyncio.to_thread(

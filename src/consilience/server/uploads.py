@@ -15,6 +15,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from consilience.documents import read_data
+from consilience.domain.messages import Source
 from consilience.server.bounds import parse_json
 
 MAX_FILES = 100
@@ -109,7 +110,8 @@ async def _body_of(form: FormData, conversions: asyncio.Semaphore) -> Any:
     sources = []
     for name, value in form.multi_items():
         if name == "sources" and isinstance(value, UploadFile):
-            sources.append(await _source(value, conversions))
+            source = await source_of(value.filename or "", await value.read(), conversions)
+            sources.append(source.model_dump(mode="json"))
         elif name != "request":
             raise HTTPException(422, f"the form has an unknown field {name[:80]!r}: files are in `sources`")
     if isinstance(body, dict) and sources:
@@ -118,11 +120,10 @@ async def _body_of(form: FormData, conversions: asyncio.Semaphore) -> Any:
     return body
 
 
-async def _source(file: UploadFile, conversions: asyncio.Semaphore) -> dict[str, Any]:
-    """Return a file as a source. Raises `SourceError`."""
-    bare = (file.filename or "").replace("\\", "/").rpartition("/")[2]
-    name = "".join(character for character in bare if character.isprintable())[-MAX_NAME_CHARS:] or "document"
-    data = await file.read()
+async def source_of(name: str, data: bytes, conversions: asyncio.Semaphore) -> Source:
+    """Return a file as a source. Its name is a label. Raises `SourceError`."""
+    bare = name.replace("\\", "/").rpartition("/")[2]
+    label = "".join(character for character in bare if character.isprintable())[-MAX_NAME_CHARS:] or "document"
     async with conversions:
-        document = await asyncio.to_thread(read_data, data, "the document", name)
-    return document.source(name).model_dump(mode="json")
+        document = await asyncio.to_thread(read_data, data, "the document", label)
+    return document.source(label)

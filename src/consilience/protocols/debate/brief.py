@@ -45,7 +45,7 @@ def headline(report: DebateData) -> Iterator[Block]:
     is_plural, rechecks = len(report.propositions) > 1, () if report.told else report.rechecks
     for n, text in enumerate(report.propositions):
         sides = [ballot.positions[n] for ballot in report.final.values()]
-        voted = f"sealed final ballots of {len(sides)} of {count(len(report.debaters), 'agent')}{_on_models(report)}"
+        voted = f"secret final ballots of {len(sides)} of {count(len(report.debaters), 'agent')}{_on_models(report)}"
         label = f"Proposition {n + 1}: {text}" if is_plural else text
         verdict = f"{_verdict(sides, len(report.debaters))}: {tally(sides)}{when_cast(rechecks, f'p{n + 1}')}"
         yield Paragraph(lead=verdict, text=f"({voted}). {label}", refs=finals)
@@ -285,7 +285,7 @@ def _reservations(report: DebateData) -> Iterator[Item]:
     if moved := [
         a for a, ballot in idle.items() if a in report.final and ballot.positions != report.final[a].positions
     ]:
-        text = f"{len(moved)} of {count(len(idle), 'agent')} changed position for the placebo, which decides nothing."
+        text = f"{len(moved)} of {count(len(idle), 'agent')} changed position when told something that decides nothing."
         yield Item(text=text, refs=tuple(f"test/placebo/{agent}" for agent in moved))
     if unargued := [change for change in report.position_changes if change.conformity]:
         text = f"{count(len(unargued), 'agent')} changed position without naming an argument."

@@ -122,7 +122,7 @@ def _test_cell(record: FlipRecord | None, moves: str) -> str:
     mark = {True: " ✔", False: " ✘", None: ""}[record.as_declared]
     kept = "stayed" if record.declared is False else "did not flip"
     outcome = f"{'flipped' if record.observed else kept}{mark}" + (f" ({moves})" if moves else "")
-    return f"{outcome}; moved for the placebo, too" if record.placebo else outcome
+    return f"{outcome}; moved when told something that decides nothing, too" if record.placebo else outcome
 
 
 def _tested(crux: Crux, report: DebateData, records: Mapping[str, FlipRecord]) -> str:
@@ -133,7 +133,7 @@ def _tested(crux: Crux, report: DebateData, records: Mapping[str, FlipRecord]) -
     line = f"Declared to depend on it: {declared} of {len(records)}; {told}"
     idle = [record.placebo for record in records.values() if record.placebo is not None]
     if idle and report.placebo:
-        line += f"; for the placebo ({report.placebo.fact.rstrip('.')}): {sum(idle)} of {len(idle)}"
+        line += f"; told something that decides nothing instead ({report.placebo.fact.rstrip('.')}): {sum(idle)} of {len(idle)}"
     return f"{line}."
 
 
@@ -221,7 +221,7 @@ def _steelmen(thread: ThreadRecord, state: DebateState) -> Iterator[Item]:
     for (agent, of), failed in pairs.items():
         verdict = accepted.get((agent, of)) or ungraded.get((agent, of), never)
         yield Item(
-            lead="Steelman:",
+            lead="The other side's case:",
             text=f"{state.names[agent]} put the case of {state.names[of]}: {verdict}",
             note="; ".join(failed),
             refs=tuple(refs[agent, of]),

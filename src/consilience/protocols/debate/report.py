@@ -64,7 +64,7 @@ class DebateReport(DebateData):
     }
     glossary: ClassVar[Mapping[str, str]] = {
         "proposition": "the yes/no question on which the agents vote",
-        "sealed ballot": "a vote that no other agent sees",
+        "secret ballot": "a vote that no other agent sees",
         "crux": "a question on which the agents disagree and which, answered, would change the vote of some of them",
         "thread": "the messages about one question",
         "lock": "agents agree on the exact wording of a crux and commit to a side of it",

@@ -168,11 +168,11 @@ def _crux_changes(report: DebateData) -> Iterator[Item]:
             updates = [m for m in report.said_in(crux.thread) if m.agent == agent and m.move in SHIFTING and m.new_side]
             if not updates and (agent, crux.thread) in rechecked:
                 continue
-            text = "only in its sealed ballot; in public it kept its position"
+            text = "only in its secret ballot; in public it kept its position"
             if updates and updates[-1].new_side == now:
                 text = f"said in public [{updates[-1].label}]: “{excerpt(updates[-1].text)}”"
             elif updates:
-                text = f"in its sealed ballot; in public it last said {side_word(updates[-1].new_side)} [{updates[-1].label}]"
+                text = f"in its secret ballot; in public it last said {side_word(updates[-1].new_side)} [{updates[-1].label}]"
             lead = f"{report.names[agent]} on crux {n}: {side_word(before)} → {side_word(now)},"
             ballot = (report.final[agent].key,) if agent in report.final else ()
             yield Item(lead=lead, text=text, refs=(committed.id, *(m.id for m in updates[-1:]), *ballot))
@@ -188,7 +188,7 @@ def _public_and_private(state: DebateState) -> Iterator[Item]:
         voted = [state.final[agent].questions[crux.thread] for agent in cast]
         sides = [public[agent].new_side or "UNCERTAIN" for agent in cast]
         if sorted(sides) != sorted(voted):
-            text = f"{tally(sides)} when last said in public; {tally(voted)} in the sealed ballots of the same agents."
+            text = f"{tally(sides)} when last said in public; {tally(voted)} in the secret ballots of the same agents."
             refs = (*(public[agent].id for agent in cast), *(state.final[agent].key for agent in cast))
             yield Item(lead=f"On crux {n}:", text=text, refs=refs)
 
@@ -209,7 +209,7 @@ def _dissent(report: DebateData) -> Iterator[Block]:
     if not report.dissent and report.answer is not None and report.final:
         undecided = sum("UNCERTAIN" in ballot.positions for ballot in report.final.values())
         undecided_note = f"; {count(undecided, 'agent')} stayed undecided" if undecided else ""
-        yield Paragraph(text=f"No sealed final ballot is against the answer{undecided_note}.", refs=report.final_refs)
+        yield Paragraph(text=f"No secret final ballot is against the answer{undecided_note}.", refs=report.final_refs)
     yield from _objections(report)
 
 

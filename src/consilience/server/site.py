@@ -1,0 +1,33 @@
+"""The pages for people: their routes, their style and their script."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from consilience.reporting.styles import style_sheet
+from consilience.server import actions, compare_page, fork_pages, sessions_page, start_page
+
+routes = APIRouter(include_in_schema=False)
+for pages in (start_page, sessions_page, actions, fork_pages, compare_page):
+    routes.include_router(pages.routes)
+
+
+@cache
+def _asset(name: str) -> str:
+    return (files("consilience.server") / "page" / name).read_text("utf-8")
+
+
+@routes.get("/page.css")
+async def style() -> Response:
+    """Return the style of all pages: that of a session's file, and of forms and what is live."""
+    return Response(f"{style_sheet('page', 'charts')}\n{_asset('app.css')}", media_type="text/css")
+
+
+@routes.get("/page.js")
+async def script() -> Response:
+    """Return the script of all pages."""
+    return Response(_asset("page.js"), media_type="text/javascript")
