@@ -168,6 +168,12 @@ def _quotations(report: Report, names: Names) -> Iterator[Item]:
         yield Item(text=f"{len(listed) - MAX_LISTED_QUOTATIONS} more, in the report's JSON.")
 
 
+def describe_fault(quotation: Quotation) -> str:
+    """Return what is wrong with a quotation that is not verified: `not found`, `at another place: S2:43`."""
+    fault = FAULTS[_fault(quotation)]
+    return f"{fault}: {quotation.stands}" if quotation.is_wrong and quotation.stands else fault
+
+
 def _fault(quotation: Quotation) -> str:
     """Return what is wrong with a quotation that is not verified, as a key of `FAULTS`."""
     if not quotation.stands:
