@@ -213,6 +213,12 @@ def door_of(request: Request) -> Door:
     return door
 
 
+def page_of(request: Request, session: str) -> str:
+    """Return where a person reads a session."""
+    urls = door_of(request).access.public_urls
+    return f"{urls[0] if urls else str(request.base_url).rstrip('/')}/sessions/{quote(session, safe='')}"
+
+
 def cookie_value(headers: Mapping[str, str], name: str) -> str:
     """Return the value of a cookie; "" without one."""
     try:

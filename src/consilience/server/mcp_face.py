@@ -45,8 +45,15 @@ def caller_of(request: Any) -> Caller:
     return caller
 
 
-async def session_text(sessions: Sessions, caller: Caller, session: str) -> str:
-    """Return what is known of a session now: the head of its report, its open questions, or a handle."""
+async def session_text(sessions: Sessions, request: Any, session: str) -> str:
+    """Return what is known of a session now: the head of its report, its open questions, or a handle; and where a person reads it,
+    if the `request` came by HTTP."""
+
+    page = ""
+    if request is not None:
+        from consilience.server.access import page_of
+
+        page = f" Its page: {page_of(request, session)}"
 
     def text(records: Any) -> str:
         from consilience.reporting.questions import pending_questions
@@ -56,8 +63,8 @@ async def session_text(sessions: Sessions, caller: Caller, session: str) -> str:
         record = read_record(records, session)
         if record.report is not None:
             whole = f"The whole report: consilience://sessions/{session}/report"
-            return f"{report_head(record)}\n\nSession {session}. {whole}"
-        lines = [f"Running: session {session}, {progress_line(record)}."]
+            return f"{report_head(record)}\n\nSession {session}. {whole}{page}"
+        lines = [f"Running: session {session}, {progress_line(record)}.{page}"]
         questions = [q for q in pending_questions(record.events, record.text, records.prompt) if not q.answered]
         for question in questions:
             lines.append(f"{question.addressee} is asked `{question.key}`:\n\n{question.text}")
@@ -67,4 +74,4 @@ async def session_text(sessions: Sessions, caller: Caller, session: str) -> str:
             lines.append(f'For its result: status(session="{session}", wait_s={WAIT_SECONDS}).')
         return "\n\n".join(lines)
 
-    return await sessions.read(caller, text)
+    return await sessions.read(caller_of(request), text)

@@ -190,7 +190,7 @@ class _Tools:
         async def look(sessions: Sessions) -> str:
             seen = await sessions.read(caller_of(ctx.request_context.request), lambda records: records.last(session))
             await self._wait(ctx, sessions, session, wait_s, seen=seen)
-            return await session_text(sessions, caller_of(ctx.request_context.request), session)
+            return await session_text(sessions, ctx.request_context.request, session)
 
         return await self._done(look)
 
@@ -344,9 +344,8 @@ class _Tools:
             session, said = await begin(sessions)
             if WAITS.get():
                 await self._wait(ctx, sessions, session, wait_s)
-            return "\n\n".join(
-                filter(None, (said, await session_text(sessions, caller_of(ctx.request_context.request), session)))
-            )
+            text = await session_text(sessions, ctx.request_context.request, session)
+            return "\n\n".join(filter(None, (said, text)))
 
         result = await self._done(run)
         return result if result.is_error else result.model_copy(update={"meta": {SESSION_META: session}})
