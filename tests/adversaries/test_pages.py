@@ -30,17 +30,19 @@ JOURNALS = sorted((Path(__file__).parent.parent / "fixtures" / "journals").glob(
 KINDS = ("plain", "limited", "killed")
 TEXT = st.one_of(MARKDOWN, st.sampled_from([t for t in TEXTS.values() if len(t) < 9_000]), st.text(max_size=40))
 
-PLAIN = """head title style body header main footer ul li strong em code br hr blockquote table thead tbody tr dt dd summary desc
+PLAIN = """head title style body header main footer ul em code br hr blockquote table thead tbody tr dt dd summary desc
 h3 h4 h5 h6"""
 ELEMENTS: dict[str, set[str]] = {
     **{tag: set() for tag in PLAIN.split()},
-    "th": {"style"},
-    "td": {"style"},
+    "li": {"id"},
+    "strong": {"class"},
+    "th": {"class"},
+    "td": {"class"},
     "html": {"lang"},
     "meta": {"charset", "name", "content", "http-equiv"},
     "a": {"class", "href", "id", "title", "aria-label"},
     "nav": {"aria-label"},
-    "ol": {"start"},
+    "ol": {"start", "class"},
     "main": {"id", "class"},
     "section": {"id", "class"},
     "article": {"id"},
@@ -60,10 +62,10 @@ ELEMENTS: dict[str, set[str]] = {
 }
 """All that a page may consist of. A title of a picture has an id."""
 VALUES = {
-    "class": r"(cv[-a-z]*|skip|kind|small|facts|consilience|question|long|text|task|table|picture|refs|words|problem| )+",
+    "class": r"(cv[-a-z]*|skip|kind|small|facts|consilience|question|long|text|task|table|picture|refs|words|problem|lines"
+    r"|fault|left|right|center| )+",
     "href": r"#[\w-]+",
     "id": r"[\w-]+",
-    "style": r"text-align:(left|right|center)",
     "tabindex": "0",
     "role": "group|img",
     "start": r"\d+",

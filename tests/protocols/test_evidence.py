@@ -163,12 +163,12 @@ async def test_bare_reference_leads_to_the_document_on_a_page() -> None:
 
     report, store = await go(Decompose(children=4), citing)
     html = page(read_record(store, "s"))
-    second = '<a href="#document-2" title="contract-2.md">S2:2-3</a>'
+    second = '<a href="#document-2-2" title="contract-2.md">S2:2-3</a>'
     answer, words = html.partition("<p>Due")[2], html.partition('id="transcript"')[2]
     assert answer.startswith(f", see [{second}]")
     assert words.count(f"[{second}]") == 6, "in the transcript of six texts"
     assert (
-        '[<a href="#document-1" title="contract-1.md">S1</a>, <a href="#document-4" title="contract-4.md">S4:4</a>]'
+        '[<a href="#document-1" title="contract-1.md">S1</a>, <a href="#document-4-4" title="contract-4.md">S4:4</a>]'
         in html
     )
     assert "[S9:1], not [S]" in html

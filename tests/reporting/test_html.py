@@ -116,7 +116,9 @@ def test_transcript_shows_text_usage_and_read_messages_of_every_call(recorded: S
     root = parsed(page(recorded))
     articles = {element.get("id"): element for element in root.iter("article")}
     assert len(articles) == len(recorded.calls) + sum(isinstance(e, MessagePublished) for e in recorded.events)
-    for n, recorded_call in enumerate(recorded.calls, 1):
+    for n, recorded_call in recorded.said:
+        if isinstance(recorded_call, MessagePublished):
+            continue
         assert isinstance(recorded_call, CallCompleted)
         article = articles[f"call-{n}"]
         said = recorded.text(recorded_call.text)
@@ -159,17 +161,20 @@ async def test_page_contains_task_settings_and_documents(store: SqliteStore) -> 
     assert "max_rounds: 1" in words(by_id(root, "settings"))
     assert "seed: 7" in words(by_id(root, "settings"))
     assert "limit on calls: 9" in words(by_id(root, "settings"))
-    assert words(by_id(root, "document-1")) == "Document S1 minutesline one\nline </pre> two"
-    links = [a.attrib["href"] for a in by_id(root, "call-1").iter("a")]
+    assert words(by_id(root, "document-1")) == "Document S1 minutesline oneline </pre> two\n"
+    assert words(by_id(root, "document-1-2")) == "line </pre> two"
+    record = read_record(store, "s")
+    first, second = (next(n for n, event in record.said if event is call) for call in record.calls[:2])
+    links = [a.attrib["href"] for a in by_id(root, f"call-{first}").iter("a")]
     assert links == ["#document-1", "#document-2"]
-    assert "#document-2" not in {a.attrib["href"] for a in by_id(root, "call-2").iter("a")}
+    assert "#document-2" not in {a.attrib["href"] for a in by_id(root, f"call-{second}").iter("a")}
     assert_links_resolve(root)
 
 
 def test_missing_reference_is_named_without_a_link() -> None:
     root = parsed(page(by_hand(complete(1), [call("talk-1/A1", "x", "0", "q:A:lost/A1", "s:S9")])))
     assert_links_resolve(root)
-    assert "had read A: lost/A1; S9" in words(by_id(root, "call-1"))
+    assert "had read A: lost/A1; S9" in words(by_id(root, "call-2"))
 
 
 def test_transcript_is_in_program_order() -> None:
@@ -248,7 +253,7 @@ def test_pictures_and_transcript_have_no_raw_markdown() -> None:
     said = "## Verdict\n**Stay** for *now*; run `__init__` at 3 * 4 and a_b_c."
     root = parsed(page(by_hand(complete(1), [call("talk-1/A1", said, "0")])))
     (evolution,) = [element for element in root.iter("section") if element.get("id") == "evolution"]
-    for text in (words(evolution), words(by_id(root, "call-1"))):
+    for text in (words(evolution), words(by_id(root, "call-2"))):
         assert "Stay for now; run __init__ at 3 * 4 and a_b_c." in " ".join(text.split())
         assert not {"**", "##", "`"} & set(re.findall(r"\*\*|##|`", text))
 
@@ -273,11 +278,11 @@ def test_page_lists_failed_calls_and_rejected_replies() -> None:
     failed = CallFailed(key="talk-1/A2", agent="A2", failure=FailureKind.DEADLINE, detail="300 s", place="1")
     cut = call("talk-1/A1", "all of it", "0").model_copy(update={"attempt": 2, "finish": "length"})
     root = parsed(page(by_hand(complete(2), [rejected, cut, failed])))
-    assert "invalid reply: no JSON & no sense" in words(by_id(root, "call-1"))
-    assert "<no json>" in words(by_id(root, "call-1"))
-    assert "attempt 2" in words(by_id(root, "call-2"))
-    assert "cut at the token limit" in words(by_id(root, "call-2"))
-    assert "no reply, deadline: 300 s" in words(by_id(root, "call-3"))
+    assert "invalid reply: no JSON & no sense" in words(by_id(root, "call-2"))
+    assert "<no json>" in words(by_id(root, "call-2"))
+    assert "attempt 2" in words(by_id(root, "call-3"))
+    assert "cut at the token limit" in words(by_id(root, "call-3"))
+    assert "no reply, deadline: 300 s" in words(by_id(root, "call-4"))
     assert "Progress" in words(root)
 
 
@@ -286,7 +291,7 @@ async def test_page_shows_the_tree_of_forks(store: SqliteStore) -> None:
     await fork("s", store=store, at=3, models=ScriptedModel(saying), session="child", settings={"max_rounds": 1})
     root = parsed(page(read_record(store, "child")))
     assert "child (this one) from event 3: max_rounds 2 → 1" in words(by_id(root, "family"))
-    assert "inherited" in words(by_id(root, "call-1"))
+    assert "inherited" in words(by_id(root, "call-2"))
     assert_links_resolve(root)
 
 

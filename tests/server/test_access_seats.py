@@ -72,6 +72,10 @@ def all_that_is_shown(server: Served, session: str) -> str:
         return [*exports, *views, *others, str(records.beginning(session)), str(records.ending(session))]
 
     parts += asyncio.run(server.sessions.read(LOCAL, shown))
+    for path in ("", "/fragments", "/at/3", "/at/999", "/calls", "/views/evolution", "?before=999"):
+        answer = client.get(f"/sessions/{session}{path}")
+        assert answer.status_code == 200, path
+        parts.append(answer.text)
     return "\n".join(parts)
 
 

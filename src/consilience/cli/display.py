@@ -41,6 +41,7 @@ from consilience.reporting.formatting import (
     one_line,
     price,
     seat_labels,
+    time_range,
 )
 from consilience.reporting.session_state import SessionState
 from consilience.reporting.terminal import wrapped
@@ -248,7 +249,7 @@ class RunProgress:
             return ""  # a call that hangs follows no pace
         per_call = (self._last_end - self._first_start) / self._ended
         low, high = (max(n - self.state.made, 0) * per_call for n in (estimate.min, estimate.max))
-        return f"{_time_range(low, high)} left" if high > time.monotonic() - self._last_end else ""
+        return f"{time_range(low, high)} left" if high > time.monotonic() - self._last_end else ""
 
     @property
     def totals(self) -> str:
@@ -388,14 +389,6 @@ def columns_grid(
 def _last_lines(column: ProgressColumn, width: int, room: int) -> list[str]:
     entries = [line for entry in column.lines for line in wrapped(entry, width, LINES_PER_ENTRY)]
     return entries[-max(room, 0) :] if room > 0 else []
-
-
-def _time_range(low: float, high: float) -> str:
-    """Return `about 2 min`, or `about 1 min to 4 min` if the bounds differ by more than the estimate's error, or `up to 4 min`."""
-    low_words, high_words = duration(round(low, -1)), duration(max(round(high, -1), 10))
-    if high < 1.5 * low or low_words == high_words:
-        return f"about {high_words}"
-    return f"about {low_words} to {high_words}" if low >= 10 else f"up to {high_words}"
 
 
 def progress_bar(lead: str, done: int, total: int, words: str) -> Grid:

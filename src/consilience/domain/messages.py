@@ -99,6 +99,10 @@ PLACE_LINE = re.compile(
 """Matches such a line: the place, and its number. In an attachment of an e-mail: `[attachment 2, page 4]`."""
 
 
+PLAIN_MARKS = str.maketrans(dict.fromkeys("“”„‟«»″", '"') | dict.fromkeys("‘’‚‛′", "'") | dict.fromkeys("‐‑‒–—―−", "-"))
+"""Maps typographic quotation marks, dashes and minus signs to plain ones."""
+
+
 class Quotation(Frozen):
     """Words that an agent quotes from a document."""
 

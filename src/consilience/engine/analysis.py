@@ -10,9 +10,10 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from consilience.domain.agents import Agent
+from consilience.domain.messages import PLAIN_MARKS
 from consilience.domain.report import FactsKept, Independence, SharedModel
 from consilience.engine.similarity import set_jaccard
-from consilience.engine.sources import PLAIN_MARKS, same_form
+from consilience.engine.sources import same_form
 from consilience.engine.work import Failure, Reply
 
 MIN_RESTATED_OVERLAP = 0.7

@@ -15,11 +15,8 @@ from unicodedata import normalize
 
 from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import SourceRef, text_id
-from consilience.domain.messages import PLACE_LINE, Quotation, Source, numbered_lines
+from consilience.domain.messages import PLACE_LINE, PLAIN_MARKS, Quotation, Source, numbered_lines
 from consilience.domain.prompt_parts import ShownDocument
-
-PLAIN_MARKS = str.maketrans(dict.fromkeys("“”„‟«»″", '"') | dict.fromkeys("‘’‚‛′", "'") | dict.fromkeys("‐‑‒–—―−", "-"))
-"""Maps typographic quotation marks, dashes and minus signs to plain ones."""
 
 _IGNORABLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff"

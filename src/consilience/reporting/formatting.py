@@ -98,6 +98,14 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def time_range(low: float, high: float) -> str:
+    """Return `about 2 min`, or `about 1 min to 4 min` if the bounds differ by more than the estimate's error, or `up to 4 min`."""
+    low_words, high_words = duration(round(low, -1)), duration(max(round(high, -1), 10))
+    if high < 1.5 * low or low_words == high_words:
+        return f"about {high_words}"
+    return f"about {low_words} to {high_words}" if low >= 10 else f"up to {high_words}"
+
+
 def money(dollars: float | None) -> str:
     """Return US dollars, with four decimals for small amounts, more for smaller ones; `not known` for None."""
     if dollars is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from markupsafe import Markup
@@ -11,7 +12,7 @@ from consilience.domain.agents import Agent, voices
 from consilience.domain.events import SessionStarted
 from consilience.domain.presenting import present
 from consilience.domain.report import Report, labels_of
-from consilience.domain.sections import Paragraph
+from consilience.domain.sections import Paragraph, View
 from consilience.reporting.formatting import (
     count,
     describe_output_tokens,
@@ -31,31 +32,81 @@ from consilience.reporting.views import folded_views, views_of
 MAX_SETTING_CHARS = 400
 HEADING_TASK_CHARS = 600
 """A longer task stands below the heading of the page, in a box of its own."""
-_ALONE: Mapping[str, Sequence[object]] = dict.fromkeys(("views", "documents", "phases", "family"), ())
-"""Parts of the page that a report alone does not have."""
+
+
+@dataclass(frozen=True)
+class ShownDocument:
+    """Lines of a source document on a page."""
+
+    heading: str
+    place: PagePlace
+    first: int = 1
+    """The number of the first of the lines."""
+    lines: Sequence[str] = ()
 
 
 def page(record: SessionRecord) -> str:
     """Return the page. Its size is linear in the texts and in the number of quotations."""
-    started, report = record.state.started, record.report
     places = places_of(record)
-    folded = folded_views(record)
-    views = [view for name, view in views_of(record).items() if name not in folded and not view.is_empty]
-    return _page(
-        partial_document(record) if report is None else report_document(report, record.with_comments),
-        PageParts(places, {source.id: source.name for source in started.sources} if started else {}),
-        task=record.text(started.task) if started else f"Session {record.session}",
-        session=record.session,
-        about=about_session(record),
-        finished=report is not None,
-        facts=list(_facts(record)),
-        views=views if started else [],
-        settings="\n".join(_settings(started)) if started else "",
-        documents=_documents(record),
+    phases, views = transcript(record, places), shown_views(record)
+    return render(
+        "page.html.j2",
+        parts=page_parts(record, places),
+        style=Markup(style_sheet("page", "charts")),
         calls=count(len(record.calls), "call"),
-        phases=transcript(record, places),
-        family=record.family,
+        phases=phases,
+        **session_content(
+            record, places, session_document(record), views, {"transcript": "Transcript"} if phases else {}
+        ),
     )
+
+
+def page_parts(record: SessionRecord, places: Mapping[str, PagePlace]) -> PageParts:
+    """Return what renders the parts of a session's page."""
+    started, report = record.state.started, record.report
+    names = {source.id: source.name for source in started.sources} if started else {}
+    return PageParts(places, names, report.quotations if report else ())
+
+
+def session_document(record: SessionRecord, *, with_replies: bool = True) -> ReportDocument:
+    """Return the report of a session, or its progress; that has an excerpt of each reply unless a log has the replies."""
+    if record.report is None:
+        return partial_document(record, with_replies=with_replies)
+    return report_document(record.report, record.with_comments)
+
+
+def shown_views(record: SessionRecord) -> list[View]:
+    """Return the views that a page shows beside the report, which has the folded ones."""
+    if record.state.started is None:
+        return []
+    folded = folded_views(record)
+    return [view for name, view in views_of(record).items() if name not in folded and not view.is_empty]
+
+
+def session_content(
+    record: SessionRecord,
+    places: Mapping[str, PagePlace],
+    document: ReportDocument,
+    views: Sequence[View],
+    sections: Mapping[str, str],
+) -> dict[str, object]:
+    """Return the values of the templates of a session's page. `sections` are headings of further sections, by their anchors."""
+    started = record.state.started
+    sections = {
+        **sections,
+        **({"settings": "Figures and settings"} if started else {}),
+        **({"family": "Forks"} if record.family else {}),
+    }
+    return {
+        **_content(document, record.text(started.task) if started else f"Session {record.session}", views, sections),
+        "session": record.session,
+        "about": about_session(record),
+        "finished": record.report is not None,
+        "facts": list(_facts(record)),
+        "settings": "\n".join(_settings(started)) if started else "",
+        "documents": list(_documents(record, places)),
+        "family": record.family,
+    }
 
 
 def report_page(report: Report) -> str:
@@ -64,35 +115,40 @@ def report_page(report: Report) -> str:
     document = report_document(report, shown)
     names, labels = seat_labels(report.agents) | shown.names, labels_of(report.protocol, shown)
     places = {ref: PagePlace(f"said-{n}", place_words(ref, names, labels)) for n, ref in enumerate(_shown(document), 1)}
-    return _page(
-        document,
-        PageParts(places, _document_names(report), is_document=True),
-        **_ALONE,
-        task=report.task,
+    return render(
+        "page.html.j2",
+        parts=PageParts(places, _document_names(report), report.quotations, is_document=True),
+        style=Markup(style_sheet("page", "charts")),
+        phases=(),
+        documents=(),
+        family=None,
         session=report.session,
         about=describe_run(report.protocol, report.agents),
         finished=True,
         facts=(),
         settings="\n".join(_named_settings(report.settings)),
+        **_content(document, report.task, (), {"settings": "Figures and settings"}),
     )
 
 
-def _page(document: ReportDocument, parts: PageParts, *, task: str, **more: object) -> str:
-    return render(
-        "page.html.j2",
-        document=document,
-        parts=parts,
-        task=task,
-        title=one_line(task, MAX_TITLE_CHARS),
-        is_long=len(task) > HEADING_TASK_CHARS,
-        style=Markup(style_sheet("page", "charts")),
-        **more,
-    )
+def _content(
+    document: ReportDocument, task: str, views: Sequence[View], sections: Mapping[str, str]
+) -> dict[str, object]:
+    chapters = {chapter.anchor: chapter.heading for chapter in document.chapters if chapter.heading}
+    return {
+        "document": document,
+        "task": task,
+        "title": one_line(task, MAX_TITLE_CHARS),
+        "is_long": len(task) > HEADING_TASK_CHARS,
+        "views": views,
+        "contents": list({**chapters, **{view.name: view.heading for view in views}, **sections}.items()),
+    }
 
 
 def fragment(report: Report) -> str:
     """Return a report as part of another page, such as a notebook, in the style of that page."""
-    document, parts = report_document(report, present(report)), PageParts({}, _document_names(report))
+    document = report_document(report, present(report))
+    parts = PageParts({}, _document_names(report), report.quotations)
     return render("fragment.html.j2", document=document, parts=parts)
 
 
@@ -147,9 +203,9 @@ def _settings(started: SessionStarted) -> Iterable[str]:
     yield from (f"limit on {name}: {value}" for name, value in started.limits if value not in (None, {}))
 
 
-def _documents(record: SessionRecord) -> list[dict[str, str]]:
-    sources = record.state.started.sources if record.state.started else ()
-    return [
-        {"anchor": f"document-{n}", "heading": f"{source.id} {source.name}".rstrip(), "text": record.text(source.text)}
-        for n, source in enumerate(sources, 1)
-    ]
+def _documents(record: SessionRecord, places: Mapping[str, PagePlace]) -> Iterable[ShownDocument]:
+    """Yield the documents, with their lines if they are on this page."""
+    for source in record.state.started.sources if record.state.started else ():
+        place = places[source.id]
+        lines = () if place.page else record.text(source.text).splitlines()
+        yield ShownDocument(f"{source.id} {source.name}".rstrip(), place, lines=lines)

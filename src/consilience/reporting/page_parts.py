@@ -7,28 +7,34 @@ images stay text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup, escape
 
+from consilience.domain.messages import PLAIN_MARKS, Quotation
 from consilience.domain.sections import Block, Item, Refs, View
 from consilience.reporting.formatting import CODE, demote_markdown, one_line, strip_invalid_xml
 from consilience.reporting.markdown import MAX_TABLE_ROWS
 from consilience.reporting.report_sections import ReportDocument
 from consilience.reporting.transcript import PagePlace, TranscriptEntry
+from consilience.reporting.trust import describe_fault
 from consilience.reporting.views.charts import draw
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markdown_it import MarkdownIt
+    from markdown_it.token import Token
 
 MAX_LINKS = 8
 """Links of one line to calls and messages; a line on more of them says how many."""
 _REFERENCES = re.compile(r"\[S\d[^\[\]<>]{0,80}\]")
 """References to documents as agents write them: `[S3:12]`, `[S3:12-14, S4]`."""
-_REFERENCE = re.compile(r"S\d+(?::[\w:-]+)?")
+_REFERENCE = re.compile(r"(S\d+)(?::(?:[A-Za-z]\w*:)?(\d{1,9})[\w:-]*|:[\w:-]+)?")
+"""Document, and first line if one is named."""
+MAX_TEXT_BEFORE = 4_000
+"""Characters before a reference in which the words are looked for that are quoted from there."""
 _TABLE = Markup(
     '<div class="table" tabindex="0" role="group" aria-label="A table that may be wider than the page">\n<table>\n'
 )
@@ -46,13 +52,19 @@ class PageParts:
     """Renders the parts of one page, in the order in which they stand on it."""
 
     def __init__(
-        self, places: Mapping[str, PagePlace], documents: Mapping[str, str], *, is_document: bool = False
+        self,
+        places: Mapping[str, PagePlace],
+        documents: Mapping[str, str],
+        quotations: Sequence[Quotation] = (),
+        *,
+        is_document: bool = False,
     ) -> None:
-        """`places`: by key of a call or id of a message or document; `documents`: their names by id; `is_document`: paragraphs that
-        show a message are its place."""
+        """`places`: by key of a call or id of a message or document; `documents`: their names by id; `quotations`: those of the
+        report, of which what is wrong is marked where they stand; `is_document`: paragraphs that show a message are its place."""
         self._places = places
         self._documents = documents
         self._is_document = is_document
+        self._faults = _faults(quotations)
         self.cited: set[str] = set()
         """Anchors with a link to them. The first link has the id `from-ANCHOR`, for a way back."""
 
@@ -74,9 +86,10 @@ class PageParts:
         picture = Markup(draw(view).svg(styled=False)) if view.picture is not None else ""
         return self._part("view", view=view, picture=picture)
 
-    def entry(self, entry: TranscriptEntry) -> Markup:
-        """Return a call or a message. Render the parts that may cite it first: it links back to the first line that does."""
-        return self._part("entry", entry=entry)
+    def entry(self, entry: TranscriptEntry, *, level: int = 4) -> Markup:
+        """Return a call or a message with a heading of `level`. Render the parts that may cite it first: it links back to the first
+        line that does."""
+        return self._part("entry", entry=entry, level=level)
 
     def _part(self, name: str, **values: object) -> Markup:
         return Markup(render(f"{name}.html.j2", parts=self, **values))
@@ -87,16 +100,31 @@ class PageParts:
         """Return plain text on one line, with code spans, and references to documents named."""
         parts = CODE.split(one_line(text))
         return Markup().join(
-            Markup("<code>{}</code>").format(self.verbatim(part[1:-1])) if n % 2 else self.verbatim(part)
+            Markup("<code>{}</code>").format(self.verbatim(part[1:-1]))
+            if n % 2
+            else self.verbatim(part, partial("".join, parts[:n]))
             for n, part in enumerate(parts)
         )
 
-    def verbatim(self, text: str) -> Markup:
-        """Return text in which references to documents, such as [S3:12], have the name of the document, and a link to its text if
-        the page has it."""
-        return Markup(
-            _REFERENCES.sub(lambda part: _REFERENCE.sub(self._named, part[0]), escape(strip_invalid_xml(text)))
-        )
+    def verbatim(self, text: str, before: Callable[[], str] = str) -> Markup:
+        """Return text in which references to documents, such as [S3:12], have the name of the document, and a link to the line if
+        there is a page with it. A reference behind a quotation that is not verified says what is wrong with it. `before` returns
+        what stands before the text in its paragraph."""
+        shown = strip_invalid_xml(text)
+        parts, end = list[Markup](), 0
+        for match in _REFERENCES.finditer(shown):
+            parts += [escape(shown[end : match.start()]), self._references(match[0])]
+            if fault := self._fault(match, before):
+                parts.append(_FAULT.format(fault))
+            end = match.end()
+        return Markup().join((*parts, escape(shown[end:])))
+
+    def _references(self, text: str) -> Markup:
+        parts, end = list[Markup](), 0
+        for match in _REFERENCE.finditer(text):
+            parts += [escape(text[end : match.start()]), self._reference(match)]
+            end = match.end()
+        return Markup().join((*parts, escape(text[end:])))
 
     def agent_text(self, text: str, outline: Outline | None = None) -> Markup:
         """Return an agent's Markdown. Its headings follow the `outline`; without one they are paragraphs.
@@ -109,8 +137,11 @@ class PageParts:
             if token.type == "heading_open":
                 tag = "p" if outline is None else outline.tag(int(token.tag[1:]) - 2)
                 token.tag = tokens[n + 2].tag = tag
-            elif token.type == "th_open" and not tokens[n + 1].content:
-                token.tag = tokens[n + 2].tag = "td"
+            elif token.type in ("th_open", "td_open"):
+                if align := str(token.attrs.pop("style", "")).rpartition(":")[2]:  # a policy may forbid styles
+                    token.attrs["class"] = align
+                if token.type == "th_open" and not tokens[n + 1].content:
+                    token.tag = tokens[n + 2].tag = "td"
         return Markup(parser.renderer.render(tokens, parser.options, {"parts": self}))
 
     # --- what the templates of blocks ask for
@@ -138,16 +169,25 @@ class PageParts:
             open_lists.append((item.depth, entry.children))
         return top
 
-    def _named(self, match: re.Match[str]) -> str:
-        id = match[0].partition(":")[0]
+    def _reference(self, match: re.Match[str]) -> Markup:
+        id, line = match[1], match[2]
         if id not in self._documents:
-            return match[0]
-        title, place = one_line(self._documents[id]) or id, self._places.get(id)
+            return escape(match[0])
+        title, place = strip_invalid_xml(one_line(self._documents[id]) or id), self._places.get(id)
         if place is None:
-            return Markup('<span title="{}">{}</span>').format(strip_invalid_xml(title), Markup(match[0]))
-        return Markup('<a href="#{}" title="{}">{}</a>').format(
-            place.anchor, strip_invalid_xml(title), Markup(match[0])
-        )
+            return Markup('<span title="{}">{}</span>').format(title, match[0])
+        href = place.line_href(int(line)) if line else place.href
+        return Markup('<a href="{}" title="{}">{}</a>').format(href, title, match[0])
+
+    def _fault(self, references: re.Match[str], before: Callable[[], str]) -> str:
+        """Return what is wrong with the quotation before references in a text; "" if nothing is, or none is known."""
+        places = [(match[1], int(match[2])) for match in _REFERENCE.finditer(references[0]) if match[2]]
+        faults = [fault for place in places for fault in self._faults.get(place, ())]
+        if not faults:
+            return ""
+        text_before = before() + references.string[: references.start()]
+        quoted = _plain(text_before[-MAX_TEXT_BEFORE:])
+        return next((words for form, words in faults if quoted.rstrip(" .,;:*_\"'`").endswith(form)), "")
 
 
 class Outline:
@@ -183,7 +223,34 @@ _TEXTS = {"text": Markup("{}"), "code_inline": Markup("<code>{}</code>"), "fence
 
 
 def _rule(form: Markup) -> Callable[..., str]:
-    return lambda _, tokens, n, __, env: form.format(env["parts"].verbatim(tokens[n].content))
+    def rendered(_: object, tokens: Sequence[Token], n: int, __: object, env: Mapping[str, PageParts]) -> str:
+        def before() -> str:
+            return "".join(token.content or (" " if token.type.endswith("break") else "") for token in tokens[:n])
+
+        return form.format(env["parts"].verbatim(tokens[n].content, before))
+
+    return rendered
+
+
+_FAULT = Markup(' <strong class="fault">{}</strong>')
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.translate(PLAIN_MARKS).casefold().split())
+
+
+def _faults(quotations: Iterable[Quotation]) -> dict[tuple[str, int], list[tuple[str, str]]]:
+    """Return, by document and line, the end of the words that are quoted from there and not verified, and what is wrong with them.
+
+    Words that another agent quoted rightly are not among them.
+    """
+    verified = {(quotation.words, quotation.source, quotation.line) for quotation in quotations if quotation.verified}
+    faults: dict[tuple[str, int], list[tuple[str, str]]] = {}
+    for quotation in quotations:
+        if not quotation.verified and (quotation.words, quotation.source, quotation.line) not in verified:
+            form = _plain(quotation.words).rstrip(" .,;:*_\"'`")[-MAX_TEXT_BEFORE // 2 :]
+            faults.setdefault((quotation.source, quotation.line), []).append((form, describe_fault(quotation)))
+    return faults
 
 
 def render(template: str, **values: object) -> str:

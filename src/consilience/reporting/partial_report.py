@@ -40,7 +40,7 @@ def partial_markdown(record: SessionRecord) -> str:
     return document_markdown(partial_document(record))
 
 
-def partial_document(record: SessionRecord) -> ReportDocument:
+def partial_document(record: SessionRecord, *, with_replies: bool = True) -> ReportDocument:
     """Return what happened so far, and how to continue unless a process runs the session now."""
     started = record.state.started
     if started is None:
@@ -48,7 +48,7 @@ def partial_document(record: SessionRecord) -> ReportDocument:
         return ReportDocument(None, status, (Chapter("", (Paragraph(text="Nothing was spent; run it again."),)),))
     chapters = [Chapter("", (Paragraph(text=" ".join(_progress(record))),))]
     chapters += [Chapter(section.heading, section.blocks) for section in record.with_comments.sections]
-    if record.state.calls:
+    if with_replies and record.state.calls:
         replies = Bullets(items=tuple(_call_item(call, record) for call in record.state.calls))
         chapters.append(Chapter("Replies so far", (replies,)))
     if documents := tuple(documents_blocks(record.documents, record.state.agents, record.names)):

@@ -226,6 +226,21 @@ class SessionRecord:
         return sorted(counting, key=lambda call: (place_key(call.place), call.attempt))
 
     @cached_property
+    def said(self) -> list[tuple[int, Ended | MessagePublished]]:
+        """The same attempts, and the messages, in the order of commit, each with its number among the events, from 1."""
+        counting = {id(call) for call in self.calls}
+        return [
+            (n, event)
+            for n, event in enumerate(self.events, 1)
+            if isinstance(event, MessagePublished) or (isinstance(event, Ended) and id(event) in counting)
+        ]
+
+    @cached_property
+    def answered(self) -> frozenset[str]:
+        """Keys of the calls with a valid reply."""
+        return frozenset(call.key for call in self.calls if isinstance(call, CallCompleted))
+
+    @cached_property
     def authors(self) -> dict[str, str]:
         """The agent of every reply and message, by its id."""
         replies = {event.key: event.agent for event in self.events if isinstance(event, CallCompleted)}
@@ -272,7 +287,6 @@ def read_record(store: RecordStore, session: str) -> SessionRecord:
     """Return a session of a store. Each text and prompt is looked up at most once."""
     events = store.read(session)
     finished = any(event.type == "session_finished" for event in events)
-    sessions = set(store.sessions())
     text = cache(store.text)
     return SessionRecord(
         session=session,
@@ -282,10 +296,16 @@ def read_record(store: RecordStore, session: str) -> SessionRecord:
         created=store.created(session),
         flights={} if finished else {flight.key: flight.agent for flight in store.flights(session)},
         holder=None if finished else store.holder(session),
-        family=ForkTree(
-            session, store.parents(), lambda id: store.beginning(id) if id in sessions else None, text
-        ).bullets(),
+        family=read_family(store, session, text),
     )
+
+
+def read_family(store: RecordStore, session: str, text: Text) -> Bullets | None:
+    """Return the ancestors and forks of a session; None without any. Costs one look at every session of the store."""
+    sessions = set(store.sessions())
+    return ForkTree(
+        session, store.parents(), lambda id: store.beginning(id) if id in sessions else None, text
+    ).bullets()
 
 
 def phase_of(call: Ended) -> str:

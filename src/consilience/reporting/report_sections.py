@@ -209,7 +209,7 @@ def headline(report: Report, presentation: Presentation) -> str:
     opening = f"{outcome}: {words}" if words else outcome
     line = " · ".join((opening + _reservations(report, presentation), *unmet))
     if report.degraded:
-        line += f" · {' · '.join(_lacks(report))}"
+        line += f" · {missing_words(report)}"
         line += "" if report.quorum_met or report.stop_reason is StopReason.FAILED else f" · {_without_quorum(report)}"
     return line
 
@@ -263,6 +263,11 @@ def figures_line(report: Report, presentation: Presentation) -> str:
 def is_single_reply(report: Report) -> bool:
     """Whether only one of several agents replied, so that the answer is its own."""
     return report.answer is not None and len(voices(report.agents)) > 1 and report.replied == 0
+
+
+def missing_words(report: Report) -> str:
+    """Return what a degraded run lacks; "" for a run that lacks nothing."""
+    return " · ".join(_lacks(report)) if report.degraded else ""
 
 
 def _lacks(report: Report) -> Iterator[str]:

@@ -170,6 +170,12 @@ def _quotations(report: Report, names: Names) -> Iterator[Item]:
         yield Item(text=f"{len(listed) - MAX_LISTED_QUOTATIONS} more, in the report's JSON.")
 
 
+def describe_fault(quotation: Quotation) -> str:
+    """Return what is wrong with a quotation that is not verified: `not found`, `at another place: S2:43`."""
+    words = FAULTS[_fault(quotation)][1]
+    return f"{words}: {quotation.stands}" if quotation.is_wrong and quotation.stands else words
+
+
 def _fault(quotation: Quotation) -> QuotationFault:
     """Return what is wrong with a quotation that is not verified."""
     if not quotation.stands:

@@ -217,6 +217,12 @@ def door_of(request: Request) -> Door:
     return door
 
 
+def page_of(request: Request, session: str) -> str:
+    """Return where a person reads a session."""
+    urls = door_of(request).access.public_urls
+    return f"{urls[0] if urls else str(request.base_url).rstrip('/')}/sessions/{quote(session, safe='')}"
+
+
 def cookie_value(headers: Headers, name: str) -> str:
     """Return the value of a cookie; "" without one. What other programs of the same host keep in theirs does not matter."""
     return cookie_parser("; ".join(headers.getlist("cookie"))).get(name, "")

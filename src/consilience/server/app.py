@@ -18,6 +18,7 @@ from consilience.server.dependencies import ERRORS
 from consilience.server.dependencies import Service as Service
 from consilience.server.dependencies import Who as Who
 from consilience.server.errors import handle_errors
+from consilience.server.live_session import LiveSessions
 from consilience.server.mcp_http import mcp_app
 from consilience.server.protection import protect
 from consilience.server.replies import Health
@@ -45,6 +46,7 @@ def build_app(sessions: Sessions) -> FastAPI:
         redirect_slashes=False,  # it would lead to http behind a proxy
     )
     app.state.sessions = sessions
+    app.state.live = LiveSessions(sessions)
     app.state.conversions = asyncio.Semaphore(MAX_CONVERSIONS)
     for router in (uploads, routes, choosing, catalog, operations):
         app.include_router(router)

@@ -37,8 +37,14 @@ class ToolFace:
     """US dollars that a session may cost; None: no bound."""
 
 
-async def session_text(sessions: Sessions, caller: Caller, session: str) -> str:
-    """Return what is known of a session now: the head of its report, its open questions, or a handle."""
+async def session_text(sessions: Sessions, face: ToolFace, request: Any, session: str) -> str:
+    """Return what is known of a session now: the head of its report, its open questions, or a handle; and where a person reads it,
+    if the `request` came by HTTP."""
+    page = ""
+    if request is not None:
+        from consilience.server.access import page_of
+
+        page = f" Its page: {page_of(request, session)}"
 
     def text(records: Any) -> str:
         from consilience.reporting.questions import pending_questions
@@ -51,8 +57,8 @@ async def session_text(sessions: Sessions, caller: Caller, session: str) -> str:
                 f'status(session="{session}", show="report"), or the resource consilience://sessions/{session}/report.'
             )
             more = f'To ask about it: ask(task=…, follow_up="{session}").'
-            return f"{report_head(record)}\n\nSession {session}. The whole report: {whole} {more}"
-        lines = [f"Running: session {session}, {progress_line(record)}."]
+            return f"{report_head(record)}\n\nSession {session}.{page} The whole report: {whole} {more}"
+        lines = [f"Running: session {session}, {progress_line(record)}.{page}"]
         questions = [q for q in pending_questions(record.events, record.text, records.prompt) if not q.answered]
         for question in questions:
             lines.append(f"{question.addressee} is asked `{question.key}`:\n\n{question.text}")
@@ -62,7 +68,7 @@ async def session_text(sessions: Sessions, caller: Caller, session: str) -> str:
             lines.append(f'For its result: status(session="{session}", wait_s={WAIT_SECONDS}).')
         return "\n\n".join(lines)
 
-    return await sessions.read(caller, text)
+    return await sessions.read(face.caller(request), text)
 
 
 async def whole_text(sessions: Sessions, caller: Caller, session: str, what: Literal["report", "transcript"]) -> str:

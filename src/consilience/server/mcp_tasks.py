@@ -100,7 +100,7 @@ class SessionTasks(Extension):
         except ConsilienceError:
             raise MCPError(INVALID_PARAMS, f"There is no task {session!r}.") from None
         if task["status"] == "completed":
-            text = TextContent(text=await session_text(sessions, caller, session))
+            text = TextContent(text=await session_text(sessions, self._face, ctx.request, session))
             task["result"] = CallToolResult(content=[text]).model_dump(mode="json", by_alias=True, exclude_none=True)
         return task
 

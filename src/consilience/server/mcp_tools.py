@@ -212,7 +212,7 @@ class _Tools:
             seen = await sessions.read(caller, lambda records: records.last(session))
             await self._wait(ctx, sessions, session, wait_s, seen=seen)
             if show == "head":
-                return await session_text(sessions, caller, session)
+                return await session_text(sessions, self._face, ctx.request_context.request, session)
             return await whole_text(sessions, caller, session, show)
 
         return await self._done(look)
@@ -374,7 +374,8 @@ class _Tools:
             if WAITS.get():
                 left = until - asyncio.get_running_loop().time()
                 await self._wait(ctx, sessions, session, max(0.0, left))
-            return "\n\n".join(filter(None, (said, await session_text(sessions, self._caller(ctx), session))))
+            text = await session_text(sessions, self._face, ctx.request_context.request, session)
+            return "\n\n".join(filter(None, (said, text)))
 
         result = await self._done(run)
         return result if result.is_error else result.model_copy(update={"meta": {SESSION_META: session}})

@@ -89,6 +89,11 @@ def page(
     return response
 
 
+def part(name: str, **values: object) -> str:
+    """Return a part of a page from a template that pages include."""
+    return _pages().get_template(f"{name}.html.j2").render(**values)
+
+
 def app_page(
     request: Request, name: str, title: str, *, status: int = 200, problem: str = "", **values: object
 ) -> HTMLResponse:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from consilience.domain.errors import SettingsError, UnknownName, UnknownSession
-from consilience.domain.events import SessionFinished
+from consilience.domain.events import CallAwaited, CallEvent, SessionFinished
+from consilience.engine.sent_prompts import SentPrompt, sent_prompts
 from consilience.executor import Executor
 from consilience.journal.store import LetterKind, LinkKind, Opinion, ReaderVote, Records, SessionLink, Store
 from consilience.reporting.questions import Question, pending_questions, reply_to
@@ -127,6 +128,21 @@ class SessionSeats:
         store = self._store.of(*caller.owners)
         await asyncio.to_thread(lambda: store.end_link(session, number, self.now()))
         self._audit.note(caller.owner, "unlinked", session, link=number)
+
+    async def sent_prompts(self, caller: Caller, session: str, key: str) -> list[SentPrompt]:
+        """Return the prompts of a call as they were sent, one per attempt. Its protocol runs again, without a call.
+
+        Raises `UnknownName` for a call that the caller may not see, `VersionMismatch` for a session of other code.
+        """
+
+        def may_see(records: Records) -> bool:
+            asked = (event for event in records.read(session) if isinstance(event, CallEvent | CallAwaited))
+            return key in {flight.key for flight in records.flights(session)} or any(e.key == key for e in asked)
+
+        if not await SeenReader(self._store.reader).of(*caller.owners).run(may_see):
+            raise UnknownName(f"session {session} has no call {key!r}")
+        store = self._store.of(*caller.owners)
+        return await asyncio.to_thread(lambda: asyncio.run(sent_prompts(session, key, store=store)))
 
     # --- of who has a link
 

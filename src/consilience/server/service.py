@@ -219,13 +219,6 @@ class Sessions:
         `told` may be read without their session."""
         return await self._reader.of(*caller.owners).run(work, told=told)
 
-    async def record(self, caller: Caller, session: str) -> SessionRecord:
-        """Return a session of the caller. Its texts are read when asked for: use it within `read` where there are many.
-
-        Raises `UnknownName` for a session that is not there or another's.
-        """
-        return await self.read(caller, lambda records: read_record(records, session))
-
     def tail(self, caller: Caller, session: str, *, after: int = 0) -> AsyncGenerator[AnyEvent]:
         """Yield committed events after a number, as they appear, until the session ends. Raises `UnknownName`."""
         return self._reader.of(*caller.owners).tail(session, after=after)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from consilience.reporting.styles import style_sheet
-from consilience.server import actions, compare_page, fork_pages, sessions_page, start_page
+from consilience.server import actions, compare_page, fork_pages, session_page, sessions_page, start_page
 
 routes = APIRouter(include_in_schema=False)
 for pages in (start_page, sessions_page, actions, fork_pages, compare_page):
     routes.include_router(pages.routes)
+routes.include_router(session_page.fragments)
+routes.include_router(session_page.pages)
 
 
 @cache
@@ -22,12 +24,13 @@ def _asset(name: str) -> str:
 
 
 @routes.get("/page.css")
-async def style() -> Response:
+async def style(request: Request) -> Response:
     """Return the style of all pages: that of a session's file, and of forms and what is live."""
-    return Response(f"{style_sheet('page', 'charts')}\n{_asset('app.css')}", media_type="text/css")
+    text = f"{style_sheet('page', 'charts')}\n{_asset('app.css')}"
+    return session_page.compressed(request, Response(text, media_type="text/css"))
 
 
 @routes.get("/page.js")
-async def script() -> Response:
+async def script(request: Request) -> Response:
     """Return the script of all pages."""
-    return Response(_asset("page.js"), media_type="text/javascript")
+    return session_page.compressed(request, Response(_asset("page.js"), media_type="text/javascript"))

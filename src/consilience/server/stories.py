@@ -8,13 +8,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import Request
-
 from consilience.domain.errors import UnknownName
 from consilience.domain.events import AnyEvent
 from consilience.domain.report import Report
 from consilience.journal.store import Records
 from consilience.reporting.record import SessionRecord, read_record
+from consilience.server.access import page_of as page_of
 from consilience.server.callers import Caller
 from consilience.server.chat_bodies import ChatTurn, Signature
 from consilience.server.narration import Narrator, figures_of, head_of
@@ -122,11 +121,6 @@ class Story:
 
     async def _tell(self, narrator: Narrator, event: AnyEvent) -> str:
         return await self.sessions.read(self.caller, lambda records: narrator.tell(event, records.text), told=[event])
-
-
-def page_of(request: Request, session: str) -> str:
-    """Return where a person reads a session."""
-    return f"{request.base_url}api/sessions/{session}/export?format=html"
 
 
 def tokens_of(reports: tuple[Report, ...]) -> tuple[int, int, int, int]:

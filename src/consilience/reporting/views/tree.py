@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from consilience.domain.agents import Agent
-from consilience.domain.events import CallCompleted, CallFailed, Ended
 from consilience.domain.sections import (
     Block,
     Bullets,
@@ -21,6 +20,7 @@ from consilience.domain.sections import (
 )
 from consilience.reporting.formatting import count, one_line
 from consilience.reporting.record import SessionRecord
+from consilience.reporting.seats import seat_states
 
 ById = Mapping[str, Sequence[str]]
 
@@ -28,22 +28,18 @@ ById = Mapping[str, Sequence[str]]
 def view(record: SessionRecord) -> View:
     """Return every voice, and every other agent that made a call or waits for a reply."""
     heading = "Who took part"
-    calls: dict[str, list[Ended]] = {}
-    for call in record.state.calls:
-        calls.setdefault(call.agent, []).append(call)
-    waiting = _waiting(record)
-    agents = {id: agent for id, agent in record.agents.items() if agent.voice or id in calls or id in waiting}
+    states = {id: state for id, state in seat_states(record).items() if state.agent.voice or state.takes_part}
+    agents = {id: state.agent for id, state in states.items()}
     if not agents:
         nothing = Paragraph(text="No agents: the session was killed before it began.")
         return View(name="tree", heading=heading, blocks=(nothing,), is_empty=True)
     topology, notes, legend = record.topology, record.presentation.seats, record.presentation.seats_legend
     parents = {id: [parent for parent in topology.parents.get(id, ()) if parent in agents] for id in agents}
-    states = {id: _state(calls.get(id, []), waiting.get(id, ""), record) for id in agents}
     models = list(dict.fromkeys(agent.model for agent in agents.values()))
     shared = f", all on {one_line(models[0])}" if len(models) == 1 else ""
     words = {
-        id: (state, notes[id].text if id in notes else "", "" if shared else one_line(agents[id].model))
-        for id, (state, _) in states.items()
+        id: (state.words, notes[id].text if id in notes else "", "" if shared else one_line(state.agent.model))
+        for id, state in states.items()
     }
     blocks: list[Block] = [
         Paragraph(text=f"{count(len(agents), 'agent')}, {topology.kind}{shared}"),
@@ -53,49 +49,13 @@ def view(record: SessionRecord) -> View:
         read = (Item(text=f"read each other: {' – '.join(circle)}") for circle in topology.circles)
         blocks.append(Bullets(items=tuple(read)))
     panel = GraphPanel(
-        nodes=tuple(_node(agents[id], *state, record) for id, state in states.items()),
+        nodes=tuple(_node(state.agent, state.words, state.tone, record) for state in states.values()),
         edges=tuple(Edge(source=parent, target=id) for id in agents for parent in parents[id]),
         circles=topology.circles,
     )
     circles = _circles_legend(record, agents, is_flat=not any(parents.values()))
     picture = Graph(panels=(panel,), legend=tuple(filter(None, (circles, legend))))
     return View(name="tree", heading=heading, blocks=tuple(blocks), picture=picture)
-
-
-def _waiting(record: SessionRecord) -> dict[str, str]:
-    """Return what goes on by agent: a call in flight, or one that somebody outside answers."""
-    flying = "composing" if record.holder else "in flight when it stopped"
-    outside = {
-        record.flights.get(key) or _named(key, record): state
-        for state, keys in (("answered", record.state.answered), ("awaited", record.state.awaited))
-        for key in keys
-    }
-    return dict.fromkeys(record.flights.values(), flying) | outside
-
-
-def _named(key: str, record: SessionRecord) -> str:
-    return next((part for part in reversed(key.split("/")) if part in record.agents), "")
-
-
-def _state(calls: Sequence[Ended], waiting: str, record: SessionRecord) -> tuple[str, Tone]:
-    """Return what became of an agent's calls, and how its box is drawn."""
-    answered = [call.key for call in calls if isinstance(call, CallCompleted)]
-    replies = count(len(answered), "reply")
-    if lacking := {call.key for call in calls}.difference(answered):
-        replies += f", {count(len(lacking), 'call')} without a reply"
-    tone: Tone = "plain" if answered else "quiet"
-    if waiting:
-        return f"{waiting}, {replies}", "wait"
-    if not calls:
-        return f"{'never asked' if record.report else 'not asked yet'}, {replies}", tone
-    match calls[-1]:
-        case CallCompleted():
-            return replies, tone
-        case CallFailed(failure=failure) if failure.is_limit:
-            return f"cut short by {failure.value}, {replies}", tone
-        case CallFailed(failure=failure):
-            return f"failed: {failure.value}, {replies}", "bad"
-    return f"last reply unusable, {replies}", "bad"
 
 
 def _items(parents: ById, words: ById, names: Mapping[str, str]) -> Iterator[Item]:

@@ -1,0 +1,174 @@
+"""How the seats of a session stand, and how far it is: what a page shows of one that goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from consilience.domain.agents import Agent
+from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected
+from consilience.domain.sections import Tone
+from consilience.reporting.formatting import (
+    count,
+    describe_output_tokens,
+    duration,
+    format_range,
+    money,
+    one_line,
+    time_range,
+)
+from consilience.reporting.limits import describe_limits
+from consilience.reporting.record import SessionRecord, phase_of
+from consilience.reporting.report_sections import missing_words
+from consilience.reporting.transcript import phase_headings
+
+MAX_WHY_CHARS = 200
+MAX_PHASES = 12
+"""Phases that are listed, the last ones."""
+
+
+@dataclass(frozen=True)
+class SeatState:
+    """How a seat stands."""
+
+    agent: Agent
+    words: str
+    tone: Tone
+    why: str = ""
+    """Why its last call has no reply."""
+    takes_part: bool = False
+    """Whether it was asked anything."""
+    call: str = ""
+    """Key of its call in flight; "" without one."""
+    until: float | None = None
+    """When the time of the person who is asked ends, in seconds since the epoch."""
+
+    @property
+    def has_failed(self) -> bool:
+        return self.tone == "bad"
+
+
+def seat_states(record: SessionRecord) -> dict[str, SeatState]:
+    """Return how every agent stands, by id."""
+    calls: dict[str, list[Ended]] = {}
+    for call in record.state.calls:
+        calls.setdefault(call.agent, []).append(call)
+    waiting = _waiting(record)
+    flying = {agent: key for key, agent in record.flights.items()}
+    started = record.state.started
+    seconds = started.human_deadline if started else None
+    asked = {question.agent: question.asked_at for question in record.state.asked.values()}
+    states = {}
+    for id, agent in record.agents.items():
+        words, tone = _state(calls.get(id, []), waiting.get(id, ""), record)
+        last = calls[id][-1] if id in calls else None
+        states[id] = SeatState(
+            agent,
+            words,
+            tone,
+            why=one_line(_why(last), MAX_WHY_CHARS),
+            takes_part=id in calls or id in waiting,
+            call=flying.get(id, ""),
+            until=asked[id] + seconds if id in asked and seconds is not None else None,
+        )
+    return states
+
+
+def _why(call: Ended | None) -> str:
+    match call:
+        case CallFailed():
+            return call.reason
+        case ReplyRejected():
+            return call.error
+    return ""
+
+
+def _waiting(record: SessionRecord) -> dict[str, str]:
+    """Return what goes on by agent: a call in flight, or one that somebody outside answers."""
+    flying = "composing" if record.holder else "in flight when it stopped"
+    outside = {
+        record.flights.get(key) or _named(key, record): state
+        for state, keys in (
+            ("answered", record.state.answered),
+            ("awaited", (*record.state.awaited, *record.state.asked)),
+        )
+        for key in keys
+    }
+    return dict.fromkeys(record.flights.values(), flying) | outside
+
+
+def _named(key: str, record: SessionRecord) -> str:
+    return next((part for part in reversed(key.split("/")) if part in record.agents), "")
+
+
+def _state(calls: Sequence[Ended], waiting: str, record: SessionRecord) -> tuple[str, Tone]:
+    """Return what became of an agent's calls, and how its box is drawn."""
+    answered = [call.key for call in calls if isinstance(call, CallCompleted)]
+    replies = count(len(answered), "reply")
+    if lacking := {call.key for call in calls}.difference(answered):
+        replies += f", {count(len(lacking), 'call')} without a reply"
+    tone: Tone = "plain" if answered else "quiet"
+    if waiting:
+        return f"{waiting}, {replies}", "wait"
+    if not calls:
+        return f"{'never asked' if record.report else 'not asked yet'}, {replies}", tone
+    match calls[-1]:
+        case CallCompleted():
+            return replies, tone
+        case CallFailed(failure=failure) if failure.is_limit:
+            return f"cut short by {failure.value}, {replies}", tone
+        case CallFailed(failure=failure):
+            return f"failed: {failure.value}, {replies}", "bad"
+    return f"last reply unusable, {replies}", "bad"
+
+
+def what_is_missing(record: SessionRecord, states: Mapping[str, SeatState]) -> str:
+    """Return what the answer lacks, or will lack as things stand: `1 of 3 agents without a reply: critic (deadline)`; "" for
+    nothing."""
+    if record.report is not None:
+        return missing_words(record.report)
+    failed = [
+        f"{record.names.get(id, id)} ({state.words.partition(',')[0].removeprefix('failed: ')})"
+        for id, state in states.items()
+        if state.has_failed
+    ]
+    return (
+        f"{len(failed)} of {count(len(states), 'agent')} without a usable last reply: {', '.join(failed)}"
+        if failed
+        else ""
+    )
+
+
+def progress_facts(record: SessionRecord) -> Iterator[tuple[str, str]]:
+    """Yield how far a session is, against its estimate and its limits, with an estimate of what is left."""
+    state, started = record.state, record.state.started
+    if started is None:
+        return
+    estimate = started.estimate
+    inherited = f", {state.inherited:,} more inherited" if state.inherited else ""
+    yield "Calls", f"{state.made:,} of {format_range(estimate.min, estimate.max)} estimated{inherited}"
+    yield "Tokens", f"{state.tokens_in:,} read, {describe_output_tokens(state.tokens_out, state.tokens_thought)}"
+    yield "Cost", money(state.cost)
+    yield "Time", duration(state.seconds)
+    if state.finished is None and state.made:
+        low, high = (max(calls - state.made, 0) / state.made for calls in (estimate.min, estimate.max))
+        left = time_range(low * state.seconds, high * state.seconds)
+        cost = f", up to {money(high * state.cost)}" if state.cost else ""
+        yield "Left, at this pace", f"{left}{cost}" if high else "the last calls"
+    if limits := describe_limits(started.limits):
+        yield "Limits", limits
+
+
+def phase_lines(record: SessionRecord) -> list[str]:
+    """Return the last phases with their replies, and what is under way."""
+    headings = phase_headings(record)
+    phases: dict[str, Counter[bool]] = {}
+    for call in record.calls:
+        phases.setdefault(phase_of(call), Counter())[isinstance(call, CallCompleted)] += 1
+    lines = [
+        f"{headings.get(phase, phase)}: {count(ended[True], 'reply')}{f', {ended[False]:,} failed' if ended[False] else ''}"
+        for phase, ended in phases.items()
+    ]
+    flying = Counter(record.place(key, agent) for key, agent in record.flights.items())
+    return [*lines[-MAX_PHASES:], *(f"Under way: {place}, {count(n, 'call')}" for place, n in flying.items())]

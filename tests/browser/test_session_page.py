@@ -1,0 +1,196 @@
+"""The page of a session in a real browser, against the real server."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from browser.conftest import Gate, Reader, new_reader
+from cli.loopback import Provider
+from server.served import Served, serving
+
+pytestmark = pytest.mark.processes
+EMERGENCE = {"protocol": "emergence", "settings": {"children": 2, "max_rounds": 2}}
+DEBATE = {"protocol": "debate", "settings": {"debaters": 2, "max_messages": 24}}
+TWO = {"protocol": "vote", "settings": {"votes": 2}, "models": ["openai-chat:stub", "human"]}
+
+
+def check(reader: Reader) -> None:
+    """Nothing went wrong on the page, each message is there once and in order, and nothing is wider than the page."""
+    assert reader.problems == []
+    assert reader.foreign == []
+    numbers = [int(re.sub(r"\D", "", id)) for id in reader.entries()]
+    assert numbers == sorted(set(numbers))
+    assert reader.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_emergence_is_watched_from_its_first_second_to_its_end(reader: Reader, served: Served, gate: Gate) -> None:
+    session = served.begin(**EMERGENCE)
+    reader.open(served, session)
+    reader.has("#seats", "composing")
+    assert reader.page.locator("#seats tbody tr").count() == 3
+    assert reader.entries() == []
+    reader.page.evaluate("marked = true")
+    gate.let(3)
+    reader.until("document.querySelectorAll('#log article').length === 3")
+    assert reader.page.evaluate("marked"), "the page was not loaded again"
+    assert "3 of" in reader.page.locator("#live-state").inner_text()
+    gate.let(1000)
+    reader.has("#live-state", "Finished")
+    report = served.wait(session)
+    assert report["answer"] in reader.page.locator("#report").inner_text()
+    assert len(reader.entries()) >= 6
+    check(reader)
+
+
+def test_debate_is_read_after_its_end_back_and_forth(reader: Reader, served: Served, gate: Gate) -> None:
+    gate.let(10_000)
+    session = served.begin(**DEBATE)
+    reader.open(served, session)
+    reader.has("#live-state", "Finished")
+    cited = reader.page.locator("#report .refs a").first
+    address = cited.get_attribute("href")
+    cited.click()
+    target = urlsplit(address).fragment
+    reader.page.locator(f"#{target}").wait_for(state="visible")
+    reader.page.locator("#log a", has_text="prompt and reply").last.click()
+    reader.has("h3", "Prompt")
+    reader.open(served, session)
+    total = int(reader.page.locator("#slider").get_attribute("max"))
+    reader.page.locator("#slider").fill(str(total // 2))
+    reader.page.locator("#replay button", has_text="Show").click()
+    reader.has("#live-state", f"event {total // 2:,} of")
+    before = len(reader.entries())
+    reader.page.locator("#slider").focus()
+    for _ in range(total - total // 2):
+        reader.page.keyboard.press("ArrowRight")
+    reader.until(f"location.pathname.endsWith('/at/{total}')")
+    reader.has("#live-report", "Answer")
+    assert len(reader.entries()) > before
+    reader.page.locator("#live-steps a", has_text="Previous").click()
+    reader.has("#live-state", f"event {total - 1:,} of")
+    check(reader)
+
+
+def test_reload_in_mid_run_shows_what_was_there_and_goes_on(reader: Reader, served: Served, gate: Gate) -> None:
+    session = served.begin(**EMERGENCE)
+    reader.open(served, session)
+    gate.let(2)
+    reader.until("document.querySelectorAll('#log article').length === 2")
+    seen = reader.entries()
+    reader.page.reload()
+    assert reader.entries() == seen
+    gate.let(1)
+    reader.until("document.querySelectorAll('#log article').length === 3")
+    assert reader.entries()[:2] == seen
+    gate.let(1000)
+    reader.has("#live-state", "Finished")
+    check(reader)
+
+
+FORM = """<form action="/tried" method="post"><input type="hidden" name="key" value="k">
+<label>Words <textarea name="words"></textarea></label></form>"""
+
+
+def with_form(route: Any) -> None:
+    """What the server sends, with a form that it sends again each time."""
+    try:
+        answer = route.fetch()
+    except Exception:  # it was killed
+        route.abort()
+        return
+    body = answer.json()
+    body["parts"]["actions"] = FORM
+    route.fulfill(response=answer, json=body)
+
+
+def test_killed_server_costs_neither_messages_nor_a_half_typed_reply(
+    reader: Reader, tmp_path: Path, model: Provider, gate: Gate
+) -> None:
+    with serving(tmp_path, model) as served:
+        session = served.begin(**EMERGENCE)
+        reader.open(served, session)
+        gate.let(2)
+        reader.until("document.querySelectorAll('#log article').length === 2")
+        reader.page.route("**/fragments?*", with_form)
+        reader.page.evaluate("html => replacePart('actions', html)", FORM)
+        words = reader.page.locator("textarea[name=words]")
+        words.fill("I do not thi")
+        words.focus()
+        reader.page.evaluate("document.activeElement.setSelectionRange(4, 4); marked = true")
+        served.kill()
+        reader.has("#connection", "Reconnecting")
+    with serving(tmp_path, model, "--port", str(urlsplit(served.url).port)):
+        gate.let(4)  # some of them for requests of the server that is gone
+        reader.until("document.querySelectorAll('#log article').length >= 3")
+        reader.until("document.getElementById('connection').textContent === ''")
+        assert reader.page.evaluate("marked")
+        assert words.input_value() == "I do not thi"
+        assert reader.page.evaluate("[document.activeElement.name, document.activeElement.selectionStart]") == [
+            "words",
+            4,
+        ]
+        gate.let(1000)
+        reader.has("#connection", "The session has ended")
+        assert words.input_value() == "I do not thi"
+    check(reader)
+
+
+def test_eight_tabs_of_one_browser_all_load_and_follow(browser: Any, served: Served, gate: Gate) -> None:
+    """Over HTTP/1.1 a browser has six connections to a server: a tab that is hidden keeps none."""
+    session = served.begin(**EMERGENCE)
+    context = browser.new_context()
+    hide = (
+        "Object.defineProperty(document, 'hidden', {value: %s, configurable: true});"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    readers = []
+    for _ in range(8):
+        readers.append(new_reader(context))
+        readers[-1].open(served, session)
+        readers[-1].has("#seats", "composing")
+        readers[-1].page.evaluate(hide % "true")
+    gate.let(3)
+    for reader in readers:
+        reader.page.evaluate(hide % "false")
+        reader.until("document.querySelectorAll('#log article').length === 3")
+        check(reader)
+        reader.page.evaluate(hide % "true")
+    context.close()
+
+
+def check_with(axe: Any, reader: Reader) -> None:
+    found = axe.run(reader.page)
+    assert found.response["passes"], "axe looked at nothing"
+    assert found.violations_count == 0, found.generate_report()
+    check(reader)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_at_both_widths(browser: Any, tmp_path: Path, served: Served, gate: Gate, theme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    gate.let(3)
+    running = served.begin(**EMERGENCE, sources=[{"text": "first\nsecond", "name": "minutes.md"}])
+    waiting = served.begin(**TWO)
+    for width in (390, 1280):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+        reader = new_reader(context)
+        reader.open(served, running)
+        reader.until("document.querySelectorAll('#log article').length >= 1")
+        for path in ("", "/calls", "/documents/1", "/at/3"):
+            reader.open(served, running, path)
+            check_with(axe, reader)
+        reader.open(served, waiting)
+        reader.has("#live-state", "wait")
+        check_with(axe, reader)
+        gate.let(1000)
+        reader.open(served, running)
+        reader.has("#live-state", "Finished")
+        for details in reader.page.locator("details").all():
+            details.evaluate("fold => fold.open = true")
+        check_with(axe, reader)
+        context.close()
