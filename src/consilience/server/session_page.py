@@ -7,17 +7,15 @@ changed (`fragments`) whenever an event arrives on the session's stream.
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
-from fastapi.routing import APIRoute
 
-from consilience.domain.errors import ConsilienceError, UnknownName, UserError
+from consilience.domain.errors import UnknownName, UserError
 from consilience.domain.events import AnyEvent, CallCompleted, Ended
 from consilience.engine.sent_prompts import SentPrompt
 from consilience.journal.store import Records
@@ -30,7 +28,6 @@ from consilience.reporting.transcript import PagePlace, places_of
 from consilience.reporting.views import view_of
 from consilience.server.access import cookie_value
 from consilience.server.dependencies import Service, SessionId, Who
-from consilience.server.errors import error_json, status_of
 from consilience.server.live_session import (
     LiveSessions,
     SessionLog,
@@ -39,7 +36,7 @@ from consilience.server.live_session import (
     render_part,
     templates,
 )
-from consilience.server.pages import FORM_COOKIE, app_page, part
+from consilience.server.pages import FORM_COOKIE, PageRoute, app_page, compressed, part
 
 CALLS_PER_PAGE = 50
 LINES_PER_PAGE = 500
@@ -47,42 +44,11 @@ MAX_LINE_CHARS = 4_000
 """Of a line of a document; its file has all of it."""
 MAX_APPENDED = 50
 """Messages that are sent to a page at once; it asks for more."""
-MIN_COMPRESSED_BYTES = 1_000
 EVENT_TYPES = " ".join(("call_started", *(cls.model_fields["type"].default for cls in get_args(get_args(AnyEvent)[0]))))
 """Names of the server-sent events that a page listens for. Notes come with others."""
 
 
-class SessionRoute(APIRoute):
-    """A route whose answers are compressed, and whose errors are pages."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def handled(request: Request) -> Response:
-            try:
-                return compressed(request, await handle(request))
-            except ConsilienceError as error:
-                detail = error_json(error)
-                what = detail["what"]
-                return app_page(
-                    request, "app", f"{what[:1].upper()}{what[1:]}", status=status_of(error), problem=detail["do"]
-                )
-
-        return handled
-
-
-def compressed(request: Request, response: Response) -> Response:
-    """Return a response compressed, if it is worth it and the client takes it."""
-    takes_it = "gzip" in request.headers.get("accept-encoding", "")
-    if takes_it and len(response.body) >= MIN_COMPRESSED_BYTES and "content-encoding" not in response.headers:
-        response.body = gzip.compress(response.body, 6)
-        response.headers["Content-Length"] = str(len(response.body))
-        response.headers["Content-Encoding"] = "gzip"
-        response.headers.add_vary_header("Accept-Encoding")
-    return response
-
-
-pages = APIRouter(prefix="/sessions/{session}", include_in_schema=False, route_class=SessionRoute)
+pages = APIRouter(prefix="/sessions/{session}", include_in_schema=False, route_class=PageRoute)
 fragments = APIRouter(prefix="/sessions/{session}", include_in_schema=False)
 
 

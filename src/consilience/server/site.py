@@ -10,6 +10,7 @@ from fastapi.responses import Response
 
 from consilience.reporting.styles import style_sheet
 from consilience.server import actions, compare_page, fork_pages, session_page, sessions_page, start_page
+from consilience.server.pages import compressed
 
 routes = APIRouter(include_in_schema=False)
 for pages in (start_page, sessions_page, actions, fork_pages, compare_page):
@@ -27,10 +28,10 @@ def _asset(name: str) -> str:
 async def style(request: Request) -> Response:
     """Return the style of all pages: that of a session's file, and of forms and what is live."""
     text = f"{style_sheet('page', 'charts')}\n{_asset('app.css')}"
-    return session_page.compressed(request, Response(text, media_type="text/css"))
+    return compressed(request, Response(text, media_type="text/css"))
 
 
 @routes.get("/page.js")
 async def script(request: Request) -> Response:
     """Return the script of all pages."""
-    return session_page.compressed(request, Response(_asset("page.js"), media_type="text/javascript"))
+    return compressed(request, Response(_asset("page.js"), media_type="text/javascript"))
