@@ -6,7 +6,6 @@ import asyncio
 import copy
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Self, TypeVar
 
 from consilience.domain.events import AnyEvent, SessionFinished
@@ -58,13 +57,16 @@ class ThreadReader:
             self._records = self._connect()
         return work(self._records)
 
+    async def _read(self, session: str, after: int) -> list[AnyEvent]:
+        return await self.run(lambda records: records.read(session, after=after))
+
     async def tail(self, session: str, *, after: int = 0) -> AsyncGenerator[AnyEvent]:
         watch = self._watches.setdefault((asyncio.get_running_loop(), session), _Watch())
         watch.readers += 1
         try:
             while True:
                 news = watch.news  # before the read: what is committed after it is new
-                events = await self.run(partial(_read, session=session, after=after))
+                events = await self._read(session, after)
                 for event in events:
                     yield event
                     if isinstance(event, SessionFinished):
@@ -96,7 +98,3 @@ class ThreadReader:
 
     def close(self) -> None:
         self._thread.shutdown()
-
-
-def _read(records: Records, session: str, after: int) -> list[AnyEvent]:
-    return records.read(session, after=after)
