@@ -152,12 +152,11 @@ class Call(Generic[T]):
         A call that is shown something younger than the inherited reply does not take it: the reply would be about other texts. The
         same holds for an answer from outside that no call has read yet.
         """
-        state, key = self.state, self.ask.key
-        recorder = state.recorder
+        state, recorder, ask, key = self.state, self.state.recorder, self.ask, self.ask.key
         if not recorder.inherits:
             return None
         event = recorder.inherited(key, attempt)
-        youngest = state.age(self.ask.prompt)
+        youngest = state.age(ask.prompt)
         outdated = recorder.drop_answer(key, youngest)
         if event is not None and youngest < age_of(event):
             event, outdated = None, True
@@ -165,8 +164,8 @@ class Call(Generic[T]):
             state.outdated.append(key)
         if event is None:
             return None
-        for quote in (*self.ask.prompt.shared, *self.ask.prompt.quotes):
-            check_visible(state.message(quote.id), self.ask.agent)
+        for quote in (*ask.prompt.shared, *ask.prompt.quotes):
+            check_visible(state.message(quote.id), ask.agent)
         state.ages[key] = age_of(event)
         text = "" if isinstance(event, CallFailed) else recorder.text(event.text)
         value: T | None = None
@@ -177,10 +176,9 @@ class Call(Generic[T]):
                 return None
         recorder.inherit(event, self.place)
         parts = recorder.journal.store.prompt(event.prompt) if isinstance(event, CallCompleted) else ()
-        state.template_use.note_call(key, self.ask.prompt, recorded=parts)
+        state.template_use.note_call(key, ask.prompt, recorded=parts)
         quotes = [part for part in map(read_part, parts) if isinstance(part, QuotedMessage)]
-        from_others = [quote for quote in quotes if self.state.is_from_other_agent(quote.message, self.ask.agent)]
-        quoted_messages = {quote.label: quote.message for quote in from_others}
+        quoted_messages = {q.label: q.message for q in quotes if state.is_from_other_agent(q.message, ask.agent)}
         return _Attempt(event, text, value, tuple(quote.message for quote in quotes), quoted_messages)
 
     async def _recorded_or_live(self, attempt: int, fix: str | None, error: str) -> _Attempt[T]:

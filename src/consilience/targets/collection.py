@@ -75,7 +75,7 @@ def without_escapes(diff: str) -> str:
     return _ESCAPE.sub("", diff)
 
 
-class LeftOut(NamedTuple):
+class Exclusion(NamedTuple):
     """Why files are left out."""
 
     reason: str
@@ -100,12 +100,12 @@ class Collection:
     """Bytes taken."""
     is_full: bool = False
     """Whether files were left out because enough had been taken."""
-    left: dict[LeftOut, dict[str, None]] = field(default_factory=dict)
+    left: dict[Exclusion, dict[str, None]] = field(default_factory=dict)
     """Names by reason, each once, in order."""
 
     def leave_out(self, name: str, reason: str, *, unread: bool = False) -> None:
         """`unread`: the file should have been read; others are left out on purpose."""
-        self.left.setdefault(LeftOut(reason, unread), {})[name] = None
+        self.left.setdefault(Exclusion(reason, unread), {})[name] = None
 
     def leave_out_rest(self, name: str, taken: str) -> None:
         """Leave out a file because enough, `taken`, had been taken before it."""
@@ -141,26 +141,26 @@ class Collection:
         if not self.accepts(name, size):
             return None
         data = read()
-        checked = LeftOut("not readable", unread=True) if data is None else self._checked(name, data)
-        if isinstance(checked, LeftOut):
+        checked = Exclusion("not readable", unread=True) if data is None else self._checked(name, data)
+        if isinstance(checked, Exclusion):
             self.leave_out(name, checked.reason, unread=checked.unread)
             return None
         self.count += 1
         self.size += len(checked.text) if self.is_converted(name) else size
         return checked.source(name)
 
-    def _checked(self, name: str, data: bytes) -> LeftOut | DocumentText:
+    def _checked(self, name: str, data: bytes) -> Exclusion | DocumentText:
         """Return the text of a file, or why it is left out."""
         try:
             if self.as_documents or self.is_converted(name):
                 document = read_data(data, "the file", name)
-                return document if document.text.strip() else LeftOut("empty")
+                return document if document.text.strip() else Exclusion("empty")
             text = with_plain_lines(decode_text(data, "the file", name))
         except SourceError as error:
             is_unread = not (isinstance(error, EncodingError) and is_binary(data))
-            return LeftOut(error.reason if is_unread else "binary", is_unread)
+            return Exclusion(error.reason if is_unread else "binary", is_unread)
         if self.is_of_changes and data.startswith(UTF16_MARKS):  # the diff of such a text is not text
-            return LeftOut(EncodingError.reason, unread=True)
+            return Exclusion(EncodingError.reason, unread=True)
         text, pictures = without_pictures(text, name)
         if pictures:
             self.leave_out(name, "pictures inside of")
@@ -168,8 +168,8 @@ class Collection:
         if self.is_asked_for(name):
             return DocumentText(text)
         if any(_MARKED_GENERATED.search(line) for line in lines[:_MARKER_LINES]):
-            return LeftOut("generated")
-        return LeftOut("minified") if max(map(len, lines)) > MAX_LINE_CHARS else DocumentText(text)
+            return Exclusion("generated")
+        return Exclusion("minified") if max(map(len, lines)) > MAX_LINE_CHARS else DocumentText(text)
 
     @property
     def left_out(self) -> tuple[str, ...]:
