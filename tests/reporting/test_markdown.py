@@ -81,6 +81,17 @@ def test_headline_has_words_for_every_stop_reason_and_the_figures_its_name(reaso
     assert ("consilience replay" in markdown(report(stop_reason=reason))) == (reason is not StopReason.FAILED)
 
 
+def test_headline_of_a_finished_run_has_the_reservations_and_no_word_of_the_ending_decides() -> None:
+    shown = Presentation(reservations=("without a majority", "1 of 4 answers took no position"))
+    settled = report(stop_reason=StopReason.SETTLED)
+    but = ", but without a majority; 1 of 4 answers took no position"
+    assert headline(settled, shown) == f"Finished{but}"
+    assert f" · finished{but} · " in markdown(settled, shown)
+    assert headline(settled, Presentation(ending="finished early")) == "Finished: finished early"
+    cut = report(stop_reason=StopReason.EXHAUSTED_STEPS)
+    assert headline(cut, Presentation(ending="finished two of three")) == "Stopped: finished two of three"
+
+
 def test_last_line_names_folded_sections_and_views() -> None:
     blocks = (Paragraph(text="Much."),)
     folded = Section(name="drafts", part="basis", heading="Drafts", blocks=blocks, folded=True)

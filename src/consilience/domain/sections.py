@@ -30,8 +30,7 @@ Tone = Literal["plain", "quiet", "bad", "wait", "frame"]
 
 
 class _Data(BaseModel):
-    """Stored without what holds its default; `kind` and `form` tell blocks and pictures apart. Only `stored_presentation` ignores
-    unknown fields."""
+    """Stored without defaults; `kind` and `form` tell parts apart. `stored_presentation` alone ignores unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -422,8 +421,7 @@ class SettingLimit(_Data):
 
 
 class Presentation(_Data):
-    """All that a protocol contributes to how its sessions are shown. It follows from the report, or for a session without one
-    from its events so far, and it is no part of the report's digest."""
+    """How a protocol shows its sessions, by their report or else their events so far. No part of the report's digest."""
 
     step: str = "round"
     """What a step of this protocol is called."""
@@ -433,6 +431,8 @@ class Presentation(_Data):
     """Name of the setting that limits the steps; empty without one."""
     ending: str = ""
     """How the run stopped, in words; default by the stop reason."""
+    reservations: tuple[str, ...] = ()
+    """What a finished run lacks although it met its stop test: the headline reads `Finished, but …`."""
     ended_by: SettingLimit | None = None
     """The limit that ended the run where it is another one than that on steps."""
     above_answer: tuple[Block, ...] = ()

@@ -22,7 +22,7 @@ from consilience.domain.wording import plural as plural
 
 STOP_PHRASES: Mapping[StopReason, str] = {
     StopReason.CONVERGED: "the answer stopped changing",
-    StopReason.SETTLED: "finished",
+    StopReason.SETTLED: "",
     StopReason.EXHAUSTED_STEPS: "reached the limit of rounds before it converged",
     StopReason.EXHAUSTED_BUDGET: "the budget ran out",
     StopReason.EXHAUSTED_TIME: "the time ran out",

@@ -193,7 +193,7 @@ def _sections(report: Report, presentation: Presentation) -> list[Section]:
 
 def headline(report: Report, presentation: Presentation) -> str:
     """Return how the run stopped, why it does not count as converged, and what is missing: agents, replies, a quorum."""
-    words = describe_stop(report, presentation)
+    words = _ending(report, presentation)
     if report.stop_reason is StopReason.FAILED:
         services = {agent.id for agent in report.agents if not agent.voice}
         is_service = bool(report.failed_calls) and services.issuperset(call.agent for call in report.failed_calls)
@@ -203,8 +203,9 @@ def headline(report: Report, presentation: Presentation) -> str:
         words += use_words(report, report.limit_reached)
     unmet = (one_line(reason, MAX_REASON_CHARS) for reason in report.unmet)
     done = report.stop_reason in (StopReason.CONVERGED, StopReason.SETTLED) and not report.limit_reached
-    opening = f"F{words[1:]}" if words.startswith("finished") else f"{'Finished' if done else 'Stopped'}: {words}"
-    line = " · ".join((opening, *unmet))
+    outcome = "Finished" if done else "Stopped"
+    opening = f"{outcome}: {words}" if words else outcome
+    line = " · ".join((opening + _reservations(report, presentation), *unmet))
     if report.degraded:
         line += f" · {' · '.join(_lacks(report))}"
         line += "" if report.quorum_met or report.stop_reason is StopReason.FAILED else f" · {_without_quorum(report)}"
@@ -221,6 +222,16 @@ def describe_stop(report: Report, presentation: Presentation) -> str:
     """Return how a run stopped, in words; which limit ended it, if one did."""
     if report.limit_reached:
         return limit_words(report.limit_reached)
+    return (_ending(report, presentation) or "finished") + _reservations(report, presentation)
+
+
+def _reservations(report: Report, presentation: Presentation) -> str:
+    is_none = report.limit_reached or not presentation.reservations
+    return "" if is_none else f", but {'; '.join(presentation.reservations)}"
+
+
+def _ending(report: Report, presentation: Presentation) -> str:
+    """Return what stopped a run, in words; "" if it finished and no more is known."""
     if presentation.ending:
         return presentation.ending
     if report.stop_reason is StopReason.EXHAUSTED_STEPS:

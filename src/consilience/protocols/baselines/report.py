@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import shorten
 from typing import ClassVar, Literal
 
@@ -193,22 +193,18 @@ class VoteReport(Report):
             blocks.append(Paragraph(lead="Chosen:", text=basis))
         tally = Section(name="tally", part="answer", blocks=tuple(blocks))
         sections = (tally, self._answers_without_a_position()) if without else (tally,)
-        return _presented(self, sections, self._ending(without))
+        ending = "no position was found" if self.stop_reason is StopReason.INCONCLUSIVE else ""
+        return _presented(self, sections, ending, tuple(self._reservations(without)))
 
-    def _ending(self, without: int) -> str:
-        """Return how the vote ended: a position that no majority of the votes asked for holds is named as such."""
-        if self.stop_reason is StopReason.INCONCLUSIVE:
-            return "no position was found"
+    def _reservations(self, without: int) -> Iterator[str]:
+        """Yield what a finished vote lacks: a position that no majority of the votes asked for holds is named as such."""
         if self.stop_reason is not StopReason.SETTLED:
-            return ""
-        reservations = []
+            return
         votes, asked = self.tally.get(self.position or "", 0), len(self.agents)
         if votes and not self.tie and 2 * votes <= asked:
-            reservations.append(f"without a majority: {votes} of {count(asked, 'vote')} for {self.position}")
+            yield f"without a majority: {votes} of {count(asked, 'vote')} for {self.position}"
         if without:
-            answers = count(len(self.votes), "answer")
-            reservations.append(f"{without} of {answers} took no position")
-        return f"finished, but {'; '.join(reservations)}" if reservations else ""
+            yield f"{without} of {count(len(self.votes), 'answer')} took no position"
 
     def _answers_without_a_position(self) -> Section:
         """Show the first and the last line of each answer that was not counted, except the one printed as the answer."""
@@ -228,10 +224,13 @@ def _excerpt(line: str) -> str:
     return shorten(line, MAX_EXCERPT_CHARS, placeholder=" …")
 
 
-def _presented(report: SoloReport | VoteReport, sections: tuple[Section, ...], ending: str = "") -> Presentation:
+def _presented(
+    report: SoloReport | VoteReport, sections: tuple[Section, ...], ending: str = "", reservations: tuple[str, ...] = ()
+) -> Presentation:
     return extend_presentation(
         Report.presentation(report),
         ending=ending,
+        reservations=reservations,
         above_answer=position_blocks(report.position),
         sections=sections,
         figures=tuple(key_figures(report.metrics)),
